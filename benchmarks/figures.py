@@ -1,0 +1,183 @@
+"""What is measured: each figure's batches, what it is compared with, and the bar that declax is held to.
+
+Vocabulary
+----------
+figure:  one line of the table: some work, done by each system that can.
+over:    the system whose time the others are divided by.
+bar:     the largest ratio (or difference) that declax may show.
+outcome: a figure with its samples.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
+
+import jax
+
+from benchmarks.harness import Batch, Effort, Samples, Spread, compare, difference, interleave, ratio
+from benchmarks.systems import GraphBatches, System
+
+OURS = "declax"
+FLOOR = "floor (jax)"
+PEER = "flax nnx"
+BARE_IMPORT = "import jax"
+DATACLASS = "declax, declared"
+LEAVES_OF_A_BLOCK = 6
+
+Measure: TypeAlias = Callable[[Sequence[System], Effort], Samples]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Some work to compare.
+
+    Attributes:
+        group: what ``--only`` names.
+        title: the work, in words.
+        over: the subject that the others are compared with.
+        measure: takes the samples of all subjects that are there.
+        bar: what declax may show at most; None where nothing is promised.
+        in_ms: whether the comparison is a difference in milliseconds, instead of a ratio.
+    """
+
+    group: str
+    title: str
+    over: str
+    measure: Measure
+    bar: float | None = None
+    in_ms: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out of one figure."""
+
+    figure: Figure
+    samples: Samples
+
+    def compared(self, subject: str) -> Spread | None:
+        """`subject` over the figure's reference: a ratio, or milliseconds; None where either was not measured."""
+        if subject not in self.samples or self.figure.over not in self.samples:
+            return None
+        if not self.figure.in_ms:
+            return ratio(self.samples, subject, self.figure.over)
+        nanoseconds = difference(self.samples, subject, self.figure.over)
+        return Spread(nanoseconds.low / 1e6, nanoseconds.median / 1e6, nanoseconds.high / 1e6)
+
+    @property
+    def met(self) -> bool | None:
+        """Whether declax keeps to the bar; None where there is no bar, or nothing to compare."""
+        spread = self.compared(OURS)
+        return None if spread is None or self.figure.bar is None else spread.median <= self.figure.bar
+
+
+def measure(figure: Figure, systems: Sequence[System], effort: Effort) -> Outcome:
+    return Outcome(figure, figure.measure(systems, effort))
+
+
+def round_trip(tree: object) -> Batch:
+    """Rebuild, then flatten what was rebuilt: what a model goes through as argument and result of a transform."""
+    flatten, unflatten = jax.tree_util.tree_flatten, jax.tree_util.tree_unflatten
+    leaves, treedef = flatten(tree)
+
+    def batch(n: int) -> None:
+        for _ in range(n):
+            flatten(unflatten(treedef, leaves))
+
+    return batch
+
+
+def both_ways(tree: object) -> Batch:
+    """Flatten the object that the constructor made, and rebuild it, over and over."""
+    flatten, unflatten = jax.tree_util.tree_flatten, jax.tree_util.tree_unflatten
+    leaves, treedef = flatten(tree)
+
+    def batch(n: int) -> None:
+        for _ in range(n):
+            flatten(tree)
+            unflatten(treedef, leaves)
+
+    return batch
+
+
+def _trees(maker: str, trip: Callable[[object], Batch]) -> Measure:
+    def take(systems: Sequence[System], effort: Effort) -> Samples:
+        makers = {system.name: getattr(system, maker) for system in systems}
+        return compare({name: trip(make()) for name, make in makers.items() if make}, effort)
+
+    return take
+
+
+def _open_trees(systems: Sequence[System], effort: Effort) -> Samples:
+    """Open classes of each system, over the dataclass of declax."""
+    batches = {system.name: round_trip(system.make_open_tree()) for system in systems if system.make_open_tree}
+    for system in systems:
+        if system.name == OURS and system.make_tree:
+            batches[DATACLASS] = round_trip(system.make_tree())
+    return compare(batches, effort)
+
+
+def _steps(leaves: int) -> Measure:
+    def take(systems: Sequence[System], effort: Effort) -> Samples:
+        makers = {system.name: system.make_step for system in systems}
+        return compare({name: make(leaves // LEAVES_OF_A_BLOCK) for name, make in makers.items() if make}, effort)
+
+    return take
+
+
+def _graphs(part: Callable[[GraphBatches], Batch | None]) -> Measure:
+    def take(systems: Sequence[System], effort: Effort) -> Samples:
+        makers = {system.name: system.make_graph for system in systems}
+        parts = {name: part(make(120 // LEAVES_OF_A_BLOCK)) for name, make in makers.items() if make}
+        return compare({name: batch for name, batch in parts.items() if batch}, effort)
+
+    return take
+
+
+def _classes(systems: Sequence[System], effort: Effort) -> Samples:
+    """A class stays registered for ever, so that few of them are made."""
+
+    def batch(make: Callable[[], type], n: int) -> None:
+        for _ in range(n):
+            make()
+
+    batches = {system.name: partial(batch, system.make_class) for system in systems if system.make_class}
+    return compare(batches, replace(effort, rounds=min(effort.rounds, 31)), repeats=5)
+
+
+def _imports(systems: Sequence[System], effort: Effort) -> Samples:
+    """Each sample is a fresh process, which times its own import."""
+
+    def sample(package: str) -> float:
+        code = f"import time; start = time.perf_counter_ns(); import {package}; print(time.perf_counter_ns() - start)"
+        return float(subprocess.check_output([sys.executable, "-c", code], text=True).split()[-1])
+
+    samplers = {BARE_IMPORT: partial(sample, "jax")}
+    samplers |= {system.name: partial(sample, system.package) for system in systems if system.package}
+    for warm in samplers.values():  # writes the byte code of a package that runs for the first time
+        warm()
+    return interleave(samplers, min(effort.rounds, 11))
+
+
+FIGURES = (
+    Figure("trees", "flatten + unflatten, 8 arrays", FLOOR, _trees("make_tree", round_trip), bar=0.9),
+    Figure("trees", "the same, 5 arrays and 3 static", FLOOR, _trees("make_mixed_tree", round_trip), bar=0.9),
+    Figure("trees", "the same, 8 arrays, one object again and again", FLOOR, _trees("make_tree", both_ways)),
+    Figure("trees", "open class, 8 arrays", DATACLASS, _open_trees, bar=1.2),
+    Figure("jit", "jit, 12 leaves read and written", FLOOR, _steps(12)),
+    Figure("jit", "jit, 120 leaves read and written", FLOOR, _steps(120), bar=1.15),
+    Figure("jit", "jit, 1200 leaves read and written", FLOOR, _steps(1200)),
+    Figure("graph", "split, 120 leaves", PEER, _graphs(lambda graph: graph.split), bar=0.1),
+    Figure(
+        "graph", "split after a static attribute changed", PEER, _graphs(lambda graph: graph.split_changed), bar=0.1
+    ),
+    Figure("graph", "merge, 120 leaves", PEER, _graphs(lambda graph: graph.merge), bar=0.1),
+    Figure("classes", "making a dataclass of 8 fields", FLOOR, _classes, bar=3.0),
+    Figure("import", "import, milliseconds beyond `import jax`", BARE_IMPORT, _imports, bar=60.0, in_ms=True),
+)
+GROUPS = tuple(dict.fromkeys(figure.group for figure in FIGURES))

@@ -1,0 +1,71 @@
+"""How each system says the same things; one file a system, loaded where it is installed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+
+from benchmarks.harness import Batch
+
+MODULES = ("of_jax", "of_declax", "of_flax", "of_flax_tuned", "of_equinox")
+
+
+@dataclass(frozen=True)
+class GraphBatches:
+    """Taking a model apart and putting it together again.
+
+    `split_changed` changes a static attribute before each split, so that nothing cached about the structure holds.
+    """
+
+    split: Batch
+    merge: Batch
+    split_changed: Batch | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """What one system offers to measure; None where it has no such thing.
+
+    Trees have 8 fields: 8 arrays, or 5 arrays and 3 static values. Models are made of `blocks` blocks of a linear
+    layer and a normalization, with 6 arrays of a few numbers each.
+    """
+
+    name: str
+    package: str | None = None
+    make_tree: Callable[[], object] | None = None
+    make_mixed_tree: Callable[[], object] | None = None
+    make_open_tree: Callable[[], object] | None = None
+    make_class: Callable[[], type] | None = None
+    make_step: Callable[[int], Batch] | None = None
+    make_graph: Callable[[int], GraphBatches] | None = None
+
+
+def load() -> tuple[list[System], dict[str, str]]:
+    """The systems that can be measured here, and for each other one why it cannot."""
+    systems, skipped = [], {}
+    for module in MODULES:
+        try:
+            system = importlib.import_module(f"{__name__}.{module}").SYSTEM
+        except (ImportError, AttributeError) as error:
+            skipped[module.removeprefix("of_")] = f"{type(error).__name__}: {error}"
+        else:
+            systems.append(system)
+    return systems, skipped
+
+
+def repeat(work: Callable[[], object]) -> Batch:
+    """A batch of calls of `work`."""
+
+    def batch(n: int) -> None:
+        for _ in range(n):
+            work()
+
+    return batch
+
+
+def wait_for(arrays: object) -> None:
+    """Returns when all arrays are there: JAX hands them out before they are computed."""
+    jax.block_until_ready(arrays)  # type: ignore[no-untyped-call]  # its types are missing in jax

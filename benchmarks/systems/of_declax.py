@@ -1,0 +1,119 @@
+"""declax: declared as dataclasses, or open, with Variables in its layers."""
+
+from functools import partial
+
+import jax
+
+import declax as dx
+from benchmarks.harness import Batch
+from benchmarks.systems import GraphBatches, System, repeat, wait_for
+from benchmarks.systems.of_jax import arrays
+
+
+@dx.dataclass
+class Tree(dx.Module):
+    a: jax.Array
+    b: jax.Array
+    c: jax.Array
+    d: jax.Array
+    e: jax.Array
+    f: jax.Array
+    g: jax.Array
+    h: jax.Array
+
+
+@dx.dataclass
+class MixedTree(dx.Module):
+    a: jax.Array
+    b: jax.Array
+    c: jax.Array
+    d: jax.Array
+    e: jax.Array
+    size: int
+    name: str
+    rate: float
+
+
+class OpenTree(dx.Module):
+    def __init__(self, leaves: list[jax.Array]) -> None:
+        self.a, self.b, self.c, self.d, self.e, self.f, self.g, self.h = leaves
+
+
+class Block(dx.Module):
+    def __init__(self, rngs: dx.Rngs) -> None:
+        self.linear = dx.Linear(4, 4, rngs=rngs)
+        self.norm = dx.BatchNorm(4, rngs=rngs)
+
+
+class Model(dx.Module):
+    def __init__(self, blocks: int, rngs: dx.Rngs) -> None:
+        self.training = True
+        self.blocks = dx.List([Block(rngs) for _ in range(blocks)])
+
+
+def make_mixed_tree() -> MixedTree:
+    a, b, c, d, e = arrays(5)
+    return MixedTree(a, b, c, d, e, size=3, name="relu", rate=0.1)
+
+
+def make_class() -> type:
+    @dx.dataclass
+    class Made(dx.Module):
+        a: jax.Array
+        b: jax.Array
+        c: jax.Array
+        d: jax.Array
+        e: jax.Array
+        size: int
+        name: str
+        rate: float
+
+    return Made
+
+
+def increment(model: Model) -> None:
+    """Reads and writes every Variable."""
+    for block in model.blocks:
+        linear, norm = block.linear, block.norm
+        for variable in (linear.kernel, linear.bias, norm.scale, norm.bias, norm.mean, norm.var):
+            variable[...] = variable[...] + 1
+
+
+def make_step(blocks: int) -> Batch:
+    model = Model(blocks, dx.Rngs(0))
+    step = dx.jit(increment)
+
+    def batch(n: int) -> None:
+        for _ in range(n):
+            step(model)
+        wait_for(jax.tree.leaves(model))
+
+    return batch
+
+
+def make_graph(blocks: int) -> GraphBatches:
+    model = Model(blocks, dx.Rngs(0))
+    graphdef, state = dx.split(model)
+
+    def split_changed(n: int) -> None:
+        for _ in range(n):
+            model.training = not model.training
+            dx.split(model)
+
+    return GraphBatches(
+        split=repeat(partial(dx.split, model)),
+        merge=repeat(partial(dx.merge, graphdef, state)),
+        split_changed=split_changed,
+    )
+
+
+SYSTEM = System(
+    name="declax",
+    package="declax",
+    make_tree=lambda: Tree(*arrays(8)),
+    make_mixed_tree=make_mixed_tree,
+    make_open_tree=lambda: OpenTree(arrays(8)),
+    make_class=make_class,
+    make_step=make_step,
+    make_graph=make_graph,
+)

@@ -1,0 +1,127 @@
+"""Flax NNX with its defaults: the peer. It is loaded by name, so that nothing here needs it to be installed."""
+
+# Nothing is known about the types of a module that is loaded by name, so each class that derives from one of its
+# classes needs a remark for mypy.
+
+import importlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+
+from benchmarks.harness import Batch
+from benchmarks.systems import GraphBatches, System, repeat, wait_for
+from benchmarks.systems.of_jax import arrays
+
+nnx: Any = importlib.import_module("flax.nnx")
+
+
+@nnx.dataclass
+class Tree(nnx.Module):  # type: ignore[misc]  # base class without types
+    a: jax.Array
+    b: jax.Array
+    c: jax.Array
+    d: jax.Array
+    e: jax.Array
+    f: jax.Array
+    g: jax.Array
+    h: jax.Array
+
+
+@nnx.dataclass
+class MixedTree(nnx.Module):  # type: ignore[misc]  # base class without types
+    a: jax.Array
+    b: jax.Array
+    c: jax.Array
+    d: jax.Array
+    e: jax.Array
+    size: int
+    name: str
+    rate: float
+
+
+class OpenTree(nnx.Module):  # type: ignore[misc]  # base class without types
+    def __init__(self, leaves: list[jax.Array]) -> None:
+        self.a, self.b, self.c, self.d, self.e, self.f, self.g, self.h = leaves
+
+
+class Block(nnx.Module):  # type: ignore[misc]  # base class without types
+    def __init__(self, rngs: Any) -> None:
+        self.linear = nnx.Linear(4, 4, rngs=rngs)
+        self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+
+class Model(nnx.Module):  # type: ignore[misc]  # base class without types
+    def __init__(self, blocks: int, rngs: Any) -> None:
+        self.training = True
+        self.blocks = nnx.List([Block(rngs) for _ in range(blocks)])
+
+
+def make_mixed_tree() -> MixedTree:
+    a, b, c, d, e = arrays(5)
+    return MixedTree(a, b, c, d, e, size=3, name="relu", rate=0.1)
+
+
+def make_class() -> type:
+    @nnx.dataclass
+    class Made(nnx.Module):  # type: ignore[misc]  # base class without types
+        a: jax.Array
+        b: jax.Array
+        c: jax.Array
+        d: jax.Array
+        e: jax.Array
+        size: int
+        name: str
+        rate: float
+
+    return Made
+
+
+def increment(model: Model) -> None:
+    """Reads and writes every Variable."""
+    for block in model.blocks:
+        linear, norm = block.linear, block.norm
+        for variable in (linear.kernel, linear.bias, norm.scale, norm.bias, norm.mean, norm.var):
+            variable[...] = variable[...] + 1
+
+
+def make_step(blocks: int, bind: Callable[[Model], Callable[[], object]] | None = None) -> Batch:
+    """`bind` makes the function of no arguments that is called; as it stands, the jitted function with the model."""
+    model = Model(blocks, nnx.Rngs(0))
+    step = bind(model) if bind else partial(nnx.jit(increment), model)
+
+    def batch(n: int) -> None:
+        for _ in range(n):
+            step()
+        wait_for(jax.tree.leaves(model))
+
+    return batch
+
+
+def make_graph(blocks: int, **mode: bool) -> GraphBatches:
+    model = Model(blocks, nnx.Rngs(0))
+    graphdef, state = nnx.split(model, **mode)
+
+    def split_changed(n: int) -> None:
+        for _ in range(n):
+            model.training = not model.training
+            nnx.split(model, **mode)
+
+    return GraphBatches(
+        split=repeat(partial(nnx.split, model, **mode)),
+        merge=repeat(partial(nnx.merge, graphdef, state)),
+        split_changed=split_changed,
+    )
+
+
+SYSTEM = System(
+    name="flax nnx",
+    package="flax.nnx",
+    make_tree=lambda: Tree(*arrays(8)),
+    make_mixed_tree=make_mixed_tree,
+    make_open_tree=lambda: OpenTree(arrays(8)),
+    make_class=make_class,
+    make_step=make_step,
+    make_graph=make_graph,
+)

@@ -1,0 +1,264 @@
+"""From an annotation to a status, also where names cannot be resolved.
+
+Vocabulary
+----------
+scope:      where the names of an annotation are looked up.
+unresolved: a name that exists for type checkers only, or not yet.
+data types: the classes whose instances are data; upper layers add theirs.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections.abc
+import dataclasses
+import enum
+import functools
+import numbers
+import sys
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+import typing_extensions
+
+from declax._fields import Status
+
+_DATA_TYPES: set[type] = {jax.Array, jax.core.Tracer, np.ndarray, jax.ShapeDtypeStruct}
+if ref_type := getattr(jax, "Ref", None) or getattr(jax.core, "Ref", None):
+    _DATA_TYPES.add(ref_type)
+
+_STATIC_TYPES: tuple[type, ...] = (
+    numbers.Number,
+    str,
+    bytes,
+    type,
+    type(None),
+    enum.Enum,
+    np.dtype,
+    slice,
+    range,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    functools.partial,
+)
+
+_MUTABLE: tuple[type, ...] = (list, dict, set, bytearray)
+
+
+def add_data_type(cls: type) -> None:
+    """Makes instances of a class (and of its subclasses) data."""
+    _DATA_TYPES.add(cls)
+    _is_data_class.cache_clear()
+
+
+def is_data_class(cls: type) -> bool:
+    """Whether instances of a class are data by themselves."""
+    return _is_data_class(cls)
+
+
+@functools.cache
+def _is_data_class(cls: type) -> bool:
+    return not _DATA_TYPES.isdisjoint(cls.__mro__) or issubclass(cls, jax.Array)
+
+
+class Unresolved:
+    """A name of an annotation that stands for nothing at run time."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __call__(self, *args: object, **kwargs: object) -> Unresolved:
+        return self
+
+    def __getitem__(self, item: object) -> Unresolved:
+        return self
+
+    def __getattr__(self, name: str) -> Unresolved:
+        if name.startswith("__"):
+            raise AttributeError(name)  # a probe of `typing`, not of a user
+        return Unresolved(f"{self.name}.{name}")
+
+    def __or__(self, other: object) -> object:
+        return typing.Union[self, other]  # noqa: UP007  # an instance has no type to build `|` from
+
+    def __ror__(self, other: object) -> object:
+        return typing.Union[other, self]  # noqa: UP007  # as above
+
+
+class Scope(dict[str, object]):
+    """The names that the annotations of one class may use.
+
+    Looks in the class, its module, the builtins, in this order; a name that
+    is in none of them becomes `Unresolved`.
+    """
+
+    def __init__(self, cls: type) -> None:
+        super().__init__({cls.__name__: cls})
+        self._cls = cls
+        self._module = vars(sys.modules.get(cls.__module__, builtins))
+        self.is_complete = True
+
+    def __missing__(self, name: str) -> object:
+        for names in (vars(self._cls), self._module, vars(builtins)):
+            if name in names:
+                found: object = names[name]
+                return found
+        self.is_complete = False
+        return Unresolved(name)
+
+    def resolve(self, annotation: object) -> object:
+        """An annotation with its strings evaluated, as far as names exist."""
+        while isinstance(annotation, (str, typing.ForwardRef)):
+            if isinstance(annotation, typing.ForwardRef):
+                annotation = annotation.__forward_arg__
+            try:
+                annotation = eval(annotation, {"__builtins__": {}}, self)
+            except Exception:  # noqa: BLE001  # an annotation may be any text; it then decides nothing
+                self.is_complete = False
+                return Unresolved(annotation)
+        return annotation
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What an annotation says of a field's status.
+
+    Attributes:
+      status: the status, or None where only the value decides.
+      is_container: whether an undecided annotation is of a container, so that
+        a value is looked into.
+      is_optional: whether None is allowed.
+    """
+
+    status: Status | None
+    is_container: bool = False
+    is_optional: bool = False
+
+
+_UNDECIDED = Decision(None)
+_DATA = Decision(Status.DATA)
+_STATIC = Decision(Status.STATIC)
+_SNAPSHOT = Decision(Status.SNAPSHOT)
+
+
+def decide(annotation: object, scope: Scope) -> Decision:
+    """The status that an annotation gives its field.
+
+    >>> class Model: pass
+    >>> decide("list[int]", Scope(Model)).status
+    <Status.SNAPSHOT: 'snapshot'>
+    """
+    annotation = scope.resolve(annotation)
+    if isinstance(annotation, Unresolved) or annotation in (Any, object):
+        return _UNDECIDED
+    if annotation is None:
+        return Decision(Status.STATIC, is_optional=True)
+    if isinstance(annotation, TypeVar):
+        return decide(annotation.__bound__, scope) if annotation.__bound__ else _UNDECIDED
+    if isinstance(annotation, typing_extensions.TypeAliasType):
+        return decide(annotation.__value__, scope)
+    if isinstance(annotation, typing.NewType):
+        return decide(annotation.__supertype__, scope)
+    origin = typing.get_origin(annotation)
+    if origin is not None:
+        return _decide_generic(origin, typing.get_args(annotation), annotation, scope)
+    if isinstance(annotation, dataclasses.InitVar):
+        return decide(annotation.type, scope)
+    return _decide_class(annotation, scope) if isinstance(annotation, type) else _UNDECIDED
+
+
+def _decide_class(cls: type, scope: Scope) -> Decision:
+    if is_data_class(cls):
+        return _DATA
+    array_type = getattr(cls, "array_type", None)  # jaxtyping's annotations
+    if array_type is not None and hasattr(cls, "dtypes"):
+        return decide(array_type, scope)
+    if cls in (list, dict, set, tuple, frozenset) or issubclass(cls, _MUTABLE):
+        return Decision(None, is_container=True)
+    if cls is type(None):
+        return Decision(Status.STATIC, is_optional=True)
+    if issubclass(cls, _STATIC_TYPES) or cls is collections.abc.Callable:
+        return _STATIC
+    if getattr(cls, "_is_protocol", False) and "__call__" in vars(cls):
+        return _STATIC
+    return _UNDECIDED
+
+
+def _decide_generic(origin: Any, args: tuple[Any, ...], annotation: object, scope: Scope) -> Decision:
+    if origin is typing.Annotated:
+        for mark in typing.get_args(annotation)[1:]:
+            if isinstance(mark, Status):
+                inner = decide(args[0], scope)
+                return Decision(mark, is_optional=inner.is_optional)
+        return decide(args[0], scope)
+    if origin in (typing.Union, types.UnionType):
+        return _decide_union(args, scope)
+    if origin is typing.Literal or origin is type:
+        return _STATIC
+    if origin in (typing.Final, typing.ClassVar, typing.Required, typing.NotRequired):
+        return decide(args[0], scope)
+    if origin is collections.abc.Callable:
+        return _STATIC
+    if not isinstance(origin, type):
+        return _UNDECIDED
+    if is_data_class(origin):
+        return _DATA
+    if issubclass(origin, (collections.abc.Collection, collections.abc.Iterable)):
+        return _decide_container(origin, args, scope)
+    return _UNDECIDED
+
+
+def _decide_union(args: tuple[Any, ...], scope: Scope) -> Decision:
+    decisions = [decide(arg, scope) for arg in args]
+    is_optional = any(d.is_optional for d in decisions)
+    rest = [d for arg, d in zip(args, decisions, strict=True) if arg is not type(None)]
+    return dataclasses.replace(_join(rest), is_optional=is_optional)
+
+
+def _join(decisions: list[Decision]) -> Decision:
+    statuses = {d.status for d in decisions}
+    if Status.DATA in statuses:
+        return _DATA
+    if None in statuses:
+        return Decision(None, is_container=any(d.is_container for d in decisions))
+    return _SNAPSHOT if Status.SNAPSHOT in statuses else _STATIC
+
+
+def _decide_container(origin: type, args: tuple[Any, ...], scope: Scope) -> Decision:
+    if issubclass(origin, collections.abc.Mapping) and len(args) == 2:
+        args = args[1:]
+    inner = _join([decide(arg, scope) for arg in args if arg is not Ellipsis])
+    if inner.status is Status.DATA:
+        return _DATA
+    if inner.status is None:
+        return Decision(None, is_container=True)
+    if issubclass(origin, (tuple, frozenset)) and inner.status is Status.STATIC:
+        return _STATIC
+    return _SNAPSHOT
+
+
+def annotations_of(cls: type) -> Mapping[str, object]:
+    """The annotations of a class and its bases, the nearest first."""
+    found: dict[str, object] = {}
+    for base in reversed(cls.__mro__):
+        found.update(base.__dict__.get("__annotations__", {}))
+    return found
+
+
+def variable_class(annotation: object, scope: Scope, base: type) -> type | None:
+    """The class in an annotation that derives from a base, also in an Optional."""
+    annotation = scope.resolve(annotation)
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType, typing.Annotated):
+        found = [variable_class(arg, scope, base) for arg in typing.get_args(annotation)]
+        return next((cls for cls in found if cls is not None), None)
+    candidate = origin if origin is not None else annotation
+    return candidate if isinstance(candidate, type) and issubclass(candidate, base) else None
+

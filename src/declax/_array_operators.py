@@ -1,0 +1,171 @@
+"""Makes a box behave as the array in it: operators, conversions, protocols.
+
+Vocabulary
+----------
+box:      an object with `get_value` and `set_value`.
+operand:  what an operator works on; a box counts as the value in it.
+in-place: ``box += x`` puts a new value into the same box. The array itself is
+          never written to, so whoever else holds it sees no change.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_BINARY: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "matmul": operator.matmul,
+    "truediv": operator.truediv,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "pow": operator.pow,
+    "lshift": operator.lshift,
+    "rshift": operator.rshift,
+    "and": operator.and_,
+    "xor": operator.xor,
+    "or": operator.or_,
+}
+"""Operators that also have a reflected and an in-place form."""
+
+_COMPARISONS: Final = ("lt", "le", "eq", "ne", "gt", "ge")
+_UNARY: Final[dict[str, Callable[[Any], Any]]] = {
+    "neg": operator.neg,
+    "pos": operator.pos,
+    "abs": operator.abs,
+    "invert": operator.invert,
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "complex": complex,
+    "index": operator.index,
+    "len": len,
+    "iter": iter,
+    "reversed": reversed,
+    "trunc": math.trunc,
+    "floor": math.floor,
+    "ceil": math.ceil,
+}
+
+
+class BoxOperators:
+    """Operators that read the value of a box; one that works in place writes it back."""
+
+    __slots__ = ()
+    __array_priority__ = 100  # NumPy arrays on the left let the box answer, as they do for JAX arrays
+
+    if TYPE_CHECKING:
+
+        def get_value(self) -> Any: ...
+        def set_value(self, value: Any) -> None: ...
+
+    def __divmod__(self, other: Any) -> Any:
+        return divmod(self.get_value(), operand(other))
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return divmod(operand(other), self.get_value())
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        return round(self.get_value(), ndigits)
+
+    def __contains__(self, item: Any) -> bool:
+        return operand(item) in self.get_value()
+
+    def __format__(self, spec: str) -> str:
+        return format(self.get_value(), spec) if spec else str(self)
+
+    def __jax_array__(self) -> jax.Array:
+        value = self.get_value()
+        return value if isinstance(value, jax.Array) else jnp.asarray(value)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        array = np.asarray(self.get_value(), dtype=dtype)
+        return array.copy() if copy else array
+
+
+def operand(value: Any) -> Any:
+    """The value of a box; anything else as it is."""
+    return value.get_value() if isinstance(value, BoxOperators) else value
+
+
+def _binary(operation: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def method(self: BoxOperators, other: Any) -> Any:
+        return operation(self.get_value(), operand(other))
+
+    return method
+
+
+def _reflected(operation: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def method(self: BoxOperators, other: Any) -> Any:
+        return operation(operand(other), self.get_value())
+
+    return method
+
+
+def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def method(self: BoxOperators, other: Any) -> BoxOperators:
+        self.set_value(operation(self.get_value(), operand(other)))
+        return self
+
+    return method
+
+
+def _unary(operation: Callable[[Any], Any]) -> Callable[..., Any]:
+    def method(self: BoxOperators) -> Any:
+        return operation(self.get_value())
+
+    return method
+
+
+def _install(name: str, method: Callable[..., Any]) -> None:
+    method.__name__ = f"__{name}__"
+    method.__qualname__ = f"BoxOperators.__{name}__"
+    setattr(BoxOperators, method.__name__, method)
+
+
+for _name, _operation in _BINARY.items():
+    _install(_name, _binary(_operation))
+    _install(f"r{_name}", _reflected(_operation))
+    _install(f"i{_name}", _in_place(_operation))
+for _name in _COMPARISONS:
+    _install(_name, _binary(getattr(operator, _name)))
+for _name, _unary_operation in _UNARY.items():
+    _install(_name, _unary(_unary_operation))
+BoxOperators.__hash__ = None  # type: ignore[assignment,method-assign]  # == is elementwise, as with arrays
+
+
+if TYPE_CHECKING:
+    from jax.typing import ArrayLike  # mypy wants the very type of the operators that are not in place
+
+    class ArrayOperators(jax.Array):
+        """To a type checker a box is an array, and stays itself under ``+=``."""
+
+        __slots__ = ()
+
+        def __iadd__(self, other: ArrayLike) -> Self: ...
+        def __isub__(self, other: ArrayLike) -> Self: ...
+        def __imul__(self, other: ArrayLike) -> Self: ...
+        def __imatmul__(self, other: ArrayLike) -> Self: ...
+        def __itruediv__(self, other: ArrayLike) -> Self: ...
+        def __ifloordiv__(self, other: ArrayLike) -> Self: ...
+        def __imod__(self, other: ArrayLike) -> Self: ...
+        def __ipow__(self, other: ArrayLike) -> Self: ...
+        def __ilshift__(self, other: ArrayLike) -> Self: ...
+        def __irshift__(self, other: ArrayLike) -> Self: ...
+        def __iand__(self, other: ArrayLike) -> Self: ...
+        def __ixor__(self, other: ArrayLike) -> Self: ...
+        def __ior__(self, other: ArrayLike) -> Self: ...
+        def __contains__(self, item: object) -> bool: ...
+        def __iter__(self) -> Iterator[jax.Array]: ...
+        def __jax_array__(self) -> jax.Array: ...
+
+else:
+    ArrayOperators = BoxOperators

@@ -1,0 +1,288 @@
+"""The `dataclass` transform: the standard's, plus what the pytree needs.
+
+Vocabulary
+----------
+own fields: those that a class itself annotates, not its bases.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, overload
+
+import jax
+import numpy as np
+from typing_extensions import dataclass_transform
+
+from declax._annotations import Scope, decide
+from declax._construction import check_recipe, install_recipes, recipes_of
+from declax._fields import Status, Tagged, data, specifier_of, static, submodule, variable
+from declax._pytree import Pytree, is_data, prepare
+from declax.errors import FieldError, describe, suggest, type_name
+
+P = TypeVar("P", bound=Pytree)
+
+
+@overload
+def dataclass(cls: type[P], /) -> type[P]: ...
+@overload
+def dataclass(
+    *,
+    init: bool = True,
+    repr: bool = True,
+    eq: bool | None = None,
+    order: bool = False,
+    unsafe_hash: bool = False,
+    frozen: bool = False,
+    match_args: bool = True,
+    kw_only: bool = False,
+) -> Callable[[type[P]], type[P]]: ...
+@dataclass_transform(
+    eq_default=False,
+    field_specifiers=(data, static, variable, submodule, dataclasses.field),
+)
+def dataclass(cls: type[P] | None = None, /, **options: Any) -> Any:
+    """Makes a dataclass whose instances are pytrees.
+
+    Follows `dataclasses.dataclass` in all: field order, inheritance,
+    ``KW_ONLY``, ``InitVar``, ``__post_init__``. In addition, each field has a
+    status (by `data`/`static`, then by its annotation, then by its first
+    value), `variable` and `submodule` fields are made at construction, and
+    the functions that flatten and unflatten instances are generated.
+
+    Args:
+      cls: the class, a subclass of `Pytree` or `Module`.
+      init, order, unsafe_hash, frozen, match_args, kw_only: as in the standard.
+      repr: whether instances print with their fields.
+      eq: whether instances compare by value; by identity otherwise. A frozen
+        class is a value type and compares by value unless eq=False is given.
+
+    Returns:
+      The class.
+
+    Raises:
+      FieldError: for declarations that contradict themselves.
+
+    >>> from declax._module import Module
+    >>> @dataclass
+    ... class Scale(Module):
+    ...     dim: int
+    ...     weight: jax.Array
+    >>> jax.tree.leaves(Scale(2, jax.numpy.ones(2)))
+    [Array([1., 1.], dtype=float32)]
+    """
+    if cls is None:
+        return lambda decorated: _transform(decorated, options)
+    return _transform(cls, options)
+
+
+_OPTIONS = frozenset({"init", "repr", "eq", "order", "unsafe_hash", "frozen", "match_args", "kw_only"})
+
+
+def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
+    _check_call(cls, options)
+    options = dict(options)
+    if options.get("eq") is None:
+        options["eq"] = options.get("frozen", False) or options.get("order", False)
+    if options.pop("repr", True) is False and "__repr__" not in cls.__dict__:
+        cls.__repr__ = object.__repr__  # type: ignore[assignment]  # the plain one was asked for
+    _check_defaults(cls)
+    if options["eq"] and "__eq__" not in cls.__dict__:
+        cls.__eq__ = _equals  # type: ignore[assignment]  # installed before the standard would
+        del_hash = options["eq"] and not options.get("frozen") and not options.get("unsafe_hash")
+        if del_hash and "__hash__" not in cls.__dict__:
+            cls.__hash__ = None  # type: ignore[assignment]  # as the standard does for eq without frozen
+    if _declares_recipes(cls):
+        install_recipes(cls)
+    dataclasses.dataclass(repr=False, **options)(cls)
+    _check_fields(cls)
+    prepare(cls)
+    return cls
+
+
+def _declares_recipes(cls: type) -> bool:
+    own = [cls.__dict__.get(name) for name in cls.__dict__.get("__annotations__", {})]
+    specifiers = [specifier_of(field) for field in own if isinstance(field, dataclasses.Field)]
+    if any(s is not None and s.recipe is not None for s in specifiers):
+        return True
+    inherited = any(dataclasses.is_dataclass(base) and recipes_of(base) for base in cls.__mro__[1:])
+    return inherited and "__post_init__" in cls.__dict__
+
+
+def _check_call(cls: type, options: Mapping[str, Any]) -> None:
+    for name in options:
+        if name not in _OPTIONS:
+            hint = suggest(name, _OPTIONS)
+            raise FieldError(
+                type_name(cls),
+                f"dataclass takes no option {name!r}" + (f"; {hint}" if hint else ""),
+                expected=", ".join(sorted(_OPTIONS)),
+                why="attributes live in the instance's __dict__" if "slot" in name else None,
+            )
+    if not isinstance(cls, type) or not issubclass(cls, Pytree):
+        raise FieldError(
+            type_name(cls) if isinstance(cls, type) else repr(cls),
+            "dataclass decorates subclasses of Pytree",
+            got=describe(cls),
+            fix=f"class {getattr(cls, '__name__', 'Model')}(dx.Module): ...   # or use dataclasses.dataclass",
+        )
+
+
+def _check_defaults(cls: type) -> None:
+    for name in cls.__dict__.get("__annotations__", {}):
+        default = cls.__dict__.get(name, dataclasses.MISSING)
+        where = f"{type_name(cls)}.{name}"
+        if isinstance(default, dataclasses.Field):
+            default = default.default
+        if isinstance(default, Tagged):
+            raise FieldError(
+                where,
+                "a tagged value is no default",
+                got=repr(default),
+                fix=f"{name} = dx.{default.status.value}(default={default.value!r})",
+            )
+        if default is dataclasses.MISSING or isinstance(default, property):
+            continue
+        is_array = isinstance(default, (jax.Array, np.ndarray))
+        if default.__class__.__hash__ is None or (is_data(default) and not is_array):
+            raise FieldError(
+                where,
+                "a mutable default would be shared by all instances",
+                got=describe(default),
+                fix=f"{name} = dx.data(default_factory=lambda: ...)",
+            )
+        if is_array:
+            raise FieldError(
+                where,
+                "an array cannot be a default",
+                got=describe(default),
+                why="it would be made, on the default device, when the class is",
+                fix=f"{name} = dx.data(default_factory=lambda: jnp.zeros(...))",
+            )
+
+
+def _check_fields(cls: type[Pytree]) -> None:
+    known = {n: f.type for n, f in cls.__dataclass_fields__.items()}  # type: ignore[attr-defined]  # of dataclasses
+    own = cls.__dict__.get("__annotations__", {})
+    for field in dataclasses.fields(cls):
+        if field.name not in own:
+            continue
+        _check_name(cls, field.name)
+        specifier = specifier_of(field)
+        if specifier is None:
+            continue
+        if specifier.recipe is not None:
+            check_recipe(cls, field.name, specifier.recipe, field.type, known)
+        elif specifier.status is not None:
+            _check_contradiction(cls, field, specifier.status)
+
+
+def _check_name(cls: type[Pytree], name: str) -> None:
+    if name in cls._pytree__reserved:
+        raise FieldError(
+            f"{type_name(cls)}.{name}",
+            f"a field named {name!r} hides a method of its base class",
+            fix=f"{name}_: ...",
+        )
+
+
+def _check_contradiction(cls: type, field: dataclasses.Field[Any], status: Status) -> None:
+    annotated = decide(field.type, Scope(cls)).status
+    if annotated is Status.DATA and status is not Status.DATA:
+        said, fix = "static(...)", f"{field.name}: {_text(field.type)} = dx.data(...)"
+    elif status is Status.DATA and annotated is not None and _holds_no_leaf(field.type, cls):
+        said, fix = "data(...)", f"{field.name}: {_text(field.type)} = dx.static(...)"
+    else:
+        return
+    raise FieldError(
+        f"{type_name(cls)}.{field.name}",
+        f"{said} contradicts the annotation {_text(field.type)}",
+        why="arrays and Pytrees are data; strings and functions are no leaves that JAX can take",
+        fix=fix,
+    )
+
+
+def _holds_no_leaf(annotation: object, cls: type) -> bool:
+    resolved = Scope(cls).resolve(annotation)
+    return isinstance(resolved, type) and issubclass(resolved, (str, bytes, type))
+
+
+def _text(annotation: object) -> str:
+    return type_name(annotation) if isinstance(annotation, type) else str(annotation)
+
+
+# --- values -------------------------------------------------------------------
+
+
+def _equals(self: Any, other: object) -> bool:
+    """Whether two objects of one class have equal fields, arrays by value."""
+    if self is other:
+        return True
+    if other.__class__ is not self.__class__:
+        return NotImplemented
+    names = [f.name for f in dataclasses.fields(self) if f.compare]
+    return all(_values_equal(getattr(self, n), getattr(other, n)) for n in names)
+
+
+def _values_equal(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    if is_data(a) or is_data(b) or isinstance(a, (list, tuple, dict)):
+        leaves_a, tree_a = jax.tree.flatten(a)
+        leaves_b, tree_b = jax.tree.flatten(b)
+        return tree_a == tree_b and all(_leaves_equal(x, y) for x, y in zip(leaves_a, leaves_b, strict=True))
+    return bool(a == b)
+
+
+def _leaves_equal(a: Any, b: Any) -> bool:
+    shape_a, shape_b = np.shape(a), np.shape(b)
+    return shape_a == shape_b and bool(jax.numpy.all(jax.numpy.equal(a, b)))
+
+
+def replace(obj: P, /, **changes: Any) -> P:
+    """A new object with some fields changed, made by the constructor.
+
+    As `dataclasses.replace`: fields that the constructor takes are passed on,
+    declared Variables and submodules are made anew, and an ``InitVar``
+    without a default (``rngs``) must be given.
+
+    Args:
+      obj: an instance of a dataclass.
+      **changes: new values by field name.
+
+    Returns:
+      The new object.
+
+    Raises:
+      FieldError: for names that are no field, fields that are made by the
+        object itself, and an ``InitVar`` that is missing.
+
+    >>> from declax._module import Module
+    >>> @dataclass
+    ... class Scale(Module):
+    ...     dim: int
+    >>> replace(Scale(2), dim=3).dim
+    3
+    """
+    cls = type(obj)
+    if not dataclasses.is_dataclass(obj):
+        raise FieldError(type_name(cls), "replace takes an instance of a dataclass", got=describe(obj))
+    fields: dict[str, dataclasses.Field[Any]] = obj.__dataclass_fields__
+    for name in changes:
+        if name not in fields:
+            hint = suggest(name, fields)
+            raise FieldError(f"{type_name(cls)}.{name}", "replace got no field's name" + (f"; {hint}" if hint else ""))
+        if not fields[name].init:
+            raise FieldError(f"{type_name(cls)}.{name}", "the object makes this field itself; replace cannot set it")
+    try:
+        return dataclasses.replace(obj, **changes)  # type: ignore[type-var]  # checked above to be a dataclass
+    except ValueError as error:
+        if "InitVar" not in str(error):
+            raise
+        missing = str(error).split("'")[1]
+        raise FieldError(
+            f"{type_name(cls)}.{missing}",
+            "replace constructs anew, and the constructor needs this argument",
+            fix=f"dx.replace(obj, {missing}=...)",
+        ) from None

@@ -1,0 +1,455 @@
+"""What a class declares about each of its fields.
+
+Vocabulary
+----------
+specifier: what a field is declared with: `data`, `static`, `variable`,
+           `submodule`, or nothing.
+status:    whether a value is pytree data, static, or static by snapshot.
+spec:      everything that is known of one field, the source of all else.
+tag:       what `data(value)` and `static(value)` give in an assignment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import KW_ONLY as KW_ONLY
+from dataclasses import InitVar as InitVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, TypeVar, overload
+
+from declax._typing import MISSING, Dtype, Initializer, Missing
+from declax.errors import FieldError
+
+T = TypeVar("T")
+M = TypeVar("M")
+H = TypeVar("H", bound=Hashable)
+
+
+class Status(enum.Enum):
+    """What an attribute is to JAX."""
+
+    DATA = "data"
+    """A child of the pytree."""
+    STATIC = "static"
+    """Part of the tree's definition; hashable."""
+    SNAPSHOT = "snapshot"
+    """Static and mutable (a list, dict or set): enters as a snapshot."""
+
+    __hash__ = object.__hash__  # by identity: an Enum's own hash is a Python call
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the attribute is part of the tree's definition."""
+        return self is not Status.DATA
+
+
+if TYPE_CHECKING:
+    Data: TypeAlias = Annotated[T, "declax data"]
+    Static: TypeAlias = Annotated[T, "declax static"]
+else:
+    Data = Annotated[T, Status.DATA]
+    Static = Annotated[T, Status.STATIC]
+
+Dim: TypeAlias = int | str | Callable[[Any], int]
+"""One entry of a declared shape: a size, the name of an int field, or a function of the instance."""
+
+ShapeSpec: TypeAlias = Sequence[Dim] | str | Callable[[Any], Sequence[int]]
+"""A declared shape: entries, the name of a field that holds a tuple, or a function of the instance."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VariableRecipe:
+    """How a declared Variable is made; the arguments of `variable`."""
+
+    shape: ShapeSpec
+    initializer: Initializer | str
+    dtype: Dtype | None
+    when: str | None
+    stream: str | None
+    metadata: Mapping[str, object] | str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SubmoduleRecipe:
+    """How a declared submodule is made; the argument of `submodule`."""
+
+    build: Callable[[Any, Any], object]
+    when: str | None
+
+
+Recipe: TypeAlias = VariableRecipe | SubmoduleRecipe
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Notes:
+    """What other layers read of a field; none of it changes the pytree."""
+
+    sharding: object = None
+    help: str | None = None
+    choices: tuple[object, ...] | None = None
+    ge: float | None = None
+    le: float | None = None
+    trainable: bool = True
+    weight_decay: bool = True
+    renamed_from: str | None = None
+    group: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Specifier:
+    """What a specifier puts into the metadata of its `dataclasses.Field`."""
+
+    status: Status | None
+    recipe: Recipe | None = None
+    notes: Notes = Notes()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FieldSpec:
+    """Everything that is known of one field of a class.
+
+    Attributes:
+      name: the field's name.
+      annotation: its resolved annotation.
+      status: data, static or snapshot; None where only the value decides.
+      is_nested_undecided: whether an undecided annotation is a container.
+      recipe: how the field is made, for `variable` and `submodule`.
+      notes: what other layers read.
+    """
+
+    name: str
+    annotation: object
+    status: Status | None
+    is_nested_undecided: bool
+    recipe: Recipe | None
+    notes: Notes
+
+
+class Tagged(Generic[T]):
+    """A value with an explicit status, on its way into an attribute."""
+
+    __slots__ = ("status", "value")
+
+    def __init__(self, status: Status, value: T) -> None:
+        self.status = status
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"{self.status.value}({self.value!r})"
+
+
+_KEY = "declax"
+
+
+def specifier_of(field: dataclasses.Field[Any]) -> Specifier | None:
+    """The specifier of a standard field, also one written by hand.
+
+    ``dataclasses.field(metadata={"static": True})`` counts as ``static()``.
+
+    >>> specifier_of(static()).status
+    <Status.STATIC: 'static'>
+    """
+    found = field.metadata.get(_KEY)
+    if isinstance(found, Specifier):
+        return found
+    is_static = field.metadata.get("static")
+    if is_static is None:
+        return None
+    return Specifier(Status.STATIC if is_static else Status.DATA)
+
+
+def _field(specifier: Specifier, *, metadata: Mapping[Any, Any] | None, **options: Any) -> Any:
+    given = {k: v for k, v in options.items() if v is not MISSING}
+    if "default" in given and isinstance(given["default"], Tagged):
+        raise FieldError("field", "a tagged value is no default", fix="data(default=...) or static(default=...)")
+    return dataclasses.field(metadata={**(metadata or {}), _KEY: specifier}, **given)
+
+
+def _specify(status: Status, options: dict[str, Any]) -> Any:
+    notes = Notes(**{k: options.pop(k) for k in tuple(options) if k in Notes.__dataclass_fields__})
+    if notes.choices is not None:
+        notes = dataclasses.replace(notes, choices=tuple(notes.choices))
+    return _field(Specifier(status, notes=notes), **options)
+
+
+def _tag_or_specify(name: str, status: Status, value: Any, options: dict[str, Any]) -> Any:
+    if value is MISSING:
+        return _specify(status, options)
+    changed = [k for k, v in options.items() if v is not MISSING and v is not None and v is not True]
+    if changed:
+        raise FieldError(
+            name,
+            f"got both a value and the option {changed[0]!r} of a field",
+            why=f"`{name}(value)` tags a value in an assignment, `{name}(default=...)` declares a field",
+            fix=f"{name}(default=...)",
+        )
+    return Tagged(status, value)
+
+
+@overload
+def data(value: T, /) -> T: ...
+@overload
+def data(
+    *,
+    default: T,
+    init: bool = True,
+    repr: bool = True,
+    hash: bool | None = None,
+    compare: bool = True,
+    metadata: Mapping[Any, Any] | None = None,
+    kw_only: bool | Missing = MISSING,
+    sharding: object = None,
+    help: str | None = None,
+    choices: Sequence[object] | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    trainable: bool = True,
+    weight_decay: bool = True,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> T: ...
+@overload
+def data(
+    *,
+    default_factory: Callable[[], T],
+    init: bool = True,
+    repr: bool = True,
+    hash: bool | None = None,
+    compare: bool = True,
+    metadata: Mapping[Any, Any] | None = None,
+    kw_only: bool | Missing = MISSING,
+    sharding: object = None,
+    help: str | None = None,
+    choices: Sequence[object] | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    trainable: bool = True,
+    weight_decay: bool = True,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> T: ...
+@overload
+def data(
+    *,
+    init: bool = True,
+    repr: bool = True,
+    hash: bool | None = None,
+    compare: bool = True,
+    metadata: Mapping[Any, Any] | None = None,
+    kw_only: bool | Missing = MISSING,
+    sharding: object = None,
+    help: str | None = None,
+    choices: Sequence[object] | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    trainable: bool = True,
+    weight_decay: bool = True,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> Any: ...
+def data(value: Any = MISSING, /, **options: Any) -> Any:
+    """Declares a field as pytree data, or tags a value as data.
+
+    In a class body, ``x: int = data()`` is a field whose values are leaves
+    (or subtrees) of the pytree; it takes the keywords of `dataclasses.field`.
+    In an assignment, ``self.x = data(3)`` gives the attribute that status.
+
+    Args:
+      value: a value to tag, in an assignment to an attribute.
+      default: the field's default.
+      default_factory: makes the field's default at each construction.
+      init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
+      sharding: how the field's arrays are laid out over devices.
+      help: one line that explains the field.
+      choices: the values that the field may have.
+      ge, le: the field's bounds, both included.
+      trainable: whether optimizers change it.
+      weight_decay: whether weight decay applies to it.
+      renamed_from: the field's former name.
+      group: the checkpoint group of the field.
+
+    Returns:
+      A field specifier, or the tagged value.
+
+    Raises:
+      FieldError: for a value together with the options of a field.
+
+    >>> data(3)
+    data(3)
+    """
+    options = _with_standard(options)
+    return _tag_or_specify("data", Status.DATA, value, options)
+
+
+@overload
+def static(value: H, /) -> H: ...
+@overload
+def static(value: T, /) -> T: ...
+@overload
+def static(
+    *,
+    default: H,
+    init: bool = True,
+    repr: bool = True,
+    hash: bool | None = None,
+    compare: bool = True,
+    metadata: Mapping[Any, Any] | None = None,
+    kw_only: bool | Missing = MISSING,
+    help: str | None = None,
+    choices: Sequence[object] | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    renamed_from: str | None = None,
+) -> H: ...
+@overload
+def static(
+    *,
+    default_factory: Callable[[], T],
+    init: bool = True,
+    repr: bool = True,
+    hash: bool | None = None,
+    compare: bool = True,
+    metadata: Mapping[Any, Any] | None = None,
+    kw_only: bool | Missing = MISSING,
+    help: str | None = None,
+    choices: Sequence[object] | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    renamed_from: str | None = None,
+) -> T: ...
+@overload
+def static(
+    *,
+    init: bool = True,
+    repr: bool = True,
+    hash: bool | None = None,
+    compare: bool = True,
+    metadata: Mapping[Any, Any] | None = None,
+    kw_only: bool | Missing = MISSING,
+    help: str | None = None,
+    choices: Sequence[object] | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    renamed_from: str | None = None,
+) -> Any: ...
+def static(value: Any = MISSING, /, **options: Any) -> Any:
+    """Declares a field as static, or tags a value as static.
+
+    A static value is part of the tree's definition: two models with different
+    static values have different treedefs, and a jitted function is traced for
+    each. It must be hashable; a list, dict or set is taken as a snapshot.
+
+    Args:
+      value: a value to tag, in an assignment to an attribute.
+      default: the field's default.
+      default_factory: makes the field's default at each construction.
+      init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
+      help: one line that explains the field.
+      choices: the values that the field may have.
+      ge, le: the field's bounds, both included.
+      renamed_from: the field's former name.
+
+    Returns:
+      A field specifier, or the tagged value.
+
+    Raises:
+      FieldError: for a value together with the options of a field.
+
+    >>> static("relu")
+    static('relu')
+    """
+    options = _with_standard(options)
+    return _tag_or_specify("static", Status.STATIC, value, options)
+
+
+def variable(
+    shape: ShapeSpec = (),
+    *,
+    initializer: Initializer | str,
+    dtype: Dtype | str | None = None,
+    when: str | None = None,
+    sharding: object = None,
+    stream: str | None = "params",
+    metadata: Mapping[str, object] | str | None = None,
+    init: Literal[False] = False,
+    repr: bool = True,
+    compare: bool = True,
+    help: str | None = None,
+    trainable: bool = True,
+    weight_decay: bool = True,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> Any:
+    """Declares a Variable that is made when the object is constructed.
+
+    Its class is that of the annotation: ``kernel: Param[jax.Array]`` makes a
+    `Param`. It is made in declaration order, before `__post_init__`, and is
+    no parameter of the constructor.
+
+    Args:
+      shape: its entries are sizes, names of int fields, or functions of the
+        instance; or the name of a field that holds the whole shape, or one
+        function of the instance.
+      initializer: called with a key, the shape and the dtype; or the name of
+        the field that holds it.
+      dtype: the dtype, or the name of the field that holds it; float32 where
+        None.
+      when: the name of a bool field; where that is False, this field is None.
+      sharding: becomes the Variable's metadata ``sharding``.
+      stream: the stream of ``rngs`` that gives the key; None draws no key, and
+        the initializer is called with None.
+      metadata: of the Variable; or the name of the field that holds it.
+      init: always False; for type checkers.
+      repr, compare: as in `dataclasses.field`.
+      help, trainable, weight_decay, renamed_from, group: as in `data`.
+
+    Returns:
+      A field specifier.
+    """
+    del init
+    notes = Notes(sharding, help, None, None, None, trainable, weight_decay, renamed_from, group)
+    recipe = VariableRecipe(shape, initializer, dtype, when, stream, metadata)
+    specifier = Specifier(Status.DATA, recipe, notes)
+    return _field(specifier, init=False, repr=repr, compare=compare, metadata=None)
+
+
+def submodule(
+    build: Callable[[Any, Any], M],
+    *,
+    when: str | None = None,
+    init: Literal[False] = False,
+    repr: bool = True,
+    compare: bool = True,
+    help: str | None = None,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> M:
+    """Declares a part that is made when the object is constructed.
+
+    Args:
+      build: called as ``build(self, rngs)``, in declaration order, before
+        `__post_init__`; ``rngs`` is the constructor's, or None.
+      when: the name of a bool field; where that is False, this field is None.
+      init: always False; for type checkers.
+      repr, compare: as in `dataclasses.field`.
+      help, renamed_from, group: as in `data`.
+
+    Returns:
+      A field specifier; to a type checker, what `build` gives.
+    """
+    del init
+    notes = Notes(help=help, renamed_from=renamed_from, group=group)
+    specifier = Specifier(Status.DATA, SubmoduleRecipe(build, when), notes)
+    made: M = _field(specifier, init=False, repr=repr, compare=compare, metadata=None)
+    return made
+
+
+def _with_standard(options: dict[str, Any]) -> dict[str, Any]:
+    known = {"default", "default_factory", "init", "repr", "hash", "compare", "metadata", "kw_only"}
+    known |= Notes.__dataclass_fields__.keys()
+    for name in options:
+        if name not in known:
+            from_known = ", ".join(sorted(known))
+            raise FieldError("field", f"there is no option {name!r} of a field", expected=f"one of {from_known}")
+    return {"metadata": None, **options}

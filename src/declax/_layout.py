@@ -1,0 +1,297 @@
+"""Interned descriptions of how instances of a class look to JAX.
+
+Vocabulary
+----------
+layout:     one class with its data names and its static names, in order. It
+            owns the generated functions that flatten and unflatten.
+closed:     a layout that every instance of its class has, unless it deviates.
+deviant:    a layout that some instance has instead of its class's closed one.
+transition: from a layout to the one with a name more, less or of another
+            status; cached, the way a JavaScript engine gives objects classes.
+"""
+
+from __future__ import annotations
+
+import keyword
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
+from typing import Any, ClassVar
+
+import jax
+
+from declax import _jax
+from declax._codegen import compile_functions
+from declax._fields import Status
+from declax._static import freeze, thaw
+from declax.errors import type_name
+
+LAYOUT_KEY = "_pytree__layout"
+TRACE_KEY = "_pytree__trace"
+BOUND_KEY = "_pytree__bound"
+INTERNAL_KEYS = frozenset({LAYOUT_KEY, TRACE_KEY, BOUND_KEY})
+
+Name = str | int
+"""The name of an attribute; an index, in a List."""
+
+Children = tuple[Any, ...]
+Flatten = Callable[[Any], tuple[Children, tuple[Any, ...]]]
+Unflatten = Callable[[Any, Iterable[Any]], Any]
+
+
+class Layout:
+    """One class with the status of each of its attributes.
+
+    Attributes:
+      cls: the class.
+      statuses: the status of each name, in the order of the names.
+      data_names: the names of the children, in order.
+      static_names: the names of static attributes, in order.
+      is_closed: whether it is the layout that its class has at creation.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_functions",
+        "_transitions",
+        "cls",
+        "data_names",
+        "is_closed",
+        "static_names",
+        "statuses",
+    )
+    _interned: ClassVar[dict[Any, Layout]] = {}
+    _deviants: ClassVar[dict[type, list[Layout]]] = {}
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    cls: type
+    statuses: Mapping[Name, Status]
+    data_names: tuple[Name, ...]
+    static_names: tuple[Name, ...]
+    is_closed: bool
+    _transitions: dict[tuple[Name, Status | None], Layout]
+    _functions: tuple[Flatten, Flatten, Unflatten] | None
+
+    @staticmethod
+    def of(cls: type, statuses: Mapping[Name, Status], *, is_closed: bool = False) -> Layout:
+        """The layout of a class with these statuses; always the same object."""
+        items = tuple(sorted(statuses.items(), key=_order))
+        key = (cls, items, is_closed)
+        with Layout._lock:
+            layout = Layout._interned.get(key)
+            if layout is None:
+                layout = Layout._interned[key] = Layout._make(cls, dict(items), is_closed)
+        return layout
+
+    @staticmethod
+    def _make(cls: type, statuses: Mapping[Name, Status], is_closed: bool) -> Layout:
+        layout = object.__new__(Layout)
+        layout.cls = cls
+        layout.statuses = statuses
+        layout.data_names = tuple(n for n, s in statuses.items() if s is Status.DATA)
+        layout.static_names = tuple(n for n, s in statuses.items() if s is not Status.DATA)
+        layout.is_closed = is_closed
+        layout._transitions = {}
+        layout._functions = None
+        if not is_closed:
+            Layout._deviants.setdefault(cls, []).append(layout)
+        return layout
+
+    def with_status(self, name: Name, status: Status) -> Layout:
+        """The layout with a name more, or with another status for a name."""
+        found = self._transitions.get((name, status))
+        if found is None:
+            found = self._transitions[name, status] = Layout.of(self.cls, {**self.statuses, name: status})
+        return found
+
+    def without(self, name: Name) -> Layout:
+        """The layout with a name less."""
+        found = self._transitions.get((name, None))
+        if found is None:
+            rest = {n: s for n, s in self.statuses.items() if n != name}
+            found = self._transitions[name, None] = Layout.of(self.cls, rest)
+        return found
+
+    @property
+    def flatten(self) -> Flatten:
+        """The generated function from an instance to its children and statics."""
+        return self._compiled()[0]
+
+    @property
+    def flatten_with_keys(self) -> Flatten:
+        """As `flatten`, each child with its key."""
+        return self._compiled()[1]
+
+    @property
+    def unflatten(self) -> Unflatten:
+        """The generated function from statics and children to an instance."""
+        return self._compiled()[2]
+
+    def _compiled(self) -> tuple[Flatten, Flatten, Unflatten]:
+        if self._functions is None:
+            self._functions = _generate(self)
+        return self._functions
+
+    def __repr__(self) -> str:
+        statuses = ", ".join(f"{n}: {s.value}" for n, s in self.statuses.items())
+        return f"Layout({type_name(self.cls)}: {statuses})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self.cls, dict(self.statuses), self.is_closed)
+
+    def __copy__(self) -> Layout:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Layout:
+        return self
+
+
+def _order(item: tuple[Name, Status]) -> tuple[bool, Name]:
+    return isinstance(item[0], str), item[0]
+
+
+def _rebuild(cls: type, statuses: Mapping[Name, Status], is_closed: bool) -> Layout:
+    return Layout.of(cls, statuses, is_closed=is_closed)
+
+
+# --- generated code -----------------------------------------------------------
+
+
+def _generate(layout: Layout) -> tuple[Flatten, Flatten, Unflatten]:
+    make_key = getattr(layout.cls, "_pytree__make_key", jax.tree_util.GetAttrKey)
+    parameters: dict[str, object] = {
+        "Class": layout.cls,
+        "Layout": Layout,
+        "layout": layout,
+        "deviants": Layout._deviants.setdefault(layout.cls, []),
+        "local_mark": _jax.trace_state.get_local,
+        "trace_state": _jax.trace_state,
+        "TOP": _jax.TOP,
+        "freeze": freeze,
+        "thaw": thaw,
+    }
+    bare = _bare_class(layout)
+    parameters.update({"new": object.__new__} if bare is None else {"Bare": bare})
+    if len(layout.data_names) > 1:
+        parameters["read_data"] = itemgetter(*layout.data_names)
+    for name in layout.data_names:
+        parameters[_key_parameter(name)] = make_key(name)
+    sources = [
+        _flatten_source(layout),
+        _flatten_with_keys_source(layout),
+        _unflatten_source(layout) if bare is None else _unflatten_bare_source(layout),
+    ]
+    flatten, flatten_with_keys, unflatten = compile_functions(type_name(layout.cls), sources, parameters)
+    return flatten, flatten_with_keys, unflatten
+
+
+def _bare_class(layout: Layout) -> type | None:
+    """A class whose instances can become instances of the layout's class.
+
+    It has no ``__setattr__`` of its own, so that its attributes are set at the
+    speed of the interpreter. None where the class cannot take its instances
+    over, or where a name cannot be written as an attribute.
+    """
+    bare = type(layout.cls.__name__, (), {})
+    try:
+        bare().__class__ = layout.cls
+    except TypeError:
+        return None
+    return bare if all(map(_is_plain, layout.statuses)) else None
+
+
+def _is_plain(name: Name) -> bool:
+    return isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
+
+
+def _key_parameter(name: Name) -> str:
+    return f"key_{name}" if _is_plain(name) or isinstance(name, int) else f"key_{str(name).encode().hex()}"
+
+
+def _tuple_of(items: Iterable[str]) -> str:
+    listed = list(items)
+    return f"({', '.join(listed)}{',' if len(listed) == 1 else ''})"
+
+
+def _targets(items: Iterable[str]) -> str:
+    listed = list(items)
+    return ", ".join(listed) + ("," if len(listed) == 1 else "")
+
+
+def _statics(layout: Layout) -> str:
+    values = [
+        f"freeze(fields[{n!r}])" if layout.statuses[n] is Status.SNAPSHOT else f"fields[{n!r}]"
+        for n in layout.static_names
+    ]
+    return _tuple_of(values if layout.is_closed else ["layout", *values])
+
+
+def _opening(layout: Layout, function: str) -> list[str]:
+    lines = [f"def {function}(self):"]
+    if layout.statuses or layout.is_closed:
+        lines += ["    fields = self.__dict__"]
+    if layout.is_closed:
+        lines += [
+            f'    if deviants and "{LAYOUT_KEY}" in fields:',
+            f'        return fields["{LAYOUT_KEY}"].{function}(self)',
+        ]
+    return lines
+
+
+def _flatten_source(layout: Layout) -> str:
+    names = layout.data_names
+    children = "read_data(fields)" if len(names) > 1 else _tuple_of(f"fields[{n!r}]" for n in names)
+    return "\n".join([*_opening(layout, "flatten"), f"    return {children}, {_statics(layout)}"])
+
+
+def _flatten_with_keys_source(layout: Layout) -> str:
+    children = _tuple_of(f"({_key_parameter(n)}, fields[{n!r}])" for n in layout.data_names)
+    return "\n".join([*_opening(layout, "flatten_with_keys"), f"    return {children}, {_statics(layout)}"])
+
+
+def _unflatten_opening(layout: Layout) -> list[str]:
+    lines = ["def unflatten(statics, children):"]
+    if layout.is_closed:
+        # a deviating instance puts its own layout in front of its statics
+        lines += [
+            "    if deviants and statics and statics[0].__class__ is Layout:",
+            "        return statics[0].unflatten(statics, children)",
+        ]
+    return lines
+
+
+_UNFLATTEN_CLOSING = [
+    "    if local_mark() is not TOP and trace_state.value is not TOP:",
+    f'        self.__dict__["{TRACE_KEY}"] = trace_state.value',
+    "    return self",
+]
+
+
+def _unflatten_bare_source(layout: Layout) -> str:
+    lines = [*_unflatten_opening(layout), "    self = Bare()"]
+    if layout.data_names:
+        lines += [f"    {_targets(f'self.{n}' for n in layout.data_names)} = children"]
+    statics = [f"self.{n}" for n in layout.static_names]
+    if not layout.is_closed:
+        statics = [f"self.{LAYOUT_KEY}", *statics]
+    if statics:
+        lines += [f"    {_targets(statics)} = statics"]
+    for name in layout.static_names:
+        if layout.statuses[name] is Status.SNAPSHOT:
+            lines += [f"    self.{name} = thaw(self.{name})"]
+    return "\n".join([*lines, "    self.__class__ = Class", *_UNFLATTEN_CLOSING])
+
+
+def _unflatten_source(layout: Layout) -> str:
+    lines = [*_unflatten_opening(layout), "    self = new(Class)", "    fields = self.__dict__"]
+    if layout.data_names:
+        lines += [f"    {_targets(f'fields[{n!r}]' for n in layout.data_names)} = children"]
+    statics = [f"fields[{n!r}]" for n in layout.static_names]
+    if not layout.is_closed:
+        statics = [f'fields["{LAYOUT_KEY}"]', *statics]
+    if statics:
+        lines += [f"    {_targets(statics)} = statics"]
+    for name in layout.static_names:
+        if layout.statuses[name] is Status.SNAPSHOT:
+            lines += [f"    fields[{name!r}] = thaw(fields[{name!r}])"]
+    return "\n".join([*lines, *_UNFLATTEN_CLOSING])

@@ -1,0 +1,203 @@
+"""Modules: Pytrees that compute, with ways to record what happens inside.
+
+Vocabulary
+----------
+sow:     keep a value that arises in a call, to be popped later.
+perturb: add zeros to a value, whose gradient is then the value's gradient.
+mode:    attributes such as ``deterministic`` that training and evaluation set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import jax.numpy as jnp
+
+from declax._filters import Filter, to_predicate
+from declax._nodes import children_of, walk_nodes
+from declax._pytree import Pytree
+from declax._typing import Path
+from declax._variable_names import variable_type_from_name
+from declax._variables import Perturbation, Variable
+from declax.errors import GraphError, describe, type_name
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def _append(kept: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    return (*kept, value)
+
+
+class Module(Pytree):
+    """Base of layers and models.
+
+    >>> class Double(Module):
+    ...     def __call__(self, x):
+    ...         return 2 * x
+    >>> Double()(3)
+    6
+    """
+
+    def sow(
+        self,
+        variable_type: type[Variable[Any]] | str,
+        name: str,
+        value: A,
+        reduce_fn: Callable[[Any, A], Any] = _append,
+        init_fn: Callable[[], Any] = tuple,
+    ) -> bool:
+        """Keeps a value in a Variable of this module.
+
+        Args:
+          variable_type: the kind of the Variable, or its registered name.
+          name: the attribute that holds it.
+          value: what to keep.
+          reduce_fn: combines what is kept with the new value; appends to a
+            tuple unless given.
+          init_fn: makes what is kept before the first value.
+
+        Returns:
+          True: the value was kept.
+
+        Raises:
+          GraphError: where the attribute is something else.
+
+        >>> from declax._variables import Intermediate
+        >>> m = Module()
+        >>> m.sow(Intermediate, "seen", 1), m.sow(Intermediate, "seen", 2)
+        (True, True)
+        >>> m.seen.value
+        (1, 2)
+        """
+        kind = _kind(variable_type)
+        if not hasattr(self, name):
+            setattr(self, name, kind(reduce_fn(init_fn(), value)))
+            return True
+        variable = self._own_variable(name, kind, "sow")
+        variable.set_value(reduce_fn(variable.get_value(), value))
+        return True
+
+    def perturb(
+        self, name: str, value: Any, variable_type: type[Variable[Any]] | str = Perturbation
+    ) -> Any:
+        """Adds a Variable of zeros to a value, made at the first call.
+
+        Differentiating with respect to that Variable gives the gradient of the
+        value.
+
+        Args:
+          name: the attribute that holds the Variable.
+          value: an array of any shape.
+          variable_type: the kind of the Variable, or its registered name.
+
+        Returns:
+          The value plus the Variable.
+
+        Raises:
+          GraphError: where the attribute is something else.
+
+        >>> m = Module()
+        >>> float(m.perturb("grad_of_x", jnp.float32(2)))
+        2.0
+        """
+        kind = _kind(variable_type)
+        if not hasattr(self, name):
+            setattr(self, name, kind(jnp.zeros_like(value)))
+        return self._own_variable(name, kind, "perturb").get_value() + value
+
+    def _own_variable(self, name: str, kind: type[Variable[Any]], method: str) -> Variable[Any]:
+        found = getattr(self, name)
+        if not isinstance(found, kind):
+            raise GraphError(
+                f"{type_name(type(self))}.{name}",
+                f"{method} found something else under this name",
+                expected=f"nothing, or a {type_name(kind)}",
+                got=describe(found),
+                fix=f"self.{method}(..., {name + '_'!r}, ...)",
+            )
+        return found
+
+    def iter_modules(self) -> Iterator[tuple[Path, Module]]:
+        """All modules inside of this one and itself, each once, children first.
+
+        >>> m = Module()
+        >>> m.part = Module()
+        >>> [path for path, _ in m.iter_modules()]
+        [('part',), ()]
+        """
+        for path, node in walk_nodes(self):
+            if isinstance(node, Module):
+                yield path, node
+
+    def iter_children(self) -> Iterator[tuple[Any, Module]]:
+        """The modules that are attributes of this one, by name.
+
+        >>> m = Module()
+        >>> m.part = Module()
+        >>> [name for name, _ in m.iter_children()]
+        ['part']
+        """
+        for name, child in children_of(self):
+            if isinstance(child, Module):
+                yield name, child
+
+    def set_attributes(self, *filters: Filter, raise_if_not_found: bool = True, **attributes: Any) -> None:
+        """Sets attributes of all modules inside that have them.
+
+        Args:
+          *filters: which modules; all where none is given.
+          raise_if_not_found: whether a name that no module has is an error.
+          **attributes: the new values.
+
+        Raises:
+          GraphError: for a name that none of the modules has.
+
+        >>> m = Module()
+        >>> m.rate = 0.1
+        >>> m.set_attributes(rate=0.5)
+        >>> m.rate
+        0.5
+        """
+        predicates = [to_predicate(f) for f in filters or (True,)]
+        chosen = [m for path, m in self.iter_modules() if any(p(path, m) for p in predicates)]
+        missing = set(attributes)
+        changes = []
+        for module in chosen:
+            for name, value in attributes.items():
+                if hasattr(module, name):
+                    missing.discard(name)
+                    changes.append((module, name, value))
+        if missing and raise_if_not_found:
+            raise GraphError(
+                type_name(type(self)),
+                f"no module inside has the attributes {sorted(missing)}",
+                fix="set_attributes(..., raise_if_not_found=False)",
+            )
+        for module, name, value in changes:
+            setattr(module, name, value)
+
+    def train(self, **attributes: Any) -> None:
+        """Sets ``deterministic`` and ``use_running_average`` to False inside.
+
+        Args:
+          **attributes: further attributes to set, as in `set_attributes`.
+        """
+        mode = {"deterministic": False, "use_running_average": False, **attributes}
+        self.set_attributes(raise_if_not_found=False, **mode)
+
+    def eval(self, **attributes: Any) -> None:
+        """Sets ``deterministic`` and ``use_running_average`` to True inside.
+
+        Args:
+          **attributes: further attributes to set, as in `set_attributes`.
+        """
+        mode = {"deterministic": True, "use_running_average": True, **attributes}
+        self.set_attributes(raise_if_not_found=False, **mode)
+
+
+def _kind(variable_type: type[Variable[Any]] | str) -> type[Variable[Any]]:
+    if isinstance(variable_type, str):
+        return variable_type_from_name(variable_type, allow_register=True)
+    return variable_type

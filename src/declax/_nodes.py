@@ -1,0 +1,154 @@
+"""What a graph is made of, and what each node's children are.
+
+Vocabulary
+----------
+node:      a Pytree or Object; has an identity, which a graph keeps.
+variable:  a Variable; has an identity too, and holds one leaf.
+container: a list, tuple, dict or another tree that JAX knows; a plain value.
+leaf:      an array that sits in a node or container directly.
+static:    everything else.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from declax._annotations import is_data_class
+from declax._layout import INTERNAL_KEYS
+from declax._pytree import Pytree, layout_of
+from declax._typing import Path
+from declax._variables import Variable
+
+
+class Kind(enum.Enum):
+    """What a value is to a graph, by its type."""
+
+    NODE = "node"
+    OBJECT = "object"
+    VARIABLE = "variable"
+    CONTAINER = "container"
+    LEAF = "leaf"
+    STATIC = "static"
+
+    __hash__ = object.__hash__
+
+
+_CONTAINERS = (list, tuple, dict)
+_NUMBERS = (int, float, complex, np.generic)
+_kinds: dict[type, Kind] = {}
+
+
+def kind_of(value: object) -> Kind:
+    """What a value is to a graph; decided once for each type."""
+    found = _kinds.get(value.__class__)
+    if found is None:
+        found = _kinds[value.__class__] = _classify(value)
+    return found
+
+
+def _classify(value: object) -> Kind:
+    cls = value.__class__
+    if issubclass(cls, Variable):
+        return Kind.VARIABLE
+    if issubclass(cls, Pytree):
+        return Kind.NODE if cls._pytree__is_pytree else Kind.OBJECT
+    if isinstance(value, (jax.Array, np.ndarray)):
+        return Kind.LEAF
+    if value is not None and jax.tree_util.default_registry.flatten_one_level(value) is not None:
+        return Kind.CONTAINER
+    return Kind.LEAF if is_data_class(cls) else Kind.STATIC
+
+
+def is_number(value: object) -> bool:
+    """Whether a value, where an attribute declares it as data, is a leaf."""
+    return isinstance(value, _NUMBERS)
+
+
+def children_of(node: object) -> Iterator[tuple[Any, Any]]:
+    """The children of a node or container by key, in order; statics left out.
+
+    Of an `Object`, whatever is no plain static value counts as a child.
+    """
+    if isinstance(node, Pytree):
+        if type(node)._pytree__is_pytree:
+            for name in layout_of(node).data_names:
+                yield name, node.__dict__[name]
+        else:
+            for name in object_names(node):
+                if kind_of(node.__dict__[name]) is not Kind.STATIC:
+                    yield name, node.__dict__[name]
+    elif kind_of(node) is Kind.CONTAINER:
+        yield from zip(*open_container(node)[:2], strict=True)
+
+
+def open_container(value: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Hashable]:
+    """One level of a container: keys, children, and what rebuilds it.
+
+    What rebuilds it goes to `close_container`; it is hashable.
+    """
+    cls = value.__class__
+    if cls is list or cls is tuple:
+        return tuple(range(len(value))), tuple(value), cls
+    if cls is dict and _has_text_keys(value):
+        keys = tuple(sorted(value))
+        return keys, tuple(value[k] for k in keys), (dict, tuple(value))
+    pairs, treedef = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda x: x is not value)
+    return tuple(plain_key(path[0]) for path, _ in pairs), tuple(child for _, child in pairs), treedef
+
+
+def close_container(how: Any, keys: tuple[Any, ...], children: Sequence[Any]) -> Any:
+    """The container with these children; the inverse of `open_container`."""
+    if how is list:
+        return list(children)
+    if how is tuple:
+        return tuple(children)
+    if how.__class__ is tuple:
+        by_key = dict(zip(keys, children, strict=True))
+        return {key: by_key[key] for key in how[1]}
+    return jax.tree_util.tree_unflatten(how, children)
+
+
+def _has_text_keys(value: dict[Any, Any]) -> bool:
+    return all(key.__class__ is str for key in value)
+
+
+def plain_key(entry: Any) -> Any:
+    """The plain key of an entry of a JAX key path.
+
+    >>> plain_key(jax.tree_util.GetAttrKey("kernel"))
+    'kernel'
+    """
+    for attribute in ("name", "idx", "key"):
+        if hasattr(entry, attribute):
+            return getattr(entry, attribute)
+    return entry
+
+
+def object_names(node: Pytree) -> list[str]:
+    """The names of an Object's attributes, in order."""
+    return sorted(name for name in node.__dict__ if name not in INTERNAL_KEYS)
+
+
+def walk_nodes(root: object) -> Iterator[tuple[Path, Any]]:
+    """All nodes (no Variables) of a graph with their paths, each once, children first."""
+    seen: set[int] = set()
+    stack: list[tuple[Path, Any, bool]] = [((), root, False)]
+    while stack:
+        path, value, is_done = stack.pop()
+        if is_done:
+            yield path, value
+            continue
+        kind = kind_of(value)
+        if kind is Kind.NODE or kind is Kind.OBJECT:
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            stack.append((path, value, True))
+        elif kind is not Kind.CONTAINER:
+            continue
+        stack.extend(((*path, key), child, False) for key, child in reversed(list(children_of(value))))

@@ -1,0 +1,49 @@
+"""Shows the code that was generated for a class."""
+
+from __future__ import annotations
+
+import inspect
+
+from declax._layout import Layout
+from declax._pytree import Pytree, layout_of, prepare
+from declax.errors import FieldError, describe
+
+
+def source_of(target: type[Pytree] | Pytree, /) -> str:
+    """The generated source of a class, or of one instance's layout.
+
+    Args:
+      target: a dataclass that derives from `Pytree`, or any Pytree instance.
+
+    Returns:
+      The functions `flatten`, `flatten_with_keys` and `unflatten` as text.
+
+    Raises:
+      FieldError: for what has no generated code: a class whose instances take
+        shape one by one, and what is no Pytree.
+
+    >>> class Scale(Pytree):
+    ...     def __init__(self):
+    ...         self.dim = 3
+    >>> print(source_of(Scale()).splitlines()[0])
+    def flatten(self):
+    """
+    layout = _layout(target)
+    functions = (layout.flatten, layout.flatten_with_keys, layout.unflatten)
+    return "\n\n".join(inspect.cleandoc("\n" + inspect.getsource(f)) for f in functions) + "\n"
+
+
+def _layout(target: type[Pytree] | Pytree) -> Layout:
+    if isinstance(target, Pytree) and type(target)._pytree__is_pytree:
+        return layout_of(target)
+    if isinstance(target, type) and issubclass(target, Pytree):
+        if not target.__dict__.get("_pytree__is_complete"):
+            prepare(target)
+        if target._pytree__layout.is_closed:
+            return target._pytree__layout
+        raise FieldError(
+            target.__name__,
+            "the instances of this class take shape one by one; there is no code of the class",
+            fix="dx.source_of(instance)",
+        )
+    raise FieldError("source_of", "only Pytrees have generated code", got=describe(target))

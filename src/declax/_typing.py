@@ -1,0 +1,50 @@
+"""Aliases, protocols and sentinels that every layer may use."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Hashable
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+
+import jax
+import numpy as np
+
+Key: TypeAlias = Hashable
+"""One step of a path: the name of an attribute, an index, or a key."""
+
+Path: TypeAlias = tuple[Key, ...]
+"""The way from the root of a graph to a node or leaf."""
+
+PyTree: TypeAlias = Any
+"""Any tree that `jax.tree` can flatten; Python's types cannot say it."""
+
+Shape: TypeAlias = tuple[int, ...]
+Dtype: TypeAlias = Any
+"""What `jax.numpy.dtype` takes: scalar types, dtypes and their names."""
+
+ArrayLike: TypeAlias = "jax.Array | np.ndarray[Any, Any] | np.generic | float | complex | bool | int"
+PrecisionLike: TypeAlias = "None | str | jax.lax.Precision | tuple[str, str] | tuple[jax.lax.Precision, jax.lax.Precision]"
+Activation: TypeAlias = Callable[[jax.Array], jax.Array]
+
+
+@runtime_checkable
+class Initializer(Protocol):
+    """A function that makes the first value of a Variable."""
+
+    def __call__(self, key: jax.Array, shape: Shape, dtype: Dtype = ..., /) -> jax.Array: ...
+
+
+class Missing(enum.Enum):
+    """The type of `MISSING`, so that a checker can tell it from a value."""
+
+    MISSING = "MISSING"
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+MISSING: Final = Missing.MISSING
+"""Stands for an argument that was not given, where None is a value."""

@@ -1,0 +1,481 @@
+"""Variables: mutable boxes that hold the arrays of a model.
+
+Vocabulary
+----------
+Variable: a box with one value and metadata. To code that computes it is the
+          array in it; to JAX it is a pytree with one child.
+kind:     a subclass of Variable (`Param`, `BatchStat`, yours). Filters select
+          by kind.
+raw value: what lies in the box, untouched by hooks. `value` is what hooks make
+          of it.
+mark:     the trace that a Variable was made under. A value can be put in only
+          under that trace, so that no tracer leaks out of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar, overload
+
+import jax
+
+from declax import _jax, _static, errors
+from declax._array_operators import ArrayOperators, operand
+from declax._metadata import Metadata
+from declax._typing import MISSING, Shape
+from declax._value_text import size_comment, value_text
+from declax._variable_fields import declared_metadata, item_set
+from declax._variable_metadata import MetadataHolder, foreign_trace
+
+T = TypeVar("T")
+V = TypeVar("V", bound="Variable[Any]")
+_Type: TypeAlias = type[V]  # Variable.type hides the builtin inside the class
+
+_trace_state: Final = _jax.trace_state
+_new: Final = object.__new__
+
+
+class VariableMetadata(Generic[T]):
+    """A value on its way into a Variable, with the metadata that the Variable shall have.
+
+    What an initializer wrapped by `with_metadata` returns; `Variable` unpacks it.
+    """
+
+    __slots__ = ("metadata", "value")
+
+    def __init__(self, value: T, metadata: Mapping[str, Any]) -> None:
+        self.value = value
+        self.metadata = metadata
+
+    def __repr__(self) -> str:
+        return f"VariableMetadata({value_text(self.value)}, {dict(self.metadata)!r})"
+
+
+class Variable(ArrayOperators, MetadataHolder, Generic[T]):
+    """A mutable box for a value, with metadata; behaves as the array that it holds.
+
+    Args:
+      value: an array, or any pytree of arrays.
+      **metadata: hashable facts about the value. ``sharding``, ``trainable``,
+        ``weight_decay``, ``tag``, ``mesh``, the hooks ``on_get_value``,
+        ``on_set_value``, ``on_create_value``, ``on_add_axis`` and
+        ``on_remove_axis`` mean something to declax; other names are yours.
+
+    Raises:
+      MetadataError: a name is a misspelling, or hides an attribute.
+      StatusError: the value of a name has no hash.
+
+    A kind of your own is a subclass. Annotations declare metadata and their
+    defaults; methods with the names of hooks are hooks.
+
+    >>> import jax.numpy as jnp
+    >>> class Count(Variable[jax.Array]):
+    ...     unit: str = "steps"
+    >>> count = Count(jnp.array(1))
+    >>> count += 1
+    >>> int(count), count.unit
+    (2, 'steps')
+    """
+
+    __slots__ = ("__weakref__", "raw_value")
+
+    raw_value: T
+
+    _get_hook: ClassVar[Callable[..., Any] | None] = None
+    _set_hook: ClassVar[Callable[..., Any] | None] = None
+    _create_hook: ClassVar[Callable[..., Any] | None] = None
+    _sets_by_value: ClassVar[bool] = True
+    _sets_plainly: ClassVar[bool] = True
+    _index_get: ClassVar[bool] = True
+    _index_set: ClassVar[bool] = True
+
+    def __init__(self, value: T | VariableMetadata[T] | Variable[T], **metadata: Any) -> None:
+        cls = type(self)
+        content: Any = value
+        if isinstance(content, VariableMetadata):
+            metadata.update(content.metadata)
+            content = content.value
+        if isinstance(content, Variable):
+            content = content.get_value()
+        _set_trace(self, _trace_state.value)
+        _set_raw(self, content)
+        _set_metadata(self, cls._make_metadata(metadata) if metadata else cls._defaults)
+        made = self.create_value(content)
+        if made is not content:
+            _set_raw(self, made)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        declared = declared_metadata(cls)
+        cls._known = cls._known | declared.keys()
+        cls._accepted = set(cls._known)
+        defaults = {name: value for name, value in declared.items() if value is not MISSING}
+        if defaults:
+            cls._defaults = Metadata.of({**cls._defaults, **defaults}, errors.type_name(cls))
+        for direction in ("get", "set", "create"):
+            name = f"on_{direction}_value"
+            hook = None if name in declared else getattr(cls, name, None)
+            setattr(cls, f"_{direction}_hook", hook and staticmethod(hook))  # called as hooks are: (variable, value)
+        cls._index_get = _takes_index(cls.get_value)
+        cls._index_set = _takes_index(cls.set_value)
+        cls._sets_by_value = "value" not in cls.__dict__ and cls._sets_by_value
+        cls._sets_plainly = cls.set_value is Variable.set_value and cls._set_hook is None
+        if cls._sets_by_value and (cls.get_value is not Variable.get_value or cls._get_hook is not None):
+            cls.value = property(_hooked_value, _assign_value)  # type: ignore[assignment,method-assign]  # reads through get_value
+        _register(cls)
+
+    # ---- the value
+
+    if TYPE_CHECKING:
+
+        @property
+        def value(self) -> T: ...
+        @value.setter
+        def value(self, value: Any) -> None: ...
+    else:
+
+        @property
+        def value(self):
+            """What the box holds, as the ``on_get_value`` hooks show it; assign to it to put a value in.
+
+            >>> import jax.numpy as jnp
+            >>> scale = Param(jnp.ones(2))
+            >>> scale.value = scale.value * 3
+            >>> scale.value
+            Array([3., 3.], dtype=float32)
+            """
+            if self._metadata.get_hook is None:
+                return self.raw_value
+            return self.get_value()
+
+    def get_value(self, *, index: Any = MISSING) -> T:
+        """The value, or the part of it at ``index``, as the ``on_get_value`` hooks show it."""
+        hook = self._metadata.get_hook or self._get_hook
+        value: Any = self.raw_value if hook is None else hook(self, self.raw_value)
+        return value if index is MISSING else _item(value, index)  # type: ignore[no-any-return]  # hooks keep the type
+
+    def set_value(self, value: T | Variable[T], *, index: Any = MISSING) -> None:
+        """Puts in a value, or a part of it at ``index``, through the ``on_set_value`` hooks.
+
+        Raises:
+          TraceContextError: the Variable belongs to another trace.
+        """
+        if _trace_state.value is not self._trace:
+            raise foreign_trace(self, "value")
+        content: Any = value.get_value() if isinstance(value, Variable) else value
+        hook = self._metadata.set_hook or self._set_hook
+        if hook is not None:
+            content = hook(self, content)
+        if index is not MISSING:
+            content = item_set(self.raw_value, index, content)
+        _set_raw(self, content)
+
+    def create_value(self, value: T) -> T:
+        """What a new Variable holds of the value it is made from: runs the ``on_create_value`` hooks."""
+        hook = self._metadata.create_hook or self._create_hook
+        return value if hook is None else hook(self, value)
+
+    def get_raw_value(self) -> T:
+        """What lies in the box, past all hooks."""
+        return self.raw_value
+
+    def set_raw_value(self, value: T) -> None:
+        """Puts a value in the box, past all hooks.
+
+        Raises:
+          TraceContextError: the Variable belongs to another trace.
+        """
+        if _trace_state.value is not self._trace:
+            raise foreign_trace(self, "value")
+        _set_raw(self, value)
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the value."""
+        return self.value.shape  # type: ignore[attr-defined,no-any-return]  # an array, or __getattr__ words the error
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the value."""
+        return self.value.dtype  # type: ignore[attr-defined]  # as for shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes of the value."""
+        return self.value.ndim  # type: ignore[attr-defined,no-any-return]  # as for shape
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the value."""
+        return self.value.size  # type: ignore[attr-defined,no-any-return]  # as for shape
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __getitem__(self, key: EllipsisType, /) -> T: ...
+        @overload
+        def __getitem__(self: Variable[jax.Array], key: Any, /) -> jax.Array: ...
+        @overload
+        def __getitem__(self, key: Any, /) -> Any: ...
+
+    def __getitem__(self, key: Any, /) -> Any:
+        if self._index_get:
+            return self.get_value(index=key)
+        return _item(self.get_value(), key)
+
+    def __setitem__(self, key: Any, value: Any, /) -> None:
+        if self._index_set:
+            self.set_value(value, index=key)
+        else:
+            self.set_value(item_set(self.get_value(), key, operand(value)))
+
+    # ---- attributes
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in _SLOTS:  # protocols ask, and copies in the making
+            raise errors.MissingAttributeError(f"{errors.type_name(type(self))}.{name}", "there is no such attribute")
+        metadata = self._metadata
+        if name in metadata.frozen:
+            return _static.thaw(metadata.frozen[name])
+        value: Any = self.get_value()
+        kind: Any = type(self)
+        value_kind: Any = type(value)
+        if not name.startswith("_"):
+            try:
+                return getattr(value, name)
+            except AttributeError:
+                pass
+        raise errors.MissingAttributeError(
+            f"{errors.type_name(kind)}.{name}",
+            "neither the metadata nor the value has this attribute",
+            got=errors.describe(value),
+            fix=_suggestion(kind, value_kind, metadata, name),
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "value" and self._sets_by_value:
+            if (
+                self._sets_plainly
+                and self._metadata.set_hook is None
+                and _trace_state.value is self._trace
+                and not isinstance(value, Variable)
+            ):
+                _set_raw(self, value)  # set_value with nothing to do but this
+            else:
+                self.set_value(value)
+        elif name == "raw_value":
+            self.set_raw_value(value)
+        elif name.startswith("__"):  # typing marks instances of Param[...]; treedefs must not know
+            raise errors.MissingAttributeError(f"{errors.type_name(type(self))}.{name}", "this attribute cannot be set")
+        elif hasattr(getattr(type(self), name, None), "__set__") and name not in _SLOTS:
+            object.__setattr__(self, name, value)
+        else:
+            self.set_metadata(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self.del_metadata(name)
+
+    # ---- copies
+
+    @classmethod
+    def from_metadata(cls, value: T, metadata: Mapping[str, Any]) -> Self:
+        """A Variable of a value as it is: no hook runs, no default is added."""
+        if not isinstance(metadata, Metadata):
+            cls._check_metadata(metadata)
+            metadata = Metadata.of(metadata, errors.type_name(cls))
+        return new_variable(cls, value, metadata, _trace_state.value)
+
+    def copy(self, value: Any = MISSING, **updates: Any) -> Self:
+        """A box of the same kind, with the same or another raw value and changed metadata.
+
+        >>> kernel = Param(1.0, tag="a")
+        >>> kernel.copy(2.0, tag="b").tag
+        'b'
+        """
+        raw = own_containers(self.raw_value) if value is MISSING else operand(value)
+        if not updates:
+            return new_variable(type(self), raw, self._metadata, _trace_state.value)
+        return self.from_metadata(raw, {**self._metadata, **updates})
+
+    def replace(self, value: Any = MISSING, **updates: Any) -> Self:
+        """As `copy`; a Variable given as the value must be of the same kind and lends its raw value.
+
+        Raises:
+          MetadataError: the value is a Variable of another kind.
+        """
+        if isinstance(value, Variable):
+            self._check_kind(value, "replace")
+            value = value.raw_value
+        return self.copy(value, **updates)
+
+    def copy_from(self, other: Variable[T]) -> None:
+        """Takes over the raw value and the metadata of a Variable of the same kind.
+
+        Raises:
+          MetadataError: the other is of another kind.
+          TraceContextError: this Variable belongs to another trace.
+        """
+        self._check_kind(other, "copy_from")
+        self.update_from_state(other)
+
+    def update_from_state(self, state: Variable[T]) -> None:
+        """Takes over the raw value and the metadata of a Variable from a State."""
+        self.set_raw_value(own_containers(state.raw_value))
+        self._change_metadata(state._metadata)
+
+    def to_state(self) -> Self:
+        """A copy, as a State holds it."""
+        return self.copy()
+
+    def _check_kind(self, other: object, action: str) -> None:
+        if type(other) is not type(self):
+            name = errors.type_name(type(self))
+            raise errors.MetadataError(
+                f"{name}.{action}",
+                "the Variables are of different kinds",
+                expected=f"a {name}",
+                got=errors.describe(other),
+            )
+
+    def __copy__(self) -> Self:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        made = new_variable(type(self), self.raw_value, self._metadata, _trace_state.value)
+        memo[id(self)] = made
+        _set_raw(made, copy.deepcopy(self.raw_value, memo))
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, (type(self), self.raw_value, self._metadata)
+
+    def __repr__(self) -> str:
+        fields = [("value", self.raw_value), *self._metadata.items()]
+        indent = {name: "\n" + " " * (len(name) + 3) for name, _ in fields}
+        lines = [f"  {name}={value_text(value)}".replace("\n", indent[name]) for name, value in fields]
+        return f"{errors.type_name(type(self))}({size_comment(self.raw_value)}\n" + ",\n".join(lines) + "\n)"
+
+    @property
+    def type(self) -> _Type[Self]:
+        """The kind of the Variable."""
+        return type(self)
+
+
+_SLOTS: Final = frozenset({*Variable.__slots__, *MetadataHolder.__slots__})
+_set_raw: Final = Variable.__dict__["raw_value"].__set__
+_set_metadata: Final = MetadataHolder.__dict__["_metadata"].__set__
+_set_trace: Final = MetadataHolder.__dict__["_trace"].__set__
+
+set_raw: Final[Callable[[Variable[Any], Any], None]] = _set_raw
+"""Writes a raw value past hooks and checks: ``set_raw(variable, value)``."""
+
+
+def new_variable(cls: type[V], raw_value: Any, metadata: Metadata, mark: Any) -> V:
+    """A Variable from its parts: no `__init__`, no hook, no check."""
+    variable = _new(cls)
+    _set_raw(variable, raw_value)
+    _set_metadata(variable, metadata)
+    _set_trace(variable, mark)
+    return variable
+
+
+def _item(value: Any, index: Any) -> Any:
+    """A part of a value; at ``...`` the value itself, whether or not it can be indexed."""
+    if index is ... and (isinstance(value, jax.Array) or not isinstance(value, jax.Ref)):
+        return value
+    return value[index]
+
+
+def own_containers(value: Any) -> Any:
+    """The same leaves in lists, dicts and tuples of one's own."""
+    return jax.tree.map(lambda leaf: leaf, value) if isinstance(value, (list, dict, tuple)) else value
+
+
+def _hooked_value(variable: Variable[Any]) -> Any:
+    return variable.get_value()
+
+
+def _assign_value(variable: Variable[Any], value: Any) -> None:
+    variable.set_value(value)
+
+
+def _takes_index(method: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(method).parameters
+    return "index" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def _unpickle(cls: type[V], raw_value: Any, metadata: Metadata) -> V:
+    return new_variable(cls, raw_value, metadata, _trace_state.value)
+
+
+@functools.lru_cache(maxsize=256)
+def _suggestion(kind: Any, value_type: Any, metadata: Metadata, name: str) -> str | None:
+    options = [*metadata, *dir(kind), *dir(value_type)]
+    return errors.suggest(name, [option for option in options if not option.startswith("_")])
+
+
+def _register(cls: type[Variable[Any]]) -> None:
+    """Makes a kind a pytree: one child, the raw value; the metadata goes into the treedef."""
+    value_key = jax.tree_util.GetAttrKey("value")
+
+    def flatten(variable: Variable[Any]) -> tuple[tuple[Any], Metadata]:
+        return (variable.raw_value,), variable._metadata
+
+    def flatten_with_keys(variable: Variable[Any]) -> tuple[tuple[tuple[Any, Any]], Metadata]:
+        return ((value_key, variable.raw_value),), variable._metadata
+
+    def unflatten(metadata: Metadata, children: Any) -> Variable[Any]:
+        variable = _new(cls)
+        _set_raw(variable, children[0])
+        _set_metadata(variable, metadata)
+        _set_trace(variable, _trace_state.value)
+        return variable
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+
+
+_register(Variable)
+
+
+class Param(Variable[T]):
+    """A parameter: what an optimizer learns.
+
+    >>> import jax.numpy as jnp
+    >>> kernel = Param(jnp.ones((2, 3)))
+    >>> (jnp.ones(2) @ kernel).shape
+    (3,)
+    """
+
+    __slots__ = ()
+
+
+class BatchStat(Variable[T]):
+    """A running statistic of the data, updated in the forward pass and not learnt."""
+
+    __slots__ = ()
+
+
+class Cache(Variable[T]):
+    """What a layer remembers between calls, such as the keys and values of attention."""
+
+    __slots__ = ()
+
+
+class Intermediate(Variable[T]):
+    """A value that a forward pass leaves for whoever looks at it (`Module.sow`)."""
+
+    __slots__ = ()
+
+
+class Perturbation(Intermediate[T]):
+    """A zero added to an intermediate value, so that its gradient is that of the value (`Module.perturb`)."""
+
+    __slots__ = ()
+
+
+VariableState = Variable
+"""The Variables of a State are Variables; the name is kept for older programs."""

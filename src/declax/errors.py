@@ -1,0 +1,226 @@
+"""Every exception of declax, and the one place that words them.
+
+Vocabulary
+----------
+code:   the stable name of a kind of failure, listed in ``docs/errors.md``.
+where:  the ``Class.field`` or the path that the failure is about.
+fix:    the line of code that mends it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DeclaxError(Exception):
+    """Base of all exceptions of declax.
+
+    The message has the house form: what it is about, what was expected, what
+    came, why, and the line that mends it. The parts stay available as
+    attributes, so that tools need not parse the text.
+
+    Args:
+      where: the ``Class.field`` or path that the failure is about.
+      problem: one sentence that says what is wrong.
+      expected: what was expected.
+      got: what came (see `describe`).
+      why: the reason, where it is not obvious.
+      fix: the line, or lines, of code that mend it.
+
+    >>> print(StatusError("Block.dim", "an array was assigned to a static field"))
+    Block.dim: an array was assigned to a static field. [status]
+    """
+
+    code = "declax"
+
+    def __init__(
+        self,
+        where: str,
+        problem: str,
+        *,
+        expected: str | None = None,
+        got: str | None = None,
+        why: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        self.where = where
+        self.problem = problem
+        self.expected = expected
+        self.got = got
+        self.why = why
+        self.fix = fix
+        super().__init__(_word(self))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        parts = {k: getattr(self, k) for k in ("expected", "got", "why", "fix")}
+        return _rebuild, (type(self), self.where, self.problem, parts)
+
+
+class FieldError(DeclaxError, TypeError):
+    """A declaration contradicts itself, or names what does not exist."""
+
+    code = "field"
+
+
+class ConstructionError(DeclaxError, TypeError):
+    """A constructor was called with names that it does not have."""
+
+    code = "construction"
+
+
+class InitializerError(DeclaxError, ValueError):
+    """An initializer gave something else than its field declares."""
+
+    code = "initializer"
+
+
+class StatusError(DeclaxError, ValueError):
+    """A value does not suit the status (data or static) of its attribute."""
+
+    code = "status"
+
+
+class TraceContextError(DeclaxError):
+    """An object was changed from another trace level than its own."""
+
+    code = "trace-context"
+
+
+class MetadataError(DeclaxError, ValueError):
+    """Metadata of a Variable is unknown, missing or unusable."""
+
+    code = "metadata"
+
+
+class MissingAttributeError(DeclaxError, AttributeError):
+    """An object has no attribute of that name, or none that may be set."""
+
+    code = "attribute"
+
+
+class RegistryError(DeclaxError, ValueError):
+    """A name or type is registered twice, or not at all."""
+
+    code = "registry"
+
+
+class FilterError(DeclaxError, ValueError):
+    """Something is no filter, or filters leave something over."""
+
+    code = "filter"
+
+
+class GraphError(DeclaxError, ValueError):
+    """A graph and a state, or two graphs, do not fit each other."""
+
+    code = "graph"
+
+
+class DepthError(DeclaxError, ValueError):
+    """A structure is nested deeper than can be handled."""
+
+    code = "depth"
+
+
+class RngError(DeclaxError, ValueError):
+    """A random stream is missing or cannot be made."""
+
+    code = "rng"
+
+
+class TransformError(DeclaxError, ValueError):
+    """A lifted transform was called in a way that it cannot carry out."""
+
+    code = "transform"
+
+
+class OptimizerError(DeclaxError, ValueError):
+    """An optimizer does not fit its model or its gradients."""
+
+    code = "optimizer"
+
+
+class LayerError(DeclaxError, ValueError):
+    """A layer was declared or called with sizes or options that do not fit."""
+
+    code = "layer"
+
+
+class MissingExtraError(DeclaxError, ImportError):
+    """An optional dependency is not installed."""
+
+    code = "missing-extra"
+
+
+def _rebuild(cls: type[DeclaxError], where: str, problem: str, parts: dict[str, str]) -> DeclaxError:
+    return cls(where, problem, **parts)
+
+
+def _word(error: DeclaxError) -> str:
+    lines = [f"{error.where}: {error.problem}. [{error.code}]"]
+    for label, text in (
+        ("expected", error.expected),
+        ("got", error.got),
+        ("why", error.why),
+        ("fix", error.fix),
+    ):
+        if text is not None:
+            first, *rest = text.splitlines() or [""]
+            lines.append(f"  {label + ':':<10}{first}")
+            lines.extend(f"  {'':<10}{line}" for line in rest)
+    return "\n".join(lines)
+
+
+def describe(value: object) -> str:
+    """Says of a value its type and, of an array, its shape and dtype.
+
+    >>> describe(3)
+    'int 3'
+    """
+    name = type_name(type(value))
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if isinstance(shape, tuple) and dtype is not None:
+        return f"{name} of shape {shape} and dtype {dtype}"
+    if isinstance(value, (int, float, complex, str, bytes, bool)) or value is None:
+        text = repr(value)
+        return f"{name} {text}" if len(text) <= 40 else f"{name} {text[:37]}..."
+    if isinstance(value, type):
+        return f"the type {type_name(value)}"
+    return f"a value of type {name}"
+
+
+def type_name(cls: type) -> str:
+    """The name of a class as a user writes it.
+
+    >>> type_name(int)
+    'int'
+    """
+    if cls is type(None):
+        return "None"
+    return cls.__qualname__.rpartition("<locals>.")[2]
+
+
+def suggest(name: str, options: Iterable[str]) -> str | None:
+    """A "did you mean" line for a name, or None where nothing is near.
+
+    >>> suggest("hiden", ["hidden", "dim"])
+    "did you mean 'hidden'?"
+    """
+    near = difflib.get_close_matches(name, list(options), n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else None
+
+
+def format_path(path: Iterable[object]) -> str:
+    """A path of names and indices as it is written in code.
+
+    >>> format_path(("blocks", 0, "kernel"))
+    'blocks[0].kernel'
+    """
+    text = ""
+    for key in path:
+        if isinstance(key, str) and key.isidentifier():
+            text += f".{key}" if text else key
+        else:
+            text += f"[{key!r}]"
+    return text or "()"

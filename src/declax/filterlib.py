@@ -1,0 +1,16 @@
+"""Filters by name: everything that says which leaves of a graph are meant."""
+
+from declax._filters import All as All
+from declax._filters import Any as Any
+from declax._filters import Everything as Everything
+from declax._filters import Filter as Filter
+from declax._filters import Not as Not
+from declax._filters import Nothing as Nothing
+from declax._filters import OfType as OfType
+from declax._filters import PathContains as PathContains
+from declax._filters import PathIn as PathIn
+from declax._filters import PathMatches as PathMatches
+from declax._filters import Predicate as Predicate
+from declax._filters import WithTag as WithTag
+from declax._filters import filters_to_predicates as filters_to_predicates
+from declax._filters import to_predicate as to_predicate

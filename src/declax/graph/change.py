@@ -1,0 +1,149 @@
+"""Changes existing objects so that they have a new structure.
+
+Vocabulary
+----------
+origin: of a Variable or node in the new structure: the index of the existing
+        object that it is, or -1 for a new one.
+kept:   of a leaf: the position of the old leaf whose value it keeps, or -1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from declax import _epoch, _jax
+from declax._layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY
+from declax._nodes import Kind, kind_of, open_container
+from declax._pytree import Pytree, wrong_trace
+from declax._variables import Variable, new_variable, set_raw
+from declax._variables import _set_metadata as set_metadata
+from declax.errors import TraceContextError, type_name
+from declax.graph.build import Program, fill, program_of
+from declax.graph.defs import GraphDef
+
+
+class Change(NamedTuple):
+    """A new structure for existing objects.
+
+    Attributes:
+      graphdef: the structure.
+      kept: for each leaf, the position of the value that it keeps, or -1.
+      origins: for each Variable and node, the existing object, or -1.
+    """
+
+    graphdef: GraphDef[Any]
+    kept: tuple[int, ...]
+    origins: tuple[int, ...]
+
+
+def apply_change(change: Change, objects: Sequence[Any], old: Sequence[Any], new: Iterable[Any]) -> Any:
+    """Gives existing objects the new structure.
+
+    All new objects are made, and all checks done, before the first existing
+    one is touched; of those, only what differs is set.
+
+    Args:
+      change: the new structure.
+      objects: the existing objects by index.
+      old: the values of the existing leaves.
+      new: the values that are not kept, in order.
+
+    Returns:
+      The root of the new structure.
+
+    Raises:
+      TraceContextError: for existing objects of another trace level.
+    """
+    program = program_of(change.graphdef)
+    fresh = iter(new)
+    leaves = [next(fresh) if i < 0 else old[i] for i in change.kept]
+    existing = {
+        slot: objects[origin] for slot, origin in zip(program.indexed, change.origins, strict=True) if origin >= 0
+    }
+    slots: list[Any] = [None] * program.count
+    writes = _fill_variables(program, slots, leaves, existing)
+    for slot, position in program.plain_leaves:
+        slots[slot] = leaves[position]
+    for slot, cls, *_ in program.nodes:
+        slots[slot] = existing[slot] if slot in existing else object.__new__(cls)
+    fill(program, slots, {})
+    attributes = [
+        (slots[slot], slot in existing, {**statics.make(), **dict(zip(names, (slots[c] for c in children), strict=True))})
+        for slot, _, statics, names, children in program.nodes
+    ]
+    _check_levels(writes, attributes)
+    for variable, value, metadata in writes:
+        set_raw(variable, value)
+        set_metadata(variable, metadata)
+    for node, is_existing, wanted in attributes:
+        _give(node, is_existing, wanted)
+    _epoch.advance()
+    return slots[0]
+
+
+def _fill_variables(
+    program: Program, slots: list[Any], leaves: Sequence[Any], existing: dict[int, Any]
+) -> list[tuple[Variable[Any], Any, Any]]:
+    mark = _jax.current_trace()
+    writes = []
+    for slot, cls, metadata, leaf in zip(
+        program.variable_slots, program.variable_classes, program.metadata, program.variable_leaves, strict=True
+    ):
+        found = existing.get(slot)
+        if found is None:
+            slots[slot] = new_variable(cls, leaves[leaf], metadata, mark)
+            continue
+        slots[slot] = found
+        if found.raw_value is not leaves[leaf] or found._metadata is not metadata:
+            writes.append((found, leaves[leaf], metadata))
+    return writes
+
+
+def _check_levels(writes: Sequence[Any], attributes: Sequence[tuple[Any, bool, dict[Any, Any]]]) -> None:
+    mark = _jax.current_trace()
+    for variable, _, _ in writes:
+        if variable._trace is not mark:
+            raise TraceContextError(
+                f"write-back to a {type_name(type(variable))}",
+                "cannot mutate a Variable from a different trace level",
+                fix="pass it as an argument of the traced function too",
+            )
+    for node, is_existing, wanted in attributes:
+        if is_existing and node.__dict__.get(TRACE_KEY, _jax.TOP) is not mark and _differs(node, wanted):
+            raise wrong_trace(node, next(iter(wanted), "..."))
+
+
+def _differs(node: Pytree, wanted: dict[Any, Any]) -> bool:
+    own = {n: v for n, v in node.__dict__.items() if n not in (TRACE_KEY, BOUND_KEY)}
+    return own.keys() != wanted.keys() or any(not same_content(own[n], v) for n, v in wanted.items())
+
+
+def _give(node: Pytree, is_existing: bool, wanted: dict[Any, Any]) -> None:
+    attributes = node.__dict__
+    if not is_existing:
+        attributes.update(wanted)
+        mark = _jax.current_trace()
+        if mark is not _jax.TOP:
+            attributes[TRACE_KEY] = mark
+        return
+    for name, value in wanted.items():
+        if name not in attributes or not same_content(attributes[name], value):
+            attributes[name] = value
+    for name in [n for n in attributes if n not in wanted and (n not in INTERNAL_KEYS or n == LAYOUT_KEY)]:
+        del attributes[name]
+
+
+def same_content(a: Any, b: Any) -> bool:
+    """Whether two values are the same object, or containers of the same objects."""
+    if a is b:
+        return True
+    if a.__class__ is not b.__class__:
+        return False
+    if kind_of(a) is Kind.CONTAINER:
+        keys_a, children_a, how_a = open_container(a)
+        keys_b, children_b, how_b = open_container(b)
+        return keys_a == keys_b and how_a == how_b and all(map(same_content, children_a, children_b))
+    if kind_of(a) is Kind.STATIC:
+        return bool(a == b)
+    return False

@@ -1,0 +1,203 @@
+"""Reads a graph from live objects.
+
+Vocabulary
+----------
+source: where a leaf that is no Variable's sits: in an attribute of a node, or
+        in a container.
+watch:  a container or a mutable static value: it cannot report its changes, so
+        what was read from it is compared before it is used again.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from declax._fields import Status
+from declax._layout import LAYOUT_KEY
+from declax._nodes import Kind, is_number, kind_of, object_names, open_container
+from declax._pytree import Pytree
+from declax._static import freeze
+from declax._typing import Path
+from declax._variables import Variable
+from declax.errors import DepthError, format_path, type_name
+from declax.graph.defs import CONTAINER, LEAF_TOKEN, NODE, OBJECT, STATIC, VARIABLE, GraphDef, Token
+
+Source = tuple["weakref.ref[Pytree]", Any] | None
+"""The node and the name of the attribute; None inside of a container."""
+
+Watch = Callable[[], bool]
+"""Says whether what was read is still so."""
+
+
+class Walk:
+    """What one pass over a graph finds.
+
+    Attributes:
+      tokens: the description of the graph.
+      leaves: the raw value of each leaf.
+      boxes: the Variable of each leaf; None for other leaves.
+      sources: for leaves without a Variable, where they sit.
+      objects: the Variables and nodes, by index.
+      watches: what must be compared before this is used again.
+    """
+
+    __slots__ = ("_index", "boxes", "leaves", "objects", "sources", "tokens", "watches")
+
+    def __init__(self) -> None:
+        self.tokens: list[Token] = []
+        self.leaves: list[Any] = []
+        self.boxes: list[Variable[Any] | None] = []
+        self.sources: list[Source] = []
+        self.objects: list[Any] = []
+        self.watches: list[Watch] = []
+        self._index: dict[int, int] = {}
+
+    @property
+    def graphdef(self) -> GraphDef[Any]:
+        """The interned description."""
+        return GraphDef.of(tuple(self.tokens))
+
+    def visit(self, value: Any, owner: Pytree | None = None, name: Any = None) -> None:
+        """Reads a value and all below it."""
+        kind = kind_of(value)
+        if kind is Kind.VARIABLE:
+            self._visit_variable(value)
+        elif kind is Kind.NODE:
+            self._visit_node(value)
+        elif kind is Kind.OBJECT:
+            self._visit_object(value)
+        elif kind is Kind.CONTAINER:
+            self._visit_container(value)
+        elif kind is Kind.LEAF or (owner is not None and is_number(value)):
+            self.tokens.append(LEAF_TOKEN)
+            self.leaves.append(value)
+            self.boxes.append(None)
+            self.sources.append(None if owner is None else (weakref.ref(owner), name))
+        else:
+            self._visit_static(value, owner, name)
+
+    def _is_known(self, value: Any) -> bool:
+        """Whether a Variable or node was met before; gives it an index if not."""
+        index = self._index.get(id(value))
+        if index is not None:
+            self.tokens.append(index)
+            return True
+        self._index[id(value)] = len(self.objects)
+        self.objects.append(value)
+        return False
+
+    def _visit_variable(self, variable: Variable[Any]) -> None:
+        if not self._is_known(variable):
+            self.tokens.append((VARIABLE, variable.__class__, variable._metadata))
+            self.leaves.append(variable.raw_value)
+            self.boxes.append(variable)
+            self.sources.append(None)
+
+    def _visit_node(self, node: Pytree) -> None:
+        if self._is_known(node):
+            return
+        layout = node.__dict__.get(LAYOUT_KEY) or node._pytree__layout
+        children, statics = layout.flatten(node)
+        self.tokens.append((NODE, layout, statics))
+        for name in layout.static_names:
+            if layout.statuses[name] is Status.SNAPSHOT:
+                self._watch_static(node, name)
+        for name, child in zip(layout.data_names, children, strict=True):
+            self.visit(child, node, name)
+
+    def _visit_object(self, node: Pytree) -> None:
+        if self._is_known(node):
+            return
+        names = tuple(object_names(node))
+        self.tokens.append((OBJECT, node.__class__, names))
+        for name in names:
+            value = node.__dict__[name]
+            if kind_of(value) is Kind.STATIC:
+                self._visit_static(value, node, name)
+            else:
+                self.visit(value, node, name)
+
+    def _visit_container(self, value: Any) -> None:
+        keys, children, how = open_container(value)
+        self.tokens.append((CONTAINER, how, keys))
+        if value.__class__ is not tuple:
+            self._watch_container(value, keys, children)
+        for child in children:
+            self.visit(child)
+
+    def _visit_static(self, value: Any, owner: Pytree | None, name: Any) -> None:
+        frozen = freeze(value)
+        self.tokens.append((STATIC, frozen))
+        if frozen is not value and owner is not None:
+            self._watch_static(owner, name)
+
+    def _watch_static(self, owner: Pytree, name: Any) -> None:
+        value = owner.__dict__[name]
+        frozen = freeze(value)
+        if frozen is not value:
+            self.watches.append(lambda: bool(freeze(value) == frozen))
+
+    def _watch_container(self, value: Any, keys: tuple[Any, ...], children: tuple[Any, ...]) -> None:
+        def is_same() -> bool:
+            now_keys, now, _ = open_container(value)
+            return now_keys == keys and all(map(_is, now, children))
+
+        self.watches.append(is_same)
+
+
+def _is(a: object, b: object) -> bool:
+    return a is b
+
+
+def walk(value: Any) -> Walk:
+    """Reads the graph below a value.
+
+    Raises:
+      DepthError: for a graph that is nested too deeply; names the path.
+      StatusError: for a static value that cannot be hashed or snapshotted.
+    """
+    found = Walk()
+    walk_into(found, value)
+    return found
+
+
+def walk_into(found: Walk, value: Any) -> None:
+    """As `walk`, adding to what was found before."""
+    try:
+        found.visit(value)
+    except RecursionError:
+        raise _too_deep(value) from None
+
+
+def _too_deep(value: Any) -> DepthError:
+    path, depth = deepest_path(value)
+    return DepthError(
+        format_path((*path[:4], "...", *path[-2:])) if depth > 6 else format_path(path),
+        f"the graph below this {type_name(type(value))} is nested {depth} levels deep",
+        why="a graph is read recursively, within Python's recursion limit",
+        fix="sys.setrecursionlimit(...)      # or keep long chains in a dx.List",
+    )
+
+
+def deepest_path(value: Any) -> tuple[Path, int]:
+    """The longest path below a value, found without recursion."""
+    from_root: Path = ()
+    stack: list[tuple[Path, Any]] = [((), value)]
+    seen: set[int] = set()
+    while stack:
+        path, item = stack.pop()
+        if len(path) > len(from_root):
+            from_root = path
+        if kind_of(item) in (Kind.NODE, Kind.OBJECT, Kind.CONTAINER) and id(item) not in seen:
+            seen.add(id(item))
+            stack.extend(((*path, key), child) for key, child in _children(item))
+    return from_root, len(from_root)
+
+
+def _children(item: Any) -> list[tuple[Any, Any]]:
+    if isinstance(item, Pytree):
+        return [(n, v) for n, v in item.__dict__.items() if not str(n).startswith("_pytree__")]
+    keys, children, _ = open_container(item)
+    return list(zip(keys, children, strict=True))

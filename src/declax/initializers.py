@@ -1,0 +1,400 @@
+"""Initializers: the functions of ``jax.nn.initializers``, as values.
+
+Vocabulary
+----------
+factory:      a function that takes settings and gives an initializer, such as
+              ``normal(stddev=0.02)``.
+initializer:  a callable ``(key, shape, dtype) -> array``.
+
+JAX's factories give closures, which are equal to nothing but themselves. Those
+here give values: two that are made alike are equal and hash alike, so that two
+equal models have equal tree definitions; they pickle, and they print as the
+code that makes them, so that a configuration can be written back. The numbers
+are JAX's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import operator
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.nn import initializers as _jax_initializers
+
+from declax import errors
+from declax._typing import ArrayLike, Dtype
+from declax._typing import Initializer as Initializer
+
+Axes: TypeAlias = int | Sequence[int]
+Mode: TypeAlias = Literal["fan_in", "fan_out", "fan_avg", "fan_geo_avg"]
+Distribution: TypeAlias = Literal["truncated_normal", "normal", "uniform"]
+
+_KEYLESS: Final = frozenset({"zeros", "ones", "constant"})
+_PYTHON_SCALARS: Final = (bool, int, float, complex)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class NamedInitializer:
+    """An initializer of ``jax.nn.initializers``, known by its name and settings.
+
+    Made by the factories of this module; `zeros` and `ones` have no settings.
+
+    Attributes:
+      name: the name of the factory.
+      settings: its arguments, all of them, defaults included; None for an
+        initializer that takes none.
+
+    >>> init = normal(stddev=0.02)
+    >>> init, init == normal(0.02), init.arguments["stddev"]
+    (normal(stddev=0.02), True, 0.02)
+    """
+
+    name: str
+    settings: tuple[tuple[str, Hashable], ...] | None = None
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """The arguments that make this initializer, by name."""
+        return MappingProxyType({k: v.array if isinstance(v, _ArraySetting) else v for k, v in self.settings or ()})
+
+    def __call__(
+        self,
+        key: jax.Array | None,
+        shape: Sequence[int],
+        dtype: Dtype | None = None,
+        out_sharding: Any = None,
+    ) -> jax.Array:
+        """Makes an array.
+
+        Args:
+          key: a PRNG key; `zeros`, `ones` and `constant` ignore it.
+          shape: of the array.
+          dtype: of the array; None means the factory's, or the default float.
+          out_sharding: of the array, as ``jax.random.normal`` takes it.
+
+        Raises:
+          InitializerError: the shape does not suit, or the key is missing.
+
+        >>> ones(None, (2,))
+        Array([1., 1.], dtype=float32)
+        """
+        if key is None and self.name not in _KEYLESS:
+            raise errors.InitializerError(
+                repr(self),
+                "draws random numbers and was given no key",
+                expected="a PRNG key",
+                got="None",
+                fix=f"{self!r}(jax.random.key(0), {tuple(shape)})",
+            )
+        given = {"dtype": dtype, "out_sharding": out_sharding}
+        try:
+            return self._resolve()(key, tuple(shape), **{k: v for k, v in given.items() if v is not None})
+        except (ValueError, IndexError) as error:
+            problem = f"makes no array of shape {tuple(shape)}"
+            raise errors.InitializerError(repr(self), problem, why=str(error)) from error
+
+    def _resolve(self) -> Callable[..., jax.Array]:
+        found: Callable[..., Any] = getattr(_jax_initializers, self.name)
+        return found if self.settings is None else found(**self.arguments)
+
+    def __repr__(self) -> str:
+        if self.settings is None:
+            return self.name
+        usual = inspect.signature(globals()[self.name]).parameters
+        shown = [f"{k}={_show(v)}" for k, v in self.settings if usual[k].default != v]
+        return f"{self.name}({', '.join(shown)})"
+
+
+class _ArraySetting:
+    """An array among the settings: a snapshot that compares by content."""
+
+    __slots__ = ("_key", "array")
+
+    def __init__(self, array: Any) -> None:
+        self.array = np.array(array)
+        self.array.setflags(write=False)
+        self._key = (self.array.shape, self.array.dtype, self.array.tobytes())
+
+    def __eq__(self, other: object) -> bool:
+        return self._key == other._key if isinstance(other, _ArraySetting) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        return " ".join(repr(self.array).split())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _ArraySetting, (self.array,)
+
+
+def _show(setting: object) -> str:
+    if isinstance(setting, np.dtype):
+        return repr(setting.name)
+    return setting.__name__ if isinstance(setting, type) else repr(setting)
+
+
+def _number(where: str, value: object) -> Hashable:
+    """A number or array as a hashable setting; zero-dimensional arrays become numbers."""
+    if isinstance(value, _PYTHON_SCALARS):
+        return value
+    if isinstance(value, Tracer):
+        raise errors.InitializerError(
+            where,
+            "a traced value cannot be a setting of an initializer",
+            got=errors.describe(value),
+            why="an initializer is part of the structure of a model and must be known when that is compared",
+            fix="pass a number here, and scale the array afterwards",
+        )
+    if isinstance(value, (np.ndarray, np.generic, jax.Array)) and jnp.issubdtype(value.dtype, np.number):
+        # Kept as given, an array would make the initializer unhashable, and itself changeable.
+        return value.item() if value.ndim == 0 else _ArraySetting(value)
+    raise errors.InitializerError(where, "is no number", expected="a number", got=errors.describe(value))
+
+
+def _axes(where: str, value: Axes) -> int | tuple[int, ...]:
+    try:
+        return tuple(map(operator.index, value)) if isinstance(value, Sequence) else operator.index(value)
+    except TypeError:
+        raise errors.InitializerError(
+            where, "is no axis", expected="an int, or a sequence of ints", got=errors.describe(value)
+        ) from None
+
+
+def _dtype(where: str, value: Dtype | None) -> Hashable:
+    if value is None or any(value is scalar for scalar in _PYTHON_SCALARS):
+        return value
+    try:
+        return jnp.dtype(value)
+    except TypeError:
+        raise errors.InitializerError(where, "is no dtype", expected="a dtype", got=errors.describe(value)) from None
+
+
+def _choice(where: str, value: object, options: tuple[str, ...]) -> object:
+    if value in options:
+        return value
+    expected, fix = ", ".join(map(repr, options)), errors.suggest(str(value), options)
+    raise errors.InitializerError(where, f"has no option {value!r}", expected=expected, fix=fix)
+
+
+def _make(name: str, /, **arguments: Any) -> NamedInitializer:
+    settings: list[tuple[str, Hashable]] = []
+    for argument, value in arguments.items():
+        where = f"{name}.{argument}"
+        match argument:
+            case "dtype":
+                settings.append((argument, _dtype(where, value)))
+            case "in_axis" | "out_axis" | "batch_axis" | "column_axis":
+                settings.append((argument, _axes(where, value)))
+            case "mode":
+                settings.append((argument, _choice(where, value, get_args(Mode))))
+            case "distribution":
+                settings.append((argument, _choice(where, value, get_args(Distribution))))
+            case _:
+                settings.append((argument, _number(where, value)))
+    return NamedInitializer(name, tuple(settings))
+
+
+zeros: Final = NamedInitializer("zeros")
+"""Makes arrays full of zeros; needs no key."""
+ones: Final = NamedInitializer("ones")
+"""Makes arrays full of ones; needs no key."""
+
+
+def zeros_init() -> NamedInitializer:
+    """The initializer `zeros`, for code that calls every factory.
+
+    >>> zeros_init()
+    zeros
+    """
+    return zeros
+
+
+def ones_init() -> NamedInitializer:
+    """The initializer `ones`, for code that calls every factory.
+
+    >>> ones_init()
+    ones
+    """
+    return ones
+
+
+def constant(value: ArrayLike, dtype: Dtype | None = None) -> NamedInitializer:
+    """Arrays full of `value`, which may be an array that broadcasts to the shape.
+
+    >>> constant(3)(None, (2,))
+    Array([3., 3.], dtype=float32)
+    """
+    return _make("constant", value=value, dtype=dtype)
+
+
+def uniform(scale: ArrayLike = 1e-2, dtype: Dtype | None = None) -> NamedInitializer:
+    """Uniform between 0 and `scale`.
+
+    >>> uniform(scale=0.5)
+    uniform(scale=0.5)
+    """
+    return _make("uniform", scale=scale, dtype=dtype)
+
+
+def normal(stddev: ArrayLike = 1e-2, dtype: Dtype | None = None) -> NamedInitializer:
+    """Normal with mean 0 and standard deviation `stddev`.
+
+    >>> normal(stddev=0.02)
+    normal(stddev=0.02)
+    """
+    return _make("normal", stddev=stddev, dtype=dtype)
+
+
+def truncated_normal(
+    stddev: ArrayLike = 1e-2, dtype: Dtype | None = None, lower: ArrayLike = -2.0, upper: ArrayLike = 2.0
+) -> NamedInitializer:
+    """Normal, cut at `lower` and `upper` standard deviations, then scaled by `stddev`.
+
+    The deviation of the result is smaller than `stddev`, since the tails are gone.
+
+    >>> truncated_normal(0.02)
+    truncated_normal(stddev=0.02)
+    """
+    return _make("truncated_normal", stddev=stddev, dtype=dtype, lower=lower, upper=upper)
+
+
+def variance_scaling(
+    scale: ArrayLike,
+    mode: Mode,
+    distribution: Distribution,
+    in_axis: Axes = -2,
+    out_axis: Axes = -1,
+    batch_axis: Axes = (),
+    dtype: Dtype | None = None,
+) -> NamedInitializer:
+    """Random with variance ``scale / n``, where `mode` says what `n` counts.
+
+    Args:
+      scale: of the variance.
+      mode: `n` is the inputs of one output (``fan_in``), the outputs of one
+        input (``fan_out``), or their arithmetic (``fan_avg``) or geometric
+        (``fan_geo_avg``) mean.
+      distribution: ``truncated_normal`` (at two deviations), ``normal`` or ``uniform``.
+      in_axis: axis or axes of the inputs.
+      out_axis: axis or axes of the outputs.
+      batch_axis: axis or axes that count in neither; the rest is the receptive field.
+      dtype: used where the call gives none.
+
+    Raises:
+      InitializerError: an unknown mode or distribution.
+
+    >>> variance_scaling(2.0, "fan_in", "normal")
+    variance_scaling(scale=2.0, mode='fan_in', distribution='normal')
+    """
+    return _make(
+        "variance_scaling",
+        scale=scale,
+        mode=mode,
+        distribution=distribution,
+        in_axis=in_axis,
+        out_axis=out_axis,
+        batch_axis=batch_axis,
+        dtype=dtype,
+    )
+
+
+def glorot_uniform(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Dtype | None = None
+) -> NamedInitializer:
+    """Uniform with variance ``2 / (fan_in + fan_out)``; also called Xavier uniform (Glorot and Bengio, 2010).
+
+    >>> glorot_uniform()
+    glorot_uniform()
+    """
+    return _make("glorot_uniform", in_axis=in_axis, out_axis=out_axis, batch_axis=batch_axis, dtype=dtype)
+
+
+def glorot_normal(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Dtype | None = None
+) -> NamedInitializer:
+    """Truncated normal with variance ``2 / (fan_in + fan_out)``; also called Xavier normal (Glorot and Bengio, 2010).
+
+    >>> glorot_normal(in_axis=(0, 1), out_axis=2)
+    glorot_normal(in_axis=(0, 1), out_axis=2)
+    """
+    return _make("glorot_normal", in_axis=in_axis, out_axis=out_axis, batch_axis=batch_axis, dtype=dtype)
+
+
+def lecun_uniform(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Dtype | None = None
+) -> NamedInitializer:
+    """Uniform with variance ``1 / fan_in`` (LeCun et al., 1998).
+
+    >>> lecun_uniform()
+    lecun_uniform()
+    """
+    return _make("lecun_uniform", in_axis=in_axis, out_axis=out_axis, batch_axis=batch_axis, dtype=dtype)
+
+
+def lecun_normal(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Dtype | None = None
+) -> NamedInitializer:
+    """Truncated normal with variance ``1 / fan_in`` (LeCun et al., 1998).
+
+    >>> lecun_normal(dtype="bfloat16")
+    lecun_normal(dtype='bfloat16')
+    """
+    return _make("lecun_normal", in_axis=in_axis, out_axis=out_axis, batch_axis=batch_axis, dtype=dtype)
+
+
+def he_uniform(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Dtype | None = None
+) -> NamedInitializer:
+    """Uniform with variance ``2 / fan_in``; also called Kaiming uniform (He et al., 2015).
+
+    >>> he_uniform()
+    he_uniform()
+    """
+    return _make("he_uniform", in_axis=in_axis, out_axis=out_axis, batch_axis=batch_axis, dtype=dtype)
+
+
+def he_normal(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Dtype | None = None
+) -> NamedInitializer:
+    """Truncated normal with variance ``2 / fan_in``; also called Kaiming normal (He et al., 2015).
+
+    >>> he_normal() == kaiming_normal()
+    True
+    """
+    return _make("he_normal", in_axis=in_axis, out_axis=out_axis, batch_axis=batch_axis, dtype=dtype)
+
+
+def orthogonal(scale: ArrayLike = 1.0, column_axis: int = -1, dtype: Dtype | None = None) -> NamedInitializer:
+    """Uniformly random orthogonal matrices, times `scale` (Saxe et al., 2013).
+
+    More than two axes are taken as matrices with columns along `column_axis`.
+
+    >>> orthogonal(scale=2.0)
+    orthogonal(scale=2.0)
+    """
+    return _make("orthogonal", scale=scale, column_axis=column_axis, dtype=dtype)
+
+
+def delta_orthogonal(scale: ArrayLike = 1.0, column_axis: int = -1, dtype: Dtype | None = None) -> NamedInitializer:
+    """Convolution kernels that are orthogonal at their centre and zero elsewhere (Xiao et al., 2018).
+
+    The shape must have three to five axes.
+
+    >>> delta_orthogonal()
+    delta_orthogonal()
+    """
+    return _make("delta_orthogonal", scale=scale, column_axis=column_axis, dtype=dtype)
+
+
+xavier_uniform: Final = glorot_uniform
+xavier_normal: Final = glorot_normal
+kaiming_uniform: Final = he_uniform
+kaiming_normal: Final = he_normal

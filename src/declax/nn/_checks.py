@@ -1,0 +1,120 @@
+"""What layers ask of their sizes and inputs, and the words they ask it in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from declax import errors
+from declax._fields import specifier_of
+
+
+def field_of(layer: object, field: str) -> str:
+    """``Class.field``, the place that an error is about."""
+    return f"{errors.type_name(type(layer))}.{field}"
+
+
+def is_integer(value: object) -> bool:
+    """Whether a value is a whole number; True and False are none here."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
+
+
+def size(field: str) -> Callable[[Any], int]:
+    """A shape entry: the size that a field names, once it is seen to be one.
+
+    Entries are read before a variable is made, so that a bad size is told as
+    such and not as the trouble it causes in an initializer.
+    """
+
+    def checked(layer: Any) -> int:
+        check_size(layer, field)
+        return int(getattr(layer, field))
+
+    return checked
+
+
+def check_size(layer: object, field: str) -> None:
+    """Asks of a field to be an integer within its declared bounds."""
+    _check_bounds(layer, field, "an integer", is_integer)
+
+
+def check_number(layer: object, field: str) -> None:
+    """Asks of a field to be a real number within its declared bounds."""
+    _check_bounds(layer, field, "a number", _is_number)
+
+
+def _check_bounds(layer: object, field: str, kind: str, is_kind: Callable[[object], bool]) -> None:
+    value = getattr(layer, field)
+    low, high = _bounds_of(layer, field)
+    if not is_kind(value) or not low <= value <= high:
+        raise errors.LayerError(
+            field_of(layer, field),
+            "this value is out of bounds",
+            expected=f"{kind} of at least {low:g}" if high == math.inf else f"{kind} from {low:g} to {high:g}",
+            got=errors.describe(value),
+        )
+
+
+def _bounds_of(layer: object, field: str) -> tuple[float, float]:
+    declared = specifier_of(type(layer).__dataclass_fields__[field])  # type: ignore[attr-defined]  # layers are dataclasses
+    low = None if declared is None else declared.notes.ge
+    high = None if declared is None else declared.notes.le
+    return -math.inf if low is None else low, math.inf if high is None else high
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def check_last_axis(layer: object, field: str, inputs: jax.Array, argument: str = "inputs") -> None:
+    """Asks of an input to end in an axis of the size that a field names."""
+    size = getattr(layer, field)
+    if inputs.ndim == 0 or inputs.shape[-1] != size:
+        raise errors.LayerError(
+            field_of(layer, field),
+            f"the last axis of {argument!r} has the wrong size",
+            expected=f"an array of shape (..., {size})",
+            got=errors.describe(inputs),
+            why=f"the layer was made with {field}={size}",
+        )
+
+
+def check_axes_type(layer: object, field: str) -> None:
+    """Asks of a field to be an integer or a sequence of at least one."""
+    axes = getattr(layer, field)
+    if is_integer(axes):
+        return
+    if isinstance(axes, (str, bytes)) or not isinstance(axes, Sequence) or not axes or not all(map(is_integer, axes)):
+        raise errors.LayerError(
+            field_of(layer, field),
+            "this names no axes",
+            expected="an integer, or a sequence of at least one",
+            got=repr(axes),
+        )
+
+
+def axes_of(layer: object, field: str, x: jax.Array, argument: str) -> tuple[int, ...]:
+    """The axes of an input that a field names, counted from 0, in order."""
+    named = getattr(layer, field)
+    axes = (named,) if is_integer(named) else tuple(named)
+    for axis in axes:
+        if not -x.ndim <= axis < x.ndim:
+            raise errors.LayerError(
+                field_of(layer, field),
+                f"axis {axis} is not one of {argument!r}",
+                expected=f"an array of at least {axis + 1 if axis >= 0 else -axis} axes",
+                got=errors.describe(x),
+            )
+    counted = sorted(axis % x.ndim for axis in axes)
+    if len(set(counted)) < len(counted):
+        raise errors.LayerError(
+            field_of(layer, field),
+            "one axis is named twice",
+            expected="each axis once",
+            got=f"{named!r}, which are the axes {tuple(counted)} of an array with {x.ndim} axes",
+        )
+    return tuple(counted)

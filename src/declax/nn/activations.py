@@ -1,0 +1,66 @@
+"""Activations: the functions of ``jax.nn``, under the same names and with the same types.
+
+They are JAX's own objects, so a model that holds one in a static field is equal
+to a model that holds the same one, however it was imported. That has to hold for
+copies too: see `_restore`.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, Final
+
+from jax import nn as _jax_nn
+from jax.nn import celu as celu
+from jax.nn import elu as elu
+from jax.nn import gelu as gelu
+from jax.nn import glu as glu
+from jax.nn import hard_sigmoid as hard_sigmoid
+from jax.nn import hard_silu as hard_silu
+from jax.nn import hard_swish as hard_swish
+from jax.nn import hard_tanh as hard_tanh
+from jax.nn import identity as identity
+from jax.nn import leaky_relu as leaky_relu
+from jax.nn import log_sigmoid as log_sigmoid
+from jax.nn import log_softmax as log_softmax
+from jax.nn import logsumexp as logsumexp
+from jax.nn import one_hot as one_hot
+from jax.nn import relu as relu
+from jax.nn import relu6 as relu6
+from jax.nn import selu as selu
+from jax.nn import sigmoid as sigmoid
+from jax.nn import silu as silu
+from jax.nn import soft_sign as soft_sign
+from jax.nn import softmax as softmax
+from jax.nn import softplus as softplus
+from jax.nn import standardize as standardize
+from jax.nn import swish as swish
+from jax.nn import tanh as tanh
+
+_NAMES: Final = (
+    "celu elu gelu glu hard_sigmoid hard_silu hard_tanh identity leaky_relu log_sigmoid log_softmax logsumexp one_hot "
+    "relu relu6 selu sigmoid silu soft_sign softmax softplus standardize tanh"
+).split()
+_NAME_OF: Final = {id(getattr(_jax_nn, name)): name for name in _NAMES}
+
+
+def _restore(name: str) -> Any:
+    """The activation of a name, for `pickle` and `copy`.
+
+    Jitted functions neither pickle nor survive a copy: ``copy.deepcopy(jax.nn.relu)``
+    is another object, and two models that hold one each have different tree
+    definitions. Activations are therefore pickled and copied by their name.
+    """
+    return getattr(_jax_nn, name)
+
+
+def _reduce(function: Callable[..., Any]) -> str | tuple[Any, ...]:
+    name = _NAME_OF.get(id(function))
+    # Any other function of these types is handled as it was before.
+    return function.__reduce_ex__(4) if name is None else (_restore, (name,))
+
+
+for _kind in {type(getattr(_jax_nn, _name)) for _name in _NAMES} - {FunctionType}:
+    copyreg.pickle(_kind, _reduce)

@@ -1,0 +1,298 @@
+"""Convolution.
+
+Vocabulary
+----------
+rank:     number of spatial axes; an input has the axes
+          ``(*batch, *spatial, in_features)``.
+dilation: distance of neighbours: of the kernel's elements
+          (`kernel_dilation`), or of the input's, zeros between them
+          (`input_dilation`).
+group:    a share of the input features that only its share of the output
+          features sees.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from declax import errors
+from declax._dataclass import dataclass
+from declax._fields import KW_ONLY, InitVar, data, static, variable
+from declax._module import Module
+from declax._typing import Dtype, Initializer, PrecisionLike
+from declax._variables import Param
+from declax.initializers import lecun_normal, zeros
+from declax.nn import dtypes
+from declax.nn._checks import check_last_axis, check_size, field_of, is_integer
+from declax.rngs import Rngs
+
+Padding: TypeAlias = str | int | Sequence[int | tuple[int, int]]
+"""A name of `PADDINGS`, or what to add before and after each spatial axis."""
+
+Pairs: TypeAlias = tuple[tuple[int, int], ...]
+PerAxis: TypeAlias = int | Sequence[int] | None
+
+PADDINGS = ("SAME", "SAME_LOWER", "VALID", "CIRCULAR", "REFLECT", "CAUSAL")
+_PAD_MODES = {"CIRCULAR": "wrap", "REFLECT": "reflect", "CAUSAL": "constant"}
+
+
+def _kernel_shape(conv: Conv) -> tuple[int, ...]:
+    """The shape of the kernel, once the fields it depends on are checked."""
+    for field in ("in_features", "out_features", "feature_group_count"):
+        check_size(conv, field)
+    for field in ("in_features", "out_features"):
+        if getattr(conv, field) % conv.feature_group_count:
+            raise errors.LayerError(
+                field_of(conv, field),
+                "the features cannot be split into equal groups",
+                expected=f"a multiple of feature_group_count={conv.feature_group_count}",
+                got=errors.describe(getattr(conv, field)),
+            )
+    return *_sizes(conv, "kernel_size"), conv.in_features // conv.feature_group_count, conv.out_features
+
+
+def _sizes(conv: Conv, field: str, rank: int | None = None) -> tuple[int, ...]:
+    """A field that has one size for each spatial axis, or one for all."""
+    value: PerAxis = getattr(conv, field)
+    if value is None and rank is not None:
+        value = 1
+    if is_integer(value):
+        sizes: tuple[int, ...] = (value,) * (rank or 1)  # type: ignore[assignment]  # an int, by is_integer
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        sizes = tuple(value)
+    else:
+        sizes = ()
+    if not sizes or len(sizes) != (rank or len(sizes)) or not all(is_integer(size) and size > 0 for size in sizes):
+        number = "any number of them" if rank is None else f"a sequence of {rank}"
+        raise errors.LayerError(
+            field_of(conv, field),
+            "these are no sizes of spatial axes",
+            expected=f"an integer of at least 1, or {number}",
+            got=repr(value),
+        )
+    return sizes
+
+
+@dataclass
+class Conv(Module):
+    """A convolution over the spatial axes of its input.
+
+    In one dimension, without strides and dilation,
+    ``y[b, t, j] = sum_k sum_i x[b, t + k, i] * kernel[k, i, j] + bias[j]``,
+    where `x` is the padded input. As usual in the field, the kernel is not
+    turned around, so strictly this is a cross-correlation.
+
+    Args:
+      in_features: size of the last axis of the input.
+      out_features: size of the last axis of the output.
+      kernel_size: size of the kernel along each spatial axis. An integer is
+        one axis; it becomes a tuple.
+      strides: steps of the kernel, for all axes or each.
+      padding: ``"SAME"``, ``"SAME_LOWER"`` or ``"VALID"`` as in `jax.lax`;
+        ``"CIRCULAR"`` and ``"REFLECT"`` keep the size and fill with the other
+        end or the mirror image of the input; ``"CAUSAL"``, for one spatial
+        axis, fills at the start only, so that no output depends on a later
+        input. Or numbers: one for all sides, or for each axis one or a pair.
+      input_dilation: spacing of the input's elements, for all axes or each.
+        Beside one, the padding is ``"VALID"`` or numbers.
+      kernel_dilation: spacing of the kernel's elements, for all axes or each.
+      feature_group_count: number of groups; both sizes are multiples of it.
+      use_bias: add a bias; without it, `bias` is None.
+      mask: of the kernel's shape, cast to its dtype and multiplied with it at
+        each call; data.
+      dtype: dtype of the computation; None infers it from input and parameters.
+      param_dtype: dtype in which the parameters are stored.
+      precision: numerical precision of the products, as `jax.lax.Precision`.
+      kernel_init: makes the kernel, of shape
+        ``(*kernel_size, in_features // feature_group_count, out_features)``.
+      bias_init: makes the bias, of shape ``(out_features,)``.
+      conv_general_dilated: stands in for `jax.lax.conv_general_dilated`.
+      promote_dtype: brings ``(inputs, kernel, bias)`` to one dtype.
+      preferred_element_type: dtype in which the products accumulate.
+      rngs: gives one key to the kernel, then one to the bias, from `params`.
+      kernel_metadata: metadata of the kernel.
+      bias_metadata: metadata of the bias.
+
+    Raises:
+      LayerError: for sizes, groups, padding or a mask that do not fit, and for
+        an input of too few axes or other features.
+
+    >>> import declax as dx
+    >>> layer = dx.Conv(3, 8, kernel_size=(3, 3), strides=2, rngs=dx.Rngs(0))
+    >>> layer(jnp.ones((5, 28, 28, 3))).shape
+    (5, 14, 14, 8)
+    """
+
+    in_features: int = static(ge=1)
+    out_features: int = static(ge=1)
+    kernel_size: int | Sequence[int] = static()
+    strides: PerAxis = static(default=1)
+    _: KW_ONLY
+    padding: Padding = static(default="SAME")
+    input_dilation: PerAxis = static(default=1)
+    kernel_dilation: PerAxis = static(default=1)
+    feature_group_count: int = static(default=1, ge=1)
+    use_bias: bool = True
+    mask: jax.Array | None = data(default=None)
+    dtype: Dtype | None = static(default=None)
+    param_dtype: Dtype = static(default=jnp.float32)
+    precision: PrecisionLike = static(default=None)
+    kernel_init: Initializer = static(default=lecun_normal())
+    bias_init: Initializer = static(default=zeros)
+    conv_general_dilated: Callable[..., jax.Array] = static(default=lax.conv_general_dilated)
+    promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
+    preferred_element_type: Dtype | None = static(default=None)
+    rngs: InitVar[Rngs]
+    kernel_metadata: Mapping[str, Any] = static(default_factory=dict)
+    bias_metadata: Mapping[str, Any] = static(default_factory=dict)
+    kernel: Param[jax.Array] = variable(
+        _kernel_shape, initializer="kernel_init", dtype="param_dtype", metadata="kernel_metadata"
+    )
+    bias: Param[jax.Array] | None = variable(
+        ("out_features",), initializer="bias_init", dtype="param_dtype", when="use_bias", metadata="bias_metadata"
+    )
+
+    def __post_init__(self, rngs: Rngs) -> None:
+        self.kernel_size = _sizes(self, "kernel_size")
+        for field in ("strides", "input_dilation", "kernel_dilation"):
+            _sizes(self, field, self._rank)
+        _check_dilated(self, _padding(self))
+        self._masked(self.kernel.value)
+
+    @property
+    def kernel_shape(self) -> tuple[int, ...]:
+        """``(*kernel_size, in_features // feature_group_count, out_features)``."""
+        return _kernel_shape(self)
+
+    def __call__(self, inputs: jax.Array, out_sharding: jax.sharding.Sharding | None = None) -> jax.Array:
+        """Convolves.
+
+        Args:
+          inputs: array of shape ``(*batch, *spatial, in_features)``, with as
+            many spatial axes as the kernel, and any number of batch axes, also
+            none.
+          out_sharding: sharding of the output, under explicit sharding.
+
+        Returns:
+          Array of shape ``(*batch, *spatial', out_features)``.
+        """
+        bias = None if self.bias is None else self.bias.value
+        kernel = self._masked(self.kernel.value)
+        x, kernel, bias = self.promote_dtype((inputs, kernel, bias), dtype=self.dtype)
+        self._check_input(x)
+        batch = x.shape[: -(self._rank + 1)]
+        if len(batch) != 1:
+            x = x.reshape(math.prod(batch), *x.shape[len(batch) :])
+        y = dtypes.add_bias(self._convolve(x, kernel, out_sharding), bias)
+        return y if len(batch) == 1 else y.reshape(*batch, *y.shape[1:])
+
+    @property
+    def _rank(self) -> int:
+        return len(_sizes(self, "kernel_size"))
+
+    def _convolve(self, x: jax.Array, kernel: jax.Array, out_sharding: jax.sharding.Sharding | None) -> jax.Array:
+        padding = _padding(self)
+        if isinstance(padding, str) and padding in _PAD_MODES:
+            x = jnp.pad(x, _fill(self, padding), mode=_PAD_MODES[padding])
+            padding = "VALID"
+        if padding == "VALID" and max(_sizes(self, "input_dilation", self._rank)) > 1:
+            padding = ((0, 0),) * self._rank  # what JAX takes beside a dilation of the input
+        options: dict[str, Any] = {}
+        if out_sharding is not None:
+            options["out_sharding"] = out_sharding
+        if self.preferred_element_type is not None:
+            options["preferred_element_type"] = self.preferred_element_type
+        return self.conv_general_dilated(
+            x,
+            kernel,
+            _sizes(self, "strides", self._rank),
+            padding,
+            lhs_dilation=_sizes(self, "input_dilation", self._rank),
+            rhs_dilation=_sizes(self, "kernel_dilation", self._rank),
+            dimension_numbers=_features_last(self._rank),
+            feature_group_count=self.feature_group_count,
+            precision=self.precision,
+            **options,
+        )
+
+    def _masked(self, kernel: jax.Array) -> jax.Array:
+        if self.mask is None:
+            return kernel
+        if jnp.shape(self.mask) != kernel.shape:
+            raise errors.LayerError(
+                field_of(self, "mask"),
+                "a mask has the shape of the kernel",
+                expected=f"an array of shape {kernel.shape}",
+                got=errors.describe(self.mask),
+            )
+        return kernel * jnp.asarray(self.mask, kernel.dtype)
+
+    def _check_input(self, x: jax.Array) -> None:
+        if x.ndim <= self._rank:
+            raise errors.LayerError(
+                field_of(self, "kernel_size"),
+                "'inputs' has too few axes",
+                expected=f"{self._rank} spatial axes and one of features, after any batch axes",
+                got=errors.describe(x),
+                why=f"the kernel has size {self.kernel_size}",
+            )
+        check_last_axis(self, "in_features", x)
+
+
+def _padding(conv: Conv) -> str | Pairs:
+    """The padding as one of `PADDINGS`, or as a pair for each spatial axis."""
+    padding, rank = conv.padding, conv._rank
+    if isinstance(padding, str):
+        name = padding.upper()
+        if name in PADDINGS and (name != "CAUSAL" or rank == 1):
+            return name
+    elif is_integer(padding):
+        return ((padding, padding),) * rank  # type: ignore[return-value]  # an int, by is_integer
+    elif isinstance(padding, Sequence) and len(padding) == rank:
+        pairs = tuple((side, side) if is_integer(side) else side for side in padding)
+        if all(_is_pair(pair) for pair in pairs):
+            return tuple((before, after) for before, after in pairs)  # type: ignore[misc]  # pairs, by _is_pair
+    raise errors.LayerError(
+        field_of(conv, "padding"),
+        f"this is no padding of {rank} spatial {'axis' if rank == 1 else 'axes'}",
+        expected=f"one of {', '.join(PADDINGS)}; an integer; or a sequence of {rank} integers or pairs",
+        got=repr(padding),
+        why="'CAUSAL' is for one spatial axis" if isinstance(padding, str) and padding.upper() == "CAUSAL" else None,
+        fix=errors.suggest(padding.upper(), PADDINGS) if isinstance(padding, str) else None,
+    )
+
+
+def _check_dilated(conv: Conv, padding: str | Pairs) -> None:
+    dilation = _sizes(conv, "input_dilation", conv._rank)
+    if isinstance(padding, str) and padding != "VALID" and max(dilation) > 1:
+        raise errors.LayerError(
+            field_of(conv, "padding"),
+            f"{padding!r} is not defined for an input that is dilated",
+            expected="'VALID' or numbers",
+            got=f"input_dilation={dilation}",
+            fix=f"padding={tuple((size - 1) // 2 for size in _sizes(conv, 'kernel_size'))}",
+        )
+
+
+def _is_pair(side: object) -> bool:
+    return isinstance(side, Sequence) and len(side) == 2 and all(map(is_integer, side))
+
+
+def _fill(conv: Conv, padding: str) -> Pairs:
+    """What to add to each axis of the input, so that the size stays."""
+    dilations = _sizes(conv, "kernel_dilation", conv._rank)
+    missing = [dilation * (size - 1) for dilation, size in zip(dilations, _sizes(conv, "kernel_size"), strict=True)]
+    if padding == "CAUSAL":
+        return (0, 0), (missing[0], 0), (0, 0)
+    return (0, 0), *((total // 2, total - total // 2) for total in missing), (0, 0)
+
+
+def _features_last(rank: int) -> lax.ConvDimensionNumbers:
+    image = (0, rank + 1, *range(1, rank + 1))
+    return lax.ConvDimensionNumbers(image, (rank + 1, rank, *range(rank)), image)

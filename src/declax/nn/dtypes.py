@@ -1,0 +1,124 @@
+"""Which dtype a layer computes in.
+
+Vocabulary
+----------
+param_dtype:  the dtype in which parameters are stored.
+dtype:        the dtype in which a layer computes and answers; None infers it
+              from the input and the parameters together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from declax import errors
+from declax._typing import Dtype
+
+T = TypeVar("T", bound=tuple[Any, ...])
+
+
+class PromoteDtype(Protocol):
+    """What a layer calls to bring its input and parameters to one dtype."""
+
+    def __call__(self, args: T, /, *, dtype: Dtype | None = None, inexact: bool = True) -> T:
+        """Casts the arrays of a tuple, as `promote_dtype` does."""
+        ...
+
+
+def canonicalize_dtype(*args: Any, dtype: Dtype | None = None, inexact: bool = True) -> np.dtype[Any]:
+    """The dtype in which to compute with some arrays.
+
+    Args:
+      *args: arrays or numbers; None is passed over.
+      dtype: the answer, where it is given.
+      inexact: ask for a floating or complex dtype. Integers then count as
+        float32.
+
+    Raises:
+      LayerError: where `inexact` is asked for and `dtype` is an integer or
+        boolean dtype.
+
+    >>> canonicalize_dtype(jnp.ones(2, jnp.bfloat16), jnp.ones(2, jnp.float32), None)
+    dtype('float32')
+    >>> canonicalize_dtype(jnp.arange(3))
+    dtype('float32')
+    """
+    if dtype is None:
+        inferred = _inferred(arg for arg in args if arg is not None)
+        if inexact and not jnp.issubdtype(inferred, jnp.inexact):
+            return np.dtype(np.float32)
+        return inferred
+    given = jnp.dtype(dtype)
+    if inexact and not jnp.issubdtype(given, jnp.inexact):
+        raise errors.LayerError(
+            "promote_dtype.dtype",
+            "a layer cannot compute in this dtype",
+            expected="a floating or complex dtype, such as jnp.float32",
+            got=str(given),
+            fix="promote_dtype(args, dtype=jnp.float32), or inexact=False where integers are meant",
+        )
+    return given
+
+
+def promote_dtype(args: T, /, *, dtype: Dtype | None = None, inexact: bool = True) -> T:
+    """Casts several arrays to the one dtype that `canonicalize_dtype` gives.
+
+    Under ``jax.numpy_dtype_promotion("strict")`` mixed dtypes are an error
+    unless `dtype` is given: an inferred dtype is an implicit promotion.
+
+    Args:
+      args: a tuple of arrays or numbers, of any shapes; None stays None.
+      dtype: the dtype to cast to; None infers it from all of `args`.
+      inexact: ask for a floating or complex dtype.
+
+    Returns:
+      The tuple, with arrays of one dtype.
+
+    Raises:
+      LayerError: where `inexact` is asked for and `dtype` is none.
+
+    >>> x, bias = promote_dtype((jnp.arange(2), None))
+    >>> x.dtype, bias
+    (dtype('float32'), None)
+    """
+    common = canonicalize_dtype(*args, dtype=dtype, inexact=inexact)
+    # Each place of the tuple keeps its type, which no annotation can say.
+    return tuple(None if arg is None else jnp.asarray(arg, common) for arg in args)  # type: ignore[return-value]  # as above
+
+
+def statistics_dtype(dtype: Dtype) -> np.dtype[Any]:
+    """The dtype in which means and variances are taken: float32 at least.
+
+    >>> statistics_dtype(jnp.bfloat16), statistics_dtype(jnp.complex64)
+    (dtype('float32'), dtype('complex64'))
+    """
+    given = jnp.dtype(dtype)
+    return given if jnp.finfo(given).bits >= 32 else np.dtype(np.float32)
+
+
+def add_bias(y: jax.Array, bias: jax.Array | None) -> jax.Array:
+    """Adds a bias of shape ``(features,)`` to the last axis of `y`.
+
+    The two dtypes differ only where a layer has a `preferred_element_type`.
+    That is a promotion the user asked for, so it is done under strict
+    promotion as well.
+
+    >>> add_bias(jnp.zeros((2, 3)), jnp.ones(3)).shape
+    (2, 3)
+    """
+    if bias is None:
+        return y
+    bias = bias.reshape((1,) * (y.ndim - 1) + (-1,))
+    if y.dtype == bias.dtype:
+        return y + bias
+    with jax.numpy_dtype_promotion("standard"):
+        return y + bias
+
+
+def _inferred(args: Iterable[Any]) -> np.dtype[Any]:
+    return jnp.dtype(jnp.result_type(*(jnp.asarray(arg) for arg in args)))

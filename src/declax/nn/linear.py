@@ -1,0 +1,198 @@
+"""Layers that multiply by a matrix, or look up its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from declax import errors
+from declax._dataclass import dataclass
+from declax._fields import KW_ONLY, InitVar, static, variable
+from declax._module import Module
+from declax._typing import Dtype, Initializer, PrecisionLike
+from declax._variables import Param
+from declax.initializers import lecun_normal, variance_scaling, zeros
+from declax.nn import dtypes
+from declax.nn._checks import check_last_axis, field_of, size
+from declax.rngs import Rngs
+
+
+@dataclass
+class Linear(Module):
+    """An affine map of the last axis.
+
+    ``y[..., j] = sum_i x[..., i] * kernel[i, j] + bias[j]``
+
+    Args:
+      in_features: size of the last axis of the input.
+      out_features: size of the last axis of the output.
+      use_bias: add a bias; without it, `bias` is None.
+      dtype: dtype of the computation; None infers it from input and parameters.
+      param_dtype: dtype in which the parameters are stored.
+      precision: numerical precision of the product, as `jax.lax.Precision`.
+      kernel_init: makes the kernel, of shape ``(in_features, out_features)``.
+      bias_init: makes the bias, of shape ``(out_features,)``.
+      dot_general: stands in for `jax.lax.dot_general`.
+      promote_dtype: brings ``(inputs, kernel, bias)`` to one dtype.
+      preferred_element_type: dtype in which the product accumulates.
+      rngs: gives one key to the kernel, then one to the bias, from `params`.
+      kernel_metadata: metadata of the kernel.
+      bias_metadata: metadata of the bias.
+
+    Raises:
+      LayerError: for a size below 1, and for an input whose last axis is not
+        `in_features`.
+
+    >>> import declax as dx
+    >>> layer = dx.Linear(3, 4, rngs=dx.Rngs(0))
+    >>> layer(jnp.ones((2, 3))).shape
+    (2, 4)
+    """
+
+    in_features: int = static(ge=1)
+    out_features: int = static(ge=1)
+    _: KW_ONLY
+    use_bias: bool = True
+    dtype: Dtype | None = static(default=None)
+    param_dtype: Dtype = static(default=jnp.float32)
+    precision: PrecisionLike = static(default=None)
+    kernel_init: Initializer = static(default=lecun_normal())
+    bias_init: Initializer = static(default=zeros)
+    dot_general: Callable[..., jax.Array] = static(default=lax.dot_general)
+    promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
+    preferred_element_type: Dtype | None = static(default=None)
+    rngs: InitVar[Rngs]
+    kernel_metadata: Mapping[str, Any] = static(default_factory=dict)
+    bias_metadata: Mapping[str, Any] = static(default_factory=dict)
+    kernel: Param[jax.Array] = variable(
+        (size("in_features"), size("out_features")),
+        initializer="kernel_init",
+        dtype="param_dtype",
+        metadata="kernel_metadata",
+    )
+    bias: Param[jax.Array] | None = variable(
+        ("out_features",), initializer="bias_init", dtype="param_dtype", when="use_bias", metadata="bias_metadata"
+    )
+
+    def __call__(self, inputs: jax.Array, out_sharding: jax.sharding.Sharding | None = None) -> jax.Array:
+        """Applies the map.
+
+        Args:
+          inputs: array of shape ``(..., in_features)``.
+          out_sharding: sharding of the output, under explicit sharding.
+
+        Returns:
+          Array of shape ``(..., out_features)``.
+        """
+        bias = None if self.bias is None else self.bias.value
+        x, kernel, bias = self.promote_dtype((inputs, self.kernel.value, bias), dtype=self.dtype)
+        check_last_axis(self, "in_features", x)
+        options: dict[str, Any] = {}
+        if out_sharding is not None:
+            options["out_sharding"] = out_sharding
+        if self.preferred_element_type is not None:
+            options["preferred_element_type"] = self.preferred_element_type
+        contract = (((x.ndim - 1,), (0,)), ((), ()))
+        return dtypes.add_bias(self.dot_general(x, kernel, contract, precision=self.precision, **options), bias)
+
+
+@dataclass
+class Embed(Module):
+    """A table of vectors, looked up by integers.
+
+    ``y[..., :] = embedding[x[...], :]``
+
+    Args:
+      num_embeddings: number of rows, one for each integer from 0.
+      features: size of each row.
+      dtype: dtype of the computation; None is that of the table.
+      param_dtype: dtype in which the table is stored.
+      embedding_init: makes the table, of shape ``(num_embeddings, features)``.
+      promote_dtype: brings ``(embedding,)``, and in `attend`
+        ``(query, embedding)``, to one dtype.
+      rngs: gives one key to the table, from `params`.
+      embedding_metadata: metadata of the table.
+
+    Raises:
+      LayerError: for a size below 1, for input that is not of integers, and for
+        a query whose last axis is not `features`.
+
+    >>> import declax as dx
+    >>> layer = dx.Embed(5, 3, rngs=dx.Rngs(0))
+    >>> layer(jnp.array([[0, 1], [4, 4]])).shape
+    (2, 2, 3)
+    """
+
+    num_embeddings: int = static(ge=1)
+    features: int = static(ge=1)
+    _: KW_ONLY
+    dtype: Dtype | None = static(default=None)
+    param_dtype: Dtype = static(default=jnp.float32)
+    embedding_init: Initializer = static(default=variance_scaling(1.0, "fan_in", "normal", out_axis=0))
+    promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
+    rngs: InitVar[Rngs]
+    embedding_metadata: Mapping[str, Any] = static(default_factory=dict)
+    embedding: Param[jax.Array] = variable(
+        (size("num_embeddings"), size("features")),
+        initializer="embedding_init",
+        dtype="param_dtype",
+        metadata="embedding_metadata",
+    )
+
+    def __call__(self, inputs: jax.Array, out_sharding: jax.sharding.Sharding | None = None) -> jax.Array:
+        """Looks rows up.
+
+        As everywhere in JAX, no error can come from a value inside a compiled
+        program: a negative integer counts from the end, and a row that does not
+        exist is NaN.
+
+        Args:
+          inputs: array of integers, of any shape ``(...,)``.
+          out_sharding: sharding of the output, under explicit sharding.
+
+        Returns:
+          Array of shape ``(..., features)``.
+        """
+        inputs = jnp.asarray(inputs)
+        if not jnp.issubdtype(inputs.dtype, jnp.integer):
+            raise errors.LayerError(
+                field_of(self, "embedding"),
+                "rows are looked up by integers",
+                expected="an array of an integer dtype",
+                got=errors.describe(inputs),
+                fix="embed(inputs.astype(jnp.int32))",
+            )
+        table = self.embedding.value
+        (table,) = self.promote_dtype((table,), dtype=self._dtype_of(table), inexact=False)
+        if out_sharding is None:
+            return jnp.take(table, inputs, axis=0)
+        return table.at[inputs].get(mode="fill", out_sharding=out_sharding)
+
+    def attend(self, query: jax.Array, out_sharding: jax.sharding.Sharding | None = None) -> jax.Array:
+        """Products of a query with every row: the logits of a tied output layer.
+
+        Press and Wolf, "Using the Output Embedding to Improve Language Models",
+        https://arxiv.org/abs/1608.05859.
+
+        Args:
+          query: array of shape ``(..., features)``.
+          out_sharding: sharding of the output, under explicit sharding.
+
+        Returns:
+          Array of shape ``(..., num_embeddings)``.
+
+        >>> import declax as dx
+        >>> dx.Embed(5, 3, rngs=dx.Rngs(0)).attend(jnp.ones((2, 3))).shape
+        (2, 5)
+        """
+        table = self.embedding.value
+        query, table = self.promote_dtype((query, table), dtype=self._dtype_of(table))
+        check_last_axis(self, "features", query, "query")
+        return jnp.dot(query, table.T, out_sharding=out_sharding)
+
+    def _dtype_of(self, table: jax.Array) -> Dtype:
+        return table.dtype if self.dtype is None else self.dtype

@@ -1,0 +1,365 @@
+"""Layers that bring their input to mean 0 and variance 1.
+
+Vocabulary
+----------
+feature axes:   those along which each element has its own scale and bias.
+reduction axes: those over which mean and variance are taken.
+running:        of mean and variance: averaged over past calls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from declax import errors
+from declax._dataclass import dataclass
+from declax._fields import KW_ONLY, InitVar, static, variable
+from declax._module import Module
+from declax._typing import Dtype, Initializer
+from declax._variables import BatchStat, Param
+from declax.initializers import ones, zeros
+from declax.nn import dtypes
+from declax.nn._checks import axes_of, check_axes_type, check_number, check_size, field_of, is_integer, size
+from declax.rngs import Rngs
+
+AxisGroups: TypeAlias = Sequence[Sequence[int]]
+A = TypeVar("A", jax.Array, None)
+
+
+@dataclass
+class BatchNorm(Module):
+    """Normalizes each feature over the batch.
+
+    ``y = (x - mean) / sqrt(var + epsilon) * scale + bias``
+
+    In training, `mean` and `var` are those of the batch, over all axes but
+    `axis`, and the running ones move towards them:
+    ``running = momentum * running + (1 - momentum) * batch``. Otherwise they
+    are the running ones. The variance is the biased one, divided by the number
+    of elements, in both.
+
+    Ioffe and Szegedy, "Batch Normalization", https://arxiv.org/abs/1502.03167.
+
+    `model.train()` and `model.eval()` set `use_running_average`.
+
+    Args:
+      num_features: size of the feature axis.
+      use_running_average: normalize by the running mean and variance, and leave
+        them be. None leaves it to each call.
+      axis: the feature axis.
+      momentum: how much of the running values stays at each call, from 0 to 1.
+      epsilon: added to the variance, against division by zero.
+      dtype: dtype of the output; None infers it from input and parameters.
+      param_dtype: dtype in which scale and bias are stored.
+      use_bias: add a bias; without it, `bias` is None.
+      use_scale: multiply by a scale; without it, `scale` is None.
+      bias_init: makes the bias, of shape ``(num_features,)``.
+      scale_init: makes the scale, of shape ``(num_features,)``.
+      axis_name: a mapped axis (of `jax.vmap`, `jax.shard_map`) over which to
+        average as well. Under `jit` none is needed: arrays there are whole.
+      axis_index_groups: indices along `axis_name` that are averaged together.
+      use_fast_variance: take the variance as ``E[x^2] - E[x]^2``, in one pass
+        but with cancellation where the mean is far from 0, instead of
+        ``E[(x - E[x])^2]``.
+      promote_dtype: brings ``(inputs, mean, var, scale, bias)`` to one dtype.
+      rngs: gives one key to the scale, then one to the bias, from `params`.
+      bias_metadata: metadata of the bias.
+      scale_metadata: metadata of the scale.
+
+    Raises:
+      LayerError: for options out of bounds; for an input without `axis`, of
+        another number of features, or with nothing to average over; for a mask
+        that does not broadcast to the input; and for a call where
+        `use_running_average` is left open.
+
+    >>> import declax as dx
+    >>> layer = dx.BatchNorm(2, momentum=0.9, rngs=dx.Rngs(0))
+    >>> y = layer(jnp.array([[1.0, 2.0], [3.0, 2.0]]))
+    >>> [round(v, 1) for v in y[:, 0].tolist()]
+    [-1.0, 1.0]
+    >>> [round(v, 2) for v in layer.mean.value.tolist()]
+    [0.2, 0.2]
+    """
+
+    num_features: int = static(ge=1)
+    _: KW_ONLY
+    use_running_average: bool | None = static(default=False)
+    axis: int = static(default=-1)
+    momentum: float = static(default=0.99, ge=0.0, le=1.0)
+    epsilon: float = static(default=1e-5, ge=0.0)
+    dtype: Dtype | None = static(default=None)
+    param_dtype: Dtype = static(default=jnp.float32)
+    use_bias: bool = True
+    use_scale: bool = True
+    bias_init: Initializer = static(default=zeros)
+    scale_init: Initializer = static(default=ones)
+    axis_name: str | None = static(default=None)
+    axis_index_groups: AxisGroups | None = static(default=None)
+    use_fast_variance: bool = True
+    promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
+    rngs: InitVar[Rngs]
+    bias_metadata: Mapping[str, Any] = static(default_factory=dict)
+    scale_metadata: Mapping[str, Any] = static(default_factory=dict)
+    mean: BatchStat[jax.Array] = variable((size("num_features"),), initializer=zeros, stream=None)
+    var: BatchStat[jax.Array] = variable(("num_features",), initializer=ones, stream=None)
+    scale: Param[jax.Array] | None = variable(
+        ("num_features",), initializer="scale_init", dtype="param_dtype", when="use_scale", metadata="scale_metadata"
+    )
+    bias: Param[jax.Array] | None = variable(
+        ("num_features",), initializer="bias_init", dtype="param_dtype", when="use_bias", metadata="bias_metadata"
+    )
+
+    def __post_init__(self, rngs: Rngs) -> None:
+        check_number(self, "momentum")
+        check_number(self, "epsilon")
+        if not is_integer(self.axis):
+            raise errors.LayerError(
+                field_of(self, "axis"), "this names no axis", expected="an integer", got=repr(self.axis)
+            )
+
+    def __call__(
+        self, x: jax.Array, use_running_average: bool | None = None, *, mask: jax.Array | None = None
+    ) -> jax.Array:
+        """Normalizes, and in training updates the running mean and variance.
+
+        Args:
+          x: array with `num_features` elements along `axis`.
+          use_running_average: overrides the attribute of that name.
+          mask: True where an element counts for mean and variance; of a shape
+            that broadcasts to that of `x`. All elements are normalized.
+
+        Returns:
+          Array of the shape of `x`.
+        """
+        uses_running = self._uses_running(use_running_average)
+        scale = None if self.scale is None else self.scale.value
+        bias = None if self.bias is None else self.bias.value
+        x, mean, var, scale, bias = self.promote_dtype(
+            (x, self.mean.value, self.var.value, scale, bias), dtype=self.dtype
+        )
+        features = axes_of(self, "axis", x, "x")
+        _check_features(self, x, features)
+        if not uses_running:
+            mean, var = self._moments(x, features, mask)
+            self._move(self.mean, mean)
+            self._move(self.var, var)
+        mean, var, scale, bias = (_along(features, x, a) for a in (mean, var, scale, bias))
+        y = _normalize(x, mean, var, scale, bias, self.epsilon)
+        return y.astype(x.dtype if self.dtype is None else self.dtype)
+
+    def _uses_running(self, given: bool | None) -> bool:
+        decided = self.use_running_average if given is None else given
+        if decided is None:
+            raise errors.LayerError(
+                field_of(self, "use_running_average"),
+                "it is open by which mean and variance to normalize",
+                expected="True or False, from the call or the attribute",
+                got="None from both",
+                fix="norm(x, use_running_average=True), or model.train() and model.eval()",
+            )
+        return decided
+
+    def _moments(self, x: jax.Array, features: tuple[int, ...], mask: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+        axes = tuple(axis for axis in range(x.ndim) if axis not in features)
+        if not axes and self.axis_name is None:
+            raise errors.LayerError(
+                field_of(self, "use_running_average"),
+                "'x' has no axes to take the mean and variance over",
+                expected="at least one axis besides the feature axis",
+                got=errors.describe(x),
+                fix="norm(x[None])[0], or use_running_average=True for a single example",
+            )
+        mask = _checked_mask(self, x, mask)
+        return _moments(x, axes, mask, self.axis_name, self.axis_index_groups, self.use_fast_variance)
+
+    def _move(self, running: BatchStat[jax.Array], batch: jax.Array) -> None:
+        old = running.value
+        if not jnp.iscomplexobj(batch):
+            batch = batch.astype(old.dtype)  # the type of a statistic stays, or each step would be retraced
+        elif not jnp.iscomplexobj(old):
+            old = old.astype(batch.dtype)
+        running.value = lax.stop_gradient(self.momentum * old + (1 - self.momentum) * batch)
+
+
+@dataclass
+class LayerNorm(Module):
+    """Normalizes each example over its features.
+
+    ``y = (x - mean) / sqrt(var + epsilon) * scale + bias``, with mean and
+    (biased) variance over `reduction_axes`.
+
+    Ba, Kiros and Hinton, "Layer Normalization", https://arxiv.org/abs/1607.06450.
+
+    Args:
+      num_features: number of elements over all feature axes together.
+      epsilon: added to the variance, against division by zero.
+      dtype: dtype of the output; None infers it from input and parameters.
+      param_dtype: dtype in which scale and bias are stored.
+      use_bias: add a bias; without it, `bias` is None.
+      use_scale: multiply by a scale; without it, `scale` is None.
+      bias_init: makes the bias, of shape ``(num_features,)``.
+      scale_init: makes the scale, of shape ``(num_features,)``.
+      reduction_axes: the axis or axes over which mean and variance are taken.
+      feature_axes: the axis or axes that scale and bias are laid along.
+      axis_name: a mapped axis (of `jax.vmap`, `jax.shard_map`) over which to
+        average as well.
+      axis_index_groups: indices along `axis_name` that are averaged together.
+      use_fast_variance: take the variance as ``E[x^2] - E[x]^2``, in one pass
+        but with cancellation where the mean is far from 0, instead of
+        ``E[(x - E[x])^2]``.
+      promote_dtype: brings ``(inputs, scale, bias)`` to one dtype.
+      rngs: gives one key to the scale, then one to the bias, from `params`.
+      bias_metadata: metadata of the bias.
+      scale_metadata: metadata of the scale.
+
+    Raises:
+      LayerError: for options out of bounds; for an input without the axes, or
+        of another number of features; and for a mask that does not broadcast
+        to the input.
+
+    >>> import declax as dx
+    >>> layer = dx.LayerNorm(2, rngs=dx.Rngs(0))
+    >>> [round(v, 3) for v in layer(jnp.array([1.0, 5.0])).tolist()]
+    [-1.0, 1.0]
+    """
+
+    num_features: int = static(ge=1)
+    _: KW_ONLY
+    epsilon: float = static(default=1e-6, ge=0.0)
+    dtype: Dtype | None = static(default=None)
+    param_dtype: Dtype = static(default=jnp.float32)
+    use_bias: bool = True
+    use_scale: bool = True
+    bias_init: Initializer = static(default=zeros)
+    scale_init: Initializer = static(default=ones)
+    reduction_axes: int | Sequence[int] = static(default=-1)
+    feature_axes: int | Sequence[int] = static(default=-1)
+    axis_name: str | None = static(default=None)
+    axis_index_groups: AxisGroups | None = static(default=None)
+    use_fast_variance: bool = True
+    promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
+    rngs: InitVar[Rngs]
+    bias_metadata: Mapping[str, Any] = static(default_factory=dict)
+    scale_metadata: Mapping[str, Any] = static(default_factory=dict)
+    scale: Param[jax.Array] | None = variable(
+        (size("num_features"),),
+        initializer="scale_init",
+        dtype="param_dtype",
+        when="use_scale",
+        metadata="scale_metadata",
+    )
+    bias: Param[jax.Array] | None = variable(
+        (size("num_features"),), initializer="bias_init", dtype="param_dtype", when="use_bias", metadata="bias_metadata"
+    )
+
+    def __post_init__(self, rngs: Rngs) -> None:
+        check_size(self, "num_features")  # neither scale nor bias may have asked for it
+        check_number(self, "epsilon")
+        check_axes_type(self, "reduction_axes")
+        check_axes_type(self, "feature_axes")
+
+    def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
+        """Normalizes.
+
+        Args:
+          x: array whose feature axes have `num_features` elements together.
+          mask: True where an element counts for mean and variance; of a shape
+            that broadcasts to that of `x`. All elements are normalized.
+
+        Returns:
+          Array of the shape of `x`.
+        """
+        scale = None if self.scale is None else self.scale.value
+        bias = None if self.bias is None else self.bias.value
+        x, scale, bias = self.promote_dtype((x, scale, bias), dtype=self.dtype)
+        axes = axes_of(self, "reduction_axes", x, "x")
+        features = axes_of(self, "feature_axes", x, "x")
+        _check_features(self, x, features)
+        mask = _checked_mask(self, x, mask)
+        mean, var = _moments(x, axes, mask, self.axis_name, self.axis_index_groups, self.use_fast_variance)
+        mean, var = jnp.expand_dims(mean, axes), jnp.expand_dims(var, axes)
+        scale, bias = _along(features, x, scale), _along(features, x, bias)
+        y = _normalize(x, mean, var, scale, bias, self.epsilon)
+        return y.astype(x.dtype if self.dtype is None else self.dtype)
+
+
+def _check_features(layer: BatchNorm | LayerNorm, x: jax.Array, features: tuple[int, ...]) -> None:
+    found = math.prod(x.shape[axis] for axis in features)
+    if found != layer.num_features:
+        named = f"axis {features[0]}" if len(features) == 1 else f"axes {', '.join(map(str, features))}"
+        raise errors.LayerError(
+            field_of(layer, "num_features"),
+            "'x' has another number of features",
+            expected=f"{layer.num_features}, along {named}",
+            got=f"{found}, of {errors.describe(x)}",
+        )
+
+
+def _checked_mask(layer: object, x: jax.Array, mask: jax.Array | None) -> jax.Array | None:
+    if mask is None:
+        return None
+    shape = jnp.shape(mask)
+    padded = (1,) * (x.ndim - len(shape)) + shape
+    if len(padded) != x.ndim or any(m not in (1, n) for m, n in zip(padded, x.shape, strict=True)):
+        raise errors.LayerError(
+            f"{errors.type_name(type(layer))}.__call__",
+            "'mask' does not broadcast to 'x'",
+            expected=f"a shape that broadcasts to {x.shape}",
+            got=errors.describe(mask),
+        )
+    return jnp.asarray(mask, bool)
+
+
+def _moments(
+    x: jax.Array,
+    axes: tuple[int, ...],
+    mask: jax.Array | None,
+    axis_name: str | None,
+    groups: AxisGroups | None,
+    is_fast: bool,
+) -> tuple[jax.Array, jax.Array]:
+    """Mean and biased variance over some axes, in float32 at least."""
+    x = x.astype(dtypes.statistics_dtype(x.dtype))
+
+    def means(*arrays: jax.Array) -> Sequence[jax.Array]:
+        local = [jnp.mean(array, axes, where=mask) for array in arrays]
+        if axis_name is None:
+            return local
+        together: Sequence[jax.Array] = lax.pmean(local, axis_name, axis_index_groups=groups)
+        return together
+
+    if not is_fast:
+        (mean,) = means(x)
+        (var,) = means(_square(x - jnp.expand_dims(mean, axes)))
+        return mean, var
+    mean, square = means(x, _square(x))
+    return mean, jnp.maximum(square - _square(mean), 0)  # rounding may take it below zero
+
+
+def _square(x: jax.Array) -> jax.Array:
+    return jnp.square(x.real) + jnp.square(x.imag) if jnp.iscomplexobj(x) else jnp.square(x)
+
+
+def _normalize(
+    x: jax.Array, mean: jax.Array, var: jax.Array, scale: jax.Array | None, bias: jax.Array | None, epsilon: float
+) -> jax.Array:
+    """``(x - mean) / sqrt(var + epsilon) * scale + bias``, all of shapes that broadcast to that of `x`."""
+    y = x.astype(mean.dtype) - mean
+    factor = lax.rsqrt(var + epsilon).astype(y.dtype)
+    if scale is not None:
+        factor = factor * scale.astype(y.dtype)
+    y = y * factor
+    return y if bias is None else y + bias.astype(y.dtype)
+
+
+def _along(axes: tuple[int, ...], x: jax.Array, array: A) -> A:
+    """An array laid along some axes of `x`, its other axes being 1."""
+    if array is None:
+        return None
+    return array.reshape([x.shape[axis] if axis in axes else 1 for axis in range(x.ndim)])

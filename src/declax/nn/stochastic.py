@@ -1,0 +1,147 @@
+"""Layers that draw random numbers when they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from declax import errors
+from declax._dataclass import dataclass
+from declax._fields import KW_ONLY, data, static
+from declax._module import Module
+from declax.nn._checks import axes_of, check_axes_type, check_number, field_of
+from declax.rngs import Rngs, RngStream
+
+
+@dataclass
+class Dropout(Module):
+    """Sets a random part of its input to zero, and scales the rest up.
+
+    ``y = where(keep, x / (1 - rate), 0)``, each element of `keep` being True
+    with probability ``1 - rate``, so that the mean of `y` is `x`.
+
+    Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from
+    Overfitting", https://jmlr.org/papers/v15/srivastava14a.html.
+
+    `model.eval()` switches it off and `model.train()` on, by setting
+    `deterministic`.
+
+    Args:
+      rate: the probability of setting an element to zero, from 0 to 1.
+      broadcast_dims: axes along which all elements share one fate.
+      deterministic: answer the input unchanged. None leaves it to each call.
+      rng_collection: the name of the stream that gives the keys.
+      rngs: where keys come from. The layer forks a stream of its own, so that
+        two layers made of one `Rngs` never share keys. Without it, each call
+        has to be given `rngs`.
+
+    Raises:
+      LayerError: for a rate outside of 0 to 1, bad axes, `rngs` of another
+        type, and a call that lacks `rngs` or `deterministic`, or whose input
+        is no floating or complex array.
+
+    >>> import declax as dx
+    >>> layer = dx.Dropout(0.5, rngs=dx.Rngs(0))
+    >>> sorted(set(layer(jnp.ones(100)).tolist()))
+    [0.0, 2.0]
+    >>> layer.eval()
+    >>> set(layer(jnp.ones(100)).tolist())
+    {1.0}
+    """
+
+    rate: float = static(ge=0.0, le=1.0)
+    _: KW_ONLY
+    broadcast_dims: Sequence[int] = static(default=())
+    deterministic: bool | None = static(default=False)
+    rng_collection: str = "dropout"
+    rngs: Rngs | RngStream | None = data(default=None)
+
+    def __post_init__(self) -> None:
+        check_number(self, "rate")
+        if self.broadcast_dims != ():
+            check_axes_type(self, "broadcast_dims")
+        if isinstance(self.rngs, Rngs):
+            self.rngs = self.rngs[self.rng_collection].fork()
+        elif isinstance(self.rngs, RngStream):
+            self.rngs = self.rngs.fork()
+        elif self.rngs is not None:
+            raise self._not_rngs(self.rngs, "an Rngs, an RngStream or None")
+
+    def __call__(
+        self,
+        inputs: jax.Array,
+        *,
+        deterministic: bool | None = None,
+        rngs: Rngs | RngStream | jax.Array | None = None,
+    ) -> jax.Array:
+        """Applies dropout.
+
+        Args:
+          inputs: array of any shape, of a floating or complex dtype.
+          deterministic: overrides the attribute of that name.
+          rngs: an Rngs, a stream or a key, to use instead of the layer's own.
+
+        Returns:
+          Array of the shape and dtype of `inputs`.
+        """
+        if self._is_deterministic(deterministic) or self.rate == 0:
+            return inputs
+        if self.rate == 1:
+            return jnp.zeros_like(inputs)  # x / (1 - rate) would give NaN gradients
+        inputs = jnp.asarray(inputs)
+        if not jnp.issubdtype(inputs.dtype, jnp.inexact):
+            raise errors.LayerError(
+                field_of(self, "rate"),
+                "what is kept cannot be scaled in this dtype",
+                expected="an array of a floating or complex dtype",
+                got=errors.describe(inputs),
+                fix="dropout(inputs.astype(jnp.float32))",
+            )
+        shape = list(inputs.shape)
+        for axis in axes_of(self, "broadcast_dims", inputs, "inputs"):
+            shape[axis] = 1
+        kept = 1.0 - self.rate
+        keep = jax.random.bernoulli(self._key(rngs), kept, tuple(shape))
+        return jnp.where(keep, inputs / kept, jnp.zeros_like(inputs))
+
+    def _is_deterministic(self, given: bool | None) -> bool:
+        decided = self.deterministic if given is None else given
+        if decided is None:
+            raise errors.LayerError(
+                field_of(self, "deterministic"),
+                "it is open whether to drop",
+                expected="True or False, from the call or the attribute",
+                got="None from both",
+                fix="dropout(x, deterministic=True), or model.train() and model.eval()",
+            )
+        return decided
+
+    def _key(self, given: Rngs | RngStream | jax.Array | None) -> jax.Array:
+        rngs = self.rngs if given is None else given
+        if isinstance(rngs, Rngs):
+            return rngs[self.rng_collection]()
+        if isinstance(rngs, RngStream):
+            return rngs()
+        if isinstance(rngs, jax.Array):
+            return rngs
+        if rngs is not None:
+            raise self._not_rngs(rngs, "an Rngs, an RngStream, a key or None")
+        raise errors.LayerError(
+            field_of(self, "rngs"),
+            "there is no source of random numbers",
+            expected="rngs, from the constructor or the call",
+            got="None from both",
+            why="the layer is not deterministic",
+            fix="Dropout(rate, rngs=rngs), or dropout(x, rngs=rngs), or model.eval()",
+        )
+
+    def _not_rngs(self, given: object, expected: str) -> errors.LayerError:
+        return errors.LayerError(
+            field_of(self, "rngs"),
+            "this gives no random keys",
+            expected=expected,
+            got=errors.describe(given),
+            fix="rngs=dx.Rngs(0)",
+        )

@@ -1,0 +1,154 @@
+"""The functions of ``jax.random``, and the initializers, as methods that need no key.
+
+Vocabulary
+----------
+source:  a callable without arguments that gives a fresh key at each call.
+sampler: a method that draws a key from its object, the source, and passes it on.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+
+import jax
+
+from declax import errors, initializers
+from declax._pytree import Pytree
+from declax._typing import Dtype
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class KeylessInitializer:
+    """An initializer that draws its keys itself; each call draws another.
+
+    >>> from declax.rngs import Rngs
+    >>> init = Rngs(0).lecun_normal()
+    >>> init, init((2, 3)).shape
+    (Rngs.lecun_normal(), (2, 3))
+    """
+
+    __slots__ = ("_initializer", "_source")
+
+    def __init__(self, initializer: initializers.NamedInitializer, source: Callable[[], jax.Array]) -> None:
+        self._initializer = initializer
+        self._source = source
+
+    def __call__(self, shape: Sequence[int], dtype: Dtype | None = None, out_sharding: Any = None) -> jax.Array:
+        """Makes an array of a shape and dtype from a fresh key."""
+        return self._initializer(self._source(), shape, dtype, out_sharding)
+
+    def __repr__(self) -> str:
+        return f"{errors.type_name(type(self._source))}.{self._initializer!r}"
+
+
+class Method(Generic[P, R]):
+    """To a type checker, a method with the parameters `P`; at run time there are only functions."""
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, instance: None, owner: type, /) -> Callable[Concatenate[Any, P], R]: ...
+        @overload
+        def __get__(self, instance: object, owner: type, /) -> Callable[P, R]: ...
+        def __get__(self, instance: object, owner: type, /) -> Any: ...
+
+
+def _sampler(function: Callable[Concatenate[jax.Array, P], R]) -> Method[P, R]:
+    """A method that calls a function of ``jax.random`` with a fresh key."""
+
+    # `wraps` keeps the parameters for editors; binding hides the first, which is the key.
+    @functools.wraps(function)
+    def draw(self: Callable[[], jax.Array], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return function(self(), *args, **kwargs)
+
+    return cast("Method[P, R]", _named(draw, f"Calls `jax.random.{draw.__name__}` with a key drawn from here."))
+
+
+def _keyless(factory: Callable[P, initializers.NamedInitializer]) -> Method[P, KeylessInitializer]:
+    """A method that makes an initializer which draws its own keys."""
+
+    def make(self: Callable[[], jax.Array], /, *args: P.args, **kwargs: P.kwargs) -> KeylessInitializer:
+        return KeylessInitializer(factory(*args, **kwargs), self)
+
+    make.__name__ = factory.__name__
+    return cast(
+        "Method[P, KeylessInitializer]",
+        _named(make, f"The initializer `{make.__name__}`, which draws its keys from here."),
+    )
+
+
+def _named(method: Any, doc: str) -> object:
+    method.__qualname__ = f"Samplers.{method.__name__}"
+    method.__module__, method.__doc__ = __name__, doc
+    return method
+
+
+class Samplers(Pytree):
+    """The functions of ``jax.random`` as methods that need no key.
+
+    What derives from it gives a key at each call; the samplers pass it on. The
+    initializers (`lecun_normal`, ...) give an initializer that needs no key.
+    `orthogonal` and `truncated_normal` are the samplers of these names.
+    """
+
+    if TYPE_CHECKING:
+
+        def __call__(self) -> jax.Array:
+            """Gives a fresh key."""
+            ...
+
+    ball = _sampler(jax.random.ball)
+    bernoulli = _sampler(jax.random.bernoulli)
+    beta = _sampler(jax.random.beta)
+    binomial = _sampler(jax.random.binomial)
+    bits = _sampler(jax.random.bits)
+    categorical = _sampler(jax.random.categorical)
+    cauchy = _sampler(jax.random.cauchy)
+    chisquare = _sampler(jax.random.chisquare)
+    choice = _sampler(jax.random.choice)
+    dirichlet = _sampler(jax.random.dirichlet)
+    double_sided_maxwell = _sampler(jax.random.double_sided_maxwell)
+    exponential = _sampler(jax.random.exponential)
+    f = _sampler(jax.random.f)
+    gamma = _sampler(jax.random.gamma)
+    generalized_normal = _sampler(jax.random.generalized_normal)
+    geometric = _sampler(jax.random.geometric)
+    gumbel = _sampler(jax.random.gumbel)
+    laplace = _sampler(jax.random.laplace)
+    loggamma = _sampler(jax.random.loggamma)
+    logistic = _sampler(jax.random.logistic)
+    lognormal = _sampler(jax.random.lognormal)
+    maxwell = _sampler(jax.random.maxwell)
+    multinomial = _sampler(jax.random.multinomial)
+    multivariate_normal = _sampler(jax.random.multivariate_normal)
+    normal = _sampler(jax.random.normal)
+    orthogonal = _sampler(jax.random.orthogonal)
+    pareto = _sampler(jax.random.pareto)
+    permutation = _sampler(jax.random.permutation)
+    poisson = _sampler(jax.random.poisson)
+    rademacher = _sampler(jax.random.rademacher)
+    randint = _sampler(jax.random.randint)
+    rayleigh = _sampler(jax.random.rayleigh)
+    t = _sampler(jax.random.t)
+    triangular = _sampler(jax.random.triangular)
+    truncated_normal = _sampler(jax.random.truncated_normal)
+    uniform = _sampler(jax.random.uniform)
+    wald = _sampler(jax.random.wald)
+    weibull_min = _sampler(jax.random.weibull_min)
+
+    delta_orthogonal = _keyless(initializers.delta_orthogonal)
+    glorot_normal = _keyless(initializers.glorot_normal)
+    glorot_uniform = _keyless(initializers.glorot_uniform)
+    he_normal = _keyless(initializers.he_normal)
+    he_uniform = _keyless(initializers.he_uniform)
+    kaiming_normal = _keyless(initializers.kaiming_normal)
+    kaiming_uniform = _keyless(initializers.kaiming_uniform)
+    lecun_normal = _keyless(initializers.lecun_normal)
+    lecun_uniform = _keyless(initializers.lecun_uniform)
+    variance_scaling = _keyless(initializers.variance_scaling)
+    xavier_normal = _keyless(initializers.xavier_normal)
+    xavier_uniform = _keyless(initializers.xavier_uniform)

@@ -1,0 +1,549 @@
+"""The values of a graph, apart from its structure.
+
+Vocabulary
+----------
+definition: the interned part of a State: the path of each leaf and, where the
+            leaf is a Variable's value, the Variable's kind and metadata.
+leaf:       a raw value. Leaves are what JAX sees when it flattens a State.
+view:       a Variable or a nested State that reads and writes one State.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar, overload
+from weakref import WeakValueDictionary
+
+import jax
+
+from declax import _display
+from declax._filters import Filter, Predicate, filters_to_predicates
+from declax._jax import current_trace
+from declax._metadata import Metadata
+from declax._typing import Key, Path
+from declax._variables import Variable, new_variable
+from declax.errors import FilterError, GraphError, describe, format_path, suggest
+
+M = TypeVar("M", covariant=True)
+
+LeafDef = tuple[type[Variable[Any]], Metadata] | None
+"""The kind and metadata of a Variable; None for a leaf that is no Variable's."""
+
+Groups = tuple[tuple["StateDef", tuple[int, ...]], ...]
+"""For each filter: the definition and the positions of the leaves that it takes."""
+
+
+class StateKey:
+    """The key of a leaf of a State under `jax.tree_util`'s path functions."""
+
+    __slots__ = ("is_variable", "path")
+
+    def __init__(self, path: Path, is_variable: bool) -> None:
+        self.path = path
+        self.is_variable = is_variable
+
+    def __str__(self) -> str:
+        steps = "".join(f"[{key!r}]" for key in self.path)
+        return f"{steps}.value" if self.is_variable else steps
+
+    def __repr__(self) -> str:
+        return f"StateKey({self.path!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StateKey) and other.path == self.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+
+class StateDef:
+    """Paths and Variable kinds of a State's leaves; interned, so it compares by identity.
+
+    Attributes:
+      paths: the path of each leaf.
+      leaf_defs: kind and metadata of each leaf.
+    """
+
+    __slots__ = ("__weakref__", "_groups", "_hash", "_keys", "_subs", "_tree", "leaf_defs", "paths")
+    _interned: ClassVar[WeakValueDictionary[Any, StateDef]] = WeakValueDictionary()
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    paths: tuple[Path, ...]
+    leaf_defs: tuple[LeafDef, ...]
+    _tree: dict[Key, Any] | None
+    _groups: dict[Any, Groups]
+    _subs: dict[Path, tuple[StateDef, tuple[int, ...]]]
+    _keys: tuple[StateKey, ...] | None
+    _hash: int
+
+    @staticmethod
+    def of(paths: tuple[Path, ...], leaf_defs: tuple[LeafDef, ...]) -> StateDef:
+        """The definition with these paths and kinds; always the same object."""
+        key = (paths, leaf_defs)
+        with StateDef._lock:
+            found = StateDef._interned.get(key)
+            if found is None:
+                found = object.__new__(StateDef)
+                found.paths, found.leaf_defs = key
+                found._tree = found._keys = None
+                found._groups, found._subs = {}, {}
+                found._hash = hash(key)
+                StateDef._interned[key] = found
+        return found
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"StateDef({len(self.paths)} leaves)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StateDef.of, (self.paths, self.leaf_defs)
+
+    def __copy__(self) -> StateDef:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> StateDef:
+        return self
+
+    @property
+    def keys(self) -> tuple[StateKey, ...]:
+        """The keys of the leaves for JAX's path functions."""
+        if self._keys is None:
+            pairs = zip(self.paths, self.leaf_defs, strict=True)
+            self._keys = tuple(StateKey(path, leaf_def is not None) for path, leaf_def in pairs)
+        return self._keys
+
+    @property
+    def tree(self) -> dict[Key, Any]:
+        """The positions of the leaves in nested dicts by key."""
+        if self._tree is None:
+            tree: dict[Key, Any] = {}
+            for position, path in enumerate(self.paths):
+                _insert(tree, path, position)
+            self._tree = tree
+        return self._tree
+
+    def position(self, path: Path) -> int | None:
+        """The position of the leaf at a path, or None."""
+        found: Any = self.tree
+        for key in path:
+            if not isinstance(found, dict) or key not in found:
+                return None
+            found = found[key]
+        return found if isinstance(found, int) else None
+
+    def sub(self, prefix: Path) -> tuple[StateDef, tuple[int, ...]]:
+        """The definition and the positions of the leaves below a path."""
+        found = self._subs.get(prefix)
+        if found is None:
+            size = len(prefix)
+            positions = tuple(i for i, path in enumerate(self.paths) if path[:size] == prefix)
+            paths = tuple(self.paths[i][size:] for i in positions)
+            definition = StateDef.of(paths, tuple(self.leaf_defs[i] for i in positions))
+            found = self._subs[prefix] = (definition, positions)
+        return found
+
+    def select(self, positions: tuple[int, ...]) -> StateDef:
+        """The definition of some of the leaves."""
+        if len(positions) == len(self.paths):
+            return self
+        return StateDef.of(
+            tuple(self.paths[i] for i in positions), tuple(self.leaf_defs[i] for i in positions)
+        )
+
+    def group(self, filters: tuple[Filter, ...], leaves: Sequence[Any]) -> tuple[Groups, tuple[int, ...]]:
+        """The leaves that each filter takes, and those that none takes.
+
+        What depends on kinds and paths only is computed once.
+        """
+        try:
+            found = self._groups.get(filters)
+        except TypeError:  # a filter that cannot be hashed is asked again each time
+            return self._group(filters, leaves)[:2]
+        if found is not None:
+            return found[:-1], found[-1][1]
+        groups, rest, is_lasting = self._group(filters, leaves)
+        if is_lasting:
+            self._groups[filters] = (*groups, (self, rest))
+        return groups, rest
+
+    def _group(self, filters: tuple[Filter, ...], leaves: Sequence[Any]) -> tuple[Groups, tuple[int, ...], bool]:
+        predicates = filters_to_predicates(filters)
+        taken: list[list[int]] = [[] for _ in predicates]
+        rest = []
+        is_lasting = True
+        for position in range(len(self.paths)):
+            for group, predicate in zip(taken, predicates, strict=True):
+                answer, needs_value = _matches(predicate, self, position, leaves)
+                is_lasting &= not needs_value
+                if answer:
+                    group.append(position)
+                    break
+            else:
+                rest.append(position)
+        groups = tuple((self.select(tuple(group)), tuple(group)) for group in taken)
+        return groups, tuple(rest), is_lasting
+
+
+def _matches(predicate: Predicate, definition: StateDef, position: int, leaves: Sequence[Any]) -> tuple[bool, bool]:
+    path, leaf_def, leaf = definition.paths[position], definition.leaf_defs[position], leaves[position]
+    value = leaf if leaf_def is None else new_variable(leaf_def[0], leaf, leaf_def[1], None)
+    return bool(predicate(path, value)), not getattr(predicate, "is_structural", False)
+
+
+def _insert(tree: dict[Key, Any], path: Path, position: int) -> None:
+    *parents, last = path or ((),)
+    for depth, key in enumerate(parents):
+        tree = tree.setdefault(key, {})
+        if not isinstance(tree, dict):
+            raise GraphError(format_path(path), f"a path goes through the leaf at {format_path(path[: depth + 1])}")
+    if last in tree:
+        raise GraphError(format_path(path), "two leaves have the same path, or one lies inside of the other")
+    tree[last] = position
+
+
+class State(MutableMapping[Key, Any], Generic[M]):
+    """The values of a graph by path: a nested mapping over a flat list.
+
+    As a pytree its leaves are the raw values, in order. Reading a path gives
+    a view: a nested State, or a Variable that writes back into the State.
+    A State is a snapshot: what happens to the model later does not show in it.
+
+    Args:
+      entries: nested mappings that end in Variables or other values.
+
+    Raises:
+      GraphError: for paths that contradict each other.
+
+    >>> from declax._variables import Param
+    >>> state = State({"linear": {"kernel": Param(1.0)}})
+    >>> state["linear"]["kernel"].value, state.linear.kernel.value
+    (1.0, 1.0)
+    >>> jax.tree.leaves(state)
+    [1.0]
+    """
+
+    __slots__ = ("__weakref__", "_boxes", "_definition", "_leaves", "_prefix", "_root")
+
+    _definition: StateDef
+    _leaves: list[Any]
+    _boxes: dict[int, Variable[Any]] | None
+    _root: State[Any]
+    _prefix: Path
+
+    def __init__(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = ()) -> None:
+        pairs = list(_flat(dict(entries), ()))
+        made = _from_pairs(pairs)
+        _fill(self, made._definition, made._leaves)
+
+    # --- flat reading
+
+    @property
+    def definition(self) -> StateDef:
+        """The interned description of the State."""
+        if self._root is self:
+            return self._definition
+        return self._root._definition.sub(self._prefix)[0]
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The path of each leaf."""
+        return self.definition.paths
+
+    @property
+    def leaves(self) -> list[Any]:
+        """The raw value of each leaf, in the order of `paths`."""
+        root = self._root
+        if root._boxes is not None:
+            for position, box in root._boxes.items():
+                root._leaves[position] = box.raw_value
+        if root is self:
+            return self._leaves
+        return [root._leaves[i] for i in root._definition.sub(self._prefix)[1]]
+
+    def flat_state(self) -> FlatState:
+        """The pairs of path and value, in order.
+
+        >>> State({"a": {"b": 1}}).flat_state()
+        FlatState([(('a', 'b'), 1)])
+        """
+        definition = self.definition
+        return FlatState(zip(definition.paths, _values(definition, self.leaves), strict=True))
+
+    @staticmethod
+    def from_flat_path(flat: Mapping[Path, Any] | Iterable[tuple[Path, Any]]) -> State[Any]:
+        """The State with these values by path; the inverse of `flat_state`."""
+        return _from_pairs(list(flat.items() if isinstance(flat, Mapping) else flat))
+
+    def to_pure_dict(self) -> dict[Any, Any]:
+        """Nested dicts with the raw values.
+
+        >>> State({"a": {"b": 1}}).to_pure_dict()
+        {'a': {'b': 1}}
+        """
+        leaves = self.leaves
+        return _map_tree(self.definition.tree, lambda position: leaves[position])
+
+    # --- nested reading and writing
+
+    def __getitem__(self, key: Key) -> Any:
+        found = self.definition.tree.get(key)
+        if found is None:
+            hint = suggest(str(key), map(str, self.definition.tree))
+            where = format_path((*self._prefix, key))
+            raise KeyError(f"{where} is not in the State" + (f"; {hint}" if hint else ""))
+        path = (*self._prefix, key)
+        if isinstance(found, dict):
+            return _view(self._root, path)
+        return self._root._leaf_view(path)
+
+    def _leaf_view(self, path: Path) -> Any:
+        position = self._definition.position(path)
+        assert position is not None  # the caller has just found it
+        leaf_def = self._definition.leaf_defs[position]
+        if leaf_def is None:
+            return self._leaves[position]
+        boxes = self._boxes
+        if boxes is None:
+            boxes = {}
+            _set_boxes(self, boxes)
+        box = boxes.get(position)
+        if box is None:
+            box = boxes[position] = new_variable(leaf_def[0], self._leaves[position], leaf_def[1], current_trace())
+        return box
+
+    def __setitem__(self, key: Key, value: Any) -> None:
+        path = (*self._prefix, key)
+        root = self._root
+        kept = [(p, v) for p, v in root.flat_state() if p[: len(path)] != path]
+        added = list(_flat(value, path)) if isinstance(value, Mapping) else [(path, value)]
+        changed = _from_pairs(_ordered([*kept, *added], root.paths))
+        _fill(root, changed._definition, changed._leaves)
+
+    def __delitem__(self, key: Key) -> None:
+        self[key]  # says what is missing
+        path = (*self._prefix, key)
+        root = self._root
+        changed = _from_pairs([(p, v) for p, v in root.flat_state() if p[: len(path)] != path])
+        _fill(root, changed._definition, changed._leaves)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(error.args[0]) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        del self[name]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.definition.tree)
+
+    def __len__(self) -> int:
+        return len(self.definition.tree)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, State) or other.definition is not self.definition:
+            return False
+        pairs = zip(self.leaves, other.leaves, strict=True)
+        return all(a is b or _display.same_value(a, b) for a, b in pairs)
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    # --- whole States
+
+    @overload
+    def split(self, first: Filter, /) -> State[M]: ...
+    @overload
+    def split(self, first: Filter, second: Filter, /, *filters: Filter) -> tuple[State[M], ...]: ...
+    def split(self, first: Filter, /, *filters: Filter) -> State[M] | tuple[State[M], ...]:
+        """States of the leaves that each filter takes.
+
+        Raises:
+          FilterError: for leaves that no filter takes.
+        """
+        found = split_leaves(self.definition, self.leaves, (first, *filters), is_exhaustive=True)
+        return found if filters else found[0]
+
+    @overload
+    def filter(self, first: Filter, /) -> State[M]: ...
+    @overload
+    def filter(self, first: Filter, second: Filter, /, *filters: Filter) -> tuple[State[M], ...]: ...
+    def filter(self, first: Filter, /, *filters: Filter) -> State[M] | tuple[State[M], ...]:
+        """As `split`, leaving out what no filter takes."""
+        found = split_leaves(self.definition, self.leaves, (first, *filters), is_exhaustive=False)
+        return found if filters else found[0]
+
+    @staticmethod
+    def merge(first: State[Any], /, *states: State[Any]) -> State[Any]:
+        """One State with the leaves of all; the last one wins."""
+        pairs = {path: value for state in (first, *states) for path, value in state.flat_state()}
+        return _from_pairs(list(pairs.items()))
+
+    def __or__(self, other: Any) -> State[Any]:
+        return State.merge(self, other) if isinstance(other, State) else NotImplemented
+
+    def map(self, f: Callable[[Path, Any], Any]) -> State[M]:
+        """The State whose values are ``f(path, value)``, Variables as Variables."""
+        return _from_pairs([(path, f(path, value)) for path, value in self.flat_state()])
+
+    def __repr__(self) -> str:
+        return _display.state_repr(self)
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        return _display.treescope_repr(self, path, subtree_renderer)
+
+    def __copy__(self) -> State[M]:
+        return make_state(self.definition, list(self.leaves))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> State[M]:
+        return make_state(self.definition, [jax.tree.map(lambda x: x, leaf) for leaf in self.leaves])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return make_state, (self.definition, self.leaves)
+
+
+class FlatState(Sequence[tuple[Path, Any]]):
+    """The pairs of path and value of a State, in order.
+
+    Attributes:
+      paths: the paths.
+      leaves: the values, Variables as Variables.
+    """
+
+    __slots__ = ("leaves", "paths")
+
+    def __init__(self, pairs: Iterable[tuple[Path, Any]]) -> None:
+        listed = list(pairs)
+        self.paths: tuple[Path, ...] = tuple(path for path, _ in listed)
+        self.leaves: list[Any] = [value for _, value in listed]
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[Path, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> FlatState: ...
+    def __getitem__(self, index: int | slice) -> tuple[Path, Any] | FlatState:
+        """The pair at an index, or those of a slice."""
+        if isinstance(index, slice):
+            return FlatState(zip(self.paths[index], self.leaves[index], strict=True))
+        return self.paths[index], self.leaves[index]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __repr__(self) -> str:
+        return f"FlatState({list(self)!r})"
+
+
+# --- making States ------------------------------------------------------------
+
+_set_definition = State._definition.__set__  # type: ignore[attr-defined]  # slot descriptors
+_set_leaves = State._leaves.__set__  # type: ignore[attr-defined]  # as above
+_set_boxes = State._boxes.__set__  # type: ignore[attr-defined]  # as above
+_set_root = State._root.__set__  # type: ignore[attr-defined]  # as above
+_set_prefix = State._prefix.__set__  # type: ignore[attr-defined]  # as above
+_new = object.__new__
+
+
+def make_state(definition: StateDef, leaves: list[Any]) -> State[Any]:
+    """The State with these leaves, whose list it takes over."""
+    state: State[Any] = _new(State)
+    _fill(state, definition, leaves)
+    return state
+
+
+def _fill(state: State[Any], definition: StateDef, leaves: list[Any]) -> None:
+    _set_definition(state, definition)
+    _set_leaves(state, leaves)
+    _set_boxes(state, None)
+    _set_root(state, state)
+    _set_prefix(state, ())
+
+
+def _view(root: State[Any], prefix: Path) -> State[Any]:
+    state: State[Any] = _new(State)
+    _set_root(state, root)
+    _set_prefix(state, prefix)
+    return state
+
+
+def _flat(entries: Any, prefix: Path) -> Iterator[tuple[Path, Any]]:
+    for key, value in entries.items():
+        path = (*prefix, key)
+        if isinstance(value, Mapping):
+            yield from _flat(value, path)
+        else:
+            yield path, value
+
+
+def _from_pairs(pairs: list[tuple[Path, Any]]) -> State[Any]:
+    paths, leaf_defs, leaves = [], [], []
+    for path, value in pairs:
+        is_variable = isinstance(value, Variable)
+        paths.append(tuple(path))
+        leaf_defs.append((type(value), value._metadata) if is_variable else None)
+        leaves.append(value.raw_value if is_variable else value)
+    return make_state(StateDef.of(tuple(paths), tuple(leaf_defs)), leaves)
+
+
+def _ordered(pairs: list[tuple[Path, Any]], paths: tuple[Path, ...]) -> list[tuple[Path, Any]]:
+    places = {path: i for i, path in enumerate(paths)}
+    return sorted(pairs, key=lambda pair: places.get(pair[0], len(places)))
+
+
+def _values(definition: StateDef, leaves: Sequence[Any]) -> list[Any]:
+    mark = current_trace()
+    return [
+        leaf if leaf_def is None else new_variable(leaf_def[0], leaf, leaf_def[1], mark)
+        for leaf_def, leaf in zip(definition.leaf_defs, leaves, strict=True)
+    ]
+
+
+def _map_tree(tree: dict[Any, Any], f: Callable[[int], Any]) -> dict[Any, Any]:
+    return {k: _map_tree(v, f) if isinstance(v, dict) else f(v) for k, v in tree.items()}
+
+
+def split_leaves(
+    definition: StateDef, leaves: Sequence[Any], filters: tuple[Filter, ...], *, is_exhaustive: bool
+) -> tuple[State[Any], ...]:
+    """States of the leaves that each filter takes.
+
+    Raises:
+      FilterError: where the filters leave leaves over and must not.
+    """
+    groups, rest = definition.group(filters, leaves)
+    if rest and is_exhaustive:
+        value = _values(definition, leaves)[rest[0]]
+        raise FilterError(
+            format_path(definition.paths[rest[0]]),
+            f"no filter takes this leaf, nor {len(rest) - 1} others",
+            got=describe(value),
+            expected=", ".join(map(repr, filters)),
+            fix="..., ...)   # a last filter `...` takes the rest",
+        )
+    return tuple(make_state(sub, [leaves[i] for i in positions]) for sub, positions in groups)
+
+
+def _flatten_state(state: State[Any]) -> tuple[list[Any], StateDef]:
+    if state._root is state and state._boxes is None:
+        return state._leaves, state._definition
+    return state.leaves, state.definition
+
+
+def _flatten_state_with_keys(state: State[Any]) -> tuple[list[tuple[Any, Any]], StateDef]:
+    leaves, definition = _flatten_state(state)
+    return list(zip(definition.keys, leaves, strict=True)), definition
+
+
+def _unflatten_state(definition: StateDef, leaves: Iterable[Any]) -> State[Any]:
+    return make_state(definition, list(leaves))
+
+
+jax.tree_util.register_pytree_with_keys(State, _flatten_state_with_keys, _unflatten_state, _flatten_state)

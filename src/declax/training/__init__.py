@@ -1,0 +1,6 @@
+"""Training: optimizers over optax."""
+
+from declax.training._opt_state import OptArray as OptArray
+from declax.training._opt_state import OptState as OptState
+from declax.training._opt_state import OptVariable as OptVariable
+from declax.training.optimizer import Optimizer as Optimizer

@@ -1,0 +1,268 @@
+"""The one engine under all transforms: JAX sees flat leaves, users see objects.
+
+A lifted call has four steps. *Take apart*: the arguments become leaves and a
+hashable `Structure`. *Trace*: inside of the JAX transform, objects are rebuilt
+from the leaves, the user's function is called, and what it changed becomes an
+`Outcome`. *Commit*: the outer objects get what changed. Nothing outer is
+touched before the last step, which cannot fail half way.
+
+Vocabulary
+----------
+root:      a Variable, Pytree or Object among the arguments.
+plain:     all other leaves of the arguments.
+structure: the static part of a call: the tree of the arguments, and the
+           GraphDef of the roots, in which they may share.
+outcome:   what comes out of the traced function: arrays, and a plan (static)
+           that says what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from declax import _jax
+from declax._nodes import Kind, kind_of
+from declax._variables import Variable, set_raw
+from declax.errors import TraceContextError
+from declax.graph.binding import Binding, bind_many
+from declax.graph.build import build_slots, program_of
+from declax.graph.change import Change, apply_change
+from declax.graph.defs import GraphDef
+from declax.graph.walk import Walk, walk_into
+
+_root_kinds = (Kind.NODE, Kind.OBJECT, Kind.VARIABLE)
+_is_root_class: dict[type, bool] = {}
+
+
+def is_root(value: object) -> bool:
+    """Whether a value is a Variable, Pytree or Object."""
+    found = _is_root_class.get(value.__class__)
+    if found is None:
+        found = _is_root_class[value.__class__] = kind_of(value) in _root_kinds
+    return found
+
+
+class Structure(NamedTuple):
+    """The static part of a call.
+
+    Attributes:
+      tree: of ``(args, kwargs)``, with roots as leaves.
+      is_root: for each leaf of the tree, whether it is a root.
+      graphdef: of the tuple of roots; None where there are none.
+    """
+
+    tree: Any
+    is_root: tuple[bool, ...]
+    graphdef: GraphDef[Any] | None
+
+
+class Call:
+    """The arguments of one call, taken apart.
+
+    Attributes:
+      structure: the static part.
+      binding: of the roots; None where there are none.
+      values: the raw values of the graph's leaves.
+      plain: the other leaves.
+    """
+
+    __slots__ = ("binding", "plain", "structure", "values")
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        leaves, tree = jax.tree_util.tree_flatten((args, kwargs), is_leaf=is_root)
+        pattern = tuple(map(is_root, leaves))
+        self.binding: Binding | None = None
+        self.values: list[Any] = []
+        if True in pattern:
+            roots = tuple(leaf for leaf, is_one in zip(leaves, pattern, strict=True) if is_one)
+            self.plain = [leaf for leaf, is_one in zip(leaves, pattern, strict=True) if not is_one]
+            self.binding = bind_many(roots)
+            self.values = self.binding.read()
+            self.structure = Structure(tree, pattern, self.binding.graphdef)
+        else:
+            self.plain = leaves
+            self.structure = Structure(tree, pattern, None)
+
+    def leaf_roots(self) -> list[int]:
+        """For each leaf of the graph, the position of its root among all leaves."""
+        if self.binding is None:
+            return []
+        at = [i for i, is_one in enumerate(self.structure.is_root) if is_one]
+        return [at[path[0]] for path in self.binding.graphdef.definition.paths]  # type: ignore[index]  # paths start at a root's rank
+
+
+class Rebuilt:
+    """The arguments inside of a transform, made anew from leaves.
+
+    Attributes:
+      args, kwargs: what the user's function is called with.
+    """
+
+    __slots__ = ("_objects", "_roots", "_structure", "_values", "args", "kwargs")
+
+    def __init__(self, structure: Structure, values: Sequence[Any], plain: Sequence[Any]) -> None:
+        self._structure = structure
+        self._values = values
+        self._roots: tuple[Any, ...] = ()
+        self._objects: list[Any] = []
+        if structure.graphdef is not None:
+            slots = build_slots(structure.graphdef, values)
+            self._roots = slots[0]
+            self._objects = [slots[i] for i in program_of(structure.graphdef).indexed]
+        roots, rest = iter(self._roots), iter(plain)
+        leaves = [next(roots) if is_one else next(rest) for is_one in structure.is_root]
+        self.args, self.kwargs = jax.tree_util.tree_unflatten(structure.tree, leaves)
+
+    def conclude(self, output: Any) -> Outcome:
+        """What the user's function returned and changed."""
+        found = Walk()
+        walk_into(found, self._roots)
+        is_same = found.graphdef is self._structure.graphdef and all(map(_is, found.objects, self._objects))
+        leaves, tree = jax.tree_util.tree_flatten(output, is_leaf=is_root)
+        has_roots = any(map(is_root, leaves))
+        if self._structure.graphdef is None and not has_roots:
+            return Outcome(_UNCHANGED, (), output)
+        if is_same and not has_roots:
+            changed = tuple(i for i, value in enumerate(found.leaves) if not _same(value, self._values[i]))
+            containers = any(found.boxes[i] is None and found.sources[i] is None for i in changed)
+            if not containers:
+                plan = Plan(changed) if changed else _UNCHANGED
+                return Outcome(plan, tuple(found.leaves[i] for i in changed), output)
+        return self._conclude_structural(found, leaves, tree)
+
+    def _conclude_structural(self, found: Walk, leaves: list[Any], tree: Any) -> Outcome:
+        returned = tuple(leaf for leaf in leaves if is_root(leaf))
+        found = Walk()
+        walk_into(found, (self._roots, returned))
+        inputs = {id(value): i for i, value in enumerate(self._values) if isinstance(value, jax.core.Tracer)}
+        kept = tuple(inputs.get(id(value), -1) for value in found.leaves)
+        ranks = {id(o): i for i, o in enumerate(self._objects)}
+        origins = tuple(ranks.get(id(o), -1) for o in found.objects)
+        change = Change(found.graphdef, kept, origins)
+        pattern = tuple(map(is_root, leaves))
+        new = tuple(value for value, i in zip(found.leaves, kept, strict=True) if i < 0)
+        plain = [leaf for leaf in leaves if not is_root(leaf)]
+        return Outcome(Plan((), change, tree, pattern), new, plain)
+
+
+def _is(a: object, b: object) -> bool:
+    return a is b
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether a raw value is the one that went in, looking into containers."""
+    if a is b:
+        return True
+    if isinstance(a, jax.Array) or isinstance(b, jax.Array):
+        return False
+    leaves_a, tree_a = jax.tree_util.tree_flatten(a)
+    leaves_b, tree_b = jax.tree_util.tree_flatten(b)
+    return bool(tree_a == tree_b) and all(x is y for x, y in zip(leaves_a, leaves_b, strict=True))
+
+
+class Plan:
+    """What an Outcome's arrays are; made while tracing, used at each call.
+
+    Compares by identity: each trace has a plan of its own.
+
+    Attributes:
+      changed: positions of leaves that got new values, where nothing else changed.
+      change: what became of the structure, if it changed or if roots are returned.
+      tree, is_root: of the output, where roots are returned.
+    """
+
+    __slots__ = ("change", "changed", "is_root", "tree")
+
+    def __init__(
+        self,
+        changed: tuple[int, ...],
+        change: Change | None = None,
+        tree: Any = None,
+        is_root: tuple[bool, ...] = (),
+    ) -> None:
+        self.changed = changed
+        self.change = change
+        self.tree = tree
+        self.is_root = is_root
+
+
+_UNCHANGED = Plan(())
+
+
+class Outcome:
+    """What a traced function gives back: a pytree whose static part is the plan."""
+
+    __slots__ = ("new", "output", "plan")
+
+    def __init__(self, plan: Plan, new: Any, output: Any) -> None:
+        self.plan = plan
+        self.new = new
+        self.output = output
+
+
+jax.tree_util.register_pytree_node(
+    Outcome,
+    lambda outcome: ((outcome.new, outcome.output), outcome.plan),
+    lambda plan, children: Outcome(plan, children[0], children[1]),
+)
+
+
+def commit(call: Call, outcome: Outcome) -> Any:
+    """Gives the outer objects what changed, and returns the function's output.
+
+    Raises:
+      TraceContextError: for changed objects of another trace level; nothing is
+        changed then.
+    """
+    plan, binding = outcome.plan, call.binding
+    if plan is _UNCHANGED or binding is None and plan.change is None:
+        return outcome.output
+    if plan.change is None:
+        _write(binding, plan.changed, outcome.new)  # type: ignore[arg-type]  # a plan with changes has a binding
+        return outcome.output
+    objects = [] if binding is None else binding.objects()
+    _, returned = apply_change(plan.change, objects, call.values, outcome.new)
+    roots, plain = iter(returned), iter(outcome.output)
+    leaves = [next(roots) if is_one else next(plain) for is_one in plan.is_root]
+    return jax.tree_util.tree_unflatten(plan.tree, leaves)
+
+
+def _write(binding: Binding, changed: tuple[int, ...], new: Iterable[Any]) -> None:
+    variables = binding.variables
+    if binding.mark is not _jax.trace_state.value:
+        _check_marks([variables[i] for i in changed])
+    for position, value in zip(changed, new, strict=True):
+        variable = variables[position]
+        if variable is not None:
+            set_raw(variable, value)
+        else:
+            binding.write_plain(position, value)
+
+
+def _check_marks(variables: Sequence[Variable[Any] | None]) -> None:
+    mark = _jax.current_trace()
+    for variable in variables:
+        if variable is not None and variable._trace is not mark:
+            raise TraceContextError(
+                f"write-back to a {type(variable).__name__}",
+                "cannot mutate a Variable from a different trace level",
+                why="the Variable was made outside of the function that JAX is tracing now",
+                fix="pass it as an argument of the traced function too",
+            )
+
+
+def lifted(function: Callable[..., Any], structure: Structure) -> Callable[..., Outcome]:
+    """A function of flat leaves that rebuilds objects and calls the user's.
+
+    Takes the values of the graph's leaves and the plain leaves as two
+    sequences.
+    """
+
+    def call_on_leaves(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
+        rebuilt = Rebuilt(structure, values, plain)
+        return rebuilt.conclude(function(*rebuilt.args, **rebuilt.kwargs))
+
+    return call_on_leaves

@@ -1,0 +1,26 @@
+"""What every test runs under: the CPU, strict dtype promotion, and a Hypothesis profile."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("MPLBACKEND", "agg")
+
+import jax
+from hypothesis import HealthCheck, settings
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+# Compiling with XLA and drawing module graphs are slow at the first example, which says nothing about a test.
+_COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
+settings.register_profile("default", max_examples=20, derandomize=True, **_COMMON)
+settings.register_profile("ci", max_examples=60, derandomize=True, **_COMMON)
+settings.register_profile("slow", max_examples=1000, **_COMMON)
+
+
+def _profile() -> str:
+    chosen = os.environ.get("HYPOTHESIS_PROFILE")
+    in_ci = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+    return chosen or ("ci" if in_ci else "default")
+
+
+settings.load_profile(_profile())

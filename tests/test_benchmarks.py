@@ -1,0 +1,109 @@
+"""The benchmarks run, their arithmetic holds, and the cheap figures stay near their bars."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ROOM = 1.5
+"""How far over its bar a figure may be here, where other work may run beside it; `--check` allows nothing."""
+
+pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").exists(), reason="benchmarks/ is not here")
+
+
+@pytest.fixture
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    monkeypatch.syspath_prepend(str(ROOT))
+
+    def load(name: str) -> ModuleType:
+        return importlib.import_module(f"benchmarks.{name}")
+
+    return SimpleNamespace(**{name: load(name) for name in ("harness", "figures", "report", "core", "systems")})
+
+
+def test_ratios_are_formed_within_a_round(benchmarks):
+    drifting = {"slow": [2.0, 4.0, 80.0], "fast": [1.0, 2.0, 40.0]}
+    assert benchmarks.harness.ratio(drifting, "slow", "fast") == benchmarks.harness.Spread(2, 2, 2)
+    assert benchmarks.harness.difference(drifting, "slow", "fast").median == 2
+
+
+def test_turns_alternate(benchmarks):
+    turns = []
+    samplers = {name: lambda name=name: turns.append(name) or 1.0 for name in "abc"}
+    assert benchmarks.harness.interleave(samplers, 3) == {name: [1.0] * 3 for name in "abc"}
+    assert "".join(turns) == "abccbaabc"
+
+
+def test_a_batch_is_repeated_and_divided(benchmarks):
+    effort = benchmarks.harness.Effort(rounds=3, sample_ms=1.0)
+    repeats = []
+    samples = benchmarks.harness.compare({"work": repeats.append}, effort, repeats=50)
+    assert len(samples["work"]) == 3
+    assert repeats[-3:] == [50] * 3
+
+
+def outcome(benchmarks, ours, bar=0.5):
+    figure = benchmarks.figures.Figure("trees", "some work", "floor (jax)", lambda systems, effort: {}, bar=bar)
+    return benchmarks.figures.Outcome(figure, {"floor (jax)": [2000.0] * 3, **ours})
+
+
+def test_bars_are_held(benchmarks):
+    assert outcome(benchmarks, {"declax": [1000.0] * 3}).met is True
+    assert outcome(benchmarks, {"declax": [1001.0] * 3}).met is False
+    assert outcome(benchmarks, {}).met is None
+    assert outcome(benchmarks, {"declax": [1001.0] * 3}, bar=None).met is None
+
+
+def test_the_table_shows_ratio_time_and_verdict(benchmarks):
+    text = benchmarks.report.table([outcome(benchmarks, {"declax": [3000.0] * 3})], ["floor (jax)", "declax", "peer"])
+    assert text.splitlines()[-1] == ("| some work | floor (jax) (2 µs) | **1.5** (1.5 to 1.5), 3 µs |  | 0.5: MISSED |")
+
+
+def test_the_check_fails_without_declax_or_over_a_bar(benchmarks, monkeypatch, capsys):
+    core = benchmarks.core
+    floor = SimpleNamespace(name="floor (jax)")
+    ours = SimpleNamespace(name="declax")
+    monkeypatch.setattr(core, "FIGURES", [SimpleNamespace(title="some work", group="trees")])
+    for systems, time, status in [([floor], 1.0, 1), ([floor, ours], 1.0, 0), ([floor, ours], 1e6, 1)]:
+        taken = outcome(benchmarks, {"declax": [time] * 3})
+        monkeypatch.setattr(core, "load", lambda systems=systems: (systems, {}))
+        monkeypatch.setattr(core, "measure", lambda *_, taken=taken: taken)
+        assert core.main(["--check"]) == status
+        assert core.main([]) == 0
+    assert "over the bar: some work" in capsys.readouterr().err
+
+
+def test_results_are_written_only_on_demand(benchmarks, monkeypatch, tmp_path):
+    pytest.importorskip("matplotlib")
+    core = benchmarks.core
+    monkeypatch.setattr(core, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(
+        core, "load", lambda: ([SimpleNamespace(name=n) for n in ("floor (jax)", "declax")], {"x": "y"})
+    )
+    monkeypatch.setattr(core, "measure", lambda *_: outcome(benchmarks, {"declax": [1000.0] * 3}))
+    core.main([])
+    assert not core.RESULTS.exists()
+    core.main(["--write"])
+    assert "Not measured: x (y)" in (core.RESULTS / "core.md").read_text()
+    assert (core.RESULTS / "core.png").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_cheap_figures_stay_near_their_bars(benchmarks):
+    systems, skipped = benchmarks.systems.load()
+    assert "declax" not in skipped
+    systems = [system for system in systems if system.name in ("floor (jax)", "declax", "flax nnx")]
+    outcomes = [
+        benchmarks.figures.measure(figure, systems, benchmarks.core.QUICK)
+        for figure in benchmarks.figures.FIGURES
+        if figure.group in ("trees", "graph", "classes") or figure.title.startswith("jit, 120 ")
+    ]
+    held = {o.figure.title: o.compared("declax") for o in outcomes if o.figure.bar is not None}
+    over = {o.figure.title: held[o.figure.title] for o in outcomes if o.figure.bar and held[o.figure.title]
+            and held[o.figure.title].median > ROOM * o.figure.bar}  # fmt: skip
+    assert not over
+    assert any(held.values())

@@ -1,0 +1,183 @@
+"""Every Python block of the pages runs, and so does every example in a docstring.
+
+The blocks of a page share one namespace and run in order. What may stand after ``python`` in braces:
+
+- nothing: the block must run;
+- ``{raises=StatusError}``: the block must raise that error, at its end or before.
+
+A block of any language marked ``{output}`` holds what the Python block before it printed, or the
+message of what it raised; ``...`` stands for anything. Blocks with ``>>>`` run as doctests.
+No marker makes a block not run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import importlib
+import io
+import pkgutil
+import re
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import declax
+
+ROOT = Path(__file__).resolve().parents[1]
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[\w+-]*) *(?P<info>.*?) *$")
+RAISES = re.compile(r"\{raises=(\w+)\}")
+
+
+@dataclass(frozen=True)
+class Block:
+    line: int  # of its first line of content
+    language: str
+    info: str
+    text: str
+
+
+def blocks_of(text: str) -> list[Block]:
+    """The fenced blocks of a page, in order."""
+    found: list[Block] = []
+    opened: tuple[int, re.Match[str]] | None = None
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+        fence = FENCE.match(line)
+        if opened is None and fence:
+            opened = number, fence
+        elif opened and fence and not fence["language"] and len(fence["ticks"]) >= len(opened[1]["ticks"]):
+            start, opening = opened
+            body = [content.removeprefix(opening["indent"]) for content in lines[start : number - 1]]
+            found.append(Block(start + 1, opening["language"], opening["info"], "\n".join(body) + "\n"))
+            opened = None
+    assert opened is None, f"the block at line {opened and opened[0]} is not closed"
+    return found
+
+
+def pages() -> list[Path]:
+    readme = ROOT / "README.md"
+    return [*([readme] if readme.exists() else []), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def run_page(path: Path) -> None:
+    """Runs the blocks of a page in a module of their own, so that classes in them can be found by name."""
+    module = types.ModuleType("page_of_" + re.sub(r"\W", "_", path.stem))
+    sys.modules[module.__name__] = module
+    outcome: str | None = None
+    try:
+        for block in blocks_of(path.read_text(encoding="utf-8")):
+            if block.language == "python":
+                outcome = run_block(path, block, module)
+            elif block.info == "{output}":
+                check_output(path, block, outcome)
+            else:
+                is_python = block.language in ("py", "python3", "pycon") or block.info.startswith("{")
+                assert not is_python, f"{path.name}:{block.line}: write ```python or ```text {{output}}"
+    finally:
+        del sys.modules[module.__name__]
+
+
+def run_block(path: Path, block: Block, module: types.ModuleType) -> str:
+    """Runs a block and returns what it printed, or the message of the error that it had to raise."""
+    where = f"{path.name}:{block.line}"
+    expected = RAISES.fullmatch(block.info)
+    assert expected or not block.info, f"{where}: {block.info!r} is not a marker that test_docs.py knows"
+    if block.text.lstrip().startswith(">>>"):
+        run_doctest(block, module, path)
+        return ""
+    # As many empty lines as stand above the block, so that tracebacks and `inspect` find the lines of the page.
+    code = compile("\n" * (block.line - 1) + block.text, str(path), "exec", dont_inherit=True)
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(code, module.__dict__)
+    except Exception as error:
+        if expected is None:
+            raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error
+        if expected[1] not in [cls.__name__ for cls in type(error).__mro__]:
+            raise AssertionError(f"{where}: raised {type(error).__name__} ({error}), not {expected[1]}") from error
+        return str(error)
+    assert expected is None, f"{where}: ran to its end and raised no {expected and expected[1]}"
+    return printed.getvalue()
+
+
+def check_output(path: Path, block: Block, outcome: str | None) -> None:
+    assert outcome is not None, f"{path.name}:{block.line}: output without a Python block before it"
+    got = outcome.rstrip("\n") + "\n"
+    if not doctest.OutputChecker().check_output(block.text, got, doctest.ELLIPSIS):
+        pytest.fail(f"{path.name}:{block.line}: the page says\n{block.text}\nand the block before it says\n{got}")
+
+
+def run_doctest(block: Block, module: types.ModuleType, path: Path) -> None:
+    test = doctest.DocTestParser().get_doctest(block.text, module.__dict__, path.name, str(path), block.line - 1)
+    report = io.StringIO()
+    results = doctest.DocTestRunner(optionflags=FLAGS, verbose=False).run(test, out=report.write, clear_globs=False)
+    module.__dict__.update(test.globs)
+    assert not results.failed, report.getvalue()
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_blocks_of_a_page_run(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_page(path)
+
+
+def package_modules() -> list[str]:
+    return ["declax", *(found.name for found in pkgutil.walk_packages(declax.__path__, "declax."))]
+
+
+@pytest.mark.parametrize("name", package_modules())
+def test_examples_of_docstrings_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module(name)
+    given = {"dx": declax, "declax": declax, "jax": jax, "jnp": jnp, "np": np}
+    report = io.StringIO()
+    runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
+    for test in doctest.DocTestFinder(exclude_empty=True).find(module, extraglobs={**given, **vars(module)}):
+        runner.run(test, out=report.write)
+    assert not runner.summarize(verbose=False).failed, report.getvalue()
+
+
+# ================================================================= the runner itself
+
+
+@pytest.mark.parametrize(
+    ("page", "complaint"),
+    [
+        ("```python\nx = 1\n```\n\n```python\nassert x == 1\n```\n", None),
+        ("```python\nprint('a', 1)\n```\n```text {output}\na 1\n```\n", None),
+        ("```python\nprint('a', 1)\n```\n```text {output}\na ...\n```\n", None),
+        ("```python\nprint('a')\n```\n```text {output}\nb\n```\n", "the page says"),
+        ("```python {raises=ValueError}\nint('x')\n```\n", None),
+        ("```python {raises=ValueError}\nint('x')\n```\n```text {output}\ninvalid literal ... 'x'\n```\n", None),
+        ("```python {raises=LookupError}\n{}['x']\n```\n", None),
+        ("```python {raises=TypeError}\nint('x')\n```\n", "raised ValueError"),
+        ("```python {raises=TypeError}\n1\n```\n", "raised no TypeError"),
+        ("```python {notest: slow}\n1\n```\n", "is not a marker"),
+        ("```py\n1\n```\n", "write ```python"),
+        ("text\n\n```python\n1 / 0\n```\n", "page.md:4: ZeroDivisionError"),
+        ("```python\n>>> y = 2\n>>> y\n2\n```\n```python\nassert y == 2\n```\n", None),
+        ("```python\n>>> 1 + 1\n3\n```\n", "Expected:"),
+        ("```python\n1\n", "is not closed"),
+        ("1. item\n   ```python\n   z = 3\n   ```\n", None),
+        ("````text\n```python\n1 / 0\n```\n````\n", None),
+        ("```python\nimport pickle\nclass C: pass\nassert type(pickle.loads(pickle.dumps(C()))) is C\n```\n", None),
+        ("```python\nimport inspect\ndef f():\n    return 1\nassert 'return 1' in inspect.getsource(f)\n```\n", None),
+    ],
+)
+def test_the_runner_itself(page, complaint, tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text(page, encoding="utf-8")
+    if complaint is None:
+        run_page(path)
+        return
+    with pytest.raises((AssertionError, pytest.fail.Exception), match=re.escape(complaint)):
+        run_page(path)

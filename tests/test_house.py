@@ -1,0 +1,406 @@
+"""The house rules that a machine can hold: layers, docstrings, tested errors, sizes, and what is tested."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import inspect
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import declax
+from raise_sites import Sources, error_classes, literals_of, unmatched
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "declax"
+
+# ================================================================= what the rules are
+
+# Each module or package stands on the layers above it in this list. A module that is not here is not
+# built yet: decide where it belongs before writing it. "" is the package root, which only re-exports.
+LAYERS: list[set[str]] = [
+    {"errors", "_typing", "_jax"},
+    {"_annotations", "_array_operators", "_codegen", "_epoch", "_fields", "_filters", "_metadata", "_static"}
+    | {"_value_text", "_variable_fields", "initializers"},
+    {"_construction", "_dataclass", "_initializer_metadata", "_layout", "_nodes", "_pytree", "_variable_names"}
+    | {"_variables"},
+    {"_module", "_containers", "rngs", "state"},
+    {"graph"},
+    {"transforms"},
+    {"nn", "training", "display", "summary"},
+    {""},
+]
+LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}
+
+# Imports within a layer, each pair said here so that a layer stays flat by default.
+# Files of one package may import each other; that no import closes a circle is tested apart.
+WITHIN_A_LAYER: set[tuple[str, str]] = {
+    ("_annotations", "_fields"),
+    ("_construction", "_pytree"),
+    ("_construction", "_variables"),
+    ("_containers", "_module"),
+    ("_dataclass", "_construction"),
+    ("_dataclass", "_pytree"),
+    ("_initializer_metadata", "_variables"),
+    ("_metadata", "_static"),
+    ("_nodes", "_layout"),
+    ("_nodes", "_pytree"),
+    ("_nodes", "_variables"),
+    ("_pytree", "_layout"),
+    ("_variable_names", "_variables"),
+    ("_variables", "_pytree"),
+}
+
+# Names that only a type checker follows upwards: (importing module, imported module) -> why.
+UPWARDS_FOR_TYPES: dict[tuple[str, str], str] = {}
+
+# Importing these inside a function keeps them optional, or keeps `import declax` quick.
+LATE_IMPORTS: dict[str, str] = {
+    "treescope": "the extra `treescope`",
+    "optax": "loads with the first optimizer",
+    "annotationlib": "exists from Python 3.14 on",
+}
+
+MODULE_LINES = 600
+FUNCTION_LINES = 60
+LONG_MODULES: dict[str, str] = {}
+LONG_FUNCTIONS: dict[str, str] = {}
+
+# Errors that no test can cause: their text -> why.
+UNTESTED_ERRORS: dict[str, str] = {}
+
+# Errors of Python that a protocol of Python asks for: (file, error) -> the protocol.
+PROTOCOL_ERRORS: dict[tuple[str, str], str] = {
+    ("_annotations.py", "AttributeError"): "`typing` probes annotations for special attributes",
+}
+
+# ================================================================= reading the sources
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def modules() -> dict[str, Path]:
+    """Dotted name inside the package (the root is "") -> file."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def python_files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py") if ".venv" not in path.parts)
+
+
+@dataclass(frozen=True)
+class Import:
+    line: int
+    target: str  # absolute, "declax" alone being the root
+    in_function: bool
+    for_types: bool
+
+
+def imports_of(name: str, tree: ast.Module, known: set[str], *, is_package: bool) -> Iterator[Import]:
+    """Every import of a module, with `from declax import errors` read as one of `declax.errors`."""
+    package = ["declax", *name.split(".")] if name else ["declax"]
+    package = package if is_package else package[:-1]
+    for node, in_function, for_types in _import_nodes(tree, in_function=False, for_types=False):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                # `import declax.errors` binds the root; `import declax.errors as errors` does not.
+                target = alias.name if alias.asname or not alias.name.startswith("declax.") else "declax"
+                yield Import(node.lineno, target, in_function, for_types)
+            continue
+        base = [] if node.level == 0 else package[: len(package) - node.level + 1]
+        source = ".".join([*base, *(node.module.split(".") if node.module else [])])
+        for alias in node.names:
+            inner = f"{source}.{alias.name}"
+            is_module = inner.startswith("declax.") and inner.removeprefix("declax.") in known
+            yield Import(node.lineno, inner if is_module else source, in_function, for_types)
+
+
+def _import_nodes(
+    node: ast.AST, *, in_function: bool, for_types: bool
+) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool, bool]]:
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield node, in_function, for_types
+    is_guard = isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+    guarded = set(map(id, node.body)) if is_guard else set()
+    inside = in_function or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+    for child in ast.iter_child_nodes(node):
+        yield from _import_nodes(child, in_function=inside, for_types=for_types or id(child) in guarded)
+
+
+def unit_of(name: str) -> str | None:
+    """The row of LAYERS that a module belongs to."""
+    parts = name.split(".")
+    rows = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
+    return next((row for row in rows if row in LAYER_OF), None)
+
+
+def all_imports() -> Iterator[tuple[str, Import]]:
+    files = modules()
+    for name, path in files.items():
+        for found in imports_of(name, parsed(path), set(files), is_package=path.name == "__init__.py"):
+            yield name, found
+
+
+# ================================================================= the layers
+
+
+def fault_of(name: str, found: Import) -> str | None:
+    """What is wrong with an import, or None."""
+    top = found.target.partition(".")[0]
+    if found.in_function and top not in LATE_IMPORTS:
+        return f"imports {found.target} inside a function, and it is not in LATE_IMPORTS"
+    if top in ("jax", "jaxlib") and any(part.startswith("_") for part in found.target.split(".")) and name != "_jax":
+        return f"imports {found.target}, a private name of jax: only _jax.py may"
+    if top != "declax":
+        return None
+    if found.target == "declax":
+        return "imports the package root"
+    unit, other = unit_of(name), unit_of(found.target.removeprefix("declax."))
+    if unit is None or other is None:
+        return f"imports {found.target}; both ends need a row in LAYERS"
+    down = LAYER_OF[unit] > LAYER_OF[other]
+    declared = unit == other or (LAYER_OF[unit] == LAYER_OF[other] and (unit, other) in WITHIN_A_LAYER)
+    if down or declared or (found.for_types and (unit, other) in UPWARDS_FOR_TYPES):
+        return None
+    return f"(layer {LAYER_OF[unit]}) imports {found.target} (layer {LAYER_OF[other]}), which is not below it"
+
+
+def test_every_module_has_a_layer():
+    unknown = [name for name in modules() if unit_of(name) is None]
+    assert not unknown, f"no row in LAYERS of tests/test_house.py for: {', '.join(unknown)}"
+
+
+def test_imports_point_down():
+    faults = [f"{name or '__init__'}:{i.line} {fault}" for name, i in all_imports() if (fault := fault_of(name, i))]
+    assert not faults, "\n".join(["imports that the layers forbid:", *dict.fromkeys(faults)])
+
+
+def test_no_import_closes_a_circle():
+    edges: dict[str, set[str]] = {name: set() for name in modules()}
+    for name, found in all_imports():
+        target = found.target.removeprefix("declax.")
+        if target in edges and not found.in_function and not found.for_types:
+            edges[name].add(target)
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, f"imports in a circle: {' -> '.join((*trail, name))}"
+        if name not in done:
+            for target in sorted(edges[name]):
+                visit(target, (*trail, name))
+            done.add(name)
+
+    for name in edges:
+        visit(name, ())
+
+
+def test_only_one_file_reaches_into_jax():
+    reaching = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for name, path in modules().items()
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Attribute) and node.attr == "_src" and name != "_jax"
+    ]
+    assert not reaching, f"jax._src outside of _jax.py: {', '.join(reaching)}"
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "fault"),
+    [
+        ("_fields", "from declax.errors import FieldError", None),
+        ("_fields", "from declax import errors", None),
+        ("graph.walk", "from .defs import GraphDef", None),
+        ("graph.walk", "from .. import errors", None),
+        ("_fields", "import jax._src.core", "private name of jax"),
+        ("_fields", "from jax._src import core", "private name of jax"),
+        ("_jax", "from jax._src import core", None),
+        ("_fields", "import declax as dx", "imports the package root"),
+        ("_fields", "import declax.errors", "imports the package root"),
+        ("_fields", "from declax import dataclass", "imports the package root"),
+        ("_fields", "from declax.graph import split", "which is not below it"),
+        ("_fields", "if TYPE_CHECKING:\n    from declax.graph import split", "which is not below it"),
+        ("_fields", "from declax._static import freeze", "which is not below it"),
+        ("_fields", "from declax.unheard_of import x", "need a row in LAYERS"),
+        ("nn.linear", "def f():\n    from declax import errors", "inside a function"),
+        ("training.optimizer", "def f():\n    import optax", None),
+    ],
+)
+def test_the_layer_test_itself(module, line, fault):
+    known = {"errors", "graph.defs", "graph.walk", "_fields", "_static"}
+    (found,) = imports_of(module, ast.parse(line), known, is_package=False)
+    said = fault_of(module, found)
+    assert said is None if fault is None else said is not None and fault in said
+
+
+# ================================================================= public names
+
+
+def exported() -> list[tuple[ast.ImportFrom, ast.alias]]:
+    tree = parsed(SOURCE / "__init__.py")
+    return [(node, alias) for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+
+
+def is_documented(name: str) -> bool:
+    """Whether a name of the root has a docstring, or a string under the assignment that makes it."""
+    value = getattr(declax, name)
+    if inspect.ismodule(value) or inspect.isclass(value) or inspect.isroutine(value):
+        own = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
+        generated = inspect.isclass(value) and str(own).startswith(f"{value.__name__}(")
+        if own and not generated:
+            return True
+    return any(_has_string_below(tree, name) for tree in map(parsed, modules().values()))
+
+
+def _has_string_below(tree: ast.Module, name: str) -> bool:
+    for statement, following in zip(tree.body, tree.body[1:], strict=False):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        is_it = any(isinstance(target, ast.Name) and target.id == name for target in targets)
+        if is_it and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            return isinstance(following.value.value, str)
+    return False
+
+
+def test_public_names_are_exported_explicitly():
+    implicit = [alias.name for node, alias in exported() if node.module != "__future__" and alias.asname is None]
+    assert not implicit, f"write `X as X` in declax/__init__.py for: {', '.join(implicit)}"
+
+
+def test_public_names_have_docstrings():
+    public = [alias.asname or alias.name for node, alias in exported() if node.module != "__future__"]
+    missing = [name for name in public if not name.startswith("_") and not is_documented(name)]
+    assert not missing, f"public names without a docstring: {', '.join(missing)}"
+
+
+# ================================================================= errors
+
+
+@functools.cache
+def sources() -> Sources:
+    trees = {str(path.relative_to(SOURCE)): parsed(path) for path in modules().values()}
+    return Sources(trees, error_classes(parsed(SOURCE / "errors.py")))
+
+
+def test_only_errors_of_declax_are_raised():
+    wrong = []
+    for path in modules().values():
+        tree = parsed(path)
+        caught = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)}
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Raise) or node.exc is None:
+                continue
+            made = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+            name = made.attr if isinstance(made, ast.Attribute) else getattr(made, "id", "")
+            # A name in lower case is a variable, or a function that words an error and returns it.
+            file = str(path.relative_to(SOURCE))
+            is_fine = name in sources().errors or name in caught or (file, name) in PROTOCOL_ERRORS
+            if not is_fine and (not name or name[0].isupper()):
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} raises {name or ast.unparse(made)}")
+    assert not wrong, "\n".join(["raise only classes of declax.errors:", *wrong])
+
+
+def test_every_error_has_a_problem_that_can_be_read():
+    silent = [f"{site.place} {site.error}" for site in sources().sites() if not site.templates]
+    assert not silent, "\n".join(["no text found for the `problem` of:", *silent])
+
+
+def test_every_error_is_matched_by_a_test():
+    own = {ROOT / "tests" / name for name in ("test_house.py", "raise_sites.py", "test_raise_sites.py")}
+    trees = [parsed(path) for path in python_files("tests") if path not in own]
+    golden = sorted(path for path in (ROOT / "tests").rglob("*") if path.suffix in (".txt", ".md"))
+    missing = [
+        f"{site.place} {site.error}: {template.replace(chr(0), '{}')}"
+        for site, template in unmatched(sources().sites(), literals_of(trees, golden))
+        if template not in UNTESTED_ERRORS
+    ]
+    assert not missing, "\n".join([f"{len(missing)} errors whose text no test mentions:", *missing])
+
+
+# ================================================================= sizes
+
+
+def test_modules_are_short():
+    lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in modules().items()}
+    long = [f"{name}: {n} lines" for name, n in lines.items() if n > MODULE_LINES and name not in LONG_MODULES]
+    assert not long, "\n".join([f"split at the second idea what is above {MODULE_LINES} lines:", *long])
+
+
+def length_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function, its docstring apart."""
+    lines = (function.end_lineno or function.lineno) - function.lineno + 1
+    if ast.get_docstring(function) is not None:
+        docstring = function.body[0]
+        lines -= (docstring.end_lineno or docstring.lineno) - docstring.lineno + 1
+    return lines
+
+
+def test_functions_are_short():
+    long = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {length_of(node)} lines"
+        for name, path in modules().items()
+        for node in ast.walk(parsed(path))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        if length_of(node) > FUNCTION_LINES and f"{name}:{node.name}" not in LONG_FUNCTIONS
+    ]
+    assert not long, "\n".join([f"functions above {FUNCTION_LINES} lines:", *long])
+
+
+# ================================================================= comments and paths
+
+CHECKER_COMMENT = re.compile(r"#\s*(?:type|pyright):\s*ignore(?P<rest>.*)")
+CODE_AND_REASON = re.compile(r"\[[\w\-, ]+\]\s+#\s*\S")
+# A folder of somebody's machine at the start of a path; an address on the web is none.
+MACHINE_PATH = re.compile(r"(?<![\w.:/~-])/(?:root|home|Users|work|workspace|opt|mnt|tmp|data)/[\w.]")
+
+
+def lines_matching(paths: list[Path], pattern: re.Pattern[str]) -> Iterator[tuple[str, re.Match[str]]]:
+    for path in paths:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if match := pattern.search(line):
+                yield f"{path.relative_to(ROOT)}:{number} {line.strip()}", match
+
+
+def test_every_ignored_type_names_its_code_and_reason():
+    files = python_files("src", "tests", "examples", "benchmarks")
+    files.remove(Path(__file__).resolve())
+    bare = [where for where, m in lines_matching(files, CHECKER_COMMENT) if not CODE_AND_REASON.match(m["rest"])]
+    assert not bare, "\n".join(["write `# type: ignore[code]  # reason`:", *bare])
+
+
+def test_no_path_of_a_machine():
+    suffixes = {".py", ".pyi", ".md", ".toml", ".ini", ".yaml", ".yml", ".txt", ".json", ".csv", ".sh"}
+    folders = ("src", "tests", "docs", "examples", "benchmarks", "stubs")
+    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*")) if path.suffix in suffixes]
+    files += [
+        path for path in ROOT.iterdir() if path.is_file() and (path.suffix in suffixes or path.name == "Makefile")
+    ]
+    files += [path for path in (ROOT / ".ci").glob("*") if path.is_file()]
+    found = [where for where, _ in lines_matching(files, MACHINE_PATH)]
+    assert not found, "\n".join(["paths of one machine:", *found])
+
+
+# ================================================================= what is tested
+
+
+@pytest.mark.skipif(os.environ.get("DECLAX_TESTED_AS") != "wheel", reason="`make test` tests the wheel")
+def test_the_installed_wheel_is_tested():
+    installed = Path(sysconfig.get_path("purelib")).resolve()
+    assert Path(declax.__file__).resolve().is_relative_to(installed)
+    assert not any(Path(entry).resolve() == ROOT / "src" for entry in sys.path)
+    assert (Path(declax.__file__).parent / "py.typed").is_file()
+    missing = [name for name in modules() if importlib.util.find_spec(f"declax.{name}".rstrip(".")) is None]
+    assert not missing, f"not in the wheel: {missing}"

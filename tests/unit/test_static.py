@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from collections import OrderedDict, defaultdict, deque, namedtuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from declax import _epoch, errors
+from declax._static import freeze, is_frozen, thaw
+
+Point = namedtuple("Point", "x y")
+
+scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=3))
+values = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.tuples(inner, inner),
+        st.dictionaries(st.text(max_size=2), inner, max_size=3),
+        st.sets(st.integers(), max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+@given(values)
+def test_thaw_is_the_inverse_of_freeze(value):
+    frozen = freeze(value)
+    hash(frozen)
+    assert thaw(frozen) == value
+    assert type(thaw(frozen)) is type(value)
+    assert freeze(thaw(frozen)) == frozen
+    assert pickle.loads(pickle.dumps(frozen)) == frozen
+
+
+@pytest.mark.parametrize(
+    "value", ["relu", 3, None, int, len, jnp.float32, np.dtype("int8"), (1, "a"), frozenset({1}), jax.nn.relu]
+)
+def test_what_has_a_hash_passes_through(value):
+    assert freeze(value) is value
+    assert not is_frozen(freeze(value))
+    assert thaw(value) is value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [1, [2]],
+        {"a": [1]},
+        {1, 2},
+        bytearray(b"ab"),
+        deque([1, 2], maxlen=3),
+        OrderedDict(a=[1]),
+        defaultdict(list, {"a": [1]}),
+        (1, [2]),
+        Point(1, [2]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_containers_come_back_as_they_were(value):
+    frozen = freeze(value)
+    assert is_frozen(frozen)
+    made = thaw(frozen)
+    assert made == value
+    assert type(made) is type(value)
+    assert made is not value
+    assert getattr(made, "maxlen", None) == getattr(value, "maxlen", None)
+    assert getattr(made, "default_factory", None) == getattr(value, "default_factory", None)
+    assert freeze(copy.deepcopy(value)) == frozen
+    assert hash(freeze(copy.deepcopy(value))) == hash(frozen)
+
+
+def test_a_slice_is_hashable_in_a_container():
+    assert thaw(freeze([slice(1, 2)])) == [slice(1, 2)]
+
+
+def test_a_thawed_container_is_fresh_each_time():
+    frozen = freeze({"a": [1]})
+    thaw(frozen)["a"].append(2)
+    assert thaw(frozen) == {"a": [1]}
+
+
+def test_a_change_in_place_gives_another_snapshot():
+    sizes = [8, 16]
+    before = freeze(sizes)
+    sizes.append(32)
+    assert freeze(sizes) != before
+
+
+def test_containers_of_different_types_differ():
+    assert freeze([1]) != freeze(deque([1]))
+    assert freeze([1]) != [1]
+    assert freeze({"a": 1}) == freeze({"a": 1})
+
+
+def test_the_order_of_a_dict_is_kept_but_not_compared():
+    assert freeze({"a": 1, "b": 2}) == freeze({"b": 2, "a": 1})
+    assert list(thaw(freeze({"b": 1, "a": 2}))) == ["b", "a"]
+
+
+def test_repr_shows_the_container():
+    assert repr(freeze([1, [2]])) == "FrozenList([1, [2]])"
+
+
+@pytest.mark.parametrize("array", [jnp.ones(2), np.ones(2)])
+def test_arrays_are_refused_wherever_they_hide(array):
+    with pytest.raises(errors.StatusError, match=r"Foo\.x\['a'\]\[1\]: an array cannot be static"):
+        freeze({"a": [1, array]}, "Foo.x")
+
+
+def test_what_has_no_hash_is_refused():
+    @dataclasses.dataclass
+    class Options:
+        rate: float
+
+    with pytest.raises(errors.StatusError, match=r"a static value must have a hash(.|\n)*frozen=True"):
+        freeze([Options(0.1)])
+
+
+def test_a_container_that_holds_itself_is_refused():
+    loop: list[object] = []
+    loop.append(loop)
+    with pytest.raises(errors.StatusError, match=r"static value\[0\]: a static container holds itself"):
+        freeze(loop)
+
+
+def test_the_epoch_moves_only_when_it_is_advanced():
+    kept = _epoch.current()
+    assert kept is _epoch.current() is _epoch.token
+    _epoch.advance()
+    assert kept is not _epoch.current()
