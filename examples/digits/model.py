@@ -1,7 +1,5 @@
 """The network: two convolutions, two linear layers; declared, with no `__init__`."""
 
-from __future__ import annotations
-
 import jax
 
 import declax as dx

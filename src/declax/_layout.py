@@ -47,6 +47,7 @@ class Layout:
       statuses: the status of each name, in the order of the names.
       data_names: the names of the children, in order.
       static_names: the names of static attributes, in order.
+      has_snapshots: whether some statics are mutable.
       is_closed: whether it is the layout that its class has at creation.
     """
 
@@ -56,6 +57,7 @@ class Layout:
         "_transitions",
         "cls",
         "data_names",
+        "has_snapshots",
         "is_closed",
         "static_names",
         "statuses",
@@ -69,6 +71,7 @@ class Layout:
     data_names: tuple[Name, ...]
     static_names: tuple[Name, ...]
     is_closed: bool
+    has_snapshots: bool
     _transitions: dict[tuple[Name, Status | None], Layout]
     _functions: tuple[Flatten, Flatten, Unflatten] | None
 
@@ -91,6 +94,7 @@ class Layout:
         layout.data_names = tuple(n for n, s in statuses.items() if s is Status.DATA)
         layout.static_names = tuple(n for n, s in statuses.items() if s is not Status.DATA)
         layout.is_closed = is_closed
+        layout.has_snapshots = Status.SNAPSHOT in statuses.values()
         layout._transitions = {}
         layout._functions = None
         if not is_closed:

@@ -135,10 +135,10 @@ def summary(model: Any) -> Summary:
     ...         self.weight = Param(jnp.ones((2, 3)))
     >>> print(summary(Scale()))
     module  class  holds               Param
-    ------  -----  -------------  ----------
+    ------  -----  ---------------  --------
     (root)  Scale  weight f32[2,3]  6 (24 B)
-    ------  -----  -------------  ----------
-    total                         6 (24 B)
+    ------  -----  ---------------  --------
+    total                           6 (24 B)
     """
     state = state_of(model)
     rows: dict[Path, tuple[str, list[Entry]]] = {}

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declax.training._equality import Structural, fingerprint, is_same
+from declax.training._equality import Structural, equal_snapshots, hash_snapshot, snapshot_of
 
 MAKERS: dict[str, Callable[[], Any]] = {
     "sgd": lambda: optax.sgd(0.1, momentum=0.9),
@@ -74,6 +74,14 @@ def test_different_transformations_are_different() -> None:
 )
 def test_a_different_argument_makes_a_difference(one: Callable[[], Any], two: Callable[[], Any]) -> None:
     assert Structural(one()) != Structural(two())
+
+
+def is_same(one: Any, two: Any) -> bool:
+    return equal_snapshots(snapshot_of(one), snapshot_of(two))
+
+
+def fingerprint(value: Any) -> int:
+    return hash_snapshot(snapshot_of(value))
 
 
 def closure(value: Any) -> Callable[[], Any]:
@@ -139,6 +147,14 @@ def test_bound_methods_compare_their_object() -> None:
     one, two = Plain(), Plain()
     assert is_same(one.method, one.method)
     assert not is_same(one.method, two.method)
+
+
+def test_a_used_schedule_equals_a_fresh_one() -> None:
+    used, fresh = (Structural(optax.cosine_decay_schedule(1e-2, 10)) for _ in range(2))
+    used.value(3)  # assigns to its own cells
+    assert not is_same(used.value, fresh.value)
+    assert used == fresh
+    assert hash(used) == hash(fresh)
 
 
 def test_recursive_closures_end() -> None:

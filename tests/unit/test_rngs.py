@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from declax import errors
+from declax._filters import Not, PathContains
 from declax.rngs import KeylessInitializer, MissingStreamError, RngCount, RngKey, Rngs, RngState, RngStream
 
 SAMPLERS: dict[str, tuple[Any, ...]] = {
@@ -322,8 +323,10 @@ def test_the_first_filter_that_matches_counts() -> None:
     split = rngs.split({("params", "dropout"): 2, ...: (3, 1)})
     assert split.params.key.shape == split.dropout.key.shape == (2,)
     assert split.default.key.shape == (3, 1)
-    split = rngs.split({"params": 2, RngStream: 5})
+    split = rngs.split({"params": 2, RngKey: 5})
     assert (split.params.key.shape, split.dropout.key.shape) == ((2,), (5,))
+    split = rngs.split({PathContains("dropout"): 4, Not("default"): 3})
+    assert [s.key.shape for _, s in split.items()] == [(3,), (4,), ()]
 
 
 SIZES = [

@@ -45,13 +45,13 @@ def test_rows_are_modules_and_entries_what_they_hold_themselves() -> None:
 
 def test_the_table() -> None:
     assert str(dx.summary(Net())) == (
-        "module    class  holds                                           Param  BatchStat    array\n"
-        "--------  -----  ------------------------------------------  ---------  ---------  -------\n"
-        "inner[0]  Scale  weight f32[3]                                3 (12 B)\n"
-        "inner[1]  Scale  weight bf16[4]                                4 (8 B)\n"
-        "(root)    Net    mean f32[2,2], raw c64[], table[0] i8[5]      5 (5 B)   4 (16 B)  1 (8 B)\n"
-        "--------  -----  ------------------------------------------  ---------  ---------  -------\n"
-        "total                                                        12 (25 B)   4 (16 B)  1 (8 B)"
+        "module    class  holds                                         Param  BatchStat    array\n"
+        "--------  -----  ----------------------------------------  ---------  ---------  -------\n"
+        "inner[0]  Scale  weight f32[3]                              3 (12 B)\n"
+        "inner[1]  Scale  weight bf16[4]                              4 (8 B)\n"
+        "(root)    Net    mean f32[2,2], raw c64[], table[0] i8[5]    5 (5 B)   4 (16 B)  1 (8 B)\n"
+        "--------  -----  ----------------------------------------  ---------  ---------  -------\n"
+        "total                                                      12 (25 B)   4 (16 B)  1 (8 B)"
     )
     assert repr(dx.summary(Net())) == "Summary(3 modules, 17 elements, 49 B)"
 
@@ -89,5 +89,5 @@ def test_many_entries_are_clipped_and_an_empty_model_has_only_a_total() -> None:
         def __init__(self) -> None:
             self.parts = dx.data([dx.Param(jnp.ones(1)) for _ in range(30)])
 
-    assert "parts[0] f32[1], parts[1] f32[1], parts[2] f32[1], par...  30 (120 B)" in str(dx.summary(Wide()))
+    assert "parts[0] f32[1], parts[1] f32[1], parts[2] f32[1], parts[...  30 (120 B)" in str(dx.summary(Wide()))
     assert str(dx.summary(dx.Module())).splitlines()[-1] == "total"

@@ -36,21 +36,35 @@ class Binding:
     Attributes:
       graphdef: the structure.
       variables: the Variable of each leaf; None for other leaves.
+      has_plain: whether there are leaves that are no Variable's.
       mark: the trace of all Variables, or `MISSING` where they differ.
     """
 
-    __slots__ = ("_constants", "_has_plain", "_objects", "_sources", "_token", "_watches", "graphdef", "mark", "variables")
+    __slots__ = (
+        "_constants",
+        "_kept",
+        "_live",
+        "_objects",
+        "_sources",
+        "_token",
+        "_watches",
+        "graphdef",
+        "has_plain",
+        "mark",
+        "variables",
+    )
 
     def __init__(self, found: Walk, token: object) -> None:
         self.graphdef: GraphDef[Any] = found.graphdef
         self.variables: list[Variable[Any] | None] = found.boxes
-        self._has_plain = None in found.boxes
+        self.has_plain = any(box is None for box in found.boxes)  # `in` would compare arrays
         self._sources: list[Source] = found.sources
         self._constants = [
             leaf if box is None and source is None else None
             for leaf, box, source in zip(found.leaves, found.boxes, found.sources, strict=True)
         ]
         self._watches: list[Watch] = found.watches
+        self._live, self._kept = found.live, found.kept
         self._token = token
         self._objects = [o if isinstance(o, Variable) else weakref.ref(o) for o in found.objects]
         marks = {id(v._trace): v._trace for v in found.boxes if v is not None}
@@ -58,11 +72,13 @@ class Binding:
 
     def is_valid(self) -> bool:
         """Whether the graph is still as it was read."""
-        return self._token is _epoch.token and (not self._watches or all(watch() for watch in self._watches))
+        if self._token is not _epoch.token or self._live != self._kept:
+            return False
+        return not self._watches or all([watch() for watch in self._watches])
 
     def read(self) -> list[Any]:
         """The raw value of each leaf now."""
-        if not self._has_plain:
+        if not self.has_plain:
             return list(map(_raw_value, self.variables))
         return [
             variable.raw_value if variable is not None else _read(source, constant)

@@ -9,13 +9,14 @@ program: the instructions that fill the slots, derived once for a GraphDef.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from operator import itemgetter
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import repeat
+from typing import Any, NamedTuple
 
 from declax import _jax
 from declax._layout import LAYOUT_KEY, TRACE_KEY
-from declax._nodes import close_container
+from declax._nodes import Kind, close_container, kind_of
 from declax._static import is_frozen, thaw
 from declax._variables import _set_metadata as set_metadata
 from declax._variables import _set_trace as set_mark
@@ -38,11 +39,19 @@ _new = object.__new__
 class Program:
     """How to build the objects that a GraphDef describes.
 
+    Slots are numbered so that Variables come first, then nodes, then all else:
+    the first two kinds are made in one go each.
+
     Attributes:
       count: the number of slots.
-      variables: slots, classes and metadata of Variables, and their leaves.
+      root: the slot of the root.
+      classes: of the Variables, by slot.
+      metadata: of the Variables, by slot.
+      variable_leaves: the position of each Variable's leaf.
+      has_plain: whether there are leaves that are no Variable's.
+      node_classes: the classes of the nodes, by slot.
+      nodes: how to fill each node.
       plain_leaves: slots and positions of leaves that are no Variable's.
-      nodes: the slot, class, static attributes, names and child slots of each.
       containers: the slot, how, keys and child slots of each, inner ones first.
       statics: slots and values.
       references: slots and the slots that they repeat.
@@ -50,40 +59,45 @@ class Program:
     """
 
     __slots__ = (
+        "classes",
         "containers",
         "count",
+        "has_plain",
         "indexed",
         "metadata",
+        "node_classes",
         "nodes",
         "plain_leaves",
         "references",
+        "root",
         "statics",
-        "variable_classes",
         "variable_leaves",
-        "variable_slots",
     )
 
     def __init__(self, graphdef: GraphDef[Any]) -> None:
         tokens = graphdef.tokens
-        children = _children_slots(graphdef)
+        slots = _number(tokens)
+        children = [tuple(slots[c] for c in found) for found in _children(graphdef)]
         self.count = len(tokens)
-        self.variable_slots: list[int] = []
-        self.variable_classes: list[type] = []
+        self.root = slots[0]
+        self.classes: list[type] = []
         self.metadata: list[Any] = []
         self.variable_leaves: list[int] = []
+        self.node_classes: list[type] = []
+        self.nodes: list[NodeProgram] = []
         self.plain_leaves: list[tuple[int, int]] = []
-        self.nodes: list[tuple[int, type, Any, tuple[Any, ...], tuple[int, ...]]] = []
         self.containers: list[tuple[int, Any, tuple[Any, ...], tuple[int, ...]]] = []
         self.statics: list[tuple[int, Any]] = []
         self.references: list[tuple[int, int]] = []
         self.indexed: list[int] = []
         leaf = 0
-        for slot, token in enumerate(tokens):
+        for place, token in enumerate(tokens):
             if isinstance(token, int):
-                self.references.append((slot, self.indexed[token]))
+                self.references.append((slots[place], self.indexed[token]))
                 continue
-            self._add(slot, token, leaf, children[slot])
+            self._add(slots[place], token, leaf, children[place])
             leaf += token[0] <= LEAF
+        self.has_plain = bool(self.plain_leaves)
         self.containers.reverse()
 
     def _add(self, slot: int, token: tuple[Any, ...], leaf: int, children: tuple[int, ...]) -> None:
@@ -91,8 +105,7 @@ class Program:
         if tag in (VARIABLE, NODE, OBJECT):
             self.indexed.append(slot)
         if tag == VARIABLE:
-            self.variable_slots.append(slot)
-            self.variable_classes.append(token[1])
+            self.classes.append(token[1])
             self.metadata.append(token[2])
             self.variable_leaves.append(leaf)
         elif tag == LEAF:
@@ -100,41 +113,74 @@ class Program:
         elif tag == NODE:
             layout = token[1]
             fixed = {} if layout.is_closed else {LAYOUT_KEY: layout}
-            statics = _Statics(dict(node_statics(token)), fixed)
-            self.nodes.append((slot, layout.cls, statics, layout.data_names, children))
+            self.node_classes.append(layout.cls)
+            values = dict(node_statics(token))
+            copiers = tuple((name, _copier(value)) for name, value in values.items() if is_frozen(value))
+            self.nodes.append(NodeProgram({**values, **fixed}, copiers, layout.data_names, children))
         elif tag == OBJECT:
-            self.nodes.append((slot, token[1], _Statics({}, {}), token[2], children))
+            self.node_classes.append(token[1])
+            self.nodes.append(NodeProgram({}, (), token[2], children))
         elif tag == CONTAINER:
             self.containers.append((slot, token[1], token[2], children))
         elif tag == STATIC:
             self.statics.append((slot, token[1]))
 
 
-class _Statics:
-    """The static attributes of a node; mutable ones are made anew each time."""
-
-    __slots__ = ("_frozen", "_shared")
-
-    def __init__(self, values: dict[Any, Any], fixed: dict[Any, Any]) -> None:
-        self._frozen = [(name, value) for name, value in values.items() if is_frozen(value)]
-        self._shared = {**values, **fixed}
-
-    def make(self) -> dict[Any, Any]:
-        """The attributes by name."""
-        if not self._frozen:
-            return self._shared
-        return {**self._shared, **{name: thaw(value) for name, value in self._frozen}}
+def _number(tokens: tuple[Any, ...]) -> list[int]:
+    """The slot of each token."""
+    ranks = [2 if token.__class__ is int else 0 if token[0] == VARIABLE else 1 if token[0] in (NODE, OBJECT) else 2 for token in tokens]
+    slots = [0] * len(tokens)
+    for slot, place in enumerate(sorted(range(len(tokens)), key=ranks.__getitem__)):
+        slots[place] = slot
+    return slots
 
 
-def _children_slots(graphdef: GraphDef[Any]) -> list[tuple[int, ...]]:
+class NodeProgram(NamedTuple):
+    """How to fill one node's attributes.
+
+    Attributes:
+      shared: the static attributes, and the layout where the node has its own.
+      copiers: names of mutable static attributes, and what makes each anew.
+      names: the attributes that hold children.
+      children: their slots.
+    """
+
+    shared: dict[Any, Any]
+    copiers: tuple[tuple[Any, Callable[[], Any]], ...]
+    names: tuple[Any, ...]
+    children: tuple[int, ...]
+
+    def attributes(self, slots: Sequence[Any]) -> dict[Any, Any]:
+        """All attributes by name."""
+        made = {**self.shared, **{name: copier() for name, copier in self.copiers}}
+        made.update((name, slots[child]) for name, child in zip(self.names, self.children, strict=True))
+        return made
+
+
+def _copier(frozen: Any) -> Callable[[], Any]:
+    """Makes the mutable value of a snapshot anew; by a plain copy where nothing is nested."""
+    value = thaw(frozen)
+    items = value.values() if isinstance(value, dict) else value
+    if value.__class__ in (list, dict, set) and all(kind_of(item) is Kind.STATIC and _has_hash(item) for item in items):
+        copier: Callable[[], Any] = value.copy
+        return copier
+    return partial(thaw, frozen)
+
+
+def _has_hash(value: Any) -> bool:
+    return value.__class__.__hash__ is not None and not isinstance(value, tuple)
+
+
+def _children(graphdef: GraphDef[Any]) -> list[list[int]]:
+    """For each token, the tokens of its children."""
     found: list[list[int]] = [[] for _ in graphdef.tokens]
     stack: list[int] = []
-    for slot, token in enumerate(graphdef.tokens):
+    for place, token in enumerate(graphdef.tokens):
         if stack:
-            found[stack.pop()].append(slot)
+            found[stack.pop()].append(place)
         if token.__class__ is tuple:
-            stack.extend([slot] * len(child_keys(token)))  # type: ignore[arg-type]  # ints are no tuples
-    return [tuple(slots) for slots in found]
+            stack.extend([place] * len(child_keys(token)))  # type: ignore[arg-type]  # ints are no tuples
+    return found
 
 
 def program_of(graphdef: GraphDef[Any]) -> Program:
@@ -156,48 +202,42 @@ def build(graphdef: GraphDef[Any], leaves: Sequence[Any], metadata: Sequence[Any
     Returns:
       The root.
     """
-    return build_slots(graphdef, leaves, metadata)[0]
+    return build_slots(graphdef, leaves, metadata)[program_of(graphdef).root]
 
 
-def build_slots(
-    graphdef: GraphDef[Any], leaves: Sequence[Any], metadata: Sequence[Any] | None = None
-) -> list[Any]:
+def build_slots(graphdef: GraphDef[Any], leaves: Sequence[Any], metadata: Sequence[Any] | None = None) -> list[Any]:
     """As `build`; returns the value of each slot."""
     program = program_of(graphdef)
     mark = _jax.trace_state.value
-    slots: list[Any] = [None] * program.count
-    variables = [_new(cls) for cls in program.variable_classes]
-    if len(program.variable_leaves) == len(leaves):
-        deque(map(set_raw, variables, leaves), 0)
-    else:
-        deque(map(set_raw, variables, [leaves[i] for i in program.variable_leaves]), 0)
-    deque(map(set_metadata, variables, program.metadata if metadata is None else metadata), 0)
-    for variable in variables:
-        set_mark(variable, mark)
-    for slot, variable in zip(program.variable_slots, variables, strict=True):
-        slots[slot] = variable
+    slots = list(map(_new, program.classes))
+    raw_values = [leaves[i] for i in program.variable_leaves] if program.has_plain else leaves
+    deque(map(set_raw, slots, raw_values), 0)
+    deque(map(set_metadata, slots, program.metadata if metadata is None else metadata), 0)
+    deque(map(set_mark, slots, repeat(mark)), 0)
+    nodes = list(map(_new, program.node_classes))
+    slots += nodes
+    slots += [None] * (program.count - len(slots))
     for slot, position in program.plain_leaves:
         slots[slot] = leaves[position]
-    for slot, cls, *_ in program.nodes:
-        slots[slot] = _new(cls)
-    fill(program, slots, {})
-    for slot, _, statics, names, children in program.nodes:
-        attributes = slots[slot].__dict__
-        attributes.update(statics.make())
-        if len(children) > 1:
-            attributes.update(zip(names, itemgetter(*children)(slots), strict=True))
-        elif children:
-            attributes[names[0]] = slots[children[0]]
-        if mark is not _jax.TOP:
-            attributes[TRACE_KEY] = mark
+    fill(program, slots)
+    for node, (shared, copiers, names, children) in zip(nodes, program.nodes, strict=True):
+        attributes = node.__dict__
+        attributes.update(shared)
+        for name, copier in copiers:
+            attributes[name] = copier()
+        for name, child in zip(names, children):  # noqa: B905  # of equal length by construction
+            attributes[name] = slots[child]
+    if mark is not _jax.TOP:
+        for node in nodes:
+            node.__dict__[TRACE_KEY] = mark
     return slots
 
 
-def fill(program: Program, slots: list[Any], kept: Mapping[int, Any]) -> None:
+def fill(program: Program, slots: list[Any]) -> None:
     """Fills the slots of static values, references and containers."""
     for slot, value in program.statics:
         slots[slot] = thaw(value) if is_frozen(value) else value
     for slot, target in program.references:
         slots[slot] = slots[target]
     for slot, how, keys, children in program.containers:
-        slots[slot] = kept[slot] if slot in kept else close_container(how, keys, [slots[c] for c in children])
+        slots[slot] = close_container(how, keys, [slots[c] for c in children])

@@ -63,14 +63,14 @@ def apply_change(change: Change, objects: Sequence[Any], old: Sequence[Any], new
     }
     slots: list[Any] = [None] * program.count
     writes = _fill_variables(program, slots, leaves, existing)
+    for slot, cls in enumerate(program.node_classes, len(program.classes)):
+        slots[slot] = existing[slot] if slot in existing else object.__new__(cls)
     for slot, position in program.plain_leaves:
         slots[slot] = leaves[position]
-    for slot, cls, *_ in program.nodes:
-        slots[slot] = existing[slot] if slot in existing else object.__new__(cls)
-    fill(program, slots, {})
+    fill(program, slots)
     attributes = [
-        (slots[slot], slot in existing, {**statics.make(), **dict(zip(names, (slots[c] for c in children), strict=True))})
-        for slot, _, statics, names, children in program.nodes
+        (slots[slot], slot in existing, node.attributes(slots))
+        for slot, node in enumerate(program.nodes, len(program.classes))
     ]
     _check_levels(writes, attributes)
     for variable, value, metadata in writes:
@@ -79,7 +79,7 @@ def apply_change(change: Change, objects: Sequence[Any], old: Sequence[Any], new
     for node, is_existing, wanted in attributes:
         _give(node, is_existing, wanted)
     _epoch.advance()
-    return slots[0]
+    return slots[program.root]
 
 
 def _fill_variables(
@@ -87,9 +87,8 @@ def _fill_variables(
 ) -> list[tuple[Variable[Any], Any, Any]]:
     mark = _jax.current_trace()
     writes = []
-    for slot, cls, metadata, leaf in zip(
-        program.variable_slots, program.variable_classes, program.metadata, program.variable_leaves, strict=True
-    ):
+    made = zip(program.classes, program.metadata, program.variable_leaves, strict=True)
+    for slot, (cls, metadata, leaf) in enumerate(made):
         found = existing.get(slot)
         if found is None:
             slots[slot] = new_variable(cls, leaves[leaf], metadata, mark)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from operator import is_
 from typing import Any
 
 from declax._fields import Status
@@ -41,9 +42,10 @@ class Walk:
       sources: for leaves without a Variable, where they sit.
       objects: the Variables and nodes, by index.
       watches: what must be compared before this is used again.
+      live, kept: mutable static values, and copies to compare them with.
     """
 
-    __slots__ = ("_index", "boxes", "leaves", "objects", "sources", "tokens", "watches")
+    __slots__ = ("_index", "boxes", "kept", "leaves", "live", "objects", "sources", "tokens", "watches")
 
     def __init__(self) -> None:
         self.tokens: list[Token] = []
@@ -52,6 +54,8 @@ class Walk:
         self.sources: list[Source] = []
         self.objects: list[Any] = []
         self.watches: list[Watch] = []
+        self.live: list[Any] = []
+        self.kept: list[Any] = []
         self._index: dict[int, int] = {}
 
     @property
@@ -76,7 +80,7 @@ class Walk:
             self.boxes.append(None)
             self.sources.append(None if owner is None else (weakref.ref(owner), name))
         else:
-            self._visit_static(value, owner, name)
+            self._visit_static(value)
 
     def _is_known(self, value: Any) -> bool:
         """Whether a Variable or node was met before; gives it an index if not."""
@@ -101,9 +105,11 @@ class Walk:
         layout = node.__dict__.get(LAYOUT_KEY) or node._pytree__layout
         children, statics = layout.flatten(node)
         self.tokens.append((NODE, layout, statics))
-        for name in layout.static_names:
-            if layout.statuses[name] is Status.SNAPSHOT:
-                self._watch_static(node, name)
+        if layout.has_snapshots:
+            frozen = statics if layout.is_closed else statics[1:]
+            for name, value in zip(layout.static_names, frozen, strict=True):
+                if layout.statuses[name] is Status.SNAPSHOT:
+                    self._watch_static(node.__dict__[name], value)
         for name, child in zip(layout.data_names, children, strict=True):
             self.visit(child, node, name)
 
@@ -115,7 +121,7 @@ class Walk:
         for name in names:
             value = node.__dict__[name]
             if kind_of(value) is Kind.STATIC:
-                self._visit_static(value, node, name)
+                self._visit_static(value)
             else:
                 self.visit(value, node, name)
 
@@ -127,28 +133,38 @@ class Walk:
         for child in children:
             self.visit(child)
 
-    def _visit_static(self, value: Any, owner: Pytree | None, name: Any) -> None:
+    def _visit_static(self, value: Any) -> None:
         frozen = freeze(value)
         self.tokens.append((STATIC, frozen))
-        if frozen is not value and owner is not None:
-            self._watch_static(owner, name)
+        self._watch_static(value, frozen)
 
-    def _watch_static(self, owner: Pytree, name: Any) -> None:
-        value = owner.__dict__[name]
-        frozen = freeze(value)
-        if frozen is not value:
+    def _watch_static(self, value: Any, frozen: Any) -> None:
+        if frozen is value:
+            return
+        if value.__class__ in (list, dict, set) and _is_flat(value):
+            self.live.append(value)
+            self.kept.append(value.copy())
+        else:
             self.watches.append(lambda: bool(freeze(value) == frozen))
 
     def _watch_container(self, value: Any, keys: tuple[Any, ...], children: tuple[Any, ...]) -> None:
+        if value.__class__ is list:
+            self.watches.append(lambda: len(value) == len(children) and all(map(is_, value, children)))
+            return
+
         def is_same() -> bool:
             now_keys, now, _ = open_container(value)
-            return now_keys == keys and all(map(_is, now, children))
+            return now_keys == keys and all(map(is_, now, children))
 
         self.watches.append(is_same)
 
 
-def _is(a: object, b: object) -> bool:
-    return a is b
+def _is_flat(value: Any) -> bool:
+    """Whether a mutable container holds no further ones, so that a plain copy keeps it."""
+    try:
+        return all(hash(item) is not None for item in (value.values() if isinstance(value, dict) else value))
+    except TypeError:
+        return False
 
 
 def walk(value: Any) -> Walk:

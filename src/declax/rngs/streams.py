@@ -32,7 +32,7 @@ RngValue: TypeAlias = "int | np.integer[Any] | jax.Array | np.ndarray[Any, Any] 
 
 Size: TypeAlias = int | tuple[int, ...]
 Sizes: TypeAlias = Size | Mapping[Filter, Size | None]
-"""How often to split: all streams alike, or each by the first filter that its name, type or path matches."""
+"""How often to split: all streams alike, or each by the first filter that matches its key (by tag, kind or path)."""
 
 # Held only while a count is read and moved on, so that no two threads get one key.
 # Reentrant, since the garbage collector may run code that draws at any moment.
@@ -323,7 +323,8 @@ def _sizes_of(rngs: Rngs, where: str, sizes: object) -> dict[str, tuple[int, ...
         return dict.fromkeys(rngs, _as_size(where, sizes))
     rules = [(to_predicate(f), None if size is None else _as_size(where, size)) for f, size in sizes.items()]
     found = {
-        name: next((size for matches, size in rules if matches((name,), stream)), None) for name, stream in rngs.items()
+        name: next((size for matches, size in rules if matches((name, "key"), stream.key)), None)
+        for name, stream in rngs.items()
     }
     _warn_of_fallback(rngs, where, [name for name in sizes if isinstance(name, str)], found)
     return found

@@ -7,10 +7,13 @@ different static values, and every jitted step would be traced once for each.
 Vocabulary
 ----------
 parts:       what a value is made of, one level deep: a hashable *header*, and
-             *children* that are compared in turn. A function has its code and
-             globals as header; its defaults and closure cells are children.
+             *children*. A function has its code and globals as header; its
+             defaults and closure cells are children.
 atom:        a value without children; its header alone says what it is.
-structural:  a wrapper that compares and hashes a value by its parts.
+snapshot:    the parts of all that a value reaches, children by number. Taken
+             once: some of optax's schedules assign to their own cells when they
+             are called, which must not make a used one differ from a fresh one.
+structural:  a wrapper that compares and hashes a value by its snapshot.
 """
 
 from __future__ import annotations
@@ -34,6 +37,10 @@ _HASHED_NODES: Final = 512
 _EMPTY_CELL: Final = object()
 
 
+Snapshot = tuple[tuple[Hashable, tuple[int, ...]], ...]
+"""Header and numbers of the children of each value; the first is the root."""
+
+
 class Parts(NamedTuple):
     """One level of a value: what it is, and what it holds."""
 
@@ -41,18 +48,34 @@ class Parts(NamedTuple):
     children: tuple[Any, ...] = ()
 
 
+class Same:
+    """Stands for an object that equals only itself, and keeps it alive."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
 class Structural(Generic[T_co]):
-    """Holds a value; compares by what the value is made of, not by identity.
+    """Holds a value; compares by what the value was made of, not by identity.
 
     Functions are equal where their code, globals, defaults and closure cells
     are; containers and partials where their elements are; numbers where type
     and value are; arrays where type, dtype, shape and bytes are. Objects that
     define `==` and `hash` decide for themselves, all others are equal only to
     themselves. So unequal is always a safe answer, and equal means that both
-    values do the same when called.
+    values were made to do the same when called.
 
     Args:
-      value: what to hold. It is taken as immutable: the hash is computed once.
+      value: what to hold. It is taken as immutable: what happens inside of it
+        later changes neither hash nor equality.
 
     >>> import optax
     >>> Structural(optax.adam(1e-3)) == Structural(optax.adam(1e-3))
@@ -61,20 +84,21 @@ class Structural(Generic[T_co]):
     False
     """
 
-    __slots__ = ("__weakref__", "_hash", "value")
+    __slots__ = ("__weakref__", "_hash", "_snapshot", "value")
 
     value: T_co
 
     def __init__(self, value: T_co) -> None:
         self.value = value
-        self._hash = fingerprint(value)
+        self._snapshot = snapshot_of(value)
+        self._hash = hash_snapshot(self._snapshot)
 
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
         if not isinstance(other, Structural):
             return NotImplemented
-        return self._hash == other._hash and is_same(self.value, other.value)
+        return self._hash == other._hash and equal_snapshots(self._snapshot, other._snapshot)
 
     def __hash__(self) -> int:
         return self._hash
@@ -97,44 +121,58 @@ def _restored(pickled: bytes) -> Structural[Any]:
     return Structural(_pickling.loads(pickled))
 
 
-def is_same(left: object, right: object) -> bool:
-    """Whether two values have the same parts, all the way down.
+def snapshot_of(value: object) -> Snapshot:
+    """The parts of a value and of all that it reaches; the value itself comes first.
 
-    Cycles are allowed: a pair that is met again while it is being compared
-    counts as equal, as it does for any recursive structure.
+    >>> [len(children) for _, children in snapshot_of((1, (2, 3)))]
+    [2, 0, 2, 0, 0]
+    """
+    reached: list[object] = [value]  # also keeps alive what the numbers below stand for
+    numbers = {id(value): 0}
+    nodes: list[tuple[Hashable, tuple[int, ...]]] = []
+    while len(nodes) < len(reached):
+        header, children = parts_of(reached[len(nodes)])
+        for child in children:
+            if numbers.setdefault(id(child), len(reached)) == len(reached):
+                reached.append(child)
+        nodes.append((header, tuple(numbers[id(child)] for child in children)))
+    return tuple(nodes)
 
-    >>> is_same(lambda x: x, 3)
+
+def equal_snapshots(left: Snapshot, right: Snapshot) -> bool:
+    """Whether two snapshots unfold alike; it does not matter what is shared inside of each.
+
+    A pair that is met again counts as equal, so this ends on cycles.
+
+    >>> equal_snapshots(snapshot_of([1]), snapshot_of((1,)))
     False
     """
-    pending: list[tuple[object, object]] = [(left, right)]
-    assumed: set[tuple[int, int]] = set()
-    alive: list[object] = []  # ids in `assumed` stay taken for as long as their objects live
+    pending = [(0, 0)]
+    assumed = {(0, 0)}
     while pending:
-        a, b = pending.pop()
-        if a is b or (id(a), id(b)) in assumed:
-            continue
-        one, two = parts_of(a), parts_of(b)
-        if not _equal_headers(one.header, two.header) or len(one.children) != len(two.children):
+        one, two = pending.pop()
+        (header, children), (other_header, others) = left[one], right[two]
+        if not _equal_headers(header, other_header) or len(children) != len(others):
             return False
-        assumed.add((id(a), id(b)))
-        alive += (a, b)
-        pending.extend(zip(one.children, two.children, strict=True))
+        new = set(zip(children, others, strict=True)) - assumed
+        assumed |= new
+        pending.extend(new)
     return True
 
 
-def fingerprint(value: object) -> int:
-    """A hash that is equal for values that are the same by `is_same`.
+def hash_snapshot(snapshot: Snapshot) -> int:
+    """A hash that is equal for equal snapshots.
 
-    It reads the first few hundred nodes, level by level. Two equal values
+    It reads the first few hundred nodes, level by level. Two equal snapshots
     unfold alike, so the bound keeps the promise, and it ends on cycles.
 
-    >>> fingerprint((1, [2])) == fingerprint((1, [2]))
+    >>> hash_snapshot(snapshot_of((1, [2]))) == hash_snapshot(snapshot_of((1, [2])))
     True
     """
     seen: list[int] = []
-    pending: deque[object] = deque((value,))
+    pending = deque((0,))
     while pending and len(seen) < _HASHED_NODES:
-        header, children = parts_of(pending.popleft())
+        header, children = snapshot[pending.popleft()]
         seen.append(hash(header))
         pending.extend(children)
     return hash(tuple(seen))
@@ -171,7 +209,7 @@ def parts_of(value: object) -> Parts:
 
 
 def _parts_of_function(function: types.FunctionType) -> Parts:
-    header = ("function", function.__code__, id(function.__globals__))
+    header = ("function", function.__code__, Same(function.__globals__))
     cells = tuple(_contents(cell) for cell in function.__closure__ or ())
     return Parts(header, (function.__defaults__, function.__kwdefaults__, cells, vars(function)))
 
@@ -210,7 +248,7 @@ def _parts_of_comparable(value: object) -> Parts:
 
 
 def _identity(value: object) -> Parts:
-    return Parts(("identity", id(value)))
+    return Parts(Same(value))
 
 
 def _compares_by_value(kind: type) -> bool:

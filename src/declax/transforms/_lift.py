@@ -18,6 +18,7 @@ outcome:   what comes out of the traced function: arrays, and a plan (static)
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -109,9 +110,10 @@ class Rebuilt:
         self._roots: tuple[Any, ...] = ()
         self._objects: list[Any] = []
         if structure.graphdef is not None:
+            program = program_of(structure.graphdef)
             slots = build_slots(structure.graphdef, values)
-            self._roots = slots[0]
-            self._objects = [slots[i] for i in program_of(structure.graphdef).indexed]
+            self._roots = slots[program.root]
+            self._objects = [slots[i] for i in program.indexed]
         roots, rest = iter(self._roots), iter(plain)
         leaves = [next(roots) if is_one else next(rest) for is_one in structure.is_root]
         self.args, self.kwargs = jax.tree_util.tree_unflatten(structure.tree, leaves)
@@ -232,10 +234,14 @@ def commit(call: Call, outcome: Outcome) -> Any:
 
 def _write(binding: Binding, changed: tuple[int, ...], new: Iterable[Any]) -> None:
     variables = binding.variables
+    if len(changed) < len(variables):
+        variables = [variables[i] for i in changed]
     if binding.mark is not _jax.trace_state.value:
-        _check_marks([variables[i] for i in changed])
-    for position, value in zip(changed, new, strict=True):
-        variable = variables[position]
+        _check_marks(variables)
+    if not binding.has_plain:
+        deque(map(set_raw, variables, new), 0)  # type: ignore[arg-type]  # none of them is None
+        return
+    for position, variable, value in zip(changed, variables, new, strict=True):
         if variable is not None:
             set_raw(variable, value)
         else:
