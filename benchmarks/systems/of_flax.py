@@ -58,6 +58,10 @@ class Model(nnx.Module):  # type: ignore[misc]  # base class without types
         self.blocks = nnx.List([Block(rngs) for _ in range(blocks)])
 
 
+def make_model(blocks: int) -> Model:
+    return Model(blocks, nnx.Rngs(0))
+
+
 def make_mixed_tree() -> MixedTree:
     a, b, c, d, e = arrays(5)
     return MixedTree(a, b, c, d, e, size=3, name="relu", rate=0.1)
@@ -88,7 +92,7 @@ def increment(model: Model) -> None:
 
 def make_step(blocks: int, bind: Callable[[Model], Callable[[], object]] | None = None) -> Batch:
     """`bind` makes the function of no arguments that is called; as it stands, the jitted function with the model."""
-    model = Model(blocks, nnx.Rngs(0))
+    model = make_model(blocks)
     step = bind(model) if bind else partial(nnx.jit(increment), model)
 
     def batch(n: int) -> None:
@@ -100,7 +104,7 @@ def make_step(blocks: int, bind: Callable[[Model], Callable[[], object]] | None 
 
 
 def make_graph(blocks: int, **mode: bool) -> GraphBatches:
-    model = Model(blocks, nnx.Rngs(0))
+    model = make_model(blocks)
     graphdef, state = nnx.split(model, **mode)
 
     def split_changed(n: int) -> None:

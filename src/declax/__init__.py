@@ -105,9 +105,10 @@ from declax.rngs import RngStream as RngStream
 from declax.state import FlatState as FlatState
 from declax.state import State as State
 from declax.summary import summary as summary
-from declax.training.optimizer import Optimizer as Optimizer
-from declax.training.optimizer import OptState as OptState
-from declax.training.optimizer import OptVariable as OptVariable
+from declax.training import OptArray as OptArray
+from declax.training import Optimizer as Optimizer
+from declax.training import OptState as OptState
+from declax.training import OptVariable as OptVariable
 from declax.transforms import DiffState as DiffState
 from declax.transforms import grad as grad
 from declax.transforms import jit as jit

@@ -33,6 +33,6 @@ def current_trace() -> Any:
     return trace_state.value
 
 
-def trace_of(tracer: jax.core.Tracer) -> Any:
+def trace_of(tracer: Any) -> Any:
     """The mark of the trace that a tracer belongs to."""
     return tracer._trace._weakref

@@ -52,6 +52,9 @@ class DeclaxError(Exception):
         self.fix = fix
         super().__init__(_word(self))
 
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError would show it quoted
+
     def __reduce__(self) -> tuple[object, ...]:
         parts = {k: getattr(self, k) for k in ("expected", "got", "why", "fix")}
         return _rebuild, (type(self), self.where, self.problem, parts)
@@ -117,12 +120,6 @@ class GraphError(DeclaxError, ValueError):
     code = "graph"
 
 
-class DepthError(DeclaxError, ValueError):
-    """A structure is nested deeper than can be handled."""
-
-    code = "depth"
-
-
 class RngError(DeclaxError, ValueError):
     """A random stream is missing or cannot be made."""
 
@@ -145,6 +142,12 @@ class LayerError(DeclaxError, ValueError):
     """A layer was declared or called with sizes or options that do not fit."""
 
     code = "layer"
+
+
+class MissingKeyError(DeclaxError, KeyError):
+    """A mapping has no such key."""
+
+    code = "key"
 
 
 class MissingExtraError(DeclaxError, ImportError):

@@ -23,7 +23,15 @@ from declax._jax import current_trace
 from declax._metadata import Metadata
 from declax._typing import Key, Path
 from declax._variables import Variable, new_variable
-from declax.errors import FilterError, GraphError, describe, format_path, suggest
+from declax.errors import (
+    FilterError,
+    GraphError,
+    MissingAttributeError,
+    MissingKeyError,
+    describe,
+    format_path,
+    suggest,
+)
 
 M = TypeVar("M", covariant=True)
 
@@ -149,9 +157,7 @@ class StateDef:
         """The definition of some of the leaves."""
         if len(positions) == len(self.paths):
             return self
-        return StateDef.of(
-            tuple(self.paths[i] for i in positions), tuple(self.leaf_defs[i] for i in positions)
-        )
+        return StateDef.of(tuple(self.paths[i] for i in positions), tuple(self.leaf_defs[i] for i in positions))
 
     def group(self, filters: tuple[Filter, ...], leaves: Sequence[Any]) -> tuple[Groups, tuple[int, ...]]:
         """The leaves that each filter takes, and those that none takes.
@@ -292,8 +298,11 @@ class State(MutableMapping[Key, Any], Generic[M]):
         found = self.definition.tree.get(key)
         if found is None:
             hint = suggest(str(key), map(str, self.definition.tree))
-            where = format_path((*self._prefix, key))
-            raise KeyError(f"{where} is not in the State" + (f"; {hint}" if hint else ""))
+            raise MissingKeyError(
+                format_path((*self._prefix, key)),
+                "the State has nothing at this path" + (f"; {hint}" if hint else ""),
+                expected=", ".join(map(str, self.definition.tree)) or "nothing: the State is empty",
+            )
         path = (*self._prefix, key)
         if isinstance(found, dict):
             return _view(self._root, path)
@@ -330,12 +339,12 @@ class State(MutableMapping[Key, Any], Generic[M]):
         _fill(root, changed._definition, changed._leaves)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        try:
-            return self[name]
-        except KeyError as error:
-            raise AttributeError(error.args[0]) from None
+        if name.startswith("__") or name not in self.definition.tree:
+            hint = suggest(name, map(str, self.definition.tree))
+            raise MissingAttributeError(
+                f"State.{name}", "the State has no such attribute or entry" + (f"; {hint}" if hint else "")
+            )
+        return self[name]
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
@@ -446,8 +455,8 @@ class FlatState(Sequence[tuple[Path, Any]]):
 
 _set_definition = State._definition.__set__  # type: ignore[attr-defined]  # slot descriptors
 _set_leaves = State._leaves.__set__  # type: ignore[attr-defined]  # as above
-_set_boxes = State._boxes.__set__  # type: ignore[attr-defined]  # as above
-_set_root = State._root.__set__  # type: ignore[attr-defined]  # as above
+_set_boxes = State._boxes.__set__  # type: ignore[union-attr]  # as above
+_set_root = State._root.__set__
 _set_prefix = State._prefix.__set__  # type: ignore[attr-defined]  # as above
 _new = object.__new__
 

@@ -92,9 +92,9 @@ class Summary:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of Variables in the model; parameters first, then as they come."""
+        """The kinds of Variables in the model, the largest first; parameters before all others."""
         found = dict.fromkeys(entry.kind for entry in self.entries)
-        return tuple(sorted(found, key=lambda kind: kind != "Param"))
+        return tuple(sorted(found, key=lambda kind: (kind != "Param", -self.count(kind))))
 
     def count(self, kind: str | None = None) -> int:
         """The number of elements of a kind, or of all."""

@@ -249,12 +249,8 @@ def _write_plain(node: Any, binding: Any, position: int, leaf: Any) -> None:
 def node_at(root: Any, path: Path) -> Any:
     """What a path leads to."""
     for key in path:
-        if isinstance(root, Pytree):
-            root = root.__dict__[key]
-        elif isinstance(root, Mapping) or hasattr(root, "__getitem__") and not isinstance(key, str):
-            root = root[key]
-        else:
-            root = getattr(root, key)
+        keys, children = zip(*children_of(root), strict=True)
+        root = children[keys.index(key)]
     return root
 
 
@@ -290,9 +286,7 @@ def pop(node: Any, /, *filters: Filter) -> Any:
     definition, leaves = binding.graphdef.definition, binding.read()
     groups, _ = definition.group(filters, leaves)
     taken = {id(v) for _, positions in groups for i in positions if (v := binding.variables[i]) is not None}
-    places_of = [
-        (owner, key) for _, owner in _owners(node) for key, child in _entries(owner) if id(child) in taken
-    ]
+    places_of = [(owner, key) for _, owner in _owners(node) for key, child in _entries(owner) if id(child) in taken]
     for owner, key in places_of:
         if isinstance(owner, tuple):
             raise GraphError(f"[{key!r}]", "a Variable in a tuple cannot be taken out", fix="hold it in a list")
@@ -402,9 +396,7 @@ def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
         elif token[0] in _INDEXED:
             paths.append([path])
     objects = binding.objects()
-    return [
-        found for found, value in zip(paths, objects, strict=True) if len(found) > 1 and predicate(found[0], value)
-    ]
+    return [found for found, value in zip(paths, objects, strict=True) if len(found) > 1 and predicate(found[0], value)]
 
 
 _INDEXED = (0, 2, 3)

@@ -74,7 +74,7 @@ class Binding:
         """Whether the graph is still as it was read."""
         if self._token is not _epoch.token or self._live != self._kept:
             return False
-        return not self._watches or all([watch() for watch in self._watches])
+        return not self._watches or all(watch() for watch in self._watches)
 
     def read(self) -> list[Any]:
         """The raw value of each leaf now."""
@@ -126,7 +126,6 @@ def bind(root: Any) -> Binding:
     """The binding of the graph below a value.
 
     Raises:
-      DepthError: for a graph that is nested too deeply.
       StatusError: for a static value that cannot be hashed.
     """
     if isinstance(root, Pytree):

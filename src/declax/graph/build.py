@@ -128,7 +128,8 @@ class Program:
 
 def _number(tokens: tuple[Any, ...]) -> list[int]:
     """The slot of each token."""
-    ranks = [2 if token.__class__ is int else 0 if token[0] == VARIABLE else 1 if token[0] in (NODE, OBJECT) else 2 for token in tokens]
+    rank_of = {VARIABLE: 0, NODE: 1, OBJECT: 1}
+    ranks = [2 if isinstance(token, int) else rank_of.get(token[0], 2) for token in tokens]
     slots = [0] * len(tokens)
     for slot, place in enumerate(sorted(range(len(tokens)), key=ranks.__getitem__)):
         slots[place] = slot
@@ -179,7 +180,7 @@ def _children(graphdef: GraphDef[Any]) -> list[list[int]]:
         if stack:
             found[stack.pop()].append(place)
         if token.__class__ is tuple:
-            stack.extend([place] * len(child_keys(token)))  # type: ignore[arg-type]  # ints are no tuples
+            stack.extend([place] * len(child_keys(token)))
     return found
 
 
@@ -209,12 +210,12 @@ def build_slots(graphdef: GraphDef[Any], leaves: Sequence[Any], metadata: Sequen
     """As `build`; returns the value of each slot."""
     program = program_of(graphdef)
     mark = _jax.trace_state.value
-    slots = list(map(_new, program.classes))
+    slots: list[Any] = list(map(_new, program.classes))
     raw_values = [leaves[i] for i in program.variable_leaves] if program.has_plain else leaves
     deque(map(set_raw, slots, raw_values), 0)
     deque(map(set_metadata, slots, program.metadata if metadata is None else metadata), 0)
     deque(map(set_mark, slots, repeat(mark)), 0)
-    nodes = list(map(_new, program.node_classes))
+    nodes: list[Any] = list(map(_new, program.node_classes))
     slots += nodes
     slots += [None] * (program.count - len(slots))
     for slot, position in program.plain_leaves:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from itertools import repeat
 from operator import is_
 from typing import Any
 
@@ -20,13 +21,14 @@ from declax._layout import LAYOUT_KEY
 from declax._nodes import Kind, is_number, kind_of, object_names, open_container
 from declax._pytree import Pytree
 from declax._static import freeze
-from declax._typing import Path
 from declax._variables import Variable
-from declax.errors import DepthError, format_path, type_name
 from declax.graph.defs import CONTAINER, LEAF_TOKEN, NODE, OBJECT, STATIC, VARIABLE, GraphDef, Token
 
 Source = tuple["weakref.ref[Pytree]", Any] | None
 """The node and the name of the attribute; None inside of a container."""
+
+Stack = list[tuple[Any, "Pytree | None", Any]]
+"""Values that are yet to be read, each with the node and attribute that it sits in."""
 
 Watch = Callable[[], bool]
 """Says whether what was read is still so."""
@@ -63,24 +65,27 @@ class Walk:
         """The interned description."""
         return GraphDef.of(tuple(self.tokens))
 
-    def visit(self, value: Any, owner: Pytree | None = None, name: Any = None) -> None:
-        """Reads a value and all below it."""
-        kind = kind_of(value)
-        if kind is Kind.VARIABLE:
-            self._visit_variable(value)
-        elif kind is Kind.NODE:
-            self._visit_node(value)
-        elif kind is Kind.OBJECT:
-            self._visit_object(value)
-        elif kind is Kind.CONTAINER:
-            self._visit_container(value)
-        elif kind is Kind.LEAF or (owner is not None and is_number(value)):
-            self.tokens.append(LEAF_TOKEN)
-            self.leaves.append(value)
-            self.boxes.append(None)
-            self.sources.append(None if owner is None else (weakref.ref(owner), name))
-        else:
-            self._visit_static(value)
+    def visit(self, root: Any) -> None:
+        """Reads a value and all below it; without recursion, however deep."""
+        stack: Stack = [(root, None, None)]
+        while stack:
+            value, owner, name = stack.pop()
+            kind = kind_of(value)
+            if kind is Kind.VARIABLE:
+                self._visit_variable(value)
+            elif kind is Kind.NODE:
+                self._visit_node(value, stack)
+            elif kind is Kind.LEAF or (owner is not None and is_number(value)):
+                self.tokens.append(LEAF_TOKEN)
+                self.leaves.append(value)
+                self.boxes.append(None)
+                self.sources.append(None if owner is None else (weakref.ref(owner), name))
+            elif kind is Kind.CONTAINER:
+                self._visit_container(value, stack)
+            elif kind is Kind.OBJECT:
+                self._visit_object(value, stack)
+            else:
+                self._visit_static(value)
 
     def _is_known(self, value: Any) -> bool:
         """Whether a Variable or node was met before; gives it an index if not."""
@@ -99,7 +104,7 @@ class Walk:
             self.boxes.append(variable)
             self.sources.append(None)
 
-    def _visit_node(self, node: Pytree) -> None:
+    def _visit_node(self, node: Pytree, stack: Stack) -> None:
         if self._is_known(node):
             return
         layout = node.__dict__.get(LAYOUT_KEY) or node._pytree__layout
@@ -110,28 +115,26 @@ class Walk:
             for name, value in zip(layout.static_names, frozen, strict=True):
                 if layout.statuses[name] is Status.SNAPSHOT:
                     self._watch_static(node.__dict__[name], value)
-        for name, child in zip(layout.data_names, children, strict=True):
-            self.visit(child, node, name)
+        stack.extend(zip(reversed(children), repeat(node), reversed(layout.data_names)))  # noqa: B905  # one is endless
 
-    def _visit_object(self, node: Pytree) -> None:
+    def _visit_object(self, node: Pytree, stack: Stack) -> None:
         if self._is_known(node):
             return
         names = tuple(object_names(node))
         self.tokens.append((OBJECT, node.__class__, names))
-        for name in names:
-            value = node.__dict__[name]
-            if kind_of(value) is Kind.STATIC:
-                self._visit_static(value)
-            else:
-                self.visit(value, node, name)
+        values = [node.__dict__[name] for name in names]
+        # a number is state only where a class declares it as data
+        stack.extend(
+            (value, None if kind_of(value) is Kind.STATIC else node, name)
+            for name, value in zip(reversed(names), reversed(values), strict=True)
+        )
 
-    def _visit_container(self, value: Any) -> None:
+    def _visit_container(self, value: Any, stack: Stack) -> None:
         keys, children, how = open_container(value)
         self.tokens.append((CONTAINER, how, keys))
         if value.__class__ is not tuple:
             self._watch_container(value, keys, children)
-        for child in children:
-            self.visit(child)
+        stack.extend((child, None, None) for child in reversed(children))
 
     def _visit_static(self, value: Any) -> None:
         frozen = freeze(value)
@@ -171,49 +174,8 @@ def walk(value: Any) -> Walk:
     """Reads the graph below a value.
 
     Raises:
-      DepthError: for a graph that is nested too deeply; names the path.
       StatusError: for a static value that cannot be hashed or snapshotted.
     """
     found = Walk()
-    walk_into(found, value)
+    found.visit(value)
     return found
-
-
-def walk_into(found: Walk, value: Any) -> None:
-    """As `walk`, adding to what was found before."""
-    try:
-        found.visit(value)
-    except RecursionError:
-        raise _too_deep(value) from None
-
-
-def _too_deep(value: Any) -> DepthError:
-    path, depth = deepest_path(value)
-    return DepthError(
-        format_path((*path[:4], "...", *path[-2:])) if depth > 6 else format_path(path),
-        f"the graph below this {type_name(type(value))} is nested {depth} levels deep",
-        why="a graph is read recursively, within Python's recursion limit",
-        fix="sys.setrecursionlimit(...)      # or keep long chains in a dx.List",
-    )
-
-
-def deepest_path(value: Any) -> tuple[Path, int]:
-    """The longest path below a value, found without recursion."""
-    from_root: Path = ()
-    stack: list[tuple[Path, Any]] = [((), value)]
-    seen: set[int] = set()
-    while stack:
-        path, item = stack.pop()
-        if len(path) > len(from_root):
-            from_root = path
-        if kind_of(item) in (Kind.NODE, Kind.OBJECT, Kind.CONTAINER) and id(item) not in seen:
-            seen.add(id(item))
-            stack.extend(((*path, key), child) for key, child in _children(item))
-    return from_root, len(from_root)
-
-
-def _children(item: Any) -> list[tuple[Any, Any]]:
-    if isinstance(item, Pytree):
-        return [(n, v) for n, v in item.__dict__.items() if not str(n).startswith("_pytree__")]
-    keys, children, _ = open_container(item)
-    return list(zip(keys, children, strict=True))

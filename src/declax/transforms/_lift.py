@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 
@@ -32,7 +32,7 @@ from declax.graph.binding import Binding, bind_many
 from declax.graph.build import build_slots, program_of
 from declax.graph.change import Change, apply_change
 from declax.graph.defs import GraphDef
-from declax.graph.walk import Walk, walk_into
+from declax.graph.walk import Walk
 
 _root_kinds = (Kind.NODE, Kind.OBJECT, Kind.VARIABLE)
 _is_root_class: dict[type, bool] = {}
@@ -92,7 +92,7 @@ class Call:
         if self.binding is None:
             return []
         at = [i for i, is_one in enumerate(self.structure.is_root) if is_one]
-        return [at[path[0]] for path in self.binding.graphdef.definition.paths]  # type: ignore[index]  # paths start at a root's rank
+        return [at[cast(int, path[0])] for path in self.binding.graphdef.definition.paths]
 
 
 class Rebuilt:
@@ -121,7 +121,7 @@ class Rebuilt:
     def conclude(self, output: Any) -> Outcome:
         """What the user's function returned and changed."""
         found = Walk()
-        walk_into(found, self._roots)
+        found.visit(self._roots)
         is_same = found.graphdef is self._structure.graphdef and all(map(_is, found.objects, self._objects))
         leaves, tree = jax.tree_util.tree_flatten(output, is_leaf=is_root)
         has_roots = any(map(is_root, leaves))
@@ -138,7 +138,7 @@ class Rebuilt:
     def _conclude_structural(self, found: Walk, leaves: list[Any], tree: Any) -> Outcome:
         returned = tuple(leaf for leaf in leaves if is_root(leaf))
         found = Walk()
-        walk_into(found, (self._roots, returned))
+        found.visit((self._roots, returned))
         inputs = {id(value): i for i, value in enumerate(self._values) if isinstance(value, jax.core.Tracer)}
         kept = tuple(inputs.get(id(value), -1) for value in found.leaves)
         ranks = {id(o): i for i, o in enumerate(self._objects)}
@@ -160,9 +160,9 @@ def _same(a: Any, b: Any) -> bool:
         return True
     if isinstance(a, jax.Array) or isinstance(b, jax.Array):
         return False
-    leaves_a, tree_a = jax.tree_util.tree_flatten(a)
-    leaves_b, tree_b = jax.tree_util.tree_flatten(b)
-    return bool(tree_a == tree_b) and all(x is y for x, y in zip(leaves_a, leaves_b, strict=True))
+    leaves_a, leaves_b = jax.tree_util.tree_leaves(a), jax.tree_util.tree_leaves(b)
+    trees: list[Any] = [jax.tree_util.tree_structure(a), jax.tree_util.tree_structure(b)]
+    return trees[0] == trees[1] and all(x is y for x, y in zip(leaves_a, leaves_b, strict=True))
 
 
 class Plan:
@@ -220,7 +220,7 @@ def commit(call: Call, outcome: Outcome) -> Any:
         changed then.
     """
     plan, binding = outcome.plan, call.binding
-    if plan is _UNCHANGED or binding is None and plan.change is None:
+    if plan is _UNCHANGED or (binding is None and plan.change is None):
         return outcome.output
     if plan.change is None:
         _write(binding, plan.changed, outcome.new)  # type: ignore[arg-type]  # a plan with changes has a binding

@@ -93,7 +93,7 @@ def jit(
     >>> int(counter.count.value)
     1
     """
-    options = {
+    options: dict[str, Any] = {
         "static_argnums": static_argnums,
         "static_argnames": static_argnames,
         "donate_argnums": donate_argnums,
@@ -102,8 +102,8 @@ def jit(
         "inline": inline,
     }
     if fun is MISSING:
-        return functools.partial(jit, **options)  # type: ignore[arg-type]  # the options of this very call
-    return JitWrapped(fun, **options)  # type: ignore[arg-type]  # as above
+        return functools.partial(jit, **options)
+    return JitWrapped(fun, **options)
 
 
 class JitWrapped(Generic[P, R]):
