@@ -13,7 +13,7 @@ from benchmarks.harness import Effort
 from benchmarks.systems import load
 
 RESULTS = Path(__file__).parent / "results"
-QUICK = Effort(rounds=15, sample_ms=2.0)
+QUICK = Effort(rounds=15, sample_ms=2.5)
 
 
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:

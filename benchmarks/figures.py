@@ -147,21 +147,22 @@ def _classes(systems: Sequence[System], effort: Effort) -> Samples:
             make()
 
     batches = {system.name: partial(batch, system.make_class) for system in systems if system.make_class}
-    return compare(batches, replace(effort, rounds=min(effort.rounds, 31)), repeats=5)
+    return compare(batches, replace(effort, rounds=min(effort.rounds, 31)), repeats=1)
 
 
 def _imports(systems: Sequence[System], effort: Effort) -> Samples:
-    """Each sample is a fresh process, which times its own import."""
+    """Fresh processes time their own import; a sample is the faster of two."""
 
     def sample(package: str) -> float:
         code = f"import time; start = time.perf_counter_ns(); import {package}; print(time.perf_counter_ns() - start)"
-        return float(subprocess.check_output([sys.executable, "-c", code], text=True).split()[-1])
+        runs = [subprocess.check_output([sys.executable, "-c", code], text=True) for _ in range(2)]
+        return min(float(run.split()[-1]) for run in runs)
 
     samplers = {BARE_IMPORT: partial(sample, "jax")}
     samplers |= {system.name: partial(sample, system.package) for system in systems if system.package}
     for warm in samplers.values():  # writes the byte code of a package that runs for the first time
         warm()
-    return interleave(samplers, min(effort.rounds, 11))
+    return interleave(samplers, min(effort.rounds, 9))
 
 
 FIGURES = (

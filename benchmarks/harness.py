@@ -4,12 +4,14 @@ Vocabulary
 ----------
 batch:   a function that repeats the measured work ``n`` times, loop included.
 sampler: a function that measures once and returns nanoseconds for one repetition.
+part:    a sample is taken in a few parts, of which the fastest counts.
 round:   one sample of every subject, one after the other.
 spread:  the quartiles of a quantity over the rounds.
 
 Machines drift: clocks change, neighbours come and go. Samples of one round are
 taken within milliseconds of each other, so a ratio is formed within a round,
-and the median over the rounds is what gets reported.
+and the median over the rounds is what gets reported. What a neighbour takes
+only ever adds to a time, so the fastest part of a sample is the least wrong.
 """
 
 from __future__ import annotations
@@ -27,12 +29,16 @@ Sampler: TypeAlias = Callable[[], float]
 Samples: TypeAlias = dict[str, list[float]]
 
 
+PARTS = 5
+WARM_UPS = 3
+
+
 @dataclass(frozen=True)
 class Effort:
     """How much time a comparison may take: rounds, and milliseconds for one sample."""
 
     rounds: int = 101
-    sample_ms: float = 4.0
+    sample_ms: float = 5.0
 
 
 @dataclass(frozen=True)
@@ -67,13 +73,13 @@ def compare(batches: Mapping[str, Batch], effort: Effort, repeats: int | None = 
     Args:
         batches: the subjects by name.
         effort: rounds, and the length of a sample.
-        repeats: repetitions in a sample; chosen for each batch from `effort` where None.
+        repeats: repetitions in each part of a sample; chosen for each batch from `effort` where None.
     """
     samplers = {}
     with collector_off():
         for name, batch in batches.items():
             warm_up(batch)
-            samplers[name] = sampler(batch, repeats or repetitions_within(batch, effort.sample_ms))
+            samplers[name] = sampler(batch, *((repeats, PARTS) if repeats else division(batch, effort.sample_ms)))
     return interleave(samplers, effort.rounds)
 
 
@@ -89,31 +95,37 @@ def interleave(samplers: Mapping[str, Sampler], rounds: int) -> Samples:
     return samples
 
 
-def sampler(batch: Batch, repeats: int) -> Sampler:
-    """A sampler that times `repeats` repetitions and divides."""
+def sampler(batch: Batch, repeats: int, parts: int) -> Sampler:
+    """A sampler that times `parts` times `repeats` repetitions; one repetition of the fastest part is the sample."""
 
     def sample() -> float:
-        start = time.perf_counter_ns()
-        batch(repeats)
-        return (time.perf_counter_ns() - start) / repeats
+        times = []
+        for _ in range(parts):
+            start = time.perf_counter_ns()
+            batch(repeats)
+            times.append(time.perf_counter_ns() - start)
+        return min(times) / repeats
 
     return sample
 
 
-def warm_up(batch: Batch, times: int = 3) -> None:
+def warm_up(batch: Batch, times: int = WARM_UPS) -> None:
     """Fills caches and compiles; what happens only once is not what is measured."""
     for _ in range(times):
         batch(1)
 
 
-def repetitions_within(batch: Batch, sample_ms: float) -> int:
-    """How many repetitions fill a sample, at least 1."""
-    repeats = 1
+def division(batch: Batch, sample_ms: float) -> tuple[int, int]:
+    """The repetitions of a part, and the parts, that fill a sample; one of each where the work itself is longer."""
+    whole, repeats = 1e6 * sample_ms, 1
     while True:
-        elapsed = sampler(batch, repeats)() * repeats
-        if elapsed > 0.3e6 * sample_ms:
-            return max(1, round(repeats * 1e6 * sample_ms / elapsed))
+        elapsed = sampler(batch, repeats, parts=1)() * repeats
+        if elapsed > 0.3 * whole / PARTS:
+            break
         repeats *= 4
+    repetitions = max(1, round(repeats * whole / elapsed))
+    parts = min(PARTS, repetitions)
+    return max(1, repetitions // parts), parts
 
 
 @contextmanager

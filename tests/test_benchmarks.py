@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -43,8 +44,21 @@ def test_a_batch_is_repeated_and_divided(benchmarks):
     effort = benchmarks.harness.Effort(rounds=3, sample_ms=1.0)
     repeats = []
     samples = benchmarks.harness.compare({"work": repeats.append}, effort, repeats=50)
-    assert len(samples["work"]) == 3
-    assert repeats[-3:] == [50] * 3
+    assert len(samples["work"]) == effort.rounds
+    assert repeats[benchmarks.harness.WARM_UPS :] == [50] * effort.rounds * benchmarks.harness.PARTS
+
+
+def test_the_fastest_part_counts(benchmarks, monkeypatch):
+    clock = iter([0, 90, 100, 130, 200, 260])
+    monkeypatch.setattr(benchmarks.harness.time, "perf_counter_ns", lambda: next(clock))
+    assert benchmarks.harness.sampler(lambda n: None, repeats=10, parts=3)() == 3
+
+
+def test_long_work_is_done_once_in_a_sample(benchmarks):
+    assert benchmarks.harness.division(lambda n: time.sleep(0.005 * n), sample_ms=5.0) == (1, 1)
+    repeats, parts = benchmarks.harness.division(lambda n: time.sleep(0.0002 * n), sample_ms=5.0)
+    assert parts == benchmarks.harness.PARTS
+    assert repeats >= 1
 
 
 def outcome(benchmarks, ours, bar=0.5):
@@ -69,8 +83,8 @@ def test_the_check_fails_without_declax_or_over_a_bar(benchmarks, monkeypatch, c
     floor = SimpleNamespace(name="floor (jax)")
     ours = SimpleNamespace(name="declax")
     monkeypatch.setattr(core, "FIGURES", [SimpleNamespace(title="some work", group="trees")])
-    for systems, time, status in [([floor], 1.0, 1), ([floor, ours], 1.0, 0), ([floor, ours], 1e6, 1)]:
-        taken = outcome(benchmarks, {"declax": [time] * 3})
+    for systems, nanoseconds, status in [([floor], 1.0, 1), ([floor, ours], 1.0, 0), ([floor, ours], 1e6, 1)]:
+        taken = outcome(benchmarks, {"declax": [nanoseconds] * 3})
         monkeypatch.setattr(core, "load", lambda systems=systems: (systems, {}))
         monkeypatch.setattr(core, "measure", lambda *_, taken=taken: taken)
         assert core.main(["--check"]) == status

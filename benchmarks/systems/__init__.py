@@ -66,6 +66,9 @@ def repeat(work: Callable[[], object]) -> Batch:
     return batch
 
 
-def wait_for(arrays: object) -> None:
-    """Returns when all arrays are there: JAX hands them out before they are computed."""
-    jax.block_until_ready(arrays)  # type: ignore[no-untyped-call]  # its types are missing in jax
+def wait_for(array: object) -> None:
+    """Returns when an array is there, and with it all that its program computes: JAX hands them out before that.
+
+    One array is enough, and asking for more would cost a walk over the model in every batch.
+    """
+    jax.block_until_ready(array)  # type: ignore[no-untyped-call]  # its types are missing in jax

@@ -105,7 +105,7 @@ def make_step(blocks: int) -> Batch:
         nonlocal leaves
         for _ in range(n):
             leaves = step(leaves)
-        wait_for(leaves)
+        wait_for(leaves[-1])
 
     return batch
 

@@ -23,6 +23,11 @@ class DataSettings:
     shift: int
     examples: int
 
+    def __post_init__(self) -> None:
+        _require("test_fraction", self.test_fraction, 0 < self.test_fraction < 1, "between 0 and 1")
+        _require("shift", self.shift, self.shift >= 0, "at least 0")
+        _require("examples", self.examples, self.examples == 0 or self.examples >= 100, "0, or at least 100")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelSettings:
@@ -31,6 +36,11 @@ class ModelSettings:
     channels: int
     hidden: int
     dropout: float
+
+    def __post_init__(self) -> None:
+        _require("channels", self.channels, self.channels >= 1, "at least 1")
+        _require("hidden", self.hidden, self.hidden >= 1, "at least 1")
+        _require("dropout", self.dropout, 0 <= self.dropout < 1, "at least 0 and less than 1")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,6 +53,11 @@ class TrainingSettings:
     learning_rate: float
     weight_decay: float
     required_accuracy: float
+
+    def __post_init__(self) -> None:
+        _require("epochs", self.epochs, self.epochs >= 1, "at least 1")
+        _require("batch_size", self.batch_size, self.batch_size >= 1, "at least 1")
+        _require("learning_rate", self.learning_rate, self.learning_rate > 0, "more than 0")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,6 +102,11 @@ def _convert(cls: type, value: Any, where: str) -> Any:
     if type(value) is not cls:
         raise SettingsError(f"{where} should be {cls.__name__}, and is {value!r}")
     return value
+
+
+def _require(name: str, value: object, is_right: bool, text: str) -> None:
+    if not is_right:
+        raise SettingsError(f"{name} should be {text}, and is {value}")
 
 
 def _names(names: Any) -> str:

@@ -30,16 +30,18 @@ HERE = Path(__file__).parent
 
 
 @dx.jit
-def train_step(model: CNN, optimizer: dx.Optimizer[CNN], images: jax.Array, labels: jax.Array) -> jax.Array:
-    """One step of gradient descent; changes model and optimizer in place, returns the mean loss."""
+def train_step(
+    model: CNN, optimizer: dx.Optimizer[CNN], images: jax.Array, labels: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """One step of gradient descent, in place; returns the mean loss and the accuracy before it."""
 
     def loss_of(model: CNN) -> tuple[jax.Array, jax.Array]:
         logits = model(images)
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), logits
 
-    (loss, _), grads = dx.value_and_grad(loss_of, has_aux=True)(model)
+    (loss, logits), grads = dx.value_and_grad(loss_of, has_aux=True)(model)
     optimizer.update(model, grads)
-    return loss
+    return loss, (logits.argmax(axis=-1) == labels).mean()
 
 
 @dx.jit
@@ -71,18 +73,22 @@ def make_optimizer(model: CNN, settings: Settings, steps_per_epoch: int) -> dx.O
 def train(model: CNN, settings: Settings, digits: Digits) -> list[float]:
     """Trains in place, with a progress bar; returns the loss of each step."""
     training = settings.training
-    steps_per_epoch = len(digits.labels) // training.batch_size
+    batch_size = min(training.batch_size, len(digits.labels))
+    steps_per_epoch = len(digits.labels) // batch_size
     optimizer = make_optimizer(model, settings, steps_per_epoch)
     rng = np.random.default_rng(training.seed)
     losses: list[jax.Array] = []
+    accuracies: list[jax.Array] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress:
         task = progress.add_task("training", total=training.epochs * steps_per_epoch)
         for _ in range(training.epochs):
-            for batch in batches(digits, training.batch_size, shift=settings.data.shift, rng=rng):
-                losses.append(train_step(model, optimizer, *map(jax.numpy.asarray, batch)))
+            for batch in batches(digits, batch_size, shift=settings.data.shift, rng=rng):
+                loss, accuracy = train_step(model, optimizer, *map(jax.numpy.asarray, batch))
+                losses.append(loss)
+                accuracies.append(accuracy)
                 progress.advance(task)
-            progress.update(task, description=f"loss {float(losses[-1]):.3f}")
+            progress.update(task, description=f"loss {float(losses[-1]):.3f}, accuracy {float(accuracies[-1]):4.0%}")
     return [float(loss) for loss in losses]
 
 
@@ -95,13 +101,11 @@ def parse_arguments(argv: Sequence[str] | None) -> tuple[Settings, Path]:
     arguments = parser.parse_args(argv)
     try:
         settings = load_settings(arguments.config)
+        if arguments.epochs is not None:
+            training = dataclasses.replace(settings.training, epochs=arguments.epochs)
+            settings = dataclasses.replace(settings, training=training)
     except SettingsError as error:
         parser.error(str(error))
-    if arguments.epochs is not None:
-        training = dataclasses.replace(settings.training, epochs=arguments.epochs)
-        settings = dataclasses.replace(settings, training=training)
-    if settings.training.epochs < 1:
-        parser.error(f"epochs should be at least 1, and is {settings.training.epochs}")
     return settings, arguments.out
 
 

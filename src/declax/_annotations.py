@@ -14,7 +14,9 @@ import collections.abc
 import dataclasses
 import enum
 import functools
+import importlib
 import numbers
+import re
 import sys
 import types
 import typing
@@ -31,8 +33,9 @@ _DATA_TYPES: set[type] = {jax.Array, jax.core.Tracer, np.ndarray, jax.ShapeDtype
 if ref_type := getattr(jax, "Ref", None) or getattr(jax.core, "Ref", None):
     _DATA_TYPES.add(ref_type)
 
+_NUMBERS: tuple[type, ...] = (numbers.Number, np.generic)
+
 _STATIC_TYPES: tuple[type, ...] = (
-    numbers.Number,
     str,
     bytes,
     type,
@@ -46,7 +49,9 @@ _STATIC_TYPES: tuple[type, ...] = (
     functools.partial,
 )
 
+_CONTAINERS: frozenset[object] = frozenset({list, dict, set, tuple, frozenset})
 _MUTABLE: tuple[type, ...] = (list, dict, set, bytearray)
+_CALLABLE: object = collections.abc.Callable
 
 
 def add_data_type(cls: type) -> None:
@@ -63,6 +68,37 @@ def is_data_class(cls: type) -> bool:
 @functools.cache
 def _is_data_class(cls: type) -> bool:
     return not _DATA_TYPES.isdisjoint(cls.__mro__) or issubclass(cls, jax.Array)
+
+
+LOCALS_KEY = "_pytree__locals"
+_WORD = re.compile(r"[^\W\d]\w*")
+
+
+def own_annotations(cls: type) -> dict[str, Any]:
+    """The annotations that a class itself writes, without those of its bases."""
+    if sys.version_info >= (3, 14):
+        annotationlib = importlib.import_module("annotationlib")
+        return dict(annotationlib.get_annotations(cls, format=annotationlib.Format.FORWARDREF))
+    found: dict[str, Any] = cls.__dict__.get("__annotations__", {})
+    return found
+
+
+def local_names(cls: type) -> dict[str, object]:
+    """The names that the annotations of a class use as text and the functions around it define.
+
+    Must run while the functions do: at the creation of the class.
+    """
+    texts = (a if isinstance(a, str) else repr(a) for a in own_annotations(cls).values() if not isinstance(a, type))
+    wanted = {word for text in texts for word in _WORD.findall(text)}
+    found: dict[str, object] = {}
+    frame = sys._getframe(1) if wanted else None
+    while frame is not None:
+        around = f"{frame.f_code.co_qualname}.<locals>."
+        if cls.__qualname__.startswith(around) and frame.f_globals.get("__name__") == cls.__module__:
+            names = frame.f_locals
+            found = {**{word: names[word] for word in wanted if word in names}, **found}
+        frame = frame.f_back
+    return found
 
 
 class Unresolved:
@@ -95,18 +131,20 @@ class Unresolved:
 class Scope(dict[str, object]):
     """The names that the annotations of one class may use.
 
-    Looks in the class, its module, the builtins, in this order; a name that
-    is in none of them becomes `Unresolved`.
+    Looks in the class, in the functions around it, its module, the builtins,
+    in this order; a name that is in none of them becomes `Unresolved`.
     """
 
     def __init__(self, cls: type) -> None:
         super().__init__({cls.__name__: cls})
+        for parameter in getattr(cls, "__type_params__", ()):
+            self[parameter.__name__] = parameter
         self._cls = cls
         self._module = vars(sys.modules.get(cls.__module__, builtins))
         self.is_complete = True
 
     def __missing__(self, name: str) -> object:
-        for names in (vars(self._cls), self._module, vars(builtins)):
+        for names in (vars(self._cls), vars(self._cls).get(LOCALS_KEY, {}), self._module, vars(builtins)):
             if name in names:
                 found: object = names[name]
                 return found
@@ -122,7 +160,7 @@ class Scope(dict[str, object]):
                 annotation = eval(annotation, {"__builtins__": {}}, self)
             except Exception:  # noqa: BLE001  # an annotation may be any text; it then decides nothing
                 self.is_complete = False
-                return Unresolved(annotation)
+                return Unresolved(str(annotation))
         return annotation
 
 
@@ -135,16 +173,19 @@ class Decision:
       is_container: whether an undecided annotation is of a container, so that
         a value is looked into.
       is_optional: whether None is allowed.
+      is_number: whether its static values are numbers, which JAX takes as leaves.
     """
 
     status: Status | None
     is_container: bool = False
     is_optional: bool = False
+    is_number: bool = False
 
 
 _UNDECIDED = Decision(None)
 _DATA = Decision(Status.DATA)
 _STATIC = Decision(Status.STATIC)
+_NUMBER = Decision(Status.STATIC, is_number=True)
 _SNAPSHOT = Decision(Status.SNAPSHOT)
 
 
@@ -180,15 +221,21 @@ def _decide_class(cls: type, scope: Scope) -> Decision:
     array_type = getattr(cls, "array_type", None)  # jaxtyping's annotations
     if array_type is not None and hasattr(cls, "dtypes"):
         return decide(array_type, scope)
-    if cls in (list, dict, set, tuple, frozenset) or issubclass(cls, _MUTABLE):
+    if cls in _CONTAINERS or issubclass(cls, _MUTABLE) or _is_pytree_annotation(cls):
         return Decision(None, is_container=True)
     if cls is type(None):
         return Decision(Status.STATIC, is_optional=True)
-    if issubclass(cls, _STATIC_TYPES) or cls is collections.abc.Callable:
+    if issubclass(cls, _NUMBERS) and not issubclass(cls, enum.Enum):
+        return _NUMBER
+    if issubclass(cls, _STATIC_TYPES) or cls is _CALLABLE:
         return _STATIC
     if getattr(cls, "_is_protocol", False) and "__call__" in vars(cls):
         return _STATIC
     return _UNDECIDED
+
+
+def _is_pytree_annotation(cls: type) -> bool:
+    return cls.__module__.startswith("jaxtyping") and cls.__name__.startswith("PyTree")
 
 
 def _decide_generic(origin: Any, args: tuple[Any, ...], annotation: object, scope: Scope) -> Decision:
@@ -204,7 +251,7 @@ def _decide_generic(origin: Any, args: tuple[Any, ...], annotation: object, scop
         return _STATIC
     if origin in (typing.Final, typing.ClassVar, typing.Required, typing.NotRequired):
         return decide(args[0], scope)
-    if origin is collections.abc.Callable:
+    if origin is _CALLABLE:
         return _STATIC
     if not isinstance(origin, type):
         return _UNDECIDED
@@ -219,16 +266,23 @@ def _decide_union(args: tuple[Any, ...], scope: Scope) -> Decision:
     decisions = [decide(arg, scope) for arg in args]
     is_optional = any(d.is_optional for d in decisions)
     rest = [d for arg, d in zip(args, decisions, strict=True) if arg is not type(None)]
-    return dataclasses.replace(_join(rest), is_optional=is_optional)
+    joined = _join(rest)
+    if joined.status is Status.DATA and not all(d.status is Status.DATA or d.is_number for d in rest):
+        # `Linear | Callable`: a function is no leaf that JAX could take, so the value decides
+        joined = Decision(None, is_container=True)
+    return dataclasses.replace(joined, is_optional=is_optional)
 
 
 def _join(decisions: list[Decision]) -> Decision:
+    """What is said of a value with parts of several types, as those of a tuple."""
     statuses = {d.status for d in decisions}
     if Status.DATA in statuses:
         return _DATA
     if None in statuses:
         return Decision(None, is_container=any(d.is_container for d in decisions))
-    return _SNAPSHOT if Status.SNAPSHOT in statuses else _STATIC
+    if Status.SNAPSHOT in statuses:
+        return _SNAPSHOT
+    return _NUMBER if all(d.is_number for d in decisions) else _STATIC
 
 
 def _decide_container(origin: type, args: tuple[Any, ...], scope: Scope) -> Decision:
@@ -248,13 +302,15 @@ def annotations_of(cls: type) -> Mapping[str, object]:
     """The annotations of a class and its bases, the nearest first."""
     found: dict[str, object] = {}
     for base in reversed(cls.__mro__):
-        found.update(base.__dict__.get("__annotations__", {}))
+        found.update(own_annotations(base))
     return found
 
 
 def variable_class(annotation: object, scope: Scope, base: type) -> type | None:
     """The class in an annotation that derives from a base, also in an Optional."""
     annotation = scope.resolve(annotation)
+    if isinstance(annotation, typing_extensions.TypeAliasType):
+        return variable_class(annotation.__value__, scope, base)
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType, typing.Annotated):
         found = [variable_class(arg, scope, base) for arg in typing.get_args(annotation)]

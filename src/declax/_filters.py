@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 from types import EllipsisType
 from typing import Any as AnyType
-from typing import Protocol, TypeAlias, get_origin
+from typing import Protocol, TypeAlias, cast, get_origin
 
 from declax._typing import Path
 from declax.errors import FilterError, describe, type_name
@@ -147,7 +147,8 @@ class PathIn(_OfPaths):
 
 def _checked_path(path: AnyType) -> Path:
     try:
-        if isinstance(path, (tuple, list)) and hash(tuple(path)) is not None:
+        if isinstance(path, (tuple, list)):
+            hash(tuple(path))
             return tuple(path)
     except TypeError:  # a key has no hash
         pass
@@ -417,7 +418,7 @@ def to_predicate(filter: Filter, /) -> Predicate:
         return OfType(kind)
     is_model = hasattr(type(kind), "_pytree__layout") or hasattr(type(kind), "raw_value")
     if callable(kind) and not is_model:
-        return kind
+        return cast(Predicate, kind)
     raise FilterError("filter", "this is no filter", got=describe(filter), fix=GRAMMAR)
 
 

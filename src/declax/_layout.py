@@ -49,6 +49,7 @@ class Layout:
       static_names: the names of static attributes, in order.
       has_snapshots: whether some statics are mutable.
       is_closed: whether it is the layout that its class has at creation.
+      length: the number of elements, which have an index in place of a name.
     """
 
     __slots__ = (
@@ -59,6 +60,7 @@ class Layout:
         "data_names",
         "has_snapshots",
         "is_closed",
+        "length",
         "static_names",
         "statuses",
     )
@@ -71,6 +73,7 @@ class Layout:
     data_names: tuple[Name, ...]
     static_names: tuple[Name, ...]
     is_closed: bool
+    length: int
     has_snapshots: bool
     _transitions: dict[tuple[Name, Status | None], Layout]
     _functions: tuple[Flatten, Flatten, Unflatten] | None
@@ -78,10 +81,11 @@ class Layout:
     @staticmethod
     def of(cls: type, statuses: Mapping[Name, Status], *, is_closed: bool = False) -> Layout:
         """The layout of a class with these statuses; always the same object."""
-        items = tuple(sorted(statuses.items(), key=_order))
+        items = tuple(sorted(((_exact(n), s) for n, s in statuses.items()), key=_order))
         key = (cls, items, is_closed)
         with Layout._lock:
-            layout = Layout._interned.get(key)
+            # an instance that deviated and came back has the layout of its class again
+            layout = Layout._interned.get((cls, items, True)) or Layout._interned.get(key)
             if layout is None:
                 layout = Layout._interned[key] = Layout._make(cls, dict(items), is_closed)
         return layout
@@ -94,6 +98,7 @@ class Layout:
         layout.data_names = tuple(n for n, s in statuses.items() if s is Status.DATA)
         layout.static_names = tuple(n for n, s in statuses.items() if s is not Status.DATA)
         layout.is_closed = is_closed
+        layout.length = sum(name.__class__ is int for name in statuses)
         layout.has_snapshots = Status.SNAPSHOT in statuses.values()
         layout._transitions = {}
         layout._functions = None
@@ -141,7 +146,7 @@ class Layout:
         return f"Layout({type_name(self.cls)}: {statuses})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.cls, dict(self.statuses), self.is_closed)
+        return _rebuild, (self.cls, dict(self.statuses))
 
     def __copy__(self) -> Layout:
         return self
@@ -150,12 +155,17 @@ class Layout:
         return self
 
 
+def _exact(name: Name) -> Name:
+    # the name of an enum of texts is one too, but does not print as one
+    return name if type(name) is str or isinstance(name, int) else str.__str__(name)
+
+
 def _order(item: tuple[Name, Status]) -> tuple[bool, Name]:
     return isinstance(item[0], str), item[0]
 
 
-def _rebuild(cls: type, statuses: Mapping[Name, Status], is_closed: bool) -> Layout:
-    return Layout.of(cls, statuses, is_closed=is_closed)
+def _rebuild(cls: type, statuses: Mapping[Name, Status]) -> Layout:
+    return Layout.of(cls, statuses)  # the closed one only where the class still declares the same
 
 
 # --- generated code -----------------------------------------------------------
@@ -196,20 +206,26 @@ def _bare_class(layout: Layout) -> type | None:
     speed of the interpreter. None where the class cannot take its instances
     over, or where a name cannot be written as an attribute.
     """
-    bare = type(layout.cls.__name__, (), {})
+    bare: Any = type(layout.cls.__name__, (), {})
+    probe = bare()
     try:
-        bare().__class__ = layout.cls
+        probe.__class__ = layout.cls
     except TypeError:
         return None
-    return bare if all(map(_is_plain, layout.statuses)) else None
+    object.__setattr__(probe, "__class__", bare)  # so that no `__del__` of the class sees a blank instance
+    suits = all(_is_plain(name) and not hasattr(probe, str(name)) for name in layout.statuses)
+    return bare if suits else None
 
 
 def _is_plain(name: Name) -> bool:
-    return isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
+    # Python normalises identifiers beyond ASCII, so they may not find the name that was set
+    return isinstance(name, str) and name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
 
 
 def _key_parameter(name: Name) -> str:
-    return f"key_{name}" if _is_plain(name) or isinstance(name, int) else f"key_{str(name).encode().hex()}"
+    if isinstance(name, int):
+        return f"key_{name:d}"
+    return f"key_{name}" if _is_plain(name) else f"hexkey_{name.encode('utf-8', 'surrogatepass').hex()}"
 
 
 def _tuple_of(items: Iterable[str]) -> str:
@@ -222,9 +238,16 @@ def _targets(items: Iterable[str]) -> str:
     return ", ".join(listed) + ("," if len(listed) == 1 else "")
 
 
+def _where(layout: Layout, name: Name) -> str:
+    """What an error of a snapshot is about, as a literal."""
+    place = f".{name}" if _is_plain(name) else f"[{name!r}]"
+    return repr(type_name(layout.cls) + place)
+
+
 def _statics(layout: Layout) -> str:
     values = [
-        f"freeze(fields[{n!r}])" if layout.statuses[n] is Status.SNAPSHOT else f"fields[{n!r}]"
+        f"freeze(fields[{n!r}], {_where(layout, n)})" if layout.statuses[n] is Status.SNAPSHOT
+        else f"fields[{n!r}]"
         for n in layout.static_names
     ]
     return _tuple_of(values if layout.is_closed else ["layout", *values])

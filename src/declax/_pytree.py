@@ -12,17 +12,25 @@ bound:     known to a cached description of a graph, so that a change of its
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
+import threading
 from abc import ABCMeta
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
 from declax import _display, _epoch, _jax
-from declax._annotations import Scope, add_data_type, annotations_of, decide, is_data_class
-from declax._fields import FieldSpec, Notes, Status, Tagged, specifier_of
-from declax._layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY, Layout
+from declax._annotations import LOCALS_KEY, add_data_type, local_names, own_annotations
+from declax._fields import FieldSpec, Status, Tagged
+from declax._layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY, Layout, Name
+from declax._specs import read_specs
+from declax._values import CONTAINERS, PLAIN, data_within, static_status, status_of_value, tags_within
+from declax._values import has_data as has_data
+from declax._values import is_data as is_data
+from declax._values import register_data_type as register_data_type
 from declax._variables import Variable
 from declax.errors import (
     ConstructionError,
@@ -34,87 +42,9 @@ from declax.errors import (
     type_name,
 )
 
-_PLAIN = frozenset({int, float, bool, complex, str, bytes, type(None), type})
-_CONTAINERS = (list, tuple, dict, set, frozenset)
 _ARRAYS = (jax.Array, np.ndarray)
-
-
-# --- what is data -------------------------------------------------------------
-
-
-def is_data(value: object, /) -> bool:
-    """Whether a value, by itself, is pytree data.
-
-    Arrays, array refs, Variables, Pytrees and types registered by
-    `register_data_type` are; all else is static.
-
-    >>> is_data(jax.numpy.zeros(3)), is_data(3), is_data([jax.numpy.zeros(3)])
-    (True, False, False)
-    """
-    cls = value.__class__
-    return cls not in _PLAIN and is_data_class(cls)
-
-
-def has_data(value: object, /) -> bool:
-    """Whether a value is data or, being a container, holds some.
-
-    >>> has_data([1, {"a": jax.numpy.zeros(3)}])
-    True
-    """
-    return next(_data_within(value), None) is not None
-
-
-def _data_within(value: object) -> Iterator[object]:
-    if is_data(value):
-        yield value
-    elif isinstance(value, _CONTAINERS):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _data_within(item)
-    elif value.__class__ not in _PLAIN and not callable(value):
-        yield from filter(is_data, jax.tree.leaves(value, is_leaf=is_data))
-
-
-def _tags_within(value: object) -> Iterator[Tagged[Any]]:
-    if isinstance(value, Tagged):
-        yield value
-    elif isinstance(value, _CONTAINERS):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _tags_within(item)
-
-
-def register_data_type(cls: type, /) -> type:
-    """Makes instances of a class data wherever they are assigned.
-
-    Args:
-      cls: the class; usable as a decorator.
-
-    Returns:
-      The class.
-
-    >>> @register_data_type
-    ... class Table: pass
-    >>> is_data(Table())
-    True
-    """
-    add_data_type(cls)
-    return cls
-
-
-def status_of_value(value: object) -> Status:
-    """The status that a value gives an attribute that has none yet."""
-    if is_data(value):
-        return Status.DATA
-    return _static_status(value)
-
-
-def _static_status(value: object) -> Status:
-    if value.__class__ in _PLAIN:
-        return Status.STATIC
-    try:
-        hash(value)
-    except TypeError:
-        return Status.SNAPSHOT
-    return Status.STATIC
+_LOOKED_INTO = frozenset({Tagged, *CONTAINERS})
+_MISSING: Any = object()
 
 
 # --- classes ------------------------------------------------------------------
@@ -336,47 +266,6 @@ def _unflatten_open(statics: Any, children: Any) -> Any:
     return statics[0].unflatten(statics, children)
 
 
-def read_specs(cls: type) -> tuple[dict[str, FieldSpec], bool]:
-    """The specs of all fields that a class declares, and whether all names resolved."""
-    scopes = {base: Scope(base) for base in cls.__mro__}
-    owner = {n: base for base in reversed(cls.__mro__) for n in base.__dict__.get("__annotations__", {})}
-    fields = {f.name: f for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
-    specs = {}
-    for name, annotation in annotations_of(cls).items():
-        if fields and name not in fields:
-            continue  # an InitVar, a ClassVar, or an annotation of an undecorated subclass
-        if name.startswith("_pytree__"):
-            continue
-        spec = _read_spec(name, annotation, fields.get(name), scopes[owner[name]])
-        if fields or spec.status is Status.DATA or spec.is_nested_undecided or _is_marked(annotation, scopes[owner[name]]):
-            specs[name] = spec
-    return specs, all(scope.is_complete for scope in scopes.values())
-
-
-def _is_marked(annotation: object, scope: Scope) -> bool:
-    resolved = scope.resolve(annotation)
-    return any(isinstance(mark, Status) for mark in getattr(resolved, "__metadata__", ()))
-
-
-def _read_spec(name: str, annotation: object, field: dataclasses.Field[Any] | None, scope: Scope) -> FieldSpec:
-    resolved = scope.resolve(annotation)
-    decision = decide(resolved, scope)
-    specifier = specifier_of(field) if field is not None else None
-    status = decision.status
-    if specifier is not None and specifier.status is not None:
-        status = specifier.status
-        if status is Status.STATIC and (decision.status is Status.SNAPSHOT or decision.is_container):
-            status = Status.SNAPSHOT
-    return FieldSpec(
-        name,
-        resolved,
-        status,
-        decision.is_container and status is None,
-        specifier.recipe if specifier else None,
-        specifier.notes if specifier else Notes(),
-    )
-
-
 # --- attribute rules ----------------------------------------------------------
 
 
@@ -404,7 +293,7 @@ def admit(self: Pytree, name: Any, value: Any, layout: Layout) -> tuple[bool, An
         if explicit is Status.STATIC:
             if is_checked:
                 _check_static(self, name, value, "is annotated with static(...)")
-            explicit = _static_status(value)
+            explicit = static_status(value)
         return False, value, layout.with_status(name, explicit)
     if status is None:
         if isinstance(name, str):
@@ -419,7 +308,7 @@ def admit(self: Pytree, name: Any, value: Any, layout: Layout) -> tuple[bool, An
     if not is_checked:
         return False, value, layout
     _check_static(self, name, value, "is static")
-    if status is Status.STATIC and _static_status(value) is Status.SNAPSHOT:
+    if status is Status.STATIC and static_status(value) is Status.SNAPSHOT:
         return False, value, layout.with_status(name, Status.SNAPSHOT)
     return False, value, layout
 
@@ -428,7 +317,7 @@ def _first_status(self: Pytree, name: str, value: object) -> Status:
     spec = type(self)._pytree__specs.get(name)
     if spec is not None:
         if spec.status is Status.SNAPSHOT:
-            return _static_status(value)
+            return static_status(value)
         if spec.status is not None:
             return spec.status
         if spec.is_nested_undecided and has_data(value):
@@ -439,9 +328,9 @@ def _first_status(self: Pytree, name: str, value: object) -> Status:
 
 
 def _check_static(self: Pytree, name: str, value: object, what: str) -> None:
-    if value.__class__ in _PLAIN:
+    if value.__class__ in PLAIN:
         return
-    found = next(_data_within(value), None)
+    found = next(data_within(value), None)
     if found is None:
         return
     holds = "" if found is value else f" that holds {describe(found)}"
@@ -517,16 +406,16 @@ def check_pytree(node: object, /) -> None:
     attributes = node.__dict__
     for name, status in layout_of(node).statuses.items():
         value = attributes.get(name)
-        if value.__class__ in _PLAIN:
+        if value.__class__ in PLAIN:
             continue
-        if isinstance(value, _CONTAINERS):
+        if isinstance(value, CONTAINERS):
             _check_tags(node, name, value)
         if status is not Status.DATA:
             _check_static(node, name, value, "is static")
 
 
 def _check_tags(node: Pytree, name: str, value: object) -> None:
-    tags = {tag.status.value for tag in _tags_within(value)}
+    tags = {tag.status.value for tag in tags_within(value)}
     if tags:
         raise StatusError(
             f"{type_name(type(node))}.{name}",

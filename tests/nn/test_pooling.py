@@ -75,21 +75,25 @@ def test_any_batch_axes(name: str, batch: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("padding", ["VALID", "SAME", "same", "SAME_LOWER", ((1, 1), (0, 1)), [[1, 1], [0, 1]]])
-@pytest.mark.parametrize("strides", [None, (2, 2), (1, 3)])
-@pytest.mark.parametrize("shape", [(5, 5, 3), (2, 5, 5, 3)])
+@pytest.mark.parametrize(("strides", "shape"), [(None, (2, 5, 5, 3)), ((1, 3), (5, 5, 3))])
 def test_against_the_peer(padding: Any, strides: Any, shape: tuple[int, ...]) -> None:
     nnx = pytest.importorskip("flax.nnx")
     x = jax.random.normal(jax.random.key(0), shape)
+
+    def compare(name: str, *args: Any, **options: Any) -> None:
+        def value_and_slope(pool: Callable[..., Any]) -> tuple[Any, Any]:
+            return pool(x, *args, **options), jax.grad(lambda y: pool(y, *args, **options).sum())(x)
+
+        ours = value_and_slope(getattr(pooling, name))
+        with jax.numpy_dtype_promotion("standard"):  # the peer cannot run under strict promotion
+            theirs = value_and_slope(getattr(nnx, name))
+        for mine, other in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(mine, other, rtol=1e-6)
+
     for name in ("max_pool", "min_pool", "avg_pool"):
-        ours, theirs = getattr(pooling, name), getattr(nnx, name)
-        np.testing.assert_array_equal(ours(x, (2, 3), strides, padding), theirs(x, (2, 3), strides, padding))
-        slope = jax.grad(lambda y, f=ours: f(y, (2, 3), strides, padding).sum())(x)
-        peers = jax.grad(lambda y, f=theirs: f(y, (2, 3), strides, padding).sum())(x)
-        np.testing.assert_allclose(slope, peers, rtol=1e-6)
-    ours, theirs = (f(x, (2, 3), strides, padding, count_include_pad=False) for f in (pooling.avg_pool, nnx.avg_pool))
-    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-    ours, theirs = (f(x, 0.0, jax.lax.add, (2, 3), strides, padding) for f in (pooling.pool, nnx.pool))
-    np.testing.assert_array_equal(ours, theirs)
+        compare(name, (2, 3), strides, padding)
+    compare("avg_pool", (2, 3), strides, padding, count_include_pad=False)
+    compare("pool", 0.0, jax.lax.add, (2, 3), strides, padding)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "int32", "uint8", "bool"])

@@ -16,6 +16,8 @@ from collections.abc import Hashable, Iterator
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
+import jax
+
 from declax._layout import Layout
 from declax._metadata import Metadata
 from declax._typing import Key, Path
@@ -141,3 +143,7 @@ def walk_tokens(tokens: tuple[Token, ...]) -> Iterator[tuple[Path, Token]]:
         yield path, token
         if token.__class__ is tuple:
             stack.extend((*path, key) for key in reversed(child_keys(token)))
+
+
+# without leaves, so that a GraphDef may be an argument or result of a raw JAX transform
+jax.tree_util.register_pytree_node(GraphDef, lambda graphdef: ((), graphdef), lambda graphdef, _: graphdef)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import InitVar  # pyright knows it by this module only
 from typing import Any, TypeAlias
 
 import jax
@@ -23,7 +24,7 @@ from jax import lax
 
 from declax import errors
 from declax._dataclass import dataclass
-from declax._fields import KW_ONLY, InitVar, data, static, variable
+from declax._fields import KW_ONLY, data, static, variable
 from declax._module import Module
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables import Param
@@ -63,7 +64,7 @@ def _sizes(conv: Conv, field: str, rank: int | None = None) -> tuple[int, ...]:
     if value is None and rank is not None:
         value = 1
     if is_integer(value):
-        sizes: tuple[int, ...] = (value,) * (rank or 1)  # type: ignore[assignment]  # an int, by is_integer
+        sizes: tuple[int, ...] = (value,) * (rank or 1)
     elif isinstance(value, Sequence) and not isinstance(value, str):
         sizes = tuple(value)
     else:
@@ -170,7 +171,7 @@ class Conv(Module):
         """``(*kernel_size, in_features // feature_group_count, out_features)``."""
         return _kernel_shape(self)
 
-    def __call__(self, inputs: jax.Array, out_sharding: jax.sharding.Sharding | None = None) -> jax.Array:
+    def __call__(self, inputs: jax.Array, out_sharding: jax.NamedSharding | jax.P | None = None) -> jax.Array:
         """Convolves.
 
         Args:
@@ -196,7 +197,7 @@ class Conv(Module):
     def _rank(self) -> int:
         return len(_sizes(self, "kernel_size"))
 
-    def _convolve(self, x: jax.Array, kernel: jax.Array, out_sharding: jax.sharding.Sharding | None) -> jax.Array:
+    def _convolve(self, x: jax.Array, kernel: jax.Array, out_sharding: jax.NamedSharding | jax.P | None) -> jax.Array:
         padding = _padding(self)
         if isinstance(padding, str) and padding in _PAD_MODES:
             x = jnp.pad(x, _fill(self, padding), mode=_PAD_MODES[padding])
@@ -253,11 +254,11 @@ def _padding(conv: Conv) -> str | Pairs:
         if name in PADDINGS and (name != "CAUSAL" or rank == 1):
             return name
     elif is_integer(padding):
-        return ((padding, padding),) * rank  # type: ignore[return-value]  # an int, by is_integer
+        return ((padding, padding),) * rank
     elif isinstance(padding, Sequence) and len(padding) == rank:
-        pairs = tuple((side, side) if is_integer(side) else side for side in padding)
-        if all(_is_pair(pair) for pair in pairs):
-            return tuple((before, after) for before, after in pairs)  # type: ignore[misc]  # pairs, by _is_pair
+        pairs = tuple(pair for side in padding if (pair := _pair(side)) is not None)
+        if len(pairs) == rank:
+            return pairs
     raise errors.LayerError(
         field_of(conv, "padding"),
         f"this is no padding of {rank} spatial {'axis' if rank == 1 else 'axes'}",
@@ -280,8 +281,12 @@ def _check_dilated(conv: Conv, padding: str | Pairs) -> None:
         )
 
 
-def _is_pair(side: object) -> bool:
-    return isinstance(side, Sequence) and len(side) == 2 and all(map(is_integer, side))
+def _pair(sides: object) -> tuple[int, int] | None:
+    if is_integer(sides):
+        return sides, sides
+    if isinstance(sides, Sequence) and len(sides) == 2 and all(map(is_integer, sides)):
+        return sides[0], sides[1]
+    return None
 
 
 def _fill(conv: Conv, padding: str) -> Pairs:

@@ -98,7 +98,7 @@ def statistics_dtype(dtype: Dtype) -> np.dtype[Any]:
     (dtype('float32'), dtype('complex64'))
     """
     given = jnp.dtype(dtype)
-    return given if jnp.finfo(given).bits >= 32 else np.dtype(np.float32)
+    return given if given.itemsize >= 4 else np.dtype(np.float32)
 
 
 def add_bias(y: jax.Array, bias: jax.Array | None) -> jax.Array:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import InitVar  # pyright knows it by this module only
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from jax import lax
 
 from declax import errors
 from declax._dataclass import dataclass
-from declax._fields import KW_ONLY, InitVar, static, variable
+from declax._fields import KW_ONLY, static, variable
 from declax._module import Module
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables import Param
@@ -19,6 +20,8 @@ from declax.initializers import lecun_normal, variance_scaling, zeros
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of, size
 from declax.rngs import Rngs
+
+OutSharding: TypeAlias = jax.NamedSharding | jax.P | None
 
 
 @dataclass
@@ -78,7 +81,7 @@ class Linear(Module):
         ("out_features",), initializer="bias_init", dtype="param_dtype", when="use_bias", metadata="bias_metadata"
     )
 
-    def __call__(self, inputs: jax.Array, out_sharding: jax.sharding.Sharding | None = None) -> jax.Array:
+    def __call__(self, inputs: jax.Array, out_sharding: OutSharding = None) -> jax.Array:
         """Applies the map.
 
         Args:
@@ -143,7 +146,7 @@ class Embed(Module):
         metadata="embedding_metadata",
     )
 
-    def __call__(self, inputs: jax.Array, out_sharding: jax.sharding.Sharding | None = None) -> jax.Array:
+    def __call__(self, inputs: jax.Array, out_sharding: OutSharding = None) -> jax.Array:
         """Looks rows up.
 
         As everywhere in JAX, no error can come from a value inside a compiled
@@ -172,7 +175,7 @@ class Embed(Module):
             return jnp.take(table, inputs, axis=0)
         return table.at[inputs].get(mode="fill", out_sharding=out_sharding)
 
-    def attend(self, query: jax.Array, out_sharding: jax.sharding.Sharding | None = None) -> jax.Array:
+    def attend(self, query: jax.Array, out_sharding: OutSharding = None) -> jax.Array:
         """Products of a query with every row: the logits of a tied output layer.
 
         Press and Wolf, "Using the Output Embedding to Improve Language Models",

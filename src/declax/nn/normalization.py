@@ -10,8 +10,9 @@ running:        of mean and variance: averaged over past calls.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import InitVar  # pyright knows it by this module only
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from jax import lax
 
 from declax import errors
 from declax._dataclass import dataclass
-from declax._fields import KW_ONLY, InitVar, static, variable
+from declax._fields import KW_ONLY, static, variable
 from declax._module import Module
 from declax._typing import Dtype, Initializer
 from declax._variables import BatchStat, Param
@@ -29,7 +30,6 @@ from declax.nn._checks import axes_of, check_axes_type, check_number, check_size
 from declax.rngs import Rngs
 
 AxisGroups: TypeAlias = Sequence[Sequence[int]]
-A = TypeVar("A", jax.Array, None)
 
 
 @dataclass
@@ -145,13 +145,12 @@ class BatchNorm(Module):
         )
         features = axes_of(self, "axis", x, "x")
         _check_features(self, x, features)
+        axes = tuple(axis for axis in range(x.ndim) if axis not in features)
         if not uses_running:
-            mean, var = self._moments(x, features, mask)
+            mean, var = self._batch_moments(x, axes, mask)
             self._move(self.mean, mean)
             self._move(self.var, var)
-        mean, var, scale, bias = (_along(features, x, a) for a in (mean, var, scale, bias))
-        y = _normalize(x, mean, var, scale, bias, self.epsilon)
-        return y.astype(x.dtype if self.dtype is None else self.dtype)
+        return _normalize(self, x, jnp.expand_dims(mean, axes), jnp.expand_dims(var, axes), scale, bias, features)
 
     def _uses_running(self, given: bool | None) -> bool:
         decided = self.use_running_average if given is None else given
@@ -165,8 +164,9 @@ class BatchNorm(Module):
             )
         return decided
 
-    def _moments(self, x: jax.Array, features: tuple[int, ...], mask: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-        axes = tuple(axis for axis in range(x.ndim) if axis not in features)
+    def _batch_moments(
+        self, x: jax.Array, axes: tuple[int, ...], mask: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
         if not axes and self.axis_name is None:
             raise errors.LayerError(
                 field_of(self, "use_running_average"),
@@ -283,10 +283,7 @@ class LayerNorm(Module):
         _check_features(self, x, features)
         mask = _checked_mask(self, x, mask)
         mean, var = _moments(x, axes, mask, self.axis_name, self.axis_index_groups, self.use_fast_variance)
-        mean, var = jnp.expand_dims(mean, axes), jnp.expand_dims(var, axes)
-        scale, bias = _along(features, x, scale), _along(features, x, bias)
-        y = _normalize(x, mean, var, scale, bias, self.epsilon)
-        return y.astype(x.dtype if self.dtype is None else self.dtype)
+        return _normalize(self, x, jnp.expand_dims(mean, axes), jnp.expand_dims(var, axes), scale, bias, features)
 
 
 def _check_features(layer: BatchNorm | LayerNorm, x: jax.Array, features: tuple[int, ...]) -> None:
@@ -331,8 +328,8 @@ def _moments(
         local = [jnp.mean(array, axes, where=mask) for array in arrays]
         if axis_name is None:
             return local
-        together: Sequence[jax.Array] = lax.pmean(local, axis_name, axis_index_groups=groups)
-        return together
+        pmean: Callable[..., Sequence[jax.Array]] = lax.pmean  # jax leaves it untyped
+        return pmean(local, axis_name, axis_index_groups=groups)
 
     if not is_fast:
         (mean,) = means(x)
@@ -347,19 +344,21 @@ def _square(x: jax.Array) -> jax.Array:
 
 
 def _normalize(
-    x: jax.Array, mean: jax.Array, var: jax.Array, scale: jax.Array | None, bias: jax.Array | None, epsilon: float
+    layer: BatchNorm | LayerNorm,
+    x: jax.Array,
+    mean: jax.Array,
+    var: jax.Array,
+    scale: jax.Array | None,
+    bias: jax.Array | None,
+    features: tuple[int, ...],
 ) -> jax.Array:
-    """``(x - mean) / sqrt(var + epsilon) * scale + bias``, all of shapes that broadcast to that of `x`."""
+    """The formula of both layers; `mean` and `var` broadcast to the shape of `x`."""
+    shape = [x.shape[axis] if axis in features else 1 for axis in range(x.ndim)]
     y = x.astype(mean.dtype) - mean
-    factor = lax.rsqrt(var + epsilon).astype(y.dtype)
+    factor = lax.rsqrt(var + layer.epsilon).astype(y.dtype)
     if scale is not None:
-        factor = factor * scale.astype(y.dtype)
+        factor = factor * scale.reshape(shape).astype(y.dtype)
     y = y * factor
-    return y if bias is None else y + bias.astype(y.dtype)
-
-
-def _along(axes: tuple[int, ...], x: jax.Array, array: A) -> A:
-    """An array laid along some axes of `x`, its other axes being 1."""
-    if array is None:
-        return None
-    return array.reshape([x.shape[axis] if axis in axes else 1 for axis in range(x.ndim)])
+    if bias is not None:
+        y = y + bias.reshape(shape).astype(y.dtype)
+    return y.astype(x.dtype if layer.dtype is None else layer.dtype)

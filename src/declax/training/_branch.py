@@ -41,14 +41,14 @@ class Branch(Pytree):
     _pytree__make_key: ClassVar[Any] = staticmethod(_make_key)
 
     def __init__(self, children: Mapping[Name, Any]) -> None:
-        attributes: dict[Any, Any] = self.__dict__
+        attributes: dict[Any, Any] = vars(self)
         attributes[LAYOUT_KEY] = Layout.of(Branch, dict.fromkeys(children, Status.DATA))
         attributes.update(children)
         if _jax.trace_state.value is not _jax.TOP:
             attributes[TRACE_KEY] = _jax.trace_state.value
 
     def __getitem__(self, key: Name) -> Any:
-        attributes: dict[Any, Any] = self.__dict__
+        attributes: dict[Any, Any] = vars(self)
         if key not in self:
             raise errors.OptimizerError(
                 "Optimizer.opt_state",
@@ -60,7 +60,7 @@ class Branch(Pytree):
 
     def __setitem__(self, key: Name, value: Any) -> None:
         self[key]  # says what is missing
-        attributes: dict[Any, Any] = self.__dict__
+        attributes: dict[Any, Any] = vars(self)
         if attributes.get(TRACE_KEY, _jax.TOP) is not _jax.trace_state.value:
             raise wrong_trace(self, key)
         attributes[key] = value

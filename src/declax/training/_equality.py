@@ -25,7 +25,9 @@ from collections.abc import Hashable, Iterable
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from declax._pytree import Pytree
 from declax._variables import Variable
@@ -170,7 +172,7 @@ def hash_snapshot(snapshot: Snapshot) -> int:
     True
     """
     seen: list[int] = []
-    pending = deque((0,))
+    pending: deque[int] = deque((0,))
     while pending and len(seen) < _HASHED_NODES:
         header, children = snapshot[pending.popleft()]
         seen.append(hash(header))
@@ -190,7 +192,7 @@ def parts_of(value: object) -> Parts:
     if isinstance(value, types.MethodType):
         return Parts(types.MethodType, (value.__func__, value.__self__))
     if isinstance(value, functools.partial):
-        return Parts(kind, (value.func, value.args, value.keywords, vars(value)))
+        return Parts(("partial", kind), (value.func, value.args, value.keywords, vars(value)))
     if kind in (list, dict) or isinstance(value, tuple):
         return _parts_of_container(value)
     if isinstance(value, (np.ndarray, np.generic, jax.Array)):
@@ -202,7 +204,7 @@ def parts_of(value: object) -> Parts:
     if kind in (set, frozenset):
         return Parts((kind, frozenset((type(x), x) for x in _as_iterable(value))))
     if _is_optax_object(kind):
-        return Parts(kind, (vars(value),))
+        return Parts(("object", kind), (vars(value),))
     if _compares_by_value(kind):
         return _parts_of_comparable(value)
     return _identity(value)
@@ -228,9 +230,9 @@ def _parts_of_container(value: Any) -> Parts:
 
 
 def _parts_of_array(value: Any) -> Parts:
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         return _identity(value)
-    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         return Parts(("key", str(value.dtype)), (np.asarray(jax.random.key_data(value)),))
     if value.dtype.hasobject:
         return _identity(value)
@@ -251,11 +253,11 @@ def _identity(value: object) -> Parts:
     return Parts(Same(value))
 
 
-def _compares_by_value(kind: type) -> bool:
+def _compares_by_value(kind: Any) -> bool:
     return kind.__eq__ is not object.__eq__ and kind.__hash__ is not None
 
 
-def _is_optax_object(kind: type) -> bool:
+def _is_optax_object(kind: Any) -> bool:
     # Such as `optax.MultiSteps`: objects that nobody changes once they are made, without an `==`.
     return kind.__module__.partition(".")[0] == "optax" and kind.__eq__ is object.__eq__ and hasattr(kind, "init")
 

@@ -86,7 +86,7 @@ class OptLayout:
 
     __slots__ = ("_hash", "paths", "sources", "targets", "treedef")
 
-    treedef: jax.tree_util.PyTreeDef
+    treedef: Any
     paths: tuple[Path, ...]
     sources: tuple[Path | None, ...]
     targets: tuple[Path, ...]

@@ -143,10 +143,11 @@ class Optimizer(Pytree, Generic[M]):
         slots = slots_of(self.opt_state, self._layout)
         _check_mirrors(parameters, slots, self._layout.sources)
         before = self._layout.unflatten(map(_content, slots))
-        updates, after = self.tx.update(gradients, before, parameters, **extra)
+        tx: Any = self.tx  # optax types its trees so that no State is one
+        updates, after = tx.update(gradients, before, parameters, **extra)
         _check_shapes(parameters, updates, before, after)
         self._write(model, _applied(parameters, updates), slots, after)
-        return updates  # type: ignore[no-any-return]  # optax keeps the type of the gradients
+        return updates  # type: ignore[no-any-return]  # a tree map over the gradients keeps their type
 
     def _parameters_of(self, model: M, grads: Any) -> State[Any]:
         if isinstance(model, State):
@@ -184,7 +185,7 @@ class Optimizer(Pytree, Generic[M]):
 
     def _write(self, model: M, parameters: State[Any], slots: list[Any], after: PyTree) -> None:
         """Puts in what was computed; what can fail comes before the first change."""
-        is_alike = jax.tree.structure(after) == self._layout.treedef and all(isinstance(s, Variable) for s in slots)
+        is_alike = _structure(after) == self._layout.treedef and all(isinstance(s, Variable) for s in slots)
         stored = None if is_alike else store(after, parameters)
         for kept in (self.step, *slots):
             if isinstance(kept, Variable):
@@ -206,7 +207,8 @@ def _content(slot: Any) -> Any:
 def _applied(parameters: State[Any], updates: PyTree) -> State[Any]:
     import optax  # declax starts without it
 
-    return optax.apply_updates(parameters, updates)  # type: ignore[no-any-return]  # it keeps the tree's type
+    applied: Any = optax.apply_updates(parameters, updates)
+    return applied  # type: ignore[no-any-return]  # it keeps the type of the tree
 
 
 def _check_mirrors(parameters: State[Any], slots: list[Any], sources: tuple[Path | None, ...]) -> None:
@@ -223,9 +225,13 @@ def _check_mirrors(parameters: State[Any], slots: list[Any], sources: tuple[Path
 
 def _check_shapes(parameters: State[Any], updates: PyTree, before: PyTree, after: PyTree) -> None:
     """Refuses what broadcasting has hidden: updates or state of other shapes than before."""
-    is_regrown = jax.tree.structure(before) == jax.tree.structure(after) and _shapes(before) != _shapes(after)
+    is_regrown = _structure(before) == _structure(after) and _shapes(before) != _shapes(after)
     if is_regrown or _shapes(updates) != _shapes(parameters):
         raise _other_model("other shapes than those that the optimizer's state was made for")
+
+
+def _structure(tree: PyTree) -> Any:
+    return jax.tree.structure(tree)
 
 
 def _shapes(tree: PyTree) -> list[Any]:
