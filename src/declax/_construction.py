@@ -16,10 +16,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from declax._annotations import Scope, decide, variable_class
-from declax._fields import FieldSpec, Recipe, Status, SubmoduleRecipe, VariableRecipe
-from declax._pytree import Pytree, prepare
-from declax._variables import Variable
-from declax.errors import FieldError, InitializerError, describe, format_path, suggest, type_name
+from declax._fields import FieldSpec, Recipe, SubmoduleRecipe, VariableRecipe, specifier_of
+from declax._pytree import MAKES_MEMBERS
+from declax._variables import Variable, VariableMetadata
+from declax.errors import FieldError, InitializerError, describe, suggest, type_name
 
 RNGS = "rngs"
 
@@ -28,72 +28,63 @@ def recipes_of(cls: type) -> dict[str, Recipe]:
     """The recipes of a dataclass by field name, in declaration order."""
     found = {}
     for field in dataclasses.fields(cls):
-        specifier = field.metadata.get("declax")
+        specifier = specifier_of(field)
         if specifier is not None and specifier.recipe is not None:
             found[field.name] = specifier.recipe
     return found
 
 
-def install_recipes(cls: type[Pytree]) -> None:
+def install_recipes(cls: Any) -> None:
     """Puts the making of declared members in front of ``__post_init__``.
 
     Must run before `dataclasses.dataclass`, which looks for ``__post_init__``.
     """
     original: Callable[..., None] | None = cls.__dict__.get("__post_init__")
 
-    def __post_init__(self: Pytree, *init_vars: object) -> None:
+    def __post_init__(self: Any, *init_vars: object, **named: object) -> None:
         make_members(self, init_vars)
         if original is not None:
-            original(self, *init_vars)
+            original(self, *init_vars, **named)
         else:
             inherited = getattr(super(cls, self), "__post_init__", None)
             if inherited is not None:
-                inherited(*init_vars)
+                inherited(*init_vars, **named)
 
-    __post_init__._declax_makes_members = True  # type: ignore[attr-defined]  # a mark for has_recipes_installed
+    setattr(__post_init__, MAKES_MEMBERS, True)
     __post_init__.__qualname__ = f"{cls.__qualname__}.__post_init__"
-    cls.__post_init__ = __post_init__  # type: ignore[attr-defined]  # of dataclasses
+    __post_init__.__module__ = cls.__module__
+    cls.__post_init__ = __post_init__
+    cls._pytree__install = staticmethod(install_recipes)
 
 
-def make_members(self: Pytree, init_vars: Sequence[object]) -> None:
+def make_members(self: Any, init_vars: Sequence[object]) -> None:
     """Makes all declared members of an object that it does not have yet."""
     cls = type(self)
     recipes = recipes_of(cls)
     if all(name in self.__dict__ for name in recipes):
         return
-    if not cls.__dict__.get("_pytree__is_complete"):
-        prepare(cls)
-    names = [f.name for f in cls.__dataclass_fields__.values() if isinstance_init_var(f)]  # type: ignore[attr-defined]  # of dataclasses
-    rngs = dict(zip(names, init_vars, strict=False)).get(RNGS, getattr(self, RNGS, None))
+    names = [f.name for f in cls.__dataclass_fields__.values() if is_init_var(f)]
+    rngs = dict(zip(names, init_vars, strict=False)).get(RNGS) if RNGS in names else getattr(self, RNGS, None)
+    put = object.__setattr__ if cls._pytree__is_frozen else setattr
     for name, recipe in recipes.items():
         if name in self.__dict__:
             continue
-        value = None
-        if recipe.when is None or getattr(self, recipe.when):
-            value = _make(self, cls._pytree__specs[name], recipe, rngs)
-        setattr_declared(self, name, value)
+        is_wanted = recipe.when is None or _of_field(self, cls, name, recipe.when)
+        put(self, name, _make(self, cls._pytree__specs[name], recipe, rngs) if is_wanted else None)
 
 
-def setattr_declared(self: Pytree, name: str, value: object) -> None:
-    """Sets a declared member, also on a frozen object."""
-    if type(self)._pytree__is_frozen or type(self).__dataclass_params__.frozen:  # type: ignore[attr-defined]  # of dataclasses
-        object.__setattr__(self, name, value)
-    else:
-        setattr(self, name, value)
-
-
-def isinstance_init_var(field: dataclasses.Field[Any]) -> bool:
+def is_init_var(field: dataclasses.Field[Any]) -> bool:
     """Whether an entry of ``__dataclass_fields__`` is an InitVar."""
     return field._field_type is dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]  # the standard offers no public way
 
 
-def _make(self: Pytree, spec: FieldSpec, recipe: Recipe, rngs: object) -> object:
+def _make(self: Any, spec: FieldSpec, recipe: Recipe, rngs: object) -> object:
     if isinstance(recipe, SubmoduleRecipe):
         return recipe.build(self, rngs)
     return _make_variable(self, spec, recipe, rngs)
 
 
-def _make_variable(self: Pytree, spec: FieldSpec, recipe: VariableRecipe, rngs: Any) -> Variable[Any]:
+def _make_variable(self: Any, spec: FieldSpec, recipe: VariableRecipe, rngs: Any) -> Variable[Any]:
     cls = type(self)
     where = f"{type_name(cls)}.{spec.name}"
     kind = variable_class(spec.annotation, Scope(cls), Variable)
@@ -104,59 +95,86 @@ def _make_variable(self: Pytree, spec: FieldSpec, recipe: VariableRecipe, rngs: 
             got=str(spec.annotation),
             fix=f"{spec.name}: dx.Param[jax.Array] = dx.variable(...)",
         )
-    shape = _shape(self, where, recipe)
-    initializer = _of_field(self, recipe.initializer)
-    dtype = _of_field(self, recipe.dtype) if isinstance(recipe.dtype, str) and hasattr(self, recipe.dtype) else recipe.dtype
-    dtype = jnp.float32 if dtype is None else dtype
-    key = None
-    if recipe.stream is not None:
-        if rngs is None:
-            raise FieldError(
-                where,
-                f"a declared Variable draws from the stream {recipe.stream!r}, and the constructor got no rngs",
-                fix=f"{type_name(cls)}(..., rngs=dx.Rngs(0))",
-            )
-        key = _stream(rngs, recipe.stream)()
+    shape = _shape(self, spec.name, where, recipe)
+    initializer = _of_field(self, cls, spec.name, recipe.initializer)
+    dtype = _dtype(self, spec.name, recipe)
+    key = None if recipe.stream is None else _draw(cls, where, rngs, recipe.stream)
     value = initializer(key, shape, dtype)
-    metadata = _metadata(self, spec, recipe)
-    made: Variable[Any] = kind(value, **metadata)
-    got = getattr(made.raw_value, "shape", None)
-    if got is not None and tuple(got) != shape:
+    _check_value(where, value.value if isinstance(value, VariableMetadata) else value, shape, dtype)
+    return kind(value, **_metadata(self, spec, recipe))
+
+
+def _check_value(where: str, value: Any, shape: tuple[int, ...], dtype: Any) -> None:
+    got = getattr(value, "shape", () if isinstance(value, (int, float, complex)) else None)
+    if got is None or tuple(got) != shape:
         raise InitializerError(
             where,
             "the initializer returned a value of the wrong shape",
-            expected=f"shape {shape} and dtype {jnp.dtype(dtype)}",
-            got=describe(made.raw_value),
+            expected=f"an array of shape {shape} and dtype {jnp.dtype(dtype)}",
+            got=describe(value),
         )
-    return made
 
 
-def _stream(rngs: Any, name: str) -> Callable[[], Any]:
-    stream: Callable[[], Any] = getattr(rngs, name) if not _is_stream(rngs) else rngs
-    return stream
+def _draw(cls: type, where: str, rngs: Any, stream: str) -> Any:
+    """The next key of a stream; of the one stream, where the constructor got that."""
+    if rngs is None:
+        raise FieldError(
+            where,
+            f"a declared Variable draws from the stream {stream!r}, and the constructor got no rngs",
+            fix=f"{type_name(cls)}(..., rngs=dx.Rngs(0))",
+        )
+    draw: Any = rngs if _is_stream(rngs) else getattr(rngs, stream, None)
+    if not callable(draw):
+        raise FieldError(
+            where,
+            f"a declared Variable draws from the stream {stream!r}, and the given rngs have no streams",
+            expected="dx.Rngs, or one of its streams",
+            got=describe(rngs),
+            fix=f"{type_name(cls)}(..., rngs=dx.Rngs(0))",
+        )
+    return draw()
 
 
 def _is_stream(rngs: object) -> bool:
     return hasattr(rngs, "tag") and hasattr(rngs, "count") and callable(rngs)
 
 
-def _of_field(self: Pytree, entry: Any) -> Any:
-    return getattr(self, entry) if isinstance(entry, str) else entry
+def _of_field(self: Any, cls: type, name: str, entry: Any) -> Any:
+    """What an entry stands for: the value of a field where it is a name, else itself."""
+    if not isinstance(entry, str):
+        return entry
+    if not hasattr(self, entry):
+        raise FieldError(
+            f"{type_name(cls)}.{name}",
+            f"the field {entry!r} has no value yet when this Variable is made",
+            why="declared members are made in declaration order, before __post_init__",
+            fix=f"declare {entry} with a default, or as a parameter of the constructor",
+        )
+    return getattr(self, entry)
 
 
-def _shape(self: Pytree, where: str, recipe: VariableRecipe) -> tuple[int, ...]:
+def _dtype(self: Any, name: str, recipe: VariableRecipe) -> Any:
+    dtype: Any = recipe.dtype
+    if isinstance(dtype, str) and dtype in type(self).__dataclass_fields__:
+        dtype = _of_field(self, type(self), name, dtype)
+    return jnp.float32 if dtype is None else dtype
+
+
+def _shape(self: Any, name: str, where: str, recipe: VariableRecipe) -> tuple[int, ...]:
+    cls = type(self)
     declared: Any = recipe.shape
     if isinstance(declared, str):
-        declared = getattr(self, declared)
+        declared = _of_field(self, cls, name, declared)
+        declared = (declared,) if hasattr(declared, "__index__") else declared
     elif callable(declared):
         declared = declared(self)
     shape = []
     for entry in declared:
-        size = getattr(self, entry) if isinstance(entry, str) else entry(self) if callable(entry) else entry
+        size = entry(self) if callable(entry) else _of_field(self, cls, name, entry)
         if isinstance(size, bool) or not hasattr(size, "__index__") or int(size) < 0:
             raise FieldError(
                 where,
-                f"the entry {entry!r} of the declared shape gives no size",
+                f"the entry {_entry_text(entry)} of the declared shape gives no size",
                 expected="an int of 0 or more",
                 got=describe(size),
             )
@@ -164,8 +182,12 @@ def _shape(self: Pytree, where: str, recipe: VariableRecipe) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _metadata(self: Pytree, spec: FieldSpec, recipe: VariableRecipe) -> dict[str, Any]:
-    declared = _of_field(self, recipe.metadata)
+def _entry_text(entry: object) -> str:
+    return f"<{getattr(entry, '__name__', 'function')}>" if callable(entry) else repr(entry)
+
+
+def _metadata(self: Any, spec: FieldSpec, recipe: VariableRecipe) -> dict[str, Any]:
+    declared = _of_field(self, type(self), spec.name, recipe.metadata)
     metadata: dict[str, Any] = dict(declared) if declared else {}
     notes = spec.notes
     if notes.sharding is not None:
@@ -188,7 +210,7 @@ def check_recipe(cls: type, name: str, recipe: Recipe, annotation: object, known
       name: the field.
       recipe: its recipe.
       annotation: its annotation.
-      known: the annotations of all fields by name.
+      known: the annotations of all fields and InitVars by name.
 
     Raises:
       FieldError: for names that are no field or a field of the wrong type, and
@@ -196,6 +218,14 @@ def check_recipe(cls: type, name: str, recipe: Recipe, annotation: object, known
     """
     where = f"{type_name(cls)}.{name}"
     scope = Scope(cls)
+    if isinstance(recipe, VariableRecipe) and recipe.stream is not None and RNGS not in known:
+        raise FieldError(
+            where,
+            f"a declared Variable draws from the stream {recipe.stream!r}, and the class takes no rngs",
+            fix=f"{RNGS}: dx.InitVar[dx.Rngs]      # or variable(..., stream=None), which draws no key",
+        )
+    # an InitVar is gone when members are made
+    known = {n: a for n, a in known.items() if not isinstance(scope.resolve(a), dataclasses.InitVar)}
     if recipe.when is not None:
         _check_names_field(where, "when", recipe.when, known)
         _check_type(where, "when", recipe.when, known, scope, bool)
@@ -250,12 +280,6 @@ def _check_variable(
             jnp.dtype(recipe.dtype)
         except TypeError:
             _check_names_field(where, "dtype", recipe.dtype, known)
-    if recipe.stream is not None and RNGS not in known:
-        raise FieldError(
-            where,
-            f"a declared Variable draws from the stream {recipe.stream!r}, and the class takes no rngs",
-            fix=f"{RNGS}: dx.InitVar[dx.Rngs]      # or variable(..., stream=None), which draws no key",
-        )
 
 
 def _check_names_field(where: str, option: str, name: str, known: Mapping[str, object]) -> None:
@@ -270,7 +294,6 @@ def _check_names_field(where: str, option: str, name: str, known: Mapping[str, o
 
 def _check_type(where: str, option: str, name: str, known: Mapping[str, object], scope: Scope, wanted: type) -> None:
     resolved = scope.resolve(known[name])
-    resolved = resolved.type if isinstance(resolved, dataclasses.InitVar) else resolved
     if isinstance(resolved, type) and not issubclass(resolved, wanted) and decide(resolved, scope).status is not None:
         raise FieldError(
             where,
@@ -284,14 +307,3 @@ def _text(annotation: object) -> str:
     if isinstance(annotation, type):
         return type_name(annotation)
     return str(annotation)
-
-
-def missing_members(self: Pytree) -> str | None:
-    """The path of a declared member that was never made, if there is one."""
-    for name in recipes_of(type(self)):
-        if name not in self.__dict__:
-            return format_path((name,))
-    return None
-
-
-__all__ = ["Status", "check_recipe", "install_recipes", "make_members", "missing_members", "recipes_of"]

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, overload
+from typing import Any, ClassVar, TypeVar, get_origin, overload
 
 import jax
 import numpy as np
 from typing_extensions import dataclass_transform
 
-from declax._annotations import Scope, decide
+from declax._annotations import Scope, decide, own_annotations
 from declax._construction import check_recipe, install_recipes, recipes_of
-from declax._fields import Status, Tagged, data, specifier_of, static, submodule, variable
-from declax._pytree import Pytree, is_data, prepare
+from declax._display import same_value
+from declax._fields import KW_ONLY, InitVar, Status, Tagged, data, specifier_of, static, submodule, variable
+from declax._pytree import MAKES_MEMBERS, Pytree, has_data, is_data, prepare
 from declax.errors import FieldError, describe, suggest, type_name
 
 P = TypeVar("P", bound=Pytree)
@@ -86,10 +87,11 @@ def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
     if options.get("eq") is None:
         options["eq"] = options.get("frozen", False) or options.get("order", False)
     if options.pop("repr", True) is False and "__repr__" not in cls.__dict__:
-        cls.__repr__ = object.__repr__  # type: ignore[assignment]  # the plain one was asked for
+        cls.__repr__ = object.__repr__  # type: ignore[method-assign]  # the plain one was asked for
     _check_defaults(cls)
+    _resolve_pseudo_fields(cls)
     if options["eq"] and "__eq__" not in cls.__dict__:
-        cls.__eq__ = _equals  # type: ignore[assignment]  # installed before the standard would
+        cls.__eq__ = _equals  # type: ignore[method-assign]  # installed before the standard would
         del_hash = options["eq"] and not options.get("frozen") and not options.get("unsafe_hash")
         if del_hash and "__hash__" not in cls.__dict__:
             cls.__hash__ = None  # type: ignore[assignment]  # as the standard does for eq without frozen
@@ -101,28 +103,46 @@ def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
     return cls
 
 
+def _resolve_pseudo_fields(cls: type) -> None:
+    """Evaluates text that names a KW_ONLY, InitVar or ClassVar.
+
+    The standard recognises these in text only behind the name of its own
+    module, and takes ``"dx.InitVar[...]"`` for a field.
+    """
+    scope = Scope(cls)
+    for name, annotation in own_annotations(cls).items():
+        if isinstance(annotation, str):
+            resolved = scope.resolve(annotation)
+            is_marker = resolved in (KW_ONLY, InitVar, ClassVar) or isinstance(resolved, InitVar)
+            if is_marker or get_origin(resolved) is ClassVar:
+                cls.__annotations__[name] = resolved
+
+
 def _declares_recipes(cls: type) -> bool:
-    own = [cls.__dict__.get(name) for name in cls.__dict__.get("__annotations__", {})]
+    """Whether the `__post_init__` of the class has to make members, and none that it inherits does."""
+    own = [cls.__dict__.get(name) for name in own_annotations(cls)]
     specifiers = [specifier_of(field) for field in own if isinstance(field, dataclasses.Field)]
     if any(s is not None and s.recipe is not None for s in specifiers):
         return True
-    inherited = any(dataclasses.is_dataclass(base) and recipes_of(base) for base in cls.__mro__[1:])
-    return inherited and "__post_init__" in cls.__dict__
+    if getattr(getattr(cls, "__post_init__", None), MAKES_MEMBERS, False):
+        return False
+    return any(dataclasses.is_dataclass(base) and recipes_of(base) for base in cls.__mro__[1:])
 
 
-def _check_call(cls: type, options: Mapping[str, Any]) -> None:
+def _check_call(cls: Any, options: Mapping[str, Any]) -> None:
     for name in options:
         if name not in _OPTIONS:
             hint = suggest(name, _OPTIONS)
             raise FieldError(
-                type_name(cls),
+                getattr(cls, "__name__", repr(cls)),
                 f"dataclass takes no option {name!r}" + (f"; {hint}" if hint else ""),
                 expected=", ".join(sorted(_OPTIONS)),
                 why="attributes live in the instance's __dict__" if "slot" in name else None,
             )
-    if not isinstance(cls, type) or not issubclass(cls, Pytree):
+    is_class = isinstance(cls, type)
+    if not is_class or not issubclass(cls, Pytree):
         raise FieldError(
-            type_name(cls) if isinstance(cls, type) else repr(cls),
+            type_name(cls) if is_class else repr(cls),
             "dataclass decorates subclasses of Pytree",
             got=describe(cls),
             fix=f"class {getattr(cls, '__name__', 'Model')}(dx.Module): ...   # or use dataclasses.dataclass",
@@ -130,7 +150,7 @@ def _check_call(cls: type, options: Mapping[str, Any]) -> None:
 
 
 def _check_defaults(cls: type) -> None:
-    for name in cls.__dict__.get("__annotations__", {}):
+    for name in own_annotations(cls):
         default = cls.__dict__.get(name, dataclasses.MISSING)
         where = f"{type_name(cls)}.{name}"
         if isinstance(default, dataclasses.Field):
@@ -142,10 +162,11 @@ def _check_defaults(cls: type) -> None:
                 got=repr(default),
                 fix=f"{name} = dx.{default.status.value}(default={default.value!r})",
             )
-        if default is dataclasses.MISSING or isinstance(default, property):
+        if default is dataclasses.MISSING or hasattr(type(default), "__set__"):
             continue
         is_array = isinstance(default, (jax.Array, np.ndarray))
-        if default.__class__.__hash__ is None or (is_data(default) and not is_array):
+        is_shared = is_data(default) and not getattr(default, "_pytree__is_frozen", False)
+        if not is_array and (default.__class__.__hash__ is None or is_shared):
             raise FieldError(
                 where,
                 "a mutable default would be shared by all instances",
@@ -162,9 +183,9 @@ def _check_defaults(cls: type) -> None:
             )
 
 
-def _check_fields(cls: type[Pytree]) -> None:
-    known = {n: f.type for n, f in cls.__dataclass_fields__.items()}  # type: ignore[attr-defined]  # of dataclasses
-    own = cls.__dict__.get("__annotations__", {})
+def _check_fields(cls: Any) -> None:
+    known = {n: f.type for n, f in cls.__dataclass_fields__.items()}
+    own = own_annotations(cls)
     for field in dataclasses.fields(cls):
         if field.name not in own:
             continue
@@ -215,7 +236,7 @@ def _text(annotation: object) -> str:
 # --- values -------------------------------------------------------------------
 
 
-def _equals(self: Any, other: object) -> bool:
+def _equals(self: Any, other: object) -> Any:
     """Whether two objects of one class have equal fields, arrays by value."""
     if self is other:
         return True
@@ -228,16 +249,12 @@ def _equals(self: Any, other: object) -> bool:
 def _values_equal(a: Any, b: Any) -> bool:
     if a is b:
         return True
-    if is_data(a) or is_data(b) or isinstance(a, (list, tuple, dict)):
-        leaves_a, tree_a = jax.tree.flatten(a)
-        leaves_b, tree_b = jax.tree.flatten(b)
-        return tree_a == tree_b and all(_leaves_equal(x, y) for x, y in zip(leaves_a, leaves_b, strict=True))
-    return bool(a == b)
-
-
-def _leaves_equal(a: Any, b: Any) -> bool:
-    shape_a, shape_b = np.shape(a), np.shape(b)
-    return shape_a == shape_b and bool(jax.numpy.all(jax.numpy.equal(a, b)))
+    if not (has_data(a) or has_data(b)):
+        return bool(a == b)
+    leaves_a, tree_a = jax.tree.flatten(a)
+    leaves_b, tree_b = jax.tree.flatten(b)
+    is_same_tree: Any = tree_a == tree_b
+    return is_same_tree and all(map(same_value, leaves_a, leaves_b))
 
 
 def replace(obj: P, /, **changes: Any) -> P:
@@ -276,7 +293,7 @@ def replace(obj: P, /, **changes: Any) -> P:
         if not fields[name].init:
             raise FieldError(f"{type_name(cls)}.{name}", "the object makes this field itself; replace cannot set it")
     try:
-        return dataclasses.replace(obj, **changes)  # type: ignore[type-var]  # checked above to be a dataclass
+        return dataclasses.replace(obj, **changes)
     except ValueError as error:
         if "InitVar" not in str(error):
             raise

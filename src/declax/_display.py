@@ -1,46 +1,86 @@
-"""Models, Variables and States as text: nested, with counts and bytes.
+"""Models and States as text: nested, with counts and bytes.
 
 Vocabulary
 ----------
-header: the comment behind an opening bracket that counts what is inside.
-entry:  a name and a value of an object, as its class gives them.
+expandable: an object whose class names its entries; everything else but
+            Variables, containers and dataclasses prints as a value.
+entry:      a name and a value of an expandable.
+header:     the comment behind an opening bracket that counts the arrays inside.
+shared:     printed before; what is met again only says where that was.
 """
 
 from __future__ import annotations
 
-import enum
+import dataclasses
 import functools
 import importlib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Protocol, TypeAlias
 
 import jax
 import numpy as np
 
+from declax._typing import Path
 from declax._value_text import bytes_text, value_text
 from declax.errors import MissingExtraError, format_path, type_name
 
-MAX_DEPTH = 64
-MAX_ELEMENTS = 100
+MAX_DEPTH: Final = 64
+"""Levels that are printed; what is deeper shows its type only."""
+MAX_ELEMENTS: Final = 100
+"""Entries of one object or container that are printed."""
+MAX_LINE: Final = 80
+"""The longest container that is printed on one line."""
+MAX_VALUE: Final = 2000
+"""Characters of one value that are printed."""
+
+Entries: TypeAlias = list[tuple[Any, Any]]
+Counts: TypeAlias = dict[str, tuple[int, int]]
+"""Elements and bytes by kind of Variable."""
 
 
-@runtime_checkable
-class Expandable(Protocol):
-    """An object that prints with its entries."""
+class Flattens(Protocol):
+    """A State, as far as printing is concerned."""
 
-    def _pytree__fields_for_repr(self) -> Iterable[tuple[Any, object]]: ...
+    def flat_state(self) -> Iterable[tuple[Path, Any]]: ...
 
 
-def object_repr(obj: Any) -> str:
-    """An object with all that is inside, a line for each entry.
+_running: Final[set[tuple[int, int]]] = set()
+"""The objects being printed, by thread: a ``__repr__`` of a user may come back to them."""
 
-    What occurs more than once is printed once.
+
+def object_repr(obj: object) -> str:
+    """An object with all that is inside, an entry a line.
+
+    What occurs more than once is printed once. Values of large arrays are not
+    fetched.
+
+    Args:
+      obj: an instance of a class with ``_pytree__fields_for_repr``.
+
+    >>> from declax._pytree import Pytree
+    >>> class Point(Pytree):
+    ...     def __init__(self):
+    ...         self.x, self.y = 1, jax.numpy.zeros((3, 4))
+    >>> print(object_repr(Point()))
+    Point(
+      x=1,
+      y=Array(shape=(3, 4), dtype=dtype('float32'))
+    )
     """
-    return _Printer().expand(obj, ())
+    key = (id(obj), threading.get_ident())
+    if key in _running:
+        return f"{type_name(type(obj))}(...)"
+    _running.add(key)
+    try:
+        return _Printer(_Contents(obj)).expanded(obj, (), 0)
+    finally:
+        _running.discard(key)
 
 
-def state_repr(state: Mapping[Any, Any]) -> str:
-    """A State as a nested dict.
+def state_repr(state: Flattens) -> str:
+    """A State as nested dicts.
 
     >>> from declax.state import State
     >>> print(State({"a": {"b": 1}}))
@@ -50,7 +90,18 @@ def state_repr(state: Mapping[Any, Any]) -> str:
       }
     })
     """
-    return f"State({_Printer().mapping(state, (), 0)})"
+    tree = _nested(state)
+    return f"State({_Printer(_Contents(tree)).text(tree, (), 0)})"
+
+
+def count_header(value: object) -> str:
+    """The comment that counts the arrays of all Variables inside of a value, by kind.
+
+    >>> from declax._variables import Param
+    >>> count_header([Param(jax.numpy.zeros(3)), Param(jax.numpy.zeros(5))])
+    ' # Param: 8 (32 B)'
+    """
+    return _header(_Contents(value).total)
 
 
 def same_value(a: Any, b: Any) -> bool:
@@ -61,180 +112,302 @@ def same_value(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-class _Printer:
-    """One text; remembers what it has printed."""
-
-    def __init__(self) -> None:
-        self._printed: dict[int, tuple[Any, ...]] = {}
-
-    def text(self, value: Any, path: tuple[Any, ...], depth: int) -> str:
-        """A value at a depth."""
-        if _is_variable(value) or isinstance(value, Expandable):
-            return self._once(value, path, depth)
-        if isinstance(value, (list, tuple)) and any(_is_nested(v) for v in value):
-            return self._sequence(value, path, depth)
-        if isinstance(value, dict) and any(_is_nested(v) for v in value.values()):
-            return self.mapping(value, path, depth)
-        return _plain_text(value)
-
-    def _once(self, value: Any, path: tuple[Any, ...], depth: int) -> str:
-        if id(value) in self._printed:
-            first = format_path(self._printed[id(value)])
-            return f"{type_name(type(value))}(...)  # the same as {'the root' if first == '()' else first}"
-        if depth > MAX_DEPTH:
-            return f"{type_name(type(value))}(...)"
-        if _is_variable(value):
-            self._printed[id(value)] = path
-            return _indented(repr(value), depth)
-        return self.expand(value, path, depth)
-
-    def expand(self, value: Any, path: tuple[Any, ...], depth: int = 0) -> str:
-        """An object with its entries."""
-        self._printed[id(value)] = path
-        entries = list(value._pytree__fields_for_repr())
-        name = type_name(type(value))
-        header = count_header(value)
-        is_list = all(isinstance(key, int) for key, _ in entries)
-        if not entries:
-            return f"{name}()"
-        lines = []
-        for key, item in entries[:MAX_ELEMENTS]:
-            text = self.text(item, (*path, key), depth + 1)
-            lines.append(text if is_list else f"{key}={text}")
-        if len(entries) > MAX_ELEMENTS:
-            lines.append(f"...  # {len(entries) - MAX_ELEMENTS} more")
-        opening, closing = ("([", "])") if is_list else ("(", ")")
-        return _bracket(f"{name}{opening}{header}", lines, closing, depth)
-
-    def mapping(self, value: Mapping[Any, Any], path: tuple[Any, ...], depth: int) -> str:
-        """A mapping with an entry a line."""
-        lines = []
-        for key in value:
-            item = value[key]
-            nested = isinstance(item, Mapping) and not isinstance(item, Expandable)
-            text = self.mapping(item, (*path, key), depth + 1) if nested else self.text(item, (*path, key), depth + 1)
-            lines.append(f"{key!r}: {text}")
-        return _bracket("{", lines, "}", depth) if lines else "{}"
-
-    def _sequence(self, value: Any, path: tuple[Any, ...], depth: int) -> str:
-        opening, closing = ("[", "]") if isinstance(value, list) else ("(", ")")
-        lines = [self.text(item, (*path, i), depth + 1) for i, item in enumerate(value[:MAX_ELEMENTS])]
-        if len(value) > MAX_ELEMENTS:
-            lines.append(f"...  # {len(value) - MAX_ELEMENTS} more")
-        return _bracket(opening, lines, closing, depth)
+# --- what is inside -------------------------------------------------------------
 
 
-def _bracket(opening: str, lines: list[str], closing: str, depth: int) -> str:
-    inner = "  " * (depth + 1)
-    body = ",\n".join(f"{inner}{line}" for line in lines)
-    return f"{opening}\n{body}\n{'  ' * depth}{closing}"
+class _Level(dict[Any, Any]):
+    """One level of a State."""
 
 
-def _indented(text: str, depth: int) -> str:
-    first, *rest = text.splitlines()
-    return "\n".join([first, *("  " * depth + line for line in rest)])
+def _nested(state: Flattens) -> _Level:
+    tree = _Level()
+    for path, value in state.flat_state():
+        *parents, last = path or ((),)
+        level = tree
+        for key in parents:
+            level = level.setdefault(key, _Level())
+        level[last] = value
+    return tree
 
 
-def _is_variable(value: Any) -> bool:
+def _is_variable(value: object) -> bool:
     return hasattr(type(value), "raw_value")
 
 
-def _is_nested(value: Any) -> bool:
-    return _is_variable(value) or isinstance(value, (Expandable, list, tuple, dict, jax.Array, np.ndarray))
+def _is_expandable(value: object) -> bool:
+    return hasattr(type(value), "_pytree__fields_for_repr")
 
 
-def _plain_text(value: Any) -> str:
-    if isinstance(value, functools.partial):
-        return repr(value) if len(repr(value)) < 100 else f"partial({_plain_text(value.func)}, ...)"
-    if isinstance(value, enum.Enum):
-        return str(value)
-    if isinstance(value, type):
-        return value.__name__
-    if callable(value) and hasattr(value, "__qualname__"):
-        return f"<function {value.__name__}>"
-    return value_text(value)
+def _entries_of(value: Any) -> Entries | None:
+    """The entries of an object that prints by them, or None."""
+    if _is_expandable(value):
+        return list(value._pytree__fields_for_repr())
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return list(zip(value._fields, value, strict=True))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not _has_own_repr(type(value)):
+        return [
+            (f.name, getattr(value, f.name)) for f in dataclasses.fields(value) if f.repr and hasattr(value, f.name)
+        ]
+    return None
 
 
-# --- counts -------------------------------------------------------------------
+def _has_own_repr(cls: type) -> bool:
+    """Whether somebody has written, or asked for, a ``__repr__`` other than that of expandables or dataclasses."""
+    owner = next(c for c in cls.__mro__ if "__repr__" in c.__dict__)
+    written: Any = owner.__dict__["__repr__"]
+    generated = getattr(getattr(written, "__wrapped__", None), "__code__", None)  # dataclasses guard against cycles
+    is_generated = "__dataclass_fields__" in owner.__dict__ and getattr(generated, "co_filename", "") == "<string>"
+    return not is_generated and "_pytree__fields_for_repr" not in owner.__dict__
 
 
-def count_header(value: Any) -> str:
-    """The comment that counts the arrays of all Variables inside, by kind.
+class _Contents:
+    """The entries of every object inside of a value, and the arrays that are first met in each.
 
-    >>> from declax._pytree import Pytree
-    >>> count_header(Pytree())
-    ''
+    Nothing recurs here, so that structures of any depth can be counted.
     """
-    counts: dict[str, list[int]] = {}
-    for variable in _variables(value, set()):
-        size, nbytes = _measure(variable.raw_value)
-        total = counts.setdefault(_counted_kind(type(variable)), [0, 0])
-        total[0] += size
-        total[1] += nbytes
-    if not counts:
-        return ""
-    parts = [f"{kind}: {n:,} ({bytes_text(b)})" for kind, (n, b) in counts.items()]
-    if len(counts) > 1:
-        n, b = (sum(total[i] for total in counts.values()) for i in (0, 1))
-        parts.append(f"Total: {n:,} ({bytes_text(b)})")
-    return " # " + ", ".join(parts)
+
+    def __init__(self, root: object) -> None:
+        self.entries: dict[int, Entries] = {}
+        self.counts: dict[int, Counts] = {}
+        self.total: Counts = {}
+        self._seen: dict[int, object] = {}  # keeps what it knows alive: ids of the dead are given again
+        self._visit(root)
+
+    def _visit(self, root: object) -> None:
+        stack: list[tuple[Iterator[Any], Counts]] = [(iter((root,)), self.total)]
+        while stack:
+            children, counts = stack[-1]
+            for child in children:
+                inside = self._enter(child, counts)
+                if inside is not None:
+                    self.counts[id(child)] = {}
+                    stack.append((inside, self.counts[id(child)]))
+                    break
+            else:
+                stack.pop()
+                if stack:
+                    _add(stack[-1][1], counts)
+
+    def _enter(self, value: Any, counts: Counts) -> Iterator[Any] | None:
+        """The values inside of one that is met first; counts a Variable."""
+        cls = value.__class__
+        if cls in _PLAIN or id(value) in self._seen:
+            return None
+        if _is_variable(value):
+            self._seen[id(value)] = value
+            _add(counts, {_counted_kind(type(value)): _measure(value.raw_value)})
+            return None
+        entries = _entries_of(value)
+        if entries is not None:
+            self.entries[id(value)] = entries
+            inside = (item for _, item in entries)
+        elif isinstance(value, (list, tuple)):
+            inside = iter(value)
+        elif isinstance(value, dict):
+            inside = iter(value.values())
+        else:
+            return None
+        self._seen[id(value)] = value
+        return inside
+
+
+_PLAIN: Final = frozenset({int, float, bool, complex, str, bytes, type(None), type})
+
+
+def _add(counts: Counts, more: Counts) -> None:
+    for kind, (size, nbytes) in more.items():
+        known = counts.get(kind, (0, 0))
+        counts[kind] = (known[0] + size, known[1] + nbytes)
 
 
 def _counted_kind(kind: type) -> str:
     """The kind under which a Variable counts: the one right below Variable."""
-    mro = [c for c in kind.__mro__ if hasattr(c, "raw_value") and c.__name__ != "Variable"]
-    return type_name(mro[-1]) if mro else "Variable"
-
-
-def _variables(value: Any, seen: set[int]) -> Iterator[Any]:
-    if _is_variable(value):
-        if id(value) not in seen:
-            seen.add(id(value))
-            yield value
-    elif isinstance(value, Expandable):
-        if id(value) not in seen:
-            seen.add(id(value))
-            for _, item in value._pytree__fields_for_repr():
-                yield from _variables(item, seen)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _variables(item, seen)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _variables(item, seen)
+    kinds = [c for c in kind.__mro__ if hasattr(c, "raw_value")]
+    return type_name(kinds[-2] if len(kinds) > 1 else kinds[-1])
 
 
 def _measure(raw_value: Any) -> tuple[int, int]:
     size = nbytes = 0
     for leaf in jax.tree.leaves(raw_value):
-        count = int(np.prod(np.shape(leaf)))
-        size += count
-        nbytes += count * getattr(getattr(leaf, "dtype", None), "itemsize", 0)
+        if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+            count = math.prod(leaf.shape)
+            size += count
+            nbytes += count * getattr(leaf.dtype, "itemsize", 0)
     return size, nbytes
 
 
-# --- treescope ----------------------------------------------------------------
+def _header(counts: Counts) -> str:
+    found = {kind: amount for kind, amount in counts.items() if any(amount)}
+    if len(found) > 1:
+        sizes, nbytes = zip(*found.values(), strict=True)
+        found["Total"] = (sum(sizes), sum(nbytes))
+    parts = [f"{kind}: {size:,} ({bytes_text(nbytes)})" for kind, (size, nbytes) in found.items()]
+    return f" # {', '.join(parts)}" if parts else ""
+
+
+# --- printing -------------------------------------------------------------------
+
+
+class _Printer:
+    """One text; remembers what it has printed, and where."""
+
+    def __init__(self, contents: _Contents) -> None:
+        self._contents = contents
+        self._printed: dict[int, Path] = {}
+        self._open: set[int] = set()
+
+    def text(self, value: Any, path: Path, depth: int) -> str:
+        """A value whose first line stands at an indentation of ``depth`` levels."""
+        if value.__class__ in _PLAIN:
+            return _plain_text(value)
+        if _is_variable(value) or _is_expandable(value):
+            return self._once(value, path, depth)
+        is_container = isinstance(value, (list, tuple, dict))
+        if not is_container and id(value) not in self._contents.entries:
+            return _indented(self._value(value, path, depth), depth)
+        if id(value) in self._open or (depth > MAX_DEPTH and value):
+            return f"{type_name(type(value))}(...)"
+        self._open.add(id(value))
+        try:
+            if id(value) in self._contents.entries:
+                return self._attributes(value, path, depth)
+            return self._container(value, path, depth)
+        finally:
+            self._open.discard(id(value))
+
+    def _once(self, value: Any, path: Path, depth: int) -> str:
+        name = type_name(type(value))
+        if id(value) in self._printed:
+            return f"{name}(shared with {_where(self._printed[id(value)])})"
+        if depth > MAX_DEPTH:
+            return f"{name}(...)"
+        if _is_variable(value) or _has_own_repr(type(value)):
+            self._printed[id(value)] = path
+            return _indented(repr(value), depth)
+        return self.expanded(value, path, depth)
+
+    def expanded(self, value: object, path: Path, depth: int) -> str:
+        """An expandable with its entries."""
+        self._printed[id(value)] = path
+        name, entries = type_name(type(value)), self._contents.entries[id(value)]
+        if not entries:
+            return f"{name}()"
+        header = _header(self._contents.counts[id(value)])
+        keys = [key for key, _ in entries]
+        if all(isinstance(key, int) for key in keys):
+            return self._lines(f"{name}([{header}", entries, lambda key: "", "])", path, depth)
+        if isinstance(value, Mapping) or not all(isinstance(key, str) and key.isidentifier() for key in keys):
+            return self._lines(f"{name}({{{header}", entries, lambda key: f"{key!r}: ", "})", path, depth)
+        return self._lines(f"{name}({header}", entries, lambda key: f"{key}=", ")", path, depth)
+
+    def _lines(
+        self, opening: str, entries: Entries, label: Callable[[Any], str], closing: str, path: Path, depth: int
+    ) -> str:
+        parts = self._parts(entries, label, path, depth)
+        inner = "\n" + "  " * (depth + 1)
+        return f"{opening}{inner}{f',{inner}'.join(parts)}\n{'  ' * depth}{closing}"
+
+    def _parts(self, entries: Entries, label: Callable[[Any], str], path: Path, depth: int) -> list[str]:
+        parts = [label(key) + self.text(item, (*path, key), depth + 1) for key, item in entries[:MAX_ELEMENTS]]
+        if len(entries) > MAX_ELEMENTS:
+            parts.append(f"... {len(entries) - MAX_ELEMENTS:,} more")
+        return parts
+
+    def _attributes(self, value: object, path: Path, depth: int) -> str:
+        """A named tuple or a dataclass."""
+        name, entries = type_name(type(value)), self._contents.entries[id(value)]
+        return self._fitted(f"{name}(", entries, lambda key: f"{key}=", ")", path, depth)
+
+    def _container(self, value: Any, path: Path, depth: int) -> str:
+        if isinstance(value, dict):
+            opening, closing = ("{", "}") if type(value) in (dict, _Level) else (f"{type_name(type(value))}({{", "})")
+            entries = list(value.items())
+            if isinstance(value, _Level) and entries:
+                return self._lines(opening, entries, lambda key: f"{key!r}: ", closing, path, depth)
+            return self._fitted(opening, entries, lambda key: f"{key!r}: ", closing, path, depth)
+        opening, closing = ("[", "]") if isinstance(value, list) else ("(", ",)" if len(value) == 1 else ")")
+        if type(value) not in (list, tuple):
+            opening, closing = f"{type_name(type(value))}({opening}", f"{closing})"
+        return self._fitted(opening, list(enumerate(value)), lambda key: "", closing, path, depth)
+
+    def _fitted(
+        self, opening: str, entries: Entries, label: Callable[[Any], str], closing: str, path: Path, depth: int
+    ) -> str:
+        """On one line where it fits, and an entry a line otherwise."""
+        parts = self._parts(entries, label, path, depth)
+        line = f"{opening}{', '.join(parts)}{closing}"
+        if not parts or (len(line) <= MAX_LINE and "\n" not in line):
+            return line
+        inner = "\n" + "  " * (depth + 1)
+        return f"{opening}{inner}{f',{inner}'.join(parts)}\n{'  ' * depth}{closing}"
+
+    def _value(self, value: Any, path: Path, depth: int) -> str:
+        if isinstance(value, functools.partial):
+            parts = [value.func, *value.args]
+            texts = [self.text(part, path, depth) for part in parts]
+            texts += [f"{name}={self.text(part, path, depth)}" for name, part in value.keywords.items()]
+            return f"partial({', '.join(texts)})"
+        return _plain_text(value)
+
+
+def _where(path: Path) -> str:
+    text = format_path(path)
+    return "the root" if not path else text if text.startswith("[") else f".{text}"
+
+
+def _indented(text: str, depth: int) -> str:
+    return text.replace("\n", "\n" + "  " * depth)
+
+
+def _plain_text(value: Any) -> str:
+    name = getattr(value, "__qualname__", None) if callable(value) else None
+    text = name.rpartition("<locals>.")[2] if isinstance(name, str) else value_text(value)
+    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
+
+
+# --- treescope ------------------------------------------------------------------
 
 
 def treescope_repr(obj: Any, path: str | None, subtree_renderer: Any) -> Any:
-    """What treescope shows of an object.
+    """What treescope shows of an expandable, a Variable or a State.
+
+    Args:
+      obj: the object.
+      path: its path, as treescope gives it to ``__treescope_repr__``.
+      subtree_renderer: the same.
 
     Raises:
-      MissingExtraError: where treescope is not installed.
+      MissingExtraError: treescope is not installed.
+    """
+    lib = treescope_module("treescope.repr_lib", f"{type_name(type(obj))}.__treescope_repr__")
+    options: dict[str, Any] = {"object_type": type(obj), "path": path, "subtree_renderer": subtree_renderer}
+    if _is_variable(obj):
+        return lib.render_object_constructor(attributes={"value": obj.raw_value, **obj._metadata}, **options)
+    if not _is_expandable(obj):
+        return lib.render_dictionary_wrapper(wrapped_dict=_as_dicts(_nested(obj)), **options)
+    entries = list(obj._pytree__fields_for_repr())
+    if entries and all(isinstance(key, int) for key, _ in entries):
+        return lib.render_list_wrapper(wrapped_sequence=[item for _, item in entries], **options)
+    if isinstance(obj, Mapping) or not all(isinstance(key, str) for key, _ in entries):
+        return lib.render_dictionary_wrapper(wrapped_dict=dict(entries), **options)
+    return lib.render_object_constructor(attributes=dict(entries), **options)
+
+
+def treescope_module(name: str, where: str) -> Any:
+    """A module of treescope.
+
+    Raises:
+      MissingExtraError: treescope is not installed.
     """
     try:
-        repr_lib = importlib.import_module("treescope.repr_lib")
+        return importlib.import_module(name)
     except ImportError:
         raise MissingExtraError(
-            type_name(type(obj)),
-            "rendering by treescope needs treescope, which is not installed",
-            fix='pip install "declax[treescope]"',
+            where,
+            "this needs treescope, which is not installed",
+            fix='pip install "declax[treescope]"  # the extra `treescope`',
         ) from None
-    if isinstance(obj, Mapping):
-        return repr_lib.render_dictionary_wrapper(
-            object_type=type(obj), wrapped_dict=dict(obj), path=path, subtree_renderer=subtree_renderer
-        )
-    entries = {str(name): value for name, value in obj._pytree__fields_for_repr()}
-    return repr_lib.render_object_constructor(
-        object_type=type(obj), attributes=entries, path=path, subtree_renderer=subtree_renderer
-    )
+
+
+def _as_dicts(tree: _Level) -> dict[Any, Any]:
+    return {key: _as_dicts(value) if isinstance(value, _Level) else value for key, value in tree.items()}

@@ -16,15 +16,15 @@ import functools
 import inspect
 import threading
 from abc import ABCMeta
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import numpy as np
 
 from declax import _display, _epoch, _jax
 from declax._annotations import LOCALS_KEY, add_data_type, local_names, own_annotations
-from declax._fields import FieldSpec, Status, Tagged
+from declax._fields import FieldSpec, Status, Tagged, specifier_of
 from declax._layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY, Layout, Name
 from declax._specs import read_specs
 from declax._values import CONTAINERS, PLAIN, data_within, static_status, status_of_value, tags_within
@@ -44,7 +44,8 @@ from declax.errors import (
 
 _ARRAYS = (jax.Array, np.ndarray)
 _LOOKED_INTO = frozenset({Tagged, *CONTAINERS})
-_MISSING: Any = object()
+MAKES_MEMBERS = "_declax_makes_members"
+"""Marks a `__post_init__` that makes the declared members first."""
 
 
 # --- classes ------------------------------------------------------------------
@@ -66,7 +67,7 @@ class PytreeMeta(ABCMeta):
         except TypeError:
             _explain_unknown_names(cls, kwargs)
             raise
-        if isinstance(self, cls):
+        if self.__class__ is cls or isinstance(self, cls):
             self._pytree__finish()
         return self
 
@@ -111,15 +112,29 @@ class Pytree(metaclass=PytreeMeta):
     _pytree__specs: ClassVar[dict[str, FieldSpec]]
     _pytree__layout: ClassVar[Layout]
     _pytree__reserved: ClassVar[frozenset[str]] = frozenset()
+    _pytree__install: ClassVar[Callable[[type], None] | None] = None
+
+    if TYPE_CHECKING:
+        __dict__: dict[Any, Any]  # which some stubs call read-only; a List has ints as names
 
     def __init_subclass__(cls, *, pytree: bool | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if pytree is not None:
             cls._pytree__is_pytree = pytree
         cls._pytree__is_complete = False
+        if cls.__dict__.get("__slots__"):
+            raise FieldError(
+                type_name(cls),
+                "a Pytree takes no __slots__",
+                why="attributes in slots are no part of the tree",
+                fix="leave __slots__ out",
+            )
+        if "<locals>" in cls.__qualname__ and (names := local_names(cls)):
+            setattr(cls, LOCALS_KEY, names)
         if cls.__module__.startswith("declax."):
-            reserved = {n for n, v in vars(cls).items() if not n.startswith("_") and _is_behaviour(v)}
-            cls._pytree__reserved = cls._pytree__reserved | reserved
+            fields = own_annotations(cls)
+            own = {n for n, v in vars(cls).items() if not n.startswith("_") and n not in fields and _is_behaviour(v)}
+            cls._pytree__reserved = cls._pytree__reserved | own
 
     # --- attributes
 
@@ -128,13 +143,13 @@ class Pytree(metaclass=PytreeMeta):
         if attributes.get(TRACE_KEY, _jax.TOP) is not _jax.trace_state.value:
             raise wrong_trace(self, name)
         layout: Layout = attributes.get(LAYOUT_KEY) or type(self)._pytree__layout
-        if layout.statuses.get(name) is not Status.DATA or value.__class__ is Tagged:
+        if layout.statuses.get(name) is not Status.DATA or value.__class__ in _LOOKED_INTO:
             is_behaviour, value, own = admit(self, name, value, layout)
             if is_behaviour:
                 object.__setattr__(self, name, value)
                 return
             if own is not layout:
-                attributes[LAYOUT_KEY] = own
+                set_layout(self, own)
         if BOUND_KEY not in attributes:
             attributes[name] = value
             return
@@ -151,7 +166,8 @@ class Pytree(metaclass=PytreeMeta):
             object.__delattr__(self, name)
             return
         layout: Layout = attributes.get(LAYOUT_KEY) or type(self)._pytree__layout
-        attributes[LAYOUT_KEY] = layout.without(name)
+        if name in layout.statuses:  # what a cached_property has left is in no layout
+            set_layout(self, layout.without(name))
         del attributes[name]
         if BOUND_KEY in attributes:
             _epoch.advance()
@@ -173,6 +189,8 @@ class Pytree(metaclass=PytreeMeta):
             prepare(cls)
         attributes = self.__dict__
         attributes.update(state)
+        if LAYOUT_KEY in attributes:  # made before the class was prepared, perhaps
+            set_layout(self, Layout.of(cls, attributes[LAYOUT_KEY].statuses))
         _fill_new_fields(self)
         mark = _jax.current_trace()
         if mark is not _jax.TOP:
@@ -181,15 +199,13 @@ class Pytree(metaclass=PytreeMeta):
 
     # --- looks
 
-    def _pytree__fields_for_repr(self) -> Iterable[tuple[str, object]]:
-        specs = {f.name: f for f in dataclasses.fields(self)} if dataclasses.is_dataclass(self) else {}
-        own = self.__dict__
-        for name in specs:
-            if name in own and specs[name].repr:
+    def _pytree__fields_for_repr(self) -> Iterable[tuple[Any, object]]:
+        fields: Any = getattr(self, "__dataclass_fields__", {})
+        own, statuses = self.__dict__, layout_of(self).statuses
+        ordered = [name for name in fields if name in own]
+        for name in [*ordered, *(n for n in own if n not in fields)]:
+            if name in statuses and (name not in fields or fields[name].repr):
                 yield name, own[name]
-        for name, value in own.items():
-            if name not in specs and not name.startswith("_pytree__"):
-                yield name, value
 
     def __repr__(self) -> str:
         return _display.object_repr(self)
@@ -222,7 +238,18 @@ def layout_of(node: Pytree) -> Layout:
     return found
 
 
+def set_layout(node: Pytree, layout: Layout) -> None:
+    """Gives an instance a layout; that of its class needs no entry."""
+    if layout is type(node)._pytree__layout:
+        node.__dict__.pop(LAYOUT_KEY, None)
+    else:
+        node.__dict__[LAYOUT_KEY] = layout
+
+
 # --- preparing a class --------------------------------------------------------
+
+
+_preparing = threading.RLock()
 
 
 def prepare(cls: type[Pytree]) -> None:
@@ -230,19 +257,48 @@ def prepare(cls: type[Pytree]) -> None:
 
     A class whose annotations name what does not exist yet is read again at
     its next construction.
+
+    Raises:
+      FieldError: for declared members that nothing would make.
     """
-    specs, is_complete = read_specs(cls)
-    is_first = "_pytree__specs" not in cls.__dict__
-    cls._pytree__specs = specs
-    declared = dataclasses.is_dataclass(cls)
-    cls._pytree__is_frozen = declared and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]  # of dataclasses
-    decided = {n: s.status for n, s in specs.items() if s.status is not None}
-    is_closed = declared and cls._pytree__is_pytree and len(decided) == len(specs)
-    if is_first:
-        cls._pytree__layout = Layout.of(cls, decided if is_closed else {}, is_closed=is_closed)
-        if cls._pytree__is_pytree:
-            _register(cls)
-    cls._pytree__is_complete = True if is_complete else not is_first
+    with _preparing:
+        specs, is_complete = read_specs(cls)
+        is_first = "_pytree__specs" not in cls.__dict__
+        declared = dataclasses.is_dataclass(cls)
+        if declared:
+            _ensure_members_are_made(cls, specs)
+        cls._pytree__is_frozen = declared and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]  # of dataclasses
+        if is_first:
+            cls._pytree__layout = _first_layout(cls, specs)
+            if cls._pytree__is_pytree:
+                _register(cls)
+        cls._pytree__specs = specs
+        cls._pytree__is_complete = is_complete or not is_first
+
+
+def _first_layout(cls: type[Pytree], specs: Mapping[str, FieldSpec]) -> Layout:
+    """The closed layout of a dataclass whose annotations decide all, or an empty one."""
+    if not (cls._pytree__is_pytree and dataclasses.is_dataclass(cls)):
+        return Layout.of(cls, {})
+    kept = [f.name for f in dataclasses.fields(cls) if not _is_data_descriptor(cls, f.name)]
+    statuses = {name: specs[name].status for name in kept}
+    decided: dict[Name, Status] = {name: status for name, status in statuses.items() if status is not None}
+    is_closed = len(decided) == len(statuses)
+    return Layout.of(cls, decided if is_closed else {}, is_closed=is_closed)
+
+
+def _ensure_members_are_made(cls: type[Pytree], specs: Mapping[str, FieldSpec]) -> None:
+    """Sees to it that `__post_init__` makes the declared Variables and submodules, also in a subclass."""
+    declared = [name for name, spec in specs.items() if spec.recipe is not None]
+    if not declared or getattr(getattr(cls, "__post_init__", None), MAKES_MEMBERS, False):
+        return
+    if cls._pytree__install is None or "__dataclass_fields__" in cls.__dict__:
+        raise FieldError(
+            f"{type_name(cls)}.{declared[0]}",
+            "only the decorator of declax makes declared Variables and submodules",
+            fix="@dx.dataclass",
+        )
+    cls._pytree__install(cls)
 
 
 def _register(cls: type[Pytree]) -> None:
@@ -251,7 +307,7 @@ def _register(cls: type[Pytree]) -> None:
         flatten, flatten_with_keys, unflatten = layout.flatten, layout.flatten_with_keys, layout.unflatten
     else:
         flatten, flatten_with_keys, unflatten = _flatten_open, _flatten_open_with_keys, _unflatten_open
-    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)  # type: ignore[arg-type]  # jax asks for iterables of pairs
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
 
 def _flatten_open(self: Any) -> Any:
@@ -273,6 +329,15 @@ def _is_behaviour(value: object) -> bool:
     return callable(value) or isinstance(value, property | classmethod | staticmethod)
 
 
+def class_attribute(cls: type, name: str) -> Any:
+    """What a class or its bases define under a name, as it stands in the class body; None without."""
+    return next((base.__dict__[name] for base in cls.__mro__ if name in base.__dict__), None)
+
+
+def _is_data_descriptor(cls: type, name: str) -> bool:
+    return hasattr(type(class_attribute(cls, name)), "__set__")
+
+
 def admit(self: Pytree, name: Any, value: Any, layout: Layout) -> tuple[bool, Any, Layout]:
     """Decides how a value enters an attribute, or raises with nothing changed.
 
@@ -287,25 +352,22 @@ def admit(self: Pytree, name: Any, value: Any, layout: Layout) -> tuple[bool, An
       without its tag; the layout that the object has from then on.
     """
     status = layout.statuses.get(name)
+    if status is None and isinstance(name, str):
+        if _is_data_descriptor(type(self), name):
+            return True, value, layout
+        if name in self._pytree__reserved:
+            raise _hides_method(self, name)
     is_checked = self._pytree__is_pytree
     if value.__class__ is Tagged:
-        explicit, value = value.status, value.value
-        if explicit is Status.STATIC:
-            if is_checked:
-                _check_static(self, name, value, "is annotated with static(...)")
-            explicit = static_status(value)
-        return False, value, layout.with_status(name, explicit)
+        return False, value.value, layout.with_status(name, _explicit_status(self, name, value, is_checked))
+    if is_checked and isinstance(value, CONTAINERS):
+        _check_tags(self, name, value)
     if status is None:
-        if isinstance(name, str):
-            if hasattr(getattr(type(self), name, None), "__set__"):
-                return True, value, layout
-            if name in self._pytree__reserved:
-                raise _hides_method(self, name)
         status = _first_status(self, name, value)
         if status is not Status.DATA and is_checked:
             _check_static(self, name, value, "is static")
         return False, value, layout.with_status(name, status)
-    if not is_checked:
+    if status is Status.DATA or not is_checked:
         return False, value, layout
     _check_static(self, name, value, "is static")
     if status is Status.STATIC and static_status(value) is Status.SNAPSHOT:
@@ -313,8 +375,18 @@ def admit(self: Pytree, name: Any, value: Any, layout: Layout) -> tuple[bool, An
     return False, value, layout
 
 
-def _first_status(self: Pytree, name: str, value: object) -> Status:
-    spec = type(self)._pytree__specs.get(name)
+def _explicit_status(self: Pytree, name: Name, tag: Tagged[Any], is_checked: bool) -> Status:
+    if is_checked and isinstance(tag.value, (Tagged, *CONTAINERS)):
+        _check_tags(self, name, tag.value)
+    if tag.status is Status.DATA:
+        return Status.DATA
+    if is_checked:
+        _check_static(self, name, tag.value, "is annotated with static(...)")
+    return static_status(tag.value)
+
+
+def _first_status(self: Pytree, name: Name, value: object) -> Status:
+    spec = type(self)._pytree__specs.get(name) if isinstance(name, str) else None
     if spec is not None:
         if spec.status is Status.SNAPSHOT:
             return static_status(value)
@@ -327,21 +399,32 @@ def _first_status(self: Pytree, name: str, value: object) -> Status:
     return status_of_value(value)
 
 
-def _check_static(self: Pytree, name: str, value: object, what: str) -> None:
+def _place(self: Pytree, name: Name) -> str:
+    """An attribute or element as it is written in code, behind the name of the class."""
+    is_attribute = isinstance(name, str) and name.isidentifier() and not self._pytree__holds_elements
+    return f"{type_name(type(self))}.{name}" if is_attribute else f"{type_name(type(self))}[{name!r}]"
+
+
+def _target(self: Pytree, name: Name) -> str:
+    return f"self[{name!r}]" if self._pytree__holds_elements else f"self.{name}"
+
+
+def _check_static(self: Pytree, name: Name, value: object, what: str) -> None:
     if value.__class__ in PLAIN:
         return
     found = next(data_within(value), None)
     if found is None:
         return
     holds = "" if found is value else f" that holds {describe(found)}"
+    target = _target(self, name)
+    annotated = f"        # or declare it:  {name}: dx.Data[...]" if isinstance(name, str) else ""
     raise StatusError(
-        f"{type_name(type(self))}.{name}",
+        _place(self, name),
         f"data was assigned to an attribute that {what}",
         expected="a static value: a number, a string, a function, or a container of such",
         got=describe(value) + holds,
         why="arrays, Variables and Pytrees must be children of the tree, or jit bakes them into the program",
-        fix=f"self.{name} = dx.data(...)        # or declare it:  {name}: dx.Data[...]\n"
-        f"self.{name} = dx.List(...)        # or dx.Dict, for containers",
+        fix=f"{target} = dx.data(...){annotated}\n{target} = dx.List(...)        # or dx.Dict, for containers",
     )
 
 
@@ -349,7 +432,7 @@ def wrong_trace(self: Pytree, name: Any) -> TraceContextError:
     """The error of changing an object from another trace level than its own."""
     cls = type_name(type(self))
     return TraceContextError(
-        f"{cls}.{name}",
+        _place(self, name),
         f"cannot mutate {cls!r} from a different trace level",
         why="the object was made outside of the function that JAX is tracing now; the change would leak a tracer",
         fix="pass the object as an argument of the traced function, and return it or use the transforms of declax",
@@ -387,9 +470,11 @@ def settle(self: Pytree) -> None:
             continue
         if own.statuses.get(name) is Status.DATA and value.__class__ is not Tagged:
             continue
+        if isinstance(class_attribute(type(self), name), functools.cached_property):
+            continue  # what was computed is no attribute of the tree, and is computed anew
         _, attributes[name], own = admit(self, name, value, own)
     if own is not layout:
-        attributes[LAYOUT_KEY] = own
+        set_layout(self, own)
 
 
 def check_pytree(node: object, /) -> None:
@@ -414,30 +499,35 @@ def check_pytree(node: object, /) -> None:
             _check_static(node, name, value, "is static")
 
 
-def _check_tags(node: Pytree, name: str, value: object) -> None:
+def _check_tags(node: Pytree, name: Name, value: object) -> None:
     tags = {tag.status.value for tag in tags_within(value)}
     if tags:
         raise StatusError(
-            f"{type_name(type(node))}.{name}",
+            _place(node, name),
             f"found the tags {sorted(tags)} inside of a container",
             got=describe(value),
             why="data(...) and static(...) say the status of an attribute, so they stand directly in an assignment",
-            fix=f"self.{name} = dx.data([...])",
+            fix=f"{_target(node, name)} = dx.data([...])",
         )
 
 
-def _explain_unknown_names(cls: type, kwargs: dict[str, Any]) -> None:
-    if not dataclasses.is_dataclass(cls) or "__init__" not in cls.__dict__:
+def _explain_unknown_names(cls: Any, kwargs: dict[str, Any]) -> None:
+    """Says which name was probably meant, where a constructor was given one that it does not have."""
+    if cls.__new__ is not object.__new__:
         return
-    known = [f.name for f in cls.__dataclass_fields__.values() if f.init]
-    made = {f.name for f in dataclasses.fields(cls) if not f.init}
+    parameters = tuple(inspect.signature(cls.__init__).parameters.values())[1:]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    made = {f.name for f in fields if not f.init}
     for name in kwargs:
         if name not in known:
             hint = suggest(name, known)
             raise ConstructionError(
                 f"{type_name(cls)}(...)",
                 f"there is no parameter {name!r}" + (f"; {hint}" if hint else ""),
-                expected=", ".join(known),
+                expected=", ".join(known) or "no parameters",
                 got=f"{name}=...",
                 why=f"{name} is made by the object itself" if name in made else None,
             ) from None
@@ -447,13 +537,14 @@ def _fill_new_fields(self: Pytree) -> None:
     if not dataclasses.is_dataclass(self):
         return
     for field in dataclasses.fields(self):
-        if field.name in self.__dict__:
+        if field.name in self.__dict__ or _is_data_descriptor(type(self), field.name):
             continue
+        specifier = specifier_of(field)
         if field.default is not dataclasses.MISSING:
             self.__dict__[field.name] = field.default
         elif field.default_factory is not dataclasses.MISSING:
             self.__dict__[field.name] = field.default_factory()
-        elif field.init:
+        elif field.init or (specifier is not None and specifier.recipe is not None):
             raise ConstructionError(
                 f"{type_name(type(self))}.{field.name}",
                 "the stored object has no value for this field, which has no default",

@@ -9,6 +9,7 @@ plain:    of a type whose values are always static and hold nothing.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from declax._fields import Status, Tagged
 
 PLAIN: Final = frozenset({int, float, bool, complex, str, bytes, type(None), type})
 CONTAINERS: Final = (list, tuple, dict, set, frozenset)
-
+_FUNCTIONS: Final = frozenset({types.FunctionType, types.BuiltinFunctionType, types.MethodType})
 
 
 def is_data(value: object, /) -> bool:
@@ -53,7 +54,7 @@ def data_within(value: object, _around: tuple[int, ...] = ()) -> Iterator[object
     elif isinstance(value, CONTAINERS):
         for item in value.values() if isinstance(value, dict) else value:
             yield from data_within(item, (*_around, id(value)))
-    elif not callable(value):
+    elif value.__class__ not in _FUNCTIONS:
         yield from filter(is_data, jax.tree.leaves(value, is_leaf=is_data))
 
 

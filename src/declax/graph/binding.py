@@ -41,6 +41,7 @@ class Binding:
     """
 
     __slots__ = (
+        "__weakref__",
         "_constants",
         "_kept",
         "_live",

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, cast
 import jax
 
 from declax import _jax
-from declax._nodes import Kind, kind_of
+from declax._nodes import Kind, is_number, kind_of
 from declax._variables import Variable, set_raw
 from declax.errors import TraceContextError
 from declax.graph.binding import Binding, bind_many
@@ -36,6 +36,7 @@ from declax.graph.walk import Walk
 
 _root_kinds = (Kind.NODE, Kind.OBJECT, Kind.VARIABLE)
 _is_root_class: dict[type, bool] = {}
+_is_leaf_class: dict[type, bool] = {}
 
 
 def is_root(value: object) -> bool:
@@ -43,6 +44,14 @@ def is_root(value: object) -> bool:
     found = _is_root_class.get(value.__class__)
     if found is None:
         found = _is_root_class[value.__class__] = kind_of(value) in _root_kinds
+    return found
+
+
+def is_leaf(value: object) -> bool:
+    """Whether a value is an array or a number: a tree of one leaf."""
+    found = _is_leaf_class.get(value.__class__)
+    if found is None:
+        found = _is_leaf_class[value.__class__] = kind_of(value) is Kind.LEAF or is_number(value)
     return found
 
 
@@ -86,6 +95,16 @@ class Call:
         else:
             self.plain = leaves
             self.structure = Structure(tree, pattern, None)
+
+    @staticmethod
+    def again(structure: Structure, binding: Binding, plain: list[Any]) -> Call:
+        """A call with the roots of an earlier one, whose binding is still valid."""
+        call: Call = object.__new__(Call)
+        call.structure = structure
+        call.binding = binding
+        call.values = binding.read()
+        call.plain = plain
+        return call
 
     def leaf_roots(self) -> list[int]:
         """For each leaf of the graph, the position of its root among all leaves."""

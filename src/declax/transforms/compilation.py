@@ -12,14 +12,16 @@ from __future__ import annotations
 import functools
 import inspect
 import types
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
 
+from declax._pytree import Pytree
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._lift import Call, Outcome, Structure, commit, lifted
+from declax.transforms._lift import Call, Outcome, Structure, commit, is_leaf, lifted
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -128,15 +130,22 @@ class JitWrapped(Generic[P, R]):
         self._static = _Selection(fun, "static", static_argnums, static_argnames)
         self._donated = _Selection(fun, "donate", donate_argnums, donate_argnames)
         self._programs: dict[Hashable, _Program] = {}
+        self._last: _LastCall | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function with arguments of its own signature."""
-        call, program = self._dispatch(args, kwargs)
+        last = self._last
+        call = last.match(args) if last is not None and not kwargs else None
+        if call is not None:
+            program = last.program  # type: ignore[union-attr]  # only a last call matches
+        else:
+            call, program = self._dispatch(args, kwargs)
         outcome = program.run(call)
         result: R = commit(call, outcome)
         return result
 
     def _dispatch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, _Program]:
+        given = args
         if not self._static.is_empty:
             args, kwargs, statics = self._static.take(args, kwargs)
         else:
@@ -146,6 +155,8 @@ class JitWrapped(Generic[P, R]):
         program = self._programs.get(key)
         if program is None:
             program = self._programs[key] = self._make_program(call.structure, statics)
+        if statics is None and not kwargs:
+            self._last = _LastCall.of(given, call, program)
         return call, program
 
     def _make_program(self, structure: Structure, statics: Any) -> _Program:
@@ -168,6 +179,50 @@ class JitWrapped(Generic[P, R]):
         call, program = self._dispatch(args, kwargs)
         lowered: jax.stages.Lowered = program.compiled(call).lower(*call.values, *call.plain)
         return lowered
+
+
+class _LastCall:
+    """The models of the last call, to recognise them in the next one.
+
+    Training calls one function with the same models and new arrays. Then
+    nothing is taken apart: the binding is valid, or it is not.
+
+    Attributes:
+      program: what the call ran.
+    """
+
+    __slots__ = ("_binding", "_roots", "_structure", "program")
+
+    def __init__(self, roots: tuple[Any, ...], binding: Any, structure: Structure, program: _Program) -> None:
+        self._roots = roots
+        self._binding = binding
+        self._structure = structure
+        self.program = program
+
+    @staticmethod
+    def of(args: tuple[Any, ...], call: Call, program: _Program) -> _LastCall | None:
+        """What to remember of a call; None where its arguments hold trees."""
+        if call.binding is None or not all(is_leaf(arg) or isinstance(arg, Pytree) for arg in args):
+            return None
+        roots = tuple(weakref.ref(arg) if isinstance(arg, Pytree) else None for arg in args)
+        return _LastCall(roots, weakref.ref(call.binding), call.structure, program)
+
+    def match(self, args: tuple[Any, ...]) -> Call | None:
+        """The call with these arguments, if they are the same models and other arrays."""
+        if len(args) != len(self._roots):
+            return None
+        plain = []
+        for arg, root in zip(args, self._roots):  # noqa: B905  # just compared
+            if root is None:
+                if not is_leaf(arg):
+                    return None
+                plain.append(arg)
+            elif root() is not arg:
+                return None
+        binding = self._binding()
+        if binding is None or not binding.is_valid():
+            return None
+        return Call.again(self._structure, binding, plain)
 
 
 class _Program:
