@@ -122,7 +122,7 @@ def _values(nodes: int, variables: int, depth: int = 2) -> st.SearchStrategy[Any
             st.tuples(st.just("list"), st.lists(inner, max_size=3).map(tuple)),
             st.tuples(st.just("tuple"), st.lists(inner, max_size=2).map(tuple)),
             st.tuples(st.just("dict"), st.dictionaries(st.sampled_from(["y", "x", "kernel"]), inner, max_size=3).map(lambda d: tuple(d.items()))),
-            st.tuples(st.just("ints"), st.dictionaries(st.integers(0, 12), inner, max_size=2).map(lambda d: tuple(d.items()))),
+            st.tuples(st.just("ints"), st.dictionaries(st.integers(0, 12), inner, max_size=2).map(lambda d: tuple(sorted(d.items(), key=lambda e: e[0])))),
         ]
     return st.one_of(options)
 

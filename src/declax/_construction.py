@@ -101,7 +101,8 @@ def _make_variable(self: Any, spec: FieldSpec, recipe: VariableRecipe, rngs: Any
     key = None if recipe.stream is None else _draw(cls, where, rngs, recipe.stream)
     value = initializer(key, shape, dtype)
     _check_value(where, value.value if isinstance(value, VariableMetadata) else value, shape, dtype)
-    return kind(value, **_metadata(self, spec, recipe))
+    made: Variable[Any] = kind(value, **_metadata(self, spec, recipe))
+    return made
 
 
 def _check_value(where: str, value: Any, shape: tuple[int, ...], dtype: Any) -> None:
@@ -170,7 +171,7 @@ def _shape(self: Any, name: str, where: str, recipe: VariableRecipe) -> tuple[in
         declared = declared(self)
     shape = []
     for entry in declared:
-        size = entry(self) if callable(entry) else _of_field(self, cls, name, entry)
+        size: Any = entry(self) if callable(entry) else _of_field(self, cls, name, entry)
         if isinstance(size, bool) or not hasattr(size, "__index__") or int(size) < 0:
             raise FieldError(
                 where,

@@ -9,19 +9,33 @@ element: an entry of a List or Dict; it sits in the instance's ``__dict__``
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence
-from typing import Any, ClassVar, Generic, SupportsIndex, TypeVar, overload
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeVar, overload
 
 import jax
 
 from declax import _epoch, _jax
-from declax._layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY, Layout, Name
+from declax._fields import Status
+from declax._layout import BOUND_KEY, INTERNAL_KEYS, TRACE_KEY, Layout, Name
 from declax._module import Module
-from declax._pytree import admit, check_pytree, layout_of, wrong_trace
-from declax.errors import FieldError, StatusError, describe
+from declax._pytree import admit, class_attribute, layout_of, set_layout, wrong_trace
+from declax.errors import (
+    FieldError,
+    MissingAttributeError,
+    MissingKeyError,
+    StatusError,
+    describe,
+    suggest,
+    type_name,
+)
 
 T = TypeVar("T")
+
+
+Element = tuple[Any, Status | None]
+"""A value and its status, which is None where the value is new."""
 
 
 class _Elements(Module):
@@ -37,35 +51,13 @@ class _Elements(Module):
         self._pytree__check_trace(name)
         layout = layout_of(self)
         _, value, own = admit(self, name, value, layout)
-        self.__dict__[LAYOUT_KEY] = own
+        set_layout(self, own)
         self.__dict__[name] = value
-        self._pytree__changed()
-
-    def _pytree__replace_elements(self, elements: Mapping[Name, Any]) -> None:
-        """Sets all elements at once; statuses of kept values stay."""
-        self._pytree__check_trace("[...]")
-        kept = {id(self.__dict__[n]): s for n, s in layout_of(self).statuses.items()}
-        layout = type(self)._pytree__layout
-        values, statuses = {}, {}
-        for name, value in elements.items():
-            if id(value) in kept:
-                values[name], statuses[name] = value, kept[id(value)]
-            else:
-                _, values[name], own = admit(self, name, value, layout)
-                statuses[name] = own.statuses[name]
-        attributes = self.__dict__
-        for name in [n for n in attributes if n not in INTERNAL_KEYS]:
-            del attributes[name]
-        attributes.update(values)  # type: ignore[arg-type]  # a List's elements have ints as names
-        attributes[LAYOUT_KEY] = Layout.of(type(self), statuses)
         self._pytree__changed()
 
     def _pytree__changed(self) -> None:
         if BOUND_KEY in self.__dict__:
             _epoch.advance()
-
-    def _pytree__finish(self) -> None:
-        check_pytree(self)
 
 
 class List(_Elements, MutableSequence[T], Generic[T]):
@@ -75,7 +67,7 @@ class List(_Elements, MutableSequence[T], Generic[T]):
       elements: the first elements.
 
     Raises:
-      StatusError: for an element that holds data but is none by itself.
+      StatusError: for an array that is put in the place of a static element.
 
     >>> from declax._variables import Param
     >>> layers = List([Param(1), Param(2)])
@@ -84,23 +76,40 @@ class List(_Elements, MutableSequence[T], Generic[T]):
     (3, 3)
     """
 
-    _pytree__make_key: ClassVar[Callable[[int], Any]] = jax.tree_util.SequenceKey
-
     def __init__(self, elements: Iterable[T] = (), /) -> None:
-        self._pytree__replace_elements(dict(enumerate(elements)))
+        self._pytree__give([*self._pytree__elements(), *((element, None) for element in elements)])
+
+    @staticmethod
+    def _pytree__make_key(name: Name) -> Any:
+        return jax.tree_util.SequenceKey(name) if isinstance(name, int) else jax.tree_util.GetAttrKey(name)
 
     def _pytree__values(self) -> list[T]:
-        attributes: dict[Any, Any] = self.__dict__
+        attributes = self.__dict__
         return [attributes[i] for i in range(len(self))]
 
-    def __len__(self) -> int:
-        return len(layout_of(self).statuses)
+    def _pytree__elements(self) -> list[Element]:
+        statuses = layout_of(self).statuses
+        return [(value, statuses[i]) for i, value in enumerate(self._pytree__values())]
 
-    def _pytree__index(self, index: SupportsIndex) -> int:
-        position, length = index.__index__(), len(self)
-        if not -length <= position < length:
-            raise IndexError(f"List index {position} is out of range for {length} elements")
-        return position % length
+    def _pytree__give(self, elements: list[Element]) -> None:
+        """Sets all elements at once; the statuses that are known stay."""
+        self._pytree__check_trace("...")
+        attributes, old = self.__dict__, layout_of(self)
+        values: dict[Name, Any] = {}
+        statuses: dict[Name, Status] = {n: s for n, s in old.statuses.items() if isinstance(n, str)}
+        for index, (value, status) in enumerate(elements):
+            if status is None:
+                _, value, own = admit(self, index, value, type(self)._pytree__layout)
+                status = own.statuses[index]
+            values[index], statuses[index] = value, status
+        for index in range(len(elements), old.length):
+            del attributes[index]
+        attributes.update(values)
+        set_layout(self, Layout.of(type(self), statuses))
+        self._pytree__changed()
+
+    def __len__(self) -> int:
+        return layout_of(self).length
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> T: ...
@@ -109,46 +118,72 @@ class List(_Elements, MutableSequence[T], Generic[T]):
     def __getitem__(self, index: SupportsIndex | slice) -> T | List[T]:
         """The element at an index, or a new List of the elements of a slice."""
         if isinstance(index, slice):
-            return List(self._pytree__values()[index])
-        attributes: dict[Any, Any] = self.__dict__
-        element: T = attributes[self._pytree__index(index)]
+            part: List[T] = List()
+            part._pytree__give(self._pytree__elements()[index])
+            return part
+        element: T = self.__dict__[range(len(self))[index]]
         return element
 
     def __setitem__(self, index: SupportsIndex | slice, value: Any) -> None:
         """Sets an element, whose status stays, or the elements of a slice."""
         if not isinstance(index, slice):
-            self._pytree__set_element(self._pytree__index(index), value)
+            self._pytree__set_element(range(len(self))[index], value)
             return
-        values = self._pytree__values()
-        values[index] = value
-        self._pytree__replace_elements(dict(enumerate(values)))
+        elements = self._pytree__elements()
+        elements[index] = [(v, None) for v in value]
+        self._pytree__give(elements)
 
     def __delitem__(self, index: SupportsIndex | slice) -> None:
         """Removes an element or the elements of a slice."""
-        values = self._pytree__values()
-        del values[index if isinstance(index, slice) else self._pytree__index(index)]
-        self._pytree__replace_elements(dict(enumerate(values)))
+        elements = self._pytree__elements()
+        del elements[index]
+        self._pytree__give(elements)
 
     def insert(self, index: SupportsIndex, value: T) -> None:
         """Puts an element before an index."""
-        values = self._pytree__values()
-        values.insert(index, value)
-        self._pytree__replace_elements(dict(enumerate(values)))
+        elements = self._pytree__elements()
+        elements.insert(index, (value, None))
+        self._pytree__give(elements)
 
     def append(self, value: T) -> None:
         """Puts an element at the end."""
         self._pytree__set_element(len(self), value)
 
+    def extend(self, values: Iterable[T]) -> None:
+        """Puts elements at the end."""
+        self._pytree__give([*self._pytree__elements(), *((value, None) for value in values)])
+
+    def reverse(self) -> None:
+        """Turns the order around; each element keeps its status."""
+        self._pytree__give(self._pytree__elements()[::-1])
+
+    def clear(self) -> None:
+        """Removes all elements."""
+        self._pytree__give([])
+
+    def copy(self) -> List[T]:
+        """A new List of the same elements."""
+        return self[:]
+
     def __iter__(self) -> Iterator[T]:
         return iter(self._pytree__values())
 
     def __add__(self, other: Iterable[T]) -> List[T]:
-        return List([*self, *other])
+        made = self[:]
+        made.extend(other)
+        return made
+
+    def __radd__(self, other: Iterable[T]) -> List[T]:
+        return List(other) + self
+
+    if TYPE_CHECKING:
+
+        def __hash__(self) -> int: ...
+    else:
+        __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> bool:
         return self is other
-
-    __hash__ = object.__hash__
 
     def _pytree__fields_for_repr(self) -> Iterable[tuple[Any, object]]:
         return enumerate(self._pytree__values())
@@ -171,51 +206,71 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
     (2, ['left', 'right'])
     """
 
-    _pytree__make_key: ClassVar[Callable[[str], Any]] = jax.tree_util.DictKey
+    @staticmethod
+    def _pytree__make_key(name: str) -> Any:
+        return jax.tree_util.DictKey(name)
 
     def __init__(self, entries: Mapping[str, T] | Iterable[tuple[str, T]] = (), /, **named: T) -> None:
         for key, value in {**dict(entries), **named}.items():
             self[key] = value
 
     def __getitem__(self, key: str) -> T:
-        if key in INTERNAL_KEYS:
-            raise KeyError(key)
+        if key in INTERNAL_KEYS or key not in self.__dict__:
+            raise self._pytree__missing(key)
         value: T = self.__dict__[key]
         return value
 
     def __setitem__(self, key: str, value: T) -> None:
         if not isinstance(key, str):
             raise FieldError("Dict", "a key is no string", got=describe(key), fix="dx.data({...}) holds any dict")
-        if callable(getattr(type(self), key, None)):
+        found = class_attribute(type(self), key)
+        if key.startswith(("_pytree__", "__")) or callable(found) or hasattr(found, "__get__"):
             raise FieldError(
                 f"Dict[{key!r}]",
                 f"the key {key!r} would hide a method of Dict",
                 fix=f"dx.data({{{key!r}: ...}}) holds any dict",
             )
-        self._pytree__set_element(key, value)
+        self._pytree__set_element(str.__str__(key), value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
 
     def __getattr__(self, name: str) -> T:
         # only reached where no attribute is found; says so to type checkers
-        raise AttributeError(f"{type(self).__name__!r} has no entry {name!r}")
+        hint = suggest(name, self)
+        raise MissingAttributeError(
+            f"{type_name(type(self))}.{name}", f"the Dict has no entry {name!r}" + (f"; {hint}" if hint else "")
+        )
 
     def __delitem__(self, key: str) -> None:
         if key in INTERNAL_KEYS or key not in self.__dict__:
-            raise KeyError(key)
+            raise self._pytree__missing(key)
         delattr(self, key)
 
+    def _pytree__missing(self, key: object) -> MissingKeyError:
+        hint = suggest(key, self) if isinstance(key, str) else None
+        return MissingKeyError(
+            f"{type_name(type(self))}[{key!r}]", "the Dict has no such key" + (f"; {hint}" if hint else "")
+        )
+
+    def copy(self) -> Dict[T]:
+        """A new Dict of the same entries, each with its status."""
+        return copy.copy(self)
+
     def __iter__(self) -> Iterator[str]:
-        return (name for name in tuple(self.__dict__) if name not in INTERNAL_KEYS)
+        return iter([name for name in self.__dict__ if name not in INTERNAL_KEYS])
 
     def __len__(self) -> int:
         return len(layout_of(self).statuses)
 
+    if TYPE_CHECKING:
+
+        def __hash__(self) -> int: ...
+    else:
+        __hash__ = object.__hash__
+
     def __eq__(self, other: object) -> bool:
         return self is other
-
-    __hash__ = object.__hash__
 
 
 class Sequential(Module):

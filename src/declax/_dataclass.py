@@ -112,7 +112,7 @@ def _resolve_pseudo_fields(cls: type) -> None:
     scope = Scope(cls)
     for name, annotation in own_annotations(cls).items():
         if isinstance(annotation, str):
-            resolved = scope.resolve(annotation)
+            resolved: Any = scope.resolve(annotation)
             is_marker = resolved in (KW_ONLY, InitVar, ClassVar) or isinstance(resolved, InitVar)
             if is_marker or get_origin(resolved) is ClassVar:
                 cls.__annotations__[name] = resolved
@@ -236,7 +236,7 @@ def _text(annotation: object) -> str:
 # --- values -------------------------------------------------------------------
 
 
-def _equals(self: Any, other: object) -> Any:
+def _equals(self: Any, other: Any) -> Any:
     """Whether two objects of one class have equal fields, arrays by value."""
     if self is other:
         return True
@@ -251,10 +251,12 @@ def _values_equal(a: Any, b: Any) -> bool:
         return True
     if not (has_data(a) or has_data(b)):
         return bool(a == b)
-    leaves_a, tree_a = jax.tree.flatten(a)
-    leaves_b, tree_b = jax.tree.flatten(b)
-    is_same_tree: Any = tree_a == tree_b
-    return is_same_tree and all(map(same_value, leaves_a, leaves_b))
+    (leaves_a, tree_a), (leaves_b, tree_b) = map(_flatten, (a, b))
+    return bool(tree_a == tree_b) and all(map(same_value, leaves_a, leaves_b))
+
+
+def _flatten(tree: Any) -> tuple[list[Any], Any]:
+    return jax.tree.flatten(tree)
 
 
 def replace(obj: P, /, **changes: Any) -> P:

@@ -283,8 +283,6 @@ def data(value: Any = MISSING, /, **options: Any) -> Any:
 
 
 @overload
-def static(value: H, /) -> H: ...
-@overload
 def static(value: T, /) -> T: ...
 @overload
 def static(

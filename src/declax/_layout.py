@@ -47,7 +47,8 @@ class Layout:
       statuses: the status of each name, in the order of the names.
       data_names: the names of the children, in order.
       static_names: the names of static attributes, in order.
-      has_snapshots: whether some statics are mutable.
+      snapshots: the names of mutable static attributes, each with its place
+        among the statics that `flatten` gives.
       is_closed: whether it is the layout that its class has at creation.
       length: the number of elements, which have an index in place of a name.
     """
@@ -58,9 +59,9 @@ class Layout:
         "_transitions",
         "cls",
         "data_names",
-        "has_snapshots",
         "is_closed",
         "length",
+        "snapshots",
         "static_names",
         "statuses",
     )
@@ -74,36 +75,40 @@ class Layout:
     static_names: tuple[Name, ...]
     is_closed: bool
     length: int
-    has_snapshots: bool
+    snapshots: tuple[tuple[Name, int], ...]
     _transitions: dict[tuple[Name, Status | None], Layout]
     _functions: tuple[Flatten, Flatten, Unflatten] | None
 
     @staticmethod
-    def of(cls: type, statuses: Mapping[Name, Status], *, is_closed: bool = False) -> Layout:
+    def of(owner: type, statuses: Mapping[Name, Status], *, is_closed: bool = False) -> Layout:
         """The layout of a class with these statuses; always the same object."""
         items = tuple(sorted(((_exact(n), s) for n, s in statuses.items()), key=_order))
-        key = (cls, items, is_closed)
+        key = (owner, items, is_closed)
         with Layout._lock:
             # an instance that deviated and came back has the layout of its class again
-            layout = Layout._interned.get((cls, items, True)) or Layout._interned.get(key)
+            layout = Layout._interned.get((owner, items, True)) or Layout._interned.get(key)
             if layout is None:
-                layout = Layout._interned[key] = Layout._make(cls, dict(items), is_closed)
+                layout = Layout._interned[key] = Layout._make(owner, dict(items), is_closed)
         return layout
 
     @staticmethod
-    def _make(cls: type, statuses: Mapping[Name, Status], is_closed: bool) -> Layout:
+    def _make(owner: type, statuses: Mapping[Name, Status], is_closed: bool) -> Layout:
         layout = object.__new__(Layout)
-        layout.cls = cls
+        layout.cls = owner
         layout.statuses = statuses
         layout.data_names = tuple(n for n, s in statuses.items() if s is Status.DATA)
         layout.static_names = tuple(n for n, s in statuses.items() if s is not Status.DATA)
         layout.is_closed = is_closed
         layout.length = sum(name.__class__ is int for name in statuses)
-        layout.has_snapshots = Status.SNAPSHOT in statuses.values()
+        layout.snapshots = tuple(
+            (name, place)
+            for place, name in enumerate(layout.static_names, 0 if is_closed else 1)
+            if statuses[name] is Status.SNAPSHOT
+        )
         layout._transitions = {}
         layout._functions = None
         if not is_closed:
-            Layout._deviants.setdefault(cls, []).append(layout)
+            Layout._deviants.setdefault(owner, []).append(layout)
         return layout
 
     def with_status(self, name: Name, status: Status) -> Layout:

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+import jax
 import jax.numpy as jnp
 
 from declax._filters import Filter, to_predicate
 from declax._nodes import children_of, walk_nodes
-from declax._pytree import Pytree
+from declax._pytree import Pytree, admit, layout_of
 from declax._typing import Path
 from declax._variable_names import variable_type_from_name
 from declax._variables import Perturbation, Variable
@@ -89,7 +90,7 @@ class Module(Pytree):
 
         Args:
           name: the attribute that holds the Variable.
-          value: an array of any shape.
+          value: an array of any shape, or a tree of arrays.
           variable_type: the kind of the Variable, or its registered name.
 
         Returns:
@@ -104,8 +105,8 @@ class Module(Pytree):
         """
         kind = _kind(variable_type)
         if not hasattr(self, name):
-            setattr(self, name, kind(jnp.zeros_like(value)))
-        return self._own_variable(name, kind, "perturb").get_value() + value
+            setattr(self, name, kind(jax.tree.map(jnp.zeros_like, value)))
+        return jax.tree.map(jnp.add, self._own_variable(name, kind, "perturb").get_value(), value)
 
     def _own_variable(self, name: str, kind: type[Variable[Any]], method: str) -> Variable[Any]:
         found = getattr(self, name)
@@ -153,6 +154,7 @@ class Module(Pytree):
 
         Raises:
           GraphError: for a name that none of the modules has.
+          StatusError: for data in a static attribute; no module is changed then.
 
         >>> m = Module()
         >>> m.rate = 0.1
@@ -175,6 +177,8 @@ class Module(Pytree):
                 f"no module inside has the attributes {sorted(missing)}",
                 fix="set_attributes(..., raise_if_not_found=False)",
             )
+        for module, name, value in changes:
+            admit(module, name, value, layout_of(module))  # may raise, before anything is changed
         for module, name, value in changes:
             setattr(module, name, value)
 

@@ -67,7 +67,7 @@ class PytreeMeta(ABCMeta):
         except TypeError:
             _explain_unknown_names(cls, kwargs)
             raise
-        if self.__class__ is cls or isinstance(self, cls):
+        if isinstance(self, cls):
             self._pytree__finish()
         return self
 
@@ -115,7 +115,9 @@ class Pytree(metaclass=PytreeMeta):
     _pytree__install: ClassVar[Callable[[type], None] | None] = None
 
     if TYPE_CHECKING:
-        __dict__: dict[Any, Any]  # which some stubs call read-only; a List has ints as names
+
+        @property
+        def __dict__(self) -> dict[Any, Any]: ...  # not that of the metaclass; a List has ints as names
 
     def __init_subclass__(cls, *, pytree: bool | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -533,7 +535,7 @@ def _explain_unknown_names(cls: Any, kwargs: dict[str, Any]) -> None:
             ) from None
 
 
-def _fill_new_fields(self: Pytree) -> None:
+def _fill_new_fields(self: Any) -> None:
     if not dataclasses.is_dataclass(self):
         return
     for field in dataclasses.fields(self):

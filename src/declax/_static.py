@@ -153,6 +153,9 @@ def thaw(value: Any) -> Any:
     return value.thaw() if isinstance(value, Frozen) else value
 
 
+_EMPTY: dict[type, Frozen] = {list: FrozenList(list, ()), dict: FrozenDict(dict, ()), set: FrozenSet(set, ())}
+
+
 def freeze(value: Any, where: str = "static value") -> Hashable:
     """A hashable stand-in for a value: itself, or a snapshot of a container.
 
@@ -171,8 +174,11 @@ def freeze(value: Any, where: str = "static value") -> Hashable:
     >>> freeze("relu")
     'relu'
     """
-    if type(value) in _PLAIN:
+    cls = type(value)
+    if cls in _PLAIN:
         return value  # type: ignore[no-any-return]  # the types in _PLAIN have a hash
+    if cls in _EMPTY and not value:
+        return _EMPTY[cls]  # most metadata is empty
     return _freeze(value, where, ())
 
 

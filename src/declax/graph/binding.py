@@ -25,6 +25,7 @@ from declax.graph.defs import GraphDef
 from declax.graph.walk import Source, Walk, Watch, walk
 
 _raw_value = attrgetter("raw_value")
+_mark = attrgetter("_trace")
 
 
 class Binding:
@@ -58,17 +59,18 @@ class Binding:
     def __init__(self, found: Walk, token: object) -> None:
         self.graphdef: GraphDef[Any] = found.graphdef
         self.variables: list[Variable[Any] | None] = found.boxes
-        self.has_plain = any(box is None for box in found.boxes)  # `in` would compare arrays
+        self.has_plain = found.has_plain
         self._sources: list[Source] = found.sources
-        self._constants = [
-            leaf if box is None and source is None else None
-            for leaf, box, source in zip(found.leaves, found.boxes, found.sources, strict=True)
-        ]
+        self._constants: list[Any] = []
+        if self.has_plain:
+            known = zip(found.leaves, found.boxes, found.sources, strict=True)
+            self._constants = [leaf if box is None and source is None else None for leaf, box, source in known]
         self._watches: list[Watch] = found.watches
         self._live, self._kept = found.live, found.kept
         self._token = token
         self._objects = [o if isinstance(o, Variable) else weakref.ref(o) for o in found.objects]
-        marks = {id(v._trace): v._trace for v in found.boxes if v is not None}
+        variables = [v for v in found.boxes if v is not None] if self.has_plain else found.boxes
+        marks = {id(mark): mark for mark in map(_mark, variables)}
         self.mark: Any = next(iter(marks.values())) if len(marks) == 1 else MISSING
 
     def is_valid(self) -> bool:

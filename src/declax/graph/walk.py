@@ -16,8 +16,7 @@ from itertools import repeat
 from operator import is_
 from typing import Any
 
-from declax._fields import Status
-from declax._layout import LAYOUT_KEY
+from declax._layout import LAYOUT_KEY, Layout
 from declax._nodes import Kind, is_number, kind_of, object_names, open_container
 from declax._pytree import Pytree
 from declax._static import freeze
@@ -34,6 +33,9 @@ Watch = Callable[[], bool]
 """Says whether what was read is still so."""
 
 
+_COPIED = frozenset({list, dict, set})
+
+
 class Walk:
     """What one pass over a graph finds.
 
@@ -42,12 +44,13 @@ class Walk:
       leaves: the raw value of each leaf.
       boxes: the Variable of each leaf; None for other leaves.
       sources: for leaves without a Variable, where they sit.
+      has_plain: whether there are leaves without a Variable.
       objects: the Variables and nodes, by index.
       watches: what must be compared before this is used again.
       live, kept: mutable static values, and copies to compare them with.
     """
 
-    __slots__ = ("_index", "boxes", "kept", "leaves", "live", "objects", "sources", "tokens", "watches")
+    __slots__ = ("_index", "boxes", "has_plain", "kept", "leaves", "live", "objects", "sources", "tokens", "watches")
 
     def __init__(self) -> None:
         self.tokens: list[Token] = []
@@ -58,6 +61,7 @@ class Walk:
         self.watches: list[Watch] = []
         self.live: list[Any] = []
         self.kept: list[Any] = []
+        self.has_plain = False
         self._index: dict[int, int] = {}
 
     @property
@@ -68,58 +72,46 @@ class Walk:
     def visit(self, root: Any) -> None:
         """Reads a value and all below it; without recursion, however deep."""
         stack: Stack = [(root, None, None)]
+        index = self._index
         while stack:
             value, owner, name = stack.pop()
             kind = kind_of(value)
-            if kind is Kind.VARIABLE:
-                self._visit_variable(value)
-            elif kind is Kind.NODE:
-                self._visit_node(value, stack)
+            if kind is Kind.VARIABLE or kind is Kind.NODE or kind is Kind.OBJECT:
+                rank = index.setdefault(id(value), len(index))
+                if rank < len(self.objects):  # met before
+                    self.tokens.append(rank)
+                    continue
+                self.objects.append(value)
+                if kind is Kind.VARIABLE:
+                    self.tokens.append((VARIABLE, value.__class__, value._metadata))
+                    self._add_leaf(value.raw_value, value, None)
+                elif kind is Kind.NODE:
+                    self._visit_node(value, stack)
+                else:
+                    self._visit_object(value, stack)
             elif kind is Kind.LEAF or (owner is not None and is_number(value)):
                 self.tokens.append(LEAF_TOKEN)
-                self.leaves.append(value)
-                self.boxes.append(None)
-                self.sources.append(None if owner is None else (weakref.ref(owner), name))
+                self.has_plain = True
+                self._add_leaf(value, None, None if owner is None else (weakref.ref(owner), name))
             elif kind is Kind.CONTAINER:
                 self._visit_container(value, stack)
-            elif kind is Kind.OBJECT:
-                self._visit_object(value, stack)
             else:
                 self._visit_static(value)
 
-    def _is_known(self, value: Any) -> bool:
-        """Whether a Variable or node was met before; gives it an index if not."""
-        index = self._index.get(id(value))
-        if index is not None:
-            self.tokens.append(index)
-            return True
-        self._index[id(value)] = len(self.objects)
-        self.objects.append(value)
-        return False
-
-    def _visit_variable(self, variable: Variable[Any]) -> None:
-        if not self._is_known(variable):
-            self.tokens.append((VARIABLE, variable.__class__, variable._metadata))
-            self.leaves.append(variable.raw_value)
-            self.boxes.append(variable)
-            self.sources.append(None)
+    def _add_leaf(self, value: Any, box: Variable[Any] | None, source: Source) -> None:
+        self.leaves.append(value)
+        self.boxes.append(box)
+        self.sources.append(source)
 
     def _visit_node(self, node: Pytree, stack: Stack) -> None:
-        if self._is_known(node):
-            return
-        layout = node.__dict__.get(LAYOUT_KEY) or node._pytree__layout
+        layout: Layout = node.__dict__.get(LAYOUT_KEY) or node._pytree__layout
         children, statics = layout.flatten(node)
         self.tokens.append((NODE, layout, statics))
-        if layout.has_snapshots:
-            frozen = statics if layout.is_closed else statics[1:]
-            for name, value in zip(layout.static_names, frozen, strict=True):
-                if layout.statuses[name] is Status.SNAPSHOT:
-                    self._watch_static(node.__dict__[name], value)
-        stack.extend(zip(reversed(children), repeat(node), reversed(layout.data_names)))  # noqa: B905  # one is endless
+        for name, place in layout.snapshots:
+            self._watch_static(node.__dict__[name], statics[place])
+        stack.extend(zip(reversed(children), repeat(node), reversed(layout.data_names)))  # one is endless
 
     def _visit_object(self, node: Pytree, stack: Stack) -> None:
-        if self._is_known(node):
-            return
         names = tuple(object_names(node))
         self.tokens.append((OBJECT, node.__class__, names))
         values = [node.__dict__[name] for name in names]
@@ -144,7 +136,7 @@ class Walk:
     def _watch_static(self, value: Any, frozen: Any) -> None:
         if frozen is value:
             return
-        if value.__class__ in (list, dict, set) and _is_flat(value):
+        if value.__class__ in _COPIED and (not value or _is_flat(value)):
             self.live.append(value)
             self.kept.append(value.copy())
         else:

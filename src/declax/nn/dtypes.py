@@ -43,8 +43,8 @@ def canonicalize_dtype(*args: Any, dtype: Dtype | None = None, inexact: bool = T
       LayerError: where `inexact` is asked for and `dtype` is an integer or
         boolean dtype.
 
-    >>> canonicalize_dtype(jnp.ones(2, jnp.bfloat16), jnp.ones(2, jnp.float32), None)
-    dtype('float32')
+    >>> canonicalize_dtype(jnp.ones(2, jnp.bfloat16), None)
+    dtype(bfloat16)
     >>> canonicalize_dtype(jnp.arange(3))
     dtype('float32')
     """

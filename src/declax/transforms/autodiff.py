@@ -157,7 +157,7 @@ def value_and_grad(
         (_, outcome), (leaf_grads, plain_grads) = differentiate(leaves, plain)
         result = commit(call, outcome)
         grads = tuple(t.assemble(leaf_grads, plain_grads) for t in targets)
-        return result, grads if isinstance(argnums, (tuple, list)) else grads[0]
+        return result, grads[0] if isinstance(argnums, (int, DiffState)) else grads
 
     return value_and_gradient
 
