@@ -26,12 +26,11 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 import typing_extensions
+from jax.core import Tracer
 
 from declax._fields import Status
 
-_DATA_TYPES: set[type] = {jax.Array, jax.core.Tracer, np.ndarray, jax.ShapeDtypeStruct}
-if ref_type := getattr(jax, "Ref", None) or getattr(jax.core, "Ref", None):
-    _DATA_TYPES.add(ref_type)
+_DATA_TYPES: set[type] = {jax.Array, Tracer, np.ndarray, jax.ShapeDtypeStruct, jax.Ref}
 
 _NUMBERS: tuple[type, ...] = (numbers.Number, np.generic)
 
@@ -79,7 +78,7 @@ def own_annotations(cls: type) -> dict[str, Any]:
     if sys.version_info >= (3, 14):
         annotationlib = importlib.import_module("annotationlib")
         return dict(annotationlib.get_annotations(cls, format=annotationlib.Format.FORWARDREF))
-    found: dict[str, Any] = cls.__dict__.get("__annotations__", {})
+    found: dict[str, Any] = cls.__dict__.get("__annotations__", {})  # noqa: RUF063  # at creation, which a copy would slow down
     return found
 
 
@@ -189,7 +188,7 @@ _NUMBER = Decision(Status.STATIC, is_number=True)
 _SNAPSHOT = Decision(Status.SNAPSHOT)
 
 
-def decide(annotation: object, scope: Scope) -> Decision:
+def decide(annotation: Any, scope: Scope) -> Decision:
     """The status that an annotation gives its field.
 
     >>> class Model: pass
@@ -215,7 +214,7 @@ def decide(annotation: object, scope: Scope) -> Decision:
     return _decide_class(annotation, scope) if isinstance(annotation, type) else _UNDECIDED
 
 
-def _decide_class(cls: type, scope: Scope) -> Decision:
+def _decide_class(cls: Any, scope: Scope) -> Decision:
     if is_data_class(cls):
         return _DATA
     array_type = getattr(cls, "array_type", None)  # jaxtyping's annotations
@@ -317,4 +316,3 @@ def variable_class(annotation: object, scope: Scope, base: type) -> type | None:
         return next((cls for cls in found if cls is not None), None)
     candidate = origin if origin is not None else annotation
     return candidate if isinstance(candidate, type) and issubclass(candidate, base) else None
-

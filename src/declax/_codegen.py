@@ -19,7 +19,7 @@ _numbers = itertools.count()
 def compile_functions(
     subject: str, functions: Sequence[str], parameters: Mapping[str, object]
 ) -> tuple[Callable[..., Any], ...]:
-    """Compiles the source of some functions that share parameters.
+    r"""Compiles the source of some functions that share parameters.
 
     Args:
       subject: what the code is for, shown as the file name in tracebacks.
@@ -30,7 +30,7 @@ def compile_functions(
       The functions, in order. Their source is in `linecache`, so that
       tracebacks and `inspect.getsource` show it.
 
-    >>> (double,) = compile_functions("demo", ["def double(x):\\n    return two * x"], {"two": 2})
+    >>> (double,) = compile_functions("demo", ["def double(x):\n    return two * x"], {"two": 2})
     >>> double(4)
     8
     """

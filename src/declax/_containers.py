@@ -48,11 +48,12 @@ class _Elements(Module):
             raise wrong_trace(self, name)
 
     def _pytree__set_element(self, name: Name, value: Any) -> None:
+        attributes: dict[Any, Any] = vars(self)
         self._pytree__check_trace(name)
         layout = layout_of(self)
         _, value, own = admit(self, name, value, layout)
         set_layout(self, own)
-        self.__dict__[name] = value
+        attributes[name] = value
         self._pytree__changed()
 
     def _pytree__changed(self) -> None:
@@ -84,7 +85,7 @@ class List(_Elements, MutableSequence[T], Generic[T]):
         return jax.tree_util.SequenceKey(name) if isinstance(name, int) else jax.tree_util.GetAttrKey(name)
 
     def _pytree__values(self) -> list[T]:
-        attributes = self.__dict__
+        attributes: dict[Any, Any] = vars(self)
         return [attributes[i] for i in range(len(self))]
 
     def _pytree__elements(self) -> list[Element]:
@@ -94,7 +95,8 @@ class List(_Elements, MutableSequence[T], Generic[T]):
     def _pytree__give(self, elements: list[Element]) -> None:
         """Sets all elements at once; the statuses that are known stay."""
         self._pytree__check_trace("...")
-        attributes, old = self.__dict__, layout_of(self)
+        attributes: dict[Any, Any] = vars(self)
+        old = layout_of(self)
         values: dict[Name, Any] = {}
         statuses: dict[Name, Status] = {n: s for n, s in old.statuses.items() if isinstance(n, str)}
         for index, (value, status) in enumerate(elements):
@@ -121,7 +123,8 @@ class List(_Elements, MutableSequence[T], Generic[T]):
             part: List[T] = List()
             part._pytree__give(self._pytree__elements()[index])
             return part
-        element: T = self.__dict__[range(len(self))[index]]
+        attributes: dict[Any, Any] = vars(self)
+        element: T = attributes[range(len(self))[index]]
         return element
 
     def __setitem__(self, index: SupportsIndex | slice, value: Any) -> None:

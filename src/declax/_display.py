@@ -2,9 +2,8 @@
 
 Vocabulary
 ----------
-expandable: an object whose class names its entries; everything else but
-            Variables, containers and dataclasses prints as a value.
-entry:      a name and a value of an expandable.
+expandable: an object whose class names its entries, as models do.
+entry:      a name and a value of an expandable, a dataclass or the like.
 header:     the comment behind an opening bracket that counts the arrays inside.
 shared:     printed before; what is met again only says where that was.
 """
@@ -12,6 +11,7 @@ shared:     printed before; what is met again only says where that was.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import importlib
 import math
@@ -36,6 +36,8 @@ MAX_VALUE: Final = 2000
 """Characters of one value that are printed."""
 
 Entries: TypeAlias = list[tuple[Any, Any]]
+Label: TypeAlias = Callable[[Any], str]
+"""What stands before an entry: its name, its key, or nothing."""
 Counts: TypeAlias = dict[str, tuple[int, int]]
 """Elements and bytes by kind of Variable."""
 
@@ -94,6 +96,15 @@ def state_repr(state: Flattens) -> str:
     return f"State({_Printer(_Contents(tree)).text(tree, (), 0)})"
 
 
+def text_of(value: object) -> str:
+    """Any value as text: containers of models and Variables too.
+
+    >>> text_of({"a": [1, 2.0]})
+    "{'a': [1, 2.0]}"
+    """
+    return _Printer(_Contents(value)).text(value, (), 0)
+
+
 def count_header(value: object) -> str:
     """The comment that counts the arrays of all Variables inside of a value, by kind.
 
@@ -142,8 +153,11 @@ def _entries_of(value: Any) -> Entries | None:
     """The entries of an object that prints by them, or None."""
     if _is_expandable(value):
         return list(value._pytree__fields_for_repr())
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return list(zip(value._fields, value, strict=True))
+    names = getattr(value, "_fields", None) if isinstance(value, tuple) else None
+    if names is not None:
+        return list(zip(names, value, strict=True))
+    if isinstance(value, functools.partial):
+        return [*enumerate((value.func, *value.args)), *value.keywords.items()]
     if dataclasses.is_dataclass(value) and not isinstance(value, type) and not _has_own_repr(type(value)):
         return [
             (f.name, getattr(value, f.name)) for f in dataclasses.fields(value) if f.repr and hasattr(value, f.name)
@@ -198,9 +212,10 @@ class _Contents:
             _add(counts, {_counted_kind(type(value)): _measure(value.raw_value)})
             return None
         entries = _entries_of(value)
+        inside: Iterator[Any]
         if entries is not None:
             self.entries[id(value)] = entries
-            inside = (item for _, item in entries)
+            inside = iter([item for _, item in entries])
         elif isinstance(value, (list, tuple)):
             inside = iter(value)
         elif isinstance(value, dict):
@@ -256,22 +271,20 @@ class _Printer:
         self._printed: dict[int, Path] = {}
         self._open: set[int] = set()
 
-    def text(self, value: Any, path: Path, depth: int) -> str:
-        """A value whose first line stands at an indentation of ``depth`` levels."""
+    def text(self, value: Any, path: Path, depth: int, column: int = 0) -> str:
+        """A value that starts in a column of a line that is indented by ``depth`` levels."""
         if value.__class__ in _PLAIN:
             return _plain_text(value)
         if _is_variable(value) or _is_expandable(value):
             return self._once(value, path, depth)
-        is_container = isinstance(value, (list, tuple, dict))
-        if not is_container and id(value) not in self._contents.entries:
-            return _indented(self._value(value, path, depth), depth)
-        if id(value) in self._open or (depth > MAX_DEPTH and value):
+        has_entries = id(value) in self._contents.entries
+        if not has_entries and not isinstance(value, (list, tuple, dict)):
+            return _plain_text(value).replace("\n", "\n" + " " * (2 * depth + column))
+        if id(value) in self._open or depth > MAX_DEPTH:
             return f"{type_name(type(value))}(...)"
         self._open.add(id(value))
         try:
-            if id(value) in self._contents.entries:
-                return self._attributes(value, path, depth)
-            return self._container(value, path, depth)
+            return self._attributes(value, path, depth) if has_entries else self._container(value, path, depth)
         finally:
             self._open.discard(id(value))
 
@@ -283,7 +296,7 @@ class _Printer:
             return f"{name}(...)"
         if _is_variable(value) or _has_own_repr(type(value)):
             self._printed[id(value)] = path
-            return _indented(repr(value), depth)
+            return repr(value).replace("\n", "\n" + "  " * depth)
         return self.expanded(value, path, depth)
 
     def expanded(self, value: object, path: Path, depth: int) -> str:
@@ -295,59 +308,70 @@ class _Printer:
         header = _header(self._contents.counts[id(value)])
         keys = [key for key, _ in entries]
         if all(isinstance(key, int) for key in keys):
-            return self._lines(f"{name}([{header}", entries, lambda key: "", "])", path, depth)
-        if isinstance(value, Mapping) or not all(isinstance(key, str) and key.isidentifier() for key in keys):
-            return self._lines(f"{name}({{{header}", entries, lambda key: f"{key!r}: ", "})", path, depth)
-        return self._lines(f"{name}({header}", entries, lambda key: f"{key}=", ")", path, depth)
+            opening, closing, label = "([", "])", _no_label
+        elif isinstance(value, Mapping) or not all(isinstance(key, str) and key.isidentifier() for key in keys):
+            opening, closing, label = "({", "})", _key_label
+        else:
+            opening, closing, label = "(", ")", _name_label
+        return _stacked(f"{name}{opening}{header}", self._parts(entries, label, path, depth), closing, depth)
 
-    def _lines(
-        self, opening: str, entries: Entries, label: Callable[[Any], str], closing: str, path: Path, depth: int
-    ) -> str:
-        parts = self._parts(entries, label, path, depth)
-        inner = "\n" + "  " * (depth + 1)
-        return f"{opening}{inner}{f',{inner}'.join(parts)}\n{'  ' * depth}{closing}"
-
-    def _parts(self, entries: Entries, label: Callable[[Any], str], path: Path, depth: int) -> list[str]:
-        parts = [label(key) + self.text(item, (*path, key), depth + 1) for key, item in entries[:MAX_ELEMENTS]]
+    def _parts(self, entries: Entries, label: Label, path: Path, depth: int) -> list[str]:
+        parts = []
+        for key, item in entries[:MAX_ELEMENTS]:
+            front = label(key)
+            parts.append(front + self.text(item, (*path, key), depth + 1, len(front)))
         if len(entries) > MAX_ELEMENTS:
             parts.append(f"... {len(entries) - MAX_ELEMENTS:,} more")
         return parts
 
     def _attributes(self, value: object, path: Path, depth: int) -> str:
-        """A named tuple or a dataclass."""
-        name, entries = type_name(type(value)), self._contents.entries[id(value)]
-        return self._fitted(f"{name}(", entries, lambda key: f"{key}=", ")", path, depth)
+        """A named tuple, a dataclass or a partial function."""
+        parts = self._parts(self._contents.entries[id(value)], _argument_label, path, depth)
+        return _fitted(f"{type_name(type(value))}(", parts, ")", depth)
 
     def _container(self, value: Any, path: Path, depth: int) -> str:
+        cls = type(value)
+        front, back = ("", "") if cls in (list, tuple, dict, _Level) else (f"{type_name(cls)}(", ")")
         if isinstance(value, dict):
-            opening, closing = ("{", "}") if type(value) in (dict, _Level) else (f"{type_name(type(value))}({{", "})")
-            entries = list(value.items())
-            if isinstance(value, _Level) and entries:
-                return self._lines(opening, entries, lambda key: f"{key!r}: ", closing, path, depth)
-            return self._fitted(opening, entries, lambda key: f"{key!r}: ", closing, path, depth)
-        opening, closing = ("[", "]") if isinstance(value, list) else ("(", ",)" if len(value) == 1 else ")")
-        if type(value) not in (list, tuple):
-            opening, closing = f"{type_name(type(value))}({opening}", f"{closing})"
-        return self._fitted(opening, list(enumerate(value)), lambda key: "", closing, path, depth)
+            parts = self._parts(list(value.items()), _key_label, path, depth)
+            lay_out = _stacked if cls is _Level and value else _fitted
+            return lay_out(f"{front}{{", parts, f"}}{back}", depth)
+        parts = self._parts(list(enumerate(value)), _no_label, path, depth)
+        if isinstance(value, list):
+            return _fitted(f"{front}[", parts, f"]{back}", depth)
+        if len(value) == 1:
+            parts = [f"{parts[0]},"]
+        return _fitted(f"{front}(", parts, f"){back}", depth)
 
-    def _fitted(
-        self, opening: str, entries: Entries, label: Callable[[Any], str], closing: str, path: Path, depth: int
-    ) -> str:
-        """On one line where it fits, and an entry a line otherwise."""
-        parts = self._parts(entries, label, path, depth)
-        line = f"{opening}{', '.join(parts)}{closing}"
-        if not parts or (len(line) <= MAX_LINE and "\n" not in line):
-            return line
-        inner = "\n" + "  " * (depth + 1)
-        return f"{opening}{inner}{f',{inner}'.join(parts)}\n{'  ' * depth}{closing}"
 
-    def _value(self, value: Any, path: Path, depth: int) -> str:
-        if isinstance(value, functools.partial):
-            parts = [value.func, *value.args]
-            texts = [self.text(part, path, depth) for part in parts]
-            texts += [f"{name}={self.text(part, path, depth)}" for name, part in value.keywords.items()]
-            return f"partial({', '.join(texts)})"
-        return _plain_text(value)
+def _stacked(opening: str, parts: list[str], closing: str, depth: int) -> str:
+    """A part a line."""
+    inner = "\n" + "  " * (depth + 1)
+    return f"{opening}{inner}{f',{inner}'.join(parts)}\n{'  ' * depth}{closing}"
+
+
+def _fitted(opening: str, parts: list[str], closing: str, depth: int) -> str:
+    """All on one line where that fits, and a part a line otherwise."""
+    line = f"{opening}{', '.join(parts)}{closing}"
+    return (
+        line if not parts or (len(line) <= MAX_LINE and "\n" not in line) else _stacked(opening, parts, closing, depth)
+    )
+
+
+def _no_label(key: object) -> str:
+    return ""
+
+
+def _name_label(key: object) -> str:
+    return f"{key}="
+
+
+def _key_label(key: object) -> str:
+    return f"{key!r}: "
+
+
+def _argument_label(key: object) -> str:
+    return f"{key}=" if isinstance(key, str) else ""
 
 
 def _where(path: Path) -> str:
@@ -355,11 +379,9 @@ def _where(path: Path) -> str:
     return "the root" if not path else text if text.startswith("[") else f".{text}"
 
 
-def _indented(text: str, depth: int) -> str:
-    return text.replace("\n", "\n" + "  " * depth)
-
-
 def _plain_text(value: Any) -> str:
+    if isinstance(value, enum.Enum):
+        return str(value)
     name = getattr(value, "__qualname__", None) if callable(value) else None
     text = name.rpartition("<locals>.")[2] if isinstance(name, str) else value_text(value)
     return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."

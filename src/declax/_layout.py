@@ -251,8 +251,7 @@ def _where(layout: Layout, name: Name) -> str:
 
 def _statics(layout: Layout) -> str:
     values = [
-        f"freeze(fields[{n!r}], {_where(layout, n)})" if layout.statuses[n] is Status.SNAPSHOT
-        else f"fields[{n!r}]"
+        f"freeze(fields[{n!r}], {_where(layout, n)})" if layout.statuses[n] is Status.SNAPSHOT else f"fields[{n!r}]"
         for n in layout.static_names
     ]
     return _tuple_of(values if layout.is_closed else ["layout", *values])

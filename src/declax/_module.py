@@ -80,9 +80,7 @@ class Module(Pytree):
         variable.set_value(reduce_fn(variable.get_value(), value))
         return True
 
-    def perturb(
-        self, name: str, value: Any, variable_type: type[Variable[Any]] | str = Perturbation
-    ) -> Any:
+    def perturb(self, name: str, value: Any, variable_type: type[Variable[Any]] | str = Perturbation) -> Any:
         """Adds a Variable of zeros to a value, made at the first call.
 
         Differentiating with respect to that Variable gives the gradient of the

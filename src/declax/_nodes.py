@@ -75,13 +75,14 @@ def children_of(node: object) -> Iterator[tuple[Any, Any]]:
     Of an `Object`, whatever is no plain static value counts as a child.
     """
     if isinstance(node, Pytree):
+        attributes: dict[Any, Any] = vars(node)
         if type(node)._pytree__is_pytree:
             for name in layout_of(node).data_names:
-                yield name, node.__dict__[name]
+                yield name, attributes[name]
         else:
             for name in object_names(node):
-                if kind_of(node.__dict__[name]) is not Kind.STATIC:
-                    yield name, node.__dict__[name]
+                if kind_of(attributes[name]) is not Kind.STATIC:
+                    yield name, attributes[name]
     elif kind_of(node) is Kind.CONTAINER:
         yield from zip(*open_container(node)[:2], strict=True)
 

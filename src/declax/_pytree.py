@@ -17,7 +17,7 @@ import inspect
 import threading
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -71,6 +71,15 @@ class PytreeMeta(ABCMeta):
             self._pytree__finish()
         return self
 
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The signature of the constructor, which that of `__call__` would hide."""
+        maker: Any = cls.__init__ if cls.__new__ is object.__new__ else cls.__new__
+        if maker is object.__init__:
+            return inspect.Signature()
+        signature = inspect.signature(maker)
+        return signature.replace(parameters=tuple(signature.parameters.values())[1:])
+
 
 def _construct_marked(cls: Any, mark: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """As `type.__call__`, with the trace's mark set before ``__init__`` runs."""
@@ -114,11 +123,6 @@ class Pytree(metaclass=PytreeMeta):
     _pytree__reserved: ClassVar[frozenset[str]] = frozenset()
     _pytree__install: ClassVar[Callable[[type], None] | None] = None
 
-    if TYPE_CHECKING:
-
-        @property
-        def __dict__(self) -> dict[Any, Any]: ...  # not that of the metaclass; a List has ints as names
-
     def __init_subclass__(cls, *, pytree: bool | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if pytree is not None:
@@ -138,9 +142,9 @@ class Pytree(metaclass=PytreeMeta):
             own = {n for n, v in vars(cls).items() if not n.startswith("_") and n not in fields and _is_behaviour(v)}
             cls._pytree__reserved = cls._pytree__reserved | own
 
-    # --- attributes
+    # --- attributes (checkers take `__dict__` for that of the class, so self is Any)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self: Any, name: str, value: Any) -> None:
         attributes = self.__dict__
         if attributes.get(TRACE_KEY, _jax.TOP) is not _jax.trace_state.value:
             raise wrong_trace(self, name)
@@ -160,7 +164,7 @@ class Pytree(metaclass=PytreeMeta):
         if old is not value and not (isinstance(old, _ARRAYS) and isinstance(value, _ARRAYS)):
             _epoch.advance()
 
-    def __delattr__(self, name: str) -> None:
+    def __delattr__(self: Any, name: str) -> None:
         attributes = self.__dict__
         if attributes.get(TRACE_KEY, _jax.TOP) is not _jax.trace_state.value:
             raise wrong_trace(self, name)
@@ -185,7 +189,7 @@ class Pytree(metaclass=PytreeMeta):
     def __getstate__(self) -> dict[str, Any]:
         return {n: v for n, v in self.__dict__.items() if n not in (TRACE_KEY, BOUND_KEY)}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self: Any, state: dict[str, Any]) -> None:
         cls = type(self)
         if not cls.__dict__.get("_pytree__is_complete"):
             prepare(cls)
@@ -242,10 +246,11 @@ def layout_of(node: Pytree) -> Layout:
 
 def set_layout(node: Pytree, layout: Layout) -> None:
     """Gives an instance a layout; that of its class needs no entry."""
+    attributes = vars(node)
     if layout is type(node)._pytree__layout:
-        node.__dict__.pop(LAYOUT_KEY, None)
+        attributes.pop(LAYOUT_KEY, None)
     else:
-        node.__dict__[LAYOUT_KEY] = layout
+        attributes[LAYOUT_KEY] = layout
 
 
 # --- preparing a class --------------------------------------------------------
@@ -459,7 +464,7 @@ def settle(self: Pytree) -> None:
     Only frozen dataclasses, unpickled objects and fields that nothing
     assigned need it; for all others it is one comparison.
     """
-    attributes = self.__dict__
+    attributes: dict[Any, Any] = vars(self)
     layout = layout_of(self)
     count = len(attributes) - (LAYOUT_KEY in attributes) - (TRACE_KEY in attributes) - (BOUND_KEY in attributes)
     if count == len(layout.statuses) and not self._pytree__is_frozen:
@@ -490,7 +495,7 @@ def check_pytree(node: object, /) -> None:
     """
     if not isinstance(node, Pytree):
         raise StatusError("check_pytree", "the argument is no Pytree", expected="a Pytree", got=describe(node))
-    attributes = node.__dict__
+    attributes: dict[Any, Any] = vars(node)
     for name, status in layout_of(node).statuses.items():
         value = attributes.get(name)
         if value.__class__ in PLAIN:
@@ -517,17 +522,18 @@ def _explain_unknown_names(cls: Any, kwargs: dict[str, Any]) -> None:
     """Says which name was probably meant, where a constructor was given one that it does not have."""
     if cls.__new__ is not object.__new__:
         return
-    parameters = tuple(inspect.signature(cls.__init__).parameters.values())[1:]
+    parameters = cls.__signature__.parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
     known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    where = f"{type_name(cls)}(...)"
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     made = {f.name for f in fields if not f.init}
     for name in kwargs:
         if name not in known:
             hint = suggest(name, known)
             raise ConstructionError(
-                f"{type_name(cls)}(...)",
+                where,
                 f"there is no parameter {name!r}" + (f"; {hint}" if hint else ""),
                 expected=", ".join(known) or "no parameters",
                 got=f"{name}=...",
@@ -538,17 +544,18 @@ def _explain_unknown_names(cls: Any, kwargs: dict[str, Any]) -> None:
 def _fill_new_fields(self: Any) -> None:
     if not dataclasses.is_dataclass(self):
         return
+    cls, attributes = type(self), vars(self)
     for field in dataclasses.fields(self):
-        if field.name in self.__dict__ or _is_data_descriptor(type(self), field.name):
+        if field.name in attributes or _is_data_descriptor(cls, field.name):
             continue
         specifier = specifier_of(field)
         if field.default is not dataclasses.MISSING:
-            self.__dict__[field.name] = field.default
+            attributes[field.name] = field.default
         elif field.default_factory is not dataclasses.MISSING:
-            self.__dict__[field.name] = field.default_factory()
+            attributes[field.name] = field.default_factory()
         elif field.init or (specifier is not None and specifier.recipe is not None):
             raise ConstructionError(
-                f"{type_name(type(self))}.{field.name}",
+                f"{type_name(cls)}.{field.name}",
                 "the stored object has no value for this field, which has no default",
                 why="the class gained the field after the object was stored",
                 fix=f"{field.name}: ... = dx.static(default=...)",

@@ -31,6 +31,24 @@ _PLAIN: Final = frozenset(
 """Types whose values always have a hash: asking it of them would be a waste."""
 
 
+_INEXACT = frozenset({tuple, float})
+
+
+def exact_types(value: Any) -> Any:
+    """What tells equal values of different types apart: 1, True and 1.0; 0.0 and -0.0.
+
+    >>> exact_types((1, "a")) == exact_types((True, "a"))
+    False
+    """
+    cls = value.__class__
+    if cls is tuple:
+        types = tuple(map(type, value))
+        return types if _INEXACT.isdisjoint(types) else tuple(map(exact_types, value))
+    if cls is float and value == 0.0:
+        return repr(value)
+    return cls
+
+
 class Frozen:
     """Base of the snapshots: hashable, equal by value to snapshots of the same type.
 
@@ -40,7 +58,7 @@ class Frozen:
       extra: what else the type needs to be made again (the `maxlen` of a deque).
     """
 
-    __slots__ = ("_hash", "cls", "extra", "items")
+    __slots__ = ("_hash", "_types", "cls", "extra", "items")
 
     cls: type[Any]
     items: tuple[Any, ...]
@@ -48,11 +66,16 @@ class Frozen:
 
     def __init__(self, cls: type[Any], items: tuple[Any, ...], extra: Any = None) -> None:
         self.cls, self.items, self.extra = cls, items, extra
+        self._types = self._exact_types()
         self._hash = hash((cls, self._value(), extra))
 
     def _value(self) -> Hashable:
         """What decides equality."""
         return self.items
+
+    def _exact_types(self) -> Hashable:
+        """What keeps `[1]` and `[True]` apart."""
+        return exact_types(self.items)
 
     def thaw(self) -> Any:
         """A fresh container with thawed elements."""
@@ -69,6 +92,7 @@ class Frozen:
         return (
             self._hash == other._hash
             and self.cls is other.cls
+            and self._types == other._types
             and self.extra == other.extra
             and self._value() == other._value()
         )
@@ -105,6 +129,9 @@ class FrozenSet(Frozen):
 
     __slots__ = ()
 
+    def _exact_types(self) -> Hashable:
+        return frozenset((item, exact_types(item)) for item in self.items)
+
     def _value(self) -> Hashable:
         return frozenset(self.items)
 
@@ -113,6 +140,9 @@ class FrozenDict(Frozen):
     """Snapshot of a mapping: keeps the order of its keys, compares without it."""
 
     __slots__ = ()
+
+    def _exact_types(self) -> Hashable:
+        return frozenset((key, exact_types(key), exact_types(value)) for key, value in self.items)
 
     def _value(self) -> Hashable:
         return frozenset(self.items)

@@ -166,11 +166,20 @@ def test_integers_cannot_be_scaled():
     assert "int32" in caught.value.got
 
 
-def test_dropout_follows_the_layout_of_its_input():
+@pytest.mark.parametrize("dims", [(), (0,), (1,)])
+def test_dropout_follows_the_layout_of_its_input(monkeypatch, dims):
+    asked, bernoulli = [], jax.random.bernoulli
+
+    def spied(*args, out_sharding):
+        asked.append(out_sharding.spec)
+        return bernoulli(*args, out_sharding=out_sharding)
+
+    monkeypatch.setattr(jax.random, "bernoulli", spied)
+    layer = Dropout(0.5, broadcast_dims=dims, rngs=Rngs(0))
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
-    layer, plain = Dropout(0.5, broadcast_dims=(1,), rngs=Rngs(0)), Dropout(0.5, broadcast_dims=(1,), rngs=Rngs(0))
     with jax.set_mesh(mesh):
         x = jax.device_put(jnp.ones((4, 3)), jax.P("data", None))
-        y = jax.jit(lambda x: layer(x, rngs=jax.random.key(0)))(x)
+        y = layer(x, rngs=jax.random.key(0))
     assert y.sharding.spec == jax.P("data", None)
-    np.testing.assert_array_equal(y, plain(jnp.ones((4, 3)), rngs=jax.random.key(0)))
+    assert asked == [jax.P(None, None) if dims == (0,) else jax.P("data", None)]
+    np.testing.assert_array_equal(y, layer(jnp.ones((4, 3)), rngs=jax.random.key(0)))

@@ -20,6 +20,7 @@ import jax
 
 from declax._layout import Layout
 from declax._metadata import Metadata
+from declax._static import exact_types
 from declax._typing import Key, Path
 from declax._variables import Variable
 from declax.errors import type_name
@@ -86,18 +87,27 @@ class GraphDef(Generic[N]):
     _hash: int
 
     @staticmethod
-    def of(tokens: tuple[Token, ...]) -> GraphDef[Any]:
-        """The description with these tokens; always the same object."""
+    def of(tokens: tuple[Token, ...], types: tuple[Any, ...] | None = None) -> GraphDef[Any]:
+        """The description with these tokens; always the same object.
+
+        Args:
+          tokens: the tokens.
+          types: the `exact_types` of the tokens that have static values, in
+            order, where the caller has them already.
+        """
+        if types is None:
+            types = tuple(exact_types(t[-1]) for t in tokens if isinstance(t, tuple) and t[0] in (NODE, STATIC))
+        key = (tokens, types)  # 1, True and 1.0 are equal, but not the same
         with GraphDef._lock:
-            found = GraphDef._interned.get(tokens)
+            found = GraphDef._interned.get(key)
             if found is None:
                 found = object.__new__(GraphDef)
                 found.tokens = tokens
                 found.num_leaves = sum(t.__class__ is tuple and t[0] <= LEAF for t in tokens)
                 found._definition = found._program = None
                 found._joins = {}
-                found._hash = hash(tokens)
-                GraphDef._interned[tokens] = found
+                found._hash = hash(key)
+                GraphDef._interned[key] = found
         return found
 
     def __hash__(self) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 from declax._layout import LAYOUT_KEY, Layout
 from declax._nodes import Kind, is_number, kind_of, object_names, open_container
 from declax._pytree import Pytree
-from declax._static import freeze
+from declax._static import exact_types, freeze
 from declax._variables import Variable
 from declax.graph.defs import CONTAINER, LEAF_TOKEN, NODE, OBJECT, STATIC, VARIABLE, GraphDef, Token
 
@@ -41,6 +41,7 @@ class Walk:
 
     Attributes:
       tokens: the description of the graph.
+      types: the exact types of static values, which tell 1 and True apart.
       leaves: the raw value of each leaf.
       boxes: the Variable of each leaf; None for other leaves.
       sources: for leaves without a Variable, where they sit.
@@ -50,10 +51,23 @@ class Walk:
       live, kept: mutable static values, and copies to compare them with.
     """
 
-    __slots__ = ("_index", "boxes", "has_plain", "kept", "leaves", "live", "objects", "sources", "tokens", "watches")
+    __slots__ = (
+        "_index",
+        "boxes",
+        "has_plain",
+        "kept",
+        "leaves",
+        "live",
+        "objects",
+        "sources",
+        "tokens",
+        "types",
+        "watches",
+    )
 
     def __init__(self) -> None:
         self.tokens: list[Token] = []
+        self.types: list[Any] = []
         self.leaves: list[Any] = []
         self.boxes: list[Variable[Any] | None] = []
         self.sources: list[Source] = []
@@ -67,7 +81,7 @@ class Walk:
     @property
     def graphdef(self) -> GraphDef[Any]:
         """The interned description."""
-        return GraphDef.of(tuple(self.tokens))
+        return GraphDef.of(tuple(self.tokens), tuple(self.types))
 
     def visit(self, root: Any) -> None:
         """Reads a value and all below it; without recursion, however deep."""
@@ -107,6 +121,7 @@ class Walk:
         layout: Layout = node.__dict__.get(LAYOUT_KEY) or node._pytree__layout
         children, statics = layout.flatten(node)
         self.tokens.append((NODE, layout, statics))
+        self.types.append(exact_types(statics))
         for name, place in layout.snapshots:
             self._watch_static(node.__dict__[name], statics[place])
         stack.extend(zip(reversed(children), repeat(node), reversed(layout.data_names)))  # one is endless
@@ -131,6 +146,7 @@ class Walk:
     def _visit_static(self, value: Any) -> None:
         frozen = freeze(value)
         self.tokens.append((STATIC, frozen))
+        self.types.append(exact_types(frozen))
         self._watch_static(value, frozen)
 
     def _watch_static(self, value: Any, frozen: Any) -> None:

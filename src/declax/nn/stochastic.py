@@ -99,12 +99,18 @@ class Dropout(Module):
                 got=errors.describe(inputs),
                 fix="dropout(inputs.astype(jnp.float32))",
             )
-        shape = list(inputs.shape)
-        for axis in axes_of(self, "broadcast_dims", inputs, "inputs"):
-            shape[axis] = 1
-        kept = 1.0 - self.rate
-        keep = jax.random.bernoulli(self._key(rngs), kept, tuple(shape))
-        return jnp.where(keep, inputs / kept, jnp.zeros_like(inputs))
+        keep = self._keep(self._key(rngs), inputs)
+        return jnp.where(keep, inputs / (1.0 - self.rate), jnp.zeros_like(inputs))
+
+    def _keep(self, key: jax.Array, inputs: jax.Array) -> jax.Array:
+        """What to keep, of size 1 along `broadcast_dims`, laid out over devices as the input is."""
+        shared = axes_of(self, "broadcast_dims", inputs, "inputs")
+        shape = tuple(1 if axis in shared else size for axis, size in enumerate(inputs.shape))
+        sharding = jax.typeof(inputs).sharding
+        if shared:
+            spec = (None if axis in shared else name for axis, name in enumerate(sharding.spec))
+            sharding = sharding.update(spec=jax.P(*spec))  # type: ignore[no-untyped-call]  # jax leaves it untyped
+        return jax.random.bernoulli(key, 1.0 - self.rate, shape, out_sharding=sharding)
 
     def _is_deterministic(self, given: bool | None) -> bool:
         decided = self.deterministic if given is None else given

@@ -1,0 +1,271 @@
+"""Taking Variables out, copying, and looking around."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+
+import declax as dx
+from declax.errors import FilterError, GraphError
+from strategies import Box, Declared, Open, build, graphs, objects_of, recipes, same_graph
+
+# ================================================================= pop
+
+
+class Net(dx.Module):
+    def __init__(self):
+        self.first, self.second = dx.Linear(2, 3, rngs=dx.Rngs(0)), dx.Linear(3, 4, rngs=dx.Rngs(1))
+
+    def __call__(self, x):
+        x = self.first(x)
+        self.sow(dx.Intermediate, "seen", x)
+        return self.second(x)
+
+
+def test_pop_takes_what_was_sown():
+    net = Net()
+    before = dx.graphdef(net)
+    net(jnp.ones((1, 2)))
+    popped = dx.pop(net, dx.Intermediate)
+    assert popped["seen"].value[0].shape == (1, 3)
+    assert not hasattr(net, "seen")
+    assert dx.graphdef(net) is before
+    assert len(dx.pop(net, dx.Intermediate)) == 0
+
+
+def test_pop_takes_a_variable_from_all_places():
+    model = Open()
+    model.a = dx.Cache(jnp.ones(1))
+    model.b = model.a
+    model.part = Open()
+    model.part.c = model.a
+    model.part.up = model
+    model.plain = dx.data([model.a, jnp.ones(2), {"x": model.a, "y": 1}, model.a])
+    model.elements = dx.List([1, model.a, "text", model.a])
+    model.entries = dx.Dict(left=model.a, right=2)
+    model.box = Box()
+    model.box.held = model.a
+    popped = dx.pop(model, dx.Cache)
+    assert popped.paths == (("a",),)
+    assert not {"a", "b"} & set(vars(model))
+    assert not hasattr(model.part, "c")
+    assert len(model.plain) == 2
+    assert model.plain[1] == {"y": 1}
+    assert list(model.elements) == [1, "text"]
+    assert dict(model.entries) == {"right": 2}
+    assert not hasattr(model.box, "held")
+    assert len(dx.state(model, dx.Cache)) == 0
+
+
+def test_pop_by_several_filters():
+    net = Net()
+    net(jnp.ones((1, 2)))
+    net.first.mean = dx.BatchStat(jnp.zeros(1))
+    seen, stats = dx.pop(net, dx.Intermediate, dx.BatchStat)
+    assert (seen.paths, stats.paths) == ((("seen",),), (("first", "mean"),))
+    assert not hasattr(net.first, "mean")
+
+
+def test_pop_from_an_object_that_merge_made():
+    box = Box()
+    box.seen, box.name = dx.Intermediate(jnp.ones(1)), "box"
+    box = dx.merge(*dx.split(box))
+    assert dx.pop(box, dx.Intermediate).paths == (("seen",),)
+    assert not hasattr(box, "seen")
+
+
+def test_pop_from_a_declared_field():
+    model = Declared(kernel=dx.Param(jnp.ones(1)))
+    dx.pop(model, dx.Param)
+    assert "kernel" not in vars(model)
+    model.kernel = dx.Param(jnp.ones(1))
+    assert dx.state(model).paths == (("kernel",),)
+
+
+def test_pop_takes_variables_only():
+    model = Open()
+    model.raw, model.kernel = jnp.ones(2), dx.Param(jnp.ones(1))
+    assert dx.pop(model, ...).paths == (("kernel",),)
+    assert hasattr(model, "raw")
+
+
+def test_pop_from_a_tuple_is_refused_before_anything_changes():
+    model = Open()
+    model.a = dx.Cache(jnp.ones(1))
+    model.pair = dx.data((model.a,))
+    with pytest.raises(GraphError, match="a Variable in a tuple cannot be taken out"):
+        dx.pop(model, dx.Cache)
+    assert hasattr(model, "a")
+
+
+def test_pop_needs_a_filter():
+    with pytest.raises(FilterError, match="no filter says what to take"):
+        dx.pop(Net())
+
+
+@given(graphs(max_nodes=4))
+def test_nothing_is_left_of_what_was_popped(model):
+    expected = dx.state(model, dx.Param)
+    try:
+        popped = dx.pop(model, dx.Param)
+    except GraphError:
+        return  # one sits in a tuple
+    assert popped == expected
+    assert len(dx.state(model, dx.Param)) == 0
+
+
+# ================================================================= clone
+
+
+@given(recipes())
+def test_a_clone_is_equal_and_shares_no_object(recipe):
+    model = build(recipe)
+    clone = dx.clone(model)
+    assert same_graph(clone, model)
+    assert not set(map(id, objects_of(model))) & set(map(id, objects_of(clone)))
+    arrays = {id(x) for x in jax.tree.leaves(dx.state(model))}
+    assert not arrays & {id(x) for x in jax.tree.leaves(dx.state(clone))}
+
+
+def test_a_clone_owns_its_buffers():
+    model = Net()
+    clone = dx.clone(model)
+    jax.jit(lambda leaves: jax.tree.map(lambda x: x + 1, leaves), donate_argnums=0)(dx.state(model).leaves)
+    assert bool(jnp.isfinite(clone(jnp.ones((1, 2)))).all())
+
+
+def test_a_clone_owns_its_numpy_arrays():
+    model = Open()
+    model.a, model.b = dx.Param(np.zeros(2)), np.zeros(2)
+    clone = dx.clone(model)
+    model.a.value[0] = model.b[0] = 1
+    assert clone.a.value.tolist() == clone.b.tolist() == [0.0, 0.0]
+
+
+def test_a_clone_of_random_streams_draws_the_same_keys():
+    rngs = dx.Rngs(0, dropout=1)
+    rngs.dropout()
+    clone = dx.clone(rngs)
+    assert clone.uniform((2,)).tolist() == rngs.uniform((2,)).tolist()
+    assert clone.dropout.uniform((2,)).tolist() == rngs.dropout.uniform((2,)).tolist()
+    clone()
+    assert int(clone.default.count) == int(rngs.default.count) + 1
+
+
+def test_statics_of_a_clone_are_its_own():
+    model = Open()
+    model.sizes, model.table = [1, [2]], {"a": [1]}
+    clone = dx.clone(model)
+    clone.sizes[1].append(3)
+    clone.table["a"].append(2)
+    assert (model.sizes, model.table) == ([1, [2]], {"a": [1]})
+
+
+def test_a_clone_of_a_container():
+    model = Net()
+    first, second = dx.clone([model, model])
+    assert first is second is not model
+
+
+# ================================================================= iter_graph
+
+
+def test_iter_graph_has_the_order_of_the_reference():
+    class Linear(dx.Module):
+        def __init__(self, din, dout):
+            self.din, self.dout = din, dout
+            self.w = dx.Param(jnp.ones((din, dout)))
+            self.b = dx.Param(jnp.zeros((dout,)))
+
+    module = Linear(3, 4)
+    found = [(path, type(value).__name__) for path, value in dx.iter_graph([module, module])]
+    assert found == [
+        ((0, "b"), "Param"),
+        ((0, "din"), "int"),
+        ((0, "dout"), "int"),
+        ((0, "w"), "Param"),
+        ((0,), "Linear"),
+        ((), "list"),
+    ]
+
+
+def test_iter_graph_follows_cycles_and_containers_once():
+    model = Open()
+    model.up = model
+    model.box = Box()
+    model.box.model, model.box.text = model, "t"
+    model.plain = dx.data({"b": (jnp.ones(1), 2), "a": [model.box]})
+    model.elements = dx.List(["x", jnp.zeros(1)])
+    paths = [path for path, _ in dx.iter_graph(model)]
+    assert paths == [
+        ("box", "text"),
+        ("box",),
+        ("elements", 0),
+        ("elements", 1),
+        ("elements",),
+        ("plain", "a"),
+        ("plain", "b", 0),
+        ("plain", "b", 1),
+        ("plain", "b"),
+        ("plain",),
+        (),
+    ]
+
+
+@given(graphs(max_nodes=4))
+def test_iter_graph_has_every_node_and_variable_once(model):
+    found = [value for _, value in dx.iter_graph(model) if isinstance(value, (dx.Pytree, dx.Variable))]
+    assert len(set(map(id, found))) == len(found)
+    assert set(map(id, found)) == set(map(id, objects_of(model)))
+
+
+def test_iter_modules_and_children():
+    model = Open()
+    model.b, model.a = Open(), dx.List([Open(), Box()])
+    model.a[0].up = model
+    assert [path for path, _ in dx.iter_modules(model)] == [("a", 0), ("a",), ("b",), ()]
+    assert [path for path, _ in model.iter_modules()] == [("a", 0), ("a",), ("b",), ()]
+    assert [name for name, _ in dx.iter_children(model)] == ["a", "b"]
+    assert [name for name, _ in model.iter_children()] == ["a", "b"]
+    assert [path for path, _ in dx.iter_modules([model.b, model.b])] == [(0,)]
+
+
+# ================================================================= find_duplicates
+
+
+def test_find_duplicates_of_variables():
+    model = Open()
+    model.a, model.b = dx.Param(jnp.array(1.0)), dx.Param(jnp.array(2.0))
+    model.c = model.b
+    assert dx.find_duplicates(model) == [[("b",), ("c",)]]
+
+
+def test_find_duplicates_of_nodes_lists_the_node_only():
+    model = Open()
+    model.a, model.b = dx.Linear(1, 1, rngs=dx.Rngs(0)), dx.Linear(1, 1, rngs=dx.Rngs(0))
+    model.c = model.a
+    assert dx.find_duplicates(model) == [[("a",), ("c",)]]
+    assert dx.find_duplicates([model.b, {"x": model.b}]) == [[(0,), (1, "x")]]
+
+
+def test_find_duplicates_of_a_tree_and_of_a_cycle():
+    model = Open()
+    model.a = Open()
+    assert dx.find_duplicates(model) == []
+    model.a.up = model
+    assert dx.find_duplicates(model) == [[(), ("a", "up")]]
+
+
+def test_find_duplicates_of_what_a_filter_takes():
+    model = Open()
+    model.a = dx.Param(jnp.ones(1))
+    model.b, model.c = model.a, Open()
+    model.d = model.c
+    assert dx.find_duplicates(model, only=dx.Param) == [[("a",), ("b",)]]
+    assert dx.find_duplicates(model, only=Open) == [[("c",), ("d",)]]
+    assert dx.find_duplicates(model, only=dx.BatchStat) == []
+    with pytest.raises(FilterError, match="this is no filter"):
+        dx.find_duplicates(model, only=3)

@@ -1,0 +1,281 @@
+"""Putting values into existing graphs: strict, and all or nothing."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+
+import declax as dx
+from declax.errors import GraphError
+from strategies import Box, Open, build, objects_of, recipes, same_graph
+
+Pair = namedtuple("Pair", ["first", "second"])
+
+
+def model_of() -> Open:
+    model = Open()
+    model.part = Open()
+    model.part.kernel = dx.Param(jnp.zeros((2, 3)))
+    model.mean = dx.BatchStat(jnp.zeros(3))
+    model.raw = jnp.zeros(2)
+    model.plain = dx.data([jnp.zeros(1), {"deep": jnp.zeros(4)}])
+    model.box = Box()
+    model.box.values = [jnp.zeros(5)]
+    return model
+
+
+def plus_one(state):
+    return jax.tree.map(lambda x: x + 1, state)
+
+
+def values_of(model):
+    return [np.asarray(x).copy() for x in dx.state(model).leaves]
+
+
+def assert_untouched(model, before):
+    for a, b in zip(before, dx.state(model).leaves, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+# ================================================================= what it does
+
+
+def test_update_sets_all_values_in_place():
+    model = model_of()
+    objects = objects_of(model)
+    containers = model.plain, model.plain[1], model.box.values
+    dx.update(model, plus_one(dx.state(model)))
+    assert all(bool((x == 1).all()) for x in dx.state(model).leaves)
+    assert all(a is b for a, b in zip(objects, objects_of(model), strict=True))
+    assert all(a is b for a, b in zip(containers, (model.plain, model.plain[1], model.box.values), strict=True))
+
+
+@given(recipes(max_nodes=4))
+def test_updating_with_its_own_state_changes_nothing(recipe):
+    model = build(recipe)
+    dx.update(model, dx.state(model))
+    assert same_graph(model, build(recipe))
+
+
+@given(recipes(max_nodes=4))
+def test_a_clone_is_updated_to_the_same_values(recipe):
+    model = build(recipe)
+    graphdef, state = dx.split(model)
+    variables = state.filter(dx.Variable)
+    other = dx.merge(graphdef, jax.tree.map(jnp.zeros_like, state))
+    dx.update(other, variables)
+    for mine, its in zip(variables.leaves, dx.state(other, dx.Variable).leaves, strict=True):
+        assert mine is its
+
+
+def test_a_state_may_have_some_of_the_paths():
+    model = model_of()
+    dx.update(model, plus_one(dx.state(model, dx.BatchStat)))
+    assert model.mean.value.tolist() == [1.0] * 3
+    assert not bool(model.part.kernel.value.any())
+
+
+def test_several_states_and_the_last_one_wins():
+    model = model_of()
+    params, stats = dx.state(model, dx.Param, dx.BatchStat)
+    dx.update(model, plus_one(params), plus_one(stats), plus_one(plus_one(stats)))
+    assert model.mean.value.tolist() == [2.0] * 3
+    assert bool((model.part.kernel.value == 1).all())
+
+
+def test_nested_dicts_will_do():
+    model = model_of()
+    dx.update(model, {"part": {"kernel": jnp.ones((2, 3))}, "mean": dx.BatchStat(jnp.ones(3))})
+    assert model.part.kernel.value.sum() == 6
+    assert model.mean.value.sum() == 3
+
+
+def test_a_part_of_a_state_is_a_state():
+    model = model_of()
+    dx.update(model.part, plus_one(dx.state(model))["part"])
+    assert model.part.kernel.value.sum() == 6
+
+
+def test_dtypes_may_differ():
+    model = model_of()
+    dx.update(model, jax.tree.map(lambda x: x.astype(jnp.bfloat16), dx.state(model)))
+    assert model.mean.value.dtype == jnp.bfloat16
+    assert model.raw.dtype == jnp.bfloat16
+
+
+def test_an_empty_state_changes_nothing():
+    model = model_of()
+    before = values_of(model)
+    dx.update(model, {})
+    dx.update(model, dx.State())
+    assert_untouched(model, before)
+
+
+def test_the_root_may_be_a_container_or_a_variable():
+    first, second = model_of(), model_of()
+    dx.update([first, second], plus_one(dx.state([first, second])))
+    assert first.mean.value.sum() == second.mean.value.sum() == 3
+    variable = dx.Param(jnp.zeros(2))
+    dx.update(variable, plus_one(dx.state(variable)))
+    assert variable.value.sum() == 2
+
+
+def test_metadata_comes_with_a_variable():
+    model = model_of()
+    state = dx.state(model)
+    assert dx.graphdef(model) is dx.graphdef(model_of())
+    state["mean"].set_metadata(note=3)
+    state["mean"] = dx.BatchStat(jnp.ones(3), note=3)
+    dx.update(model, state)
+    assert model.mean.get_metadata() == {"note": 3}
+    assert dx.state(model)["mean"].get_metadata() == {"note": 3}
+    assert dx.graphdef(model) is not dx.graphdef(model_of())
+
+
+def test_shared_variables_are_set_once():
+    model = model_of()
+    model.tied = model.part.kernel
+    dx.update(model, plus_one(dx.state(model)))
+    assert model.tied is model.part.kernel
+    assert model.tied.value.sum() == 6
+
+
+def test_values_in_tuples_are_left_alone_where_they_do_not_change():
+    model = model_of()
+    model.pair = dx.data((jnp.zeros(2), dx.Param(jnp.zeros(1))))
+    state = dx.state(model)
+    dx.update(model, state)
+    dx.update(model, plus_one(state.filter(dx.Variable)))
+    assert model.pair[1].value.tolist() == [1.0]
+
+
+def test_hooks_do_not_run():
+    model = Open()
+    model.scale = dx.Param(jnp.ones(1), on_set_value=lambda v, x: x * 100)
+    dx.update(model, plus_one(dx.state(model)))
+    assert model.scale.value.tolist() == [2.0]
+
+
+def test_inside_of_a_trace():
+    model = model_of()
+
+    @jax.jit
+    def step(graphdef, state):
+        inner = dx.merge(graphdef, state)
+        dx.update(inner, plus_one(dx.state(inner)))
+        return dx.state(inner)
+
+    assert all(bool((x == 1).all()) for x in step(*dx.split(model)).leaves)
+
+
+# ================================================================= what it refuses
+
+
+def test_all_faults_are_listed_and_nothing_changes():
+    model = model_of()
+    before = values_of(model)
+    state = plus_one(dx.state(model))
+    state["mean"] = dx.Cache(jnp.ones(3))
+    state["part"]["kernle"] = dx.Param(jnp.ones((2, 3)))
+    state["plain"][0] = dx.Param(jnp.ones(1))
+    with pytest.raises(GraphError, match="the State does not fit the graph at 3 paths; nothing was changed") as caught:
+        dx.update(model, state)
+    text = str(caught.value)
+    assert "mean: expected a BatchStat, got a Cache" in text
+    assert "part.kernle: expected no such path (did you mean 'part.kernel'?)" in text
+    assert "plain[0]: expected an array, got a Param" in text
+    assert_untouched(model, before)
+
+
+@pytest.mark.parametrize("path", [("mean",), ("part", "kernel"), ("raw",), ("plain", 0), ("plain", 1, "deep"), ("box", "values", 0)])
+def test_other_shapes_are_refused(path):
+    model = model_of()
+    before = values_of(model)
+    state = plus_one(dx.state(model))
+    flat = {p: v for p, v in state.flat_state()}
+    flat[path] = flat[path].copy(jnp.ones((7, 7))) if isinstance(flat[path], dx.Variable) else jnp.ones((7, 7))
+    with pytest.raises(GraphError, match="expected shape"):
+        dx.update(model, dx.State.from_flat_path(flat))
+    assert_untouched(model, before)
+
+
+def test_the_faults_of_a_later_state_leave_the_first_unused():
+    model = model_of()
+    before = values_of(model)
+    with pytest.raises(GraphError, match="does not fit"):
+        dx.update(model, plus_one(dx.state(model)), {"nowhere": jnp.ones(1)})
+    assert_untouched(model, before)
+
+
+def test_a_leaf_in_a_tuple_is_refused_before_anything_changes():
+    model = model_of()
+    model.zz = dx.data((jnp.zeros(2),))
+    before = values_of(model)
+    with pytest.raises(GraphError, match="this leaf sits in a tuple, which cannot be changed in place"):
+        dx.update(model, plus_one(dx.state(model)))
+    assert_untouched(model, before)
+
+
+def test_a_leaf_in_a_named_tuple_is_refused_before_anything_changes():
+    model = model_of()
+    model.zz = dx.data(Pair(jnp.zeros(2), jnp.zeros(2)))
+    before = values_of(model)
+    with pytest.raises(GraphError, match="cannot be changed in place"):
+        dx.update(model, plus_one(dx.state(model)))
+    assert_untouched(model, before)
+
+
+def test_another_trace_level_is_refused_before_anything_changes():
+    model = model_of()
+    before = values_of(model)
+    state = dx.state(model)
+
+    @jax.jit
+    def leak(x):
+        dx.update(model, jax.tree.map(lambda y: y + x, state))
+
+    with pytest.raises(dx.TraceContextError, match="cannot mutate a Variable from a different trace level"):
+        leak(jnp.ones(()))
+    assert_untouched(model, before)
+
+
+def test_another_trace_level_of_raw_leaves_is_refused():
+    model = Open()
+    model.raw = jnp.zeros(2)
+    model.zs = dx.data([jnp.zeros(1)])
+
+    @jax.jit
+    def leak(x):
+        dx.update(model, jax.tree.map(lambda y: y + x, dx.state(model)))
+
+    with pytest.raises(dx.TraceContextError, match="different trace level"):
+        leak(jnp.ones(()))
+    assert not isinstance(model.zs[0], jax.core.Tracer)
+    assert not isinstance(model.raw, jax.core.Tracer)
+
+
+def test_another_trace_level_of_leaves_in_containers_is_refused():
+    model = Open()
+    model.zs = dx.data([jnp.zeros(1)])
+
+    @jax.jit
+    def leak(x):
+        dx.update(model, jax.tree.map(lambda y: y + x, dx.state(model)))
+
+    with pytest.raises(dx.TraceContextError, match="different trace level"):
+        leak(jnp.ones(()))
+    assert not isinstance(model.zs[0], jax.core.Tracer)
+
+
+def test_a_scalar_is_not_replaced_by_an_array_of_another_shape():
+    model = Open()
+    model.scale = dx.Param(1.0)
+    with pytest.raises(GraphError, match="expected shape"):
+        dx.update(model, {"scale": jnp.ones((2, 2))})
+    dx.update(model, {"scale": jnp.ones(())})
+    assert model.scale.value == 1
