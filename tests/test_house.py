@@ -27,14 +27,23 @@ SOURCE = ROOT / "src" / "declax"
 # Each module or package stands on the layers above it in this list. A module that is not here is not
 # built yet: decide where it belongs before writing it. "" is the package root, which only re-exports.
 LAYERS: list[set[str]] = [
-    {"errors", "_typing", "_jax"},
-    {"_annotations", "_array_operators", "_codegen", "_epoch", "_fields", "_filters", "_metadata", "_static"}
-    | {"_value_text", "_variable_fields", "initializers"},
-    {"_construction", "_dataclass", "_initializer_metadata", "_layout", "_nodes", "_pytree", "_variable_names"}
-    | {"_variables"},
-    {"_module", "_containers", "rngs", "state"},
+    # words, errors and the private names of jax; what knows no declax
+    {"errors", "_typing", "_jax", "_array_operators", "_codegen", "_epoch", "_value_text"},
+    # declarations, filters, snapshots, text
+    {"_display", "_fields", "_filters", "_static", "initializers"},
+    {"_annotations", "_layout", "_metadata", "filterlib"},
+    {"_specs", "_values", "_variable_fields"},
+    {"_variable_metadata"},
+    {"_variables"},
+    # objects
+    {"_initializer_metadata", "_pytree", "_variable_names", "state"},
+    {"_construction", "_nodes", "_source", "rngs"},
+    {"_dataclass", "_module"},
+    {"_containers"},
+    # models as data, and transforms over them
     {"graph"},
     {"transforms"},
+    # what is made of all this
     {"nn", "training", "display", "summary"},
     {""},
 ]
@@ -42,22 +51,7 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 
 # Imports within a layer, each pair said here so that a layer stays flat by default.
 # Files of one package may import each other; that no import closes a circle is tested apart.
-WITHIN_A_LAYER: set[tuple[str, str]] = {
-    ("_annotations", "_fields"),
-    ("_construction", "_pytree"),
-    ("_construction", "_variables"),
-    ("_containers", "_module"),
-    ("_dataclass", "_construction"),
-    ("_dataclass", "_pytree"),
-    ("_initializer_metadata", "_variables"),
-    ("_metadata", "_static"),
-    ("_nodes", "_layout"),
-    ("_nodes", "_pytree"),
-    ("_nodes", "_variables"),
-    ("_pytree", "_layout"),
-    ("_variable_names", "_variables"),
-    ("_variables", "_pytree"),
-}
+WITHIN_A_LAYER: set[tuple[str, str]] = set()
 
 # Names that only a type checker follows upwards: (importing module, imported module) -> why.
 UPWARDS_FOR_TYPES: dict[tuple[str, str], str] = {}
@@ -67,6 +61,14 @@ LATE_IMPORTS: dict[str, str] = {
     "treescope": "the extra `treescope`",
     "optax": "loads with the first optimizer",
     "annotationlib": "exists from Python 3.14 on",
+}
+
+# Public names that are somebody else's objects.
+DOCUMENTED_ELSEWHERE: dict[str, str] = {
+    "KW_ONLY": "of the standard's dataclasses",
+    "InitVar": "of the standard's dataclasses",
+    "relu": "of jax.nn",
+    "relu6": "of jax.nn",
 }
 
 MODULE_LINES = 600
@@ -282,7 +284,8 @@ def test_public_names_are_exported_explicitly():
 
 def test_public_names_have_docstrings():
     public = [alias.asname or alias.name for node, alias in exported() if node.module != "__future__"]
-    missing = [name for name in public if not name.startswith("_") and not is_documented(name)]
+    own = [name for name in public if not name.startswith("_") and name not in DOCUMENTED_ELSEWHERE]
+    missing = [name for name in own if not is_documented(name)]
     assert not missing, f"public names without a docstring: {', '.join(missing)}"
 
 

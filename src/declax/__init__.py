@@ -47,6 +47,7 @@ from declax._variables import Perturbation as Perturbation
 from declax._variables import Variable as Variable
 from declax._variables import VariableMetadata as VariableMetadata
 from declax._variables import VariableState as VariableState
+from declax.display import display as display
 from declax.errors import DeclaxError as DeclaxError
 from declax.errors import TraceContextError as TraceContextError
 from declax.graph.api import clone as clone

@@ -156,7 +156,7 @@ class Scope(dict[str, object]):
             if isinstance(annotation, typing.ForwardRef):
                 annotation = annotation.__forward_arg__
             try:
-                annotation = eval(annotation, {"__builtins__": {}}, self)
+                annotation = eval(annotation, {}, self)
             except Exception:  # noqa: BLE001  # an annotation may be any text; it then decides nothing
                 self.is_complete = False
                 return Unresolved(str(annotation))

@@ -44,12 +44,11 @@ class Status(enum.Enum):
         return self is not Status.DATA
 
 
-if TYPE_CHECKING:
-    Data: TypeAlias = Annotated[T, "declax data"]
-    Static: TypeAlias = Annotated[T, "declax static"]
-else:
-    Data = Annotated[T, Status.DATA]
-    Static = Annotated[T, Status.STATIC]
+Data: TypeAlias = Annotated[T, Status.DATA]
+"""An annotation that makes a field data: ``values: Data[list]``."""
+
+Static: TypeAlias = Annotated[T, Status.STATIC]
+"""An annotation that makes a field static: ``table: Static[Any]``."""
 
 Dim: TypeAlias = int | str | Callable[[Any], int]
 """One entry of a declared shape: a size, the name of an int field, or a function of the instance."""
@@ -170,17 +169,16 @@ def _specify(status: Status, options: dict[str, Any]) -> Any:
     notes = Notes(**{k: options.pop(k) for k in tuple(options) if k in Notes.__dataclass_fields__})
     if notes.choices is not None:
         notes = dataclasses.replace(notes, choices=tuple(notes.choices))
-    return _field(Specifier(status, notes=notes), **options)
+    return _field(Specifier(status, notes=notes), **{"metadata": None, **options})
 
 
 def _tag_or_specify(name: str, status: Status, value: Any, options: dict[str, Any]) -> Any:
     if value is MISSING:
         return _specify(status, options)
-    changed = [k for k, v in options.items() if v is not MISSING and v is not None and v is not True]
-    if changed:
+    if options:
         raise FieldError(
             name,
-            f"got both a value and the option {changed[0]!r} of a field",
+            f"got both a value and the option {next(iter(options))!r} of a field",
             why=f"`{name}(value)` tags a value in an assignment, `{name}(default=...)` declares a field",
             fix=f"{name}(default=...)",
         )
@@ -278,7 +276,7 @@ def data(value: Any = MISSING, /, **options: Any) -> Any:
     >>> data(3)
     data(3)
     """
-    options = _with_standard(options)
+    _check_options(options)
     return _tag_or_specify("data", Status.DATA, value, options)
 
 
@@ -357,7 +355,7 @@ def static(value: Any = MISSING, /, **options: Any) -> Any:
     >>> static("relu")
     static('relu')
     """
-    options = _with_standard(options)
+    _check_options(options)
     return _tag_or_specify("static", Status.STATIC, value, options)
 
 
@@ -443,11 +441,10 @@ def submodule(
     return made
 
 
-def _with_standard(options: dict[str, Any]) -> dict[str, Any]:
+def _check_options(options: dict[str, Any]) -> None:
     known = {"default", "default_factory", "init", "repr", "hash", "compare", "metadata", "kw_only"}
     known |= Notes.__dataclass_fields__.keys()
     for name in options:
         if name not in known:
             from_known = ", ".join(sorted(known))
             raise FieldError("field", f"there is no option {name!r} of a field", expected=f"one of {from_known}")
-    return {"metadata": None, **options}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import keyword
 import threading
+import types
 from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 from typing import Any, ClassVar
@@ -190,7 +191,7 @@ def _generate(layout: Layout) -> tuple[Flatten, Flatten, Unflatten]:
         "thaw": thaw,
     }
     bare = _bare_class(layout)
-    parameters.update({"new": object.__new__} if bare is None else {"Bare": bare})
+    parameters.update({"new": _blank_maker(layout.cls)} if bare is None else {"Bare": bare})
     if len(layout.data_names) > 1:
         parameters["read_data"] = itemgetter(*layout.data_names)
     for name in layout.data_names:
@@ -220,6 +221,12 @@ def _bare_class(layout: Layout) -> type | None:
     object.__setattr__(probe, "__class__", bare)  # so that no `__del__` of the class sees a blank instance
     suits = all(_is_plain(name) and not hasattr(probe, str(name)) for name in layout.statuses)
     return bare if suits else None
+
+
+def _blank_maker(cls: type) -> Callable[[type], Any]:
+    """The ``__new__`` that makes an instance without any code of a user."""
+    found = (base.__dict__.get("__new__") for base in cls.__mro__)
+    return next(new for new in found if isinstance(new, types.BuiltinFunctionType))
 
 
 def _is_plain(name: Name) -> bool:

@@ -17,7 +17,7 @@ import inspect
 import threading
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import numpy as np
@@ -52,9 +52,13 @@ MAKES_MEMBERS = "_declax_makes_members"
 
 
 class PytreeMeta(ABCMeta):
-    """Prepares a class at its first use and checks each new instance."""
+    """Prepares a class at its first use and checks each new instance.
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    Calling a class is bound to `_construct` out of sight of type checkers,
+    which would otherwise take its result for that of every constructor.
+    """
+
+    def _construct(cls, *args: Any, **kwargs: Any) -> Any:
         """Constructs an instance."""
         if "_pytree__specs" not in cls.__dict__ or not cls._pytree__is_complete:  # type: ignore[attr-defined]  # set on Pytree
             prepare(cls)  # type: ignore[arg-type]  # classes of this metaclass are Pytrees
@@ -70,6 +74,9 @@ class PytreeMeta(ABCMeta):
         if isinstance(self, cls):
             self._pytree__finish()
         return self
+
+    if not TYPE_CHECKING:
+        __call__ = _construct
 
     @property
     def __signature__(cls) -> inspect.Signature:

@@ -36,7 +36,7 @@ def source_of(target: type[Pytree] | Pytree, /) -> str:
 def _layout(target: type[Pytree] | Pytree) -> Layout:
     if isinstance(target, Pytree) and type(target)._pytree__is_pytree:
         return layout_of(target)
-    if isinstance(target, type) and issubclass(target, Pytree):
+    if isinstance(target, type) and issubclass(target, Pytree) and target._pytree__is_pytree:
         if not target.__dict__.get("_pytree__is_complete"):
             prepare(target)
         if target._pytree__layout.is_closed:

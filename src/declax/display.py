@@ -45,12 +45,11 @@ def to_html(obj: object) -> str:
     Raises:
       MissingExtraError: treescope is not installed.
 
-    >>> from declax._pytree import Pytree
-    >>> "Pytree" in to_html(Pytree())
-    True
+    >>> with open("model.html", "w") as page:  # doctest: +SKIP
+    ...     page.write(to_html(model))
     """
     treescope = _display.treescope_module("treescope", "display.to_html")
-    return cast(str, treescope.render_to_html(obj))
+    return cast(str, treescope.render_to_html(obj, compressed=False))
 
 
 def _is_notebook() -> bool:

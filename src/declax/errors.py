@@ -126,6 +126,10 @@ class RngError(DeclaxError, ValueError):
     code = "rng"
 
 
+class MissingStreamError(RngError, AttributeError, KeyError):
+    """There is no stream of a name, and no `default` to fall back to."""
+
+
 class TransformError(DeclaxError, ValueError):
     """A lifted transform was called in a way that it cannot carry out."""
 

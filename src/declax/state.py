@@ -18,9 +18,10 @@ from weakref import WeakValueDictionary
 import jax
 
 from declax import _display
-from declax._filters import Filter, Predicate, filters_to_predicates
+from declax._filters import Filter, Predicate, filters_to_predicates, matches_kind
 from declax._jax import current_trace
 from declax._metadata import Metadata
+from declax._static import exact_types
 from declax._typing import Key, Path
 from declax._variables import Variable, new_variable
 from declax.errors import (
@@ -164,15 +165,16 @@ class StateDef:
 
         What depends on kinds and paths only is computed once.
         """
+        key = (filters, exact_types(filters))  # True is a filter, and 1 is none
         try:
-            found = self._groups.get(filters)
+            found = self._groups.get(key)
         except TypeError:  # a filter that cannot be hashed is asked again each time
             return self._group(filters, leaves)[:2]
         if found is not None:
             return found[:-1], found[-1][1]
         groups, rest, is_lasting = self._group(filters, leaves)
         if is_lasting:
-            self._groups[filters] = (*groups, (self, rest))
+            self._groups[key] = (*groups, (self, rest))
         return groups, rest
 
     def _group(self, filters: tuple[Filter, ...], leaves: Sequence[Any]) -> tuple[Groups, tuple[int, ...], bool]:
@@ -194,9 +196,14 @@ class StateDef:
 
 
 def _matches(predicate: Predicate, definition: StateDef, position: int, leaves: Sequence[Any]) -> tuple[bool, bool]:
+    """Whether a predicate takes a leaf, and whether that depends on the leaf's value."""
     path, leaf_def, leaf = definition.paths[position], definition.leaf_defs[position], leaves[position]
+    kind, tag = (None, None) if leaf_def is None else (leaf_def[0], leaf_def[1].get("tag"))
+    decided = matches_kind(predicate, path, kind, tag)
+    if decided is not None:
+        return decided, False
     value = leaf if leaf_def is None else new_variable(leaf_def[0], leaf, leaf_def[1], None)
-    return bool(predicate(path, value)), not getattr(predicate, "is_structural", False)
+    return bool(predicate(path, value)), True
 
 
 def _insert(tree: dict[Key, Any], path: Path, position: int) -> None:

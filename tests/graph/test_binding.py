@@ -141,7 +141,7 @@ def test_a_change_is_seen(name):
     changed = model_of()
     CHANGES[name](changed)
     assert dx.graphdef(changed) is dx.graphdef(model)
-    if name not in ("another variable", "list set", "list set raw", "plain set", "plain deeper set", "ordered set", "raw to numpy", "another node"):
+    if name not in ("another variable", "list set", "list set raw", "plain set", "plain deeper set", "ordered set", "raw to numpy", "raw to number", "another node"):
         # those may give an equal structure, of other objects
         assert dx.graphdef(model) is not before or name in ("data to array",)
 
@@ -298,7 +298,7 @@ def test_a_model_and_its_optimizer_are_freed():
 
     with no_gc():
         model = dx.Linear(2, 3, rngs=dx.Rngs(0))
-        optimizer = dx.Optimizer(model, optax.adam(1e-3), wrt=dx.Param)
+        optimizer = dx.Optimizer(model, optax.sgd(1e-1, momentum=0.9), wrt=dx.Param)
         for _ in range(2):
             step(model, optimizer, jnp.ones((1, 2)))
         refs = [weakref.ref(model), weakref.ref(optimizer), weakref.ref(model.kernel)]

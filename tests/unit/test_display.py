@@ -19,6 +19,9 @@ import declax as dx
 from declax import _display, errors
 from declax.display import display, to_html
 
+# treescope looks at every public name of numpy when it first draws.
+reads_numpy = pytest.mark.filterwarnings("ignore:The chararray class is deprecated:DeprecationWarning")
+
 
 def lines(text):
     return [line.strip().rstrip(",") for line in text.splitlines()]
@@ -493,6 +496,7 @@ def test_display_prints_text_in_a_terminal(notebook, capsys):
 # ------------------------------------------------------------------ treescope
 
 
+@reads_numpy
 def test_treescope_shows_objects():
     treescope = pytest.importorskip("treescope")
     assert treescope.render_to_text(Box(a=1, b="x")) == "Box(a=1, b='x')"
@@ -502,6 +506,7 @@ def test_treescope_shows_objects():
     assert treescope.render_to_text(Box()) == "Box()"
 
 
+@reads_numpy
 def test_treescope_draws_the_arrays_of_a_model():
     pytest.importorskip("treescope")
     html = to_html(Linear())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from declax.rngs.samplers import KeylessInitializer as KeylessInitializer
-from declax.rngs.streams import MissingStreamError as MissingStreamError
 from declax.rngs.streams import RngCount as RngCount
 from declax.rngs.streams import RngKey as RngKey
 from declax.rngs.streams import Rngs as Rngs

@@ -64,10 +64,6 @@ class RngCount(RngState):
     __slots__ = ()
 
 
-class MissingStreamError(errors.RngError, AttributeError, KeyError):
-    """There is no stream of a name, and no `default` to fall back to."""
-
-
 class RngStream(Samplers):
     """A stream of keys: the n-th draw is ``jax.random.fold_in(key, n)``, counted from 0.
 
@@ -356,9 +352,9 @@ def _check_are_single(streams: Iterable[RngStream]) -> None:
             )
 
 
-def _missing(rngs: Rngs, name: str) -> MissingStreamError:
+def _missing(rngs: Rngs, name: str) -> errors.MissingStreamError:
     near = errors.suggest(name, [*rngs, *(n for n in dir(Rngs) if not n.startswith("_"))])
-    return MissingStreamError(
+    return errors.MissingStreamError(
         f"Rngs.{name}",
         f"there is no stream {name!r}, and no 'default' to fall back to",
         got="streams " + ", ".join(map(repr, rngs)) if len(rngs) else "no streams",

@@ -1,0 +1,403 @@
+"""Layouts, and the source that is generated for them."""
+
+import functools
+import inspect
+import os
+import pickle
+import traceback
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import declax as dx
+from declax import errors
+from declax._codegen import compile_functions
+from declax._fields import Status
+from declax._layout import Layout
+from declax._pytree import layout_of
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+UPDATE = bool(os.environ.get("DECLAX_UPDATE_GOLDEN"))
+
+
+@dx.dataclass
+class Block(dx.Module):
+    dim: int
+    weight: jax.Array
+    sizes: list[int]
+    bias: jax.Array
+
+
+@dx.dataclass
+class OnlyStatic(dx.Module):
+    dim: int
+
+
+@dx.dataclass
+class OnlyOne(dx.Module):
+    weight: jax.Array
+
+
+@dx.dataclass
+class Empty(dx.Module):
+    pass
+
+
+class Slotted:
+    __slots__ = ("hidden",)
+
+
+@dx.dataclass
+class Exotic(dx.Module, dict):
+    """Its instances cannot be instances of an ordinary class first."""
+
+    weight: jax.Array
+    sizes: list[int]
+
+
+class Open(dx.Module):
+    def __init__(self, dim=2):
+        self.weight = jnp.ones(dim)
+        self.dim = dim
+        self.sizes = [dim]
+
+
+def block(**changes):
+    return Block(**{"dim": 2, "weight": jnp.ones(2), "sizes": [1], "bias": jnp.zeros(2), **changes})
+
+
+def unusual_dict():
+    made = dx.Dict()
+    made["a key"] = jnp.ones(1)
+    made["class"] = jnp.ones(2)
+    made["é"] = 3
+    made["it's \"quoted\"\n"] = [4]
+    return made
+
+
+SOURCES = {
+    "dataclass": lambda: Block,
+    "only_static": lambda: OnlyStatic,
+    "only_one": lambda: OnlyOne,
+    "empty": lambda: Empty,
+    "exotic_base": lambda: Exotic,
+    "open": Open,
+    "list": lambda: dx.List([jnp.ones(1), 2, [3]]),
+    "dict": unusual_dict,
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_generated_source_is_the_golden_one(name):
+    source = dx.source_of(SOURCES[name]())
+    path = GOLDEN / f"source_{name}.txt"
+    if UPDATE:
+        path.write_text(source, encoding="utf-8")
+    assert source == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_generated_source_can_be_read_from_the_functions(name):
+    target = SOURCES[name]()
+    layout = target._pytree__layout if isinstance(target, type) else layout_of(target)
+    for function in (layout.flatten, layout.flatten_with_keys, layout.unflatten):
+        text = inspect.getsource(function)
+        assert text.strip().startswith(f"def {function.__name__}(")
+        assert inspect.cleandoc("\n" + text) in dx.source_of(target)
+
+
+@pytest.mark.parametrize("name", [n for n in SOURCES if n not in ("only_static", "empty")])
+def test_round_trips(name):
+    made = {"dataclass": block, "only_one": lambda: OnlyOne(jnp.ones(1)), "exotic_base": exotic}.get(name, SOURCES[name])()
+    leaves, treedef = jax.tree.flatten(made)
+    again = jax.tree.unflatten(treedef, leaves)
+    assert type(again) is type(made)
+    assert list(vars(again)) or name == "empty"
+    assert jax.tree.structure(again) == treedef
+    assert all(a is b for a, b in zip(jax.tree.leaves(again), leaves, strict=True))
+    with_paths, treedef_of_paths = jax.tree.flatten_with_path(made)
+    assert treedef_of_paths == treedef
+    assert [leaf for _, leaf in with_paths] == leaves
+    own = {n: v for n, v in vars(made).items() if not str(n).startswith("_pytree__")}
+    for key, value in own.items():
+        assert vars(again)[key] is value or vars(again)[key] == value
+
+
+def exotic():
+    return Exotic(jnp.ones(2), [1, 2])
+
+
+def test_static_only_objects_come_back_too():
+    again = jax.tree.map(lambda x: x, OnlyStatic(5))
+    assert again.dim == 5
+    assert isinstance(jax.tree.map(lambda x: x, Empty()), Empty)
+
+
+def test_leaves_come_in_the_order_of_the_names():
+    class Backwards(dx.Module):
+        def __init__(self, flip):
+            for name in ("c", "a", "b") if flip else ("a", "b", "c"):
+                setattr(self, name, jnp.array(ord(name)))
+
+    one, other = Backwards(True), Backwards(False)
+    assert [int(x) for x in jax.tree.leaves(one)] == [97, 98, 99]
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    assert layout_of(one) is layout_of(other)
+
+
+def test_paths_name_the_attributes():
+    paths = [jax.tree_util.keystr(p) for p, _ in jax.tree.leaves_with_path(block())]
+    assert paths == [".bias", ".weight"]
+    nested = dx.List([unusual_dict()])
+    assert [jax.tree_util.keystr(p) for p, _ in jax.tree.leaves_with_path(nested)] == ["[0]['a key']", "[0]['class']"]
+
+
+# --- interning --------------------------------------------------------------------
+
+
+def test_layouts_are_interned():
+    assert layout_of(Open(2)) is layout_of(Open(3))
+    assert layout_of(block()) is Block._pytree__layout
+    layout = Layout.of(Open, {"b": Status.DATA, "a": Status.STATIC})
+    assert Layout.of(Open, {"a": Status.STATIC, "b": Status.DATA}) is layout
+    assert list(layout.statuses) == ["a", "b"]
+    assert layout.with_status("c", Status.DATA).without("c") is layout
+    assert layout.with_status("a", Status.DATA) is not layout
+    assert repr(layout) == "Layout(Open: a: static, b: data)"
+
+
+def test_layouts_are_pickled_and_copied_as_what_they_are():
+    import copy
+
+    for layout in (layout_of(Open()), Block._pytree__layout):
+        assert pickle.loads(pickle.dumps(layout)) is layout
+        assert copy.deepcopy(layout) is copy.copy(layout) is layout
+
+
+def test_a_name_that_only_looks_like_text_is_kept_as_text():
+    import enum
+
+    class Key(enum.StrEnum):
+        LEFT = "left"
+
+    made = dx.Dict()
+    made[Key.LEFT] = jnp.ones(1)
+    model = dx.Module()
+    setattr(model, Key.LEFT, [1])
+    for each in (made, model):
+        assert "LEFT" not in dx.source_of(each)
+        jax.tree.map(lambda x: x, each)
+
+
+# --- instances that deviate -------------------------------------------------------
+
+
+def test_an_instance_that_deviates_and_comes_back():
+    model = block()
+    before = jax.tree.structure(model)
+    model.sow(dx.Intermediate, "seen", 1)
+    assert len(jax.tree.leaves(model)) == 3
+    deviating = jax.tree.structure(model)
+    assert deviating != before
+    again = jax.tree.map(lambda x: x, model)
+    assert again.seen.value == (1,)
+    assert jax.tree.structure(again) == deviating
+    assert "seen" not in dx.source_of(Block)
+    assert "seen" in dx.source_of(model)
+    taken = dx.pop(model, dx.Intermediate)
+    assert taken["seen"].value == (1,)
+    assert jax.tree.structure(model) == before
+    assert layout_of(model) is Block._pytree__layout
+    assert len(jax.tree.leaves(block())) == 2
+
+
+def test_a_status_that_changes_and_comes_back():
+    model = block()
+    before = jax.tree.structure(model)
+    model.dim = dx.data(3)
+    assert 3 in [x for x in jax.tree.leaves(model) if isinstance(x, int)]
+    model.dim = dx.static(2)
+    assert jax.tree.structure(model) == before
+
+
+def test_deleting_a_field():
+    model = block()
+    del model.bias
+    assert len(jax.tree.leaves(model)) == 1
+    assert not hasattr(jax.tree.map(lambda x: x, model), "bias")
+    model.bias = jnp.zeros(2)
+    assert jax.tree.structure(model) == jax.tree.structure(block())
+
+
+def test_a_field_that_nothing_assigned():
+    import dataclasses
+
+    @dx.dataclass
+    class Model(dx.Module):
+        a: int
+        late: jax.Array = dataclasses.field(init=False)
+
+    model = Model(1)
+    assert jax.tree.leaves(model) == []
+    model.late = jnp.ones(2)
+    assert len(jax.tree.leaves(model)) == 1
+    assert layout_of(model) is Model._pytree__layout
+
+
+def test_deviating_instances_under_jit():
+    @jax.jit
+    def double(model):
+        model.extra = model.weight * 2
+        return model
+
+    for _ in range(2):
+        assert float(double(block()).extra[0]) == 2.0
+
+
+# --- shapes of classes ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [31, 300])
+def test_many_fields(count):
+    names = [f"f{i:03}" for i in range(count)]
+    Model = dx.dataclass(type("Model", (dx.Module,), {"__annotations__": dict.fromkeys(names, jax.Array)}))
+    model = Model(*map(float, range(count)))
+    assert jax.tree.leaves(model) == list(map(float, range(count)))
+    assert jax.tree.map(lambda x: x + 1, model).f030 == 31.0
+    opened = dx.Module()
+    for name in names:
+        setattr(opened, name, dx.data(1.0))
+    assert len(jax.tree.leaves(jax.tree.map(lambda x: x, opened))) == count
+
+
+def test_an_exotic_base_keeps_its_own_state_out():
+    made = exotic()
+    made["key"] = 3
+    again = jax.tree.map(lambda x: x, made)
+    assert again.sizes == [1, 2]
+    assert dict(again) == {}
+
+
+def test_a_base_with_slots():
+    @dx.dataclass
+    class Model(dx.Module, Slotted):
+        a: jax.Array
+
+    model = Model(jnp.ones(1))
+    model.hidden = 3
+    assert len(jax.tree.leaves(jax.tree.map(lambda x: x, model))) == 1
+
+
+def test_own_slots_are_refused():
+    with pytest.raises(errors.FieldError, match="a Pytree takes no __slots__"):
+
+        class Model(dx.Module):
+            __slots__ = ("a",)
+
+
+def test_no_finaliser_sees_a_blank_instance():
+    class Model(dx.Pytree):
+        def __init__(self):
+            self.a = jnp.ones(1)
+
+        def __del__(self):
+            assert self.a is not None
+
+    model = Model()
+    jax.tree.leaves(model)
+    del model
+
+
+def test_names_beyond_ascii():
+    model = dx.Module()
+    setattr(model, "ﬁ", jnp.ones(1))  # which Python would read as "fi" in source
+    setattr(model, "\ud800", jnp.ones(1))
+    setattr(model, "__dict__x", jnp.ones(1))
+    again = jax.tree.map(lambda x: x, model)
+    assert set(vars(again)) >= {"ﬁ", "\ud800", "__dict__x"}
+
+
+def test_a_cached_property_is_no_attribute_of_the_tree():
+    @dx.dataclass
+    class Model(dx.Module):
+        a: int
+
+        @functools.cached_property
+        def double(self):
+            return jnp.ones(self.a)
+
+    model = Model(2)
+    before = jax.tree.structure(model)
+    assert model.double.shape == (2,)
+    assert jax.tree.structure(model) == before
+    loaded = Model.__new__(Model)
+    loaded.__setstate__(model.__getstate__())
+    assert jax.tree.structure(loaded) == before
+    assert "double" not in repr(model)
+    del model.double
+    assert jax.tree.structure(model) == before
+
+
+# --- tracebacks and source --------------------------------------------------------
+
+
+def test_tracebacks_show_the_generated_lines():
+    model = block()
+    vars(model).pop("dim")
+    try:
+        jax.tree.leaves(model)
+    except KeyError as error:
+        text = "".join(traceback.format_exception(error))
+        assert "fields['dim']" in text
+        assert "<declax Block #" in text
+    else:
+        pytest.fail("a missing attribute was not noticed")
+
+
+def test_source_of_what_has_none():
+    with pytest.raises(errors.FieldError, match="the instances of this class take shape one by one"):
+        dx.source_of(Open)
+    for target in (3, int, dx.Object()):
+        with pytest.raises(errors.FieldError, match="only Pytrees have generated code"):
+            dx.source_of(target)
+    with pytest.raises(errors.FieldError, match="only Pytrees have generated code"):
+        dx.source_of(dx.Object)
+
+
+def test_compile_functions_shares_parameters():
+    value = object()
+    first, second = compile_functions("two", ["def first():\n    return value", "def second():\n    return first()"], {"value": value})
+    assert first() is second() is value
+    assert "return value" in inspect.getsource(first)
+
+
+def test_layouts_of_many_threads_are_one():
+    import threading
+
+    class Model(dx.Module):
+        def __init__(self, names):
+            for name in names:
+                setattr(self, name, jnp.ones(()))
+
+    found: list[Any] = []
+
+    def make():
+        found.append(layout_of(Model(["a", "b", "c"])))
+
+    threads = [threading.Thread(target=make) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(map(id, found))) == 1
+
+
+def test_numbers_of_numpy_are_static_and_arrays_are_data():
+    model = dx.Module()
+    model.a = np.float32(3)
+    model.b = np.ones(2)
+    assert len(jax.tree.leaves(model)) == 1
