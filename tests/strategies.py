@@ -260,7 +260,7 @@ def _children_of_both(path: str, x: Any, y: Any) -> list[tuple[str, Any, Any]]:
     if isinstance(x, (jax.Array, np.ndarray)):
         assert isinstance(y, (jax.Array, np.ndarray)), f"{path}: an array against {y!r}"
         assert x.dtype == y.dtype, f"{path}: {x.dtype} against {y.dtype}"
-        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=1e-5, err_msg=path)
+        np.testing.assert_allclose(_numbers(x), _numbers(y), rtol=1e-5, err_msg=path)
         return []
     assert type(x) is type(y), f"{path}: {x!r} against {y!r}"
     if isinstance(x, dict):
@@ -271,6 +271,11 @@ def _children_of_both(path: str, x: Any, y: Any) -> list[tuple[str, Any, Any]]:
         return [(f"{path}[{i}]", *pair) for i, pair in enumerate(zip(x, y, strict=True))]
     assert x == y, f"{path}: {x!r} against {y!r}"
     return []
+
+
+def _numbers(array: Any) -> Any:
+    is_key = jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(array) if is_key else array)
 
 
 def status_of(node: Any) -> Any:
@@ -401,8 +406,8 @@ class _Edit:
                     value.append(j)
         elif kind == "scale_raw":
             for key, value in own_attributes(node).items():
-                if isinstance(value, jax.Array):
-                    setattr(node, key, value * 3)
+                if isinstance(value, (jax.Array, np.ndarray)):
+                    setattr(node, key, value * np.float32(3))
 
     def _of_containers(self, kind: str, i: int, j: int) -> None:
         lists = [n for n in self.nodes if isinstance(n, dx.List)]

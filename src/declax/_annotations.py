@@ -50,6 +50,10 @@ _STATIC_TYPES: tuple[type, ...] = (
 
 _CONTAINERS: frozenset[object] = frozenset({list, dict, set, tuple, frozenset})
 _MUTABLE: tuple[type, ...] = (list, dict, set, bytearray)
+_ALIASES: tuple[Any, ...] = (
+    typing_extensions.TypeAliasType,
+    getattr(typing, "TypeAliasType", typing_extensions.TypeAliasType),
+)
 _CALLABLE: object = collections.abc.Callable
 
 
@@ -202,7 +206,7 @@ def decide(annotation: Any, scope: Scope) -> Decision:
         return Decision(Status.STATIC, is_optional=True)
     if isinstance(annotation, TypeVar):
         return decide(annotation.__bound__, scope) if annotation.__bound__ else _UNDECIDED
-    if isinstance(annotation, typing_extensions.TypeAliasType):
+    if isinstance(annotation, _ALIASES):
         return decide(annotation.__value__, scope)
     if isinstance(annotation, typing.NewType):
         return decide(annotation.__supertype__, scope)
@@ -305,10 +309,10 @@ def annotations_of(cls: type) -> Mapping[str, object]:
     return found
 
 
-def variable_class(annotation: object, scope: Scope, base: type) -> type | None:
+def variable_class(annotation: Any, scope: Scope, base: type) -> type | None:
     """The class in an annotation that derives from a base, also in an Optional."""
     annotation = scope.resolve(annotation)
-    if isinstance(annotation, typing_extensions.TypeAliasType):
+    if isinstance(annotation, _ALIASES):
         return variable_class(annotation.__value__, scope, base)
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType, typing.Annotated):

@@ -20,7 +20,7 @@ from declax._construction import check_recipe, install_recipes, recipes_of
 from declax._display import same_value
 from declax._fields import KW_ONLY, InitVar, Status, Tagged, data, specifier_of, static, submodule, variable
 from declax._pytree import MAKES_MEMBERS, Pytree, has_data, is_data, prepare
-from declax.errors import FieldError, describe, suggest, type_name
+from declax.errors import DeclaxError, FieldError, describe, suggest, type_name
 
 P = TypeVar("P", bound=Pytree)
 
@@ -296,8 +296,8 @@ def replace(obj: P, /, **changes: Any) -> P:
             raise FieldError(f"{type_name(cls)}.{name}", "the object makes this field itself; replace cannot set it")
     try:
         return dataclasses.replace(obj, **changes)
-    except ValueError as error:
-        if "InitVar" not in str(error):
+    except (ValueError, TypeError) as error:  # which of them depends on the version of Python
+        if isinstance(error, DeclaxError) or not str(error).startswith("InitVar "):
             raise
         missing = str(error).split("'")[1]
         raise FieldError(

@@ -16,7 +16,7 @@ import enum
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY as KW_ONLY
 from dataclasses import InitVar as InitVar
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from declax._typing import MISSING, Dtype, Initializer, Missing
 from declax.errors import FieldError

@@ -17,7 +17,7 @@ import inspect
 import threading
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import jax
 import numpy as np
@@ -51,7 +51,13 @@ MAKES_MEMBERS = "_declax_makes_members"
 # --- classes ------------------------------------------------------------------
 
 
-class PytreeMeta(ABCMeta):
+if TYPE_CHECKING:
+    _ProtocolMeta = ABCMeta
+else:
+    _ProtocolMeta = type(Protocol)  # so that a class may derive from a Pytree and a Protocol
+
+
+class PytreeMeta(_ProtocolMeta):
     """Prepares a class at its first use and checks each new instance.
 
     Calling a class is bound to `_construct` out of sight of type checkers,
@@ -77,11 +83,17 @@ class PytreeMeta(ABCMeta):
 
     if not TYPE_CHECKING:
         __call__ = _construct
+        # What a Protocol does at these is not for classes that only implement one.
+        __new__ = ABCMeta.__new__
+        __init__ = type.__init__
+        __instancecheck__ = ABCMeta.__instancecheck__
+        __subclasscheck__ = ABCMeta.__subclasscheck__
 
     @property
-    def __signature__(cls) -> inspect.Signature:
+    def __signature__(self) -> inspect.Signature:
         """The signature of the constructor, which that of `__call__` would hide."""
-        maker: Any = cls.__init__ if cls.__new__ is object.__new__ else cls.__new__
+        cls: Any = self
+        maker = cls.__init__ if cls.__new__ is object.__new__ else cls.__new__
         if maker is object.__init__:
             return inspect.Signature()
         signature = inspect.signature(maker)

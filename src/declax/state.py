@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Generic, TypeVar, overload
 from weakref import WeakValueDictionary
 
 import jax
+import numpy as np
 
 from declax import _display
 from declax._filters import Filter, Predicate, filters_to_predicates, matches_kind
@@ -247,8 +248,7 @@ class State(MutableMapping[Key, Any], Generic[M]):
     _prefix: Path
 
     def __init__(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = ()) -> None:
-        pairs = list(_flat(dict(entries), ()))
-        made = _from_pairs(pairs)
+        made = _from_unordered(list(_flat(dict(entries), ())))
         _fill(self, made._definition, made._leaves)
 
     # --- flat reading
@@ -256,6 +256,7 @@ class State(MutableMapping[Key, Any], Generic[M]):
     @property
     def definition(self) -> StateDef:
         """The interned description of the State."""
+        self._root._settle()
         if self._root is self:
             return self._definition
         return self._root._definition.sub(self._prefix)[0]
@@ -269,12 +270,21 @@ class State(MutableMapping[Key, Any], Generic[M]):
     def leaves(self) -> list[Any]:
         """The raw value of each leaf, in the order of `paths`."""
         root = self._root
-        if root._boxes is not None:
-            for position, box in root._boxes.items():
-                root._leaves[position] = box.raw_value
+        root._settle()
         if root is self:
             return self._leaves
         return [root._leaves[i] for i in root._definition.sub(self._prefix)[1]]
+
+    def _settle(self) -> None:
+        """Takes over what was written into the Variables that reading handed out."""
+        if self._boxes is None:
+            return
+        leaf_defs = list(self._definition.leaf_defs)
+        for position, box in self._boxes.items():
+            self._leaves[position] = box.raw_value
+            leaf_defs[position] = (type(box), box._metadata)
+        if tuple(leaf_defs) != self._definition.leaf_defs:
+            _set_definition(self, StateDef.of(self._definition.paths, tuple(leaf_defs)))
 
     def flat_state(self) -> FlatState:
         """The pairs of path and value, in order.
@@ -287,8 +297,13 @@ class State(MutableMapping[Key, Any], Generic[M]):
 
     @staticmethod
     def from_flat_path(flat: Mapping[Path, Any] | Iterable[tuple[Path, Any]]) -> State[Any]:
-        """The State with these values by path; the inverse of `flat_state`."""
-        return _from_pairs(list(flat.items() if isinstance(flat, Mapping) else flat))
+        """The State with these values by path; the inverse of `flat_state`.
+
+        Raises:
+          GraphError: for paths that contradict each other.
+        """
+        pairs = list(flat.items() if isinstance(flat, Mapping) else flat)
+        return _from_pairs(pairs) if isinstance(flat, FlatState) else _from_unordered(pairs)
 
     def to_pure_dict(self) -> dict[Any, Any]:
         """Nested dicts with the raw values.
@@ -335,7 +350,7 @@ class State(MutableMapping[Key, Any], Generic[M]):
         root = self._root
         kept = [(p, v) for p, v in root.flat_state() if p[: len(path)] != path]
         added = list(_flat(value, path)) if isinstance(value, Mapping) else [(path, value)]
-        changed = _from_pairs(_ordered([*kept, *added], root.paths))
+        changed = _from_edited([*kept, *added], root.paths)
         _fill(root, changed._definition, changed._leaves)
 
     def __delitem__(self, key: Key) -> None:
@@ -401,7 +416,7 @@ class State(MutableMapping[Key, Any], Generic[M]):
     def merge(first: State[Any], /, *states: State[Any]) -> State[Any]:
         """One State with the leaves of all; the last one wins."""
         pairs = {path: value for state in (first, *states) for path, value in state.flat_state()}
-        return _from_pairs(list(pairs.items()))
+        return _from_unordered(list(pairs.items()))
 
     def __or__(self, other: Any) -> State[Any]:
         return State.merge(self, other) if isinstance(other, State) else NotImplemented
@@ -420,7 +435,7 @@ class State(MutableMapping[Key, Any], Generic[M]):
         return make_state(self.definition, list(self.leaves))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> State[M]:
-        return make_state(self.definition, [jax.tree.map(lambda x: x, leaf) for leaf in self.leaves])
+        return make_state(self.definition, [jax.tree.map(_own, leaf) for leaf in self.leaves])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return make_state, (self.definition, self.leaves)
@@ -509,9 +524,27 @@ def _from_pairs(pairs: list[tuple[Path, Any]]) -> State[Any]:
     return make_state(StateDef.of(tuple(paths), tuple(leaf_defs)), leaves)
 
 
-def _ordered(pairs: list[tuple[Path, Any]], paths: tuple[Path, ...]) -> list[tuple[Path, Any]]:
+def _from_unordered(pairs: list[tuple[Path, Any]]) -> State[Any]:
+    """As `_from_pairs`, in the order that the walk of a graph has, so that equal paths are one structure."""
+    try:
+        pairs = sorted(pairs, key=lambda pair: [(isinstance(key, str), key) for key in pair[0]])
+    except TypeError:  # keys without an order stay as they come
+        pass
+    made = _from_pairs(pairs)
+    _ = made._definition.tree  # raises for paths that contradict each other
+    return made
+
+
+def _from_edited(pairs: list[tuple[Path, Any]], paths: tuple[Path, ...]) -> State[Any]:
+    """As `_from_unordered`, but in the old order where no path is new: a graph may have one of its own."""
     places = {path: i for i, path in enumerate(paths)}
-    return sorted(pairs, key=lambda pair: places.get(pair[0], len(places)))
+    if any(path not in places for path, _ in pairs):
+        return _from_unordered(pairs)
+    return _from_pairs(sorted(pairs, key=lambda pair: places[pair[0]]))
+
+
+def _own(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def _values(definition: StateDef, leaves: Sequence[Any]) -> list[Any]:

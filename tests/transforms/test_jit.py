@@ -607,12 +607,18 @@ def test_options_that_name_nothing():
 
 
 def test_functions_without_a_signature_are_taken():
-    assert int(dx.jit(max)(jnp.array(1), jnp.array(1))) == 1 or True
+    class Odd:
+        __signature__ = "none"
+
+        def __call__(self, n, x):
+            return x * n
+
+    assert int(dx.jit(Odd(), static_argnums=0)(3, jnp.array(2))) == 6
     assert dx.jit(functools.partial(jnp.add, 1))(2) == 3
 
 
 def test_shapes_may_vary():
-    f = traced(lambda m, x: m.raw.sum() + x.sum())
+    f = traced(lambda m, x: m.raw.sum().astype(jnp.float32) + x.sum())
     model = Counter()
     for size in (1, 2, 1, 3, 2):
         f(model, jnp.ones(size))
@@ -657,7 +663,7 @@ def test_no_retrace_in_steady_state():
     for i in range(10):
         step(model, rngs, jnp.full((1, 2), float(i)))
     assert step.traces == 1
-    step(dx.clone(model), dx.Rngs(2), jnp.ones((1, 2)))
+    step(dx.clone(model), dx.Rngs(2), jnp.full((1, 2), 1.0))
     assert step.traces == 1
 
 
@@ -690,7 +696,7 @@ def test_train_and_eval_are_traced_once_each():
         net.eval()
         outputs.append(step(net, x))
     assert step.traces == 2
-    np.testing.assert_allclose(outputs[0], net.drop(net.norm(x)), atol=0.2)
+    np.testing.assert_allclose(outputs[-1], net.drop(net.norm(x)), rtol=1e-5)
     assert float(net.norm.mean.value.sum()) != 0
 
 
@@ -854,7 +860,7 @@ MUTATIONS = {
     "kind": lambda m: setattr(m.part, "kernel", dx.Cache(m.part.kernel.value)),
     "object": lambda m: m.box.held.append(jnp.ones(1)),
     "pop": lambda m: dx.pop(m, dx.Param),
-    "update": lambda m: dx.update(m, jax.tree.map(lambda x: x + 1, dx.state(m))),
+    "update": lambda m: dx.update(m, jax.tree.map(lambda x: x + 1, dx.state(m, dx.Param))),
     "mode": lambda m: m.eval(),
 }
 

@@ -171,7 +171,13 @@ def clone(node: N, /) -> N:
 
 def copy_leaves(leaves: list[Any]) -> list[Any]:
     """Copies of arrays, so that donation of one does not kill the other."""
-    return [jax.tree.map(lambda x: jnp.copy(x) if isinstance(x, jax.Array) else x, leaf) for leaf in leaves]
+    return [jax.tree.map(_copy, leaf) for leaf in leaves]
+
+
+def _copy(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array):
+        return jnp.copy(leaf)
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> None:
@@ -184,9 +190,10 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
       state, *states: the values.
 
     Raises:
-      GraphError: for unknown paths, other kinds of Variables and other shapes;
-        lists all of them, and nothing is changed.
-      TraceContextError: for Variables of another trace level.
+      GraphError: for unknown paths, other kinds of Variables and other shapes,
+        all of which it lists, and for new values in tuples; nothing is changed.
+      TraceContextError: for Variables and nodes of another trace level; nothing
+        is changed.
 
     >>> from declax._variables import Param
     >>> m = Module()
@@ -196,54 +203,69 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
     3.0
     """
     binding = bind(node)
-    changes = []
+    changes: dict[int, tuple[Any, LeafDef]] = {}
     for given in (state, *states):
         values = given if isinstance(given, State) else State(given)
         positions = places(binding.graphdef.definition, values.definition, "update")
         leaves = values.leaves
         check_values(values.definition, binding, positions, leaves)
-        changes.append((positions, leaves, values.definition.leaf_defs))
-    _check_level(binding.variables, changes)
-    for positions, leaves, leaf_defs in changes:
-        for position, leaf, leaf_def in zip(positions, leaves, leaf_defs, strict=True):
-            variable = binding.variables[position]
-            if variable is None:
-                _write_plain(node, binding, position, leaf)
-                continue
-            set_raw(variable, leaf)
-            if leaf_def is not None and variable._metadata is not leaf_def[1]:
-                set_metadata(variable, leaf_def[1])
-                _epoch.advance()
+        changes.update(zip(positions, zip(leaves, values.definition.leaf_defs, strict=True), strict=True))
+    _check_level([binding.variables[position] for position in changes])
+    plain = _plain_writes(node, binding, changes) if binding.has_plain else []
+    for owner, key, leaf in plain:
+        if isinstance(owner, Pytree) and isinstance(key, str):
+            setattr(owner, key, leaf)
+        else:
+            owner[key] = leaf
+    for position, (leaf, leaf_def) in changes.items():
+        variable = binding.variables[position]
+        if variable is None:
+            continue
+        set_raw(variable, leaf)
+        if leaf_def is not None and variable._metadata is not leaf_def[1]:
+            set_metadata(variable, leaf_def[1])
+            _epoch.advance()
 
 
-def _check_level(variables: list[Variable[Any] | None], changes: list[Any]) -> None:
+def _check_level(variables: list[Variable[Any] | None]) -> None:
     mark = _jax.current_trace()
-    for positions, _, _ in changes:
-        for position in positions:
-            variable = variables[position]
-            if variable is not None and variable._trace is not mark:
-                raise TraceContextError(
-                    f"update of a {type_name(type(variable))}",
-                    "cannot mutate a Variable from a different trace level",
-                    fix="pass the model as an argument of the traced function",
-                )
+    for variable in variables:
+        if variable is not None and variable._trace is not mark:
+            raise TraceContextError(
+                f"update of a {type_name(type(variable))}",
+                "cannot mutate a Variable from a different trace level",
+                fix="pass the model as an argument of the traced function",
+            )
 
 
-def _write_plain(node: Any, binding: Any, position: int, leaf: Any) -> None:
-    source = binding.source(position)
-    if source is not None:
-        setattr(source[0], source[1], leaf)
-        return
-    *parents, last = binding.graphdef.definition.paths[position]
-    container = node_at(node, tuple(parents))
-    try:
-        container[last] = leaf
-    except TypeError:
+def _plain_writes(root: Any, binding: Binding, changes: Mapping[int, tuple[Any, Any]]) -> list[tuple[Any, Any, Any]]:
+    """Where new values of leaves without a Variable go: owner, key and value of each, checked."""
+    old = binding.read()
+    paths = binding.graphdef.definition.paths
+    return [
+        (*_place_of(root, paths[i]), leaf)
+        for i, (leaf, _) in changes.items()
+        if binding.variables[i] is None and leaf is not old[i]
+    ]
+
+
+def _place_of(root: Any, path: Path) -> tuple[Any, Any]:
+    """What holds the leaf at a path, and under which key; raises where that cannot be changed now."""
+    holder, node = root, None
+    for key in path[:-1]:
+        node = holder if isinstance(holder, Pytree) else node
+        holder = node_at(holder, (key,))
+    node = holder if isinstance(holder, Pytree) else node
+    if node is not None and node.__dict__.get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
+        raise wrong_trace(node, path[-1])
+    is_fixed = holder._pytree__is_frozen if isinstance(holder, Pytree) else not hasattr(holder, "__setitem__")
+    if is_fixed or not path:
         raise GraphError(
-            format_path((*parents, last)),
-            "this leaf sits in a tuple, which cannot be changed in place",
+            format_path(path),
+            f"this leaf sits in a {type_name(type(holder))}, which cannot be changed in place",
             fix="dx.List([...]), or a plain list",
-        ) from None
+        )
+    return holder, path[-1]
 
 
 def node_at(root: Any, path: Path) -> Any:
@@ -283,9 +305,11 @@ def pop(node: Any, /, *filters: Filter) -> Any:
     if not filters:
         raise FilterError("pop", "no filter says what to take", fix="dx.pop(model, dx.Intermediate)")
     binding = bind(node)
-    definition, leaves = binding.graphdef.definition, binding.read()
+    variables = {i: v for i, v in enumerate(binding.variables) if v is not None}
+    definition, leaves = binding.graphdef.definition.select(tuple(variables)), [v.raw_value for v in variables.values()]
+    listed = list(variables.values())
     groups, _ = definition.group(filters, leaves)
-    taken = {id(v) for _, positions in groups for i in positions if (v := binding.variables[i]) is not None}
+    taken = {id(listed[i]) for _, positions in groups for i in positions}
     places_of = [(owner, key) for _, owner in _owners(node) for key, child in _entries(owner) if id(child) in taken]
     for owner, key in places_of:
         if isinstance(owner, tuple):

@@ -16,12 +16,12 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from declax import _epoch
-from declax._layout import BOUND_KEY
-from declax._pytree import Pytree
-from declax._typing import MISSING
+from declax import _epoch, _jax
+from declax._layout import BOUND_KEY, TRACE_KEY
+from declax._pytree import Pytree, wrong_trace
+from declax._typing import MISSING, Path
 from declax._variables import Variable
-from declax.graph.defs import GraphDef
+from declax.graph.defs import LEAF, NODE, OBJECT, VARIABLE, GraphDef, walk_tokens
 from declax.graph.walk import Source, Walk, Watch, walk
 
 _raw_value = attrgetter("raw_value")
@@ -88,6 +88,16 @@ class Binding:
             for variable, source, constant in zip(self.variables, self._sources, self._constants, strict=True)
         ]
 
+    def check_plain(self, position: int) -> None:
+        """Checks that a leaf that is no Variable's may be set at this trace level.
+
+        Raises:
+          TraceContextError: where its node is of another one.
+        """
+        source = self.source(position)
+        if source is not None and source[0].__dict__.get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
+            raise wrong_trace(source[0], source[1])
+
     def write_plain(self, position: int, value: Any) -> None:
         """Sets a leaf that is no Variable's, where it sits in a node."""
         source = self._sources[position]
@@ -109,6 +119,30 @@ class Binding:
     def objects(self) -> list[Any]:
         """The Variables and nodes by index."""
         return [o() if isinstance(o, weakref.ref) else o for o in self._objects]
+
+    def identities(self) -> list[Any]:
+        """For each leaf, what it is wherever it is reached from.
+
+        A Variable's leaf is its Variable; another leaf is its nearest node and
+        the path from there.
+        """
+        objects = self.objects()
+        owners: dict[Path, int] = {}
+        found: list[Any] = []
+        count = 0
+        for path, token in walk_tokens(self.graphdef.tokens):
+            if isinstance(token, int):
+                continue
+            if token[0] <= LEAF:
+                variable = self.variables[len(found)]
+                depth = next((d for d in range(len(path), -1, -1) if path[:d] in owners), None)
+                owner = None if depth is None else id(objects[owners[path[:depth]]])
+                found.append(id(variable) if variable is not None else (owner, path[depth or 0 :]))
+            if token[0] in (VARIABLE, NODE, OBJECT):
+                if token[0] != VARIABLE:
+                    owners[path] = count
+                count += 1
+        return found
 
 
 def _read(source: Source, constant: Any) -> Any:

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from declax._typing import Path
 from declax.errors import GraphError, describe, format_path, suggest, type_name
 from declax.graph.binding import Binding
@@ -55,19 +53,25 @@ def places(graph: StateDef, given: StateDef, where: str) -> tuple[int, ...]:
     """
     if given is graph:
         return tuple(range(len(graph.paths)))
-    found: list[int] = []
+    found, mismatches = _match(graph, given)
+    if mismatches:
+        raise explain(where, mismatches)
+    return tuple(found.values())
+
+
+def _match(graph: StateDef, given: StateDef) -> tuple[dict[int, int], list[Mismatch]]:
+    """For the leaves of a State that the graph has, their positions there; and what does not fit."""
+    found: dict[int, int] = {}
     mismatches = []
-    for path, leaf_def in zip(given.paths, given.leaf_defs, strict=True):
+    for index, (path, leaf_def) in enumerate(zip(given.paths, given.leaf_defs, strict=True)):
         position = graph.position(path)
         if position is None:
             mismatches.append(Mismatch(path, _nearest(path, graph), "a leaf of the State"))
             continue
-        found.append(position)
+        found[index] = position
         if not _kinds_fit(graph.leaf_defs[position], leaf_def):
             mismatches.append(Mismatch(path, _kind(graph.leaf_defs[position]), _kind(leaf_def)))
-    if mismatches:
-        raise explain(where, mismatches)
-    return tuple(found)
+    return found, mismatches
 
 
 def check_values(given: StateDef, binding: Binding, positions: Sequence[int], leaves: Sequence[Any]) -> None:
@@ -85,11 +89,17 @@ def _shape_mismatches(
     given: StateDef, positions: Sequence[int], old: Sequence[Any], new: Sequence[Any]
 ) -> Iterator[Mismatch]:
     for path, position, leaf in zip(given.paths, positions, new, strict=True):
-        before = old[position]
-        if before is leaf or not (hasattr(before, "shape") and hasattr(leaf, "shape")):
-            continue
-        if np.shape(before) != np.shape(leaf):
-            yield Mismatch(path, f"shape {before.shape}", describe(leaf))
+        before, after = _shape(old[position]), _shape(leaf)
+        if before != after and before is not None and after is not None:
+            yield Mismatch(path, f"shape {before}", describe(leaf))
+
+
+def _shape(leaf: Any) -> tuple[int, ...] | None:
+    """The shape of an array or number; None for trees."""
+    if isinstance(leaf, (int, float, complex)):
+        return ()
+    shape: tuple[int, ...] | None = getattr(leaf, "shape", None)
+    return shape
 
 
 def join(graphdef: GraphDef[Any], states: Sequence[Any]) -> tuple[list[Any], list[Any] | None]:
@@ -123,10 +133,12 @@ def join(graphdef: GraphDef[Any], states: Sequence[Any]) -> tuple[list[Any], lis
 def _plan_join(graphdef: GraphDef[Any], given: Sequence[StateDef]) -> tuple[tuple[int, ...], list[Any] | None]:
     graph = graphdef.definition
     order: dict[int, tuple[int, LeafDef]] = {}
-    mismatches = []
+    mismatches: list[Mismatch] = []
     offset = 0
     for definition in given:
-        for index, position in enumerate(places(graph, definition, "merge")):
+        found, faults = _match(graph, definition)
+        mismatches += faults
+        for index, position in found.items():
             if position in order:
                 mismatches.append(Mismatch(graph.paths[position], "one value", "a second one in another State"))
             order[position] = (offset + index, definition.leaf_defs[index])

@@ -231,6 +231,24 @@ jax.tree_util.register_pytree_node(
 )
 
 
+def written_leaves(call: Call, outcome: Outcome) -> set[int]:
+    """The leaves of a call's graph that the function gives new values."""
+    plan = outcome.plan
+    if plan.change is None:
+        return set(plan.changed)
+    if call.structure.graphdef is None:
+        return set()
+    before, after = program_of(call.structure.graphdef), program_of(plan.change.graphdef)
+    leaf_of = dict(zip(range(len(before.classes)), before.variable_leaves, strict=True))
+    origin_of = dict(zip(after.indexed, plan.change.origins, strict=True))
+    written = set()
+    for slot, leaf in enumerate(after.variable_leaves):
+        origin = origin_of[slot]
+        if origin >= 0 and plan.change.kept[leaf] < 0:
+            written.add(leaf_of[before.indexed[origin]])
+    return written
+
+
 def commit(call: Call, outcome: Outcome) -> Any:
     """Gives the outer objects what changed, and returns the function's output.
 
@@ -255,11 +273,14 @@ def _write(binding: Binding, changed: tuple[int, ...], new: Iterable[Any]) -> No
     variables = binding.variables
     if len(changed) < len(variables):
         variables = [variables[i] for i in changed]
-    if binding.mark is not _jax.trace_state.value:
-        _check_marks(variables)
     if not binding.has_plain:
+        if binding.mark is not _jax.trace_state.value:
+            _check_marks(variables)
         deque(map(set_raw, variables, new), 0)  # type: ignore[arg-type]  # none of them is None
         return
+    _check_marks(variables)
+    for position in changed:
+        binding.check_plain(position)
     for position, variable, value in zip(changed, variables, new, strict=True):
         if variable is not None:
             set_raw(variable, value)

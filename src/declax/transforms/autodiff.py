@@ -9,18 +9,23 @@ differentiated: the leaves that the gradient is taken with respect to: of a
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
 import jax
 
 from declax._filters import Filter
+from declax._jax import current_trace
 from declax._typing import MISSING, Missing
-from declax._variables import Param
+from declax._variables import Param, new_variable
 from declax.errors import TransformError, describe
 from declax.graph.binding import bind
 from declax.state import StateDef, make_state
 from declax.transforms._lift import Call, Outcome, commit, is_root, lifted
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class DiffState(NamedTuple):
@@ -38,6 +43,26 @@ class DiffState(NamedTuple):
 Argnums = int | DiffState | Sequence[int | DiffState]
 
 
+@overload
+def grad(
+    f: Callable[P, Any],
+    /,
+    *,
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
+) -> Callable[P, Any]: ...
+@overload
+def grad(
+    *,
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def grad(
     f: Callable[..., Any] | Missing = MISSING,
     /,
@@ -47,7 +72,7 @@ def grad(
     holomorphic: bool = False,
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
-) -> Callable[..., Any]:
+) -> Any:
     """The gradient of a function whose arguments may be models.
 
     Args:
@@ -74,10 +99,15 @@ def grad(
     >>> float(grads["scale"].value)
     6.0
     """
-    options = {"argnums": argnums, "has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
+    options: dict[str, Any] = {
+        "argnums": argnums,
+        "has_aux": has_aux,
+        "holomorphic": holomorphic,
+        "allow_int": allow_int,
+    }
     if f is MISSING:
-        return functools.partial(grad, **options, reduce_axes=reduce_axes)  # type: ignore[arg-type]  # options of this call
-    with_value = value_and_grad(f, **options, reduce_axes=reduce_axes)  # type: ignore[arg-type]  # as above
+        return functools.partial(grad, **options, reduce_axes=reduce_axes)
+    with_value = value_and_grad(f, **options, reduce_axes=reduce_axes)
 
     @functools.wraps(f)
     def gradient(*args: Any, **kwargs: Any) -> Any:
@@ -87,6 +117,26 @@ def grad(
     return gradient
 
 
+@overload
+def value_and_grad(
+    f: Callable[P, R],
+    /,
+    *,
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
+) -> Callable[P, tuple[R, Any]]: ...
+@overload
+def value_and_grad(
+    *,
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
+) -> Callable[[Callable[P, R]], Callable[P, tuple[R, Any]]]: ...
 def value_and_grad(
     f: Callable[..., Any] | Missing = MISSING,
     /,
@@ -96,7 +146,7 @@ def value_and_grad(
     holomorphic: bool = False,
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
-) -> Callable[..., Any]:
+) -> Any:
     """The value and the gradient of a function whose arguments may be models.
 
     As `grad`, but returns a pair of the function's result and the gradient.
@@ -131,6 +181,12 @@ def value_and_grad(
             allow_int=allow_int,
             reduce_axes=reduce_axes,
         )
+    if not callable(f):
+        raise TransformError(
+            "value_and_grad", "the argument is no function", got=describe(f), fix="dx.value_and_grad(function)"
+        )
+    if not callable(f):
+        raise TransformError("grad", "the argument is no function", got=describe(f), fix="dx.grad(function)")
     wanted = _parse_argnums(argnums)
     options: dict[str, Any] = {"holomorphic": holomorphic, "allow_int": allow_int}
     if reduce_axes:
@@ -139,7 +195,8 @@ def value_and_grad(
     @functools.wraps(f)
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
         call = Call(args, kwargs)
-        targets = [_target(call, args, diff) for diff in wanted]
+        roots = tuple(filter(is_root, jax.tree_util.tree_leaves((args, kwargs), is_leaf=is_root)))
+        targets = [_target(call, roots, args, diff) for diff in wanted]
         function = lifted(f, call.structure)
 
         def on_differentiated(leaves: dict[int, Any], plain_leaves: dict[int, Any]) -> tuple[Any, Outcome]:
@@ -163,10 +220,9 @@ def value_and_grad(
 
 
 def _parse_argnums(argnums: Argnums) -> list[DiffState]:
-    if isinstance(argnums, (int, DiffState)):
-        listed: Sequence[Any] = [argnums]
-    else:
-        listed = list(argnums)
+    listed: list[Any] = [argnums]
+    if isinstance(argnums, Sequence) and not isinstance(argnums, (DiffState, str)):
+        listed = list(argnums) if isinstance(argnums, Iterable) else [argnums]
     found = []
     for entry in listed:
         if isinstance(entry, DiffState):
@@ -199,13 +255,21 @@ class _Target:
         leaves = [
             plain_grads[positions[0]]
             if definition is None
-            else make_state(definition, [leaf_grads[i] for i in positions])
+            else _gradient_of_root(definition, [leaf_grads[i] for i in positions])
             for definition, positions in self._parts
         ]
         return jax.tree_util.tree_unflatten(self._tree, leaves)
 
 
-def _target(call: Call, args: tuple[Any, ...], diff: DiffState) -> _Target:
+def _gradient_of_root(definition: StateDef, leaves: list[Any]) -> Any:
+    """A State; for a root that is a Variable itself, a Variable of its kind."""
+    if definition.paths == ((),) and definition.leaf_defs[0] is not None:
+        kind, metadata = definition.leaf_defs[0]
+        return new_variable(kind, leaves[0], metadata, current_trace())
+    return make_state(definition, leaves)
+
+
+def _target(call: Call, roots: tuple[Any, ...], args: tuple[Any, ...], diff: DiffState) -> _Target:
     number = diff.argnum
     if not -len(args) <= number < len(args):
         raise TransformError(
@@ -221,7 +285,7 @@ def _target(call: Call, args: tuple[Any, ...], diff: DiffState) -> _Target:
     parts: list[tuple[StateDef | None, tuple[int, ...]]] = []
     for index, leaf in enumerate(leaves, before):
         if pattern[index]:
-            parts.append(_root_part(call, leaf, diff.filter))
+            parts.append(_root_part(call, roots, leaf, diff.filter))
         else:
             parts.append((None, (index - sum(pattern[:index]),)))
     if not any(positions for _, positions in parts):
@@ -235,7 +299,9 @@ def _target(call: Call, args: tuple[Any, ...], diff: DiffState) -> _Target:
     return _Target(tree, parts)
 
 
-def _root_part(call: Call, root: Any, chosen: Filter) -> tuple[StateDef, tuple[int, ...]]:
+def _root_part(
+    call: Call, roots: tuple[Any, ...], root: Any, chosen: Filter
+) -> tuple[StateDef, tuple[int, ...]]:
     """The definition of a root's differentiated leaves, and where the call has them.
 
     A leaf that the root shares with another argument is one leaf of the call.
@@ -244,20 +310,11 @@ def _root_part(call: Call, root: Any, chosen: Filter) -> tuple[StateDef, tuple[i
     ((definition, positions),), _ = own.graphdef.definition.group((chosen,), own.read())
     binding = call.binding
     assert binding is not None  # there is a root
-    if own.graphdef.definition.paths == tuple(p[1:] for p in binding.graphdef.definition.paths):
+    if sum(call.structure.is_root) == 1:
         return definition, positions
-    where = {_identity(binding, i): i for i in range(len(binding.variables))}
-    return definition, tuple(where[_identity(own, i)] for i in positions)
-
-
-def _identity(binding: Any, position: int) -> Any:
-    variable = binding.variables[position]
-    if variable is not None:
-        return id(variable)
-    source = binding.source(position)
-    if source is not None:
-        return id(source[0]), source[1]
-    return id(binding.read()[position])
+    where = {identity: i for i, identity in enumerate(binding.identities())}
+    known = own.identities()
+    return definition, tuple(where[known[i]] for i in positions)
 
 
 def _scalar(outcome: Outcome, has_aux: bool) -> Any:

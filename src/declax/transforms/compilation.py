@@ -19,9 +19,10 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import jax
 
 from declax._pytree import Pytree
+from declax._static import exact_types
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._lift import Call, Outcome, Structure, commit, is_leaf, lifted
+from declax.transforms._lift import Call, Outcome, Structure, commit, is_leaf, lifted, written_leaves
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -151,7 +152,7 @@ class JitWrapped(Generic[P, R]):
         else:
             statics = None
         call = Call(args, kwargs)
-        key: Hashable = call.structure if statics is None else (call.structure, statics)
+        key: Hashable = call.structure if statics is None else (call.structure, statics, exact_types(statics))
         program = self._programs.get(key)
         if program is None:
             program = self._programs[key] = self._make_program(call.structure, statics)
@@ -161,7 +162,8 @@ class JitWrapped(Generic[P, R]):
 
     def _make_program(self, structure: Structure, statics: Any) -> _Program:
         function = self._fun if statics is None else self._static.give(self._fun, statics)
-        return _Program(lifted(function, structure), self._donated, self._options)
+        numbers = () if statics is None else tuple(number for number, _ in statics[0])
+        return _Program(lifted(function, structure), self._donated, numbers, self._options)
 
     @overload
     def __get__(self, instance: None, owner: type) -> JitWrapped[P, R]: ...
@@ -233,10 +235,13 @@ class _Program:
     trace, and compiles it with the donation that suits.
     """
 
-    __slots__ = ("_donated", "_flat", "_is_donating", "_jitted", "_options", "_sizes", "_with_donation")
+    __slots__ = ("_donated", "_flat", "_is_donating", "_jitted", "_options", "_sizes", "_statics", "_with_donation")
 
-    def __init__(self, function: Callable[..., Outcome], donated: _Selection, options: dict[str, Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Outcome], donated: _Selection, statics: tuple[int, ...], options: dict[str, Any]
+    ) -> None:
         self._donated = donated
+        self._statics = statics
         self._options = options
         self._sizes: int = 0
 
@@ -261,25 +266,20 @@ class _Program:
             return self._jitted
         if self._with_donation is None:
             traced = self._jitted.trace(*call.values, *call.plain)
-            positions = self._positions(call, _written(traced.out_info, len(call.values)))
+            positions = self._positions(call, written_leaves(call, traced.out_info))
             self._with_donation = jax.jit(self._flat, donate_argnums=positions, **self._options)
         return self._with_donation
 
     def _positions(self, call: Call, written: set[int]) -> tuple[int, ...]:
         args, kwargs = jax.tree_util.tree_unflatten(call.structure.tree, range(len(call.structure.is_root)))
+        args = list(args)
+        for number in self._statics:
+            args.insert(number, None)
         chosen = set(jax.tree.leaves(self._donated.chosen(args, kwargs)))
         values = [i for i, root in enumerate(call.leaf_roots()) if root in chosen and i in written]
         plain_at = [i for i, is_one in enumerate(call.structure.is_root) if not is_one]
         plain = [len(call.values) + rank for rank, i in enumerate(plain_at) if i in chosen]
         return (*values, *plain)
-
-
-def _written(outcome: Outcome, count: int) -> set[int]:
-    """The leaves whose values the function replaces."""
-    plan = outcome.plan
-    if plan.change is None:
-        return set(plan.changed)
-    return set(range(count)).difference(plan.change.kept)
 
 
 class _Selection:
