@@ -120,6 +120,12 @@ class GraphError(DeclaxError, ValueError):
     code = "graph"
 
 
+class DepthError(DeclaxError, ValueError):
+    """A structure is nested deeper than can be handled."""
+
+    code = "depth"
+
+
 class RngError(DeclaxError, ValueError):
     """A random stream is missing or cannot be made."""
 

@@ -15,21 +15,23 @@ from typing import Any, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from declax import _epoch, _jax
 from declax._filters import Filter, to_predicate
+from declax._layout import TRACE_KEY
 from declax._module import Module
 from declax._nodes import Kind, children_of, kind_of, object_names, open_container, walk_nodes
-from declax._pytree import Pytree, layout_of
+from declax._pytree import Pytree, layout_of, wrong_trace
 from declax._typing import Path
 from declax._variables import Variable, set_raw
 from declax._variables import _set_metadata as set_metadata
 from declax.errors import FilterError, GraphError, TraceContextError, describe, format_path, type_name
-from declax.graph.binding import bind
+from declax.graph.binding import Binding, bind
 from declax.graph.build import build
 from declax.graph.defs import GraphDef, walk_tokens
 from declax.graph.fit import check_values, join, places
-from declax.state import State, make_state, split_leaves
+from declax.state import LeafDef, State, make_state, split_leaves
 
 N = TypeVar("N")
 

@@ -27,7 +27,7 @@ import jax
 from declax import _jax
 from declax._nodes import Kind, is_number, kind_of
 from declax._variables import Variable, set_raw
-from declax.errors import TraceContextError
+from declax.errors import DepthError, TraceContextError
 from declax.graph.binding import Binding, bind_many
 from declax.graph.build import build_slots, program_of
 from declax.graph.change import Change, apply_change
@@ -82,6 +82,7 @@ class Call:
     __slots__ = ("binding", "plain", "structure", "values")
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        _check_depth(args, kwargs)
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs), is_leaf=is_root)
         pattern = tuple(map(is_root, leaves))
         self.binding: Binding | None = None
@@ -112,6 +113,38 @@ class Call:
             return []
         at = [i for i, is_one in enumerate(self.structure.is_root) if is_one]
         return [at[cast(int, path[0])] for path in self.binding.graphdef.definition.paths]
+
+
+MAX_DEPTH = 400
+_nesting = (list, tuple, dict)
+
+
+def _check_depth(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuses containers that are nested too deeply, before jaxlib sees them.
+
+    With Python 3.11, jaxlib 0.10 does not give back the recursion that it has
+    counted when it gives up, so that every later call of it fails.
+
+    Raises:
+      DepthError: for more than `MAX_DEPTH` levels.
+    """
+    level: list[Any] = [v for v in (*args, *kwargs.values()) if isinstance(v, _nesting)]
+    depth = 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise DepthError(
+                "the arguments",
+                f"a container is nested more than {MAX_DEPTH} levels deep",
+                why="JAX takes containers apart by recursion; models are taken apart without, however deep they are",
+                fix="hold deep structures in a Pytree, or flatten them",
+            )
+        level = [
+            item
+            for value in level
+            for item in (value.values() if isinstance(value, dict) else value)
+            if isinstance(item, _nesting)
+        ]
 
 
 class Rebuilt:

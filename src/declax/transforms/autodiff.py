@@ -9,7 +9,7 @@ differentiated: the leaves that the gradient is taken with respect to: of a
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
 import jax
@@ -185,8 +185,6 @@ def value_and_grad(
         raise TransformError(
             "value_and_grad", "the argument is no function", got=describe(f), fix="dx.value_and_grad(function)"
         )
-    if not callable(f):
-        raise TransformError("grad", "the argument is no function", got=describe(f), fix="dx.grad(function)")
     wanted = _parse_argnums(argnums)
     options: dict[str, Any] = {"holomorphic": holomorphic, "allow_int": allow_int}
     if reduce_axes:
@@ -195,8 +193,7 @@ def value_and_grad(
     @functools.wraps(f)
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
         call = Call(args, kwargs)
-        roots = tuple(filter(is_root, jax.tree_util.tree_leaves((args, kwargs), is_leaf=is_root)))
-        targets = [_target(call, roots, args, diff) for diff in wanted]
+        targets = [_target(call, args, diff) for diff in wanted]
         function = lifted(f, call.structure)
 
         def on_differentiated(leaves: dict[int, Any], plain_leaves: dict[int, Any]) -> tuple[Any, Outcome]:
@@ -222,7 +219,7 @@ def value_and_grad(
 def _parse_argnums(argnums: Argnums) -> list[DiffState]:
     listed: list[Any] = [argnums]
     if isinstance(argnums, Sequence) and not isinstance(argnums, (DiffState, str)):
-        listed = list(argnums) if isinstance(argnums, Iterable) else [argnums]
+        listed = list(argnums)
     found = []
     for entry in listed:
         if isinstance(entry, DiffState):
@@ -269,7 +266,7 @@ def _gradient_of_root(definition: StateDef, leaves: list[Any]) -> Any:
     return make_state(definition, leaves)
 
 
-def _target(call: Call, roots: tuple[Any, ...], args: tuple[Any, ...], diff: DiffState) -> _Target:
+def _target(call: Call, args: tuple[Any, ...], diff: DiffState) -> _Target:
     number = diff.argnum
     if not -len(args) <= number < len(args):
         raise TransformError(
@@ -285,7 +282,7 @@ def _target(call: Call, roots: tuple[Any, ...], args: tuple[Any, ...], diff: Dif
     parts: list[tuple[StateDef | None, tuple[int, ...]]] = []
     for index, leaf in enumerate(leaves, before):
         if pattern[index]:
-            parts.append(_root_part(call, roots, leaf, diff.filter))
+            parts.append(_root_part(call, leaf, diff.filter))
         else:
             parts.append((None, (index - sum(pattern[:index]),)))
     if not any(positions for _, positions in parts):
@@ -299,9 +296,7 @@ def _target(call: Call, roots: tuple[Any, ...], args: tuple[Any, ...], diff: Dif
     return _Target(tree, parts)
 
 
-def _root_part(
-    call: Call, roots: tuple[Any, ...], root: Any, chosen: Filter
-) -> tuple[StateDef, tuple[int, ...]]:
+def _root_part(call: Call, root: Any, chosen: Filter) -> tuple[StateDef, tuple[int, ...]]:
     """The definition of a root's differentiated leaves, and where the call has them.
 
     A leaf that the root shares with another argument is one leaf of the call.
