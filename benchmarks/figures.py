@@ -10,11 +10,14 @@ outcome: a figure with its samples.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TypeAlias
 
 import jax
@@ -151,11 +154,17 @@ def _classes(systems: Sequence[System], effort: Effort) -> Samples:
 
 
 def _imports(systems: Sequence[System], effort: Effort) -> Samples:
-    """Fresh processes time their own import; a sample is the faster of two."""
+    """Fresh processes time their own import; a sample is the faster of two.
+
+    Bytecode is written and read, as where packages are installed, whatever the
+    environment says; the first round, which compiles, does not count.
+    """
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    env["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir()) / "declax-benchmark-bytecode")
 
     def sample(package: str) -> float:
         code = f"import time; start = time.perf_counter_ns(); import {package}; print(time.perf_counter_ns() - start)"
-        runs = [subprocess.check_output([sys.executable, "-c", code], text=True) for _ in range(2)]
+        runs = [subprocess.check_output([sys.executable, "-c", code], text=True, env=env) for _ in range(2)]
         return min(float(run.split()[-1]) for run in runs)
 
     samplers = {BARE_IMPORT: partial(sample, "jax")}

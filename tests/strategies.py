@@ -97,7 +97,10 @@ def array_of(seed: int) -> np.ndarray[Any, Any]:
 
 def _statics() -> st.SearchStrategy[Any]:
     flat = st.one_of(
-        st.integers(-3, 3), st.booleans(), st.sampled_from([0.5, -1.0, "same", "valid", None]), st.sampled_from(["tanh", "relu"])
+        st.integers(-3, 3),
+        st.booleans(),
+        st.sampled_from([0.5, -1.0, "same", "valid", None]),
+        st.sampled_from(["tanh", "relu"]),
     )
     return st.one_of(
         flat,
@@ -121,13 +124,25 @@ def _values(nodes: int, variables: int, depth: int = 2) -> st.SearchStrategy[Any
         options += [
             st.tuples(st.just("list"), st.lists(inner, max_size=3).map(tuple)),
             st.tuples(st.just("tuple"), st.lists(inner, max_size=2).map(tuple)),
-            st.tuples(st.just("dict"), st.dictionaries(st.sampled_from(["y", "x", "kernel"]), inner, max_size=3).map(lambda d: tuple(d.items()))),
-            st.tuples(st.just("ints"), st.dictionaries(st.integers(0, 12), inner, max_size=2).map(lambda d: tuple(sorted(d.items(), key=lambda e: e[0])))),
+            st.tuples(
+                st.just("dict"),
+                st.dictionaries(st.sampled_from(["y", "x", "kernel"]), inner, max_size=3).map(
+                    lambda d: tuple(d.items())
+                ),
+            ),
+            st.tuples(
+                st.just("ints"),
+                st.dictionaries(st.integers(0, 12), inner, max_size=2).map(
+                    lambda d: tuple(sorted(d.items(), key=lambda e: e[0]))
+                ),
+            ),
         ]
     return st.one_of(options)
 
 
-_METADATA = st.sampled_from([(), (), (("tag", "dropout"),), (("trainable", False),), (("axes", ["x", "y"]),), (("note", 1),)])
+_METADATA = st.sampled_from(
+    [(), (), (("tag", "dropout"),), (("trainable", False),), (("axes", ["x", "y"]),), (("note", 1),)]
+)
 _DECLARED_DATA = ["kernel", "parts", "scale"]
 _DECLARED_STATIC = ["width", "sizes"]
 
@@ -154,7 +169,11 @@ def recipes(draw: st.DrawFn, max_nodes: int = 5, max_variables: int = 4, roots: 
         data = draw(st.dictionaries(st.sampled_from(names), values, max_size=4))
         if index + 1 < count and draw(st.booleans()):
             data[names[0]] = ("node", index + 1)  # most nodes shall be reachable
-        statics = {} if kind in ("list", "dict") else draw(st.dictionaries(st.sampled_from(static_names), _statics(), max_size=2))
+        statics = (
+            {}
+            if kind in ("list", "dict")
+            else draw(st.dictionaries(st.sampled_from(static_names), _statics(), max_size=2))
+        )
         if kind == "declared" and draw(st.integers(0, 3)) == 0:
             data["extra"] = draw(values)  # deviates from its declaration
         nodes.append(NodeRecipe(kind, tuple(data.items()), tuple(statics.items())))
@@ -166,7 +185,9 @@ def recipes(draw: st.DrawFn, max_nodes: int = 5, max_variables: int = 4, roots: 
 
 def build(recipe: Recipe) -> Any:
     """The graph of a recipe."""
-    variables = [KINDS[kind](jnp.asarray(array_of(seed)), **dict(metadata)) for kind, metadata, seed in recipe.variables]
+    variables = [
+        KINDS[kind](jnp.asarray(array_of(seed)), **dict(metadata)) for kind, metadata, seed in recipe.variables
+    ]
     nodes = [NODES[node.kind]() for node in recipe.nodes]
     for node, spec in zip(nodes, recipe.nodes, strict=True):
         for name, value in spec.data:
@@ -254,7 +275,9 @@ def _children_of_both(path: str, x: Any, y: Any) -> list[tuple[str, Any, Any]]:
         return [(f"{path}.value", x.get_raw_value(), y.get_raw_value())]
     if isinstance(x, dx.Pytree):
         left, right = own_attributes(x), own_attributes(y)
-        assert left.keys() == right.keys(), f"{path}: attributes {sorted(map(str, left))} against {sorted(map(str, right))}"
+        assert left.keys() == right.keys(), (
+            f"{path}: attributes {sorted(map(str, left))} against {sorted(map(str, right))}"
+        )
         assert status_of(x) == status_of(y), f"{path}: statuses {status_of(x)} against {status_of(y)}"
         return [(f"{path}.{name}", left[name], right[name]) for name in left]
     if isinstance(x, (jax.Array, np.ndarray)):
@@ -407,7 +430,7 @@ class _Edit:
         elif kind == "scale_raw":
             for key, value in own_attributes(node).items():
                 if isinstance(value, (jax.Array, np.ndarray)):
-                    setattr(node, key, value * np.float32(3))
+                    setattr(node, key, jnp.asarray(value) * 3)
 
     def _of_containers(self, kind: str, i: int, j: int) -> None:
         lists = [n for n in self.nodes if isinstance(n, dx.List)]

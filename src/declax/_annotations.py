@@ -29,6 +29,7 @@ import typing_extensions
 from jax.core import Tracer
 
 from declax._fields import Status
+from declax.errors import type_name
 
 _DATA_TYPES: set[type] = {jax.Array, Tracer, np.ndarray, jax.ShapeDtypeStruct, jax.Ref}
 
@@ -299,6 +300,19 @@ def _decide_container(origin: type, args: tuple[Any, ...], scope: Scope) -> Deci
     if issubclass(origin, (tuple, frozenset)) and inner.status is Status.STATIC:
         return _STATIC
     return _SNAPSHOT
+
+
+def annotation_text(annotation: object) -> str:
+    """An annotation as a user writes it.
+
+    >>> annotation_text(list[jax.Array])
+    'list[jax.Array]'
+    """
+    text = type_name(annotation) if isinstance(annotation, type) else str(annotation)
+    if annotation is jax.Array:
+        return "jax.Array"
+    text = text.replace(f"{jax.Array.__module__}.{jax.Array.__qualname__}", "jax.Array")
+    return re.sub(r"\bdeclax(?:\.\w+)*\.(\w+)", r"dx.\1", text)
 
 
 def annotations_of(cls: type) -> Mapping[str, object]:

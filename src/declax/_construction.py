@@ -15,7 +15,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from declax._annotations import Scope, decide, variable_class
+from declax._annotations import Scope, annotation_text, decide, variable_class
 from declax._fields import FieldSpec, Recipe, SubmoduleRecipe, VariableRecipe, specifier_of
 from declax._pytree import MAKES_MEMBERS
 from declax._variables import Variable, VariableMetadata
@@ -92,7 +92,7 @@ def _make_variable(self: Any, spec: FieldSpec, recipe: VariableRecipe, rngs: Any
         raise FieldError(
             where,
             "the annotation of a declared Variable names no kind of Variable",
-            got=str(spec.annotation),
+            got=annotation_text(spec.annotation),
             fix=f"{spec.name}: dx.Param[jax.Array] = dx.variable(...)",
         )
     shape = _shape(self, spec.name, where, recipe)
@@ -235,7 +235,7 @@ def check_recipe(cls: type, name: str, recipe: Recipe, annotation: object, known
             raise FieldError(
                 where,
                 f"`when={recipe.when!r}` can leave the field None, which its annotation does not allow",
-                fix=f"{name}: {_text(annotation)} | None = ...",
+                fix=f"{name}: {annotation_text(annotation)} | None = ...",
             )
     if isinstance(recipe, SubmoduleRecipe):
         return
@@ -256,7 +256,7 @@ def _check_variable(
             where,
             "variable(...) declares a Variable, and the annotation is none",
             expected="a kind of Variable, as Param[jax.Array]",
-            got=_text(annotation),
+            got=annotation_text(annotation),
             fix=f"{name}: dx.Param[jax.Array] = dx.variable(...)",
         )
     if isinstance(recipe.shape, str):
@@ -300,11 +300,5 @@ def _check_type(where: str, option: str, name: str, known: Mapping[str, object],
             where,
             f"{option} names the field {name!r}, which is no {wanted.__name__}",
             expected=f"{name}: {wanted.__name__}",
-            got=f"{name}: {_text(known[name])}",
+            got=f"{name}: {annotation_text(known[name])}",
         )
-
-
-def _text(annotation: object) -> str:
-    if isinstance(annotation, type):
-        return type_name(annotation)
-    return str(annotation)

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from typing_extensions import dataclass_transform
 
-from declax._annotations import Scope, decide, own_annotations
+from declax._annotations import Scope, annotation_text, decide, own_annotations
 from declax._construction import check_recipe, install_recipes, recipes_of
 from declax._display import same_value
 from declax._fields import KW_ONLY, InitVar, Status, Tagged, data, specifier_of, static, submodule, variable
@@ -211,14 +211,14 @@ def _check_name(cls: type[Pytree], name: str) -> None:
 def _check_contradiction(cls: type, field: dataclasses.Field[Any], status: Status) -> None:
     annotated = decide(field.type, Scope(cls)).status
     if annotated is Status.DATA and status is not Status.DATA:
-        said, fix = "static(...)", f"{field.name}: {_text(field.type)} = dx.data(...)"
+        said, fix = "static(...)", f"{field.name}: {annotation_text(field.type)} = dx.data(...)"
     elif status is Status.DATA and annotated is not None and _holds_no_leaf(field.type, cls):
-        said, fix = "data(...)", f"{field.name}: {_text(field.type)} = dx.static(...)"
+        said, fix = "data(...)", f"{field.name}: {annotation_text(field.type)} = dx.static(...)"
     else:
         return
     raise FieldError(
         f"{type_name(cls)}.{field.name}",
-        f"{said} contradicts the annotation {_text(field.type)}",
+        f"{said} contradicts the annotation {annotation_text(field.type)}",
         why="arrays and Pytrees are data; strings and functions are no leaves that JAX can take",
         fix=fix,
     )
@@ -227,10 +227,6 @@ def _check_contradiction(cls: type, field: dataclasses.Field[Any], status: Statu
 def _holds_no_leaf(annotation: object, cls: type) -> bool:
     resolved = Scope(cls).resolve(annotation)
     return isinstance(resolved, type) and issubclass(resolved, (str, bytes, type))
-
-
-def _text(annotation: object) -> str:
-    return type_name(annotation) if isinstance(annotation, type) else str(annotation)
 
 
 # --- values -------------------------------------------------------------------

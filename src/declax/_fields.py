@@ -19,7 +19,7 @@ from dataclasses import InitVar as InitVar
 from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from declax._typing import MISSING, Dtype, Initializer, Missing
-from declax.errors import FieldError
+from declax.errors import FieldError, suggest
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -441,10 +441,16 @@ def submodule(
     return made
 
 
+_STANDARD = frozenset({"default", "default_factory", "init", "repr", "hash", "compare", "metadata", "kw_only"})
+
+
 def _check_options(options: dict[str, Any]) -> None:
-    known = {"default", "default_factory", "init", "repr", "hash", "compare", "metadata", "kw_only"}
-    known |= Notes.__dataclass_fields__.keys()
+    notes = Notes.__dataclass_fields__
     for name in options:
-        if name not in known:
-            from_known = ", ".join(sorted(known))
-            raise FieldError("field", f"there is no option {name!r} of a field", expected=f"one of {from_known}")
+        if name not in _STANDARD and name not in notes:
+            hint = suggest(name, [*_STANDARD, *notes])
+            raise FieldError(
+                "field",
+                f"there is no option {name!r} of a field" + (f"; {hint}" if hint else ""),
+                expected=f"an option of dataclasses.field, or {', '.join(notes)}",
+            )

@@ -112,7 +112,7 @@ class Module(Pytree):
             raise GraphError(
                 f"{type_name(type(self))}.{name}",
                 f"{method} found something else under this name",
-                expected=f"nothing, or a {type_name(kind)}",
+                expected=f"nothing, or a Variable of the kind {type_name(kind)}",
                 got=describe(found),
                 fix=f"self.{method}(..., {name + '_'!r}, ...)",
             )

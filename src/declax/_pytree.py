@@ -64,7 +64,7 @@ class PytreeMeta(_ProtocolMeta):
     which would otherwise take its result for that of every constructor.
     """
 
-    def _construct(cls, *args: Any, **kwargs: Any) -> Any:
+    def _construct(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  # of a metaclass
         """Constructs an instance."""
         if "_pytree__specs" not in cls.__dict__ or not cls._pytree__is_complete:  # type: ignore[attr-defined]  # set on Pytree
             prepare(cls)  # type: ignore[arg-type]  # classes of this metaclass are Pytrees

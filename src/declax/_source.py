@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 from declax._layout import Layout
 from declax._pytree import Pytree, layout_of, prepare
@@ -33,14 +34,15 @@ def source_of(target: type[Pytree] | Pytree, /) -> str:
     return "\n\n".join(inspect.cleandoc("\n" + inspect.getsource(f)) for f in functions) + "\n"
 
 
-def _layout(target: type[Pytree] | Pytree) -> Layout:
-    if isinstance(target, Pytree) and type(target)._pytree__is_pytree:
+def _layout(target: Any) -> Layout:
+    if isinstance(target, Pytree) and target._pytree__is_pytree:
         return layout_of(target)
     if isinstance(target, type) and issubclass(target, Pytree) and target._pytree__is_pytree:
         if not target.__dict__.get("_pytree__is_complete"):
             prepare(target)
         if target._pytree__layout.is_closed:
-            return target._pytree__layout
+            layout: Layout = target._pytree__layout
+            return layout
         raise FieldError(
             target.__name__,
             "the instances of this class take shape one by one; there is no code of the class",

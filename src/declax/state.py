@@ -10,6 +10,7 @@ view:       a Variable or a nested State that reads and writes one State.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar, overload
@@ -137,6 +138,8 @@ class StateDef:
 
     def position(self, path: Path) -> int | None:
         """The position of the leaf at a path, or None."""
+        if not path:  # a leaf that is the root itself
+            return 0 if self.paths == ((),) else None
         found: Any = self.tree
         for key in path:
             if not isinstance(found, dict) or key not in found:
@@ -362,16 +365,20 @@ class State(MutableMapping[Key, Any], Generic[M]):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in self.definition.tree:
-            hint = suggest(name, map(str, self.definition.tree))
-            raise MissingAttributeError(
-                f"State.{name}", "the State has no such attribute or entry" + (f"; {hint}" if hint else "")
-            )
+            raise self._no_attribute(name)
         return self[name]
+
+    def _no_attribute(self, name: str) -> MissingAttributeError:
+        hint = suggest(name, map(str, self.definition.tree))
+        problem = "the State has no such attribute or entry" + (f"; {hint}" if hint else "")
+        return MissingAttributeError(f"State.{name}", problem)
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
 
     def __delattr__(self, name: str) -> None:
+        if name not in self.definition.tree:
+            raise self._no_attribute(name)
         del self[name]
 
     def __iter__(self) -> Iterator[Any]:
@@ -526,12 +533,10 @@ def _from_pairs(pairs: list[tuple[Path, Any]]) -> State[Any]:
 
 def _from_unordered(pairs: list[tuple[Path, Any]]) -> State[Any]:
     """As `_from_pairs`, in the order that the walk of a graph has, so that equal paths are one structure."""
-    try:
+    with contextlib.suppress(TypeError):  # keys without an order stay as they come
         pairs = sorted(pairs, key=lambda pair: [(isinstance(key, str), key) for key in pair[0]])
-    except TypeError:  # keys without an order stay as they come
-        pass
     made = _from_pairs(pairs)
-    _ = made._definition.tree  # raises for paths that contradict each other
+    made._definition.tree  # noqa: B018  # raises for paths that contradict each other
     return made
 
 

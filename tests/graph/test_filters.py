@@ -177,7 +177,11 @@ def test_paths_with_steps_of_error_messages():
     assert dx.PathMatches("blocks[0].kernel")(("blocks", 0, "kernel"), 1)
 
 
-@given(st.lists(st.one_of(st.text("ab.*?[]", min_size=1, max_size=3), st.integers(0, 20)), min_size=1, max_size=4).map(tuple))
+@given(
+    st.lists(st.one_of(st.text("ab.*?[]", min_size=1, max_size=3), st.integers(0, 20)), min_size=1, max_size=4).map(
+        tuple
+    )
+)
 def test_two_stars_take_every_path(path):
     assert dx.PathMatches("**")(path, 1)
     assert dx.PathMatches(".".join("*" for _ in path))(path, 1)

@@ -126,7 +126,9 @@ def test_merge_can_copy():
     assert same_graph(copied, model)
 
 
-@pytest.mark.parametrize("pair", [(1, True), (1, 1.0), (0, False), ((1,), (True,)), ([1], [1.0]), ({"a": 1}, {"a": True}), (0.0, -0.0)])
+@pytest.mark.parametrize(
+    "pair", [(1, True), (1, 1.0), (0, False), ((1,), (True,)), ([1], [1.0]), ({"a": 1}, {"a": True}), (0.0, -0.0)]
+)
 def test_equal_statics_of_other_types_are_kept_apart(pair):
     models = []
     for value in pair:

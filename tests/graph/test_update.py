@@ -192,12 +192,14 @@ def test_all_faults_are_listed_and_nothing_changes():
     assert_untouched(model, before)
 
 
-@pytest.mark.parametrize("path", [("mean",), ("part", "kernel"), ("raw",), ("plain", 0), ("plain", 1, "deep"), ("box", "values", 0)])
+@pytest.mark.parametrize(
+    "path", [("mean",), ("part", "kernel"), ("raw",), ("plain", 0), ("plain", 1, "deep"), ("box", "values", 0)]
+)
 def test_other_shapes_are_refused(path):
     model = model_of()
     before = values_of(model)
     state = plus_one(dx.state(model))
-    flat = {p: v for p, v in state.flat_state()}
+    flat = dict(state.flat_state())
     flat[path] = flat[path].copy(jnp.ones((7, 7))) if isinstance(flat[path], dx.Variable) else jnp.ones((7, 7))
     with pytest.raises(GraphError, match="expected shape"):
         dx.update(model, dx.State.from_flat_path(flat))

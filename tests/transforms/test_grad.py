@@ -92,7 +92,10 @@ def test_forms_of_argnums(argnums, shape):
         else:
             np.testing.assert_allclose(grads, expected(4))
 
-    for grads in (dx.grad(loss, argnums=argnums)(net_of(), X), dx.value_and_grad(loss, argnums=argnums)(net_of(), X)[1]):
+    for grads in (
+        dx.grad(loss, argnums=argnums)(net_of(), X),
+        dx.value_and_grad(loss, argnums=argnums)(net_of(), X)[1],
+    ):
         if isinstance(shape, str):
             check(grads, shape)
             continue
@@ -215,7 +218,9 @@ def test_one_array_in_two_places_of_a_container():
     array = jnp.array(2.0)
     net, other = Open(), Open()
     net.plain, other.a = dx.data([array, array]), dx.Param(jnp.array(1.0))
-    (grads,) = dx.grad(lambda m, n: m.plain[0] ** 2 + 3.0 * m.plain[1] * n.a.value, argnums=(dx.DiffState(0, ...),))(net, other)
+    (grads,) = dx.grad(lambda m, n: m.plain[0] ** 2 + 3.0 * m.plain[1] * n.a.value, argnums=(dx.DiffState(0, ...),))(
+        net, other
+    )
     assert [float(g) for g in grads.leaves] == [4.0, 3.0]
 
 
@@ -235,7 +240,9 @@ def test_containers_of_a_part_that_two_arguments_share():
     part.plain = dx.data([jnp.array(2.0), jnp.array(3.0)])
     first.part, second.deep = part, Open()
     second.deep.part = part
-    (grads,) = dx.grad(lambda m, n: n.deep.part.plain[0] * m.part.plain[1], argnums=(dx.DiffState(1, ...),))(first, second)
+    (grads,) = dx.grad(lambda m, n: n.deep.part.plain[0] * m.part.plain[1], argnums=(dx.DiffState(1, ...),))(
+        first, second
+    )
     assert [float(g) for g in grads.leaves] == [3.0, 2.0]
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import declax as dx
-from declax.errors import TransformError
+from declax.errors import DepthError, TransformError
 from strategies import Box, Declared, Open, apply_edits, build, edits, objects_of, recipes, same_graph
 
 
@@ -89,7 +89,9 @@ def test_two_models_that_share_and_are_returned(one, other, todo):
 
 
 @settings(max_examples=10)
-@given(recipes(max_nodes=3), st.lists(st.sampled_from([("scale", 0, 0), ("scale", 1, 0), ("scale_raw", 0, 0)]), max_size=3))
+@given(
+    recipes(max_nodes=3), st.lists(st.sampled_from([("scale", 0, 0), ("scale", 1, 0), ("scale_raw", 0, 0)]), max_size=3)
+)
 def test_results_are_those_of_explicit_state(recipe, todo):
     def compute(m, x):
         apply_edits(m, todo)
@@ -544,7 +546,16 @@ def test_kwargs_defaults_and_starred_arguments():
         f()
 
 
-@pytest.mark.parametrize("options", [{"static_argnums": 1}, {"static_argnums": (1,)}, {"static_argnums": -2}, {"static_argnames": "name"}, {"static_argnames": ["name"]}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"static_argnums": 1},
+        {"static_argnums": (1,)},
+        {"static_argnums": -2},
+        {"static_argnames": "name"},
+        {"static_argnames": ["name"]},
+    ],
+)
 def test_static_arguments(options):
     def f(m, name, x):
         assert isinstance(name, str)
@@ -573,7 +584,7 @@ def test_static_defaults():
 
 
 def test_static_arguments_of_equal_values_and_other_types():
-    f = dx.jit(lambda n: jnp.asarray(n), static_argnums=0)
+    f = dx.jit(jnp.asarray, static_argnums=0)
     assert [f(n).dtype.kind for n in (1, True, 1.0)] == ["i", "b", "f"]
 
 
@@ -948,7 +959,9 @@ def test_jit_inside_of_jit():
     assert model.part.kernel is kernel
 
 
-@pytest.mark.parametrize("name", ["value", "raw", "new", "delete", "static", "plain", "plain set", "list", "metadata", "object"])
+@pytest.mark.parametrize(
+    "name", ["value", "raw", "new", "delete", "static", "plain", "plain set", "list", "metadata", "object"]
+)
 def test_an_outer_model_cannot_be_changed_from_inside_of_a_raw_trace(name):
     model = model_of()
     change = dx.jit(MUTATIONS[name])
@@ -1004,10 +1017,10 @@ def test_no_tracer_leaks():
         for name in ("value", "raw", "new", "static list", "plain", "list", "reference", "metadata", "object"):
             dx.jit(MUTATIONS[name])(model)
         dx.jit(lambda m: (m, m.part, m.part.kernel.value))(model)
-        dx.jit(lambda x: dx.Param(x))(jnp.ones(1))
-        outer = dx.jit(lambda m: dx.jit(MUTATIONS["value"])(m))
+        dx.jit(dx.Param)(jnp.ones(1))
+        outer = dx.jit(dx.jit(MUTATIONS["value"]))
         outer(model)
-        dx.jit(lambda m: dx.jit(MUTATIONS["delete"])(m))(model)
+        dx.jit(dx.jit(MUTATIONS["delete"]))(model)
 
 
 # ================================================================= threads
@@ -1121,6 +1134,17 @@ print("done")
 
 
 def test_deep_models_give_a_result_or_an_error_of_declax():
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(DEEP)], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(DEEP)], capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.endswith("done\n")
+
+
+def test_containers_of_arguments_have_a_limit():
+    deep = [jnp.ones(1)]
+    for _ in range(3000):
+        deep = [deep]
+    with pytest.raises(DepthError, match="a container is nested more than"):
+        dx.jit(lambda x: 1)(deep)
+    assert int(dx.jit(lambda x: x + 1)(1)) == 2

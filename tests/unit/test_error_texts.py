@@ -1,0 +1,154 @@
+"""The whole text of each error of fields, classes, attributes and containers, as golden files."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import declax as dx
+from declax import errors
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "errors_of_the_core.txt"
+ones = dx.initializers.ones
+
+
+def declare(annotations, base=dx.Module, options=None, **body):
+    cls = type("Model", (base,), {"__annotations__": annotations, "__module__": __name__, **body})
+    return dx.dataclass(**(options or {}))(cls)
+
+
+def variable(shape=(1,), **options):
+    return dx.variable(shape, **{"initializer": ones, "stream": None, **options})
+
+
+def member(annotation: Any = dx.Param, **options):
+    annotations = {"dim": int, "name": str, "flag": bool, "w": annotation}
+    return declare(annotations, w=variable(**options))
+
+
+def with_rngs(rngs):
+    return declare({"rngs": dx.InitVar[dx.Rngs], "w": dx.Param}, w=dx.variable((1,), initializer=ones))(rngs)
+
+
+@dx.dataclass
+class Block(dx.Module):
+    dim: int
+    hidden: int = 2
+    weight: jax.Array | None = None
+    made: dx.Param = variable()
+
+
+def opened():
+    model = dx.Module()
+    model.name = "a"
+    return model
+
+
+def sub_of_int():
+    return dx.dataclass(int)
+
+
+def captured():
+    model = opened()
+    jax.jit(lambda x: setattr(model, "name", x))(1.0)
+
+
+def stored():
+    model = Block.__new__(Block)
+    model.__setstate__({"hidden": 2})
+
+
+ERRORS = {
+    # fields
+    "a tag as the default of a specifier": lambda: dx.static(default=dx.data(3)),
+    "a value with options": lambda: dx.data(3, kw_only=True),
+    "an option that does not exist": lambda: dx.data(defualt=3),
+    # classes
+    "an unknown option of dataclass": lambda: declare({}, options={"frozn": True}),
+    "slots": lambda: declare({}, options={"slots": True}),
+    "no Pytree": sub_of_int,
+    "own slots": lambda: type("Model", (dx.Module,), {"__slots__": ("a",)}),
+    "a tag as a default": lambda: declare({"a": int}, a=dx.data(3)),
+    "a mutable default": lambda: declare({"a": list[int]}, a=[1]),
+    "an array as a default": lambda: declare({"a": jax.Array}, a=jnp.zeros(2)),
+    "a field that hides a method": lambda: declare({"train": bool}),
+    "static contradicts": lambda: declare({"a": list[dx.Linear]}, a=dx.static()),
+    "data contradicts": lambda: declare({"a": str}, a=dx.data()),
+    # declared members
+    "an unknown name in a shape": lambda: member(shape=("dmi",)),
+    "a name that is near nothing": lambda: member(shape=("zzz",)),
+    "a name of the wrong type": lambda: member(shape=("name",)),
+    "an entry that is no size": lambda: member(shape=(1.5,)),
+    "when without an Optional": lambda: member(when="flag"),
+    "no Variable": lambda: member(jax.Array),
+    "a stream without rngs": lambda: member(stream="params"),
+    "an annotation that is never known": lambda: member("Unheard")(1, "a", True),
+    "a size that is none": lambda: member(shape=("dim",))(-1, "a", True),
+    "a wrong shape": lambda: member(initializer=lambda *_: jnp.ones(2))(1, "a", True),
+    "a field that comes too late": lambda: declare(
+        {"late": int, "w": dx.Param}, options={"init": True}, late=dx.static(init=False), w=variable(("late",))
+    )(),
+    "no rngs": lambda: with_rngs(None),
+    "rngs without streams": lambda: with_rngs(3),
+    "the standard decorator": lambda: __import__("dataclasses").make_dataclass(
+        "Model", [("w", dx.Param, variable())], bases=(dx.Module,)
+    )(),
+    # constructors
+    "a misspelt parameter": lambda: Block(1, hiden=3),
+    "a parameter that is near nothing": lambda: Block(1, zzz=3),
+    "a parameter that the object makes": lambda: Block(1, made=3),
+    "a field without a stored value": stored,
+    # replace
+    "replace of no dataclass": lambda: dx.replace(dx.Module()),
+    "replace of an unknown field": lambda: dx.replace(Block(1), hiden=3),
+    "replace of a made field": lambda: dx.replace(Block(1), made=3),
+    "replace without an InitVar": lambda: dx.replace(dx.Linear(1, 1, rngs=dx.Rngs(0))),
+    # attributes
+    "data in a static attribute": lambda: setattr(opened(), "name", jnp.ones(2)),
+    "data in a static field": lambda: Block(jnp.ones(2)),
+    "data in a container": lambda: setattr(opened(), "name", [1, dx.Param(1)]),
+    "data tagged static": lambda: setattr(opened(), "x", dx.static(jnp.ones(2))),
+    "tags in a container": lambda: setattr(opened(), "x", [dx.data(1), dx.static(2)]),
+    "an attribute that hides a method": lambda: setattr(opened(), "train", 3),
+    "another trace": captured,
+    "check_pytree of something else": lambda: dx.check_pytree([]),
+    # containers
+    "data in a static element": lambda: dx.List([1]).__setitem__(0, jnp.ones(2)),
+    "data in a static entry": lambda: dx.Dict(a=1).update(a=jnp.ones(2)),
+    "a key that is no string": lambda: dx.Dict().__setitem__(3, 1),
+    "a key that hides a method": lambda: dx.Dict(items=1),
+    "a missing key": lambda: dx.Dict(left=1)["lefft"],
+    "a missing entry": lambda: dx.Dict(left=1).lefft,
+    "a layer that cannot be called": lambda: dx.Sequential(abs, 3),
+    # modules
+    "a name that is taken": lambda: opened().sow(dx.Intermediate, "name", 1),
+    "attributes that no module has": lambda: opened().set_attributes(rate=1),
+    # source
+    "source of an open class": lambda: dx.source_of(dx.Module),
+    "source of something else": lambda: dx.source_of(3),
+}
+
+
+def text_of(action):
+    with pytest.raises(errors.DeclaxError, match=".") as info:
+        action()
+    return re.sub(r"Array(Impl)? of", "Array of", str(info.value))
+
+
+def test_the_texts_are_the_golden_ones():
+    texts = "\n\n".join(f"--- {name}\n{text_of(action)}" for name, action in ERRORS.items()) + "\n"
+    if os.environ.get("DECLAX_UPDATE_GOLDEN"):
+        GOLDEN.write_text(texts, encoding="utf-8")
+    assert texts == GOLDEN.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_the_texts_have_the_house_form(name):
+    first, *rest = text_of(ERRORS[name]).splitlines()
+    assert re.fullmatch(r"[\w.\[\]'() ]+(\(\.\.\.\))?: .+\. \[[a-z-]+\]", first)
+    assert all(re.match(r"  (expected: |got:      |why:      |fix:      | {10})", line) for line in rest)
+    assert all(len(line) <= 160 for line in (first, *rest))
