@@ -2,8 +2,8 @@
 
 Vocabulary
 ----------
-factory: the one function that a piece of generated source defines. Objects
-         that the code needs are its parameters, never text in the source.
+parameters: the objects that generated code needs. They are the globals of its
+            functions, under names of their own: never text in the source.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ def compile_functions(
 ) -> tuple[Callable[..., Any], ...]:
     r"""Compiles the source of some functions that share parameters.
 
+    The interpreter reads a global once and keeps where it is; the cells of a
+    closure it copies at each call. So parameters are globals (1 to 3 % of a
+    flatten and unflatten, measured).
+
     Args:
       subject: what the code is for, shown as the file name in tracebacks.
       functions: the source of each function, starting with ``def name(``.
@@ -34,16 +38,9 @@ def compile_functions(
     >>> double(4)
     8
     """
-    names = [source.removeprefix("def ").partition("(")[0] for source in functions]
-    body = "\n\n".join(_indent(source) for source in functions)
-    source = f"def factory({', '.join(parameters)}):\n{body}\n\n    return {', '.join(names)},\n"
+    source = "\n\n\n".join(functions) + "\n"
     filename = f"<declax {subject} #{next(_numbers)}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    namespace: dict[str, Any] = {"__name__": "declax._generated"}
+    namespace: dict[str, Any] = {"__name__": "declax._generated", **parameters}
     exec(compile(source, filename, "exec"), namespace)
-    result: tuple[Callable[..., Any], ...] = namespace["factory"](*parameters.values())
-    return result
-
-
-def _indent(source: str) -> str:
-    return "\n".join(f"    {line}" if line else "" for line in source.splitlines())
+    return tuple(namespace[text.removeprefix("def ").partition("(")[0]] for text in functions)

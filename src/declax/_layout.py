@@ -16,6 +16,7 @@ import keyword
 import threading
 import types
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from operator import itemgetter
 from typing import Any, ClassVar
 
@@ -52,19 +53,24 @@ class Layout:
         among the statics that `flatten` gives.
       is_closed: whether it is the layout that its class has at creation.
       length: the number of elements, which have an index in place of a name.
+      flatten: the generated function from an instance to children and statics.
+      flatten_with_keys: as `flatten`, each child with its key.
+      unflatten: the generated function from statics and children to an instance.
     """
 
     __slots__ = (
         "__weakref__",
-        "_functions",
         "_transitions",
         "cls",
         "data_names",
+        "flatten",
+        "flatten_with_keys",
         "is_closed",
         "length",
         "snapshots",
         "static_names",
         "statuses",
+        "unflatten",
     )
     _interned: ClassVar[dict[Any, Layout]] = {}
     _deviants: ClassVar[dict[type, list[Layout]]] = {}
@@ -78,7 +84,9 @@ class Layout:
     length: int
     snapshots: tuple[tuple[Name, int], ...]
     _transitions: dict[tuple[Name, Status | None], Layout]
-    _functions: tuple[Flatten, Flatten, Unflatten] | None
+    flatten: Flatten
+    flatten_with_keys: Flatten
+    unflatten: Unflatten
 
     @staticmethod
     def of(owner: type, statuses: Mapping[Name, Status], *, is_closed: bool = False) -> Layout:
@@ -107,7 +115,10 @@ class Layout:
             if statuses[name] is Status.SNAPSHOT
         )
         layout._transitions = {}
-        layout._functions = None
+        # stand in for the generated functions, which are made at the first use
+        layout.flatten = partial(layout._compile_and_call, "flatten")
+        layout.flatten_with_keys = partial(layout._compile_and_call, "flatten_with_keys")
+        layout.unflatten = partial(layout._compile_and_call, "unflatten")
         if not is_closed:
             Layout._deviants.setdefault(owner, []).append(layout)
         return layout
@@ -127,25 +138,13 @@ class Layout:
             found = self._transitions[name, None] = Layout.of(self.cls, rest)
         return found
 
-    @property
-    def flatten(self) -> Flatten:
-        """The generated function from an instance to its children and statics."""
-        return self._compiled()[0]
+    def compile(self) -> None:
+        """Puts the generated functions in place; their first use does so by itself."""
+        self.flatten, self.flatten_with_keys, self.unflatten = _generate(self)
 
-    @property
-    def flatten_with_keys(self) -> Flatten:
-        """As `flatten`, each child with its key."""
-        return self._compiled()[1]
-
-    @property
-    def unflatten(self) -> Unflatten:
-        """The generated function from statics and children to an instance."""
-        return self._compiled()[2]
-
-    def _compiled(self) -> tuple[Flatten, Flatten, Unflatten]:
-        if self._functions is None:
-            self._functions = _generate(self)
-        return self._functions
+    def _compile_and_call(self, function: str, *args: Any) -> Any:
+        self.compile()
+        return getattr(self, function)(*args)
 
     def __repr__(self) -> str:
         statuses = ", ".join(f"{n}: {s.value}" for n, s in self.statuses.items())

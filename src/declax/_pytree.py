@@ -330,6 +330,7 @@ def _ensure_members_are_made(cls: type[Pytree], specs: Mapping[str, FieldSpec]) 
 def _register(cls: type[Pytree]) -> None:
     layout = cls._pytree__layout
     if layout.is_closed:
+        layout.compile()
         flatten, flatten_with_keys, unflatten = layout.flatten, layout.flatten_with_keys, layout.unflatten
     else:
         flatten, flatten_with_keys, unflatten = _flatten_open, _flatten_open_with_keys, _unflatten_open

@@ -30,6 +30,7 @@ def source_of(target: type[Pytree] | Pytree, /) -> str:
     def flatten(self):
     """
     layout = _layout(target)
+    layout.compile()
     functions = (layout.flatten, layout.flatten_with_keys, layout.unflatten)
     return "\n\n".join(inspect.cleandoc("\n" + inspect.getsource(f)) for f in functions) + "\n"
 

@@ -338,7 +338,9 @@ def test_an_annotation_that_is_no_variable():
 def test_a_wrong_shape_from_an_initializer():
     for init in (lambda *_: jnp.ones(3), lambda *_: 1.0, lambda *_: [1.0, 2.0]):
         Model = declare({"w": dx.Param}, w=variable((2,), initializer=init))
-        with pytest.raises(errors.InitializerError, match="Model.w: the initializer returned a value of the wrong shape") as info:
+        with pytest.raises(
+            errors.InitializerError, match=r"Model.w: the initializer returned a value of the wrong shape"
+        ) as info:
             Model()
         assert info.value.expected == "an array of shape (2,) and dtype float32"
     assert declare({"w": dx.Param}, w=variable((), initializer=lambda *_: 1.0))().w.value == 1.0
@@ -365,7 +367,9 @@ def test_missing_rngs():
     with pytest.raises(errors.FieldError, match="draws from the stream 'params', and the constructor got no rngs"):
         Base(2, None)
     for rngs in (3, jax.random.key(0)):
-        with pytest.raises(errors.FieldError, match="draws from the stream 'params', and the given rngs have no streams"):
+        with pytest.raises(
+            errors.FieldError, match="draws from the stream 'params', and the given rngs have no streams"
+        ):
             Base(2, rngs)
 
 

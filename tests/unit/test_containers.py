@@ -45,14 +45,16 @@ LIST_ACTIONS = st.one_of(
     st.builds(lambda v: lambda s: s.__iadd__(v), many),
     st.builds(lambda v: lambda s: s + v, many),
     st.builds(lambda v: lambda s: v + s, many),
-    st.sampled_from([
-        lambda s: s.reverse(),
-        lambda s: s.clear(),
-        lambda s: s.copy(),
-        lambda s: list(reversed(s)),
-        len,
-        bool,
-    ]),
+    st.sampled_from(
+        [
+            lambda s: s.reverse(),
+            lambda s: s.clear(),
+            lambda s: s.copy(),
+            lambda s: list(reversed(s)),
+            len,
+            bool,
+        ]
+    ),
 )
 
 
@@ -78,14 +80,16 @@ DICT_ACTIONS = st.one_of(
     st.builds(lambda k, v: lambda d: d.setdefault(k, v), keys, values),
     st.builds(lambda v: lambda d: d.update(v), st.dictionaries(keys, values, max_size=3)),
     st.builds(lambda k: lambda d: k in d, keys),
-    st.sampled_from([
-        lambda d: d.clear(),
-        lambda d: list(d.items()),
-        lambda d: list(d.keys()),
-        lambda d: list(d.values()),
-        len,
-        bool,
-    ]),
+    st.sampled_from(
+        [
+            lambda d: d.clear(),
+            lambda d: list(d.items()),
+            lambda d: list(d.keys()),
+            lambda d: list(d.values()),
+            len,
+            bool,
+        ]
+    ),
 )
 
 
@@ -139,7 +143,9 @@ def test_a_status_goes_with_its_element():
 
 def test_an_array_in_the_place_of_a_static_element():
     items = dx.List(["a", jnp.ones(1)])
-    with pytest.raises(errors.StatusError, match=r"List\[0\]: data was assigned to an attribute that is static") as info:
+    with pytest.raises(
+        errors.StatusError, match=r"List\[0\]: data was assigned to an attribute that is static"
+    ) as info:
         items[0] = jnp.ones(1)
     assert "self[0] = dx.data(...)" in info.value.fix
     assert items[0] == "a"
@@ -152,7 +158,12 @@ def test_an_array_in_the_place_of_a_static_element():
 
 def test_errors_of_indices_are_those_of_python():
     items = dx.List([1])
-    for action in (lambda: items[1], lambda: items.__setitem__(-2, 3), lambda: items.__delitem__(5), lambda: dx.List().pop()):
+    for action in (
+        lambda: items[1],
+        lambda: items.__setitem__(-2, 3),
+        lambda: items.__delitem__(5),
+        lambda: dx.List().pop(),
+    ):
         with pytest.raises(IndexError, match="out of range"):
             action()
     with pytest.raises(TypeError, match="str"):
@@ -262,7 +273,9 @@ def test_keys_that_are_refused():
 
 def test_keys_that_are_missing():
     parts = dx.Dict(left=1)
-    with pytest.raises(errors.MissingKeyError, match=r"Dict\['lefft'\]: the Dict has no such key; did you mean 'left'\?"):
+    with pytest.raises(
+        errors.MissingKeyError, match=r"Dict\['lefft'\]: the Dict has no such key; did you mean 'left'\?"
+    ):
         parts["lefft"]
     with pytest.raises(KeyError, match=r"the Dict has no such key\."):
         del parts["zzz"]
@@ -270,9 +283,9 @@ def test_keys_that_are_missing():
         with pytest.raises(KeyError, match="the Dict has no such key"):
             parts[key]
     with pytest.raises(errors.MissingAttributeError, match=r"the Dict has no entry 'lefft'; did you mean 'left'\?"):
-        parts.lefft  # noqa: B018
+        parts.lefft
     with pytest.raises(AttributeError, match=r"the Dict has no entry 'zzz'\."):
-        parts.zzz  # noqa: B018
+        parts.zzz
     assert not hasattr(parts, "zzz")
 
 
@@ -306,7 +319,9 @@ def test_sequential_calls_its_layers_in_order():
     assert jnp.array_equal(model(x), last(jax.nn.relu(first(x))))
     assert len(model) == 3
     assert dx.Sequence is dx.Sequential
-    assert [jax.tree_util.keystr(p[:2]) for p, _ in jax.tree.leaves_with_path(model)] == [".layers[0]"] * 2 + [".layers[2]"] * 2
+    assert [jax.tree_util.keystr(p[:2]) for p, _ in jax.tree.leaves_with_path(model)] == [".layers[0]"] * 2 + [
+        ".layers[2]"
+    ] * 2
     model[1] = jnp.tanh
     assert model[1] is jnp.tanh
 

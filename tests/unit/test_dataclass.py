@@ -252,7 +252,7 @@ def test_options_do_what_the_standard_does(options):
         assert not ours(2) <= ours(1)
     else:
         with pytest.raises(TypeError, match="not supported"):
-            ours() < ours()
+            assert ours() < ours()
 
 
 def test_models_compare_by_identity_unless_values_are_asked_for():
@@ -576,7 +576,7 @@ def test_the_standard_decorator_with_specifiers():
 def test_the_standard_decorator_makes_no_members():
     @dataclasses.dataclass
     class Model(dx.Module):
-        w: dx.Param[jax.Array] = dx.variable((2,), initializer=dx.initializers.ones, stream=None)
+        w: dx.Param[jax.Array] = dx.variable((2,), initializer=dx.initializers.ones, stream=None)  # noqa: RUF009  # under test
 
     with pytest.raises(errors.FieldError, match="only the decorator of declax makes declared Variables"):
         Model()
@@ -683,7 +683,9 @@ def test_a_field_may_have_the_name_of_a_default_in_a_layer():
     assert float(jnp.sum(Wide(2, 3, rngs=dx.Rngs(0)).kernel.value)) == 0
 
 
-@pytest.mark.parametrize("annotation", [jax.Array, dx.Param[jax.Array], list[dx.Linear], dx.Module, dict[str, jax.Array]])
+@pytest.mark.parametrize(
+    "annotation", [jax.Array, dx.Param[jax.Array], list[dx.Linear], dx.Module, dict[str, jax.Array]]
+)
 def test_static_contradicts_a_data_annotation(annotation):
     with pytest.raises(errors.FieldError, match=r"static\(...\) contradicts the annotation"):
         dx.dataclass(type("Model", (dx.Module,), {"__annotations__": {"a": annotation}, "a": dx.static()}))

@@ -115,7 +115,7 @@ def test_names_that_are_taken():
     ):
         with pytest.raises(errors.GraphError, match=f"Module.{name}: sow found something else under this name"):
             action()
-    with pytest.raises(errors.GraphError, match="Module.p: perturb found something else under this name"):
+    with pytest.raises(errors.GraphError, match=r"Module.p: perturb found something else under this name"):
         module.perturb("p", jnp.ones(1))
     assert (module.x, module.p.value) == (3, 1)
 
@@ -221,7 +221,7 @@ def test_set_attributes_changes_all_or_nothing():
             self.value = value
 
     model = dx.List([Part(jnp.ones(1)), Part(1), Part(dx.data(None))])
-    with pytest.raises(errors.StatusError, match="Part.value: data was assigned"):
+    with pytest.raises(errors.StatusError, match=r"Part.value: data was assigned"):
         model.set_attributes(value=jnp.zeros(1))
     assert [float(model[0].value[0]), model[1].value, model[2].value] == [1.0, 1, None]
 
@@ -319,8 +319,7 @@ def test_threads_may_read_one_model():
         return model.blocks[0].linear(x)
 
     def work():
-        for _ in range(5):
-            results.append(np.asarray(forward(model, x)))
+        results.extend(np.asarray(forward(model, x)) for _ in range(5))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

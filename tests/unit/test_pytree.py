@@ -105,7 +105,19 @@ def test_what_is_data_by_itself():
     dx.register_data_type(Table)
     for value in (jnp.array(0), np.zeros(2), dx.Param(1), dx.Rngs(2), Affine(1, 1), dx.Object(), Table(), dx.List()):
         assert dx.is_data(value)
-    for value in ("hello", 42, 1.5, 2j, True, None, [1, jnp.array(1)], {"a": jnp.array(1)}, (jnp.array(1),), print, int):
+    for value in (
+        "hello",
+        42,
+        1.5,
+        2j,
+        True,
+        None,
+        [1, jnp.array(1)],
+        {"a": jnp.array(1)},
+        (jnp.array(1),),
+        print,
+        int,
+    ):
         assert not dx.is_data(value)
 
 
@@ -192,14 +204,23 @@ class Named(dx.Pytree):
 
 @pytest.mark.parametrize(
     "value",
-    [jnp.array(1), np.ones(2), dx.Param(1), [jnp.array(1)], {"a": (dx.Param(1),)}, jax.tree_util.Partial(print, jnp.ones(1))],
+    [
+        jnp.array(1),
+        np.ones(2),
+        dx.Param(1),
+        [jnp.array(1)],
+        {"a": (dx.Param(1),)},
+        jax.tree_util.Partial(print, jnp.ones(1)),
+    ],
 )
 def test_data_in_a_static_attribute(value):
     with pytest.raises(errors.StatusError, match=r"Named.name: data was assigned to an attribute that is annotated"):
         Named(value)
     model = Named("a")
     before = jax.tree.structure(model)
-    with pytest.raises(errors.StatusError, match="Named.name: data was assigned to an attribute that is static") as info:
+    with pytest.raises(
+        errors.StatusError, match=r"Named.name: data was assigned to an attribute that is static"
+    ) as info:
         model.name = value
     assert "self.name = dx.data(...)" in info.value.fix
     assert model.name == "a"
@@ -210,10 +231,10 @@ def test_data_in_a_static_attribute(value):
 
 
 def test_data_in_a_static_field():
-    with pytest.raises(errors.StatusError, match="Record.size: data was assigned to an attribute that is static"):
+    with pytest.raises(errors.StatusError, match=r"Record.size: data was assigned to an attribute that is static"):
         Record(jnp.ones(1), jnp.ones(2), [])
     model = record()
-    with pytest.raises(errors.StatusError, match="Record.tags: data was assigned"):
+    with pytest.raises(errors.StatusError, match=r"Record.tags: data was assigned"):
         model.tags = [jnp.ones(1)]
     assert model.tags == ["a"]
 
@@ -224,7 +245,7 @@ def test_data_in_a_static_field_of_a_frozen_dataclass():
         x: int
         at: Any = None
 
-    with pytest.raises(errors.StatusError, match="Point.x: data was assigned"):
+    with pytest.raises(errors.StatusError, match=r"Point.x: data was assigned"):
         Point(jnp.ones(1))
     assert jax.tree.leaves(Point(dx.data(3), dx.static(4))) == [3]
     assert len(jax.tree.leaves(Point(3, jnp.ones(1)))) == 1
@@ -239,12 +260,12 @@ def test_arrays_that_come_in_by_mutation():
             for i in range(5):
                 self.parts.append(jnp.array(i))
 
-    with pytest.raises(errors.StatusError, match="Growing.parts: data was assigned to an attribute that is static"):
+    with pytest.raises(errors.StatusError, match=r"Growing.parts: data was assigned to an attribute that is static"):
         Growing()
     model = record()
     dx.check_pytree(model)
     model.tags.append(jnp.ones(1))
-    with pytest.raises(errors.StatusError, match="Record.tags: data was assigned to an attribute that is static"):
+    with pytest.raises(errors.StatusError, match=r"Record.tags: data was assigned to an attribute that is static"):
         dx.check_pytree(model)
     with pytest.raises(errors.StatusError, match="the argument is no Pytree"):
         dx.check_pytree([])
@@ -259,7 +280,9 @@ def test_tags_inside_of_containers(value):
         def __init__(self, value):
             self.a = value
 
-    with pytest.raises(errors.StatusError, match=r"Tagging.a: found the tags \['data'(, 'static')?\] inside of a container"):
+    with pytest.raises(
+        errors.StatusError, match=r"Tagging.a: found the tags \['data'(, 'static')?\] inside of a container"
+    ):
         Tagging(value)
     for model in (record(), Counter()):
         before = dict(vars(model))
@@ -278,7 +301,7 @@ def test_an_object_is_unchanged_after_an_error(make, name, value):
     before, structure = dict(vars(model)), jax.tree.structure(model)
     if name == "iter_modules" and not isinstance(model, dx.Module):
         pytest.skip("a Pytree has no such method")
-    with pytest.raises((errors.StatusError, errors.FieldError), match="found the tags|hide|data was assigned"):
+    with pytest.raises((errors.StatusError, errors.FieldError), match=r"found the tags|hide|data was assigned"):
         setattr(model, name, value)
     assert vars(model) == before
     assert jax.tree.structure(model) == structure
@@ -313,7 +336,9 @@ def test_captured_objects_cannot_be_changed(transform, change):
         change(model, x)
         return x
 
-    with pytest.raises(errors.TraceContextError, match=r"Counter.(count|new): cannot mutate 'Counter' from a different trace"):
+    with pytest.raises(
+        errors.TraceContextError, match=r"Counter.(count|new): cannot mutate 'Counter' from a different trace"
+    ):
         TRANSFORMS[transform](function)
     assert vars(model) == before
 
@@ -356,7 +381,7 @@ def test_an_object_of_an_inner_trace_cannot_be_changed_outside():
 def test_elements_of_captured_containers_cannot_be_changed():
     items, entries = dx.List([jnp.ones(1)]), dx.Dict(a=jnp.ones(1))
     for change in (
-        lambda x: items.append(x),
+        items.append,
         lambda x: items.__setitem__(0, x),
         lambda x: items.pop(),
         lambda x: items.insert(0, x),
@@ -367,7 +392,7 @@ def test_elements_of_captured_containers_cannot_be_changed():
         lambda x: entries.pop("a"),
         lambda x: setattr(entries, "a", x),
     ):
-        with pytest.raises(errors.TraceContextError, match="cannot mutate '(List|Dict)'"):
+        with pytest.raises(errors.TraceContextError, match=r"cannot mutate '(List|Dict)'"):
             jax.jit(change)(1.0)
     assert len(items) == len(entries) == 1
     assert "List[0]" in str(_raised(lambda x: items.__setitem__(0, x)))
@@ -597,7 +622,9 @@ def make():
 
 
 def test_a_class_that_gained_fields_with_defaults():
-    loaded = dumped(OLD, OLD.replace("Array\n", "Array\n    b: str = 'x'\n    c: list[int] = dx.static(default_factory=list)\n"))
+    loaded = dumped(
+        OLD, OLD.replace("Array\n", "Array\n    b: str = 'x'\n    c: list[int] = dx.static(default_factory=list)\n")
+    )
     assert (loaded.a, loaded.b, loaded.c) == (1, "x", [])
     assert len(jax.tree.leaves(loaded)) == 1
     again = jax.tree.map(lambda x: x, loaded)
@@ -731,7 +758,7 @@ def test_properties_with_setters():
     assert jax.tree.leaves(model) == [5]
     with pytest.raises(AttributeError, match="fixed"):
         model.fixed = 4
-    with pytest.raises(errors.TraceContextError, match="Model.scale"):
+    with pytest.raises(errors.TraceContextError, match=r"Model.scale"):
         jax.jit(lambda x: setattr(model, "scale", x))(1.0)
 
 
@@ -754,7 +781,7 @@ def test_own_setattr_and_getattr():
 
 def test_init_subclass_and_class_arguments():
     class Registry(dx.Module):
-        names: list[str] = []  # noqa: RUF012  # a class variable in all but name
+        names: list[str] = []  # a class variable in all but name
 
         def __init_subclass__(cls, *, tag=None, **kwargs):
             super().__init_subclass__(**kwargs)

@@ -5,7 +5,20 @@ import enum
 import functools
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Generic, Literal, NewType, Optional, Protocol, TypeVar, Union
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    Literal,
+    NewType,
+    Optional,
+    Protocol,
+    TypeVar,
+    Union,
+)
 
 import jax
 import jax.numpy as jnp
@@ -76,7 +89,7 @@ DECIDED = {
         Iterable[dx.Param],
         collections.deque[dx.Linear],
         list[dict[str, tuple[jax.Array, ...]]],
-        typing.List[dx.Linear],
+        list[dx.Linear],
         Optional[dx.Param],
         dx.Param[jax.Array] | None,
         Union[jax.Array, np.ndarray],
@@ -195,7 +208,9 @@ def test_optional_is_seen():
 
 
 def dataclass_with(annotation, **body):
-    return dx.dataclass(type("Model", (dx.Module,), {"__annotations__": {"a": annotation}, "__module__": __name__, **body}))
+    return dx.dataclass(
+        type("Model", (dx.Module,), {"__annotations__": {"a": annotation}, "__module__": __name__, **body})
+    )
 
 
 def status_in(model, name="a"):
@@ -354,7 +369,7 @@ def test_type_checking_names_in_a_dataclass():
     class Model(dx.Module):
         a: "Missing"
         b: "list[Missing]"
-        c: "jaxtyping.Float[Missing, 'a b']"
+        c: "jaxtyping.Float[Missing, 'a b']"  # noqa: F722  # the text of a shape
 
     model = Model(linear(), [linear()], jnp.ones(2))
     assert len(jax.tree.leaves(model)) == 5
@@ -527,7 +542,7 @@ def test_a_static_value_without_a_hash_is_named_when_it_is_hashed():
 
     Model = dataclass_with(Any)
     model = Model(NoHash())
-    with pytest.raises(errors.StatusError, match="Model.a: a static value must have a hash"):
+    with pytest.raises(errors.StatusError, match=r"Model.a: a static value must have a hash"):
         jax.tree.structure(model)
     model = Open()
     model.a = [1]
