@@ -58,10 +58,16 @@ _ALIASES: tuple[Any, ...] = (
 _CALLABLE: object = collections.abc.Callable
 
 
+caches_by_type: list[dict[type, Any]] = []
+"""What upper layers keep of types that depends on which are data; cleared when another one is."""
+
+
 def add_data_type(cls: type) -> None:
     """Makes instances of a class (and of its subclasses) data."""
     _DATA_TYPES.add(cls)
     _is_data_class.cache_clear()
+    for cache in caches_by_type:
+        cache.clear()
 
 
 def is_data_class(cls: type) -> bool:

@@ -190,7 +190,7 @@ def _generate(layout: Layout) -> tuple[Flatten, Flatten, Unflatten]:
         "thaw": thaw,
     }
     bare = _bare_class(layout)
-    parameters.update({"new": _blank_maker(layout.cls)} if bare is None else {"Bare": bare})
+    parameters.update({"new": blank_maker(layout.cls)} if bare is None else {"Bare": bare})
     if len(layout.data_names) > 1:
         parameters["read_data"] = itemgetter(*layout.data_names)
     for name in layout.data_names:
@@ -222,7 +222,7 @@ def _bare_class(layout: Layout) -> type | None:
     return bare if suits else None
 
 
-def _blank_maker(cls: type) -> Callable[[type], Any]:
+def blank_maker(cls: type) -> Callable[[type], Any]:
     """The ``__new__`` that makes an instance without any code of a user."""
     found = (base.__dict__.get("__new__") for base in cls.__mro__)
     return next(new for new in found if isinstance(new, types.BuiltinFunctionType))

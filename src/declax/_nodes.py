@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from declax._annotations import is_data_class
+from declax._annotations import caches_by_type, is_data_class
 from declax._layout import INTERNAL_KEYS
 from declax._pytree import Pytree, layout_of
 from declax._typing import Path
@@ -41,6 +41,7 @@ class Kind(enum.Enum):
 _CONTAINERS = (list, tuple, dict)
 _NUMBERS = (int, float, complex, np.generic)
 _kinds: dict[type, Kind] = {}
+caches_by_type.append(_kinds)
 
 
 def kind_of(value: object) -> Kind:

@@ -34,7 +34,7 @@ _PLAIN: Final = frozenset(
 _INEXACT = frozenset({tuple, float})
 
 
-def exact_types(value: Any) -> Any:
+def exact_types(value: Any) -> Hashable:
     """What tells equal values of different types apart: 1, True and 1.0; 0.0 and -0.0.
 
     >>> exact_types((1, "a")) == exact_types((True, "a"))

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import jax
 
+from declax import _epoch
 from declax._annotations import add_data_type, is_data_class
 from declax._fields import Status, Tagged
 
@@ -83,6 +84,7 @@ def register_data_type(cls: type, /) -> type:
     True
     """
     add_data_type(cls)
+    _epoch.advance()  # graphs that hold an instance have one leaf more now
     return cls
 
 

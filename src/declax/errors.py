@@ -171,7 +171,8 @@ def _rebuild(cls: type[DeclaxError], where: str, problem: str, parts: dict[str, 
 
 
 def _word(error: DeclaxError) -> str:
-    lines = [f"{error.where}: {error.problem}. [{error.code}]"]
+    stop = "" if error.problem.endswith("?") else "."
+    lines = [f"{error.where}: {error.problem}{stop} [{error.code}]"]
     for label, text in (
         ("expected", error.expected),
         ("got", error.got),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar, overload
 from weakref import WeakValueDictionary
 
@@ -370,8 +371,9 @@ class State(MutableMapping[Key, Any], Generic[M]):
 
     def _no_attribute(self, name: str) -> MissingAttributeError:
         hint = suggest(name, map(str, self.definition.tree))
-        problem = "the State has no such attribute or entry" + (f"; {hint}" if hint else "")
-        return MissingAttributeError(f"State.{name}", problem)
+        return MissingAttributeError(
+            f"State.{name}", "the State has no such attribute or entry" + (f"; {hint}" if hint else "")
+        )
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
@@ -442,7 +444,8 @@ class State(MutableMapping[Key, Any], Generic[M]):
         return make_state(self.definition, list(self.leaves))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> State[M]:
-        return make_state(self.definition, [jax.tree.map(_own, leaf) for leaf in self.leaves])
+        own = partial(jax.tree.map, lambda x: x.copy() if isinstance(x, np.ndarray) else x)
+        return make_state(self.definition, list(map(own, self.leaves)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return make_state, (self.definition, self.leaves)
@@ -546,10 +549,6 @@ def _from_edited(pairs: list[tuple[Path, Any]], paths: tuple[Path, ...]) -> Stat
     if any(path not in places for path, _ in pairs):
         return _from_unordered(pairs)
     return _from_pairs(sorted(pairs, key=lambda pair: places[pair[0]]))
-
-
-def _own(leaf: Any) -> Any:
-    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def _values(definition: StateDef, leaves: Sequence[Any]) -> list[Any]:

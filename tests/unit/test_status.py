@@ -476,11 +476,15 @@ def test_registered_types_are_data():
         pass
 
     assert not dx.is_data(Table())
+    holder = dx.Object()
+    holder.table = Table()
+    assert jax.tree.leaves(dx.state(holder)) == []
     assert dx.register_data_type(Table) is Table
     model = Open()
     model.table = Table()
     assert dx.is_data(model.table)
     assert status_in(model, "table") is DATA
+    assert jax.tree.leaves(dx.state(holder)) == [holder.table]
     assert status_of(Table) is DATA
     assert status_of(list[Table]) is DATA
 

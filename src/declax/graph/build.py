@@ -15,7 +15,7 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from declax import _jax
-from declax._layout import LAYOUT_KEY, TRACE_KEY
+from declax._layout import LAYOUT_KEY, TRACE_KEY, blank_maker
 from declax._nodes import Kind, close_container, kind_of
 from declax._static import is_frozen, thaw
 from declax._variables import _set_metadata as set_metadata
@@ -49,7 +49,7 @@ class Program:
       metadata: of the Variables, by slot.
       variable_leaves: the position of each Variable's leaf.
       has_plain: whether there are leaves that are no Variable's.
-      node_classes: the classes of the nodes, by slot.
+      node_makers: what makes each node without any code of a user, and its class.
       nodes: how to fill each node.
       plain_leaves: slots and positions of leaves that are no Variable's.
       containers: the slot, how, keys and child slots of each, inner ones first.
@@ -65,7 +65,7 @@ class Program:
         "has_plain",
         "indexed",
         "metadata",
-        "node_classes",
+        "node_makers",
         "nodes",
         "plain_leaves",
         "references",
@@ -83,7 +83,7 @@ class Program:
         self.classes: list[type] = []
         self.metadata: list[Any] = []
         self.variable_leaves: list[int] = []
-        self.node_classes: list[type] = []
+        self.node_makers: list[tuple[Callable[[type], Any], type]] = []
         self.nodes: list[NodeProgram] = []
         self.plain_leaves: list[tuple[int, int]] = []
         self.containers: list[tuple[int, Any, tuple[Any, ...], tuple[int, ...]]] = []
@@ -113,12 +113,12 @@ class Program:
         elif tag == NODE:
             layout = token[1]
             fixed = {} if layout.is_closed else {LAYOUT_KEY: layout}
-            self.node_classes.append(layout.cls)
+            self.node_makers.append((blank_maker(layout.cls), layout.cls))
             values = dict(node_statics(token))
             copiers = tuple((name, _copier(value)) for name, value in values.items() if is_frozen(value))
             self.nodes.append(NodeProgram({**values, **fixed}, copiers, layout.data_names, children))
         elif tag == OBJECT:
-            self.node_classes.append(token[1])
+            self.node_makers.append((blank_maker(token[1]), token[1]))
             self.nodes.append(NodeProgram({}, (), token[2], children))
         elif tag == CONTAINER:
             self.containers.append((slot, token[1], token[2], children))
@@ -215,7 +215,7 @@ def build_slots(graphdef: GraphDef[Any], leaves: Sequence[Any], metadata: Sequen
     deque(map(set_raw, slots, raw_values), 0)
     deque(map(set_metadata, slots, program.metadata if metadata is None else metadata), 0)
     deque(map(set_mark, slots, repeat(mark)), 0)
-    nodes: list[Any] = list(map(_new, program.node_classes))
+    nodes: list[Any] = [maker(cls) for maker, cls in program.node_makers]
     slots += nodes
     slots += [None] * (program.count - len(slots))
     for slot, position in program.plain_leaves:

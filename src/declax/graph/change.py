@@ -63,8 +63,8 @@ def apply_change(change: Change, objects: Sequence[Any], old: Sequence[Any], new
     }
     slots: list[Any] = [None] * program.count
     writes = _fill_variables(program, slots, leaves, existing)
-    for slot, cls in enumerate(program.node_classes, len(program.classes)):
-        slots[slot] = existing[slot] if slot in existing else object.__new__(cls)
+    for slot, (maker, cls) in enumerate(program.node_makers, len(program.classes)):
+        slots[slot] = existing[slot] if slot in existing else maker(cls)
     for slot, position in program.plain_leaves:
         slots[slot] = leaves[position]
     fill(program, slots)

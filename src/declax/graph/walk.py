@@ -118,12 +118,13 @@ class Walk:
         self.sources.append(source)
 
     def _visit_node(self, node: Pytree, stack: Stack) -> None:
-        layout: Layout = node.__dict__.get(LAYOUT_KEY) or node._pytree__layout
+        attributes: dict[Any, Any] = node.__dict__
+        layout: Layout = attributes.get(LAYOUT_KEY) or node._pytree__layout
         children, statics = layout.flatten(node)
         self.tokens.append((NODE, layout, statics))
         self.types.append(exact_types(statics))
         for name, place in layout.snapshots:
-            self._watch_static(node.__dict__[name], statics[place])
+            self._watch_static(attributes[name], statics[place])
         stack.extend(zip(reversed(children), repeat(node), reversed(layout.data_names)))  # one is endless
 
     def _visit_object(self, node: Pytree, stack: Stack) -> None:
