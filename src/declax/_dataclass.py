@@ -171,7 +171,7 @@ def _check_defaults(cls: type) -> None:
                 where,
                 "a mutable default would be shared by all instances",
                 got=describe(default),
-                fix=f"{name} = dx.data(default_factory=lambda: ...)",
+                fix=f"{name} = dx.{'data' if is_data(default) else 'static'}(default_factory=lambda: ...)",
             )
         if is_array:
             raise FieldError(

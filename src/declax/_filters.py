@@ -437,13 +437,14 @@ def filters_to_predicates(filters: Sequence[Filter], /) -> tuple[Predicate, ...]
             raise FilterError(
                 f"filter {place}",
                 "`...` and True take all leaves, so the filters after them would take none",
-                got=", ".join(map(_as_written, filters)),
-                fix=", ".join(map(_as_written, [*(f for f in filters if f is not Ellipsis and f is not True), ...])),
+                got=", ".join(map(as_written, filters)),
+                fix=", ".join(map(as_written, [*(f for f in filters if f is not Ellipsis and f is not True), ...])),
             )
     return tuple(map(to_predicate, filters))
 
 
-def _as_written(filter: Filter) -> str:
+def as_written(filter: Filter) -> str:
+    """A filter as a user writes it."""
     if filter is Ellipsis:
         return "..."
     return type_name(filter) if isinstance(filter, type) else repr(filter)

@@ -40,7 +40,7 @@ def exact_types(value: Any) -> Hashable:
     >>> exact_types((1, "a")) == exact_types((True, "a"))
     False
     """
-    cls = value.__class__
+    cls: type = value.__class__
     if cls is tuple:
         types = tuple(map(type, value))
         return types if _INEXACT.isdisjoint(types) else tuple(map(exact_types, value))

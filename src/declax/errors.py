@@ -192,7 +192,7 @@ def describe(value: object) -> str:
     >>> describe(3)
     'int 3'
     """
-    name = type_name(type(value))
+    name = type_name(type(value)).replace("ArrayImpl", "Array")
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if isinstance(shape, tuple) and dtype is not None:
         return f"{name} of shape {shape} and dtype {dtype}"

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from declax import _display
-from declax._filters import Filter, Predicate, filters_to_predicates, matches_kind
+from declax._filters import Filter, Predicate, as_written, filters_to_predicates, matches_kind
 from declax._jax import current_trace
 from declax._metadata import Metadata
 from declax._static import exact_types
@@ -371,9 +371,8 @@ class State(MutableMapping[Key, Any], Generic[M]):
 
     def _no_attribute(self, name: str) -> MissingAttributeError:
         hint = suggest(name, map(str, self.definition.tree))
-        return MissingAttributeError(
-            f"State.{name}", "the State has no such attribute or entry" + (f"; {hint}" if hint else "")
-        )
+        problem = "the State has no such attribute or entry" + (f"; {hint}" if hint else "")
+        return MissingAttributeError(f"State.{name}", problem)
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
@@ -546,9 +545,8 @@ def _from_unordered(pairs: list[tuple[Path, Any]]) -> State[Any]:
 def _from_edited(pairs: list[tuple[Path, Any]], paths: tuple[Path, ...]) -> State[Any]:
     """As `_from_unordered`, but in the old order where no path is new: a graph may have one of its own."""
     places = {path: i for i, path in enumerate(paths)}
-    if any(path not in places for path, _ in pairs):
-        return _from_unordered(pairs)
-    return _from_pairs(sorted(pairs, key=lambda pair: places[pair[0]]))
+    is_known = all(path in places for path, _ in pairs)
+    return _from_pairs(sorted(pairs, key=lambda pair: places[pair[0]])) if is_known else _from_unordered(pairs)
 
 
 def _values(definition: StateDef, leaves: Sequence[Any]) -> list[Any]:
@@ -578,8 +576,8 @@ def split_leaves(
             format_path(definition.paths[rest[0]]),
             f"no filter takes this leaf, nor {len(rest) - 1} others",
             got=describe(value),
-            expected=", ".join(map(repr, filters)),
-            fix="..., ...)   # a last filter `...` takes the rest",
+            expected=", ".join(map(as_written, filters)),
+            fix=", ".join([*map(as_written, filters), "..."]) + "   # a last filter `...` takes the rest",
         )
     return tuple(make_state(sub, [leaves[i] for i in positions]) for sub, positions in groups)
 

@@ -39,7 +39,7 @@ def explain(where: str, mismatches: Iterable[Mismatch]) -> GraphError:
     lines = [f"{format_path(m.path)}: expected {m.expected}, got {m.got}" for m in listed]
     return GraphError(
         where,
-        f"the State does not fit the graph at {len(listed)} path{'s' if len(listed) > 1 else ''}; nothing was changed",
+        f"the State does not fit the graph at {len(listed)} path{'s' if len(listed) > 1 else ''}",
         got="\n".join(lines),
     )
 

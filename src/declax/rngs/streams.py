@@ -348,7 +348,7 @@ def _check_are_single(streams: Iterable[RngStream]) -> None:
                 "a stream with an array of keys cannot draw one key",
                 got=f"keys of shape {stream.key.shape}",
                 why="the stream was split or broadcast, for a transform to run over its keys",
-                fix="pass it to the function under dx.vmap or dx.scan, and draw there",
+                fix="pass it to a function under jax.vmap, and draw there",
             )
 
 

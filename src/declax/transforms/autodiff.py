@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
 import jax
 
-from declax._filters import Filter
+from declax._filters import Filter, as_written
 from declax._jax import current_trace
 from declax._typing import MISSING, Missing
 from declax._variables import Param, new_variable
@@ -290,7 +290,7 @@ def _target(call: Call, args: tuple[Any, ...], diff: DiffState) -> _Target:
             f"argument {number}",
             "there is nothing to differentiate with respect to",
             got=describe(args[number]),
-            why=f"the filter {diff.filter!r} takes no leaf",
+            why=f"the filter {as_written(diff.filter)} takes no leaf",
             fix="argnums=dx.DiffState(0, ...)",
         )
     return _Target(tree, parts)
