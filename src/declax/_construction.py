@@ -137,7 +137,8 @@ def _draw(cls: type, where: str, rngs: Any, stream: str) -> Any:
 
 
 def _is_stream(rngs: object) -> bool:
-    return hasattr(rngs, "tag") and hasattr(rngs, "count") and callable(rngs)
+    # by its own attributes: an Rngs answers for any name with its default stream
+    return callable(rngs) and {"key", "count", "tag"} <= getattr(rngs, "__dict__", {}).keys()
 
 
 def _of_field(self: Any, cls: type, name: str, entry: Any) -> Any:

@@ -136,9 +136,12 @@ def object_names(node: Pytree) -> list[str]:
     return sorted(name for name in node.__dict__ if name not in INTERNAL_KEYS)
 
 
+_INNER = frozenset({Kind.NODE, Kind.OBJECT, Kind.CONTAINER})
+
+
 def walk_nodes(root: object) -> Iterator[tuple[Path, Any]]:
     """All nodes (no Variables) of a graph with their paths, each once, children first."""
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}
     stack: list[tuple[Path, Any, bool]] = [((), root, False)]
     while stack:
         path, value, is_done = stack.pop()
@@ -146,11 +149,9 @@ def walk_nodes(root: object) -> Iterator[tuple[Path, Any]]:
             yield path, value
             continue
         kind = kind_of(value)
-        if kind is Kind.NODE or kind is Kind.OBJECT:
-            if id(value) in seen:
-                continue
-            seen.add(id(value))
-            stack.append((path, value, True))
-        elif kind is not Kind.CONTAINER:
+        if kind not in _INNER or id(value) in seen:
             continue
+        seen[id(value)] = value
+        if kind is not Kind.CONTAINER:
+            stack.append((path, value, True))
         stack.extend(((*path, key), child, False) for key, child in reversed(list(children_of(value))))

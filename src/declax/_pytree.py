@@ -27,6 +27,7 @@ from declax._annotations import LOCALS_KEY, add_data_type, local_names, own_anno
 from declax._fields import FieldSpec, Status, Tagged, specifier_of
 from declax._layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY, Layout, Name
 from declax._specs import read_specs
+from declax._typing import MISSING
 from declax._values import CONTAINERS, PLAIN, data_within, static_status, status_of_value, tags_within
 from declax._values import has_data as has_data
 from declax._values import is_data as is_data
@@ -175,10 +176,14 @@ class Pytree(metaclass=PytreeMeta):
                 return
             if own is not layout:
                 set_layout(self, own)
+                attributes[name] = value
+                if BOUND_KEY in attributes:
+                    _epoch.advance()
+                return
         if BOUND_KEY not in attributes:
             attributes[name] = value
             return
-        old = attributes.get(name)
+        old = attributes.get(name, MISSING)
         attributes[name] = value
         if old is not value and not (isinstance(old, _ARRAYS) and isinstance(value, _ARRAYS)):
             _epoch.advance()

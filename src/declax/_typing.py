@@ -23,7 +23,9 @@ Dtype: TypeAlias = Any
 """What `jax.numpy.dtype` takes: scalar types, dtypes and their names."""
 
 ArrayLike: TypeAlias = "jax.Array | np.ndarray[Any, Any] | np.generic | float | complex | bool | int"
-PrecisionLike: TypeAlias = "None | str | jax.lax.Precision | tuple[str, str] | tuple[jax.lax.Precision, jax.lax.Precision]"
+PrecisionLike: TypeAlias = (
+    "None | str | jax.lax.Precision | tuple[str, str] | tuple[jax.lax.Precision, jax.lax.Precision]"
+)
 Activation: TypeAlias = Callable[[jax.Array], jax.Array]
 
 

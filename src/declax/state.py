@@ -79,7 +79,7 @@ class StateDef:
 
     __slots__ = ("__weakref__", "_groups", "_hash", "_keys", "_subs", "_tree", "leaf_defs", "paths")
     _interned: ClassVar[WeakValueDictionary[Any, StateDef]] = WeakValueDictionary()
-    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _lock: ClassVar[threading.RLock] = threading.RLock()
 
     paths: tuple[Path, ...]
     leaf_defs: tuple[LeafDef, ...]

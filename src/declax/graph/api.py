@@ -353,17 +353,23 @@ def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
     [((0, 'dim'), 'int'), ((0, 'scale'), 'Param'), ((0,), 'Module'), ((), 'list')]
     """
     seen: set[int] = set()
+    open_containers: set[int] = set()
     stack: list[tuple[Path, Any, bool]] = [((), node, False)]
     while stack:
         path, value, is_done = stack.pop()
         kind = kind_of(value)
         if is_done:
+            open_containers.discard(id(value))
             yield path, value
             continue
         if kind in (Kind.NODE, Kind.OBJECT, Kind.VARIABLE):
             if id(value) in seen:
                 continue
             seen.add(id(value))
+        elif kind is Kind.CONTAINER:
+            if id(value) in open_containers:
+                continue
+            open_containers.add(id(value))
         stack.append((path, value, True))
         stack.extend(((*path, key), child, False) for key, child in reversed(_all_entries(value, kind)))
 

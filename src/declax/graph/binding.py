@@ -194,14 +194,12 @@ def _bind_cached(first: Pytree, value: Any, others: tuple[Any, ...]) -> Binding:
         if entry is not None and entry[0].is_valid():
             return entry[0]
     token = _epoch.token
-    found = walk(value)
-    for node in found.objects:
-        if not isinstance(node, Variable):
-            node.__dict__.setdefault(BOUND_KEY, None)
-    binding = Binding(found, token)
+    binding = Binding(walk(value, is_binding=True), token)
     cache = attributes.get(BOUND_KEY)
     if cache is None:
         cache = attributes[BOUND_KEY] = _Cache()
+    for stale in [k for k, (kept, _) in tuple(cache.items()) if kept._token is not token]:
+        cache.pop(stale, None)  # it may hold Variables that the graph has no more
     cache[key] = (binding, _watch_deaths(cache, key, first, others))
     return binding
 

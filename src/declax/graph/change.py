@@ -73,12 +73,14 @@ def apply_change(change: Change, objects: Sequence[Any], old: Sequence[Any], new
         for slot, node in enumerate(program.nodes, len(program.classes))
     ]
     _check_levels(writes, attributes)
+    is_structural = any(variable._metadata is not metadata for variable, _, metadata in writes)
     for variable, value, metadata in writes:
         set_raw(variable, value)
         set_metadata(variable, metadata)
     for node, is_existing, wanted in attributes:
-        _give(node, is_existing, wanted)
-    _epoch.advance()
+        is_structural |= _give(node, is_existing, wanted)
+    if is_structural:
+        _epoch.advance()
     return slots[program.root]
 
 
@@ -118,19 +120,25 @@ def _differs(node: Pytree, wanted: dict[Any, Any]) -> bool:
     return own.keys() != wanted.keys() or any(not same_content(own[n], v) for n, v in wanted.items())
 
 
-def _give(node: Pytree, is_existing: bool, wanted: dict[Any, Any]) -> None:
+def _give(node: Pytree, is_existing: bool, wanted: dict[Any, Any]) -> bool:
+    """Sets what differs; says whether an existing node got another structure."""
     attributes = node.__dict__
     if not is_existing:
         attributes.update(wanted)
         mark = _jax.current_trace()
         if mark is not _jax.TOP:
             attributes[TRACE_KEY] = mark
-        return
-    for name, value in wanted.items():
-        if name not in attributes or not same_content(attributes[name], value):
-            attributes[name] = value
-    for name in [n for n in attributes if n not in wanted and (n not in INTERNAL_KEYS or n == LAYOUT_KEY)]:
+        return False
+    changed = [n for n, v in wanted.items() if n not in attributes or not same_content(attributes[n], v)]
+    gone = [n for n in attributes if n not in wanted and (n not in INTERNAL_KEYS or n == LAYOUT_KEY)]
+    is_structural = bool(gone) or any(
+        not (kind_of(attributes.get(name)) is Kind.LEAF and kind_of(wanted[name]) is Kind.LEAF) for name in changed
+    )
+    for name in changed:
+        attributes[name] = wanted[name]
+    for name in gone:
         del attributes[name]
+    return is_structural
 
 
 def same_content(a: Any, b: Any) -> bool:

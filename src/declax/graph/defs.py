@@ -77,7 +77,7 @@ class GraphDef(Generic[N]):
 
     __slots__ = ("__weakref__", "_definition", "_hash", "_joins", "_program", "num_leaves", "tokens")
     _interned: ClassVar[WeakValueDictionary[Any, GraphDef[Any]]] = WeakValueDictionary()
-    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _lock: ClassVar[threading.RLock] = threading.RLock()
 
     tokens: tuple[Token, ...]
     num_leaves: int

@@ -16,24 +16,29 @@ from itertools import repeat
 from operator import is_
 from typing import Any
 
-from declax._layout import LAYOUT_KEY, Layout
+from declax._layout import BOUND_KEY, LAYOUT_KEY, Layout
 from declax._nodes import Kind, is_number, kind_of, object_names, open_container
 from declax._pytree import Pytree
 from declax._static import exact_types, freeze
 from declax._variables import Variable
+from declax.errors import StatusError, type_name
 from declax.graph.defs import CONTAINER, LEAF_TOKEN, NODE, OBJECT, STATIC, VARIABLE, GraphDef, Token
 
 Source = tuple["weakref.ref[Pytree]", Any] | None
 """The node and the name of the attribute; None inside of a container."""
 
 Stack = list[tuple[Any, "Pytree | None", Any]]
-"""Values that are yet to be read, each with the node and attribute that it sits in."""
+"""Values that are yet to be read, each with the node and attribute that it sits in.
+
+Inside of containers: with None, and the identities of the containers around it.
+"""
 
 Watch = Callable[[], bool]
 """Says whether what was read is still so."""
 
 
 _COPIED = frozenset({list, dict, set})
+_TOLD_APART = frozenset({str, bytes, type(None), type})
 
 
 class Walk:
@@ -52,6 +57,7 @@ class Walk:
     """
 
     __slots__ = (
+        "_is_binding",
         "_index",
         "boxes",
         "has_plain",
@@ -65,7 +71,8 @@ class Walk:
         "watches",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_binding: bool = False) -> None:
+        self._is_binding = is_binding
         self.tokens: list[Token] = []
         self.types: list[Any] = []
         self.leaves: list[Any] = []
@@ -108,7 +115,7 @@ class Walk:
                 self.has_plain = True
                 self._add_leaf(value, None, None if owner is None else (weakref.ref(owner), name))
             elif kind is Kind.CONTAINER:
-                self._visit_container(value, stack)
+                self._visit_container(value, stack, () if owner is not None else name or ())
             else:
                 self._visit_static(value)
 
@@ -119,6 +126,8 @@ class Walk:
 
     def _visit_node(self, node: Pytree, stack: Stack) -> None:
         attributes: dict[Any, Any] = node.__dict__
+        if self._is_binding:
+            attributes.setdefault(BOUND_KEY, None)  # before reading: changes are seen from now on
         layout: Layout = attributes.get(LAYOUT_KEY) or node._pytree__layout
         children, statics = layout.flatten(node)
         self.tokens.append((NODE, layout, statics))
@@ -128,6 +137,8 @@ class Walk:
         stack.extend(zip(reversed(children), repeat(node), reversed(layout.data_names)))  # one is endless
 
     def _visit_object(self, node: Pytree, stack: Stack) -> None:
+        if self._is_binding:
+            node.__dict__.setdefault(BOUND_KEY, None)
         names = tuple(object_names(node))
         self.tokens.append((OBJECT, node.__class__, names))
         values = [node.__dict__[name] for name in names]
@@ -137,12 +148,20 @@ class Walk:
             for name, value in zip(reversed(names), reversed(values), strict=True)
         )
 
-    def _visit_container(self, value: Any, stack: Stack) -> None:
+    def _visit_container(self, value: Any, stack: Stack, within: tuple[int, ...]) -> None:
+        if id(value) in within:
+            raise StatusError(
+                f"a {type_name(type(value))}",
+                "a plain container holds itself",
+                why="containers are values, which are taken apart to the end; only Pytrees may form cycles",
+                fix="dx.List([...]), or an attribute of a Pytree",
+            )
+        within = (*within, id(value))
         keys, children, how = open_container(value)
         self.tokens.append((CONTAINER, how, keys))
         if value.__class__ is not tuple:
             self._watch_container(value, keys, children)
-        stack.extend((child, None, None) for child in reversed(children))
+        stack.extend((child, None, within) for child in reversed(children))
 
     def _visit_static(self, value: Any) -> None:
         frozen = freeze(value)
@@ -153,7 +172,7 @@ class Walk:
     def _watch_static(self, value: Any, frozen: Any) -> None:
         if frozen is value:
             return
-        if value.__class__ in _COPIED and (not value or _is_flat(value)):
+        if value.__class__ in _COPIED and _is_plain(value):
             self.live.append(value)
             self.kept.append(value.copy())
         else:
@@ -171,20 +190,21 @@ class Walk:
         self.watches.append(is_same)
 
 
-def _is_flat(value: Any) -> bool:
-    """Whether a mutable container holds no further ones, so that a plain copy keeps it."""
-    try:
-        return all(hash(item) is not None for item in (value.values() if isinstance(value, dict) else value))
-    except TypeError:
-        return False
+def _is_plain(value: Any) -> bool:
+    """Whether a copy and ``==`` tell each change: nothing nested, no numbers of equal value."""
+    return all(item.__class__ in _TOLD_APART for item in (value.values() if isinstance(value, dict) else value))
 
 
-def walk(value: Any) -> Walk:
+def walk(value: Any, *, is_binding: bool = False) -> Walk:
     """Reads the graph below a value.
+
+    Args:
+      value: the root.
+      is_binding: whether the nodes shall report changes of their structure.
 
     Raises:
       StatusError: for a static value that cannot be hashed or snapshotted.
     """
-    found = Walk()
+    found = Walk(is_binding=is_binding)
     found.visit(value)
     return found
