@@ -36,8 +36,8 @@ LAYERS: list[set[str]] = [
     {"_variable_metadata"},
     {"_variables"},
     # objects
-    {"_initializer_metadata", "_pytree", "_variable_names", "state"},
-    {"_construction", "_nodes", "_source", "rngs"},
+    {"_initializer_metadata", "_pytree", "_state_def", "_variable_names"},
+    {"_construction", "_nodes", "_source", "rngs", "state"},
     {"_dataclass", "_module"},
     {"_containers"},
     # models as data, and transforms over them

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import jax
 from jax._src import core as _core
 
 trace_state: Final[Any] = _core.trace_state

@@ -23,6 +23,7 @@ from declax._layout import INTERNAL_KEYS
 from declax._pytree import Pytree, layout_of
 from declax._typing import Path
 from declax._variables import Variable
+from declax.errors import StatusError, type_name
 
 
 class Kind(enum.Enum):
@@ -155,3 +156,23 @@ def walk_nodes(root: object) -> Iterator[tuple[Path, Any]]:
         if kind is not Kind.CONTAINER:
             stack.append((path, value, True))
         stack.extend(((*path, key), child, False) for key, child in reversed(list(children_of(value))))
+
+
+def enter_container(value: Any, within: tuple[int, ...]) -> tuple[int, ...]:
+    """The identities of the containers around what a container holds.
+
+    Args:
+      value: the container.
+      within: the identities of those around it, up to the nearest node.
+
+    Raises:
+      StatusError: for a container inside of itself with no node between.
+    """
+    if id(value) in within:
+        raise StatusError(
+            f"a {type_name(type(value))}",
+            "a plain container holds itself",
+            why="containers are values, which are taken apart to the end; only Pytrees may form cycles",
+            fix="dx.List([...]), or an attribute of a Pytree",
+        )
+    return *within, id(value)

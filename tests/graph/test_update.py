@@ -183,7 +183,7 @@ def test_all_faults_are_listed_and_nothing_changes():
     state["mean"] = dx.Cache(jnp.ones(3))
     state["part"]["kernle"] = dx.Param(jnp.ones((2, 3)))
     state["plain"][0] = dx.Param(jnp.ones(1))
-    with pytest.raises(GraphError, match="the State does not fit the graph at 3 paths; nothing was changed") as caught:
+    with pytest.raises(GraphError, match="the State does not fit the graph at 3 paths") as caught:
         dx.update(model, state)
     text = str(caught.value)
     assert "mean: expected a BatchStat, got a Cache" in text

@@ -21,8 +21,9 @@ from declax import _epoch, _jax
 from declax._filters import Filter, to_predicate
 from declax._layout import TRACE_KEY
 from declax._module import Module
-from declax._nodes import Kind, children_of, kind_of, object_names, open_container, walk_nodes
+from declax._nodes import Kind, children_of, enter_container, kind_of, object_names, open_container, walk_nodes
 from declax._pytree import Pytree, layout_of, wrong_trace
+from declax._state_def import LeafDef
 from declax._typing import Path
 from declax._variables import Variable, set_raw
 from declax._variables import _set_metadata as set_metadata
@@ -31,7 +32,7 @@ from declax.graph.binding import Binding, bind
 from declax.graph.build import build
 from declax.graph.defs import GraphDef, walk_tokens
 from declax.graph.fit import check_values, join, places
-from declax.state import LeafDef, State, make_state, split_leaves
+from declax.state import State, make_state, split_leaves
 
 N = TypeVar("N")
 
@@ -353,25 +354,20 @@ def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
     [((0, 'dim'), 'int'), ((0, 'scale'), 'Param'), ((0,), 'Module'), ((), 'list')]
     """
     seen: set[int] = set()
-    open_containers: set[int] = set()
-    stack: list[tuple[Path, Any, bool]] = [((), node, False)]
+    stack: list[tuple[Path, Any, bool, tuple[int, ...]]] = [((), node, False, ())]
     while stack:
-        path, value, is_done = stack.pop()
+        path, value, is_done, within = stack.pop()
         kind = kind_of(value)
         if is_done:
-            open_containers.discard(id(value))
             yield path, value
             continue
         if kind in (Kind.NODE, Kind.OBJECT, Kind.VARIABLE):
             if id(value) in seen:
                 continue
             seen.add(id(value))
-        elif kind is Kind.CONTAINER:
-            if id(value) in open_containers:
-                continue
-            open_containers.add(id(value))
-        stack.append((path, value, True))
-        stack.extend(((*path, key), child, False) for key, child in reversed(_all_entries(value, kind)))
+        within = enter_container(value, within) if kind is Kind.CONTAINER else ()
+        stack.append((path, value, True, ()))
+        stack.extend(((*path, key), child, False, within) for key, child in reversed(_all_entries(value, kind)))
 
 
 def _all_entries(value: Any, kind: Kind) -> list[tuple[Any, Any]]:

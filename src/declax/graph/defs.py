@@ -20,11 +20,11 @@ import jax
 
 from declax._layout import Layout
 from declax._metadata import Metadata
+from declax._state_def import LeafDef, StateDef
 from declax._static import exact_types
 from declax._typing import Key, Path
 from declax._variables import Variable
 from declax.errors import type_name
-from declax.state import LeafDef, StateDef
 
 N = TypeVar("N", covariant=True)
 

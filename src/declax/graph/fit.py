@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from declax._state_def import LeafDef, StateDef
 from declax._typing import Path
 from declax.errors import GraphError, describe, format_path, suggest, type_name
 from declax.graph.binding import Binding
 from declax.graph.defs import GraphDef
-from declax.state import LeafDef, State, StateDef
+from declax.state import State
 
 
 class Mismatch(NamedTuple):

@@ -17,11 +17,10 @@ from operator import is_
 from typing import Any
 
 from declax._layout import BOUND_KEY, LAYOUT_KEY, Layout
-from declax._nodes import Kind, is_number, kind_of, object_names, open_container
+from declax._nodes import Kind, enter_container, is_number, kind_of, object_names, open_container
 from declax._pytree import Pytree
 from declax._static import exact_types, freeze
 from declax._variables import Variable
-from declax.errors import StatusError, type_name
 from declax.graph.defs import CONTAINER, LEAF_TOKEN, NODE, OBJECT, STATIC, VARIABLE, GraphDef, Token
 
 Source = tuple["weakref.ref[Pytree]", Any] | None
@@ -57,8 +56,8 @@ class Walk:
     """
 
     __slots__ = (
-        "_is_binding",
         "_index",
+        "_is_binding",
         "boxes",
         "has_plain",
         "kept",
@@ -149,14 +148,7 @@ class Walk:
         )
 
     def _visit_container(self, value: Any, stack: Stack, within: tuple[int, ...]) -> None:
-        if id(value) in within:
-            raise StatusError(
-                f"a {type_name(type(value))}",
-                "a plain container holds itself",
-                why="containers are values, which are taken apart to the end; only Pytrees may form cycles",
-                fix="dx.List([...]), or an attribute of a Pytree",
-            )
-        within = (*within, id(value))
+        within = enter_container(value, within)
         keys, children, how = open_container(value)
         self.tokens.append((CONTAINER, how, keys))
         if value.__class__ is not tuple:

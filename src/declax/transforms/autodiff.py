@@ -16,13 +16,13 @@ import jax
 
 from declax._filters import Filter, as_written
 from declax._jax import current_trace
+from declax._state_def import StateDef
 from declax._typing import MISSING, Missing
 from declax._variables import Param, new_variable
 from declax.errors import TransformError, describe
 from declax.graph.binding import bind
-from declax.state import StateDef, make_state
+from declax.state import make_state
 from declax.transforms._lift import Call, Outcome, commit, is_root, lifted
-
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -1,0 +1,204 @@
+"""The static half of a State: the paths and kinds of its leaves.
+
+Vocabulary
+----------
+leaf definition: the kind and metadata of the Variable that a leaf belongs to;
+                 None for a leaf that is no Variable's.
+group:           the leaves that one filter takes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
+
+from declax._filters import Filter, Predicate, filters_to_predicates, matches_kind
+from declax._metadata import Metadata
+from declax._static import exact_types
+from declax._typing import Key, Path
+from declax._variables import Variable, new_variable
+from declax.errors import GraphError, format_path
+
+LeafDef = tuple[type[Variable[Any]], Metadata] | None
+"""The kind and metadata of a Variable; None for a leaf that is no Variable's."""
+
+Groups = tuple[tuple["StateDef", tuple[int, ...]], ...]
+"""For each filter: the definition and the positions of the leaves that it takes."""
+
+
+class StateKey:
+    """The key of a leaf of a State under `jax.tree_util`'s path functions."""
+
+    __slots__ = ("is_variable", "path")
+
+    def __init__(self, path: Path, is_variable: bool) -> None:
+        self.path = path
+        self.is_variable = is_variable
+
+    def __str__(self) -> str:
+        steps = "".join(f"[{key!r}]" for key in self.path)
+        return f"{steps}.value" if self.is_variable else steps
+
+    def __repr__(self) -> str:
+        return f"StateKey({self.path!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StateKey) and other.path == self.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+
+class StateDef:
+    """Paths and Variable kinds of a State's leaves; interned, so it compares by identity.
+
+    Attributes:
+      paths: the path of each leaf.
+      leaf_defs: kind and metadata of each leaf.
+    """
+
+    __slots__ = ("__weakref__", "_groups", "_hash", "_keys", "_subs", "_tree", "leaf_defs", "paths")
+    _interned: ClassVar[WeakValueDictionary[Any, StateDef]] = WeakValueDictionary()
+    _lock: ClassVar[threading.RLock] = threading.RLock()
+
+    paths: tuple[Path, ...]
+    leaf_defs: tuple[LeafDef, ...]
+    _tree: dict[Key, Any] | None
+    _groups: dict[Any, Groups]
+    _subs: dict[Path, tuple[StateDef, tuple[int, ...]]]
+    _keys: tuple[StateKey, ...] | None
+    _hash: int
+
+    @staticmethod
+    def of(paths: tuple[Path, ...], leaf_defs: tuple[LeafDef, ...]) -> StateDef:
+        """The definition with these paths and kinds; always the same object."""
+        key = (paths, leaf_defs)
+        with StateDef._lock:
+            found = StateDef._interned.get(key)
+            if found is None:
+                found = object.__new__(StateDef)
+                found.paths, found.leaf_defs = key
+                found._tree = found._keys = None
+                found._groups, found._subs = {}, {}
+                found._hash = hash(key)
+                StateDef._interned[key] = found
+        return found
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"StateDef({len(self.paths)} leaves)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StateDef.of, (self.paths, self.leaf_defs)
+
+    def __copy__(self) -> StateDef:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> StateDef:
+        return self
+
+    @property
+    def keys(self) -> tuple[StateKey, ...]:
+        """The keys of the leaves for JAX's path functions."""
+        if self._keys is None:
+            pairs = zip(self.paths, self.leaf_defs, strict=True)
+            self._keys = tuple(StateKey(path, leaf_def is not None) for path, leaf_def in pairs)
+        return self._keys
+
+    @property
+    def tree(self) -> dict[Key, Any]:
+        """The positions of the leaves in nested dicts by key."""
+        if self._tree is None:
+            tree: dict[Key, Any] = {}
+            for position, path in enumerate(self.paths):
+                _insert(tree, path, position)
+            self._tree = tree
+        return self._tree
+
+    def position(self, path: Path) -> int | None:
+        """The position of the leaf at a path, or None."""
+        if not path:  # a leaf that is the root itself
+            return 0 if self.paths == ((),) else None
+        found: Any = self.tree
+        for key in path:
+            if not isinstance(found, dict) or key not in found:
+                return None
+            found = found[key]
+        return found if isinstance(found, int) else None
+
+    def sub(self, prefix: Path) -> tuple[StateDef, tuple[int, ...]]:
+        """The definition and the positions of the leaves below a path."""
+        found = self._subs.get(prefix)
+        if found is None:
+            size = len(prefix)
+            positions = tuple(i for i, path in enumerate(self.paths) if path[:size] == prefix)
+            paths = tuple(self.paths[i][size:] for i in positions)
+            definition = StateDef.of(paths, tuple(self.leaf_defs[i] for i in positions))
+            found = self._subs[prefix] = (definition, positions)
+        return found
+
+    def select(self, positions: tuple[int, ...]) -> StateDef:
+        """The definition of some of the leaves."""
+        if len(positions) == len(self.paths):
+            return self
+        return StateDef.of(tuple(self.paths[i] for i in positions), tuple(self.leaf_defs[i] for i in positions))
+
+    def group(self, filters: tuple[Filter, ...], leaves: Sequence[Any]) -> tuple[Groups, tuple[int, ...]]:
+        """The leaves that each filter takes, and those that none takes.
+
+        What depends on kinds and paths only is computed once.
+        """
+        key = (filters, exact_types(filters))  # True is a filter, and 1 is none
+        try:
+            found = self._groups.get(key)
+        except TypeError:  # a filter that cannot be hashed is asked again each time
+            return self._group(filters, leaves)[:2]
+        if found is not None:
+            return found[:-1], found[-1][1]
+        groups, rest, is_lasting = self._group(filters, leaves)
+        if is_lasting:
+            self._groups[key] = (*groups, (self, rest))
+        return groups, rest
+
+    def _group(self, filters: tuple[Filter, ...], leaves: Sequence[Any]) -> tuple[Groups, tuple[int, ...], bool]:
+        predicates = filters_to_predicates(filters)
+        taken: list[list[int]] = [[] for _ in predicates]
+        rest = []
+        is_lasting = True
+        for position in range(len(self.paths)):
+            for group, predicate in zip(taken, predicates, strict=True):
+                answer, needs_value = _matches(predicate, self, position, leaves)
+                is_lasting &= not needs_value
+                if answer:
+                    group.append(position)
+                    break
+            else:
+                rest.append(position)
+        groups = tuple((self.select(tuple(group)), tuple(group)) for group in taken)
+        return groups, tuple(rest), is_lasting
+
+
+def _matches(predicate: Predicate, definition: StateDef, position: int, leaves: Sequence[Any]) -> tuple[bool, bool]:
+    """Whether a predicate takes a leaf, and whether that depends on the leaf's value."""
+    path, leaf_def, leaf = definition.paths[position], definition.leaf_defs[position], leaves[position]
+    kind, tag = (None, None) if leaf_def is None else (leaf_def[0], leaf_def[1].get("tag"))
+    decided = matches_kind(predicate, path, kind, tag)
+    if decided is not None:
+        return decided, False
+    value = leaf if leaf_def is None else new_variable(leaf_def[0], leaf, leaf_def[1], None)
+    return bool(predicate(path, value)), True
+
+
+def _insert(tree: dict[Key, Any], path: Path, position: int) -> None:
+    *parents, last = path or ((),)
+    for depth, key in enumerate(parents):
+        tree = tree.setdefault(key, {})
+        if not isinstance(tree, dict):
+            raise GraphError(format_path(path), f"a path goes through the leaf at {format_path(path[: depth + 1])}")
+    if last in tree:
+        raise GraphError(format_path(path), "two leaves have the same path, or one lies inside of the other")
+    tree[last] = position
