@@ -139,6 +139,7 @@ class Pytree(metaclass=PytreeMeta):
     _pytree__is_frozen: ClassVar[bool] = False
     _pytree__holds_elements: ClassVar[bool] = False
     _pytree__specs: ClassVar[dict[str, FieldSpec]]
+    _pytree__members: ClassVar[tuple[str, ...]] = ()
     _pytree__layout: ClassVar[Layout]
     _pytree__reserved: ClassVar[frozenset[str]] = frozenset()
     _pytree__install: ClassVar[Callable[[type], None] | None] = None
@@ -204,6 +205,9 @@ class Pytree(metaclass=PytreeMeta):
 
     def _pytree__finish(self) -> None:
         """Checks a new instance, and gives it its own layout where it deviates."""
+        for name in self._pytree__members:
+            if name not in self.__dict__:
+                raise _never_made(self, name)
         settle(self)
         if self._pytree__is_pytree:
             check_pytree(self)
@@ -304,6 +308,7 @@ def prepare(cls: type[Pytree]) -> None:
             if cls._pytree__is_pytree:
                 _register(cls)
         cls._pytree__specs = specs
+        cls._pytree__members = tuple(name for name, spec in specs.items() if spec.recipe is not None)
         cls._pytree__is_complete = is_complete or not is_first
 
 
@@ -468,6 +473,16 @@ def wrong_trace(self: Pytree, name: Any) -> TraceContextError:
         f"cannot mutate {cls!r} from a different trace level",
         why="the object was made outside of the function that JAX is tracing now; the change would leak a tracer",
         fix="pass the object as an argument of the traced function, and return it or use the transforms of declax",
+    )
+
+
+def _never_made(self: Pytree, name: str) -> ConstructionError:
+    cls = type_name(type(self))
+    return ConstructionError(
+        f"{cls}.{name}",
+        "a declared member was never made",
+        why="the constructor that dataclass generates makes it, and the class has an `__init__` of its own",
+        fix=f"class {cls}: ...   # without `__init__`; put its code into `__post_init__`",
     )
 
 

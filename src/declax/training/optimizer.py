@@ -92,7 +92,8 @@ class Optimizer(Pytree, Generic[M]):
         parameters = state_of(model, wrt)
         if not parameters.paths:
             raise _selects_nothing(model, wrt)
-        tree = tx.init(parameters)
+        with jax.numpy_dtype_promotion("standard"):  # which optax counts on
+            tree = tx.init(parameters)
         self.step = OptState(jnp.zeros((), jnp.uint32))
         self.opt_state = store(tree, parameters)
         self._rule = Structural((tx, wrt))
@@ -144,9 +145,11 @@ class Optimizer(Pytree, Generic[M]):
         _check_mirrors(parameters, slots, self._layout.sources)
         before = self._layout.unflatten(map(_content, slots))
         tx: Any = self.tx  # optax types its trees so that no State is one
-        updates, after = tx.update(gradients, before, parameters, **extra)
-        _check_shapes(parameters, updates, before, after)
-        self._write(model, _applied(parameters, updates), slots, after)
+        with jax.numpy_dtype_promotion("standard"):  # which optax counts on
+            updates, after = tx.update(gradients, before, parameters, **extra)
+            _check_shapes(parameters, updates, before, after)
+            applied = _applied(parameters, updates)
+        self._write(model, applied, slots, after)
         return updates  # type: ignore[no-any-return]  # a tree map over the gradients keeps their type
 
     def _parameters_of(self, model: M, grads: Any) -> State[Any]:
