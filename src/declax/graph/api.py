@@ -216,7 +216,7 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
     _check_level([binding.variables[position] for position in changes])
     plain = _plain_writes(node, binding, changes) if binding.has_plain else []
     for owner, key, leaf in plain:
-        if isinstance(owner, Pytree) and isinstance(key, str):
+        if isinstance(key, str) and isinstance(owner, Pytree):
             setattr(owner, key, leaf)
         else:
             owner[key] = leaf
@@ -319,7 +319,7 @@ def pop(node: Any, /, *filters: Filter) -> Any:
             raise GraphError(f"[{key!r}]", "a Variable in a tuple cannot be taken out", fix="hold it in a list")
     found = split_leaves(definition, leaves, filters, is_exhaustive=False)
     for owner, key in reversed(places_of):
-        if isinstance(owner, Pytree) and isinstance(key, str):
+        if isinstance(key, str) and not isinstance(owner, dict):
             delattr(owner, key)
         else:
             del owner[key]

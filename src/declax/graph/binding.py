@@ -102,7 +102,7 @@ class Binding:
         """Sets a leaf that is no Variable's, where it sits in a node."""
         source = self._sources[position]
         assert source is not None  # leaves inside of containers are written with their container
-        owner = source[0]()
+        owner: Any = source[0]()
         if owner is not None:
             owner.__dict__[source[1]] = value
 
@@ -185,7 +185,7 @@ def _bind_anew(value: Any) -> Binding:
     return Binding(walk(value), token)
 
 
-def _bind_cached(first: Pytree, value: Any, others: tuple[Any, ...]) -> Binding:
+def _bind_cached(first: Any, value: Any, others: tuple[Any, ...]) -> Binding:
     attributes = first.__dict__
     cache: _Cache | None = attributes.get(BOUND_KEY)
     key = tuple(map(id, others))

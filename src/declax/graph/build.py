@@ -179,7 +179,7 @@ def _children(graphdef: GraphDef[Any]) -> list[list[int]]:
     for place, token in enumerate(graphdef.tokens):
         if stack:
             found[stack.pop()].append(place)
-        if token.__class__ is tuple:
+        if isinstance(token, tuple):
             stack.extend([place] * len(child_keys(token)))
     return found
 

@@ -120,7 +120,7 @@ def _differs(node: Pytree, wanted: dict[Any, Any]) -> bool:
     return own.keys() != wanted.keys() or any(not same_content(own[n], v) for n, v in wanted.items())
 
 
-def _give(node: Pytree, is_existing: bool, wanted: dict[Any, Any]) -> bool:
+def _give(node: Any, is_existing: bool, wanted: dict[Any, Any]) -> bool:
     """Sets what differs; says whether an existing node got another structure."""
     attributes = node.__dict__
     if not is_existing:

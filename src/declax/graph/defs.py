@@ -103,7 +103,7 @@ class GraphDef(Generic[N]):
             if found is None:
                 found = object.__new__(GraphDef)
                 found.tokens = tokens
-                found.num_leaves = sum(t.__class__ is tuple and t[0] <= LEAF for t in tokens)
+                found.num_leaves = sum(isinstance(t, tuple) and t[0] <= LEAF for t in tokens)
                 found._definition = found._program = None
                 found._joins = {}
                 found._hash = hash(key)
@@ -120,17 +120,17 @@ class GraphDef(Generic[N]):
             paths: list[Path] = []
             leaf_defs: list[LeafDef] = []
             for path, token in walk_tokens(self.tokens):
-                if token.__class__ is tuple and token[0] <= LEAF:
+                if isinstance(token, tuple) and token[0] <= LEAF:
                     paths.append(path)
                     leaf_defs.append(None if token is LEAF_TOKEN or len(token) == 1 else token[1:])
             self._definition = StateDef.of(tuple(paths), tuple(leaf_defs))
         return self._definition
 
     def __repr__(self) -> str:
-        from_nodes = [t for t in self.tokens if t.__class__ is tuple and t[0] in (NODE, OBJECT)]
+        from_nodes = [t for t in self.tokens if isinstance(t, tuple) and t[0] in (NODE, OBJECT)]
         root = self.tokens[0]
         name = "int"
-        if root.__class__ is tuple:
+        if isinstance(root, tuple):
             entry = root[1] if len(root) > 1 else "leaf"
             name = type_name(entry.cls) if isinstance(entry, Layout) else getattr(entry, "__name__", "tree")
         return f"GraphDef({name}, nodes={len(from_nodes)}, leaves={self.num_leaves})"
@@ -151,7 +151,7 @@ def walk_tokens(tokens: tuple[Token, ...]) -> Iterator[tuple[Path, Token]]:
     for token in tokens:
         path = stack.pop()
         yield path, token
-        if token.__class__ is tuple:
+        if isinstance(token, tuple):
             stack.extend((*path, key) for key in reversed(child_keys(token)))
 
 

@@ -123,7 +123,7 @@ class Walk:
         self.boxes.append(box)
         self.sources.append(source)
 
-    def _visit_node(self, node: Pytree, stack: Stack) -> None:
+    def _visit_node(self, node: Any, stack: Stack) -> None:
         attributes: dict[Any, Any] = node.__dict__
         if self._is_binding:
             attributes.setdefault(BOUND_KEY, None)  # before reading: changes are seen from now on
@@ -135,7 +135,7 @@ class Walk:
             self._watch_static(attributes[name], statics[place])
         stack.extend(zip(reversed(children), repeat(node), reversed(layout.data_names)))  # one is endless
 
-    def _visit_object(self, node: Pytree, stack: Stack) -> None:
+    def _visit_object(self, node: Any, stack: Stack) -> None:
         if self._is_binding:
             node.__dict__.setdefault(BOUND_KEY, None)
         names = tuple(object_names(node))

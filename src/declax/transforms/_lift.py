@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
+from jax.core import Tracer
 
 from declax import _jax
 from declax._nodes import Kind, is_number, kind_of
@@ -191,7 +192,7 @@ class Rebuilt:
         returned = tuple(leaf for leaf in leaves if is_root(leaf))
         found = Walk()
         found.visit((self._roots, returned))
-        inputs = {id(value): i for i, value in enumerate(self._values) if isinstance(value, jax.core.Tracer)}
+        inputs = {id(value): i for i, value in enumerate(self._values) if isinstance(value, Tracer)}
         kept = tuple(inputs.get(id(value), -1) for value in found.leaves)
         ranks = {id(o): i for i, o in enumerate(self._objects)}
         origins = tuple(ranks.get(id(o), -1) for o in found.objects)
