@@ -183,9 +183,7 @@ FIGURES = (
     Figure("jit", "jit, 120 leaves read and written", FLOOR, _steps(120), bar=1.15),
     Figure("jit", "jit, 1200 leaves read and written", FLOOR, _steps(1200)),
     Figure("graph", "split, 120 leaves", PEER, _graphs(lambda graph: graph.split), bar=0.1),
-    Figure(
-        "graph", "split after a static attribute changed", PEER, _graphs(lambda graph: graph.split_changed), bar=0.1
-    ),
+    Figure("graph", "split after a static attribute changed", PEER, _graphs(lambda graph: graph.split_changed)),
     Figure("graph", "merge, 120 leaves", PEER, _graphs(lambda graph: graph.merge), bar=0.1),
     Figure("classes", "making a dataclass of 8 fields", FLOOR, _classes, bar=3.0),
     Figure("import", "import, milliseconds beyond `import jax`", BARE_IMPORT, _imports, bar=60.0, in_ms=True),
