@@ -33,7 +33,7 @@ LAYERS: list[set[str]] = [
     {"_display", "_fields", "_filters", "_static", "initializers"},
     {"_annotations", "_layout", "_metadata", "filterlib"},
     {"_specs", "_values", "_variable_fields"},
-    {"_variable_metadata"},
+    {"_attributes", "_variable_metadata"},
     {"_variables"},
     # objects
     {"_initializer_metadata", "_pytree", "_state_def", "_variable_names"},

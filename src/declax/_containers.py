@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeVar
 import jax
 
 from declax import _epoch, _jax
+from declax._attributes import admit, class_attribute, wrong_trace
 from declax._fields import Status
 from declax._layout import BOUND_KEY, INTERNAL_KEYS, TRACE_KEY, Layout, Name
 from declax._module import Module
-from declax._pytree import admit, class_attribute, layout_of, set_layout, wrong_trace
+from declax._pytree import layout_of, set_layout
 from declax.errors import (
     FieldError,
     MissingAttributeError,

@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
+from declax._attributes import admit
 from declax._filters import Filter, to_predicate
 from declax._nodes import children_of, walk_nodes
-from declax._pytree import Pytree, admit, layout_of
+from declax._pytree import Pytree, layout_of
 from declax._typing import Path
 from declax._variable_names import variable_type_from_name
 from declax._variables import Perturbation, Variable

@@ -24,11 +24,21 @@ import numpy as np
 
 from declax import _display, _epoch, _jax
 from declax._annotations import LOCALS_KEY, add_data_type, local_names, own_annotations
+from declax._attributes import (
+    admit,
+    check_static,
+    check_tags,
+    class_attribute,
+    is_behaviour,
+    is_data_descriptor,
+    never_made,
+    wrong_trace,
+)
 from declax._fields import FieldSpec, Status, Tagged, specifier_of
 from declax._layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY, Layout, Name
 from declax._specs import read_specs
 from declax._typing import MISSING
-from declax._values import CONTAINERS, PLAIN, data_within, static_status, status_of_value, tags_within
+from declax._values import CONTAINERS, PLAIN
 from declax._values import has_data as has_data
 from declax._values import is_data as is_data
 from declax._values import register_data_type as register_data_type
@@ -37,7 +47,6 @@ from declax.errors import (
     ConstructionError,
     FieldError,
     StatusError,
-    TraceContextError,
     describe,
     suggest,
     type_name,
@@ -160,7 +169,7 @@ class Pytree(metaclass=PytreeMeta):
             setattr(cls, LOCALS_KEY, names)
         if cls.__module__.startswith("declax."):
             fields = own_annotations(cls)
-            own = {n for n, v in vars(cls).items() if not n.startswith("_") and n not in fields and _is_behaviour(v)}
+            own = {n for n, v in vars(cls).items() if not n.startswith("_") and n not in fields and is_behaviour(v)}
             cls._pytree__reserved = cls._pytree__reserved | own
 
     # --- attributes (checkers take `__dict__` for that of the class, so self is Any)
@@ -207,7 +216,7 @@ class Pytree(metaclass=PytreeMeta):
         """Checks a new instance, and gives it its own layout where it deviates."""
         for name in self._pytree__members:
             if name not in self.__dict__:
-                raise _never_made(self, name)
+                raise never_made(self, name)
         settle(self)
         if self._pytree__is_pytree:
             check_pytree(self)
@@ -316,7 +325,7 @@ def _first_layout(cls: type[Pytree], specs: Mapping[str, FieldSpec]) -> Layout:
     """The closed layout of a dataclass whose annotations decide all, or an empty one."""
     if not (cls._pytree__is_pytree and dataclasses.is_dataclass(cls)):
         return Layout.of(cls, {})
-    kept = [f.name for f in dataclasses.fields(cls) if not _is_data_descriptor(cls, f.name)]
+    kept = [f.name for f in dataclasses.fields(cls) if not is_data_descriptor(cls, f.name)]
     statuses = {name: specs[name].status for name in kept}
     decided: dict[Name, Status] = {name: status for name, status in statuses.items() if status is not None}
     is_closed = len(decided) == len(statuses)
@@ -357,142 +366,6 @@ def _flatten_open_with_keys(self: Any) -> Any:
 
 def _unflatten_open(statics: Any, children: Any) -> Any:
     return statics[0].unflatten(statics, children)
-
-
-# --- attribute rules ----------------------------------------------------------
-
-
-def _is_behaviour(value: object) -> bool:
-    return callable(value) or isinstance(value, property | classmethod | staticmethod)
-
-
-def class_attribute(cls: type, name: str) -> Any:
-    """What a class or its bases define under a name, as it stands in the class body; None without."""
-    return next((base.__dict__[name] for base in cls.__mro__ if name in base.__dict__), None)
-
-
-def _is_data_descriptor(cls: type, name: str) -> bool:
-    return hasattr(type(class_attribute(cls, name)), "__set__")
-
-
-def admit(self: Pytree, name: Any, value: Any, layout: Layout) -> tuple[bool, Any, Layout]:
-    """Decides how a value enters an attribute, or raises with nothing changed.
-
-    Args:
-      self: the object.
-      name: the attribute; an index, in a List.
-      value: the value, tagged or not.
-      layout: the object's layout now.
-
-    Returns:
-      Whether a descriptor of the class takes the value instead; the value
-      without its tag; the layout that the object has from then on.
-    """
-    status = layout.statuses.get(name)
-    if status is None and isinstance(name, str):
-        if _is_data_descriptor(type(self), name):
-            return True, value, layout
-        if name in self._pytree__reserved:
-            raise _hides_method(self, name)
-    is_checked = self._pytree__is_pytree
-    if value.__class__ is Tagged:
-        return False, value.value, layout.with_status(name, _explicit_status(self, name, value, is_checked))
-    if is_checked and isinstance(value, CONTAINERS):
-        _check_tags(self, name, value)
-    if status is None:
-        status = _first_status(self, name, value)
-        if status is not Status.DATA and is_checked:
-            _check_static(self, name, value, "is static")
-        return False, value, layout.with_status(name, status)
-    if status is Status.DATA or not is_checked:
-        return False, value, layout
-    _check_static(self, name, value, "is static")
-    if status is Status.STATIC and static_status(value) is Status.SNAPSHOT:
-        return False, value, layout.with_status(name, Status.SNAPSHOT)
-    return False, value, layout
-
-
-def _explicit_status(self: Pytree, name: Name, tag: Tagged[Any], is_checked: bool) -> Status:
-    if is_checked and isinstance(tag.value, (Tagged, *CONTAINERS)):
-        _check_tags(self, name, tag.value)
-    if tag.status is Status.DATA:
-        return Status.DATA
-    if is_checked:
-        _check_static(self, name, tag.value, "is annotated with static(...)")
-    return static_status(tag.value)
-
-
-def _first_status(self: Pytree, name: Name, value: object) -> Status:
-    spec = type(self)._pytree__specs.get(name) if isinstance(name, str) else None
-    if spec is not None:
-        if spec.status is Status.SNAPSHOT:
-            return static_status(value)
-        if spec.status is not None:
-            return spec.status
-        if spec.is_nested_undecided and has_data(value):
-            return Status.DATA
-    elif self._pytree__holds_elements and has_data(value):
-        return Status.DATA
-    return status_of_value(value)
-
-
-def _place(self: Pytree, name: Name) -> str:
-    """An attribute or element as it is written in code, behind the name of the class."""
-    is_attribute = isinstance(name, str) and name.isidentifier() and not self._pytree__holds_elements
-    return f"{type_name(type(self))}.{name}" if is_attribute else f"{type_name(type(self))}[{name!r}]"
-
-
-def _target(self: Pytree, name: Name) -> str:
-    return f"self[{name!r}]" if self._pytree__holds_elements else f"self.{name}"
-
-
-def _check_static(self: Pytree, name: Name, value: object, what: str) -> None:
-    if value.__class__ in PLAIN:
-        return
-    found = next(data_within(value), None)
-    if found is None:
-        return
-    holds = "" if found is value else f" that holds {describe(found)}"
-    target = _target(self, name)
-    annotated = f"        # or declare it:  {name}: dx.Data[...]" if isinstance(name, str) else ""
-    raise StatusError(
-        _place(self, name),
-        f"data was assigned to an attribute that {what}",
-        expected="a static value: a number, a string, a function, or a container of such",
-        got=describe(value) + holds,
-        why="arrays, Variables and Pytrees must be children of the tree, or jit bakes them into the program",
-        fix=f"{target} = dx.data(...){annotated}\n{target} = dx.List(...)        # or dx.Dict, for containers",
-    )
-
-
-def wrong_trace(self: Pytree, name: Any) -> TraceContextError:
-    """The error of changing an object from another trace level than its own."""
-    cls = type_name(type(self))
-    return TraceContextError(
-        _place(self, name),
-        f"cannot mutate {cls!r} from a different trace level",
-        why="the object was made outside of the function that JAX is tracing now; the change would leak a tracer",
-        fix="pass the object as an argument of the traced function, and return it or use the transforms of declax",
-    )
-
-
-def _never_made(self: Pytree, name: str) -> ConstructionError:
-    cls = type_name(type(self))
-    return ConstructionError(
-        f"{cls}.{name}",
-        "a declared member was never made",
-        why="the constructor that dataclass generates makes it, and the class has an `__init__` of its own",
-        fix=f"class {cls}: ...   # without `__init__`; put its code into `__post_init__`",
-    )
-
-
-def _hides_method(self: Pytree, name: str) -> FieldError:
-    cls = type_name(type(self))
-    return FieldError(
-        f"{cls}.{name}",
-        f"an attribute named {name!r} hides a method of its base class",
-        fix=f"self.{name}_ = ...",
-    )
 
 
 # --- new instances ------------------------------------------------------------
@@ -541,21 +414,9 @@ def check_pytree(node: object, /) -> None:
         if value.__class__ in PLAIN:
             continue
         if isinstance(value, CONTAINERS):
-            _check_tags(node, name, value)
+            check_tags(node, name, value)
         if status is not Status.DATA:
-            _check_static(node, name, value, "is static")
-
-
-def _check_tags(node: Pytree, name: Name, value: object) -> None:
-    tags = {tag.status.value for tag in tags_within(value)}
-    if tags:
-        raise StatusError(
-            _place(node, name),
-            f"found the tags {sorted(tags)} inside of a container",
-            got=describe(value),
-            why="data(...) and static(...) say the status of an attribute, so they stand directly in an assignment",
-            fix=f"{_target(node, name)} = dx.data([...])",
-        )
+            check_static(node, name, value, "is static")
 
 
 def _explain_unknown_names(cls: Any, kwargs: dict[str, Any]) -> None:
@@ -586,7 +447,7 @@ def _fill_new_fields(self: Any) -> None:
         return
     cls, attributes = type(self), vars(self)
     for field in dataclasses.fields(self):
-        if field.name in attributes or _is_data_descriptor(cls, field.name):
+        if field.name in attributes or is_data_descriptor(cls, field.name):
             continue
         specifier = specifier_of(field)
         if field.default is not dataclasses.MISSING:

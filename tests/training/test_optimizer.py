@@ -371,7 +371,7 @@ def test_gradients_of_another_filter() -> None:
     error = refused(model, renamed, "the gradients do not match")
     assert error.got is not None
     assert "unexpected: layers[0].kernle (did you mean 'layers[0].kernel'?)" in error.got
-    backwards = dx.State.from_flat_path(pairs[::-1])
+    backwards = dx.State.from_flat_path(dx.FlatState(pairs[::-1]))  # plain pairs would be put in order
     assert refused(model, backwards, "do not match").got == "the same paths in another order"
 
 

@@ -154,6 +154,6 @@ def test_the_texts_are_the_golden_ones():
 @pytest.mark.parametrize("name", ERRORS)
 def test_the_texts_have_the_house_form(name):
     first, *rest = text_of(ERRORS[name]).splitlines()
-    assert re.fullmatch(r"[\w.\[\]'() ]+(\(\.\.\.\))?: .+\. \[[a-z-]+\]", first)
+    assert re.fullmatch(r"[\w.\[\]'() ]+(\(\.\.\.\))?: .+[.?] \[[a-z-]+\]", first)
     assert all(re.match(r"  (expected: |got:      |why:      |fix:      | {10})", line) for line in rest)
     assert all(len(line) <= 160 for line in (first, *rest))

@@ -7,9 +7,12 @@ from declax import errors
 from declax._variables import BatchStat, Cache, Intermediate, Param, Perturbation, Variable
 
 
+BUILT_IN = dict(names._kinds)  # taken at collection, before any example of a docstring has registered kinds of its own
+
+
 @pytest.fixture(autouse=True)
 def registry(monkeypatch):
-    monkeypatch.setattr(names, "_kinds", dict(names._kinds))
+    monkeypatch.setattr(names, "_kinds", dict(BUILT_IN))
 
 
 @pytest.mark.parametrize(

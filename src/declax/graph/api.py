@@ -18,11 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from declax import _epoch, _jax
+from declax._attributes import wrong_trace
 from declax._filters import Filter, to_predicate
 from declax._layout import TRACE_KEY
 from declax._module import Module
 from declax._nodes import Kind, children_of, enter_container, kind_of, object_names, open_container, walk_nodes
-from declax._pytree import Pytree, layout_of, wrong_trace
+from declax._pytree import Pytree, layout_of
 from declax._state_def import LeafDef
 from declax._typing import Path
 from declax._variables import Variable, set_raw

@@ -17,8 +17,9 @@ from operator import attrgetter
 from typing import Any
 
 from declax import _epoch, _jax
+from declax._attributes import wrong_trace
 from declax._layout import BOUND_KEY, TRACE_KEY
-from declax._pytree import Pytree, wrong_trace
+from declax._pytree import Pytree
 from declax._typing import MISSING, Path
 from declax._variables import Variable
 from declax.graph.defs import LEAF, NODE, OBJECT, VARIABLE, GraphDef, walk_tokens

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from declax import _epoch, _jax
+from declax._attributes import wrong_trace
 from declax._layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY
 from declax._nodes import Kind, kind_of, open_container
-from declax._pytree import Pytree, wrong_trace
+from declax._pytree import Pytree
 from declax._variables import Variable, new_variable, set_raw
 from declax._variables import _set_metadata as set_metadata
 from declax.errors import TraceContextError, type_name

@@ -18,9 +18,10 @@ from typing import Any, ClassVar
 import jax
 
 from declax import _epoch, _jax, errors
+from declax._attributes import wrong_trace
 from declax._fields import Status
 from declax._layout import BOUND_KEY, LAYOUT_KEY, TRACE_KEY, Layout, Name
-from declax._pytree import Pytree, layout_of, wrong_trace
+from declax._pytree import Pytree, layout_of
 
 
 def _make_key(name: Name) -> Any:
