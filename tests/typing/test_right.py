@@ -2,7 +2,7 @@ import runpy
 from pathlib import Path
 
 
-def test_the_right_program_runs():
+def test_the_right_program_runs() -> None:
     names = runpy.run_path(str(Path(__file__).with_name("right.py")))
     names["constructors_keep_their_types"]()
     block = names["Block"](2, 3, rngs=names["dx"].Rngs(0))
