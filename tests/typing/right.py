@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_type
 
 import jax
 import jax.numpy as jnp
 import optax
-from typing_extensions import assert_type
 
 import declax as dx
 
