@@ -134,7 +134,7 @@ def plain_key(entry: Any) -> Any:
 
 def object_names(node: Pytree) -> list[str]:
     """The names of an Object's attributes, in order."""
-    return sorted(name for name in node.__dict__ if name not in INTERNAL_KEYS)
+    return sorted(name for name in tuple(node.__dict__) if name not in INTERNAL_KEYS)
 
 
 _INNER = frozenset({Kind.NODE, Kind.OBJECT, Kind.CONTAINER})

@@ -117,7 +117,7 @@ def _check_levels(writes: Sequence[Any], attributes: Sequence[tuple[Any, bool, d
 
 
 def _differs(node: Pytree, wanted: dict[Any, Any]) -> bool:
-    own = {n: v for n, v in node.__dict__.items() if n not in (TRACE_KEY, BOUND_KEY)}
+    own = {n: v for n, v in tuple(node.__dict__.items()) if n not in (TRACE_KEY, BOUND_KEY)}
     return own.keys() != wanted.keys() or any(not same_content(own[n], v) for n, v in wanted.items())
 
 
@@ -131,7 +131,7 @@ def _give(node: Any, is_existing: bool, wanted: dict[Any, Any]) -> bool:
             attributes[TRACE_KEY] = mark
         return False
     changed = [n for n, v in wanted.items() if n not in attributes or not same_content(attributes[n], v)]
-    gone = [n for n in attributes if n not in wanted and (n not in INTERNAL_KEYS or n == LAYOUT_KEY)]
+    gone = [n for n in tuple(attributes) if n not in wanted and (n not in INTERNAL_KEYS or n == LAYOUT_KEY)]
     is_structural = bool(gone) or any(
         not (kind_of(attributes.get(name)) is Kind.LEAF and kind_of(wanted[name]) is Kind.LEAF) for name in changed
     )
