@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeAlias
 
 import jax
 
-from declax import _jax, _static, errors
+from declax import _display, _jax, _static, errors
 from declax._array_operators import ArrayOperators, operand
 from declax._metadata import Metadata
 from declax._typing import MISSING, Shape
@@ -352,6 +352,9 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (type(self), self.raw_value, self._metadata)
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        return _display.treescope_repr(self, path, subtree_renderer)
 
     def __repr__(self) -> str:
         fields = [("value", self.raw_value), *self._metadata.items()]

@@ -16,7 +16,8 @@ from declax.nn import activations
 
 NAMES = (
     "celu elu gelu glu hard_sigmoid hard_silu hard_swish hard_tanh leaky_relu log_sigmoid log_softmax logsumexp "
-    "one_hot relu relu6 selu sigmoid silu soft_sign softmax softplus standardize swish tanh identity"
+    "one_hot relu relu6 selu sigmoid silu soft_sign softmax softplus standardize swish tanh identity "
+    "mish sparse_plus sparse_sigmoid squareplus"
 ).split()
 
 FORMULAS: dict[str, Callable[[Any], Any]] = {
@@ -33,6 +34,10 @@ FORMULAS: dict[str, Callable[[Any], Any]] = {
     "log_sigmoid": lambda x: -np.log1p(np.exp(-x)),
     "log_softmax": lambda x: x - np.log(np.exp(x).sum(-1, keepdims=True)),
     "logsumexp": lambda x: np.log(np.exp(x).sum()),
+    "mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),
+    "sparse_plus": lambda x: np.where(x <= -1, 0, np.where(x >= 1, x, (x + 1) ** 2 / 4)),
+    "sparse_sigmoid": lambda x: np.clip((x + 1) / 2, 0, 1),
+    "squareplus": lambda x: (x + np.sqrt(x**2 + 4)) / 2,
     "relu": lambda x: np.maximum(x, 0),
     "relu6": lambda x: np.clip(x, 0, 6),
     "selu": lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)),

@@ -15,6 +15,7 @@ from declax.nn.activations import leaky_relu as leaky_relu
 from declax.nn.activations import log_sigmoid as log_sigmoid
 from declax.nn.activations import log_softmax as log_softmax
 from declax.nn.activations import logsumexp as logsumexp
+from declax.nn.activations import mish as mish
 from declax.nn.activations import one_hot as one_hot
 from declax.nn.activations import relu as relu
 from declax.nn.activations import relu6 as relu6
@@ -24,6 +25,9 @@ from declax.nn.activations import silu as silu
 from declax.nn.activations import soft_sign as soft_sign
 from declax.nn.activations import softmax as softmax
 from declax.nn.activations import softplus as softplus
+from declax.nn.activations import sparse_plus as sparse_plus
+from declax.nn.activations import sparse_sigmoid as sparse_sigmoid
+from declax.nn.activations import squareplus as squareplus
 from declax.nn.activations import standardize as standardize
 from declax.nn.activations import swish as swish
 from declax.nn.activations import tanh as tanh

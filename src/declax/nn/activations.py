@@ -26,6 +26,7 @@ from jax.nn import leaky_relu as leaky_relu
 from jax.nn import log_sigmoid as log_sigmoid
 from jax.nn import log_softmax as log_softmax
 from jax.nn import logsumexp as logsumexp
+from jax.nn import mish as mish
 from jax.nn import one_hot as one_hot
 from jax.nn import relu as relu
 from jax.nn import relu6 as relu6
@@ -35,13 +36,17 @@ from jax.nn import silu as silu
 from jax.nn import soft_sign as soft_sign
 from jax.nn import softmax as softmax
 from jax.nn import softplus as softplus
+from jax.nn import sparse_plus as sparse_plus
+from jax.nn import sparse_sigmoid as sparse_sigmoid
+from jax.nn import squareplus as squareplus
 from jax.nn import standardize as standardize
 from jax.nn import swish as swish
 from jax.nn import tanh as tanh
 
 _NAMES: Final = (
-    "celu elu gelu glu hard_sigmoid hard_silu hard_tanh identity leaky_relu log_sigmoid log_softmax logsumexp one_hot "
-    "relu relu6 selu sigmoid silu soft_sign softmax softplus standardize tanh"
+    "celu elu gelu glu hard_sigmoid hard_silu hard_tanh identity leaky_relu log_sigmoid log_softmax logsumexp mish "
+    "one_hot relu relu6 selu sigmoid silu soft_sign softmax softplus sparse_plus sparse_sigmoid squareplus "
+    "standardize tanh"
 ).split()
 _NAME_OF: Final = {id(getattr(_jax_nn, name)): name for name in _NAMES}
 
