@@ -99,6 +99,13 @@ def _make_variable(self: Any, spec: FieldSpec, recipe: VariableRecipe, rngs: Any
     initializer = _of_field(self, cls, spec.name, recipe.initializer)
     dtype = _dtype(self, spec.name, recipe)
     key = None if recipe.stream is None else _draw(cls, where, rngs, recipe.stream)
+    if not callable(initializer):
+        raise FieldError(
+            where,
+            "the initializer of a declared Variable cannot be called",
+            got=describe(initializer),
+            fix="variable(..., initializer=dx.initializers.zeros)",
+        )
     value = initializer(key, shape, dtype)
     _check_value(where, value.value if isinstance(value, VariableMetadata) else value, shape, dtype)
     made: Variable[Any] = kind(value, **_metadata(self, spec, recipe))

@@ -225,6 +225,10 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
         return value
 
     def __setitem__(self, key: str, value: T) -> None:
+        self._check_key(key)
+        self._pytree__set_element(str.__str__(key), value)
+
+    def _check_key(self, key: str) -> None:
         if not isinstance(key, str):
             raise FieldError("Dict", "a key is no string", got=describe(key), fix="dx.data({...}) holds any dict")
         found = class_attribute(type(self), key)
@@ -234,7 +238,6 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
                 f"the key {key!r} would hide a method of Dict",
                 fix=f"dx.data({{{key!r}: ...}}) holds any dict",
             )
-        self._pytree__set_element(str.__str__(key), value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
@@ -245,6 +248,15 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
         raise MissingAttributeError(
             f"{type_name(type(self))}.{name}", f"the Dict has no entry {name!r}" + (f"; {hint}" if hint else "")
         )
+
+    def update(self, entries: Any = (), /, **named: T) -> None:
+        """Sets several entries: all of them or, on an error, none."""
+        added = {**dict(entries), **named}
+        for key, value in added.items():
+            self._check_key(key)
+            admit(self, key, value, layout_of(self))  # raises for what could not be set
+        for key, value in added.items():
+            self[key] = value
 
     def __delitem__(self, key: str) -> None:
         if key in INTERNAL_KEYS or key not in self.__dict__:

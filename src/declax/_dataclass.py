@@ -212,7 +212,11 @@ def _check_contradiction(cls: type, field: dataclasses.Field[Any], status: Statu
     annotated = decide(field.type, Scope(cls)).status
     if annotated is Status.DATA and status is not Status.DATA:
         said, fix = "static(...)", f"{field.name}: {annotation_text(field.type)} = dx.data(...)"
-    elif status is Status.DATA and annotated is not None and _holds_no_leaf(field.type, cls):
+    elif (
+        status is Status.DATA
+        and annotated is not None
+        and (_is_marked_static(field.type, cls) or _holds_no_leaf(field.type, cls))
+    ):
         said, fix = "data(...)", f"{field.name}: {annotation_text(field.type)} = dx.static(...)"
     else:
         return
@@ -222,6 +226,11 @@ def _check_contradiction(cls: type, field: dataclasses.Field[Any], status: Statu
         why="arrays and Pytrees are data; strings and functions are no leaves that JAX can take",
         fix=fix,
     )
+
+
+def _is_marked_static(annotation: object, cls: type) -> bool:
+    marks = getattr(Scope(cls).resolve(annotation), "__metadata__", ())
+    return any(isinstance(mark, Status) and mark.is_static for mark in marks)
 
 
 def _holds_no_leaf(annotation: object, cls: type) -> bool:

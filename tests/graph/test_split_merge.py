@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import subprocess
+import sys
 from collections import OrderedDict, namedtuple
 
 import jax
@@ -462,3 +464,33 @@ def test_a_static_value_without_a_hash_is_named():
     model.odd = Odd()
     with pytest.raises(dx.DeclaxError, match="a static value must have a hash"):
         dx.split(model)
+
+
+def test_a_graphdef_of_a_class_that_gained_a_field(tmp_path):
+    program = """
+import pickle, sys
+import declax as dx
+
+@dx.dataclass
+class Grows(dx.Module):
+    a: int
+    {more}
+
+path = {path!r}
+if sys.argv[1] == "store":
+    open(path, "wb").write(pickle.dumps(dx.split(Grows(1))))
+else:
+    try:
+        pickle.loads(open(path, "rb").read())
+    except dx.DeclaxError as error:
+        print(error)
+"""
+    path = str(tmp_path / "stored.pkl")
+
+    def run(more, what):
+        text = program.format(more=more, path=path)
+        return subprocess.run([sys.executable, "-c", text, what], capture_output=True, text=True, check=True).stdout
+
+    run("", "store")
+    assert "the class has other fields now than when this GraphDef was stored" in run("b: int = 3", "load")
+    assert run("", "load") == ""

@@ -423,3 +423,12 @@ def test_a_class_with_its_own_init_does_not_lose_its_members():
 
     with pytest.raises(errors.ConstructionError, match="a declared member was never made"):
         Own(3)
+
+
+def test_an_initializer_that_cannot_be_called():
+    @dx.dataclass
+    class Wrong(dx.Module):
+        scale: dx.Param[jax.Array] = dx.variable((2,), initializer=3, stream=None)
+
+    with pytest.raises(errors.FieldError, match="the initializer of a declared Variable cannot be called"):
+        Wrong()

@@ -350,3 +350,14 @@ def test_rngs_go_to_the_layers_that_take_them():
 def test_a_layer_that_cannot_be_called():
     with pytest.raises(errors.StatusError, match=r"Sequential.layers\[1\]: a layer cannot be called"):
         dx.Sequential(abs, 3)
+
+
+def test_updating_a_dict_is_all_or_nothing():
+    held = dx.Dict(a=1)
+    with pytest.raises(errors.StatusError, match="inside of a container"):
+        held.update(b=2, c=[dx.data(1)])
+    with pytest.raises(errors.FieldError, match="would hide a method of Dict"):
+        held.update({"b": 2, "keys": 3})
+    assert dict(held) == {"a": 1}
+    held.update({"b": 2}, c=3)
+    assert dict(held) == {"a": 1, "b": 2, "c": 3}

@@ -24,7 +24,7 @@ from declax._state_def import LeafDef, StateDef
 from declax._static import exact_types
 from declax._typing import Key, Path
 from declax._variables import Variable
-from declax.errors import type_name
+from declax.errors import GraphError, type_name
 
 N = TypeVar("N", covariant=True)
 
@@ -136,13 +136,30 @@ class GraphDef(Generic[N]):
         return f"GraphDef({name}, nodes={len(from_nodes)}, leaves={self.num_leaves})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GraphDef.of, (self.tokens,)
+        return _restore, (self.tokens,)
 
     def __copy__(self) -> GraphDef[N]:
         return self
 
     def __deepcopy__(self, memo: dict[int, object]) -> GraphDef[N]:
         return self
+
+
+def _restore(tokens: tuple[Token, ...]) -> GraphDef[Any]:
+    """A stored GraphDef, unless a class has other fields now."""
+    for token in tokens:
+        if not isinstance(token, tuple) or token[0] != NODE:
+            continue
+        layout, statics = token[1], token[2]
+        was_closed = not (statics and isinstance(statics[0], Layout))
+        if was_closed and not layout.is_closed:
+            raise GraphError(
+                type_name(layout.cls),
+                "the class has other fields now than when this GraphDef was stored",
+                expected=", ".join(map(str, layout.statuses)),
+                fix="store the State, and dx.update a new model with it",
+            )
+    return GraphDef.of(tokens)
 
 
 def walk_tokens(tokens: tuple[Token, ...]) -> Iterator[tuple[Path, Token]]:
