@@ -333,6 +333,21 @@ def test_every_error_is_matched_by_a_test():
     assert not missing, "\n".join([f"{len(missing)} errors whose text no test mentions:", *missing])
 
 
+def test_the_texts_of_all_errors_are_the_golden_ones():
+    """Each error of the package, with {} for what varies; whole messages are in the other goldens and in docs."""
+    golden = ROOT / "tests" / "golden" / "all_errors.golden"  # no .txt: a list from the sources is no test of them
+    texts = sorted(
+        {
+            f"{site.place.partition(':')[0]} {site.error}: {template.replace(chr(0), '{}')}"
+            for site in sources().sites()
+            for template in site.templates
+        }
+    )
+    if os.environ.get("DECLAX_UPDATE_GOLDEN"):
+        golden.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    assert texts == golden.read_text(encoding="utf-8").splitlines()
+
+
 # ================================================================= sizes
 
 
