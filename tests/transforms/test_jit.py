@@ -1148,3 +1148,28 @@ def test_containers_of_arguments_have_a_limit():
     with pytest.raises(DepthError, match="a container is nested more than"):
         dx.jit(lambda x: 1)(deep)
     assert int(dx.jit(lambda x: x + 1)(1)) == 2
+
+
+def test_threads_that_share_an_rngs_never_draw_one_key_twice():
+    rngs = dx.Rngs(0)
+    draw = dx.jit(lambda r: jax.random.key_data(r()))
+    draw(rngs)
+    keys: list[tuple[int, ...]] = []
+
+    def work():
+        keys.extend(tuple(draw(rngs).tolist()) for _ in range(40))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert len(set(keys)) == 320
+
+
+def test_threads_that_train_one_model_lose_no_step():
+    model = Counter()
+    step = dx.jit(lambda m: m.step())
+    step(model)
+    threads = [threading.Thread(target=lambda: [step(model) for _ in range(50)]) for _ in range(4)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert int(model.count.value) == 201

@@ -108,6 +108,11 @@ class Call:
         call.plain = plain
         return call
 
+    def read_again(self) -> None:
+        """Takes the values that the Variables have now."""
+        if self.binding is not None:
+            self.values = self.binding.read()
+
     def leaf_roots(self) -> list[int]:
         """For each leaf of the graph, the position of its root among all leaves."""
         if self.binding is None:
@@ -281,6 +286,16 @@ def written_leaves(call: Call, outcome: Outcome) -> set[int]:
         if origin >= 0 and plan.change.kept[leaf] < 0:
             written.add(leaf_of[before.indexed[origin]])
     return written
+
+
+def is_current(call: Call, outcome: Outcome) -> bool:
+    """Whether the Variables that a call is about to set still have the values that it read."""
+    binding, plan = call.binding, outcome.plan
+    if binding is None or plan is _UNCHANGED:
+        return True
+    positions = plan.changed if plan.change is None else range(len(call.values))
+    variables, values = binding.variables, call.values
+    return all(v is None or v.raw_value is values[i] for i in positions for v in (variables[i],))
 
 
 def commit(call: Call, outcome: Outcome) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 import types
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -22,10 +23,12 @@ from declax._pytree import Pytree
 from declax._static import exact_types
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._lift import Call, Outcome, Structure, commit, is_leaf, lifted, written_leaves
+from declax.transforms._lift import Call, Outcome, Structure, commit, is_current, is_leaf, lifted, written_leaves
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_committing = threading.RLock()
 
 Numbers = int | Sequence[int] | None
 Names = str | Iterable[str] | None
@@ -142,8 +145,24 @@ class JitWrapped(Generic[P, R]):
         else:
             call, program = self._dispatch(args, kwargs)
         outcome = program.run(call)
+        if threading.active_count() > 1:
+            return self._commit_among_threads(call, program, outcome)
         result: R = commit(call, outcome)
         return result
+
+    def _commit_among_threads(self, call: Call, program: _Program, outcome: Outcome) -> R:
+        """Commits, unless another thread has set what this call has read: then it runs again.
+
+        The lock is held for the comparison and the writes only, never while
+        JAX runs, so that a function that calls back cannot wait for itself.
+        """
+        while True:
+            with _committing:
+                if is_current(call, outcome):
+                    result: R = commit(call, outcome)
+                    return result
+            call.read_again()
+            outcome = program.run(call)
 
     def _dispatch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, _Program]:
         given = args
