@@ -145,7 +145,7 @@ class JitWrapped(Generic[P, R]):
         else:
             call, program = self._dispatch(args, kwargs)
         outcome = program.run(call)
-        if threading.active_count() > 1:
+        if threading.active_count() > 1 and not program.is_donating:  # donated buffers cannot be read again
             return self._commit_among_threads(call, program, outcome)
         result: R = commit(call, outcome)
         return result
@@ -254,7 +254,7 @@ class _Program:
     trace, and compiles it with the donation that suits.
     """
 
-    __slots__ = ("_donated", "_flat", "_is_donating", "_jitted", "_options", "_sizes", "_statics", "_with_donation")
+    __slots__ = ("_donated", "_flat", "_jitted", "_options", "_sizes", "_statics", "_with_donation", "is_donating")
 
     def __init__(
         self, function: Callable[..., Outcome], donated: _Selection, statics: tuple[int, ...], options: dict[str, Any]
@@ -269,19 +269,19 @@ class _Program:
 
         self._flat = flat
         self._jitted = jax.jit(flat, **options)
-        self._is_donating = not donated.is_empty
+        self.is_donating = not donated.is_empty
         self._with_donation: Any = None
 
     def run(self, call: Call) -> Outcome:
         self._sizes = len(call.values)
-        jitted = self._jitted if not self._is_donating else self.compiled(call)
+        jitted = self._jitted if not self.is_donating else self.compiled(call)
         outcome: Outcome = jitted(*call.values, *call.plain)
         return outcome
 
     def compiled(self, call: Call) -> Any:
         """The function of JAX that runs the calls of this structure."""
         self._sizes = len(call.values)
-        if not self._is_donating:
+        if not self.is_donating:
             return self._jitted
         if self._with_donation is None:
             traced = self._jitted.trace(*call.values, *call.plain)
