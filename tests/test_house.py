@@ -28,9 +28,9 @@ SOURCE = ROOT / "src" / "declax"
 # built yet: decide where it belongs before writing it. "" is the package root, which only re-exports.
 LAYERS: list[set[str]] = [
     # words, errors and the private names of jax; what knows no declax
-    {"errors", "_typing", "_jax", "_array_operators", "_codegen", "_epoch", "_value_text"},
+    {"errors", "_typing", "_jax", "_array_operators", "_codegen", "_epoch", "_value_text", "traversals"},
     # declarations, filters, snapshots, text
-    {"_display", "_fields", "_filters", "_static", "initializers"},
+    {"_display", "_fields", "_filters", "_modes", "_static", "initializers"},
     {"_annotations", "_layout", "_metadata", "filterlib"},
     {"_specs", "_values", "_variable_fields"},
     {"_attributes", "_variable_metadata"},
@@ -38,10 +38,11 @@ LAYERS: list[set[str]] = [
     # objects
     {"_initializer_metadata", "_pytree", "_state_def", "_variable_names"},
     {"_construction", "_nodes", "_source", "rngs", "state"},
-    {"_dataclass", "_module"},
-    {"_containers"},
+    {"_dataclass", "state_functions"},
     # models as data, and transforms over them
     {"graph"},
+    {"_module"},
+    {"_containers"},
     {"transforms"},
     # what is made of all this
     {"nn", "training", "display", "summary"},

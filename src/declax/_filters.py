@@ -393,6 +393,17 @@ def matches_kind(predicate: Predicate, path: Path, kind: type | None, tag: objec
     return predicate.matches_kind(path, kind, tag) if isinstance(predicate, _PREDICATES) else None
 
 
+def is_of_kind(predicate: Predicate) -> bool:
+    """Whether all Variables of one kind get the same answer from a predicate.
+
+    >>> is_of_kind(OfType(int)), is_of_kind(Everything()), is_of_kind(Not(PathContains("a")))
+    (False, True, False)
+    """
+    if isinstance(predicate, _Combination):
+        return all(map(is_of_kind, predicate.predicates))
+    return isinstance(predicate, (Everything, Nothing)) or (isinstance(predicate, OfType) and predicate.is_structural)
+
+
 def to_predicate(filter: Filter, /) -> Predicate:
     """The predicate that a filter stands for.
 

@@ -10,19 +10,25 @@ mode:    attributes such as ``deterministic`` that training and evaluation set.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
 
 from declax._attributes import admit
 from declax._filters import Filter, to_predicate
+from declax._modes import is_graph_mode
 from declax._nodes import children_of, walk_nodes
 from declax._pytree import Pytree, layout_of
 from declax._typing import Path
 from declax._variable_names import variable_type_from_name
 from declax._variables import Perturbation, Variable
 from declax.errors import GraphError, describe, type_name
+from declax.graph import api
+from declax.graph.binding import bind
+from declax.graph.defs import GraphDef
+from declax.graph.updating import update
+from declax.state import State
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -119,6 +125,75 @@ class Module(Pytree):
             )
         return found
 
+    @overload
+    def split(self, *, graph: bool | None = None) -> tuple[GraphDef[Self], State[Self]]: ...
+    @overload
+    def split(self, first: Filter, /, *, graph: bool | None = None) -> tuple[GraphDef[Self], State[Self]]: ...
+    @overload
+    def split(
+        self, first: Filter, second: Filter, /, *, graph: bool | None = None
+    ) -> tuple[GraphDef[Self], State[Self], State[Self]]: ...
+    @overload
+    def split(
+        self, first: Filter, second: Filter, third: Filter, /, *filters: Filter, graph: bool | None = None
+    ) -> tuple[GraphDef[Self], State[Self], State[Self], State[Self], *tuple[State[Self], ...]]: ...
+    def split(self, *filters: Filter, graph: bool | None = None) -> Any:
+        """Takes the module apart: `split` with this module as the node.
+
+        >>> graphdef, state = Module().split()
+        >>> type(graphdef.merge(state)).__name__
+        'Module'
+        """
+        return api.split(self, *filters, graph=graph)
+
+    @overload
+    def get_state(self, *, copy: bool = False, graph: bool | None = None) -> State[Self]: ...
+    @overload
+    def get_state(self, first: Filter, /, *, copy: bool = False, graph: bool | None = None) -> State[Self]: ...
+    @overload
+    def get_state(
+        self, first: Filter, second: Filter, /, *filters: Filter, copy: bool = False, graph: bool | None = None
+    ) -> tuple[State[Self], State[Self], *tuple[State[Self], ...]]: ...
+    def get_state(self, *filters: Filter, copy: bool = False, graph: bool | None = None) -> Any:
+        """The values of the module: `state` with this module as the node.
+
+        >>> Module().get_state()
+        State({})
+        """
+        return api.state(self, *filters, copy=copy, graph=graph)
+
+    def update(self, *args: Any, **kwargs: Any) -> Any:
+        """Puts values into the module: `update` with this module as the node.
+
+        A GraphDef among the arguments has to be the module's own: so that what
+        `split` gave can be handed back as it is.
+
+        Its parameters are those of `update`. They are not spelt out, so that a
+        module may have a method of this name with other parameters.
+
+        Raises:
+          GraphError: as `update`; and for a GraphDef of another structure.
+
+        >>> from declax._variables import Param
+        >>> m = Module()
+        >>> m.scale = Param(2.0)
+        >>> graphdef, state = m.split()
+        >>> m.update(graphdef, State({"scale": Param(3.0)}))
+        >>> m.scale.value
+        3.0
+        """
+        own = api.graphdef(self)
+        for other in args:
+            if isinstance(other, GraphDef) and other is not own:
+                raise GraphError(
+                    f"{type_name(type(self))}.update",
+                    "the GraphDef is not the module's own, and update changes no structure",
+                    expected=repr(own),
+                    got=repr(other),
+                    fix="model = graphdef.merge(state)",
+                )
+        return update(self, *(other for other in args if not isinstance(other, GraphDef)), **kwargs)
+
     def iter_modules(self) -> Iterator[tuple[Path, Module]]:
         """All modules inside of this one and itself, each once, children first.
 
@@ -127,9 +202,7 @@ class Module(Pytree):
         >>> [path for path, _ in m.iter_modules()]
         [('part',), ()]
         """
-        for path, node in walk_nodes(self):
-            if isinstance(node, Module):
-                yield path, node
+        return iter_modules(self)
 
     def iter_children(self) -> Iterator[tuple[Any, Module]]:
         """The modules that are attributes of this one, by name.
@@ -139,9 +212,7 @@ class Module(Pytree):
         >>> [name for name, _ in m.iter_children()]
         ['part']
         """
-        for name, child in children_of(self):
-            if isinstance(child, Module):
-                yield name, child
+        return iter_module_children(self)
 
     def set_attributes(self, *filters: Filter, raise_if_not_found: bool = True, **attributes: Any) -> None:
         """Sets attributes of all modules inside that have them.
@@ -198,6 +269,50 @@ class Module(Pytree):
         """
         mode = {"deterministic": True, "use_running_average": True, **attributes}
         self.set_attributes(raise_if_not_found=False, **mode)
+
+
+def iter_modules(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Module]]:
+    """All modules of a graph, each once, children first.
+
+    Args:
+      node: a model, or a container of models.
+      graph: False where the node has to be a tree; None for the default of
+        `set_graph_mode`.
+
+    Yields:
+      Paths and modules.
+
+    Raises:
+      GraphError: for a graph where a tree is asked for.
+
+    >>> [path for path, _ in iter_modules([Module()])]
+    [(0,)]
+    """
+    if not (is_graph_mode() if graph is None else graph):
+        bind(node, graph)
+    return ((path, found) for path, found in walk_nodes(node) if isinstance(found, Module))
+
+
+def iter_module_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Module]]:
+    """The modules directly inside of a node, by key.
+
+    Args:
+      node: a node, or a container of nodes.
+      graph: False where the node has to be a tree; None for the default of
+        `set_graph_mode`.
+
+    Yields:
+      Keys and modules.
+
+    Raises:
+      GraphError: for a graph where a tree is asked for.
+
+    >>> list(iter_module_children(Module()))
+    []
+    """
+    if not (is_graph_mode() if graph is None else graph):
+        bind(node, graph)
+    return ((key, child) for key, child in children_of(node) if isinstance(child, Module))
 
 
 def _kind(variable_type: type[Variable[Any]] | str) -> type[Variable[Any]]:

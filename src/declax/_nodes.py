@@ -4,8 +4,9 @@ Vocabulary
 ----------
 node:      a Pytree or Object; has an identity, which a graph keeps.
 variable:  a Variable; has an identity too, and holds one leaf.
+ref:       a mutable array of JAX; has an identity too, and is a leaf.
 container: a list, tuple, dict or another tree that JAX knows; a plain value.
-leaf:      an array that sits in a node or container directly.
+leaf:      an array, or the shape of one, that sits in a node or container directly.
 static:    everything else.
 """
 
@@ -17,6 +18,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from declax._annotations import caches_by_type, is_data_class
 from declax._layout import INTERNAL_KEYS
@@ -32,6 +34,7 @@ class Kind(enum.Enum):
     NODE = "node"
     OBJECT = "object"
     VARIABLE = "variable"
+    REF = "ref"
     CONTAINER = "container"
     LEAF = "leaf"
     STATIC = "static"
@@ -41,15 +44,17 @@ class Kind(enum.Enum):
 
 _CONTAINERS = (list, tuple, dict)
 _NUMBERS = (int, float, complex, np.generic)
-_kinds: dict[type, Kind] = {}
-caches_by_type.append(_kinds)
+kinds: dict[type, Kind] = {}
+"""The kinds of values of types that were met before; `kind_of` decides on the others."""
+
+caches_by_type.append(kinds)
 
 
 def kind_of(value: object) -> Kind:
     """What a value is to a graph; decided once for each type."""
-    found = _kinds.get(value.__class__)
+    found = kinds.get(value.__class__)
     if found is None:
-        found = _kinds[value.__class__] = _classify(value)
+        found = kinds[value.__class__] = _classify(value)
     return found
 
 
@@ -59,11 +64,18 @@ def _classify(value: object) -> Kind:
         return Kind.VARIABLE
     if issubclass(cls, Pytree):
         return Kind.NODE if cls._pytree__is_pytree else Kind.OBJECT
-    if isinstance(value, (jax.Array, np.ndarray)):
+    if isinstance(value, (Tracer, jax.Array, np.ndarray, jax.ShapeDtypeStruct)):
         return Kind.LEAF
+    if isinstance(value, jax.Ref):
+        return Kind.REF
     if value is not None and jax.tree_util.default_registry.flatten_one_level(value) is not None:
         return Kind.CONTAINER
     return Kind.LEAF if is_data_class(cls) else Kind.STATIC
+
+
+def is_ref(value: object) -> bool:
+    """Whether a leaf is a ref, also as it looks to a function that JAX traces: there its type is that of any tracer."""
+    return value.__class__ is jax.Ref or (isinstance(value, Tracer) and isinstance(value, jax.Ref))
 
 
 def is_number(value: object) -> bool:

@@ -205,12 +205,7 @@ class Pytree(metaclass=PytreeMeta):
         if name not in attributes:
             object.__delattr__(self, name)
             return
-        layout: Layout = attributes.get(LAYOUT_KEY) or type(self)._pytree__layout
-        if name in layout.statuses:  # what a cached_property has left is in no layout
-            set_layout(self, layout.without(name))
-        del attributes[name]
-        if BOUND_KEY in attributes:
-            _epoch.advance()
+        delete_attribute(self, name)
 
     def _pytree__finish(self) -> None:
         """Checks a new instance, and gives it its own layout where it deviates."""
@@ -288,6 +283,17 @@ def set_layout(node: Pytree, layout: Layout) -> None:
         attributes.pop(LAYOUT_KEY, None)
     else:
         attributes[LAYOUT_KEY] = layout
+
+
+def delete_attribute(node: Any, name: str) -> None:
+    """Takes an attribute out of an instance that may be changed now."""
+    attributes = node.__dict__
+    layout: Layout = attributes.get(LAYOUT_KEY) or node._pytree__layout
+    if name in layout.statuses:  # what a cached_property has left is in no layout
+        set_layout(node, layout.without(name))
+    del attributes[name]
+    if BOUND_KEY in attributes:
+        _epoch.advance()
 
 
 # --- preparing a class --------------------------------------------------------

@@ -10,11 +10,13 @@ group:           the leaves that one filter takes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import Any, ClassVar
-from weakref import WeakValueDictionary
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
-from declax._filters import Filter, Predicate, filters_to_predicates, matches_kind
+from jax.tree_util import DictKey
+
+from declax._filters import Filter, Predicate, filters_to_predicates, is_of_kind, matches_kind
 from declax._metadata import Metadata
 from declax._static import exact_types
 from declax._typing import Key, Path
@@ -27,13 +29,27 @@ LeafDef = tuple[type[Variable[Any]], Metadata] | None
 Groups = tuple[tuple["StateDef", tuple[int, ...]], ...]
 """For each filter: the definition and the positions of the leaves that it takes."""
 
+KEPT_MERGES: Final = 64
+"""How many plans of merging a definition keeps."""
 
-class StateKey:
-    """The key of a leaf of a State under `jax.tree_util`'s path functions."""
 
-    __slots__ = ("is_variable", "path")
+class StateKey(DictKey):  # type: ignore[misc]  # a class of jaxlib, which has no types
+    """The key of a leaf of a State under `jax.tree_util`'s path functions: all keys of its path in one.
+
+    Attributes:
+      path: the path of the leaf.
+      is_variable: whether the leaf is a Variable's value.
+      key: the path as JAX writes simple keys, with dots.
+
+    >>> StateKey(("layers", 0, "kernel"), True).key
+    'layers.0.kernel.value'
+    """
+
+    path: Path
+    is_variable: bool
 
     def __init__(self, path: Path, is_variable: bool) -> None:
+        super().__init__(".".join(map(str, (*path, "value") if is_variable else path)))
         self.path = path
         self.is_variable = is_variable
 
@@ -50,6 +66,9 @@ class StateKey:
     def __hash__(self) -> int:
         return hash(self.path)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StateKey, (self.path, self.is_variable)
+
 
 class StateDef:
     """Paths and Variable kinds of a State's leaves; interned, so it compares by identity.
@@ -59,17 +78,19 @@ class StateDef:
       leaf_defs: kind and metadata of each leaf.
     """
 
-    __slots__ = ("__weakref__", "_groups", "_hash", "_keys", "_subs", "_tree", "leaf_defs", "paths")
+    __slots__ = ("__weakref__", "_groups", "_keys", "_merges", "_subs", "_tree", "fits", "leaf_defs", "paths")
     _interned: ClassVar[WeakValueDictionary[Any, StateDef]] = WeakValueDictionary()
     _lock: ClassVar[threading.RLock] = threading.RLock()
 
     paths: tuple[Path, ...]
     leaf_defs: tuple[LeafDef, ...]
+    fits: WeakKeyDictionary[StateDef, Any]
+    """How States of other definitions go into one of this; see `graph.fit`."""
     _tree: dict[Key, Any] | None
-    _groups: dict[Any, Groups]
+    _groups: dict[Any, tuple[tuple[tuple[StateDef | None, tuple[int, ...]], ...], tuple[int, ...]]]
     _subs: dict[Path, tuple[StateDef, tuple[int, ...]]]
     _keys: tuple[StateKey, ...] | None
-    _hash: int
+    _merges: dict[tuple[ref[StateDef], ...], tuple[ref[StateDef], tuple[int, ...]]]
 
     @staticmethod
     def of(paths: tuple[Path, ...], leaf_defs: tuple[LeafDef, ...]) -> StateDef:
@@ -81,13 +102,16 @@ class StateDef:
                 found = object.__new__(StateDef)
                 found.paths, found.leaf_defs = key
                 found._tree = found._keys = None
-                found._groups, found._subs = {}, {}
-                found._hash = hash(key)
+                found._groups, found._merges, found._subs = {}, {}, {}
+                found.fits = WeakKeyDictionary()
                 StateDef._interned[key] = found
         return found
 
-    def __hash__(self) -> int:
-        return self._hash
+    if TYPE_CHECKING:
+
+        def __hash__(self) -> int: ...
+    else:
+        __hash__ = object.__hash__  # no frame of Python: interned, and asked by every treedef
 
     def __repr__(self) -> str:
         return f"StateDef({len(self.paths)} leaves)"
@@ -115,7 +139,7 @@ class StateDef:
         if self._tree is None:
             tree: dict[Key, Any] = {}
             for position, path in enumerate(self.paths):
-                _insert(tree, path, position)
+                insert(tree, path, position)
             self._tree = tree
         return self._tree
 
@@ -135,7 +159,7 @@ class StateDef:
         found = self._subs.get(prefix)
         if found is None:
             size = len(prefix)
-            positions = tuple(i for i, path in enumerate(self.paths) if path[:size] == prefix)
+            positions = tuple(sorted(_positions_below(self.tree, prefix)))
             paths = tuple(self.paths[i][size:] for i in positions)
             definition = StateDef.of(paths, tuple(self.leaf_defs[i] for i in positions))
             found = self._subs[prefix] = (definition, positions)
@@ -146,6 +170,29 @@ class StateDef:
         if len(positions) == len(self.paths):
             return self
         return StateDef.of(tuple(self.paths[i] for i in positions), tuple(self.leaf_defs[i] for i in positions))
+
+    def merge(self, others: tuple[StateDef, ...]) -> tuple[StateDef, tuple[int, ...]]:
+        """The definition of one State of all leaves, in order, and where each comes from; the last one wins.
+
+        Raises:
+          GraphError: for paths that contradict each other.
+        """
+        key = tuple(map(ref, others))
+        known = self._merges.get(key)
+        merged = known[0]() if known is not None else None
+        if known is not None and merged is not None:
+            return merged, known[1]
+        definitions = (self, *others)
+        paths = [path for definition in definitions for path in definition.paths]
+        leaf_defs = [leaf_def for definition in definitions for leaf_def in definition.leaf_defs]
+        taken = in_order(list({path: i for i, path in enumerate(paths)}.items()))
+        order = tuple(i for _, i in taken)
+        merged = StateDef.of(tuple(path for path, _ in taken), tuple(leaf_defs[i] for i in order))
+        merged.tree  # noqa: B018  # raises for paths that contradict each other
+        if len(self._merges) >= KEPT_MERGES:
+            self._merges.clear()
+        self._merges[key] = (ref(merged), order)  # weak: the merged one may know this one as a part
+        return merged, order
 
     def group(self, filters: tuple[Filter, ...], leaves: Sequence[Any]) -> tuple[Groups, tuple[int, ...]]:
         """The leaves that each filter takes, and those that none takes.
@@ -158,16 +205,20 @@ class StateDef:
         except TypeError:  # a filter that cannot be hashed is asked again each time
             return self._group(filters, leaves)[:2]
         if found is not None:
-            return found[:-1], found[-1][1]
+            return tuple((sub or self, positions) for sub, positions in found[0]), found[1]
         groups, rest, is_lasting = self._group(filters, leaves)
-        if is_lasting:
-            self._groups[key] = (*groups, (self, rest))
+        if is_lasting:  # without itself, which would be a cycle that waits for the collector
+            kept = tuple((None if sub is self else sub, positions) for sub, positions in groups)
+            self._groups[key] = (kept, rest)
         return groups, rest
 
     def _group(self, filters: tuple[Filter, ...], leaves: Sequence[Any]) -> tuple[Groups, tuple[int, ...], bool]:
         predicates = filters_to_predicates(filters)
         taken: list[list[int]] = [[] for _ in predicates]
-        rest = []
+        rest: list[int] = []
+        if all(map(is_of_kind, predicates)):
+            self._group_by_kind(predicates, taken, rest)
+            return tuple((self.select(tuple(group)), tuple(group)) for group in taken), tuple(rest), True
         is_lasting = True
         for position in range(len(self.paths)):
             for group, predicate in zip(taken, predicates, strict=True):
@@ -181,6 +232,18 @@ class StateDef:
         groups = tuple((self.select(tuple(group)), tuple(group)) for group in taken)
         return groups, tuple(rest), is_lasting
 
+    def _group_by_kind(self, predicates: Sequence[Predicate], taken: list[list[int]], rest: list[int]) -> None:
+        """Puts each leaf where the first of its kind goes."""
+        places: dict[type | None, list[int]] = {}
+        for position, leaf_def in enumerate(self.leaf_defs):
+            kind = None if leaf_def is None else leaf_def[0]
+            place = places.get(kind)
+            if place is None:
+                pairs = zip(predicates, taken, strict=True)
+                place = next((group for predicate, group in pairs if matches_kind(predicate, (), kind)), rest)
+                places[kind] = place
+            place.append(position)
+
 
 def _matches(predicate: Predicate, definition: StateDef, position: int, leaves: Sequence[Any]) -> tuple[bool, bool]:
     """Whether a predicate takes a leaf, and whether that depends on the leaf's value."""
@@ -193,7 +256,29 @@ def _matches(predicate: Predicate, definition: StateDef, position: int, leaves: 
     return bool(predicate(path, value)), True
 
 
-def _insert(tree: dict[Key, Any], path: Path, position: int) -> None:
+def _positions_below(tree: dict[Key, Any], prefix: Path) -> list[int]:
+    """The positions of the leaves at a path, or below it."""
+    found: Any = tree
+    for key in prefix:
+        found = found.get(key) if isinstance(found, dict) else None
+    if found is None:
+        return []
+    positions, nodes = [], [found]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, dict):
+            nodes.extend(node.values())
+        else:
+            positions.append(node)
+    return positions
+
+
+def insert(tree: dict[Key, Any], path: Path, position: int) -> None:
+    """Puts a position at a path of a tree.
+
+    Raises:
+      GraphError: where the path goes through a leaf, or something is there.
+    """
     *parents, last = path or ((),)
     for depth, key in enumerate(parents):
         tree = tree.setdefault(key, {})
@@ -202,3 +287,23 @@ def _insert(tree: dict[Key, Any], path: Path, position: int) -> None:
     if last in tree:
         raise GraphError(format_path(path), "two leaves have the same path, or one lies inside of the other")
     tree[last] = position
+
+
+def in_order(found: Iterable[tuple[Path, int]]) -> list[tuple[Path, int]]:
+    """Paths in the order that the walk of a graph has, so that equal ones are one structure."""
+    listed = list(found)
+    try:
+        return sorted(listed, key=lambda leaf: leaf[0])
+    except TypeError:  # keys of several types
+        pass
+    try:
+        return sorted(listed, key=lambda leaf: [_rank(key) for key in leaf[0]])
+    except TypeError:  # keys of a type without an order stay as they come
+        return listed
+
+
+def _rank(key: Any) -> tuple[int, str, Any]:
+    """Numbers come first, and texts last."""
+    if isinstance(key, str):
+        return 2, "", key
+    return (0, "", key) if isinstance(key, (int, float)) else (1, type(key).__name__, key)

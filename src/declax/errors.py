@@ -225,14 +225,22 @@ def suggest(name: str, options: Iterable[str]) -> str | None:
     return f"did you mean {near[0]!r}?" if near else None
 
 
+PATH_END = 16
+"""How many keys of a very long path are shown at either end."""
+
+
 def format_path(path: Iterable[object]) -> str:
-    """A path of names and indices as it is written in code.
+    """A path of names and indices as it is written in code; the middle of a very long one is left out.
 
     >>> format_path(("blocks", 0, "kernel"))
     'blocks[0].kernel'
     """
     text = ""
-    for key in path:
+    keys = list(path)
+    if len(keys) > 2 * PATH_END + 1:
+        left = len(keys) - 2 * PATH_END
+        return f"{format_path(keys[:PATH_END])} ... {left} more keys ... {format_path(keys[-PATH_END:])}"
+    for key in keys:
         if isinstance(key, str) and key.isidentifier():
             text += f".{key}" if text else key
         else:

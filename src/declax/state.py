@@ -5,33 +5,39 @@ Vocabulary
 definition: the interned part of a State: the path of each leaf and, where the
             leaf is a Variable's value, the Variable's kind and metadata.
 leaf:       a raw value. Leaves are what JAX sees when it flattens a State.
+pair:       the leaves and the definition: what JAX asks a State for.
 view:       a Variable or a nested State that reads and writes one State.
+draft:      a State from which Variables were handed out, or whose structure
+            was changed; see `_state_draft`.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
+from operator import attrgetter, is_
 from typing import Any, Generic, TypeVar, overload
 
 import jax
 import numpy as np
 
 from declax import _display
-from declax._filters import Filter, as_written
+from declax._filters import Filter
+from declax._flat_state import FlatPairs, leaf_def_of, make_flat, not_taken, pairs_of, raw_of, register_flat, values_of
 from declax._jax import current_trace
-from declax._state_def import StateDef
-from declax._typing import Key, Path
-from declax._variables import Variable, new_variable
+from declax._pure_dicts import Change, ReplaceFn, changes_of
+from declax._state_def import StateDef, in_order
+from declax._state_diff import StateDiff, compare, same_states
+from declax._state_draft import LOCK, Draft, Entry, Place, Tree, map_tree, no_key, same_kind, with_hint
+from declax._typing import MISSING, Key, Path
+from declax._variable_metadata import foreign_trace
+from declax._variables import Variable, set_raw
 from declax.errors import (
-    FilterError,
+    GraphError,
     MissingAttributeError,
-    MissingKeyError,
     describe,
-    format_path,
-    suggest,
 )
+from declax.traversals import walk_mapping
 
 M = TypeVar("M", covariant=True)
 
@@ -44,10 +50,12 @@ class State(MutableMapping[Key, Any], Generic[M]):
     A State is a snapshot: what happens to the model later does not show in it.
 
     Args:
-      entries: nested mappings that end in Variables or other values.
+      entries: nested mappings, or pairs, that end in Variables or other
+        values. Mappings with nothing inside leave no trace.
 
     Raises:
-      GraphError: for paths that contradict each other.
+      GraphError: for what is no mapping, for one that contains itself, and for
+        paths that contradict each other.
 
     >>> from declax._variables import Param
     >>> state = State({"linear": {"kernel": Param(1.0)}})
@@ -57,58 +65,38 @@ class State(MutableMapping[Key, Any], Generic[M]):
     [1.0]
     """
 
-    __slots__ = ("__weakref__", "_boxes", "_definition", "_leaves", "_prefix", "_root")
+    __slots__ = ("__weakref__", "_pair", "_rest")
 
-    _definition: StateDef
-    _leaves: list[Any]
-    _boxes: dict[int, Variable[Any]] | None
-    _root: State[Any] | None
-    _prefix: Path
+    _pair: tuple[list[Any], StateDef]
+    """Set where that is all there is to know; asking for it goes to `__getattr__` otherwise."""
+    _rest: Draft | Place | None
+    """What else there is: a draft, or for a nested view its place."""
 
     def __init__(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = ()) -> None:
-        made = _from_unordered(list(_flat(dict(entries), ())))
-        _fill(self, made._definition, made._leaves)
-
-    @property
-    def _owner(self) -> State[Any]:
-        """The State that holds the leaves: this one, or the one that it is a part of."""
-        return self if self._root is None else self._root
+        if not isinstance(entries, Mapping):
+            try:
+                entries = dict(entries)
+            except (TypeError, ValueError):
+                problem = "a State is made of a nested mapping, or of pairs of key and value"
+                raise GraphError("State", problem, got=describe(entries), fix='State({"key": value})') from None
+        _fill(self, *_sorted_pair(_entries_of(entries, ())))
 
     # --- flat reading
 
     @property
     def definition(self) -> StateDef:
         """The interned description of the State."""
-        root = self._owner
-        root._settle()
-        if root is self:
-            return self._definition
-        return root._definition.sub(self._prefix)[0]
+        return self._pair[1]
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """The path of each leaf."""
-        return self.definition.paths
+        return self._pair[1].paths
 
     @property
     def leaves(self) -> list[Any]:
-        """The raw value of each leaf, in the order of `paths`."""
-        root = self._owner
-        root._settle()
-        if root is self:
-            return self._leaves
-        return [root._leaves[i] for i in root._definition.sub(self._prefix)[1]]
-
-    def _settle(self) -> None:
-        """Takes over what was written into the Variables that reading handed out."""
-        if self._boxes is None:
-            return
-        leaf_defs = list(self._definition.leaf_defs)
-        for position, box in self._boxes.items():
-            self._leaves[position] = box.raw_value
-            leaf_defs[position] = (type(box), box._metadata)
-        if tuple(leaf_defs) != self._definition.leaf_defs:
-            _set_definition(self, StateDef.of(self._definition.paths, tuple(leaf_defs)))
+        """The raw value of each leaf, in the order of `paths`; the State's own list, which is not to be changed."""
+        return self._pair[0]
 
     def flat_state(self) -> FlatState:
         """The pairs of path and value, in order.
@@ -116,105 +104,290 @@ class State(MutableMapping[Key, Any], Generic[M]):
         >>> State({"a": {"b": 1}}).flat_state()
         FlatState([(('a', 'b'), 1)])
         """
-        definition = self.definition
-        return FlatState(zip(definition.paths, _values(definition, self.leaves), strict=True))
+        leaves, definition = self._pair
+        return make_flat(FlatState, definition.paths, values_of(definition, leaves))
 
     @staticmethod
-    def from_flat_path(flat: Mapping[Path, Any] | Iterable[tuple[Path, Any]]) -> State[Any]:
+    def from_flat_path(flat: Mapping[Path, Any] | Iterable[tuple[Path, Any]], /) -> State[Any]:
         """The State with these values by path; the inverse of `flat_state`.
 
-        Raises:
-          GraphError: for paths that contradict each other.
-        """
-        pairs = list(flat.items() if isinstance(flat, Mapping) else flat)
-        return _from_pairs(pairs) if isinstance(flat, FlatState) else _from_unordered(pairs)
+        Args:
+          flat: a FlatState, whose order the State keeps; a mapping from paths,
+            or pairs, which the State puts in order.
 
-    def to_pure_dict(self) -> dict[Any, Any]:
-        """Nested dicts with the raw values.
+        Raises:
+          GraphError: for what is no path, and for paths that contradict each
+            other.
+
+        >>> State.from_flat_path({("a", "b"): 1}).to_pure_dict()
+        {'a': {'b': 1}}
+        """
+        if isinstance(flat, FlatPairs):
+            definition = flat.definition
+            definition.tree  # noqa: B018  # raises for paths that contradict each other
+            return make_state(definition, list(map(raw_of, flat.leaves)))
+        entries = [e for path, value in pairs_of(flat, "from_flat_path") for e in _entries_of(value, path)]
+        return make_state(*_sorted_pair(entries))
+
+    def to_pure_dict(self, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
+        """Nested dicts with the raw values; any depth will do.
+
+        Args:
+          extract_fn: makes of each value, a Variable or another one, what the
+            dicts get instead.
 
         >>> State({"a": {"b": 1}}).to_pure_dict()
         {'a': {'b': 1}}
         """
-        leaves = self.leaves
-        return _map_tree(self.definition.tree, lambda position: leaves[position])
+        leaves, definition = self._pair
+        if extract_fn is None:
+            return map_tree(definition.tree, leaves)
+        return map_tree(definition.tree, list(map(extract_fn, values_of(definition, leaves))))
 
-    # --- nested reading and writing
+    @property
+    def raw_mapping(self) -> dict[Any, Any]:
+        """Nested dicts with what reading each path gives: Variables that write into the State, and other values."""
+        with LOCK:
+            paths, tree = self.paths, self.definition.tree
+            return map_tree(tree, [self._read(path) for path in paths])
+
+    def replace_by_pure_dict(self, pure_dict: Mapping[Any, Any], replace_fn: ReplaceFn | None = None) -> None:
+        """Puts the values of nested dicts into this State; Variables keep their kind and metadata.
+
+        Args:
+          pure_dict: nested mappings of raw values, as of `to_pure_dict`; a part
+            of the paths will do.
+          replace_fn: makes of what the State has, a Variable or another value,
+            and of the new value what the State gets: a Variable with a kind
+            and metadata of its own, or a raw value. Shapes are not checked then.
+
+        Raises:
+          GraphError: for paths that the State does not have and values of
+            another shape or kind; lists all of them, and nothing is changed.
+          TraceContextError: a Variable that was read from the State belongs to
+            another trace.
+
+        >>> from declax._variables import Param
+        >>> state = State({"a": {"b": Param(1.0)}})
+        >>> state.replace_by_pure_dict({"a": {"b": 2.0}})
+        >>> state.a.b.value
+        2.0
+        """
+        leaves, definition = self._pair
+        changes = changes_of(definition, leaves, pure_dict, replace_fn)
+        with LOCK:
+            place = self._rest
+            if isinstance(place, Place):
+                positions = place.root._pair[1].sub(place.prefix)[1]
+                place.root._apply([Change(positions[c.position], c.leaf, c.leaf_def) for c in changes])
+            else:
+                self._apply(changes)
+
+    def _apply(self, changes: list[Change]) -> None:
+        draft = self._rest if isinstance(self._rest, Draft) else None
+        boxes = {} if draft is None else draft.boxes
+        for change in changes:
+            box = boxes.get(change.position)
+            if box is not None and box._trace is not current_trace():
+                raise foreign_trace(box, "value")
+        for position, leaf, leaf_def in changes:
+            box = boxes.get(position)
+            if box is not None and same_kind((type(box), box._metadata), leaf_def):
+                set_raw(box, leaf)
+            elif draft is None and same_kind(self._pair[1].leaf_defs[position], leaf_def):
+                self._pair[0][position] = leaf
+            else:
+                draft = self._open()
+                draft.put(position, leaf, leaf_def)
+
+    # --- nested reading
 
     def __getitem__(self, key: Key) -> Any:
-        found = self.definition.tree.get(key)
-        if found is None:
-            hint = suggest(str(key), map(str, self.definition.tree))
-            raise MissingKeyError(
-                format_path((*self._prefix, key)),
-                "the State has nothing at this path" + (f"; {hint}" if hint else ""),
-                expected=", ".join(map(str, self.definition.tree)) or "nothing: the State is empty",
-            )
-        path = (*self._prefix, key)
-        if isinstance(found, dict):
-            return _view(self._owner, path)
-        return self._owner._leaf_view(path)
+        if self._rest is None:
+            leaves, definition = self._pair
+            found = definition.tree.get(key, MISSING)
+            if isinstance(found, int) and definition.leaf_defs[found] is None:
+                return leaves[found]
+        with LOCK:
+            return self._read((key,))
 
-    def _leaf_view(self, path: Path) -> Any:
-        position = self._definition.position(path)
-        assert position is not None  # the caller has just found it
-        leaf_def = self._definition.leaf_defs[position]
-        if leaf_def is None:
-            return self._leaves[position]
-        boxes = self._boxes
-        if boxes is None:
-            boxes = {}
-            _set_boxes(self, boxes)
-        box = boxes.get(position)
-        if box is None:
-            box = boxes[position] = new_variable(leaf_def[0], self._leaves[position], leaf_def[1], current_trace())
-        return box
+    def _read(self, path: Path) -> Any:
+        """The view at a path below this State; to be called with the lock held."""
+        place = self._rest
+        if isinstance(place, Place):
+            root, prefix = place.root, place.prefix
+        else:
+            root, prefix = self, ()
+        node: Any = self._tree()
+        for key in path or ((),):
+            parent, node = node, node.get(key, MISSING)
+            if node is MISSING:
+                raise no_key((*prefix, *path), key, parent)
+        if isinstance(node, dict):
+            return _view(root, (*prefix, *path), (root._tree(), node))
+        draft = root._rest
+        if draft is None:
+            if root._pair[1].leaf_defs[node] is None:
+                return root._pair[0][node]
+            draft = root._open()
+        assert isinstance(draft, Draft)  # a root has no place
+        return draft.value(node)
 
-    def __setitem__(self, key: Key, value: Any) -> None:
-        path = (*self._prefix, key)
-        root = self._owner
-        kept = [(p, v) for p, v in root.flat_state() if p[: len(path)] != path]
-        added = list(_flat(value, path)) if isinstance(value, Mapping) else [(path, value)]
-        changed = _from_edited([*kept, *added], root.paths)
-        _fill(root, changed._definition, changed._leaves)
+    def _tree(self) -> Tree:
+        """The positions below this State, by key."""
+        rest = self._rest
+        if rest is None:
+            return self._pair[1].tree
+        return rest.tree
 
-    def __delitem__(self, key: Key) -> None:
-        self[key]  # says what is missing
-        path = (*self._prefix, key)
-        root = self._owner
-        changed = _from_pairs([(p, v) for p, v in root.flat_state() if p[: len(path)] != path])
-        _fill(root, changed._definition, changed._leaves)
+    def _open(self) -> Draft:
+        """The draft of this State, which it gets if it has none; to be called with the lock held."""
+        draft = self._rest
+        if draft is None:
+            draft = Draft(*self._pair)
+            _set_rest(self, draft)
+            _del_pair(self)
+        assert isinstance(draft, Draft)  # only roots are opened
+        return draft
+
+    def _settled(self) -> tuple[list[Any], StateDef]:
+        """The pair of a draft or a view."""
+        with LOCK:
+            rest = self._rest
+            if rest is None:
+                return self._pair
+            pair = rest.settle()
+            if isinstance(rest, Draft) and not rest.boxes:
+                _set_pair(self, pair)
+                _set_rest(self, None)
+            return pair
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name not in self.definition.tree:
+        if name == "_pair":
+            return self._settled()
+        if name == "_rest" or name.startswith("__") or name not in self._tree():
             raise self._no_attribute(name)
         return self[name]
 
     def _no_attribute(self, name: str) -> MissingAttributeError:
-        hint = suggest(name, map(str, self.definition.tree))
-        problem = "the State has no such attribute or entry" + (f"; {hint}" if hint else "")
-        return MissingAttributeError(f"State.{name}", problem)
+        tree = {} if name == "_rest" else self._tree()  # a State that is being made has none
+        return MissingAttributeError(f"State.{name}", with_hint("the State has no such attribute or entry", name, tree))
+
+    def __iter__(self) -> Iterator[Any]:
+        rest = self._rest
+        if isinstance(rest, Draft) or (isinstance(rest, Place) and rest.root._rest is not None):
+            self._settled()  # so that the order of keys does not depend on what was written last
+        return iter(self._tree())
+
+    def __len__(self) -> int:
+        return len(self._tree())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._tree()
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """What is at a key, or a default."""
+        return self[key] if key in self._tree() else default
+
+    def __dir__(self) -> list[str]:
+        return sorted(
+            {*super().__dir__(), *(key for key in self._tree() if isinstance(key, str) and key.isidentifier())}
+        )
+
+    # --- nested writing
+
+    def __setitem__(self, key: Key, value: Any) -> None:
+        entries = _entries_of(value, (key,))
+        with LOCK:
+            found = self._tree().get(key, MISSING)
+            place = self._rest
+            root, prefix = (place.root, place.prefix) if isinstance(place, Place) else (self, ())
+            if not isinstance(found, int) or len(entries) != 1 or len(entries[0][0]) != 1:
+                below = [((*prefix, *path), leaf, leaf_def) for path, leaf, leaf_def in entries]
+                root._open_for_paths((*prefix, key), below)
+                return
+            leaf, leaf_def = entries[0][1:]
+            if root._rest is None and same_kind(root._pair[1].leaf_defs[found], leaf_def):
+                root._pair[0][found] = leaf
+            else:
+                root._open().put(found, leaf, leaf_def)
+
+    def _open_for_paths(self, path: Path, entries: list[Entry]) -> None:
+        draft = self._rest
+        if isinstance(draft, Draft):
+            draft.replace(path, entries)
+        else:
+            draft = Draft(*self._pair)  # becomes this State's where nothing was wrong
+            draft.replace(path, entries)
+            _set_rest(self, draft)
+            _del_pair(self)
+
+    def __delitem__(self, key: Key) -> None:
+        with LOCK:
+            tree = self._tree()
+            place = self._rest
+            root, prefix = (place.root, place.prefix) if isinstance(place, Place) else (self, ())
+            if key not in tree:
+                raise no_key((*prefix, key), key, tree)
+            root._open_for_paths((*prefix, key), [])
 
     def __setattr__(self, name: str, value: Any) -> None:
+        self._check_free(name)
         self[name] = value
 
     def __delattr__(self, name: str) -> None:
-        if name not in self.definition.tree:
+        self._check_free(name)
+        if name not in self._tree():
             raise self._no_attribute(name)
         del self[name]
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.definition.tree)
+    def _check_free(self, name: str) -> None:
+        if hasattr(State, name):
+            problem = "every State has an attribute of this name, so an entry of this name is reached by its key"
+            raise MissingAttributeError(f"State.{name}", problem, fix=f"state[{name!r}]")
 
-    def __len__(self) -> int:
-        return len(self.definition.tree)
+    def clear(self) -> None:
+        """Takes out all entries."""
+        for key in list(self._tree()):
+            del self[key]
+
+    # --- comparing
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, State) or other.definition is not self.definition:
+        if isinstance(other, State):
+            return same_states(self._pair, other._pair)
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        try:
+            return same_states(self._pair, State(other)._pair)
+        except GraphError:  # no State can be made of it
             return False
-        pairs = zip(self.leaves, other.leaves, strict=True)
-        return all(a is b or _display.same_value(a, b) for a, b in pairs)
 
     __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def diff(self, other: State[Any] | Mapping[Any, Any], /) -> StateDiff:
+        """How another State differs from this one: paths, kinds, metadata, shapes, dtypes and values.
+
+        The result is empty exactly where the two are equal. ``state - other``
+        is another question: the leaves at paths that only ``state`` has.
+
+        Args:
+          other: a State, or nested mappings to make one of.
+
+        >>> State({"a": 1, "b": 2}).diff({"a": 1, "b": 3})
+        StateDiff(
+          b: value: 2 -> 3
+        )
+        """
+        return compare(self._pair, _as_state(other)._pair)
+
+    def __sub__(self, other: Any) -> State[M]:
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        leaves, definition = self._pair
+        known = set(_as_state(other).paths)
+        positions = tuple(i for i, path in enumerate(definition.paths) if path not in known)
+        return make_state(definition.select(positions), [leaves[i] for i in positions])
 
     # --- whole States
 
@@ -227,8 +400,13 @@ class State(MutableMapping[Key, Any], Generic[M]):
 
         Raises:
           FilterError: for leaves that no filter takes.
+
+        >>> numbers, rest = State({"a": 1, "b": "text"}).split(int, ...)
+        >>> numbers.to_pure_dict(), rest.to_pure_dict()
+        ({'a': 1}, {'b': 'text'})
         """
-        found = split_leaves(self.definition, self.leaves, (first, *filters), is_exhaustive=True)
+        leaves, definition = self._pair
+        found = split_leaves(definition, leaves, (first, *filters), is_exhaustive=True)
         return found if filters else found[0]
 
     @overload
@@ -237,21 +415,50 @@ class State(MutableMapping[Key, Any], Generic[M]):
     def filter(self, first: Filter, second: Filter, /, *filters: Filter) -> tuple[State[M], ...]: ...
     def filter(self, first: Filter, /, *filters: Filter) -> State[M] | tuple[State[M], ...]:
         """As `split`, leaving out what no filter takes."""
-        found = split_leaves(self.definition, self.leaves, (first, *filters), is_exhaustive=False)
+        leaves, definition = self._pair
+        found = split_leaves(definition, leaves, (first, *filters), is_exhaustive=False)
         return found if filters else found[0]
 
     @staticmethod
-    def merge(first: State[Any], /, *states: State[Any]) -> State[Any]:
-        """One State with the leaves of all; the last one wins."""
-        pairs = {path: value for state in (first, *states) for path, value in state.flat_state()}
-        return _from_unordered(list(pairs.items()))
+    def merge(first: State[Any] | Mapping[Any, Any], /, *states: State[Any] | Mapping[Any, Any]) -> State[Any]:
+        """One State with the leaves of all; the last one wins.
+
+        Raises:
+          GraphError: where one has a leaf and another one a mapping.
+
+        >>> State.merge(State({"a": 1, "b": 2}), {"b": 3}).to_pure_dict()
+        {'a': 1, 'b': 3}
+        """
+        pairs = [_as_state(state)._pair for state in (first, *states)]
+        definition, order = pairs[0][1].merge(tuple(other for _, other in pairs[1:]))
+        leaves: list[Any] = []
+        for some, _ in pairs:
+            leaves.extend(some)
+        return make_state(definition, [leaves[i] for i in order])
 
     def __or__(self, other: Any) -> State[Any]:
-        return State.merge(self, other) if isinstance(other, State) else NotImplemented
+        return State.merge(self, other) if isinstance(other, Mapping) else NotImplemented
+
+    def __ror__(self, other: Any) -> State[Any]:
+        return State.merge(other, self) if isinstance(other, Mapping) else NotImplemented
 
     def map(self, f: Callable[[Path, Any], Any]) -> State[M]:
-        """The State whose values are ``f(path, value)``, Variables as Variables."""
-        return _from_pairs([(path, f(path, value)) for path, value in self.flat_state()])
+        """The State whose values are ``f(path, value)``, Variables as Variables.
+
+        >>> State({"a": {"b": 1}}).map(lambda path, value: value + len(path)).to_pure_dict()
+        {'a': {'b': 3}}
+        """
+        leaves, definition = self._pair
+        mapped = list(map(f, definition.paths, values_of(definition, leaves)))
+        if any(isinstance(value, Mapping) for value in mapped if not isinstance(value, Variable)):
+            return State.from_flat_path(zip(definition.paths, mapped, strict=True))
+        kinds = tuple(
+            old if same_kind(old, new) else new
+            for old, new in zip(definition.leaf_defs, map(leaf_def_of, mapped), strict=True)
+        )
+        if not all(map(is_, kinds, definition.leaf_defs)):
+            definition = StateDef.of(definition.paths, kinds)
+        return make_state(definition, list(map(raw_of, mapped)))
 
     def __repr__(self) -> str:
         return _display.state_repr(self)
@@ -270,115 +477,94 @@ class State(MutableMapping[Key, Any], Generic[M]):
         return make_state, (self.definition, self.leaves)
 
 
-class FlatState(Sequence[tuple[Path, Any]]):
-    """The pairs of path and value of a State, in order.
+class FlatState(FlatPairs):
+    """The pairs of path and value of a State, in order: a sequence.
+
+    As a pytree its children are the values: Variables stay Variables.
+
+    Args:
+      pairs: the pairs, or a mapping from paths.
+      sort: whether to put them in the order that a State has.
+
+    Raises:
+      GraphError: for what is no pair of path and value.
 
     Attributes:
       paths: the paths.
       leaves: the values, Variables as Variables.
+
+    >>> flat = FlatState([(("b",), 2), (("a", "c"), 1)], sort=True)
+    >>> flat
+    FlatState([(('a', 'c'), 1), (('b',), 2)])
+    >>> flat.to_nested_state().to_pure_dict()
+    {'a': {'c': 1}, 'b': 2}
     """
 
-    __slots__ = ("leaves", "paths")
+    __slots__ = ()
 
-    def __init__(self, pairs: Iterable[tuple[Path, Any]]) -> None:
-        listed = list(pairs)
-        self.paths: tuple[Path, ...] = tuple(path for path, _ in listed)
-        self.leaves: list[Any] = [value for _, value in listed]
+    def to_nested_state(self) -> State[Any]:
+        """The State with these values, in this order.
 
-    @overload
-    def __getitem__(self, index: int) -> tuple[Path, Any]: ...
-    @overload
-    def __getitem__(self, index: slice) -> FlatState: ...
-    def __getitem__(self, index: int | slice) -> tuple[Path, Any] | FlatState:
-        """The pair at an index, or those of a slice."""
-        if isinstance(index, slice):
-            return FlatState(zip(self.paths[index], self.leaves[index], strict=True))
-        return self.paths[index], self.leaves[index]
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __repr__(self) -> str:
-        return f"FlatState({list(self)!r})"
+        Raises:
+          GraphError: for paths that contradict each other.
+        """
+        return State.from_flat_path(self)
 
 
 # --- making States ------------------------------------------------------------
 
-_set_definition = State._definition.__set__  # type: ignore[attr-defined]  # slot descriptors
-_set_leaves = State._leaves.__set__  # type: ignore[attr-defined]  # as above
-_set_boxes = State._boxes.__set__  # type: ignore[union-attr]  # as above
-_set_root = State._root.__set__  # type: ignore[union-attr]  # as above
-_set_prefix = State._prefix.__set__  # type: ignore[attr-defined]  # as above
+_set_pair = State._pair.__set__  # type: ignore[attr-defined]  # slot descriptors
+_del_pair = State._pair.__delete__  # type: ignore[attr-defined]  # as above
+_set_rest = State._rest.__set__  # type: ignore[union-attr]  # as above
 _new = object.__new__
 
 
 def make_state(definition: StateDef, leaves: list[Any]) -> State[Any]:
     """The State with these leaves, whose list it takes over."""
     state: State[Any] = _new(State)
-    _fill(state, definition, leaves)
+    _set_pair(state, (leaves, definition))
+    _set_rest(state, None)
     return state
 
 
 def _fill(state: State[Any], definition: StateDef, leaves: list[Any]) -> None:
-    _set_definition(state, definition)
-    _set_leaves(state, leaves)
-    _set_boxes(state, None)
-    _set_root(state, None)  # not itself: a cycle would wait for the collector
-    _set_prefix(state, ())
+    _set_pair(state, (leaves, definition))
+    _set_rest(state, None)
 
 
-def _view(root: State[Any], prefix: Path) -> State[Any]:
+def _view(root: State[Any], prefix: Path, known: tuple[Tree, Tree]) -> State[Any]:
     state: State[Any] = _new(State)
-    _set_root(state, root)
-    _set_prefix(state, prefix)
+    _set_rest(state, Place(root, prefix, known))
     return state
 
 
-def _flat(entries: Any, prefix: Path) -> Iterator[tuple[Path, Any]]:
-    for key, value in entries.items():
-        path = (*prefix, key)
-        if isinstance(value, Mapping):
-            yield from _flat(value, path)
-        else:
-            yield path, value
+def _as_state(entries: State[Any] | Mapping[Any, Any]) -> State[Any]:
+    return entries if isinstance(entries, State) else State(entries)
 
 
-def _from_pairs(pairs: list[tuple[Path, Any]]) -> State[Any]:
-    paths, leaf_defs, leaves = [], [], []
-    for path, value in pairs:
-        is_variable = isinstance(value, Variable)
-        paths.append(tuple(path))
-        leaf_defs.append((type(value), value._metadata) if is_variable else None)
-        leaves.append(value.raw_value if is_variable else value)
-    return make_state(StateDef.of(tuple(paths), tuple(leaf_defs)), leaves)
+def _entries_of(value: Any, path: Path) -> list[Entry]:
+    """The leaves of a value at a path: those of a mapping, or the value itself."""
+    if isinstance(value, State):
+        leaves, definition = value._pair
+        found = zip(definition.paths, leaves, definition.leaf_defs, strict=True)
+        return [((*path, *rest), leaf, leaf_def) for rest, leaf, leaf_def in found]
+    if not isinstance(value, Mapping):
+        return [(path, raw_of(value), leaf_def_of(value))]
+    entries: list[Entry] = []
+    for below, leaf, is_empty in walk_mapping(value, None, "State", leaf_types=(State,)):
+        if isinstance(leaf, State):
+            entries += _entries_of(leaf, (*path, *below))
+        elif not is_empty:
+            entries.append(((*path, *below), raw_of(leaf), leaf_def_of(leaf)))
+    return entries
 
 
-def _from_unordered(pairs: list[tuple[Path, Any]]) -> State[Any]:
-    """As `_from_pairs`, in the order that the walk of a graph has, so that equal paths are one structure."""
-    with contextlib.suppress(TypeError):  # keys without an order stay as they come
-        pairs = sorted(pairs, key=lambda pair: [(isinstance(key, str), key) for key in pair[0]])
-    made = _from_pairs(pairs)
-    made._definition.tree  # noqa: B018  # raises for paths that contradict each other
-    return made
-
-
-def _from_edited(pairs: list[tuple[Path, Any]], paths: tuple[Path, ...]) -> State[Any]:
-    """As `_from_unordered`, but in the old order where no path is new: a graph may have one of its own."""
-    places = {path: i for i, path in enumerate(paths)}
-    is_known = all(path in places for path, _ in pairs)
-    return _from_pairs(sorted(pairs, key=lambda pair: places[pair[0]])) if is_known else _from_unordered(pairs)
-
-
-def _values(definition: StateDef, leaves: Sequence[Any]) -> list[Any]:
-    mark = current_trace()
-    return [
-        leaf if leaf_def is None else new_variable(leaf_def[0], leaf, leaf_def[1], mark)
-        for leaf_def, leaf in zip(definition.leaf_defs, leaves, strict=True)
-    ]
-
-
-def _map_tree(tree: dict[Any, Any], f: Callable[[int], Any]) -> dict[Any, Any]:
-    return {k: _map_tree(v, f) if isinstance(v, dict) else f(v) for k, v in tree.items()}
+def _sorted_pair(entries: list[Entry]) -> tuple[StateDef, list[Any]]:
+    """A definition and leaves, in the order of the paths, so that equal ones are one structure."""
+    order = [i for _, i in in_order([(entry[0], i) for i, entry in enumerate(entries)])]
+    definition = StateDef.of(tuple(entries[i][0] for i in order), tuple(entries[i][2] for i in order))
+    definition.tree  # noqa: B018  # raises for paths that contradict each other
+    return definition, [entries[i][1] for i in order]
 
 
 def split_leaves(
@@ -391,30 +577,22 @@ def split_leaves(
     """
     groups, rest = definition.group(filters, leaves)
     if rest and is_exhaustive:
-        value = _values(definition, leaves)[rest[0]]
-        raise FilterError(
-            format_path(definition.paths[rest[0]]),
-            f"no filter takes this leaf, nor {len(rest) - 1} others",
-            got=describe(value),
-            expected=", ".join(map(as_written, filters)),
-            fix=", ".join([*map(as_written, filters), "..."]) + "   # a last filter `...` takes the rest",
-        )
+        raise not_taken(definition.paths[rest[0]], values_of(definition, leaves)[rest[0]], len(rest), filters)
     return tuple(make_state(sub, [leaves[i] for i in positions]) for sub, positions in groups)
 
 
-def _flatten_state(state: State[Any]) -> tuple[list[Any], StateDef]:
-    if state._root is None and state._boxes is None:
-        return state._leaves, state._definition
-    return state.leaves, state.definition
+# --- States as pytrees ----------------------------------------------------------
 
 
-def _flatten_state_with_keys(state: State[Any]) -> tuple[list[tuple[Any, Any]], StateDef]:
-    leaves, definition = _flatten_state(state)
+def _flatten_with_keys(state: State[Any]) -> tuple[list[tuple[Any, Any]], StateDef]:
+    leaves, definition = state._pair
     return list(zip(definition.keys, leaves, strict=True)), definition
 
 
-def _unflatten_state(definition: StateDef, leaves: Iterable[Any]) -> State[Any]:
+def _unflatten(definition: StateDef, leaves: Iterable[Any]) -> State[Any]:
     return make_state(definition, list(leaves))
 
 
-jax.tree_util.register_pytree_with_keys(State, _flatten_state_with_keys, _unflatten_state, _flatten_state)
+# The pair is read without a frame of Python.
+jax.tree_util.register_pytree_with_keys(State, _flatten_with_keys, _unflatten, attrgetter("_pair"))
+register_flat(FlatState)

@@ -19,10 +19,12 @@ from typing import Any
 from declax import _epoch, _jax
 from declax._attributes import wrong_trace
 from declax._layout import BOUND_KEY, TRACE_KEY
+from declax._modes import is_graph_mode
 from declax._pytree import Pytree
 from declax._typing import MISSING, Path
 from declax._variables import Variable
-from declax.graph.defs import LEAF, NODE, OBJECT, VARIABLE, GraphDef, walk_tokens
+from declax.errors import GraphError, format_path
+from declax.graph.defs import HAS_INDEX, LEAF, NODE, OBJECT, GraphDef, walk_tokens
 from declax.graph.walk import Source, Walk, Watch, walk
 
 _raw_value = attrgetter("raw_value")
@@ -60,19 +62,19 @@ class Binding:
     def __init__(self, found: Walk, token: object) -> None:
         self.graphdef: GraphDef[Any] = found.graphdef
         self.variables: list[Variable[Any] | None] = found.boxes
-        self.has_plain = found.has_plain
-        self._sources: list[Source] = found.sources
-        self._constants: list[Any] = []
-        if self.has_plain:
-            known = zip(found.leaves, found.boxes, found.sources, strict=True)
-            self._constants = [leaf if box is None and source is None else None for leaf, box, source in known]
+        self.has_plain = bool(found.plain)
+        # of the leaves without a Variable: where they sit in a node, or the value where they sit in a container
+        self._sources: dict[int, Source] = {i: source for i, (_, source) in found.plain.items()}
+        self._constants = {i: value for i, (value, source) in found.plain.items() if source is None}
         self._watches: list[Watch] = found.watches
         self._live, self._kept = found.live, found.kept
         self._token = token
-        self._objects = [o if isinstance(o, Variable) else weakref.ref(o) for o in found.objects]
+        self._objects = found.objects  # a Walk is made to be bound once
+        for index in found.nodes:
+            self._objects[index] = weakref.ref(self._objects[index])
         variables = [v for v in found.boxes if v is not None] if self.has_plain else found.boxes
-        marks = {id(mark): mark for mark in map(_mark, variables)}
-        self.mark: Any = next(iter(marks.values())) if len(marks) == 1 else MISSING
+        is_one = len(set(map(id, map(_mark, variables)))) == 1
+        self.mark: Any = _mark(variables[0]) if is_one else MISSING
 
     def is_valid(self) -> bool:
         """Whether the graph is still as it was read."""
@@ -85,9 +87,17 @@ class Binding:
         if not self.has_plain:
             return list(map(_raw_value, self.variables))
         return [
-            variable.raw_value if variable is not None else _read(source, constant)
-            for variable, source, constant in zip(self.variables, self._sources, self._constants, strict=True)
+            self._read_plain(position) if variable is None else variable.raw_value
+            for position, variable in enumerate(self.variables)
         ]
+
+    def _read_plain(self, position: int) -> Any:
+        source = self._sources[position]
+        if source is None:
+            return self._constants[position]
+        owner = source[0]()
+        assert owner is not None  # a node of a graph that the caller holds
+        return owner.__dict__[source[1]]
 
     def check_plain(self, position: int) -> None:
         """Checks that a leaf that is no Variable's may be set at this trace level.
@@ -113,7 +123,7 @@ class Binding:
 
     def source(self, position: int) -> tuple[Pytree, Any] | None:
         """The node and the attribute of a leaf that is no Variable's."""
-        source = self._sources[position]
+        source = self._sources.get(position)
         owner = source[0]() if source is not None else None
         return None if source is None or owner is None else (owner, source[1])
 
@@ -139,19 +149,11 @@ class Binding:
                 depth = next((d for d in range(len(path), -1, -1) if path[:d] in owners), None)
                 owner = None if depth is None else id(objects[owners[path[:depth]]])
                 found.append(id(variable) if variable is not None else (owner, path[depth or 0 :]))
-            if token[0] in (VARIABLE, NODE, OBJECT):
-                if token[0] != VARIABLE:
+            if token[0] in HAS_INDEX:
+                if token[0] in (NODE, OBJECT):
                     owners[path] = count
                 count += 1
         return found
-
-
-def _read(source: Source, constant: Any) -> Any:
-    if source is None:
-        return constant
-    owner = source[0]()
-    assert owner is not None  # a node of a graph that the caller holds
-    return owner.__dict__[source[1]]
 
 
 class _Cache(dict[tuple[int, ...], tuple[Binding, tuple["weakref.ref[Any]", ...]]]):
@@ -160,15 +162,47 @@ class _Cache(dict[tuple[int, ...], tuple[Binding, tuple["weakref.ref[Any]", ...]
     __slots__ = ("__weakref__",)
 
 
-def bind(root: Any) -> Binding:
+def bind(root: Any, graph: bool | None = True) -> Binding:
     """The binding of the graph below a value.
+
+    Args:
+      root: the value.
+      graph: False where it has to be a tree; None for the default of the mode.
 
     Raises:
       StatusError: for a static value that cannot be hashed.
+      GraphError: for a graph where a tree is asked for.
     """
-    if isinstance(root, Pytree):
-        return _bind_cached(root, root, ())
-    return _bind_anew(root)
+    binding = _bind_cached(root, root, ()) if isinstance(root, Pytree) else _bind_anew(root)
+    if graph is not True:
+        check_mode(binding.graphdef, graph)
+    return binding
+
+
+def check_mode(graphdef: GraphDef[Any], graph: bool | None) -> None:
+    """Checks that a graph is a tree, where that is asked for.
+
+    Args:
+      graphdef: the description of the graph.
+      graph: False where it has to be a tree; None for the default of the mode.
+
+    Raises:
+      GraphError: names both paths of the first thing that is shared.
+    """
+    if not (is_graph_mode() if graph is None else graph) and graphdef.shared is not None:
+        raise not_a_tree(*graphdef.shared)
+
+
+def not_a_tree(first: Path, second: Path) -> GraphError:
+    """The error of a shared thing where a tree is asked for."""
+    is_cycle = second[: len(first)] == first
+    return GraphError(
+        format_path(second),
+        "this is " + ("a node that holds itself" if is_cycle else "reached twice") + ", so the argument is no tree",
+        got=f"the same object at {format_path(first)} and at {format_path(second)}",
+        why="graph=False, or dx.set_graph_mode(False), asks for a tree, in which nothing is shared",
+        fix="graph=True        # keeps what is shared",
+    )
 
 
 def bind_many(roots: tuple[Any, ...]) -> Binding:

@@ -23,9 +23,11 @@ from declax._variables import _set_trace as set_mark
 from declax._variables import set_raw
 from declax.graph.defs import (
     CONTAINER,
+    HAS_INDEX,
     LEAF,
     NODE,
     OBJECT,
+    REF,
     STATIC,
     VARIABLE,
     GraphDef,
@@ -55,7 +57,8 @@ class Program:
       containers: the slot, how, keys and child slots of each, inner ones first.
       statics: slots and values.
       references: slots and the slots that they repeat.
-      indexed: the slot of each Variable and node, by index.
+      indexed: the slot of each object, by index; those from before the graph,
+        where it continues a space of indexes, have slots behind all others.
     """
 
     __slots__ = (
@@ -89,7 +92,7 @@ class Program:
         self.containers: list[tuple[int, Any, tuple[Any, ...], tuple[int, ...]]] = []
         self.statics: list[tuple[int, Any]] = []
         self.references: list[tuple[int, int]] = []
-        self.indexed: list[int] = []
+        self.indexed: list[int] = list(range(len(tokens), len(tokens) + graphdef.base))
         leaf = 0
         for place, token in enumerate(tokens):
             if isinstance(token, int):
@@ -102,13 +105,13 @@ class Program:
 
     def _add(self, slot: int, token: tuple[Any, ...], leaf: int, children: tuple[int, ...]) -> None:
         tag = token[0]
-        if tag in (VARIABLE, NODE, OBJECT):
+        if tag in HAS_INDEX:
             self.indexed.append(slot)
         if tag == VARIABLE:
             self.classes.append(token[1])
             self.metadata.append(token[2])
             self.variable_leaves.append(leaf)
-        elif tag == LEAF:
+        elif tag in (REF, LEAF):
             self.plain_leaves.append((slot, leaf))
         elif tag == NODE:
             layout = token[1]
@@ -192,32 +195,51 @@ def program_of(graphdef: GraphDef[Any]) -> Program:
     return program
 
 
-def build(graphdef: GraphDef[Any], leaves: Sequence[Any], metadata: Sequence[Any] | None = None) -> Any:
+def build(
+    graphdef: GraphDef[Any],
+    leaves: Sequence[Any],
+    metadata: Sequence[Any] | None = None,
+    variables: Sequence[Any] | None = None,
+) -> Any:
     """Makes new objects with these leaves.
 
     Args:
       graphdef: the description.
       leaves: the raw value of each leaf, in the order of the description.
       metadata: of each Variable, where it differs from the description.
+      variables: existing Variables to use, in order; new ones are made otherwise.
 
     Returns:
       The root.
     """
-    return build_slots(graphdef, leaves, metadata)[program_of(graphdef).root]
+    return build_slots(graphdef, leaves, metadata, variables)[program_of(graphdef).root]
 
 
-def build_slots(graphdef: GraphDef[Any], leaves: Sequence[Any], metadata: Sequence[Any] | None = None) -> list[Any]:
-    """As `build`; returns the value of each slot."""
+def build_slots(
+    graphdef: GraphDef[Any],
+    leaves: Sequence[Any],
+    metadata: Sequence[Any] | None = None,
+    variables: Sequence[Any] | None = None,
+    known: Sequence[Any] = (),
+) -> list[Any]:
+    """As `build`; returns the value of each slot.
+
+    Args:
+      graphdef, leaves, metadata, variables: as in `build`.
+      known: the objects from before the graph, as many as the GraphDef's base.
+    """
     program = program_of(graphdef)
     mark = _jax.trace_state.value
-    slots: list[Any] = list(map(_new, program.classes))
-    raw_values = [leaves[i] for i in program.variable_leaves] if program.has_plain else leaves
-    deque(map(set_raw, slots, raw_values), 0)
-    deque(map(set_metadata, slots, program.metadata if metadata is None else metadata), 0)
-    deque(map(set_mark, slots, repeat(mark)), 0)
+    slots: list[Any] = list(map(_new, program.classes)) if variables is None else list(variables)
+    if variables is None:
+        raw_values = [leaves[i] for i in program.variable_leaves] if program.has_plain else leaves
+        deque(map(set_raw, slots, raw_values), 0)
+        deque(map(set_metadata, slots, program.metadata if metadata is None else metadata), 0)
+        deque(map(set_mark, slots, repeat(mark)), 0)
     nodes: list[Any] = [maker(cls) for maker, cls in program.node_makers]
     slots += nodes
     slots += [None] * (program.count - len(slots))
+    slots += known
     for slot, position in program.plain_leaves:
         slots[slot] = leaves[position]
     fill(program, slots)

@@ -9,7 +9,7 @@ kept:   of a leaf: the position of the old leaf whose value it keeps, or -1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from declax import _epoch, _jax
@@ -38,7 +38,14 @@ class Change(NamedTuple):
     origins: tuple[int, ...]
 
 
-def apply_change(change: Change, objects: Sequence[Any], old: Sequence[Any], new: Iterable[Any]) -> Any:
+def apply_change(
+    change: Change,
+    objects: Sequence[Any] | Mapping[int, Any],
+    old: Sequence[Any],
+    new: Iterable[Any],
+    metadata: Sequence[Any] | None = None,
+    known: Sequence[Any] = (),
+) -> list[Any]:
     """Gives existing objects the new structure.
 
     All new objects are made, and all checks done, before the first existing
@@ -49,9 +56,11 @@ def apply_change(change: Change, objects: Sequence[Any], old: Sequence[Any], new
       objects: the existing objects by index.
       old: the values of the existing leaves.
       new: the values that are not kept, in order.
+      metadata: of each Variable, where it differs from the description.
+      known: the objects from before the graph, as many as the GraphDef's base.
 
     Returns:
-      The root of the new structure.
+      The value of each slot of the new structure.
 
     Raises:
       TraceContextError: for existing objects of another trace level.
@@ -59,46 +68,45 @@ def apply_change(change: Change, objects: Sequence[Any], old: Sequence[Any], new
     program = program_of(change.graphdef)
     fresh = iter(new)
     leaves = [next(fresh) if i < 0 else old[i] for i in change.kept]
-    existing = {
-        slot: objects[origin] for slot, origin in zip(program.indexed, change.origins, strict=True) if origin >= 0
-    }
-    slots: list[Any] = [None] * program.count
-    writes = _fill_variables(program, slots, leaves, existing)
+    own = program.indexed[change.graphdef.base :]
+    existing = {slot: objects[origin] for slot, origin in zip(own, change.origins, strict=True) if origin >= 0}
+    slots: list[Any] = [*[None] * program.count, *known]
+    writes = _fill_variables(program, slots, leaves, existing, metadata or program.metadata)
     for slot, (maker, cls) in enumerate(program.node_makers, len(program.classes)):
         slots[slot] = existing[slot] if slot in existing else maker(cls)
     for slot, position in program.plain_leaves:
-        slots[slot] = leaves[position]
+        slots[slot] = existing.get(slot, leaves[position])  # a ref stays the one that it is
     fill(program, slots)
     attributes = [
         (slots[slot], slot in existing, node.attributes(slots))
         for slot, node in enumerate(program.nodes, len(program.classes))
     ]
     _check_levels(writes, attributes)
-    is_structural = any(variable._metadata is not metadata for variable, _, metadata in writes)
-    for variable, value, metadata in writes:
+    is_structural = any(variable._metadata is not notes for variable, _, notes in writes)
+    for variable, value, notes in writes:
         set_raw(variable, value)
-        set_metadata(variable, metadata)
+        set_metadata(variable, notes)
     for node, is_existing, wanted in attributes:
         is_structural |= _give(node, is_existing, wanted)
     if is_structural:
         _epoch.advance()
-    return slots[program.root]
+    return slots
 
 
 def _fill_variables(
-    program: Program, slots: list[Any], leaves: Sequence[Any], existing: dict[int, Any]
+    program: Program, slots: list[Any], leaves: Sequence[Any], existing: dict[int, Any], metadata: Sequence[Any]
 ) -> list[tuple[Variable[Any], Any, Any]]:
     mark = _jax.current_trace()
     writes = []
-    made = zip(program.classes, program.metadata, program.variable_leaves, strict=True)
-    for slot, (cls, metadata, leaf) in enumerate(made):
+    made = zip(program.classes, metadata, program.variable_leaves, strict=True)
+    for slot, (cls, notes, leaf) in enumerate(made):
         found = existing.get(slot)
         if found is None:
-            slots[slot] = new_variable(cls, leaves[leaf], metadata, mark)
+            slots[slot] = new_variable(cls, leaves[leaf], notes, mark)
             continue
         slots[slot] = found
-        if found.raw_value is not leaves[leaf] or found._metadata is not metadata:
-            writes.append((found, leaves[leaf], metadata))
+        if found.raw_value is not leaves[leaf] or found._metadata is not notes:
+            writes.append((found, leaves[leaf], notes))
     return writes
 
 

@@ -2,18 +2,22 @@
 
 Vocabulary
 ----------
-token: describes one value of a graph: a Variable, a leaf, a node, a container
-       or a static value. The tokens of a graph stand in one flat tuple, each
-       parent before its children.
-index: what a Variable or node is referred to by: its rank among the Variables
-       and nodes of the graph. A token that is an int is such a reference.
+token:  describes one value of a graph: a Variable, a leaf, a node, a container
+        or a static value. The tokens of a graph stand in one flat tuple, each
+        parent before its children.
+object: what has an identity: a Variable, a ref, a node.
+index:  what an object is referred to by: its rank among the objects of the
+        graph. A token that is an int is such a reference.
+base:   the number of objects that come before those of this graph, where
+        several graphs share one space of indexes.
+outer:  the index of the same object in another space; see `graph.contexts`.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterator
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 import jax
@@ -25,19 +29,23 @@ from declax._static import exact_types
 from declax._typing import Key, Path
 from declax._variables import Variable
 from declax.errors import GraphError, type_name
+from declax.state import State
 
 N = TypeVar("N", covariant=True)
 
-VARIABLE, LEAF, NODE, OBJECT, CONTAINER, STATIC = range(6)
-"""The first entry of a token says what it describes.
+VARIABLE, REF, LEAF, NODE, OBJECT, CONTAINER, STATIC = range(7)
+"""The first entry of a token says what it describes; those up to LEAF have a leaf.
 
-(VARIABLE, class, metadata), (LEAF,), (NODE, layout, statics),
+(VARIABLE, class, metadata), (REF,), (LEAF,), (NODE, layout, statics),
 (OBJECT, class, names), (CONTAINER, how, keys), (STATIC, frozen value).
 """
+
+HAS_INDEX = frozenset({VARIABLE, REF, NODE, OBJECT})
 
 Token: TypeAlias = int | tuple[Any, ...]
 
 LEAF_TOKEN: Token = (LEAF,)
+REF_TOKEN: Token = (REF,)
 
 
 def variable_token(cls: type[Variable[Any]], metadata: Metadata) -> Token:
@@ -73,58 +81,129 @@ class GraphDef(Generic[N]):
     Attributes:
       tokens: the description.
       num_leaves: how many leaves a State of this graph has.
+      base: how many objects come before those of this graph; 0 unless it was
+        flattened together with others.
+      outer: for each object, its index in an outer space or -1; None unless
+        it was flattened in an update context.
     """
 
-    __slots__ = ("__weakref__", "_definition", "_hash", "_joins", "_program", "num_leaves", "tokens")
+    __slots__ = (
+        "__weakref__",
+        "_definition",
+        "_joins",
+        "_program",
+        "_shared",
+        "base",
+        "is_copied",
+        "num_leaves",
+        "outer",
+        "tokens",
+    )
     _interned: ClassVar[WeakValueDictionary[Any, GraphDef[Any]]] = WeakValueDictionary()
     _lock: ClassVar[threading.RLock] = threading.RLock()
+    _merge: ClassVar[Callable[..., Any]]
+    """The function `merge`, which stands on this file and sets itself here."""
 
     tokens: tuple[Token, ...]
     num_leaves: int
+    base: int
+    outer: tuple[int, ...] | None
+    is_copied: bool
+    """Whether the arrays of such a graph were copied before."""
     _definition: StateDef | None
     _program: Any
     _joins: dict[Hashable, Any]
-    _hash: int
+    _shared: tuple[Path, Path] | None | Literal[False]
 
     @staticmethod
-    def of(tokens: tuple[Token, ...], types: tuple[Any, ...] | None = None) -> GraphDef[Any]:
+    def of(
+        tokens: tuple[Token, ...],
+        types: tuple[Any, ...] | None = None,
+        base: int = 0,
+        outer: tuple[int, ...] | None = None,
+    ) -> GraphDef[Any]:
         """The description with these tokens; always the same object.
 
         Args:
           tokens: the tokens.
           types: the `exact_types` of the tokens that have static values, in
             order, where the caller has them already.
+          base, outer: see the attributes.
         """
         if types is None:
             types = tuple(exact_types(t[-1]) for t in tokens if isinstance(t, tuple) and t[0] in (NODE, STATIC))
-        key = (tokens, types)  # 1, True and 1.0 are equal, but not the same
+        key = (tokens, types, base, outer)  # 1, True and 1.0 are equal, but not the same
         with GraphDef._lock:
             found = GraphDef._interned.get(key)
             if found is None:
                 found = object.__new__(GraphDef)
                 found.tokens = tokens
                 found.num_leaves = sum(isinstance(t, tuple) and t[0] <= LEAF for t in tokens)
+                found.base, found.outer = base, outer
+                found.is_copied = found._shared = False
                 found._definition = found._program = None
                 found._joins = {}
-                found._hash = hash(key)
                 GraphDef._interned[key] = found
         return found
 
-    def __hash__(self) -> int:
-        return self._hash
+    @property
+    def shared(self) -> tuple[Path, Path] | None:
+        """The two paths of the first object that is reached twice; None for a tree."""
+        if self._shared is False:
+            paths: list[Path] = []
+            self._shared = None
+            for path, token in walk_tokens(self.tokens):
+                if isinstance(token, int):
+                    if token < self.base:  # of an earlier graph: no matter of this one
+                        continue
+                    self._shared = (paths[token - self.base], path)
+                    break
+                if token[0] in HAS_INDEX:
+                    paths.append(path)
+        return self._shared
 
     @property
     def definition(self) -> StateDef:
         """The definition of the State with all leaves of the graph."""
         if self._definition is None:
-            paths: list[Path] = []
-            leaf_defs: list[LeafDef] = []
-            for path, token in walk_tokens(self.tokens):
-                if isinstance(token, tuple) and token[0] <= LEAF:
-                    paths.append(path)
-                    leaf_defs.append(None if token is LEAF_TOKEN or len(token) == 1 else token[1:])
-            self._definition = StateDef.of(tuple(paths), tuple(leaf_defs))
+            self._definition = self._define()
         return self._definition
+
+    def _define(self) -> StateDef:
+        """As `walk_tokens`, written out, since each new structure passes here."""
+        paths: list[Path] = []
+        leaf_defs: list[LeafDef] = []
+        stack: list[Path] = [()]
+        for token in self.tokens:
+            path = stack.pop()
+            if token.__class__ is int:
+                continue
+            tag = token[0]  # type: ignore[index]  # not an int
+            if tag == VARIABLE:
+                paths.append(path)
+                leaf_defs.append(token[1:])  # type: ignore[index]  # as above
+            elif tag <= LEAF:
+                paths.append(path)
+                leaf_defs.append(None)
+            else:
+                stack += [(*path, key) for key in child_keys(token)[::-1]]  # type: ignore[arg-type]  # as above
+        return StateDef.of(tuple(paths), tuple(leaf_defs))
+
+    def merge(self, state: State[Any], /, *states: State[Any], copy: bool = False) -> N:
+        """Makes a new graph of this structure: `merge` with this GraphDef.
+
+        >>> from declax._module import Module
+        >>> graphdef, state = Module().split()
+        >>> type(graphdef.merge(state)).__name__
+        'Module'
+        """
+        root: N = GraphDef._merge(self, state, *states, copy=copy)
+        return root
+
+    def with_outer(self, outer: tuple[int, ...]) -> GraphDef[N]:
+        """The same structure with the outer index of each object."""
+        types = tuple(exact_types(t[-1]) for t in self.tokens if isinstance(t, tuple) and t[0] in (NODE, STATIC))
+        return GraphDef.of(self.tokens, types, self.base, outer)
 
     def __repr__(self) -> str:
         from_nodes = [t for t in self.tokens if isinstance(t, tuple) and t[0] in (NODE, OBJECT)]
@@ -136,7 +215,7 @@ class GraphDef(Generic[N]):
         return f"GraphDef({name}, nodes={len(from_nodes)}, leaves={self.num_leaves})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self.tokens,)
+        return _restore, (self.tokens, self.base, self.outer)
 
     def __copy__(self) -> GraphDef[N]:
         return self
@@ -145,7 +224,7 @@ class GraphDef(Generic[N]):
         return self
 
 
-def _restore(tokens: tuple[Token, ...]) -> GraphDef[Any]:
+def _restore(tokens: tuple[Token, ...], base: int = 0, outer: tuple[int, ...] | None = None) -> GraphDef[Any]:
     """A stored GraphDef, unless a class has other fields now."""
     for token in tokens:
         if not isinstance(token, tuple) or token[0] != NODE:
@@ -159,7 +238,7 @@ def _restore(tokens: tuple[Token, ...]) -> GraphDef[Any]:
                 expected=", ".join(map(str, layout.statuses)),
                 fix="store the State, and dx.update a new model with it",
             )
-    return GraphDef.of(tokens)
+    return GraphDef.of(tokens, None, base, outer)
 
 
 def walk_tokens(tokens: tuple[Token, ...]) -> Iterator[tuple[Path, Token]]:

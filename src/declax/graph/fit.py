@@ -2,9 +2,9 @@
 
 Vocabulary
 ----------
-places: for each leaf of a State, the position of the leaf of the graph that
-        has the same path.
-join:   the leaves of several States in the order of one GraphDef.
+fit:  for each leaf of a State, the position of the leaf of the graph that has
+      the same path; and what does not fit.
+join: the leaves of several States in the order of one GraphDef.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from declax._state_def import LeafDef, StateDef
 from declax._typing import Path
 from declax.errors import GraphError, describe, format_path, suggest, type_name
-from declax.graph.binding import Binding
 from declax.graph.defs import GraphDef
 from declax.state import State
 
@@ -33,66 +32,109 @@ class Mismatch(NamedTuple):
     expected: str
     got: str
 
+    def __str__(self) -> str:
+        return f"{format_path(self.path)}: expected {self.expected}, got {self.got}"
+
 
 def explain(where: str, mismatches: Iterable[Mismatch]) -> GraphError:
     """One error that lists all mismatches."""
     listed = list(mismatches)
-    lines = [f"{format_path(m.path)}: expected {m.expected}, got {m.got}" for m in listed]
     return GraphError(
         where,
         f"the State does not fit the graph at {len(listed)} path{'s' if len(listed) > 1 else ''}",
-        got="\n".join(lines),
+        got="\n".join(map(str, listed)),
     )
 
 
-def places(graph: StateDef, given: StateDef, where: str) -> tuple[int, ...]:
-    """For each leaf of a State, the position of the graph's leaf.
+class UpdateReport(NamedTuple):
+    """What became of the values of an `update` with ``strict=False``.
 
-    Raises:
-      GraphError: for paths that the graph does not have, and other kinds of
-        Variables.
+    Attributes:
+      taken: the paths that got a value.
+      mismatches: what did not fit, and was left out.
+      missing: the paths of the graph that got no value.
     """
+
+    taken: tuple[Path, ...]
+    mismatches: tuple[Mismatch, ...]
+    missing: tuple[Path, ...]
+
+    def __str__(self) -> str:
+        lines = [f"taken: {len(self.taken)} of {len(self.taken) + len(self.mismatches)} values"]
+        if self.mismatches:
+            lines += ["does not fit:", *(f"  {m}" for m in self.mismatches)]
+        if self.missing:
+            lines += ["no value for:", *(f"  {format_path(path)}" for path in self.missing)]
+        return "\n".join(lines)
+
+
+class Fit(NamedTuple):
+    """How the leaves of a State go into a graph.
+
+    Attributes:
+      indexes: the leaves of the State that the graph has; None for all.
+      positions: where they are in the graph; None for the same places.
+      size: how many there are.
+      faults: what does not fit.
+      keeps_metadata: whether all have the metadata of the graph's Variables.
+    """
+
+    indexes: tuple[int, ...] | None
+    positions: tuple[int, ...] | None
+    size: int
+    faults: tuple[Mismatch, ...]
+    keeps_metadata: bool
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """The index and the position of each leaf that goes in."""
+        indexes = range(self.size) if self.indexes is None else self.indexes
+        return list(zip(indexes, indexes if self.positions is None else self.positions, strict=True))
+
+
+def fit_of(graph: StateDef, given: StateDef) -> Fit:
+    """How the leaves of a State go into a graph; computed once for a pair of structures."""
     if given is graph:
-        return tuple(range(len(graph.paths)))
-    found, mismatches = _match(graph, given)
-    if mismatches:
-        raise explain(where, mismatches)
-    return tuple(found.values())
+        return Fit(None, None, len(graph.paths), (), True)
+    found: Fit | None = graph.fits.get(given)
+    if found is None:
+        matched, faults = _match(graph, given)
+        definitions = zip(matched, matched.values(), strict=True)
+        keeps = all(given.leaf_defs[i] in (None, graph.leaf_defs[position]) for i, position in definitions)
+        is_all = len(matched) == len(given.paths)
+        indexes = None if is_all else tuple(matched)
+        found = Fit(indexes, tuple(matched.values()), len(matched), tuple(faults), keeps)
+        graph.fits[given] = found
+    return found
 
 
 def _match(graph: StateDef, given: StateDef) -> tuple[dict[int, int], list[Mismatch]]:
     """For the leaves of a State that the graph has, their positions there; and what does not fit."""
     found: dict[int, int] = {}
-    mismatches = []
+    mismatches: list[Mismatch] = []
     for index, (path, leaf_def) in enumerate(zip(given.paths, given.leaf_defs, strict=True)):
         position = graph.position(path)
         if position is None:
-            mismatches.append(Mismatch(path, _nearest(path, graph), "a leaf of the State"))
-            continue
-        found[index] = position
-        if not _kinds_fit(graph.leaf_defs[position], leaf_def):
+            nearest = _nearest(path, graph) if len(mismatches) < SUGGESTIONS else "no such path"
+            mismatches.append(Mismatch(path, nearest, "a leaf of the State"))
+        elif not _kinds_fit(graph.leaf_defs[position], leaf_def):
             mismatches.append(Mismatch(path, _kind(graph.leaf_defs[position]), _kind(leaf_def)))
+        else:
+            found[index] = position
     return found, mismatches
 
 
-def check_values(given: StateDef, binding: Binding, positions: Sequence[int], leaves: Sequence[Any]) -> None:
-    """Checks that new values have the shapes of those that they replace.
-
-    Raises:
-      GraphError: that lists all that do not.
-    """
-    mismatches = list(_shape_mismatches(given, positions, binding.read(), leaves))
-    if mismatches:
-        raise explain("update", mismatches)
+SUGGESTIONS = 8
+"""How many unknown paths are compared with all paths of the graph; each takes time, and a wrong model has many."""
 
 
-def _shape_mismatches(
-    given: StateDef, positions: Sequence[int], old: Sequence[Any], new: Sequence[Any]
-) -> Iterator[Mismatch]:
-    for path, position, leaf in zip(given.paths, positions, new, strict=True):
-        before, after = _shape(old[position]), _shape(leaf)
+def shape_mismatches(
+    given: StateDef, pairs: Iterable[tuple[int, int]], old: Sequence[Any], new: Sequence[Any]
+) -> Iterator[tuple[int, Mismatch]]:
+    """The leaves of a State, by index, whose shape is not that of the value that they replace."""
+    for index, position in pairs:
+        before, after = _shape(old[position]), _shape(new[index])
         if before != after and before is not None and after is not None:
-            yield Mismatch(path, f"shape {before}", describe(leaf))
+            yield index, Mismatch(given.paths[index], f"shape {before}", describe(new[index]))
 
 
 def _shape(leaf: Any) -> tuple[int, ...] | None:
@@ -175,4 +217,4 @@ def _nearest(path: Path, graph: StateDef) -> str:
     return "no such path" + (f" ({hint})" if hint else "")
 
 
-__all__ = ["Mismatch", "check_values", "explain", "join", "places"]
+__all__ = ["Fit", "Mismatch", "UpdateReport", "explain", "fit_of", "join", "shape_mismatches"]

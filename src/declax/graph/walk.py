@@ -11,17 +11,17 @@ watch:  a container or a mutable static value: it cannot report its changes, so
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import repeat
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 from declax._layout import BOUND_KEY, LAYOUT_KEY, Layout
-from declax._nodes import Kind, enter_container, is_number, kind_of, object_names, open_container
+from declax._nodes import Kind, enter_container, is_number, is_ref, kind_of, kinds, object_names, open_container
 from declax._pytree import Pytree
 from declax._static import exact_types, freeze
 from declax._variables import Variable
-from declax.graph.defs import CONTAINER, LEAF_TOKEN, NODE, OBJECT, STATIC, VARIABLE, GraphDef, Token
+from declax.graph.defs import CONTAINER, LEAF_TOKEN, NODE, OBJECT, REF_TOKEN, STATIC, VARIABLE, GraphDef, Token
 
 Source = tuple["weakref.ref[Pytree]", Any] | None
 """The node and the name of the attribute; None inside of a container."""
@@ -36,6 +36,8 @@ Watch = Callable[[], bool]
 """Says whether what was read is still so."""
 
 
+_VARIABLE = Kind.VARIABLE
+_raw_value = attrgetter("raw_value")
 _COPIED = frozenset({list, dict, set})
 _TOLD_APART = frozenset({str, bytes, type(None), type})
 
@@ -46,82 +48,103 @@ class Walk:
     Attributes:
       tokens: the description of the graph.
       types: the exact types of static values, which tell 1 and True apart.
-      leaves: the raw value of each leaf.
       boxes: the Variable of each leaf; None for other leaves.
-      sources: for leaves without a Variable, where they sit.
-      has_plain: whether there are leaves without a Variable.
-      objects: the Variables and nodes, by index.
+      plain: the leaves without a Variable by position, and where they sit.
+      objects: the objects by index, those known from before first.
+      nodes: the indexes of the nodes among them.
       watches: what must be compared before this is used again.
       live, kept: mutable static values, and copies to compare them with.
     """
 
     __slots__ = (
+        "_base",
         "_index",
         "_is_binding",
         "boxes",
-        "has_plain",
         "kept",
-        "leaves",
         "live",
+        "nodes",
         "objects",
-        "sources",
+        "plain",
         "tokens",
         "types",
         "watches",
     )
 
-    def __init__(self, *, is_binding: bool = False) -> None:
+    def __init__(self, *, is_binding: bool = False, known: Sequence[Any] = ()) -> None:
         self._is_binding = is_binding
+        self._base = len(known)
         self.tokens: list[Token] = []
         self.types: list[Any] = []
-        self.leaves: list[Any] = []
         self.boxes: list[Variable[Any] | None] = []
-        self.sources: list[Source] = []
-        self.objects: list[Any] = []
+        self.plain: dict[int, tuple[Any, Source]] = {}
+        self.objects: list[Any] = list(known)
+        self.nodes: list[int] = []
         self.watches: list[Watch] = []
         self.live: list[Any] = []
         self.kept: list[Any] = []
-        self.has_plain = False
-        self._index: dict[int, int] = {}
+        self._index: dict[int, int] = {id(value): index for index, value in enumerate(known)}
 
     @property
     def graphdef(self) -> GraphDef[Any]:
         """The interned description."""
-        return GraphDef.of(tuple(self.tokens), tuple(self.types))
+        return GraphDef.of(tuple(self.tokens), tuple(self.types), self._base)
+
+    def read(self) -> list[Any]:
+        """The raw value of each leaf."""
+        if not self.plain:
+            return list(map(_raw_value, self.boxes))
+        plain = self.plain
+        return [plain[i][0] if box is None else box.raw_value for i, box in enumerate(self.boxes)]
+
+    def is_in_container(self, position: int) -> bool:
+        """Whether a leaf sits in a container, with no Variable around it."""
+        return position in self.plain and self.plain[position][1] is None
 
     def visit(self, root: Any) -> None:
         """Reads a value and all below it; without recursion, however deep."""
         stack: Stack = [(root, None, None)]
-        index = self._index
         while stack:
             value, owner, name = stack.pop()
             kind = kind_of(value)
-            if kind is Kind.VARIABLE or kind is Kind.NODE or kind is Kind.OBJECT:
-                rank = index.setdefault(id(value), len(index))
-                if rank < len(self.objects):  # met before
-                    self.tokens.append(rank)
-                    continue
-                self.objects.append(value)
-                if kind is Kind.VARIABLE:
-                    self.tokens.append((VARIABLE, value.__class__, value._metadata))
-                    self._add_leaf(value.raw_value, value, None)
-                elif kind is Kind.NODE:
+            if kind is _VARIABLE:
+                self._visit_variable(value)
+            elif kind is Kind.NODE:
+                if self._is_new(value):
+                    self.nodes.append(len(self.objects) - 1)
                     self._visit_node(value, stack)
-                else:
+            elif kind is Kind.OBJECT:
+                if self._is_new(value):
+                    self.nodes.append(len(self.objects) - 1)
                     self._visit_object(value, stack)
-            elif kind is Kind.LEAF or (owner is not None and is_number(value)):
-                self.tokens.append(LEAF_TOKEN)
-                self.has_plain = True
-                self._add_leaf(value, None, None if owner is None else (weakref.ref(owner), name))
+            elif kind is Kind.LEAF or kind is Kind.REF or (owner is not None and is_number(value)):
+                if not is_ref(value):
+                    self.tokens.append(LEAF_TOKEN)
+                elif self._is_new(value):
+                    self.tokens.append(REF_TOKEN)
+                else:
+                    continue
+                self.plain[len(self.boxes)] = value, None if owner is None else (weakref.ref(owner), name)
+                self.boxes.append(None)
             elif kind is Kind.CONTAINER:
                 self._visit_container(value, stack, () if owner is not None else name or ())
             else:
                 self._visit_static(value)
 
-    def _add_leaf(self, value: Any, box: Variable[Any] | None, source: Source) -> None:
-        self.leaves.append(value)
-        self.boxes.append(box)
-        self.sources.append(source)
+    def _is_new(self, value: Any) -> bool:
+        """Whether an object is met for the first time; otherwise, a token that refers to it is added."""
+        rank = len(self.objects)
+        known = self._index.setdefault(id(value), rank)
+        if known != rank:
+            self.tokens.append(known)
+            return False
+        self.objects.append(value)
+        return True
+
+    def _visit_variable(self, variable: Variable[Any]) -> None:
+        if self._is_new(variable):
+            self.tokens.append((VARIABLE, variable.__class__, variable._metadata))
+            self.boxes.append(variable)
 
     def _visit_node(self, node: Any, stack: Stack) -> None:
         attributes: dict[Any, Any] = node.__dict__
@@ -129,11 +152,30 @@ class Walk:
             attributes.setdefault(BOUND_KEY, None)  # before reading: changes are seen from now on
         layout: Layout = attributes.get(LAYOUT_KEY) or node._pytree__layout
         children, statics = layout.flatten(node)
-        self.tokens.append((NODE, layout, statics))
+        tokens, objects, boxes, index = self.tokens, self.objects, self.boxes, self._index
+        tokens.append((NODE, layout, statics))
         self.types.append(exact_types(statics))
         for name, place in layout.snapshots:
             self._watch_static(attributes[name], statics[place])
-        stack.extend(zip(reversed(children), repeat(node), reversed(layout.data_names)))  # one is endless
+        # Variables that come first are read here, as `_visit_variable` does: most nodes hold nothing else
+        count = 0
+        for child in children:
+            cls = child.__class__
+            if kinds.get(cls) is not _VARIABLE:
+                names = layout.data_names
+                if count:
+                    children, names = children[count:], names[count:]
+                stack.extend(zip(reversed(children), repeat(node), reversed(names)))  # one is endless
+                return
+            count += 1
+            rank = len(objects)
+            known = index.setdefault(id(child), rank)
+            if known != rank:
+                tokens.append(known)
+                continue
+            objects.append(child)
+            tokens.append((VARIABLE, cls, child._metadata))
+            boxes.append(child)
 
     def _visit_object(self, node: Any, stack: Stack) -> None:
         if self._is_binding:
@@ -187,16 +229,17 @@ def _is_plain(value: Any) -> bool:
     return all(item.__class__ in _TOLD_APART for item in (value.values() if isinstance(value, dict) else value))
 
 
-def walk(value: Any, *, is_binding: bool = False) -> Walk:
+def walk(value: Any, *, is_binding: bool = False, known: Sequence[Any] = ()) -> Walk:
     """Reads the graph below a value.
 
     Args:
       value: the root.
       is_binding: whether the nodes shall report changes of their structure.
+      known: objects from before, to which the graph may refer.
 
     Raises:
       StatusError: for a static value that cannot be hashed or snapshotted.
     """
-    found = Walk(is_binding=is_binding)
+    found = Walk(is_binding=is_binding, known=known)
     found.visit(value)
     return found

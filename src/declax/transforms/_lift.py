@@ -52,7 +52,7 @@ def is_leaf(value: object) -> bool:
     """Whether a value is an array or a number: a tree of one leaf."""
     found = _is_leaf_class.get(value.__class__)
     if found is None:
-        found = _is_leaf_class[value.__class__] = kind_of(value) is Kind.LEAF or is_number(value)
+        found = _is_leaf_class[value.__class__] = kind_of(value) in (Kind.LEAF, Kind.REF) or is_number(value)
     return found
 
 
@@ -186,11 +186,11 @@ class Rebuilt:
         if self._structure.graphdef is None and not has_roots:
             return Outcome(_UNCHANGED, (), output)
         if is_same and not has_roots:
-            changed = tuple(i for i, value in enumerate(found.leaves) if not _same(value, self._values[i]))
-            containers = any(found.boxes[i] is None and found.sources[i] is None for i in changed)
-            if not containers:
+            values = found.read()
+            changed = tuple(i for i, value in enumerate(values) if not _same(value, self._values[i]))
+            if not any(map(found.is_in_container, changed)):
                 plan = Plan(changed) if changed else _UNCHANGED
-                return Outcome(plan, tuple(found.leaves[i] for i in changed), output)
+                return Outcome(plan, tuple(values[i] for i in changed), output)
         return self._conclude_structural(found, leaves, tree)
 
     def _conclude_structural(self, found: Walk, leaves: list[Any], tree: Any) -> Outcome:
@@ -198,12 +198,13 @@ class Rebuilt:
         found = Walk()
         found.visit((self._roots, returned))
         inputs = {id(value): i for i, value in enumerate(self._values) if isinstance(value, Tracer)}
-        kept = tuple(inputs.get(id(value), -1) for value in found.leaves)
+        values = found.read()
+        kept = tuple(inputs.get(id(value), -1) for value in values)
         ranks = {id(o): i for i, o in enumerate(self._objects)}
         origins = tuple(ranks.get(id(o), -1) for o in found.objects)
         change = Change(found.graphdef, kept, origins)
         pattern = tuple(map(is_root, leaves))
-        new = tuple(value for value, i in zip(found.leaves, kept, strict=True) if i < 0)
+        new = tuple(value for value, i in zip(values, kept, strict=True) if i < 0)
         plain = [leaf for leaf in leaves if not is_root(leaf)]
         return Outcome(Plan((), change, tree, pattern), new, plain)
 
@@ -312,7 +313,8 @@ def commit(call: Call, outcome: Outcome) -> Any:
         _write(binding, plan.changed, outcome.new)  # type: ignore[arg-type]  # a plan with changes has a binding
         return outcome.output
     objects = [] if binding is None else binding.objects()
-    _, returned = apply_change(plan.change, objects, call.values, outcome.new)
+    slots = apply_change(plan.change, objects, call.values, outcome.new)
+    _, returned = slots[program_of(plan.change.graphdef).root]
     roots, plain = iter(returned), iter(outcome.output)
     leaves = [next(roots) if is_one else next(plain) for is_one in plan.is_root]
     return jax.tree_util.tree_unflatten(plan.tree, leaves)

@@ -1,0 +1,246 @@
+"""Pairs of path and value, in order: what a State is, written out.
+
+Vocabulary
+----------
+pair: a path and the value there, a Variable or another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self, TypeVar, overload
+
+import jax
+
+from declax import _display
+from declax._filters import Filter, as_written
+from declax._jax import current_trace
+from declax._state_def import LeafDef, StateDef, in_order
+from declax._state_diff import same_leaf
+from declax._typing import MISSING, Path
+from declax._variables import Variable, new_variable
+from declax.errors import FilterError, GraphError, describe, format_path
+
+Pair = tuple[Path, Any]
+
+
+class FlatPairs(Sequence[Pair]):
+    """The pairs of a State in order; `FlatState` is what users see of it."""
+
+    __slots__ = ("__weakref__", "_keys", "leaves", "paths")
+
+    paths: tuple[Path, ...]
+    leaves: list[Any]
+    _keys: StateDef | None
+    """The paths as a definition of leaves without kinds; made when JAX asks for it."""
+
+    def __init__(self, pairs: Iterable[Pair], /, *, sort: bool = False) -> None:
+        listed = list(pairs_of(pairs, "FlatState"))
+        if sort:
+            listed = [listed[i] for _, i in in_order([(path, i) for i, (path, _) in enumerate(listed)])]
+        self.paths = tuple(path for path, _ in listed)
+        self.leaves = [value for _, value in listed]
+        self._keys = None
+
+    @classmethod
+    def from_sorted_keys_values(cls, keys: tuple[Path, ...], values: list[Any], /) -> Self:
+        """The FlatState of these paths and values, taken as they are.
+
+        Args:
+          keys: the paths, in order.
+          values: the values, a list that the FlatState takes over.
+
+        Raises:
+          GraphError: where there are more of one than of the other.
+
+        >>> from declax.state import FlatState
+        >>> FlatState.from_sorted_keys_values((("a",), ("b",)), [1, 2])
+        FlatState([(('a',), 1), (('b',), 2)])
+        """
+        if len(keys) != len(values):
+            problem = "each path has one value"
+            raise GraphError("FlatState", problem, got=f"{len(keys)} paths and {len(values)} values")
+        return make_flat(cls, tuple(keys), values)
+
+    # --- as wholes
+
+    @overload
+    def split(self, first: Filter, /) -> Self: ...
+    @overload
+    def split(self, first: Filter, second: Filter, /, *filters: Filter) -> tuple[Self, ...]: ...
+    def split(self, first: Filter, /, *filters: Filter) -> Self | tuple[Self, ...]:
+        """The pairs that each filter takes.
+
+        Raises:
+          FilterError: for pairs that no filter takes.
+        """
+        return self._split((first, *filters), is_exhaustive=True)
+
+    @overload
+    def filter(self, first: Filter, /) -> Self: ...
+    @overload
+    def filter(self, first: Filter, second: Filter, /, *filters: Filter) -> tuple[Self, ...]: ...
+    def filter(self, first: Filter, /, *filters: Filter) -> Self | tuple[Self, ...]:
+        """As `split`, leaving out what no filter takes."""
+        return self._split((first, *filters), is_exhaustive=False)
+
+    def _split(self, filters: tuple[Filter, ...], *, is_exhaustive: bool) -> Self | tuple[Self, ...]:
+        groups, rest = self.definition.group(filters, list(map(raw_of, self.leaves)))
+        if rest and is_exhaustive:
+            raise not_taken(self.paths[rest[0]], self.leaves[rest[0]], len(rest), filters)
+        found = tuple(make_flat(type(self), sub.paths, [self.leaves[i] for i in some]) for sub, some in groups)
+        return found if len(filters) > 1 else found[0]
+
+    @classmethod
+    def merge(cls, first: Iterable[Pair], /, *flat_states: Iterable[Pair]) -> Self:
+        """One FlatState with the pairs of all, in order; of equal paths the last one wins.
+
+        >>> from declax.state import FlatState
+        >>> FlatState.merge([(("b",), 1)], [(("b",), 2), (("a",), 3)])
+        FlatState([(('a',), 3), (('b',), 2)])
+        """
+        merged = {path: value for flat in (first, *flat_states) for path, value in pairs_of(flat, "FlatState.merge")}
+        return cls(merged.items(), sort=True)
+
+    @property
+    def definition(self) -> StateDef:
+        """The interned description of the State of these pairs."""
+        return StateDef.of(self.paths, tuple(map(leaf_def_of, self.leaves)))
+
+    # --- as a sequence
+
+    @overload
+    def __getitem__(self, index: int) -> Pair: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> Pair | Self:
+        """The pair at an index, or those of a slice."""
+        if isinstance(index, slice):
+            return make_flat(type(self), self.paths[index], self.leaves[index])
+        return self.paths[index], self.leaves[index]
+
+    def __iter__(self) -> Iterator[Pair]:
+        return zip(self.paths, self.leaves, strict=True)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __contains__(self, pair: object) -> bool:
+        return any(_same_pair(own, pair) for own in self)
+
+    def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
+        """Where a pair is.
+
+        Raises:
+          GraphError: it is not there.
+        """
+        for i in range(*slice(start, stop).indices(len(self))):
+            if _same_pair(self[i], value):
+                return i
+        raise GraphError("FlatState.index", "there is no such pair", got=describe(value))
+
+    def count(self, value: Any) -> int:
+        """How often a pair is there."""
+        return sum(_same_pair(own, value) for own in self)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FlatPairs):
+            return NotImplemented
+        return self.paths == other.paths and all(map(_same_value, self.leaves, other.leaves))
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def __repr__(self) -> str:
+        return f"FlatState({_display.text_of(list(self))})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return make_flat, (type(self), self.paths, self.leaves)
+
+    def __copy__(self) -> Self:
+        return make_flat(type(self), self.paths, list(self.leaves))
+
+
+F = TypeVar("F", bound=FlatPairs)
+
+
+def make_flat(cls: type[F], paths: tuple[Path, ...], leaves: list[Any], keys: StateDef | None = None) -> F:
+    """The pairs of these paths and values, whose list it takes over."""
+    flat = object.__new__(cls)
+    flat.paths, flat.leaves, flat._keys = paths, leaves, keys
+    return flat
+
+
+def register_flat(cls: type[FlatPairs]) -> None:
+    """Makes pairs a pytree whose children are the values."""
+
+    def flatten(flat: FlatPairs) -> tuple[list[Any], StateDef]:
+        keys = flat._keys
+        if keys is None:
+            keys = flat._keys = StateDef.of(flat.paths, (None,) * len(flat.paths))
+        return flat.leaves, keys
+
+    def flatten_with_keys(flat: FlatPairs) -> tuple[list[tuple[Any, Any]], StateDef]:
+        leaves, keys = flatten(flat)
+        return list(zip(keys.keys, leaves, strict=True)), keys
+
+    def unflatten(keys: StateDef, leaves: Iterable[Any]) -> FlatPairs:
+        return make_flat(cls, keys.paths, list(leaves), keys)
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+
+
+def pairs_of(flat: Any, where: str) -> Iterable[Pair]:
+    """Pairs of path and value.
+
+    Raises:
+      GraphError: for what is none.
+    """
+    if isinstance(flat, FlatPairs):
+        return flat
+    try:
+        pairs = [(path, value) for path, value in (flat.items() if isinstance(flat, Mapping) else flat)]
+    except (TypeError, ValueError):
+        problem = "the argument is neither a mapping from paths nor pairs of path and value"
+        raise GraphError(where, problem, got=describe(flat), fix='[(("a", "b"), value)]') from None
+    wrong = next((path for path, _ in pairs if not isinstance(path, (tuple, list))), MISSING)
+    if wrong is not MISSING:
+        raise GraphError(where, "a path is a tuple of keys", got=describe(wrong), fix='("a", "b")')
+    return [(tuple(path), value) for path, value in pairs]
+
+
+def raw_of(value: Any) -> Any:
+    """The raw value of a Variable; another value as it is."""
+    return value.raw_value if isinstance(value, Variable) else value
+
+
+def leaf_def_of(value: Any) -> LeafDef:
+    """The kind and metadata of a Variable; None for another value."""
+    return (type(value), value._metadata) if isinstance(value, Variable) else None
+
+
+def values_of(definition: StateDef, leaves: Sequence[Any]) -> list[Any]:
+    """The leaves as values, Variables as new Variables."""
+    mark = current_trace()
+    return [
+        leaf if leaf_def is None else new_variable(leaf_def[0], leaf, leaf_def[1], mark)
+        for leaf_def, leaf in zip(definition.leaf_defs, leaves, strict=True)
+    ]
+
+
+def _same_value(a: Any, b: Any) -> bool:
+    return leaf_def_of(a) == leaf_def_of(b) and same_leaf(raw_of(a), raw_of(b))
+
+
+def _same_pair(own: Pair, pair: Any) -> bool:
+    return isinstance(pair, tuple) and len(pair) == 2 and own[0] == pair[0] and _same_value(own[1], pair[1])
+
+
+def not_taken(path: Path, value: Any, count: int, filters: tuple[Filter, ...]) -> FilterError:
+    """The error of leaves that no filter takes, of which this is the first."""
+    return FilterError(
+        format_path(path),
+        f"no filter takes this leaf, nor {count - 1} others",
+        got=describe(value),
+        expected=", ".join(map(as_written, filters)),
+        fix=", ".join([*map(as_written, filters), "..."]) + "   # a last filter `...` takes the rest",
+    )

@@ -1,0 +1,196 @@
+"""How two States differ, leaf by leaf.
+
+Vocabulary
+----------
+change: one thing that differs at one path: that only one State has it, or the
+        kind, metadata, nesting, shape, dtype or value of the leaf.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from declax import _display
+from declax._state_def import LeafDef, StateDef
+from declax._typing import Path
+from declax._value_text import value_text
+from declax.errors import describe, format_path, type_name
+
+What = Literal["only in first", "only in second", "kind", "metadata", "nesting", "shape", "dtype", "value"]
+
+SHOWN = 100
+"""How many changes are printed."""
+
+
+class LeafChange(NamedTuple):
+    """One thing that differs.
+
+    Attributes:
+      path: where.
+      what: which thing.
+      detail: both sides, as text.
+    """
+
+    path: Path
+    what: What
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{format_path(self.path)}: {self.what}: {self.detail}"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class StateDiff:
+    """How two States differ; true where they do.
+
+    Attributes:
+      changes: all that differs, in the order of the first State; what only the
+        second one has is last.
+
+    >>> from declax.state import State
+    >>> diff = State({"a": 1, "b": 2}).diff(State({"b": 3, "c": 4}))
+    >>> print(diff)
+    StateDiff(
+      a: only in first: int 1
+      b: value: 2 -> 3
+      c: only in second: int 4
+    )
+    >>> diff.only_in_first, diff.paths("value")
+    ((('a',),), (('b',),))
+    """
+
+    changes: tuple[LeafChange, ...]
+
+    def paths(self, *what: What) -> tuple[Path, ...]:
+        """The paths that differ in one of these things, or in any where none is given."""
+        return tuple(dict.fromkeys(c.path for c in self.changes if not what or c.what in what))
+
+    @property
+    def only_in_first(self) -> tuple[Path, ...]:
+        """The paths that only the first State has."""
+        return self.paths("only in first")
+
+    @property
+    def only_in_second(self) -> tuple[Path, ...]:
+        """The paths that only the second State has."""
+        return self.paths("only in second")
+
+    def __bool__(self) -> bool:
+        return bool(self.changes)
+
+    def __repr__(self) -> str:
+        if not self.changes:
+            return "StateDiff()"
+        lines = list(map(str, self.changes[:SHOWN]))
+        if len(self.changes) > SHOWN:
+            lines.append(f"... {len(self.changes) - SHOWN:,} more")
+        return "StateDiff(\n" + "".join(f"  {line}\n" for line in lines) + ")"
+
+
+def compare(first: tuple[Sequence[Any], StateDef], second: tuple[Sequence[Any], StateDef]) -> StateDiff:
+    """How two States differ, given their leaves and definitions."""
+    return StateDiff(tuple(_changes(first, second)))
+
+
+def same_states(first: tuple[Sequence[Any], StateDef], second: tuple[Sequence[Any], StateDef]) -> bool:
+    """Whether two States have equal leaves at the same paths, in whatever order."""
+    (leaves, definition), (others, other) = first, second
+    if definition is not other:
+        if len(definition.paths) != len(other.paths):
+            return False
+        places = {path: i for i, path in enumerate(other.paths)}
+        order = [places.get(path) for path in definition.paths]
+        kinds = zip(definition.leaf_defs, order, strict=True)
+        if not all(i is not None and other.leaf_defs[i] == leaf_def for leaf_def, i in kinds):
+            return False
+        others = [others[i] for i in order if i is not None]
+    return all(a is b or same_leaf(a, b) for a, b in zip(leaves, others, strict=True))
+
+
+def same_leaf(a: Any, b: Any) -> bool:
+    """Whether two leaves are equal; arrays by value, whatever they are nested in."""
+    if a is b:
+        return True
+    if not (isinstance(a, _CONTAINERS) or isinstance(b, _CONTAINERS)):
+        return _display.same_value(a, b)
+    (leaves, structure), (others, other) = _taken_apart(a), _taken_apart(b)
+    return bool(structure == other) and all(
+        x is y or _display.same_value(x, y) for x, y in zip(leaves, others, strict=True)
+    )
+
+
+_CONTAINERS = (dict, list, tuple)
+
+
+def _taken_apart(value: Any) -> tuple[list[Any], Any]:
+    return jax.tree.flatten(value)
+
+
+def _changes(first: tuple[Sequence[Any], StateDef], second: tuple[Sequence[Any], StateDef]) -> Iterator[LeafChange]:
+    (leaves, definition), (others, other) = first, second
+    places = {path: i for i, path in enumerate(other.paths)}
+    for path, leaf, leaf_def in zip(definition.paths, leaves, definition.leaf_defs, strict=True):
+        place = places.pop(path, None)
+        if place is None:
+            yield LeafChange(path, "only in first", _described(leaf, leaf_def))
+            continue
+        yield from _kind_changes(path, leaf_def, other.leaf_defs[place])
+        yield from _value_changes(path, leaf, others[place])
+    for path, place in places.items():
+        yield LeafChange(path, "only in second", _described(others[place], other.leaf_defs[place]))
+
+
+def _kind_changes(path: Path, first: LeafDef, second: LeafDef) -> Iterator[LeafChange]:
+    kinds = [None if leaf_def is None else leaf_def[0] for leaf_def in (first, second)]
+    if kinds[0] is not kinds[1]:
+        names = ["no Variable" if kind is None else type_name(kind) for kind in kinds]
+        yield LeafChange(path, "kind", f"{names[0]} -> {names[1]}")
+    if first is None or second is None or first[1] is second[1]:
+        return
+    before, after = first[1], second[1]
+    for name in dict.fromkeys((*before, *after)):
+        sides = [repr(metadata[name]) if name in metadata else "nothing" for metadata in (before, after)]
+        if name not in before or name not in after or sides[0] != sides[1] or before[name] != after[name]:
+            yield LeafChange(path, "metadata", f"{name}: {sides[0]} -> {sides[1]}")
+
+
+def _value_changes(path: Path, first: Any, second: Any) -> Iterator[LeafChange]:
+    if first is second:
+        return
+    (leaves, structure), (others, other) = _taken_apart(first), _taken_apart(second)
+    if structure != other:
+        yield LeafChange(path, "nesting", f"{structure} -> {other}")
+        return
+    for a, b in zip(leaves, others, strict=True):
+        if np.shape(a) != np.shape(b):
+            yield LeafChange(path, "shape", f"{np.shape(a)} -> {np.shape(b)}")
+        dtypes = getattr(a, "dtype", None), getattr(b, "dtype", None)
+        if dtypes[0] != dtypes[1]:
+            names = [describe(x) if dtype is None else str(dtype) for x, dtype in zip((a, b), dtypes, strict=True)]
+            yield LeafChange(path, "dtype", f"{names[0]} -> {names[1]}")
+        elif np.shape(a) == np.shape(b) and not same_leaf(a, b):
+            yield LeafChange(path, "value", _value_detail(a, b))
+
+
+def _value_detail(a: Any, b: Any) -> str:
+    """How far two values of one shape and dtype are apart."""
+    if not isinstance(a, (jax.Array, np.ndarray)) or not isinstance(b, (jax.Array, np.ndarray)):
+        return f"{value_text(a)} -> {value_text(b)}"
+    if a.size == 1 and not jnp.issubdtype(a.dtype, jax.dtypes.extended):
+        return f"{np.asarray(a).item()!r} -> {np.asarray(b).item()!r}"
+    count = f"{int((a != b).sum()):,} of {a.size:,} elements differ"
+    if not jnp.issubdtype(a.dtype, jnp.inexact):
+        return count
+    wide = jnp.promote_types(a.dtype, jnp.float32)
+    return f"{count}, by at most {float(jnp.max(jnp.abs(a.astype(wide) - b.astype(wide)))):.3g}"
+
+
+def _described(leaf: Any, leaf_def: LeafDef) -> str:
+    text = describe(leaf)
+    return text if leaf_def is None else f"{type_name(leaf_def[0])} with {text}"

@@ -1,0 +1,401 @@
+"""Several graphs that share objects, flattened and unflattened one after the other.
+
+Vocabulary
+----------
+RefMap: from objects, by identity, to their indexes.
+known:  an object of a graph that was flattened before.
+outer:  an object outside of a JAX transform, which one inside stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, overload
+
+import jax
+
+from declax._flat_state import make_flat
+from declax._modes import is_graph_mode
+from declax._nodes import is_ref
+from declax._typing import MISSING
+from declax._variables import Variable
+from declax.errors import GraphError, MissingKeyError, describe, format_path, type_name
+from declax.graph.binding import bind, check_mode
+from declax.graph.build import Program, build_slots, program_of
+from declax.graph.change import Change, apply_change
+from declax.graph.defs import GraphDef, walk_tokens
+from declax.graph.fit import join
+from declax.graph.walk import walk
+from declax.state import FlatState, State
+
+N = TypeVar("N")
+
+IndexMap: TypeAlias = dict[int, Any]
+"""From indexes to objects."""
+
+
+class RefMap(MutableMapping[Any, int]):
+    """A mapping from objects to indexes that goes by identity, whatever ``==`` says.
+
+    Args:
+      entries: pairs of an object and its index, or such a mapping.
+
+    >>> from declax._variables import Param
+    >>> scale = Param(1.0)
+    >>> indexes = RefMap({})
+    >>> indexes[scale] = 0
+    >>> scale in indexes, Param(1.0) in indexes
+    (True, False)
+    """
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Mapping[Any, int] | Iterable[tuple[Any, int]] = ()) -> None:
+        pairs = entries.items() if isinstance(entries, Mapping) else entries
+        self._entries: dict[int, tuple[Any, int]] = {id(value): (value, index) for value, index in pairs}
+
+    def __getitem__(self, value: Any) -> int:
+        found = self._entries.get(id(value))
+        if found is None:
+            raise MissingKeyError("RefMap", "this object has no index", got=describe(value))
+        return found[1]
+
+    def __setitem__(self, value: Any, index: int) -> None:
+        self._entries[id(value)] = (value, index)
+
+    def __delitem__(self, value: Any) -> None:
+        self[value]  # says what is missing
+        del self._entries[id(value)]
+
+    def __contains__(self, value: object) -> bool:
+        return id(value) in self._entries
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([value for value, _ in self._entries.values()])
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"RefMap({len(self)} objects)"
+
+    def in_order(self) -> list[Any]:
+        """The objects by index.
+
+        Raises:
+          GraphError: for indexes that are not 0, 1, 2, ...
+        """
+        ordered = sorted(self._entries.values(), key=lambda entry: entry[1])
+        if [index for _, index in ordered] != list(range(len(ordered))):
+            got = ", ".join(str(index) for _, index in ordered[:8])
+            raise GraphError("ref_index", "the indexes of known objects have to be 0, 1, 2, ...", got=got)
+        return [value for value, _ in ordered]
+
+
+@overload
+def flatten(
+    node: N,
+    /,
+    *,
+    with_paths: Literal[True] = True,
+    ref_index: RefMap | None = None,
+    ref_outer_index: RefMap | None = None,
+    graph: bool | None = None,
+) -> tuple[GraphDef[N], FlatState]: ...
+@overload
+def flatten(
+    node: N,
+    /,
+    *,
+    with_paths: Literal[False],
+    ref_index: RefMap | None = None,
+    ref_outer_index: RefMap | None = None,
+    graph: bool | None = None,
+) -> tuple[GraphDef[N], list[Any]]: ...
+def flatten(
+    node: N,
+    /,
+    *,
+    with_paths: bool = True,
+    ref_index: RefMap | None = None,
+    ref_outer_index: RefMap | None = None,
+    graph: bool | None = None,
+) -> tuple[GraphDef[N], FlatState | list[Any]]:
+    """Takes a graph apart into its structure and its leaves, in order.
+
+    Args:
+      node: a model, or a container of models.
+      with_paths: whether the leaves come with their paths, in the Variables of
+        the graph; as raw values otherwise.
+      ref_index: the objects of graphs that were flattened before, to which this
+        one may refer. Those of this one are added.
+      ref_outer_index: the outer objects that objects of this graph stand for;
+        `unflatten` changes those instead of making new ones.
+      graph: False where the node has to be a tree; None for the default of
+        `set_graph_mode`.
+
+    Returns:
+      The GraphDef and the leaves.
+
+    Raises:
+      GraphError: for a graph where a tree is asked for, and for a `ref_index`
+        that has gaps.
+
+    >>> from declax._module import Module
+    >>> from declax._variables import Param
+    >>> a, b = Module(), Module()
+    >>> a.scale = b.scale = Param(2.0)
+    >>> indexes = RefMap()
+    >>> first, second = flatten(a, ref_index=indexes), flatten(b, ref_index=indexes)
+    >>> [path for path, _ in first[1]], [path for path, _ in second[1]]
+    ([('scale',)], [])
+    >>> objects = {}
+    >>> a, b = unflatten(*first, index_ref=objects), unflatten(*second, index_ref=objects)
+    >>> a.scale is b.scale
+    True
+    """
+    taken = take_apart(node, ref_index, ref_outer_index, graph)
+    if ref_index is not None:
+        taken.number(ref_index)
+    graphdef: GraphDef[N] = taken.graphdef
+    if not with_paths:
+        return graphdef, taken.leaves
+    values = [leaf if box is None else box for leaf, box in zip(taken.leaves, taken.boxes, strict=True)]
+    return graphdef, make_flat(FlatState, graphdef.definition.paths, values)
+
+
+class Taken(NamedTuple):
+    """A graph that was taken apart.
+
+    Attributes:
+      graphdef: the structure.
+      leaves: the raw value of each leaf, or `KEPT`.
+      boxes: the Variable of each leaf; None for other leaves.
+      objects: those of this graph, without the known ones, by index.
+    """
+
+    graphdef: GraphDef[Any]
+    leaves: list[Any]
+    boxes: Sequence[Variable[Any] | None]
+    objects: list[Any]
+
+    def number(self, indexes: RefMap) -> None:
+        """Adds the objects to those that are known."""
+        for index, value in enumerate(self.objects, self.graphdef.base):
+            indexes[value] = index
+
+
+def take_apart(node: Any, indexes: RefMap | None, outer: RefMap | None, graph: bool | None) -> Taken:
+    """As `flatten`, but adds nothing to the known objects.
+
+    Args:
+      node: a model, or a container of models.
+      indexes: the known objects.
+      outer: the outer objects that objects stand for.
+      graph: as in `flatten`.
+
+    Raises:
+      GraphError: as in `flatten`.
+    """
+    if not indexes:
+        binding = bind(node, graph)
+        found = Taken(binding.graphdef, binding.read(), binding.variables, binding.objects())
+    else:
+        known = indexes.in_order()
+        walked = walk(node, known=known)
+        _check_is_apart(walked.graphdef, graph)
+        found = Taken(walked.graphdef, walked.read(), walked.boxes, walked.objects[len(known) :])
+    if outer is None:
+        return found
+    numbers = tuple(outer.get(value, -1) for value in found.objects)
+    leaves = _without_outer_refs(found.graphdef, found.leaves, numbers)
+    return found._replace(graphdef=found.graphdef.with_outer(numbers), leaves=leaves)
+
+
+def _check_is_apart(graphdef: GraphDef[Any], graph: bool | None) -> None:
+    """Checks that a graph shares nothing with earlier ones, where a tree is asked for.
+
+    Raises:
+      GraphError: it does, or is no tree itself.
+    """
+    check_mode(graphdef, graph)
+    if is_graph_mode() if graph is None else graph:
+        return
+    for path, token in walk_tokens(graphdef.tokens):
+        if isinstance(token, int):  # to an earlier graph: it is a tree in itself
+            raise GraphError(
+                format_path(path),
+                "this is an object of a graph that was flattened before, so the two are no trees",
+                why="graph=False, or dx.set_graph_mode(False), asks for trees, in which nothing is shared",
+                fix="graph=True        # keeps what is shared",
+            )
+
+
+def _without_outer_refs(graphdef: GraphDef[Any], leaves: list[Any], outer: tuple[int, ...]) -> list[Any]:
+    """The leaves, with `KEPT` for refs that stand for outer ones: JAX lets no function return a ref."""
+    program = program_of(graphdef)
+    leaf_of = dict(program.plain_leaves)
+    own = program.indexed[graphdef.base :]
+    kept = {leaf_of[slot] for slot, number in zip(own, outer, strict=True) if number >= 0 and slot in leaf_of}
+    return [KEPT if place in kept else leaf for place, leaf in enumerate(leaves)] if kept else leaves
+
+
+class _Kept:
+    """The leaf of a ref that stands for an outer one: there is nothing to hand over."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "KEPT"
+
+
+KEPT = _Kept()
+jax.tree_util.register_pytree_node(_Kept, lambda _: ((), None), lambda *_: KEPT)  # no leaf to JAX
+
+
+def unflatten(
+    graphdef: GraphDef[N],
+    state: State[Any] | FlatState | Sequence[Any],
+    /,
+    *,
+    index_ref: IndexMap | None = None,
+    outer_index_outer_ref: IndexMap | None = None,
+    copy_variables: bool = False,
+) -> N:
+    """Makes a graph from its structure and its leaves; the inverse of `flatten`.
+
+    Args:
+      graphdef: the structure.
+      state: the leaves: a State, a FlatState, or raw values in order.
+      index_ref: the objects of graphs that were unflattened before, by index.
+        Those of this one are added.
+      outer_index_outer_ref: the outer objects, by outer index. Where the
+        GraphDef says that an object stands for one of them, that one is
+        changed in place and used.
+      copy_variables: whether Variables in a FlatState are copied; otherwise
+        they become the Variables of the graph.
+
+    Returns:
+      The root.
+
+    Raises:
+      GraphError: for leaves that are not of this GraphDef, and for indexes
+        that are not there; nothing is changed.
+
+    >>> from declax._module import Module
+    >>> from declax._variables import Param
+    >>> m = Module()
+    >>> m.scale = Param(2.0)
+    >>> unflatten(*flatten(m)).scale.value
+    2.0
+    """
+    leaves, metadata = _leaves_of(graphdef, state)
+    boxes = None if copy_variables else _boxes(graphdef, state)
+    root: N = put_together(graphdef, leaves, metadata, boxes, index_ref, outer_index_outer_ref)
+    return root
+
+
+def put_together(
+    graphdef: GraphDef[Any],
+    leaves: list[Any],
+    metadata: Sequence[Any] | None,
+    boxes: Sequence[Variable[Any]] | None,
+    index_ref: IndexMap | None,
+    outer: IndexMap | None,
+) -> Any:
+    """As `unflatten`, from the leaves of the graph in its order.
+
+    Args:
+      graphdef: the structure.
+      leaves: the raw value of each leaf.
+      metadata: of each Variable, where it differs from the description.
+      boxes: the Variables to use, where no object stands for an outer one.
+      index_ref: the known objects, to which those of the graph are added.
+      outer: the outer objects.
+
+    Raises:
+      GraphError: for indexes that are not there, and for outer objects of
+        another type; nothing is changed.
+    """
+    known = _known(graphdef, index_ref)
+    program = program_of(graphdef)
+    if graphdef.outer is not None and outer is not None:
+        _check_outer(graphdef, program, outer)
+        slots = apply_change(Change(graphdef, (-1,) * len(leaves), graphdef.outer), outer, (), leaves, metadata, known)
+    elif KEPT in leaves:
+        raise GraphError(
+            format_path(graphdef.definition.paths[leaves.index(KEPT)]),
+            "the value of a ref stayed with the outer ref that it stands for",
+            fix="unflatten(graphdef, state, outer_index_outer_ref=objects)",
+        )
+    else:
+        slots = build_slots(graphdef, leaves, metadata, boxes, known)
+    if index_ref is not None:
+        own = program.indexed[graphdef.base :]
+        index_ref.update((index, slots[slot]) for index, slot in enumerate(own, graphdef.base))
+    return slots[program.root]
+
+
+def _known(graphdef: GraphDef[Any], index_ref: IndexMap | None) -> list[Any]:
+    """The objects of earlier graphs by index; None for those that this one does not refer to."""
+    if not graphdef.base:
+        return []
+    found = index_ref or {}
+    known = list(map(found.get, range(graphdef.base)))
+    if None in known:
+        missing = [t for t in graphdef.tokens if isinstance(t, int) and t < graphdef.base and t not in found]
+        if missing:
+            raise GraphError(
+                "unflatten",
+                f"the graph refers to object {missing[0]} of earlier graphs, which is not there",
+                got=f"{len(found)} objects",
+                fix="unflatten(graphdef, state, index_ref=objects)   # the dict that earlier graphs were unflattened with",
+            )
+    return known
+
+
+def _leaves_of(graphdef: GraphDef[Any], state: Any) -> tuple[list[Any], list[Any] | None]:
+    if isinstance(state, FlatState):
+        state = State.from_flat_path(state)
+    if isinstance(state, State):
+        return join(graphdef, (state,))
+    leaves = list(state)
+    if len(leaves) != graphdef.num_leaves:
+        expected, got = f"{graphdef.num_leaves} leaves", f"{len(leaves)} leaves"
+        raise GraphError("unflatten", "the number of leaves is not that of the graph", expected=expected, got=got)
+    return leaves, None
+
+
+def _boxes(graphdef: GraphDef[Any], state: Any) -> list[Variable[Any]] | None:
+    """The Variables that a FlatState has for the graph, where they are all there."""
+    if not isinstance(state, FlatState):
+        return None
+    by_path = dict(zip(state.paths, state.leaves, strict=True))
+    paths = graphdef.definition.paths
+    boxes = [by_path[paths[leaf]] for leaf in program_of(graphdef).variable_leaves]
+    return boxes if all(isinstance(box, Variable) for box in boxes) else None
+
+
+def _check_outer(graphdef: GraphDef[Any], program: Program, outer: IndexMap) -> None:
+    """Checks that the outer objects are there, and are what they are changed into.
+
+    Raises:
+      GraphError: they are not.
+    """
+    classes = [*program.classes, *(cls for _, cls in program.node_makers)]
+    own = program.indexed[graphdef.base :]
+    for slot, number in zip(own, graphdef.outer or (), strict=True):
+        if number < 0:
+            continue
+        found = outer.get(number, MISSING)
+        if found is MISSING:
+            raise GraphError("unflatten", f"there is no outer object of index {number}", got=f"{len(outer)} objects")
+        is_right = found.__class__ is classes[slot] if slot < len(classes) else is_ref(found)
+        if not is_right:
+            raise GraphError(
+                "unflatten",
+                f"the outer object of index {number} is another one than the graph says",
+                expected=f"a {type_name(classes[slot])}" if slot < len(classes) else "a ref",
+                got=describe(found),
+                why="the GraphDef was made from other objects",
+            )

@@ -1,0 +1,118 @@
+"""States that have their structure with them.
+
+Vocabulary
+----------
+unpack: take a graph apart into States that carry its GraphDef.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar, overload
+
+import jax
+
+from declax._filters import Filter
+from declax._state_def import StateDef
+from declax.graph.binding import bind
+from declax.graph.defs import GraphDef
+from declax.state import State, split_leaves
+from declax.state import _fill as fill_state
+
+N = TypeVar("N")
+M = TypeVar("M", covariant=True)
+
+
+class GraphState(State[M]):
+    """A State with the GraphDef of the graph that it comes from; `merge` needs nothing else.
+
+    As a pytree it has the leaves of the State; the GraphDef is static.
+
+    Attributes:
+      graphdef: the structure of the whole graph.
+
+    >>> from declax._module import Module
+    >>> from declax._variables import Param
+    >>> m = Module()
+    >>> m.scale = Param(2.0)
+    >>> found = unpack(m)
+    >>> found["scale"].value, found.graphdef
+    (2.0, GraphDef(Module, nodes=1, leaves=1))
+    """
+
+    __slots__ = ("_graphdef",)
+    _graphdef: GraphDef[Any]
+
+    @property
+    def graphdef(self) -> GraphDef[M]:
+        """The structure of the whole graph."""
+        return self._graphdef
+
+
+_set_graphdef = GraphState._graphdef.__set__  # type: ignore[attr-defined]  # a slot descriptor
+_new = object.__new__
+
+
+def _make(graphdef: GraphDef[Any], definition: StateDef, leaves: list[Any]) -> GraphState[Any]:
+    made: GraphState[Any] = _new(GraphState)
+    fill_state(made, definition, leaves)
+    _set_graphdef(made, graphdef)
+    return made
+
+
+@overload
+def unpack(node: N, /, *, graph: bool | None = None) -> GraphState[N]: ...
+@overload
+def unpack(node: N, first: Filter, /, *, graph: bool | None = None) -> GraphState[N]: ...
+@overload
+def unpack(
+    node: N, first: Filter, second: Filter, /, *filters: Filter, graph: bool | None = None
+) -> tuple[GraphState[N], ...]: ...
+def unpack(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
+    """Takes a graph apart into States that have its GraphDef with them.
+
+    Args:
+      node: a model, or a container of models.
+      *filters: which leaves go into which State, as in `split`.
+      graph: False where the node has to be a tree; None for the default of
+        `set_graph_mode`.
+
+    Returns:
+      The State, or one for each filter; `merge` takes all of them.
+
+    Raises:
+      FilterError: for leaves that no filter takes.
+      GraphError: for a graph where a tree is asked for.
+
+    >>> from declax._module import Module
+    >>> from declax._variables import BatchStat, Param
+    >>> from declax.graph.api import merge
+    >>> m = Module()
+    >>> m.scale, m.mean = Param(2.0), BatchStat(0.0)
+    >>> params, rest = unpack(m, Param, ...)
+    >>> merge(params, rest).mean.value
+    0.0
+    """
+    binding = bind(node, graph)
+    graphdef, leaves = binding.graphdef, binding.read()
+    if not filters:
+        return _make(graphdef, graphdef.definition, leaves)
+    found = split_leaves(graphdef.definition, leaves, filters, is_exhaustive=True)
+    states = tuple(_make(graphdef, part.definition, part.leaves) for part in found)
+    return states if len(filters) > 1 else states[0]
+
+
+def _flatten(state: GraphState[Any]) -> tuple[list[Any], tuple[GraphDef[Any], StateDef]]:
+    return state.leaves, (state.graphdef, state.definition)
+
+
+def _flatten_with_keys(state: GraphState[Any]) -> tuple[list[tuple[Any, Any]], tuple[GraphDef[Any], StateDef]]:
+    leaves, static = _flatten(state)
+    return list(zip(static[1].keys, leaves, strict=True)), static
+
+
+def _unflatten(static: tuple[GraphDef[Any], StateDef], leaves: Iterable[Any]) -> GraphState[Any]:
+    return _make(*static, list(leaves))
+
+
+jax.tree_util.register_pytree_with_keys(GraphState, _flatten_with_keys, _unflatten, _flatten)

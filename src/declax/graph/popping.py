@@ -1,0 +1,192 @@
+"""Takes Variables out of graphs.
+
+Vocabulary
+----------
+owner: what refers to a Variable: a node, or a container.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, overload
+
+from declax import _jax
+from declax._attributes import wrong_trace
+from declax._filters import Filter, Predicate, filters_to_predicates, is_of_kind
+from declax._layout import LAYOUT_KEY, TRACE_KEY
+from declax._modes import is_graph_mode
+from declax._nodes import Kind, children_of, enter_container, kind_of
+from declax._pytree import Pytree, delete_attribute
+from declax._state_def import StateDef
+from declax._variables import Variable
+from declax.errors import FilterError, GraphError, format_path, type_name
+from declax.graph.binding import not_a_tree
+from declax.graph.links import Link, path_of
+from declax.state import State, make_state
+
+N = TypeVar("N")
+
+
+@overload
+def pop(node: N, first: Filter, /, *, graph: bool | None = None) -> State[N]: ...
+@overload
+def pop(node: N, first: Filter, second: Filter, /, *, graph: bool | None = None) -> tuple[State[N], State[N]]: ...
+@overload
+def pop(
+    node: N, first: Filter, second: Filter, third: Filter, /, *filters: Filter, graph: bool | None = None
+) -> tuple[State[N], ...]: ...
+def pop(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
+    """Takes Variables out of a graph, wherever it refers to them.
+
+    Args:
+      node: a model, or a container of models.
+      *filters: which Variables; at least one. The first that takes a Variable
+        has it.
+      graph: False where the node has to be a tree; None for the default of
+        `set_graph_mode`.
+
+    Returns:
+      The State with the Variables, or one for each filter.
+
+    Raises:
+      FilterError: where no filter is given.
+      GraphError: for a Variable in a tuple or in a frozen node; nothing is
+        changed.
+      TraceContextError: for a node of another trace level; nothing is changed.
+
+    >>> from declax._module import Module
+    >>> from declax._variables import Intermediate
+    >>> m = Module()
+    >>> _ = m.sow(Intermediate, "seen", 1)
+    >>> pop(m, Intermediate)["seen"].value, hasattr(m, "seen")
+    ((1,), False)
+    """
+    if not filters:
+        raise FilterError("pop", "no filter says what to take", fix="dx.pop(model, dx.Intermediate)")
+    search = _Search(filters_to_predicates(filters), is_tree=not (is_graph_mode() if graph is None else graph))
+    search.run(node)
+    _check(search.places)
+    states = tuple(_state_of([found for found in search.found if found[2] == i]) for i in range(len(filters)))
+    for owner, key, _ in reversed(search.places):
+        if isinstance(owner, Pytree) and isinstance(key, str):
+            delete_attribute(owner, key)
+        else:
+            del owner[key]
+    return states if len(filters) > 1 else states[0]
+
+
+_Found = tuple[Variable[Any], Link, int]
+"""A Variable, where it was found first, and the place of the filter that takes it."""
+
+
+class _Search:
+    """The Variables that filters take, in the order of the graph, and all places that refer to them.
+
+    Attributes:
+      found: each Variable once.
+      places: owners, keys and links of all references to them.
+    """
+
+    def __init__(self, predicates: tuple[Predicate, ...], *, is_tree: bool) -> None:
+        self.found: list[_Found] = []
+        self.places: list[tuple[Any, Any, Link]] = []
+        self._predicates = predicates
+        self._asks_kind_only = all(map(is_of_kind, predicates))
+        self._group_of_class: dict[type, int] = {}
+        self._skipped: set[type] = set()  # classes whose values do not go through the stack
+        self._seen_of_tree: dict[int, Link] | None = {} if is_tree else None
+
+    def run(self, root: Any) -> None:
+        """Searches all below a node."""
+        seen: set[int] = set()
+        taken: set[int] = set()
+        skipped = self._skipped
+        # with each value the one that holds it, its link, and the containers around it
+        stack: list[tuple[Any, Any, Link, tuple[int, ...]]] = [(root, None, None, ())]
+        while stack:
+            value, owner, link, within = stack.pop()
+            kind = kind_of(value)
+            if self._seen_of_tree is not None and kind in _IDENTIFIED:
+                self._check_is_new(value, link, self._seen_of_tree)
+            if kind is _VARIABLE:
+                self._take(value, owner, link, taken)
+                continue
+            if kind in _LEAVES:
+                if kind is not Kind.REF:
+                    skipped.add(value.__class__)
+                continue
+            within = enter_container(value, within) if kind is Kind.CONTAINER else ()
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            attributes, names = _inside(value, kind)
+            for name in names:
+                child = attributes[name]
+                if child.__class__ not in skipped:
+                    stack.append((child, value, (link, name), within))
+
+    def _check_is_new(self, value: Any, link: Link, seen: dict[int, Link]) -> None:
+        if id(value) in seen:
+            raise not_a_tree(path_of(seen[id(value)]), path_of(link))
+        seen[id(value)] = link
+
+    def _take(self, variable: Variable[Any], owner: Any, link: Link, taken: set[int]) -> None:
+        if id(variable) not in taken:
+            group = self._group_of_class.get(variable.__class__)
+            if group is None:
+                group = self._ask(variable, link)
+            if group == _NOT_MEANT:
+                return
+            taken.add(id(variable))
+            self.found.append((variable, link, group))
+        if link is not None:
+            self.places.append((owner, link[1], link))
+
+    def _ask(self, variable: Variable[Any], link: Link) -> int:
+        """The place of the first filter that takes a Variable, or -1; kept where all ask for its kind only."""
+        path = () if self._asks_kind_only else path_of(link)
+        group = next((i for i, predicate in enumerate(self._predicates) if predicate(path, variable)), _NOT_MEANT)
+        if self._asks_kind_only:
+            self._group_of_class[variable.__class__] = group
+            if group == _NOT_MEANT and self._seen_of_tree is None:
+                self._skipped.add(variable.__class__)
+        return group
+
+
+def _inside(value: Any, kind: Kind) -> tuple[Mapping[Any, Any], Sequence[Any]]:
+    """What a node or container holds, by key; and the keys of its children, last one first."""
+    if kind is Kind.NODE:
+        attributes: dict[Any, Any] = value.__dict__
+        return attributes, (attributes.get(LAYOUT_KEY) or value._pytree__layout).data_names[::-1]
+    children = dict(children_of(value))
+    return children, tuple(reversed(children))
+
+
+_NOT_MEANT = -1
+_VARIABLE = Kind.VARIABLE
+_LEAVES = frozenset({Kind.LEAF, Kind.REF, Kind.STATIC})
+_IDENTIFIED = frozenset({Kind.NODE, Kind.OBJECT, Kind.VARIABLE, Kind.REF})
+
+
+def _state_of(found: Sequence[_Found]) -> State[Any]:
+    paths = tuple([path_of(link) for _, link, _ in found])
+    leaf_defs = tuple([(variable.__class__, variable._metadata) for variable, _, _ in found])
+    return make_state(StateDef.of(paths, leaf_defs), [variable.raw_value for variable, _, _ in found])
+
+
+def _check(places: Sequence[tuple[Any, Any, Link]]) -> None:
+    """Raises where a Variable cannot be taken out, before the first one is."""
+    mark = _jax.current_trace()
+    for owner, key, link in places:
+        if isinstance(owner, Pytree):
+            if owner.__dict__.get(TRACE_KEY, _jax.TOP) is not mark:
+                raise wrong_trace(owner, key)
+            is_fixed = owner._pytree__is_frozen
+        else:
+            is_fixed = not hasattr(owner, "__delitem__")
+        if is_fixed:
+            raise GraphError(
+                format_path(path_of(link)),
+                f"a Variable in a {type_name(type(owner))} cannot be taken out",
+                fix="hold it in a list" if isinstance(owner, tuple) else None,
+            )

@@ -1,0 +1,222 @@
+"""Puts the values of States into existing graphs.
+
+Vocabulary
+----------
+write: one leaf and its new value.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Literal, overload
+
+from declax import _epoch, _jax
+from declax._attributes import wrong_trace
+from declax._layout import TRACE_KEY
+from declax._nodes import children_of
+from declax._pytree import Pytree
+from declax._state_def import LeafDef
+from declax._typing import Path
+from declax._variables import Variable, set_raw
+from declax._variables import _set_metadata as set_metadata
+from declax.errors import GraphError, TraceContextError, format_path, type_name
+from declax.graph.binding import Binding, bind
+from declax.graph.fit import Fit, Mismatch, UpdateReport, explain, fit_of, shape_mismatches
+from declax.state import State
+
+_shape = attrgetter("shape")
+_raw_value = attrgetter("raw_value")
+
+
+@overload
+def update(
+    node: Any,
+    state: Mapping[Any, Any],
+    /,
+    *states: Mapping[Any, Any],
+    complete: bool = False,
+    strict: Literal[True] = True,
+    graph: bool | None = None,
+) -> None: ...
+@overload
+def update(
+    node: Any,
+    state: Mapping[Any, Any],
+    /,
+    *states: Mapping[Any, Any],
+    complete: bool = False,
+    strict: Literal[False],
+    graph: bool | None = None,
+) -> UpdateReport: ...
+def update(
+    node: Any,
+    state: Mapping[Any, Any],
+    /,
+    *states: Mapping[Any, Any],
+    complete: bool = False,
+    strict: bool = True,
+    graph: bool | None = None,
+) -> UpdateReport | None:
+    """Puts values into an existing graph, in place.
+
+    A State may have only some of the paths. Dtypes may differ. Of several
+    States that have a path, the last one counts.
+
+    Args:
+      node: a model, or a container of models.
+      state, *states: the values; the graph shares their arrays from then on.
+      complete: whether each leaf of the graph has to get a value.
+      strict: False takes what fits, and leaves out what does not.
+      graph: False where the node has to be a tree; None for the default of
+        `set_graph_mode`.
+
+    Returns:
+      With ``strict=False``, what was taken, what did not fit and what got no
+      value; None otherwise.
+
+    Raises:
+      GraphError: for unknown paths, other kinds of Variables and other shapes,
+        all of which it lists, and for new values in tuples; nothing is changed.
+      TraceContextError: for Variables and nodes of another trace level; nothing
+        is changed.
+
+    >>> from declax._module import Module
+    >>> from declax._variables import Param
+    >>> m = Module()
+    >>> m.scale = Param(2.0)
+    >>> update(m, State({"scale": Param(3.0)}))
+    >>> m.scale.value
+    3.0
+    >>> print(update(m, State({"scal": Param(4.0)}), strict=False))
+    taken: 0 of 1 values
+    does not fit:
+      scal: expected no such path (did you mean 'scale'?), got a leaf of the State
+    no value for:
+      scale
+    """
+    binding = bind(node, graph)
+    given = [s if isinstance(s, State) else State(s) for s in (state, *states)]
+    if len(given) == 1 and strict and not complete and _update_at_once(binding, given[0]):
+        return None
+    writes, mismatches, taken = _collect(binding, given)
+    missing = [p for i, p in enumerate(binding.graphdef.definition.paths) if i not in writes]
+    if strict and (mismatches or (complete and missing)):
+        lost = [Mismatch(path, "a value, since complete=True", "nothing") for path in missing] if complete else []
+        raise explain("update", [*mismatches, *lost])
+    _apply(node, binding, writes)
+    return None if strict else UpdateReport(tuple(taken), tuple(mismatches), tuple(missing))
+
+
+def _update_at_once(binding: Binding, given: State[Any]) -> bool:
+    """Sets arrays in Variables of the same kinds and metadata; False, with nothing done, where there is more to it."""
+    fit = fit_of(binding.graphdef.definition, given.definition)
+    if fit.faults or not fit.keeps_metadata or binding.mark is not _jax.current_trace():
+        return False
+    variables: Sequence[Any] = binding.variables
+    if fit.positions is not None:
+        variables = [variables[position] for position in fit.positions]
+    if binding.has_plain and None in map(_is_none, variables):
+        return False
+    new = given.leaves
+    try:
+        is_alike = list(map(_shape, map(_raw_value, variables))) == list(map(_shape, new))
+    except AttributeError:  # a number, or a tree
+        return False
+    if is_alike:
+        deque(map(set_raw, variables, new), 0)
+    return is_alike
+
+
+def _is_none(variable: object) -> None | Literal[False]:
+    return None if variable is None else False
+
+
+_Writes = dict[int, tuple[Any, LeafDef]]
+
+
+def _collect(binding: Binding, given: Sequence[State[Any]]) -> tuple[_Writes, list[Mismatch], list[Path]]:
+    """What fits, by the position of the leaf; what does not; and the paths of what fits."""
+    writes: _Writes = {}
+    mismatches: list[Mismatch] = []
+    taken: dict[Path, None] = {}
+    old = binding.read()
+    for values in given:
+        definition, leaves = values.definition, values.leaves
+        fit: Fit = fit_of(binding.graphdef.definition, definition)
+        mismatches += fit.faults
+        pairs = fit.pairs()
+        misshapen = dict(shape_mismatches(definition, pairs, old, leaves))
+        mismatches += misshapen.values()
+        for index, position in pairs:
+            if index not in misshapen:
+                writes[position] = (leaves[index], definition.leaf_defs[index])
+                taken[definition.paths[index]] = None
+    return writes, mismatches, list(taken)
+
+
+def _apply(root: Any, binding: Binding, writes: _Writes) -> None:
+    """Sets the values, after all checks."""
+    _check_level([binding.variables[position] for position in writes])
+    plain = _plain_writes(root, binding, writes) if binding.has_plain else []
+    for owner, key, leaf in plain:
+        if isinstance(key, str) and isinstance(owner, Pytree):
+            setattr(owner, key, leaf)
+        else:
+            owner[key] = leaf
+    for position, (leaf, leaf_def) in writes.items():
+        variable = binding.variables[position]
+        if variable is None:
+            continue
+        set_raw(variable, leaf)
+        if leaf_def is not None and variable._metadata is not leaf_def[1]:
+            set_metadata(variable, leaf_def[1])
+            _epoch.advance()
+
+
+def _check_level(variables: Sequence[Variable[Any] | None]) -> None:
+    mark = _jax.current_trace()
+    for variable in variables:
+        if variable is not None and variable._trace is not mark:
+            raise TraceContextError(
+                f"update of a {type_name(type(variable))}",
+                "cannot mutate a Variable from a different trace level",
+                fix="pass the model as an argument of the traced function",
+            )
+
+
+def _plain_writes(root: Any, binding: Binding, writes: _Writes) -> list[tuple[Any, Any, Any]]:
+    """Where new values of leaves without a Variable go: owner, key and value of each, checked."""
+    old = binding.read()
+    paths = binding.graphdef.definition.paths
+    return [
+        (*_place_of(root, paths[i]), leaf)
+        for i, (leaf, _) in writes.items()
+        if binding.variables[i] is None and leaf is not old[i]
+    ]
+
+
+def _place_of(root: Any, path: Path) -> tuple[Any, Any]:
+    """What holds the leaf at a path, and under which key; raises where that cannot be changed now."""
+    holder, node = root, None
+    for key in path[:-1]:
+        node = holder if isinstance(holder, Pytree) else node
+        holder = child_at(holder, key)
+    node = holder if isinstance(holder, Pytree) else node
+    if node is not None and node.__dict__.get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
+        raise wrong_trace(node, path[-1])
+    is_fixed = holder._pytree__is_frozen if isinstance(holder, Pytree) else not hasattr(holder, "__setitem__")
+    if is_fixed or not path:
+        raise GraphError(
+            format_path(path),
+            f"this leaf sits in a {type_name(type(holder))}, which cannot be changed in place",
+            fix="dx.List([...]), or a plain list",
+        )
+    return holder, path[-1]
+
+
+def child_at(node: Any, key: Any) -> Any:
+    """The child of a node or container under a key."""
+    keys, children = zip(*children_of(node), strict=True)
+    return children[keys.index(key)]

@@ -1,0 +1,242 @@
+"""Nested mappings as flat ones, and back.
+
+Vocabulary
+----------
+path:       the keys that lead from the outermost mapping to a value.
+node:       a mapping inside of a mapping. What is no mapping is a leaf.
+empty node: a mapping with nothing inside; `empty_node` stands for one in flat form.
+
+Nothing here recurs, so that the depth of nesting has no limit.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import jax
+
+from declax._typing import Path
+from declax.errors import GraphError, describe, format_path
+
+IsLeaf = Callable[[Path, Mapping[Any, Any]], bool]
+"""Says of a path and the mapping there whether it is taken whole."""
+
+
+class EmptyNode(enum.Enum):
+    """The type of `empty_node`; as a pytree it has no leaves."""
+
+    EMPTY_NODE = "empty_node"
+
+    def __repr__(self) -> str:
+        return "empty_node"
+
+
+empty_node: Final = EmptyNode.EMPTY_NODE
+"""Stands for an empty mapping among the values of a flat one."""
+
+jax.tree_util.register_pytree_node(EmptyNode, lambda node: ((), None), lambda _, children: empty_node)
+
+
+def flatten_mapping(
+    xs: Mapping[Any, Any], /, *, keep_empty_nodes: bool = False, is_leaf: IsLeaf | None = None, sep: str | None = None
+) -> dict[Any, Any]:
+    """The values inside of nested mappings, by path.
+
+    Args:
+      xs: a mapping whose values may be mappings.
+      keep_empty_nodes: whether an empty mapping inside gives `empty_node`; it
+        is left out otherwise.
+      is_leaf: says of a path and the mapping there whether it is taken whole;
+        the outermost one is asked about too, at ``()``.
+      sep: what to join the keys of a path with; paths are tuples without it.
+
+    Returns:
+      A dict from paths to values, in the order in which they are met.
+
+    Raises:
+      GraphError: for what is no mapping, for one that contains itself, and
+        with ``sep`` for keys that are no text or have ``sep`` in them.
+
+    >>> flatten_mapping({"a": 1, "b": {"c": 2, "d": {}}})
+    {('a',): 1, ('b', 'c'): 2}
+    >>> flatten_mapping({"a": 1, "b": {"c": 2, "d": {}}}, keep_empty_nodes=True, sep="/")
+    {'a': 1, 'b/c': 2, 'b/d': empty_node}
+    """
+    if sep is not None:
+        _check_separator(sep, "flatten_mapping")
+    flat: dict[Any, Any] = {}
+    for path, value, is_empty in walk_mapping(xs, is_leaf, "flatten_mapping"):
+        if is_empty and not (keep_empty_nodes and path):
+            continue
+        flat[path if sep is None else _joined(path, sep)] = empty_node if is_empty else value
+    return flat
+
+
+def flatten_to_sequence(xs: Mapping[Any, Any], /, *, is_leaf: IsLeaf | None = None) -> list[tuple[Path, Any]]:
+    """The pairs of path and value inside of nested mappings.
+
+    Args:
+      xs: a mapping whose values may be mappings.
+      is_leaf: as in `flatten_mapping`.
+
+    Returns:
+      The pairs, in the order in which they are met.
+
+    Raises:
+      GraphError: for what is no mapping, and for one that contains itself.
+
+    >>> flatten_to_sequence({"a": 1, "b": {"c": 2}})
+    [(('a',), 1), (('b', 'c'), 2)]
+    """
+    found = walk_mapping(xs, is_leaf, "flatten_to_sequence")
+    return [(path, value) for path, value, is_empty in found if not is_empty]
+
+
+def unflatten_mapping(
+    xs: Mapping[Any, Any] | Iterable[tuple[Any, Any]], /, *, sep: str | None = None
+) -> dict[Any, Any]:
+    """Nested dicts from values by path; the inverse of `flatten_mapping`.
+
+    Args:
+      xs: a mapping from paths to values, or pairs of them. A value that is
+        `empty_node` becomes an empty dict.
+      sep: what the keys of a path are joined with, where paths are texts.
+
+    Returns:
+      The nested dicts, new ones; values are taken as they are.
+
+    Raises:
+      GraphError: for paths that are no paths, or that contradict each other.
+
+    >>> unflatten_mapping({("a",): 1, ("b", "c"): 2})
+    {'a': 1, 'b': {'c': 2}}
+    >>> unflatten_mapping({"a": 1, "b/c": 2}, sep="/")
+    {'a': 1, 'b': {'c': 2}}
+    """
+    if sep is not None:
+        _check_separator(sep, "unflatten_mapping")
+    try:
+        pairs = [(key, value) for key, value in (xs.items() if isinstance(xs, Mapping) else xs)]
+    except (TypeError, ValueError):
+        problem = "the argument is neither a mapping from paths nor pairs of path and value"
+        fix = 'unflatten_mapping({("a", "b"): value})'
+        raise GraphError("unflatten_mapping", problem, got=describe(xs), fix=fix) from None
+    return nest((_path_of(key, sep), value) for key, value in pairs)
+
+
+# --- what the functions above, and States, stand on ---------------------------
+
+
+def walk_mapping(
+    xs: Any, is_leaf: IsLeaf | None, where: str, *, leaf_types: tuple[type, ...] = ()
+) -> Iterator[tuple[Path, Any, bool]]:
+    """The path and the value of each leaf, and whether it is an empty mapping.
+
+    Mappings of ``leaf_types`` are leaves too.
+
+    Raises:
+      GraphError: for what is no mapping, and for one that contains itself.
+    """
+    if not isinstance(xs, Mapping):
+        raise GraphError(where, "the argument is no mapping", expected="nested mappings", got=describe(xs))
+    if is_leaf is not None and is_leaf((), xs):
+        yield (), xs, False
+        return
+    if not xs:
+        yield (), xs, True
+        return
+    keys: list[Any] = []  # of the open mappings but the outermost
+    levels = [(xs, iter(xs.items()))]
+    inside = {id(xs)}
+    while levels:
+        for key, value in levels[-1][1]:
+            is_node = isinstance(value, Mapping) and not isinstance(value, leaf_types)
+            if not is_node or (is_leaf is not None and is_leaf((*keys, key), value)):
+                yield (*keys, key), value, False
+            elif not value:
+                yield (*keys, key), value, True
+            else:
+                if id(value) in inside:
+                    raise contains_itself((*keys, key))
+                inside.add(id(value))
+                keys.append(key)
+                levels.append((value, iter(value.items())))
+                break
+        else:
+            inside.discard(id(levels.pop()[0]))
+            if keys:
+                keys.pop()
+
+
+def contains_itself(path: Path) -> GraphError:
+    """The error of a mapping that is met inside of itself."""
+    return GraphError(format_path(path), "the mapping here contains itself", why="its leaves would never end")
+
+
+def nest(pairs: Iterable[tuple[Path, Any]]) -> dict[Any, Any]:
+    """Nested dicts with these values.
+
+    Raises:
+      GraphError: for paths that contradict each other.
+    """
+    root: dict[Any, Any] = {}
+    nodes = {id(root): root}  # the dicts made here: a value may be a dict too, and is none of them
+    empty: set[int] = set()
+    for path, value in pairs:
+        if not path:
+            if value is empty_node and not root:
+                continue
+            raise GraphError("()", "a value at the empty path would be the whole mapping", got=describe(value))
+        node = root
+        for depth, key in enumerate(path[:-1], 1):
+            if key not in node:
+                made: dict[Any, Any] = {}
+                node[key] = nodes[id(made)] = made
+            inner: Any = node[key]
+            if id(inner) not in nodes or id(inner) in empty:
+                raise GraphError(format_path(path), f"a path goes through the value at {format_path(path[:depth])}")
+            node = inner
+        if path[-1] in node:
+            raise GraphError(format_path(path), "two values have the same path, or one lies inside of the other")
+        if value is empty_node:
+            value = {}
+            nodes[id(value)] = value
+            empty.add(id(value))
+        node[path[-1]] = value
+    return root
+
+
+def _path_of(key: Any, sep: str | None) -> Path:
+    if sep is not None:
+        if not isinstance(key, str):
+            raise GraphError("unflatten_mapping", "with a separator, paths are texts", got=describe(key))
+        return tuple(key.split(sep))
+    if not isinstance(key, (tuple, list)):
+        raise GraphError(
+            "unflatten_mapping",
+            "a path is a tuple of keys",
+            got=describe(key),
+            fix='unflatten_mapping(xs, sep="/")   # for paths that are texts',
+        )
+    return tuple(key)
+
+
+def _check_separator(sep: object, where: str) -> None:
+    if not isinstance(sep, str) or not sep:
+        problem = "a separator is a text that is not empty"
+        raise GraphError(where, problem, got=describe(sep), why="joined keys could not be told apart", fix='sep="/"')
+
+
+def _joined(path: Path, sep: str) -> str:
+    for key in path:
+        if not isinstance(key, str) or sep in key:
+            problem = "the key has the separator in it" if isinstance(key, str) else "with a separator, keys are texts"
+            raise GraphError(
+                format_path(path),
+                problem,
+                got=f"the key {key!r} and the separator {sep!r}",
+                fix="flatten_mapping(xs)   # paths as tuples",
+            )
+    return sep.join(path)  # type: ignore[arg-type]  # all are texts
