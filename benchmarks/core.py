@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import report
-from benchmarks.figures import FIGURES, GROUPS, OURS, Outcome, measure
+from benchmarks.figures import FIGURES, OURS, Figure, Outcome, measure
 from benchmarks.harness import Effort
 from benchmarks.systems import load
 
@@ -16,34 +16,48 @@ RESULTS = Path(__file__).parent / "results"
 QUICK = Effort(rounds=15, sample_ms=2.5)
 
 
-def arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.core", description=__doc__)
-    parser.add_argument("--only", action="append", choices=GROUPS, help="measure this group; may be repeated")
+def arguments(words: Sequence[str] | None, script: str, about: str | None, groups: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{script}", description=about)
+    parser.add_argument("--only", action="append", choices=groups, help="measure this group; may be repeated")
     parser.add_argument("--quick", action="store_true", help="few and short rounds: seconds instead of minutes")
-    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}/core.md and core.png")
+    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}/{script}.md and {script}.png")
     parser.add_argument("--check", action="store_true", help="fail where a bar is missed or declax was not measured")
     return parser.parse_args(words)
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measures, prints, and returns the exit status."""
-    chosen = arguments(words)
+    """Measures the core, prints, and returns the exit status."""
+    return run(FIGURES, "core", "The core, measured", __doc__, words)
+
+
+def run(figures: Sequence[Figure], script: str, title: str, about: str | None, words: Sequence[str] | None) -> int:
+    """Measures figures, prints, and returns the exit status.
+
+    Args:
+        figures: what is measured.
+        script: the name of the module, and of the files that it writes.
+        title: of the table.
+        about: what the script is for.
+        words: the arguments of the command line.
+    """
+    chosen = arguments(words, script, about, tuple(dict.fromkeys(figure.group for figure in figures)))
     systems, skipped = load()
     for name, why in skipped.items():
         print(f"skipped: {name} ({why})", file=sys.stderr)
     names = [system.name for system in systems]
     outcomes: list[Outcome] = []
-    for figure in FIGURES:
+    for figure in figures:
         if not chosen.only or figure.group in chosen.only:
             print(f"measuring: {figure.title}", file=sys.stderr, flush=True)
             outcomes.append(measure(figure, systems, QUICK if chosen.quick else Effort()))
+    names = [name for name in names if any(name in o.samples for o in outcomes)]
     print(report.table(outcomes, names), *report.added(outcomes), sep="\n")
     if chosen.write:
-        report.write_table(RESULTS / "core.md", outcomes, names, skipped)
-        report.plot(RESULTS / "core.png", outcomes, names)
+        report.write_table(RESULTS / f"{script}.md", title, outcomes, names, skipped)
+        report.plot(RESULTS / f"{script}.png", outcomes, names)
     missed = [outcome.figure.title for outcome in outcomes if outcome.met is False]
-    for title in missed:
-        print(f"over the bar: {title}", file=sys.stderr)
+    for title_of_missed in missed:
+        print(f"over the bar: {title_of_missed}", file=sys.stderr)
     return int(chosen.check and (bool(missed) or OURS not in names))
 
 

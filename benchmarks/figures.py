@@ -188,4 +188,3 @@ FIGURES = (
     Figure("classes", "making a dataclass of 8 fields", FLOOR, _classes, bar=3.0),
     Figure("import", "import, milliseconds beyond `import jax`", BARE_IMPORT, _imports, bar=60.0, in_ms=True),
 )
-GROUPS = tuple(dict.fromkeys(figure.group for figure in FIGURES))

@@ -94,12 +94,14 @@ def _processor() -> str:
     return models[0] if models else platform.processor() or platform.machine()
 
 
-def write_table(path: Path, outcomes: Sequence[Outcome], names: Sequence[str], skipped: Mapping[str, str]) -> None:
+def write_table(
+    path: Path, title: str, outcomes: Sequence[Outcome], names: Sequence[str], skipped: Mapping[str, str]
+) -> None:
     """Writes the page that the README of this folder explains."""
-    parts = ["# The core, measured", f"One run of `python -m benchmarks.core --write` on {machine()}."]
+    parts = [f"# {title}", f"One run of `python -m benchmarks.{path.stem} --write` on {machine()}."]
     parts += [table(outcomes, names), "\n".join(added(outcomes))]
     parts += [f"Not measured: {name} ({why})." for name, why in skipped.items()]
-    parts.append("What each line does is said in [the README](../README.md).\n\n![The same numbers](core.png)")
+    parts.append(f"What each line does is said in [the README](../README.md).\n\n![The same numbers]({path.stem}.png)")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
 

@@ -25,6 +25,23 @@ class GraphBatches:
     split_changed: Batch | None = None
 
 
+@dataclass(frozen=True)
+class Operations:
+    """What is done with a model as data; the model is one of `blocks` blocks.
+
+    `sow` leaves a value in each block, and is not measured; `pop` takes these values out.
+    """
+
+    split_two: Callable[[], object]
+    merge: Callable[[], object]
+    state: Callable[[], object]
+    update: Callable[[], object]
+    clone: Callable[[], object]
+    sow: Callable[[], object]
+    pop: Callable[[], object]
+    a_state: object
+
+
 @dataclass(frozen=True, kw_only=True)
 class System:
     """What one system offers to measure; None where it has no such thing.
@@ -41,6 +58,7 @@ class System:
     make_class: Callable[[], type] | None = None
     make_step: Callable[[int], Batch] | None = None
     make_graph: Callable[[int], GraphBatches] | None = None
+    make_operations: Callable[[int], Operations] | None = None
 
 
 def load() -> tuple[list[System], dict[str, str]]:

@@ -6,7 +6,7 @@ import jax
 
 import declax as dx
 from benchmarks.harness import Batch
-from benchmarks.systems import GraphBatches, System, repeat, wait_for
+from benchmarks.systems import GraphBatches, Operations, System, repeat, wait_for
 from benchmarks.systems.of_jax import arrays
 
 
@@ -113,6 +113,27 @@ def make_graph(blocks: int) -> GraphBatches:
     )
 
 
+def make_operations(blocks: int) -> Operations:
+    model = make_model(blocks)
+    graphdef, state = dx.split(model)
+    seen = jax.numpy.zeros(())
+
+    def sow() -> None:
+        for block in model.blocks:
+            block.seen = dx.Intermediate(seen)
+
+    return Operations(
+        split_two=lambda: dx.split(model, dx.Param, ...),
+        merge=lambda: dx.merge(graphdef, state),
+        state=lambda: dx.state(model),
+        update=lambda: dx.update(model, state),
+        clone=lambda: dx.clone(model),
+        sow=sow,
+        pop=lambda: dx.pop(model, dx.Intermediate),
+        a_state=state,
+    )
+
+
 SYSTEM = System(
     name="declax",
     package="declax",
@@ -122,4 +143,5 @@ SYSTEM = System(
     make_class=make_class,
     make_step=make_step,
     make_graph=make_graph,
+    make_operations=make_operations,
 )

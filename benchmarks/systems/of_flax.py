@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from benchmarks.harness import Batch
-from benchmarks.systems import GraphBatches, System, repeat, wait_for
+from benchmarks.systems import GraphBatches, Operations, System, repeat, wait_for
 from benchmarks.systems.of_jax import arrays
 
 nnx: Any = importlib.import_module("flax.nnx")
@@ -120,6 +120,27 @@ def make_graph(blocks: int, **mode: bool) -> GraphBatches:
     )
 
 
+def make_operations(blocks: int) -> Operations:
+    model = make_model(blocks)
+    graphdef, state = nnx.split(model)
+    seen = jax.numpy.zeros(())
+
+    def sow() -> None:
+        for block in model.blocks:
+            block.seen = nnx.Intermediate(seen)
+
+    return Operations(
+        split_two=lambda: nnx.split(model, nnx.Param, ...),
+        merge=lambda: nnx.merge(graphdef, state),
+        state=lambda: nnx.state(model),
+        update=lambda: nnx.update(model, state),
+        clone=lambda: nnx.clone(model),  # its arrays are those of the model
+        sow=sow,
+        pop=lambda: nnx.pop(model, nnx.Intermediate),
+        a_state=state,
+    )
+
+
 SYSTEM = System(
     name="flax nnx",
     package="flax.nnx",
@@ -129,4 +150,5 @@ SYSTEM = System(
     make_class=make_class,
     make_step=make_step,
     make_graph=make_graph,
+    make_operations=make_operations,
 )

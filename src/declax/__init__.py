@@ -2,6 +2,8 @@
 
 from declax import filterlib as filterlib
 from declax import initializers as initializers
+from declax import statelib as statelib
+from declax import traversals as traversals
 from declax._containers import Dict as Dict
 from declax._containers import List as List
 from declax._containers import Sequence as Sequence
@@ -51,6 +53,9 @@ from declax._variables import Perturbation as Perturbation
 from declax._variables import Variable as Variable
 from declax._variables import VariableMetadata as VariableMetadata
 from declax._variables import VariableState as VariableState
+from declax.abstract import as_abstract as as_abstract
+from declax.abstract import eval_shape as eval_shape
+from declax.capturing import capture as capture
 from declax.display import display as display
 from declax.errors import DeclaxError as DeclaxError
 from declax.errors import TraceContextError as TraceContextError
@@ -60,7 +65,15 @@ from declax.graph.api import merge as merge
 from declax.graph.api import split as split
 from declax.graph.api import state as state
 from declax.graph.api import variables as variables
+from declax.graph.assigning import set_metadata as set_metadata
+from declax.graph.calling import call as call
+from declax.graph.contexts import UpdateContext as UpdateContext
+from declax.graph.contexts import current_update_context as current_update_context
+from declax.graph.contexts import merge_context as merge_context
+from declax.graph.contexts import split_context as split_context
+from declax.graph.contexts import update_context as update_context
 from declax.graph.defs import GraphDef as GraphDef
+from declax.graph.explaining import explain_filters as explain_filters
 from declax.graph.fit import UpdateReport as UpdateReport
 from declax.graph.flat import RefMap as RefMap
 from declax.graph.flat import flatten as flatten
@@ -71,6 +84,8 @@ from declax.graph.iteration import find_duplicates as find_duplicates
 from declax.graph.iteration import iter_children as iter_children
 from declax.graph.iteration import iter_graph as iter_graph
 from declax.graph.popping import pop as pop
+from declax.graph.rewriting import map as map  # noqa: A004  # the name that it has in NNX
+from declax.graph.rewriting import recursive_map as recursive_map
 from declax.graph.updating import update as update
 from declax.nn import BatchNorm as BatchNorm
 from declax.nn import Conv as Conv
@@ -111,6 +126,15 @@ from declax.nn.pooling import avg_pool as avg_pool
 from declax.nn.pooling import max_pool as max_pool
 from declax.nn.pooling import min_pool as min_pool
 from declax.nn.pooling import pool as pool
+from declax.refs import ArrayRef as ArrayRef
+from declax.refs import array_ref as array_ref
+from declax.refs import as_pure as as_pure
+from declax.refs import is_array_ref as is_array_ref
+from declax.refs import pure as pure
+from declax.refs import to_arrays as to_arrays
+from declax.refs import to_refs as to_refs
+from declax.refs import vars_as as vars_as
+from declax.refs import with_vars as with_vars
 from declax.rngs import RngCount as RngCount
 from declax.rngs import RngKey as RngKey
 from declax.rngs import Rngs as Rngs
@@ -118,6 +142,18 @@ from declax.rngs import RngState as RngState
 from declax.rngs import RngStream as RngStream
 from declax.state import FlatState as FlatState
 from declax.state import State as State
+from declax.statelib import LeafChange as LeafChange
+from declax.statelib import StateDiff as StateDiff
+from declax.statelib import diff as diff
+from declax.statelib import filter_state as filter_state
+from declax.statelib import from_flat_state as from_flat_state
+from declax.statelib import map_state as map_state
+from declax.statelib import merge_state as merge_state
+from declax.statelib import replace_by_pure_dict as replace_by_pure_dict
+from declax.statelib import restore_int_paths as restore_int_paths
+from declax.statelib import split_state as split_state
+from declax.statelib import to_flat_state as to_flat_state
+from declax.statelib import to_pure_dict as to_pure_dict
 from declax.summary import summary as summary
 from declax.training import OptArray as OptArray
 from declax.training import Optimizer as Optimizer
@@ -127,3 +163,7 @@ from declax.transforms import DiffState as DiffState
 from declax.transforms import grad as grad
 from declax.transforms import jit as jit
 from declax.transforms import value_and_grad as value_and_grad
+from declax.transforms.partial import cached_partial as cached_partial
+from declax.viewing import view as view
+from declax.viewing import view_info as view_info
+from declax.viewing import with_attributes as with_attributes

@@ -108,7 +108,7 @@ class Metadata(Mapping[str, Any]):
         return self
 
     def __repr__(self) -> str:
-        return f"Metadata({dict(self)!r})"
+        return repr(dict(self))
 
 
 _table: weakref.WeakValueDictionary[Hashable, Metadata] = weakref.WeakValueDictionary()

@@ -15,16 +15,16 @@ from typing import Any, Self, TypeVar, overload
 import jax
 import jax.numpy as jnp
 
-from declax._attributes import admit
 from declax._filters import Filter, to_predicate
 from declax._modes import is_graph_mode
 from declax._nodes import children_of, walk_nodes
-from declax._pytree import Pytree, layout_of
+from declax._pytree import Pytree
 from declax._typing import Path
 from declax._variable_names import variable_type_from_name
 from declax._variables import Perturbation, Variable
 from declax.errors import GraphError, describe, type_name
 from declax.graph import api
+from declax.graph.assigning import attribute_changes, check_may_change
 from declax.graph.binding import bind
 from declax.graph.defs import GraphDef
 from declax.graph.updating import update
@@ -182,7 +182,7 @@ class Module(Pytree):
         >>> m.scale.value
         3.0
         """
-        own = api.graphdef(self)
+        own = api.graphdef(self, graph=True)
         for other in args:
             if isinstance(other, GraphDef) and other is not own:
                 raise GraphError(
@@ -223,8 +223,10 @@ class Module(Pytree):
           **attributes: the new values.
 
         Raises:
-          GraphError: for a name that none of the modules has.
-          StatusError: for data in a static attribute; no module is changed then.
+          GraphError: for a name that none of the modules has, and for a frozen
+            module; no module is changed then.
+          StatusError: for data in a static attribute; likewise.
+          TraceContextError: for a module of another trace level; likewise.
 
         >>> m = Module()
         >>> m.rate = 0.1
@@ -234,21 +236,10 @@ class Module(Pytree):
         """
         predicates = [to_predicate(f) for f in filters or (True,)]
         chosen = [m for path, m in self.iter_modules() if any(p(path, m) for p in predicates)]
-        missing = set(attributes)
-        changes = []
-        for module in chosen:
-            for name, value in attributes.items():
-                if hasattr(module, name):
-                    missing.discard(name)
-                    changes.append((module, name, value))
-        if missing and raise_if_not_found:
-            raise GraphError(
-                type_name(type(self)),
-                f"no module inside has the attributes {sorted(missing)}",
-                fix="set_attributes(..., raise_if_not_found=False)",
-            )
-        for module, name, value in changes:
-            admit(module, name, value, layout_of(module))  # may raise, before anything is changed
+        where = type_name(type(self))
+        changes = attribute_changes(chosen, attributes, where, must_exist=raise_if_not_found)
+        for module, name, _ in changes:
+            check_may_change(module, name)
         for module, name, value in changes:
             setattr(module, name, value)
 

@@ -22,6 +22,7 @@ from jax.core import Tracer
 
 from declax._annotations import caches_by_type, is_data_class
 from declax._layout import INTERNAL_KEYS
+from declax._links import Link, path_of
 from declax._pytree import Pytree, layout_of
 from declax._typing import Path
 from declax._variables import Variable
@@ -74,8 +75,11 @@ def _classify(value: object) -> Kind:
 
 
 def is_ref(value: object) -> bool:
-    """Whether a leaf is a ref, also as it looks to a function that JAX traces: there its type is that of any tracer."""
-    return value.__class__ is jax.Ref or (isinstance(value, Tracer) and isinstance(value, jax.Ref))
+    """Whether a leaf is a ref, or stands for one: a tracer where JAX traces, a shape in an abstract graph."""
+    cls = value.__class__
+    if cls is jax.ShapeDtypeStruct:
+        return bool(value.is_ref)  # type: ignore[attr-defined]  # of its class
+    return cls is jax.Ref or (isinstance(value, Tracer) and isinstance(value, jax.Ref))
 
 
 def is_number(value: object) -> bool:
@@ -155,19 +159,19 @@ _INNER = frozenset({Kind.NODE, Kind.OBJECT, Kind.CONTAINER})
 def walk_nodes(root: object) -> Iterator[tuple[Path, Any]]:
     """All nodes (no Variables) of a graph with their paths, each once, children first."""
     seen: dict[int, Any] = {}
-    stack: list[tuple[Path, Any, bool]] = [((), root, False)]
+    stack: list[tuple[Link, Any, bool]] = [(None, root, False)]
     while stack:
-        path, value, is_done = stack.pop()
+        link, value, is_done = stack.pop()
         if is_done:
-            yield path, value
+            yield path_of(link), value
             continue
         kind = kind_of(value)
         if kind not in _INNER or id(value) in seen:
             continue
         seen[id(value)] = value
         if kind is not Kind.CONTAINER:
-            stack.append((path, value, True))
-        stack.extend(((*path, key), child, False) for key, child in reversed(list(children_of(value))))
+            stack.append((link, value, True))
+        stack.extend(((link, key), child, False) for key, child in reversed(list(children_of(value))))
 
 
 def enter_container(value: Any, within: tuple[int, ...]) -> tuple[int, ...]:

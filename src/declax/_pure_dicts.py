@@ -70,13 +70,13 @@ def _match(definition: StateDef, pure_dict: Mapping[Any, Any], faults: list[str]
         for key, value in items:
             found = node.get(key, MISSING)
             if found is MISSING:
-                hint = suggest(str(key), map(str, node)) if len(faults) < SUGGESTIONS else None
+                hint = _hint(key, node) if len(faults) < SUGGESTIONS else None
                 faults.append(f"{format_path((*keys, key))}: there is no such path" + (f"; {hint}" if hint else ""))
             elif not isinstance(found, dict):
                 yield found, value
             elif not isinstance(value, Mapping):
                 faults.append(
-                    f"{format_path((*keys, key))}: expected a mapping of {_some(node)}, got {describe(value)}"
+                    f"{format_path((*keys, key))}: expected a mapping of {_some(found)}, got {describe(value)}"
                 )
             else:
                 keys.append(key)
@@ -86,6 +86,12 @@ def _match(definition: StateDef, pure_dict: Mapping[Any, Any], faults: list[str]
             levels.pop()
             if keys:
                 keys.pop()
+
+
+def _hint(key: Key, node: Mapping[Key, Any]) -> str | None:
+    names = {str(name): name for name in node}
+    twin = names.get(str(key), MISSING)  # 0 and "0"
+    return suggest(str(key), names) if twin is MISSING else f"did you mean {twin!r}?"
 
 
 def _fault(old: Any, leaf_def: LeafDef, value: Any) -> str | None:
@@ -191,7 +197,7 @@ def restore_int_paths(pure_dict: Mapping[Any, Any], /) -> dict[Any, Any]:
 
 
 def _restored(key: Any) -> Any:
-    if isinstance(key, str) and key.lstrip("-").isdecimal() and len(key) < 20:
+    if isinstance(key, str) and key.removeprefix("-").isdecimal() and len(key) < 20:
         number = int(key)
         return number if str(number) == key else key
     return key

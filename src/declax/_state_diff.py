@@ -187,8 +187,9 @@ def _value_detail(a: Any, b: Any) -> str:
     count = f"{int((a != b).sum()):,} of {a.size:,} elements differ"
     if not jnp.issubdtype(a.dtype, jnp.inexact):
         return count
-    wide = jnp.promote_types(a.dtype, jnp.float32)
-    return f"{count}, by at most {float(jnp.max(jnp.abs(a.astype(wide) - b.astype(wide)))):.3g}"
+    if a.dtype.itemsize < 4:
+        a, b = a.astype(np.float32), b.astype(np.float32)
+    return f"{count}, by at most {float(abs(a - b).max()):.3g}"
 
 
 def _described(leaf: Any, leaf_def: LeafDef) -> str:

@@ -290,16 +290,24 @@ NAMED: Final = 20
 
 def no_key(path: Path, key: Key, tree: Tree) -> MissingKeyError:
     """The error of a path at which a State has nothing, given what it has beside it."""
+    hint = nearest(str(key), tree)
     names = [str(name) for name in list(tree)[:NAMED]]
     more = [f"and {len(tree) - NAMED} more"] if len(tree) > NAMED else []
     return MissingKeyError(
         format_path(path),
-        with_hint("the State has nothing at this path", str(key), tree),
+        "the State has nothing at this path" + (f"; {hint}" if hint else ""),
         expected=", ".join([*names, *more]) or "nothing: the State is empty",
     )
 
 
-def with_hint(problem: str, name: str, tree: Tree) -> str:
-    """A problem, with the key that was probably meant."""
-    hint = suggest(name, map(str, tree)) if len(tree) <= 10 * NAMED else None  # comparing with many takes long
-    return f"{problem}; {hint}" if hint else problem
+def nearest(name: str, tree: Tree) -> str | None:
+    """A "did you mean" for a key, where there are not too many to compare it with."""
+    return suggest(name, map(str, tree)) if len(tree) <= 10 * NAMED else None
+
+
+def sorted_pair(entries: list[Entry]) -> tuple[StateDef, list[Any]]:
+    """A definition and leaves in the order of the paths, so that equal ones are one structure."""
+    order = [i for _, i in in_order([(entry[0], i) for i, entry in enumerate(entries)])]
+    definition = StateDef.of(tuple(entries[i][0] for i in order), tuple(entries[i][2] for i in order))
+    definition.tree  # noqa: B018  # raises for paths that contradict each other
+    return definition, [entries[i][1] for i in order]

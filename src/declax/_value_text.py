@@ -31,6 +31,8 @@ def value_text(value: Any) -> str:
         return _array_text(value)
     if isinstance(value, np.ndarray):
         return repr(value) if value.size <= SMALL else f"ndarray(shape={value.shape}, dtype={value.dtype!r})"
+    if isinstance(value, jax.Ref):
+        return repr(value) if value.size <= SMALL else f"Ref(shape={value.shape}, dtype={value.dtype!r})"
     if type(value) is tuple:
         inner = ", ".join(map(value_text, value))
         return f"({inner},)" if len(value) == 1 else f"({inner})"

@@ -22,6 +22,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar, overload
 
 import jax
+from jax.core import Tracer
 
 from declax import _display, _jax, _static, errors
 from declax._array_operators import ArrayOperators, operand
@@ -148,18 +149,30 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
             >>> scale.value
             Array([3., 3.], dtype=float32)
             """
-            if self._metadata.get_hook is None:
-                return self.raw_value
+            raw = self.raw_value
+            if self._metadata.get_hook is None and raw.__class__ in _NEVER_REFS:
+                return raw
             return self.get_value()
 
     def get_value(self, *, index: Any = MISSING) -> T:
-        """The value, or the part of it at ``index``, as the ``on_get_value`` hooks show it."""
+        """The value, or the part of it at ``index``, as the ``on_get_value`` hooks show it.
+
+        Of a ref in the box, the value is the array that it holds now.
+        """
         hook = self._metadata.get_hook or self._get_hook
-        value: Any = self.raw_value if hook is None else hook(self, self.raw_value)
+        value: Any = self.raw_value
+        if _is_ref(value):
+            value = value[index if hook is None and index is not MISSING else ...]
+            if hook is None:
+                return value  # type: ignore[no-any-return]  # as below
+        if hook is not None:
+            value = hook(self, value)
         return value if index is MISSING else _item(value, index)  # type: ignore[no-any-return]  # hooks keep the type
 
     def set_value(self, value: T | Variable[T], *, index: Any = MISSING) -> None:
         """Puts in a value, or a part of it at ``index``, through the ``on_set_value`` hooks.
+
+        A ref in the box is written to; only another ref takes its place.
 
         Raises:
           TraceContextError: the Variable belongs to another trace.
@@ -170,8 +183,8 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
         hook = self._metadata.set_hook or self._set_hook
         if hook is not None:
             content = hook(self, content)
-        if index is not MISSING:
-            content = item_set(self.raw_value, index, content)
+        if index is not MISSING or (_is_ref(self.raw_value) and not _is_ref(content)):
+            content = item_set(self.raw_value, ... if index is MISSING else index, content)
         _set_raw(self, content)
 
     def create_value(self, value: T) -> T:
@@ -263,6 +276,7 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
                 and self._metadata.set_hook is None
                 and _trace_state.value is self._trace
                 and not isinstance(value, Variable)
+                and self.raw_value.__class__ in _NEVER_REFS
             ):
                 _set_raw(self, value)  # set_value with nothing to do but this
             else:
@@ -386,11 +400,24 @@ def new_variable(cls: type[V], raw_value: Any, metadata: Metadata, mark: Any) ->
     return variable
 
 
+_NEVER_REFS: Final[set[type]] = set()
+"""Classes of raw values that were found to be no refs, so that each is asked once."""
+
+
+def _is_ref(value: Any) -> bool:
+    cls = value.__class__
+    if cls in _NEVER_REFS:
+        return False
+    if isinstance(value, jax.Ref):
+        return True
+    if not issubclass(cls, Tracer):  # the class of a tracer does not tell what it stands for
+        _NEVER_REFS.add(cls)
+    return False
+
+
 def _item(value: Any, index: Any) -> Any:
     """A part of a value; at ``...`` the value itself, whether or not it can be indexed."""
-    if index is ... and (isinstance(value, jax.Array) or not isinstance(value, jax.Ref)):
-        return value
-    return value[index]
+    return value if index is ... else value[index]
 
 
 def own_containers(value: Any) -> Any:

@@ -13,6 +13,7 @@ draft:      a State from which Variables were handed out, or whose structure
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from operator import attrgetter, is_
@@ -26,9 +27,9 @@ from declax._filters import Filter
 from declax._flat_state import FlatPairs, leaf_def_of, make_flat, not_taken, pairs_of, raw_of, register_flat, values_of
 from declax._jax import current_trace
 from declax._pure_dicts import Change, ReplaceFn, changes_of
-from declax._state_def import StateDef, in_order
+from declax._state_def import StateDef
 from declax._state_diff import StateDiff, compare, same_states
-from declax._state_draft import LOCK, Draft, Entry, Place, Tree, map_tree, no_key, same_kind, with_hint
+from declax._state_draft import LOCK, Draft, Entry, Place, Tree, map_tree, nearest, no_key, same_kind, sorted_pair
 from declax._typing import MISSING, Key, Path
 from declax._variable_metadata import foreign_trace
 from declax._variables import Variable, set_raw
@@ -79,7 +80,7 @@ class State(MutableMapping[Key, Any], Generic[M]):
             except (TypeError, ValueError):
                 problem = "a State is made of a nested mapping, or of pairs of key and value"
                 raise GraphError("State", problem, got=describe(entries), fix='State({"key": value})') from None
-        _fill(self, *_sorted_pair(_entries_of(entries, ())))
+        _fill(self, *sorted_pair(_entries_of(entries, ())))
 
     # --- flat reading
 
@@ -127,7 +128,7 @@ class State(MutableMapping[Key, Any], Generic[M]):
             definition.tree  # noqa: B018  # raises for paths that contradict each other
             return make_state(definition, list(map(raw_of, flat.leaves)))
         entries = [e for path, value in pairs_of(flat, "from_flat_path") for e in _entries_of(value, path)]
-        return make_state(*_sorted_pair(entries))
+        return make_state(*sorted_pair(entries))
 
     def to_pure_dict(self, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
         """Nested dicts with the raw values; any depth will do.
@@ -271,7 +272,9 @@ class State(MutableMapping[Key, Any], Generic[M]):
 
     def _no_attribute(self, name: str) -> MissingAttributeError:
         tree = {} if name == "_rest" else self._tree()  # a State that is being made has none
-        return MissingAttributeError(f"State.{name}", with_hint("the State has no such attribute or entry", name, tree))
+        hint = nearest(name, tree)
+        problem = "the State has no such attribute or entry" + (f"; {hint}" if hint else "")
+        return MissingAttributeError(f"State.{name}", problem)
 
     def __iter__(self) -> Iterator[Any]:
         rest = self._rest
@@ -470,7 +473,8 @@ class State(MutableMapping[Key, Any], Generic[M]):
         return make_state(self.definition, list(self.leaves))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> State[M]:
-        own = partial(jax.tree.map, lambda x: x.copy() if isinstance(x, np.ndarray) else x)
+        is_mutable = (np.ndarray, jax.Ref)
+        own = partial(jax.tree.map, lambda x: copy.deepcopy(x, memo) if isinstance(x, is_mutable) else x)
         return make_state(self.definition, list(map(own, self.leaves)))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -501,6 +505,10 @@ class FlatState(FlatPairs):
     """
 
     __slots__ = ()
+
+    def flat_state(self) -> FlatState:
+        """Itself, so that programs take what `flatten` gives for a State."""
+        return self
 
     def to_nested_state(self) -> State[Any]:
         """The State with these values, in this order.
@@ -557,14 +565,6 @@ def _entries_of(value: Any, path: Path) -> list[Entry]:
         elif not is_empty:
             entries.append(((*path, *below), raw_of(leaf), leaf_def_of(leaf)))
     return entries
-
-
-def _sorted_pair(entries: list[Entry]) -> tuple[StateDef, list[Any]]:
-    """A definition and leaves, in the order of the paths, so that equal ones are one structure."""
-    order = [i for _, i in in_order([(entry[0], i) for i, entry in enumerate(entries)])]
-    definition = StateDef.of(tuple(entries[i][0] for i in order), tuple(entries[i][2] for i in order))
-    definition.tree  # noqa: B018  # raises for paths that contradict each other
-    return definition, [entries[i][1] for i in order]
 
 
 def split_leaves(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 import declax as dx
-from declax.errors import FilterError, GraphError
+from declax.errors import FilterError, GraphError, TraceContextError
 from strategies import Box, Declared, Open, build, graphs, objects_of, recipes, same_graph
 
 # ================================================================= pop
@@ -269,3 +269,79 @@ def test_find_duplicates_of_what_a_filter_takes():
     assert dx.find_duplicates(model, only=dx.BatchStat) == []
     with pytest.raises(FilterError, match="this is no filter"):
         dx.find_duplicates(model, only=3)
+
+
+# ================================================================= pop, all or nothing
+
+
+@dx.dataclass(frozen=True)
+class Fixed(dx.Module):
+    seen: dx.Intermediate[int]
+
+
+def test_pop_changes_nothing_where_one_variable_cannot_be_taken_out():
+    model = Open()
+    model.part = Fixed(dx.Intermediate(1))
+    model.seen = dx.Intermediate(2)
+    with pytest.raises(GraphError, match="cannot be taken out") as caught:
+        dx.pop(model, dx.Intermediate)
+    assert "part.seen" in str(caught.value)
+    assert "Fixed" in str(caught.value)
+    assert model.seen.value == 2
+    del model.part
+    model.pair = dx.data((dx.Intermediate(1),))
+    with pytest.raises(GraphError, match="a Variable in a tuple cannot be taken out"):
+        dx.pop(model, dx.Intermediate)
+    assert model.seen.value == 2
+
+
+def test_pop_from_another_trace_level_changes_nothing():
+    model = Open()
+    model.seen = dx.Intermediate(jnp.ones(1))
+
+    def inside(x):
+        other = Open()
+        other.seen = dx.Intermediate(x)
+        with pytest.raises(TraceContextError, match="cannot mutate"):
+            dx.pop([other, model], dx.Intermediate)
+        return other.seen.value
+
+    jax.jit(inside)(jnp.ones(1))
+    assert hasattr(model, "seen")
+
+
+def test_pop_takes_all_references():
+    shared = dx.Intermediate(1)
+    model = Open()
+    model.a = model.b = shared
+    model.items = dx.data([shared, dx.Param(1), shared])
+    model.more = dx.List([dx.Param(2), shared, shared])
+    model.also = model.more
+    held = [shared]
+    model.plain, model.again = dx.data(held), dx.data(held)
+    found = dx.pop(model, dx.Intermediate)
+    assert found.paths == (("a",),)
+    assert not hasattr(model, "a")
+    assert not hasattr(model, "b")
+    assert [v.value for v in model.items] == [1]
+    assert [v.value for v in model.more] == [2]
+    assert held == []
+
+
+def test_pop_asks_filters_in_their_order():
+    model = Open()
+    model.a, model.b, model.c = dx.Intermediate(1), dx.Perturbation(2), dx.Intermediate(3, tag="x")
+    tagged, perturbations, rest = dx.pop(model, "x", dx.Perturbation, lambda path, value: path == ("a",))
+    assert (tagged.paths, perturbations.paths, rest.paths) == ((("c",),), (("b",),), (("a",),))
+    assert len(dx.state(model)) == 0
+
+
+def test_pop_finds_them_in_the_order_of_split():
+    model = Open()
+    model.a = Open()
+    model.a.z = dx.Intermediate(1)
+    model.b = dx.Intermediate(2)
+    model.c = dx.data([dx.Intermediate(3), {"x": dx.Intermediate(4)}])
+    model.d = model.a
+    paths = dx.state(model, dx.Intermediate).paths
+    assert dx.pop(model, dx.Intermediate).paths == paths

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import threading
+import weakref
 from collections.abc import MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
+from declax._state_def import StateDef
 from declax.errors import FilterError, GraphError
 from strategies import Open, graphs
 
@@ -423,3 +428,388 @@ def test_display():
     assert "'a'" in text
     assert "Param" in text
     assert "'c': 1" in text
+
+
+# ================================================================= writes
+
+
+def test_any_order_of_writes_and_reads_is_that_of_a_dict():
+    """What has been read in between, flat or nested, makes no difference."""
+    reads = [lambda s: None, lambda s: s.leaves, lambda s: s["a"]["x"], repr, lambda s: s["a"].paths, list]
+    results = []
+    for read in reads:
+        state = dx.State({"a": {"x": dx.Param(1), "y": 2}, "b": 3})
+        state["b"] = dx.Param(4)
+        read(state)
+        state["a"]["z"] = 5
+        read(state)
+        state["c"] = {"d": {"e": 6}}
+        read(state)
+        del state["a"]["y"]
+        state["a"]["x"].value = 7
+        read(state)
+        state["c"]["d"] = {"e": 8, "f": 9}
+        state["A"] = state["a"]
+        read(state)
+        results.append(state)
+    for state in results:
+        assert state.paths == (("A", "x"), ("A", "z"), ("a", "x"), ("a", "z"), ("b",), ("c", "d", "e"), ("c", "d", "f"))
+        assert state.leaves == [7, 5, 7, 5, 4, 8, 9]
+        assert [kind and kind[0] for kind in state.definition.leaf_defs][:5] == [
+            dx.Param,
+            None,
+            dx.Param,
+            None,
+            dx.Param,
+        ]
+        assert jax.tree.structure(state) == jax.tree.structure(results[0])
+
+
+EDITS = st.lists(
+    st.tuples(
+        st.sampled_from(["set", "delete", "flat", "box", "nested", "pair"]),
+        st.lists(st.sampled_from("abc"), min_size=1, max_size=3),
+        st.one_of(st.integers(0, 99), st.dictionaries(st.sampled_from("abc"), st.integers(0, 9), max_size=2)),
+    ),
+    max_size=12,
+)
+
+
+def _pruned(nested):
+    inner = {k: _pruned(v) if isinstance(v, dict) else v for k, v in nested.items()}
+    return {k: v for k, v in inner.items() if v != {}}
+
+
+@given(EDITS)
+def test_edits_agree_with_plain_dicts(edits):
+    state, model = (
+        dx.State({"a": {"b": 1}, "b": 2, "c": {"a": {"c": 3}}}),
+        {"a": {"b": 1}, "b": 2, "c": {"a": {"c": 3}}},
+    )
+    for what, path, value in edits:
+        node, ours = model, state
+        for key in path[:-1]:
+            node = node.get(key)
+            if not isinstance(node, dict):
+                break
+            ours = ours[key]
+        else:
+            if what == "set":
+                node[path[-1]] = copy.deepcopy(value)
+                ours[path[-1]] = value
+            elif what == "delete" and path[-1] in node:
+                del node[path[-1]]
+                del ours[path[-1]]
+            elif what == "box" and not isinstance(node.get(path[-1], {}), dict):
+                ours[path[-1]] = dx.Param(0)
+                ours[path[-1]].value = node[path[-1]] = 77
+        model = _pruned(model)
+        if what == "flat":
+            assert jax.tree.leaves(state) == jax.tree.leaves(model)
+        elif what == "nested":
+            assert list(state) == sorted(model)
+        elif what == "pair":
+            assert copy.copy(state) == state
+    assert state.to_pure_dict() == model
+    assert jax.tree.leaves(state) == jax.tree.leaves(model)
+    assert len(state) == len(model)
+
+
+def test_other_variables_stay_linked_when_one_is_written():
+    state = dx.state(model_of())
+    mean, kernel = state["mean"], state["part"]["kernel"]
+    state["raw"] = jnp.ones(2)
+    state["another"] = 1
+    del state["blocks"]
+    mean.value = jnp.full(3, 6.0)
+    assert state["mean"] is mean
+    assert state.to_pure_dict()["mean"].tolist() == [6.0] * 3
+    state["part"]["kernel"] = dx.Param(jnp.zeros((2, 3)))
+    kernel.value = jnp.ones((2, 3))  # no longer of the State
+    assert state["part"]["kernel"].value.sum() == 0
+
+
+def test_a_graphs_own_order_is_kept_until_there_are_new_paths():
+    flat = [(("b",), dx.Param(1)), (("a", "x"), 2), (("a", "y"), 3)]
+    state = dx.State.from_flat_path(dx.FlatState(flat))
+    state["b"] = 5
+    state["a"]["x"] = dx.Param(6)
+    del state["a"]["y"]
+    assert state.paths == (("b",), ("a", "x"))
+    assert list(state) == ["b", "a"]
+    state["a"]["y"] = 1
+    assert state.paths == (("a", "x"), ("a", "y"), ("b",))
+    assert list(state) == ["a", "b"]
+    assert state == dx.State({"a": {"x": dx.Param(6), "y": 1}, "b": 5})
+    assert state == dx.State.from_flat_path(dx.FlatState(reversed(list(state.flat_state()))))
+
+
+def test_views_of_what_is_gone_are_empty():
+    state = dx.State({"a": {"b": {"c": 1}}, "d": 2})
+    inner = state["a"]["b"]
+    state["a"]["b"] = 5
+    assert (len(inner), inner.leaves, inner.to_pure_dict(), list(inner)) == (0, [], {}, [])
+    with pytest.raises(GraphError, match=r"a path goes through the leaf at a\.b"):
+        inner["x"] = 1
+    assert state == {"a": {"b": 5}, "d": 2}
+    del state["a"]
+    assert inner == {}
+    inner["x"] = 1
+    assert state == {"a": {"b": {"x": 1}}, "d": 2}
+    assert inner == {"x": 1}
+
+
+def test_writes_that_contradict_themselves_change_nothing():
+    state = dx.State({"a": {"b": 1}, "c": 2})
+    endless = {}
+    endless["x"] = endless
+    with pytest.raises(GraphError, match="the mapping here contains itself"):
+        state["a"] = endless
+    with pytest.raises(TypeError, match="unhashable"):
+        state[[]] = 1
+    assert state == {"a": {"b": 1}, "c": 2}
+    state["c"] = state  # a State is taken as it is now
+    assert state.to_pure_dict() == {"a": {"b": 1}, "c": {"a": {"b": 1}, "c": 2}}
+    state["c"] = {}
+    assert list(state) == ["a"]
+
+
+def test_names_that_every_state_has():
+    state = dx.State({"values": 1})
+    with pytest.raises(AttributeError, match="so an entry of this name is reached by its key"):
+        state.values = 2
+    with pytest.raises(AttributeError, match="every State has an attribute of this name"):
+        del state.values
+    state["values"] = 2
+    assert state["values"] == 2
+    assert "part" in dir(dx.state(model_of()))
+    assert "leaves" in dir(state)
+
+
+def test_what_no_state_can_be_made_of():
+    for wrong in (3, [1, 2], "ab"):
+        with pytest.raises(GraphError, match="a State is made of a nested mapping, or of pairs"):
+            dx.State(wrong)
+    endless = {"a": {}}
+    endless["a"]["b"] = endless
+    with pytest.raises(GraphError, match=r"a\.b: the mapping here contains itself"):
+        dx.State(endless)
+    assert dx.State({"a": 1}) != endless
+
+
+def test_missing_keys_of_large_states_are_told_quickly_and_briefly():
+    state = dx.State({f"key{i}": i for i in range(1000)})
+    with pytest.raises(KeyError, match="and 980 more"):
+        state["kex"]
+    assert "kex" not in state
+    assert state.get("kex") is None
+    assert state.get("key1") == 1
+    with pytest.raises(KeyError, match="nothing: the State is empty"):
+        dx.State()["a"]
+
+
+def test_raw_mapping():
+    state = dx.state(model_of())
+    raw = state.raw_mapping
+    assert raw["part"]["kernel"] is state["part"]["kernel"]
+    raw["part"]["kernel"].value = jnp.zeros((2, 3))
+    assert state.leaves[3].sum() == 0
+    assert raw["raw"] is state["raw"]
+    assert state["part"].raw_mapping["bias"] is state["part"]["bias"]
+    raw["part"].clear()
+    assert len(state["part"]) == 2
+
+
+def test_equality_with_mappings():
+    assert dx.State({"a": {"b": 1}}) == {"a": {"b": 1}}
+    assert dx.State({"a": dx.Param(1)}) != {"a": 1}
+    assert dx.State({"a": jnp.ones(2)}) == {"a": jnp.ones(2)}
+    assert dx.State({"a": dx.Param({"x": jnp.ones(2)})}) == dx.State({"a": dx.Param({"x": jnp.ones(2)})})
+    assert dx.State({"a": dx.Param({"x": jnp.ones(2)})}) != dx.State({"a": dx.Param({"x": jnp.zeros(2)})})
+    assert dx.State({"a": 1}) != 3
+    assert dx.State({"a": 1}) != {"a": {"b": 1}}
+
+
+# ================================================================= any leaves
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        jnp.ones(2),
+        np.ones(2),
+        1,
+        2.5,
+        True,
+        "text",
+        None,
+        jax.ShapeDtypeStruct((2,), jnp.float32),
+        jax.random.key(0),
+        (jnp.ones(1), [2]),
+    ],
+    ids=lambda leaf: type(leaf).__name__,
+)
+@pytest.mark.parametrize("wrap", [lambda leaf: leaf, dx.Param])
+def test_leaves_of_any_type(leaf, wrap):
+    state = dx.State({"a": {"b": wrap(leaf)}, "c": wrap(leaf)})
+    read = state["a"]["b"]
+    assert (read.raw_value if isinstance(read, dx.Param) else read) is leaf
+    assert state.to_pure_dict()["c"] is leaf
+    assert copy.copy(state) == state
+    assert state.split(dx.PathContains("b"), ...)[0].paths == (("a", "b"),)
+    assert dx.State.merge(*state.split(dx.PathContains("b"), ...)) == state
+    assert dx.State.from_flat_path(state.flat_state()) == state
+    assert "'a'" in repr(state)
+    assert not state.diff(copy.deepcopy(state)) or isinstance(leaf, jax.Array)
+    state["c"] = wrap(0)
+    assert state.to_pure_dict()["c"] == 0
+    if not isinstance(leaf, jax.Array) or not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        assert pickle.loads(pickle.dumps(state)) == state
+
+
+def test_states_inside_of_jit():
+    state = dx.state(model_of())
+
+    texts = []
+
+    @jax.jit
+    def f(s, other):
+        assert s.definition is state.definition
+        added = jax.tree.map(lambda x, y: x + y, s, other)
+        added["raw"] = added["raw"] * 2
+        added["part"]["new"] = dx.Param(added["mean"].value)
+        params, rest = added.split(dx.Param, ...)
+        rest.replace_by_pure_dict({"mean": rest["mean"].value + 1})
+        assert not (params - params)
+        texts.append(repr(s))
+        return dx.State.merge(params, rest), added["part"].map(lambda path, value: value.copy(value.value * 0))
+
+    with jax.checking_leaks():
+        merged, zeros = f(state, state)
+    assert "Tracer" in texts[0]
+    assert merged["part"]["new"].shape == (3,)
+    assert merged["raw"].tolist() == [0.0, 0.0]
+    assert merged["mean"].value.tolist() == [1.0] * 3
+    assert merged["part"]["kernel"].note == 1
+    assert zeros.paths == (("bias",), ("kernel",), ("new",))
+    assert state == dx.state(model_of())
+
+
+def test_tree_map_over_two_states():
+    state = dx.state(model_of())
+    assert jax.tree.map(lambda x, y: x - y, state, state).leaves[0].tolist() == [0.0]
+    with pytest.raises(ValueError, match="different numbers of pytree children"):
+        jax.tree.map(lambda x, y: x, state, state.filter(dx.Param))
+
+
+def test_simple_keys():
+    pairs, _ = jax.tree_util.tree_flatten_with_path(dx.state(model_of()))
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in pairs]
+    assert names == ["blocks.1.scale.value", "mean.value", "part.bias.value", "part.kernel.value", "raw"]
+    key = pairs[0][0][0]
+    assert (key.path, key.is_variable, key.key) == (("blocks", 1, "scale"), True, "blocks.1.scale.value")
+    assert pickle.loads(pickle.dumps(key)) == key
+
+
+# ================================================================= depth and size
+
+
+def test_any_depth():
+    deep = {"leaf": dx.Param(1), "other": 2}
+    for _ in range(10_000):
+        deep = {"k": deep}
+    state = dx.State(deep)
+    assert [len(path) for path in state.paths] == [10_001, 10_001]
+    pure = state.to_pure_dict()
+    assert dx.State(pure).paths == state.paths
+    assert dx.State.from_flat_path(state.flat_state()) == state
+    assert state == dx.State(deep)
+    assert pickle.loads(pickle.dumps(state)) == state
+    assert copy.deepcopy(state) == state
+    assert dx.State.merge(*state.split(dx.Param, ...)) == state
+    assert not state.diff(deep)
+    assert state.raw_mapping.keys() == {"k"}
+    state.replace_by_pure_dict(pure)
+    assert "(...)" in repr(state)
+    with pytest.raises(GraphError, match="the values do not fit the State at 1 path"):
+        state.replace_by_pure_dict(dx.State.merge({"k": {"k": {"z": 1}}}).to_pure_dict())
+    view = state
+    for _ in range(1_000):
+        view = view["k"]
+    view["new"] = 3
+    assert [len(path) for path in state.paths] == [10_001, 10_001, 1_001]
+    del view["k"]
+    assert state.leaves == [3]
+
+
+def test_the_work_does_not_grow_faster_than_the_state(monkeypatch):
+    """Interning a definition takes all paths: loops over all entries may do it a few times only."""
+    made = []
+    real = StateDef.of
+    monkeypatch.setattr(StateDef, "of", staticmethod(lambda *parts: made.append(1) or real(*parts)))
+    state = dx.State({f"l{i}": {"k": dx.Param(i), "b": i} for i in range(500)})
+    before = state.definition
+    made.clear()
+    for i in range(500):
+        state[f"l{i}"]["k"] = dx.Param(-i)
+        state[f"l{i}"]["b"] = -i
+    assert state.definition is before
+    assert sum(state.leaves) == -500 * 499
+    assert not made
+    for i in range(500):
+        state[f"l{i}"]["k"] = i
+        state[f"l{i}"]["new"] = i
+        del state[f"l{i}"]["b"]
+    assert len(state.leaves) == 1000
+    assert state["l7"]["k"] == 7
+    assert len(made) < 5
+    state.clear()
+    assert state.leaves == []
+
+
+def test_states_without_views_take_the_short_way():
+    state = dx.state(model_of())
+    state["new"] = 1
+    state.leaves
+    assert state._rest is None  # the pair is read without a frame of Python again
+
+
+def test_definitions_are_freed_without_the_collector():
+    gc.collect()
+    gc.disable()
+    try:
+        state = dx.State({"free": {"me": dx.Param(1)}, "and": 2})
+        parts = state.split(dx.Param, ...)
+        merged = dx.State.merge(*parts)
+        state["free"]["me"].value = 3
+        seen = [weakref.ref(s) for s in (state, *parts, merged)]
+        del state, parts, merged
+        assert [ref() for ref in seen] == [None] * 4
+    finally:
+        gc.enable()
+
+
+# ================================================================= threads
+
+
+def test_threads_may_read_one_state():
+    def read(state, barrier):
+        barrier.wait()
+        for _ in range(20):
+            assert state["part"]["kernel"] is state.part.kernel
+            assert [leaf.shape for leaf in jax.tree.leaves(state)] == shapes
+            assert state["new"]["x"] == 1
+            assert state["part"].to_pure_dict().keys() == {"bias", "kernel"}
+            assert len(state.flat_state()) == 6
+        return state["mean"]
+
+    shapes = [(1,), (3,), (), (3,), (2, 3), (2,)]
+    for _ in range(5):
+        state = dx.state(model_of())
+        state["new"] = {"x": np.ones(())}
+        barrier = threading.Barrier(4)
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda _: read(state, barrier), range(4)))  # noqa: B023  # used within the turn
+        assert all(variable is found[0] for variable in found)
+        found[0].value = jnp.ones(3)
+        assert state.to_pure_dict()["mean"].sum() == 3

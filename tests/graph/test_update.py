@@ -281,3 +281,138 @@ def test_a_scalar_is_not_replaced_by_an_array_of_another_shape():
         dx.update(model, {"scale": jnp.ones((2, 2))})
     dx.update(model, {"scale": jnp.ones(())})
     assert model.scale.value == 1
+
+
+# ================================================================= complete, and not strict
+
+
+def test_complete_demands_every_path():
+    model = model_of()
+    before = values_of(model)
+    dx.update(model, plus_one(dx.state(model)), complete=True)
+    with pytest.raises(GraphError, match="a value, since complete=True") as caught:
+        dx.update(model, {"part": {"kernel": jnp.zeros((2, 3))}}, complete=True)
+    for path in ("mean", "raw", "plain[0]", "plain[1].deep", "box.values[0]"):
+        assert f"{path}: expected a value, since complete=True, got nothing" in str(caught.value)
+    assert "part.kernel" not in str(caught.value)
+    assert_untouched(model, [x + 1 for x in before])
+
+
+def test_several_states_are_complete_together():
+    model = model_of()
+    params, rest = dx.state(model, dx.Param, dx.Not(dx.Param))
+    dx.update(model, plus_one(params), plus_one(rest), complete=True)
+    assert all(bool((x == 1).all()) for x in dx.state(model).leaves)
+
+
+def test_the_last_state_counts():
+    model = model_of()
+    dx.update(model, {"mean": jnp.ones(3)}, {"mean": jnp.full(3, 2.0)})
+    assert model.mean.value.tolist() == [2.0, 2.0, 2.0]
+
+
+WRONG = {
+    "part": {"kernel": jnp.zeros((3, 2)), "bias": jnp.zeros(3)},
+    "mean": dx.Param(jnp.ones(3)),
+    "raw": jnp.ones(2),
+    "plain": {0: jnp.ones(1)},
+}
+
+
+def test_not_strict_takes_what_fits_and_reports_the_rest():
+    model = model_of()
+    report = dx.update(model, WRONG, strict=False)
+    assert isinstance(report, dx.UpdateReport)
+    assert report.taken == (("plain", 0), ("raw",))
+    assert [m.path for m in report.mismatches] == [("mean",), ("part", "bias"), ("part", "kernel")]
+    assert set(report.missing) == {("part", "kernel"), ("mean",), ("plain", 1, "deep"), ("box", "values", 0)}
+    assert model.raw.tolist() == [1.0, 1.0]
+    assert model.plain[0].tolist() == [1.0]
+    assert not model.mean.value.any()
+    assert not model.part.kernel.value.any()
+
+
+def test_a_report_reads_well():
+    model = model_of()
+    assert str(dx.update(model, {**WRONG, "pat": {"kernel": 1}}, strict=False)) == (
+        "taken: 2 of 6 values\n"
+        "does not fit:\n"
+        "  mean: expected a BatchStat, got a Param\n"
+        "  part.bias: expected no such path, got a leaf of the State\n"
+        "  pat.kernel: expected no such path (did you mean 'part.kernel'?), got a leaf of the State\n"
+        "  part.kernel: expected shape (2, 3), got Array of shape (3, 2) and dtype float32\n"
+        "no value for:\n"
+        "  box.values[0]\n"
+        "  mean\n"
+        "  part.kernel\n"
+        "  plain[1].deep"
+    )
+    assert str(dx.update(model, dx.state(model), strict=False)) == "taken: 6 of 6 values"
+
+
+def test_strict_lists_all_that_does_not_fit():
+    model = model_of()
+    before = values_of(model)
+    with pytest.raises(GraphError, match="the State does not fit the graph at 3 paths") as caught:
+        dx.update(model, WRONG)
+    assert "mean: expected a BatchStat, got a Param" in str(caught.value)
+    assert "part.kernel: expected shape (2, 3), got Array of shape (3, 2)" in str(caught.value)
+    assert "part.bias: expected no such path" in str(caught.value)
+    assert_untouched(model, before)
+
+
+def test_many_unknown_paths_are_all_listed():
+    model = dx.List([dx.Param(jnp.zeros(2)) for _ in range(300)])
+    wrong = dx.State({i + 1000: dx.Param(jnp.zeros(2)) for i in range(300)})
+    report = dx.update(model, wrong, strict=False)
+    assert len(report.mismatches) == 300
+    assert len(report.missing) == 300
+
+
+def test_not_strict_still_refuses_what_cannot_be_written():
+    model = Open()
+    model.pair = dx.data((jnp.zeros(1), jnp.zeros(1)))
+    with pytest.raises(GraphError, match="which cannot be changed in place"):
+        dx.update(model, {"pair": {0: jnp.ones(1)}}, strict=False)
+
+
+# ================================================================= the quick way is the same as the careful one
+
+
+@given(recipes(max_nodes=4))
+def test_updates_of_all_leaves_agree_with_updates_of_each(recipe):
+    at_once, one_by_one = build(recipe), build(recipe)
+    new = dx.state(at_once).map(lambda path, value: value)
+    new = jax.tree.map(lambda x: x + 1 if isinstance(x, (jax.Array, np.ndarray)) else x, new)
+    flat = list(new.flat_state())
+    try:
+        dx.update(at_once, new)
+    except GraphError as error:
+        assert "which cannot be changed in place" in str(error)  # noqa: PT017  # of leaves in tuples only
+        return
+    for pair in flat:
+        dx.update(one_by_one, dx.State.from_flat_path([pair]))
+    same_graph(at_once, one_by_one)
+
+
+def test_metadata_arrives_too():
+    model, other = model_of(), model_of()
+    other.part.kernel.set_metadata("note", 1)
+    dx.jit(lambda m: None)(model)  # known to a cached description
+    dx.update(model, dx.state(other))
+    assert model.part.kernel.note == 1
+    assert dx.graphdef(model) is dx.graphdef(other)
+
+
+def test_one_structure_of_states_is_compared_once(monkeypatch):
+    from declax.graph import fit
+
+    counted = []
+    match = fit._match
+    monkeypatch.setattr(fit, "_match", lambda *args: counted.append(1) or match(*args))
+    model = model_of()
+    model.only_in_this_test = dx.Param(1.0)  # or another test's structure would be known already
+    part = dx.state(model, dx.Param)
+    for _ in range(3):
+        dx.update(model, part)
+    assert len(counted) == 1

@@ -454,7 +454,7 @@ def test_large_states_are_cut():
 def test_printing_a_state_does_not_change_how_it_is_read():
     state = dx.State({"a": dx.Param(1)})
     repr(state)
-    assert state._boxes is None
+    assert state._rest is None
 
 
 # ------------------------------------------------------------------ display

@@ -229,6 +229,28 @@ def test_set_attributes_changes_all_or_nothing():
 # --- iteration --------------------------------------------------------------------
 
 
+def test_set_attributes_changes_nothing_where_one_module_cannot_be_changed():
+    @dx.dataclass(frozen=True)
+    class Fixed(dx.Module):
+        rate: float = 0.1
+
+    model = dx.Module()
+    model.a, model.b = dx.Module(), Fixed()
+    model.a.rate = 0.1
+    with pytest.raises(errors.GraphError, match="the class is frozen, so the attribute cannot be set"):
+        model.set_attributes(rate=0.5)
+    assert model.a.rate == 0.1
+    del model.b
+
+    def inside(x):
+        with pytest.raises(errors.TraceContextError, match="cannot mutate 'Module' from a different trace level"):
+            model.set_attributes(rate=0.5)
+        return x
+
+    jax.jit(inside)(1.0)
+    assert model.a.rate == 0.1
+
+
 def test_iterating_over_modules():
     model = Stack(2, 3, dx.Rngs(0))
     paths = [path for path, _ in model.iter_modules()]

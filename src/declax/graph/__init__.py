@@ -4,3 +4,27 @@ From the bottom: `defs` describes a graph, `walk` reads one from live objects,
 `build` makes live objects from a description, `binding` keeps what was read
 for as long as the structure stands, `api` is what users call.
 """
+
+from declax.graph.api import clone as clone
+from declax.graph.api import graphdef as graphdef
+from declax.graph.api import merge as merge
+from declax.graph.api import split as split
+from declax.graph.api import state as state
+from declax.graph.api import variables as variables
+from declax.graph.calling import call as call
+from declax.graph.contexts import UpdateContext as UpdateContext
+from declax.graph.contexts import current_update_context as current_update_context
+from declax.graph.contexts import merge_context as merge_context
+from declax.graph.contexts import split_context as split_context
+from declax.graph.contexts import update_context as update_context
+from declax.graph.defs import GraphDef as GraphDef
+from declax.graph.flat import RefMap as RefMap
+from declax.graph.flat import flatten as flatten
+from declax.graph.flat import unflatten as unflatten
+from declax.graph.graph_state import GraphState as GraphState
+from declax.graph.graph_state import unpack as unpack
+from declax.graph.iteration import find_duplicates as find_duplicates
+from declax.graph.iteration import iter_children as iter_children
+from declax.graph.iteration import iter_graph as iter_graph
+from declax.graph.popping import pop as pop
+from declax.graph.updating import update as update

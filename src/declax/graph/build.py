@@ -9,18 +9,21 @@ program: the instructions that fill the slots, derived once for a GraphDef.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import repeat
+from itertools import chain, repeat
+from operator import is_
 from typing import Any, NamedTuple
 
 from declax import _jax
-from declax._layout import LAYOUT_KEY, TRACE_KEY, blank_maker
+from declax._layout import BOUND_KEY, LAYOUT_KEY, TRACE_KEY, blank_maker
 from declax._nodes import Kind, close_container, kind_of
 from declax._static import is_frozen, thaw
+from declax._typing import MISSING
 from declax._variables import _set_metadata as set_metadata
 from declax._variables import _set_trace as set_mark
 from declax._variables import set_raw
+from declax.errors import GraphError
 from declax.graph.defs import (
     CONTAINER,
     HAS_INDEX,
@@ -154,6 +157,14 @@ class NodeProgram(NamedTuple):
     names: tuple[Any, ...]
     children: tuple[int, ...]
 
+    def is_in(self, attributes: dict[Any, Any], slots: Sequence[Any]) -> bool:
+        """Whether a node has just these attributes: a quick look, which may say no though it has."""
+        count = len(attributes) - (TRACE_KEY in attributes) - (BOUND_KEY in attributes)
+        if self.copiers or count != len(self.shared) + len(self.names):
+            return False
+        found = map(attributes.get, chain(self.shared, self.names), repeat(MISSING))
+        return all(map(is_, found, chain(self.shared.values(), map(slots.__getitem__, self.children))))
+
     def attributes(self, slots: Sequence[Any]) -> dict[Any, Any]:
         """All attributes by name."""
         made = {**self.shared, **{name: copier() for name, copier in self.copiers}}
@@ -220,13 +231,16 @@ def build_slots(
     leaves: Sequence[Any],
     metadata: Sequence[Any] | None = None,
     variables: Sequence[Any] | None = None,
-    known: Sequence[Any] = (),
+    known: Sequence[Any] | None = None,
 ) -> list[Any]:
     """As `build`; returns the value of each slot.
 
     Args:
       graphdef, leaves, metadata, variables: as in `build`.
       known: the objects from before the graph, as many as the GraphDef's base.
+
+    Raises:
+      GraphError: where the graph refers to objects from before, and there are none.
     """
     program = program_of(graphdef)
     mark = _jax.trace_state.value
@@ -239,7 +253,8 @@ def build_slots(
     nodes: list[Any] = [maker(cls) for maker, cls in program.node_makers]
     slots += nodes
     slots += [None] * (program.count - len(slots))
-    slots += known
+    if graphdef.base:
+        slots += known_objects(graphdef, {}) if known is None else known
     for slot, position in program.plain_leaves:
         slots[slot] = leaves[position]
     fill(program, slots)
@@ -254,6 +269,31 @@ def build_slots(
         for node in nodes:
             node.__dict__[TRACE_KEY] = mark
     return slots
+
+
+def known_objects(graphdef: GraphDef[Any], objects: Mapping[int, Any]) -> list[Any]:
+    """The objects from before a graph by index; None for those that it does not refer to.
+
+    Args:
+      graphdef: of the graph.
+      objects: those that there are.
+
+    Raises:
+      GraphError: one that it refers to is missing.
+    """
+    if not graphdef.base:
+        return []
+    known = list(map(objects.get, range(graphdef.base)))
+    if any(found is None for found in known):
+        missing = [t for t in graphdef.tokens if isinstance(t, int) and t < graphdef.base and t not in objects]
+        if missing:
+            raise GraphError(
+                "merge",
+                f"the graph refers to object {missing[0]} of earlier graphs, which is not there",
+                got=f"{len(objects)} objects",
+                fix="with dx.merge_context() as ctx:\n    first, second = ctx.merge(*first), ctx.merge(*second)",
+            )
+    return known
 
 
 def fill(program: Program, slots: list[Any]) -> None:

@@ -17,6 +17,8 @@ from declax._attributes import wrong_trace
 from declax._layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY
 from declax._nodes import Kind, kind_of, open_container
 from declax._pytree import Pytree
+from declax._static import exact_types, freeze
+from declax._typing import MISSING
 from declax._variables import Variable, new_variable, set_raw
 from declax._variables import _set_metadata as set_metadata
 from declax.errors import TraceContextError, type_name
@@ -80,6 +82,7 @@ def apply_change(
     attributes = [
         (slots[slot], slot in existing, node.attributes(slots))
         for slot, node in enumerate(program.nodes, len(program.classes))
+        if not (slot in existing and node.is_in(slots[slot].__dict__, slots))
     ]
     _check_levels(writes, attributes)
     is_structural = any(variable._metadata is not notes for variable, _, notes in writes)
@@ -138,7 +141,9 @@ def _give(node: Any, is_existing: bool, wanted: dict[Any, Any]) -> bool:
         if mark is not _jax.TOP:
             attributes[TRACE_KEY] = mark
         return False
-    changed = [n for n, v in wanted.items() if n not in attributes or not same_content(attributes[n], v)]
+    changed = [
+        n for n, v in wanted.items() if (old := attributes.get(n, MISSING)) is not v and not same_content(old, v)
+    ]
     gone = [n for n in tuple(attributes) if n not in wanted and (n not in INTERNAL_KEYS or n == LAYOUT_KEY)]
     is_structural = bool(gone) or any(
         not (kind_of(attributes.get(name)) is Kind.LEAF and kind_of(wanted[name]) is Kind.LEAF) for name in changed
@@ -151,15 +156,29 @@ def _give(node: Any, is_existing: bool, wanted: dict[Any, Any]) -> bool:
 
 
 def same_content(a: Any, b: Any) -> bool:
-    """Whether two values are the same object, or containers of the same objects."""
-    if a is b:
-        return True
-    if a.__class__ is not b.__class__:
+    """Whether two values are the same object, or containers of the same objects; without recursion, however deep."""
+    pairs = [(a, b)]
+    while pairs:
+        x, y = pairs.pop()
+        if x is y:
+            continue
+        if x.__class__ is not y.__class__:
+            return False
+        kind = kind_of(x)
+        if kind is Kind.CONTAINER:
+            keys_x, children_x, how_x = open_container(x)
+            keys_y, children_y, how_y = open_container(y)
+            if keys_x != keys_y or how_x != how_y:
+                return False
+            pairs.extend(zip(children_x, children_y, strict=True))
+        elif kind is not Kind.STATIC or not _same_static(x, y):
+            return False
+    return True
+
+
+def _same_static(a: Any, b: Any) -> bool:
+    """Whether two static values are equal, and neither 1 and True nor 0.0 and -0.0."""
+    if a != b:
         return False
-    if kind_of(a) is Kind.CONTAINER:
-        keys_a, children_a, how_a = open_container(a)
-        keys_b, children_b, how_b = open_container(b)
-        return keys_a == keys_b and how_a == how_b and all(map(same_content, children_a, children_b))
-    if kind_of(a) is Kind.STATIC:
-        return bool(a == b)
-    return False
+    frozen_a, frozen_b = freeze(a), freeze(b)
+    return bool(frozen_a == frozen_b) and exact_types(frozen_a) == exact_types(frozen_b)

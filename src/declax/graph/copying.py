@@ -8,6 +8,7 @@ own: a copy owns its arrays: donating those of the original leaves it alive.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 from jax.core import Tracer
 
 from declax import _jax
+from declax._nodes import is_ref
 from declax.graph.defs import GraphDef
 
 CHUNK = 256
@@ -89,8 +91,9 @@ def _copy_other(leaf: Any, refs: dict[int, Any]) -> Any:
     """A copy of what is no array of JAX by itself; one ref stays one."""
     if isinstance(leaf, np.ndarray):
         return leaf.copy()
-    if isinstance(leaf, jax.Ref):
+    if is_ref(leaf):
         if id(leaf) not in refs:
-            refs[id(leaf)] = jax.new_ref(leaf[...])
+            is_abstract = isinstance(leaf, jax.ShapeDtypeStruct)
+            refs[id(leaf)] = copy(leaf) if is_abstract else jax.new_ref(leaf[...])
         return refs[id(leaf)]
     return jax.device_put(leaf, may_alias=False) if _is_array(leaf) else leaf

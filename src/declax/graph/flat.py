@@ -10,6 +10,7 @@ outer:  an object outside of a JAX transform, which one inside stands for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from itertools import count
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, overload
 
 import jax
@@ -21,7 +22,7 @@ from declax._typing import MISSING
 from declax._variables import Variable
 from declax.errors import GraphError, MissingKeyError, describe, format_path, type_name
 from declax.graph.binding import bind, check_mode
-from declax.graph.build import Program, build_slots, program_of
+from declax.graph.build import Program, build_slots, known_objects, program_of
 from declax.graph.change import Change, apply_change
 from declax.graph.defs import GraphDef, walk_tokens
 from declax.graph.fit import join
@@ -78,6 +79,19 @@ class RefMap(MutableMapping[Any, int]):
 
     def __repr__(self) -> str:
         return f"RefMap({len(self)} objects)"
+
+    def number_of(self, value: Any) -> int:
+        """The index of an object, or -1."""
+        found = self._entries.get(id(value))
+        return -1 if found is None else found[1]
+
+    def extend(self, values: Sequence[Any]) -> None:
+        """Gives new objects the next indexes."""
+        self._entries.update(zip(map(id, values), zip(values, count(len(self._entries)), strict=False), strict=False))
+
+    def by_index(self) -> IndexMap:
+        """The objects by index, as a dict."""
+        return {index: value for value, index in self._entries.values()}
 
     def in_order(self) -> list[Any]:
         """The objects by index.
@@ -181,8 +195,7 @@ class Taken(NamedTuple):
 
     def number(self, indexes: RefMap) -> None:
         """Adds the objects to those that are known."""
-        for index, value in enumerate(self.objects, self.graphdef.base):
-            indexes[value] = index
+        indexes.extend(self.objects)
 
 
 def take_apart(node: Any, indexes: RefMap | None, outer: RefMap | None, graph: bool | None) -> Taken:
@@ -207,7 +220,7 @@ def take_apart(node: Any, indexes: RefMap | None, outer: RefMap | None, graph: b
         found = Taken(walked.graphdef, walked.read(), walked.boxes, walked.objects[len(known) :])
     if outer is None:
         return found
-    numbers = tuple(outer.get(value, -1) for value in found.objects)
+    numbers = tuple(map(outer.number_of, found.objects))
     leaves = _without_outer_refs(found.graphdef, found.leaves, numbers)
     return found._replace(graphdef=found.graphdef.with_outer(numbers), leaves=leaves)
 
@@ -297,7 +310,7 @@ def unflatten(
 
 def put_together(
     graphdef: GraphDef[Any],
-    leaves: list[Any],
+    leaves: Sequence[Any],
     metadata: Sequence[Any] | None,
     boxes: Sequence[Variable[Any]] | None,
     index_ref: IndexMap | None,
@@ -317,18 +330,14 @@ def put_together(
       GraphError: for indexes that are not there, and for outer objects of
         another type; nothing is changed.
     """
-    known = _known(graphdef, index_ref)
+    known = known_objects(graphdef, index_ref or {})
     program = program_of(graphdef)
     if graphdef.outer is not None and outer is not None:
         _check_outer(graphdef, program, outer)
         slots = apply_change(Change(graphdef, (-1,) * len(leaves), graphdef.outer), outer, (), leaves, metadata, known)
-    elif KEPT in leaves:
-        raise GraphError(
-            format_path(graphdef.definition.paths[leaves.index(KEPT)]),
-            "the value of a ref stayed with the outer ref that it stands for",
-            fix="unflatten(graphdef, state, outer_index_outer_ref=objects)",
-        )
     else:
+        if program.has_plain:
+            _check_has_refs(graphdef, leaves)
         slots = build_slots(graphdef, leaves, metadata, boxes, known)
     if index_ref is not None:
         own = program.indexed[graphdef.base :]
@@ -336,34 +345,38 @@ def put_together(
     return slots[program.root]
 
 
-def _known(graphdef: GraphDef[Any], index_ref: IndexMap | None) -> list[Any]:
-    """The objects of earlier graphs by index; None for those that this one does not refer to."""
-    if not graphdef.base:
-        return []
-    found = index_ref or {}
-    known = list(map(found.get, range(graphdef.base)))
-    if None in known:
-        missing = [t for t in graphdef.tokens if isinstance(t, int) and t < graphdef.base and t not in found]
-        if missing:
-            raise GraphError(
-                "unflatten",
-                f"the graph refers to object {missing[0]} of earlier graphs, which is not there",
-                got=f"{len(found)} objects",
-                fix="unflatten(graphdef, state, index_ref=objects)   # the dict that earlier graphs were unflattened with",
-            )
-    return known
+def _check_has_refs(graphdef: GraphDef[Any], leaves: Sequence[Any]) -> None:
+    """Checks that no ref was left with the outer one that it stands for.
+
+    Raises:
+      GraphError: one was.
+    """
+    kept = [place for place, leaf in enumerate(leaves) if leaf.__class__ is _Kept]
+    if kept:
+        raise GraphError(
+            format_path(graphdef.definition.paths[kept[0]]),
+            "this ref stands for an outer one, and there are no outer objects",
+            fix="unflatten(graphdef, state, outer_index_outer_ref=objects)",
+        )
 
 
-def _leaves_of(graphdef: GraphDef[Any], state: Any) -> tuple[list[Any], list[Any] | None]:
+def _leaves_of(graphdef: GraphDef[Any], state: Any) -> tuple[Sequence[Any], list[Any] | None]:
+    if not isinstance(graphdef, GraphDef):
+        fix = "unflatten(graphdef, state)"
+        raise GraphError("unflatten", "a GraphDef comes first", got=describe(graphdef), fix=fix)
     if isinstance(state, FlatState):
         state = State.from_flat_path(state)
-    if isinstance(state, State):
+    if isinstance(state, Mapping):
         return join(graphdef, (state,))
-    leaves = list(state)
-    if len(leaves) != graphdef.num_leaves:
-        expected, got = f"{graphdef.num_leaves} leaves", f"{len(leaves)} leaves"
-        raise GraphError("unflatten", "the number of leaves is not that of the graph", expected=expected, got=got)
-    return leaves, None
+    is_sequence = isinstance(state, Sequence) and not isinstance(state, str)
+    if not is_sequence or len(state) != graphdef.num_leaves:
+        raise GraphError(
+            "unflatten",
+            "these are not the leaves of the graph",
+            expected=f"{graphdef.num_leaves} leaves",
+            got=f"{len(state)} leaves" if is_sequence else describe(state),
+        )
+    return state, None
 
 
 def _boxes(graphdef: GraphDef[Any], state: Any) -> list[Variable[Any]] | None:

@@ -48,6 +48,16 @@ class GraphState(State[M]):
         """The structure of the whole graph."""
         return self._graphdef
 
+    def __copy__(self) -> GraphState[M]:
+        return _make(self.graphdef, self.definition, list(self.leaves))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GraphState[M]:
+        own = super().__deepcopy__(memo)
+        return _make(self.graphdef, own.definition, own.leaves)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make, (self.graphdef, self.definition, self.leaves)
+
 
 _set_graphdef = GraphState._graphdef.__set__  # type: ignore[attr-defined]  # a slot descriptor
 _new = object.__new__

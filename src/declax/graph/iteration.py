@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from declax._filters import Filter, to_predicate
+from declax._links import Link, path_of
 from declax._modes import is_graph_mode
-from declax._nodes import Kind, children_of, enter_container, kind_of, object_names, open_container
+from declax._nodes import Kind, children_of, enter_container, is_ref, kind_of, object_names, open_container
 from declax._pytree import layout_of
 from declax._typing import Path
 from declax.graph.binding import bind, not_a_tree
 from declax.graph.defs import HAS_INDEX, walk_tokens
-from declax.graph.links import Link, path_of
 
 _IDENTIFIED = frozenset({Kind.NODE, Kind.OBJECT, Kind.VARIABLE, Kind.REF})
 
@@ -60,7 +60,7 @@ def _entries(root: Any, is_tree: bool) -> Iterator[tuple[Link, Any]]:
             yield link, value
             continue
         kind = kind_of(value)
-        if kind in _IDENTIFIED:
+        if kind in _IDENTIFIED or (kind is Kind.LEAF and is_ref(value)):
             if id(value) in seen:
                 if is_tree:
                     raise not_a_tree(path_of(seen[id(value)]), path_of(link))

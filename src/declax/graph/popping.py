@@ -14,6 +14,7 @@ from declax import _jax
 from declax._attributes import wrong_trace
 from declax._filters import Filter, Predicate, filters_to_predicates, is_of_kind
 from declax._layout import LAYOUT_KEY, TRACE_KEY
+from declax._links import Link, path_of
 from declax._modes import is_graph_mode
 from declax._nodes import Kind, children_of, enter_container, kind_of
 from declax._pytree import Pytree, delete_attribute
@@ -21,7 +22,6 @@ from declax._state_def import StateDef
 from declax._variables import Variable
 from declax.errors import FilterError, GraphError, format_path, type_name
 from declax.graph.binding import not_a_tree
-from declax.graph.links import Link, path_of
 from declax.state import State, make_state
 
 N = TypeVar("N")
@@ -68,10 +68,11 @@ def pop(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     _check(search.places)
     states = tuple(_state_of([found for found in search.found if found[2] == i]) for i in range(len(filters)))
     for owner, key, _ in reversed(search.places):
-        if isinstance(owner, Pytree) and isinstance(key, str):
+        if isinstance(key, str) and isinstance(owner, Pytree):
             delete_attribute(owner, key)
         else:
-            del owner[key]
+            holder: Any = owner  # a container, whose elements have a place and no name
+            del holder[key]
     return states if len(filters) > 1 else states[0]
 
 

@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
 
 from declax import _epoch, _jax
 from declax._attributes import wrong_trace
 from declax._layout import TRACE_KEY
-from declax._nodes import children_of
+from declax._nodes import Kind, children_of, kind_of
 from declax._pytree import Pytree
 from declax._state_def import LeafDef
 from declax._typing import Path
@@ -62,7 +66,8 @@ def update(
     """Puts values into an existing graph, in place.
 
     A State may have only some of the paths. Dtypes may differ. Of several
-    States that have a path, the last one counts.
+    States that have a path, the last one counts. A ref of the graph stays, and
+    is written to, in its own dtype.
 
     Args:
       node: a model, or a container of models.
@@ -114,14 +119,17 @@ def _update_at_once(binding: Binding, given: State[Any]) -> bool:
     fit = fit_of(binding.graphdef.definition, given.definition)
     if fit.faults or not fit.keeps_metadata or binding.mark is not _jax.current_trace():
         return False
-    variables: Sequence[Any] = binding.variables
+    variables = cast("list[Any]", binding.variables)
     if fit.positions is not None:
         variables = [variables[position] for position in fit.positions]
     if binding.has_plain and None in map(_is_none, variables):
         return False
     new = given.leaves
+    old: list[Any] = [*map(_raw_value, variables)]
+    if _may_be_refs(old) and any(map(_is_ref, old)):
+        return False
     try:
-        is_alike = list(map(_shape, map(_raw_value, variables))) == list(map(_shape, new))
+        is_alike = list(map(_shape, old)) == list(map(_shape, new))
     except AttributeError:  # a number, or a tree
         return False
     if is_alike:
@@ -131,6 +139,15 @@ def _update_at_once(binding: Binding, given: State[Any]) -> bool:
 
 def _is_none(variable: object) -> None | Literal[False]:
     return None if variable is None else False
+
+
+def _may_be_refs(values: Sequence[Any]) -> bool:
+    """Whether the types of values leave it open that there are refs among them."""
+    return any(cls is jax.Ref or issubclass(cls, Tracer) for cls in set(map(type, values)))
+
+
+def _is_ref(value: object) -> bool:
+    return isinstance(value, jax.Ref)
 
 
 _Writes = dict[int, tuple[Any, LeafDef]]
@@ -159,7 +176,10 @@ def _collect(binding: Binding, given: Sequence[State[Any]]) -> tuple[_Writes, li
 def _apply(root: Any, binding: Binding, writes: _Writes) -> None:
     """Sets the values, after all checks."""
     _check_level([binding.variables[position] for position in writes])
+    writes, in_refs = _apart_in_refs(binding, writes)
     plain = _plain_writes(root, binding, writes) if binding.has_plain else []
+    for ref, content in in_refs:
+        ref[...] = content
     for owner, key, leaf in plain:
         if isinstance(key, str) and isinstance(owner, Pytree):
             setattr(owner, key, leaf)
@@ -173,6 +193,31 @@ def _apply(root: Any, binding: Binding, writes: _Writes) -> None:
         if leaf_def is not None and variable._metadata is not leaf_def[1]:
             set_metadata(variable, leaf_def[1])
             _epoch.advance()
+
+
+def _apart_in_refs(binding: Binding, writes: _Writes) -> tuple[_Writes, list[tuple[Any, Any]]]:
+    """The writes with the refs that there are as values; and what goes into those refs, in their dtypes."""
+    kept = dict(writes)
+    in_refs: list[tuple[Any, Any]] = []
+    values = binding.read()
+    for position, (new, leaf_def) in writes.items():
+        old = values[position]
+        inside = jax.tree.leaves(old) if kind_of(old) is Kind.CONTAINER else (old,)
+        if not any(map(_is_ref, inside)):
+            continue
+        tree: Any = jax.tree.structure(old)
+        if not _is_ref(old) and tree != jax.tree.structure(new):
+            continue
+        if binding.variables[position] is None:
+            binding.check_plain(position)
+        pairs = list(zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True))
+        in_refs += [
+            (ref, jnp.asarray(content[...] if _is_ref(content) else content, ref.dtype))
+            for ref, content in pairs
+            if _is_ref(ref) and content is not ref
+        ]
+        kept[position] = jax.tree.unflatten(tree, [a if _is_ref(a) else b for a, b in pairs]), leaf_def
+    return kept, in_refs
 
 
 def _check_level(variables: Sequence[Variable[Any] | None]) -> None:

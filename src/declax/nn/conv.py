@@ -25,6 +25,7 @@ from jax import lax
 from declax import errors
 from declax._dataclass import dataclass
 from declax._fields import KW_ONLY, data, static, variable
+from declax._metadata import EMPTY
 from declax._module import Module
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables import Param
@@ -150,8 +151,8 @@ class Conv(Module):
     promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     preferred_element_type: Dtype | None = static(default=None)
     rngs: InitVar[Rngs]
-    kernel_metadata: Mapping[str, Any] = static(default_factory=dict)
-    bias_metadata: Mapping[str, Any] = static(default_factory=dict)
+    kernel_metadata: Mapping[str, Any] = static(default=EMPTY)
+    bias_metadata: Mapping[str, Any] = static(default=EMPTY)
     kernel: Param[jax.Array] = variable(
         _kernel_shape, initializer="kernel_init", dtype="param_dtype", metadata="kernel_metadata"
     )

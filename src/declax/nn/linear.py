@@ -13,6 +13,7 @@ from jax import lax
 from declax import errors
 from declax._dataclass import dataclass
 from declax._fields import KW_ONLY, static, variable
+from declax._metadata import EMPTY
 from declax._module import Module
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables import Param
@@ -69,8 +70,8 @@ class Linear(Module):
     promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     preferred_element_type: Dtype | None = static(default=None)
     rngs: InitVar[Rngs]
-    kernel_metadata: Mapping[str, Any] = static(default_factory=dict)
-    bias_metadata: Mapping[str, Any] = static(default_factory=dict)
+    kernel_metadata: Mapping[str, Any] = static(default=EMPTY)
+    bias_metadata: Mapping[str, Any] = static(default=EMPTY)
     kernel: Param[jax.Array] = variable(
         (size("in_features"), size("out_features")),
         initializer="kernel_init",
@@ -138,7 +139,7 @@ class Embed(Module):
     embedding_init: Initializer = static(default=variance_scaling(1.0, "fan_in", "normal", out_axis=0))
     promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     rngs: InitVar[Rngs]
-    embedding_metadata: Mapping[str, Any] = static(default_factory=dict)
+    embedding_metadata: Mapping[str, Any] = static(default=EMPTY)
     embedding: Param[jax.Array] = variable(
         (size("num_embeddings"), size("features")),
         initializer="embedding_init",

@@ -21,6 +21,7 @@ from jax import lax
 from declax import errors
 from declax._dataclass import dataclass
 from declax._fields import KW_ONLY, static, variable
+from declax._metadata import EMPTY
 from declax._module import Module
 from declax._typing import Dtype, Initializer
 from declax._variables import BatchStat, Param
@@ -104,8 +105,8 @@ class BatchNorm(Module):
     use_fast_variance: bool = True
     promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     rngs: InitVar[Rngs]
-    bias_metadata: Mapping[str, Any] = static(default_factory=dict)
-    scale_metadata: Mapping[str, Any] = static(default_factory=dict)
+    bias_metadata: Mapping[str, Any] = static(default=EMPTY)
+    scale_metadata: Mapping[str, Any] = static(default=EMPTY)
     mean: BatchStat[jax.Array] = variable((size("num_features"),), initializer=zeros, stream=None)
     var: BatchStat[jax.Array] = variable(("num_features",), initializer=ones, stream=None)
     scale: Param[jax.Array] | None = variable(
@@ -151,6 +152,21 @@ class BatchNorm(Module):
             self._move(self.mean, mean)
             self._move(self.var, var)
         return _normalize(self, x, jnp.expand_dims(mean, axes), jnp.expand_dims(var, axes), scale, bias, features)
+
+    def set_view(self, use_running_average: bool | None = None, **kwargs: Any) -> dict[str, Any]:
+        """Sets what differs in a view; called by `dx.view`.
+
+        Args:
+          use_running_average: normalize by the running mean and variance, and
+            leave them be.
+          **kwargs: arguments for other layers.
+
+        Returns:
+          The arguments for other layers.
+        """
+        if use_running_average is not None:
+            self.use_running_average = use_running_average
+        return kwargs
 
     def _uses_running(self, given: bool | None) -> bool:
         decided = self.use_running_average if given is None else given
@@ -245,8 +261,8 @@ class LayerNorm(Module):
     use_fast_variance: bool = True
     promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     rngs: InitVar[Rngs]
-    bias_metadata: Mapping[str, Any] = static(default_factory=dict)
-    scale_metadata: Mapping[str, Any] = static(default_factory=dict)
+    bias_metadata: Mapping[str, Any] = static(default=EMPTY)
+    scale_metadata: Mapping[str, Any] = static(default=EMPTY)
     scale: Param[jax.Array] | None = variable(
         (size("num_features"),),
         initializer="scale_init",

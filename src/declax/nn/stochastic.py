@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -101,6 +102,20 @@ class Dropout(Module):
             )
         keep = self._keep(self._key(rngs), inputs)
         return jnp.where(keep, inputs / (1.0 - self.rate), jnp.zeros_like(inputs))
+
+    def set_view(self, deterministic: bool | None = None, **kwargs: Any) -> dict[str, Any]:
+        """Sets what differs in a view; called by `dx.view`.
+
+        Args:
+          deterministic: answer the input unchanged.
+          **kwargs: arguments for other layers.
+
+        Returns:
+          The arguments for other layers.
+        """
+        if deterministic is not None:
+            self.deterministic = deterministic
+        return kwargs
 
     def _keep(self, key: jax.Array, inputs: jax.Array) -> jax.Array:
         """What to keep, of size 1 along `broadcast_dims`, laid out over devices as the input is."""

@@ -1,0 +1,169 @@
+"""Measures models as data, small, large and very large: ``python -m benchmarks.graphs --help``.
+
+Vocabulary
+----------
+operation: one thing that is done with a whole model; see `benchmarks.systems.Operations`.
+a leaf:    the time of an operation divided by the number of leaves.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from functools import cache
+
+import jax
+
+from benchmarks.core import run
+from benchmarks.figures import LEAVES_OF_A_BLOCK, OURS, PEER, Figure, Measure
+from benchmarks.harness import PARTS, WARM_UPS, Effort, Sampler, Samples, compare, interleave
+from benchmarks.systems import Operations, System, repeat
+
+SMALL, LARGE, HUGE = 120, 9_996, 99_996
+SMALL_OURS = f"declax, {SMALL} leaves"
+MANY_OURS = f"declax, {HUGE // SMALL} models of {SMALL} leaves"
+LIST = "a list"
+
+
+@cache
+def _operations(system: System, leaves: int) -> Operations:
+    """Models are made once; a large one takes longer to make than to measure."""
+    assert system.make_operations is not None
+    return system.make_operations(leaves // LEAVES_OF_A_BLOCK)
+
+
+def _rounds(effort: Effort, leaves: int) -> Effort:
+    return replace(effort, rounds=max(5, effort.rounds // (1 if leaves == SMALL else 5 if leaves == LARGE else 10)))
+
+
+def _against_peers(operation: str, leaves: int) -> Measure:
+    def take(systems: Sequence[System], effort: Effort) -> Samples:
+        able = [system for system in systems if system.make_operations]
+        samplers = {system.name: _sampler(_operations(system, leaves), operation) for system in able}
+        return interleave(samplers, _rounds(effort, leaves).rounds)
+
+    return take
+
+
+def _a_leaf(operation: str) -> Measure:
+    """A very large model over a small one, both divided by their leaves."""
+
+    def take(systems: Sequence[System], effort: Effort) -> Samples:
+        samplers: dict[str, Sampler] = {}
+        for system in systems:
+            if system.name == OURS:
+                for name, leaves in ((SMALL_OURS, SMALL), (OURS, HUGE)):
+                    samplers[name] = _divided(_sampler(_operations(system, leaves), operation), leaves)
+        return interleave(samplers, _rounds(effort, HUGE).rounds)
+
+    return take
+
+
+def _a_leaf_in_turns(operation: str) -> Measure:
+    """A very large model over as many small ones as have its leaves, one after the other."""
+
+    def take(systems: Sequence[System], effort: Effort) -> Samples:
+        samplers: dict[str, Sampler] = {}
+        for system in systems:
+            if system.name == OURS and system.make_operations:
+                samplers[MANY_OURS] = _divided(_sampler(_in_turns(system), operation), HUGE)
+                samplers[OURS] = _divided(_sampler(_operations(system, HUGE), operation), HUGE)
+        return interleave(samplers, _rounds(effort, HUGE).rounds)
+
+    return take
+
+
+@cache
+def _in_turns(system: System) -> Operations:
+    assert system.make_operations is not None
+    each = [system.make_operations(SMALL // LEAVES_OF_A_BLOCK) for _ in range(HUGE // SMALL)]
+
+    def all_of(name: str) -> Callable[[], object]:
+        works = [getattr(operations, name) for operations in each]
+        return lambda: [work() for work in works]
+
+    return Operations(**{f.name: all_of(f.name) for f in fields(Operations) if f.name != "a_state"}, a_state=None)
+
+
+def _divided(sample: Sampler, leaves: int) -> Sampler:
+    return lambda: sample() / leaves
+
+
+def _sampler(operations: Operations, operation: str) -> Sampler:
+    """Times an operation; before each `pop`, there is something to pop, which is not timed."""
+    work: Callable[[], object] = getattr(operations, operation)
+    prepare: Callable[[], object] | None = operations.sow if operation == "pop" else None
+    for _ in range(WARM_UPS):
+        if prepare:
+            prepare()
+        work()
+
+    def sample() -> float:
+        times = []
+        for _ in range(PARTS):
+            if prepare:
+                prepare()
+            start = time.perf_counter_ns()
+            result = work()
+            times.append(time.perf_counter_ns() - start)
+            del result  # freeing it is no part of the work
+        return float(min(times))
+
+    return sample
+
+
+def _flatten_states(leaves: int) -> Measure:
+    def take(systems: Sequence[System], effort: Effort) -> Samples:
+        flatten = jax.tree.flatten
+        batches = {}
+        for system in systems:
+            if system.make_operations:
+                state = _operations(system, leaves).a_state
+                batches[system.name] = repeat(lambda state=state: flatten(state))
+                if system.name == OURS:
+                    plain = list(flatten(state)[0])
+                    batches[LIST] = repeat(lambda plain=plain: flatten(plain))
+        return compare(batches, _rounds(effort, leaves))
+
+    return take
+
+
+OPERATIONS = {
+    "split_two": "split with two filters",
+    "merge": "merge",
+    "state": "state",
+    "update": "update",
+    "clone": "clone",
+    "pop": "pop",
+}
+
+FIGURES = (
+    *(
+        Figure("peer", f"{title}, {leaves} leaves", PEER, _against_peers(name, leaves), bar=0.1)
+        for leaves in (SMALL, LARGE)
+        for name, title in OPERATIONS.items()
+    ),
+    *(
+        Figure("scale", f"{title}: a leaf of {HUGE} over one of {SMALL}", SMALL_OURS, _a_leaf(name), bar=1.5)
+        for name, title in OPERATIONS.items()
+    ),
+    *(
+        Figure("scale", f"{title}: the same, over small models in turns", MANY_OURS, _a_leaf_in_turns(name), bar=1.5)
+        for name, title in OPERATIONS.items()
+    ),
+    *(
+        Figure("state", f"jax.tree.flatten of a State, {leaves} leaves", LIST, _flatten_states(leaves), bar=1.2)
+        for leaves in (SMALL, LARGE)
+    ),
+)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measures, prints, and returns the exit status."""
+    return run(FIGURES, "graphs", "Models as data, measured", __doc__, words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

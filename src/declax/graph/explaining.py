@@ -1,0 +1,134 @@
+"""What filters do with a graph, in words.
+
+Vocabulary
+----------
+takes:     of a filter and a leaf: the filter is the first that fits the leaf.
+left over: a leaf that no filter fits; `split` refuses such, `state` leaves it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+
+from declax._filters import Filter, Predicate, as_written, filters_to_predicates
+from declax._typing import Path
+from declax._variables import Variable
+from declax.errors import describe, format_path, suggest, type_name
+from declax.graph.binding import bind
+from declax.state import make_state
+
+
+def explain_filters(node: Any, /, *filters: Filter, limit: int | None = 20, graph: bool | None = None) -> None:
+    """Prints which leaves each filter takes, which filters take nothing and why, and what is left over.
+
+    Args:
+      node: a model, or a container of models.
+      *filters: as for `split` and `state`; the first that fits a leaf takes it.
+      limit: how many leaves of each filter are listed; None for all.
+      graph: False where the node has to be a tree; None for the default of
+        `set_graph_mode`.
+
+    Raises:
+      FilterError: for what is no filter, and for ``...`` before the last place.
+      GraphError: for a graph where a tree is asked for.
+
+    >>> from declax._module import Module
+    >>> from declax._variables import BatchStat, Param
+    >>> m = Module()
+    >>> m.scale, m.mean = Param(2.0), BatchStat(0.0)
+    >>> explain_filters(m, Param, "dropout")
+    Param takes 1 of 2 leaves
+      scale: Param, float 2.0
+    'dropout' takes nothing: no leaf here has a tag
+    left over: 1 leaf
+      mean: BatchStat, float 0.0
+    """
+    predicates = filters_to_predicates(filters)
+    binding = bind(node, graph)
+    entries = list(make_state(binding.graphdef.definition, binding.read()).flat_state())
+    print("\n".join(_lines(entries, filters, predicates, limit)))  # noqa: T201  # to print is what it is for
+
+
+_Entries = Sequence[tuple[Path, Any]]
+
+
+def _lines(
+    entries: _Entries, filters: Sequence[Filter], predicates: Sequence[Predicate], limit: int | None
+) -> Iterator[str]:
+    fitting = [[predicate(path, value) for predicate in predicates] for path, value in entries]
+    takers = [next((i for i, fits in enumerate(row) if fits), None) for row in fitting]
+    for i, (wanted, predicate) in enumerate(zip(filters, predicates, strict=True)):
+        taken = [entry for entry, taker in zip(entries, takers, strict=True) if taker == i]
+        if taken:
+            yield f"{as_written(wanted)} takes {len(taken)} of {_count(len(entries))}"
+            yield from _listed(taken, limit)
+        else:
+            earlier = [takers[n] for n, row in enumerate(fitting) if row[i]]
+            why = _taken_before(filters, earlier) if earlier else _why_nothing(wanted, predicate, entries)
+            yield f"{as_written(wanted)} takes nothing: {why}"
+    rest = [entry for entry, taker in zip(entries, takers, strict=True) if taker is None]
+    yield f"left over: {_count(len(rest)) if rest else 'nothing'}"
+    yield from _listed(rest, limit)
+
+
+def _listed(entries: _Entries, limit: int | None) -> Iterator[str]:
+    for path, value in entries[:limit]:
+        yield f"  {format_path(path)}: {_leaf_text(value)}"
+    if limit is not None and len(entries) > limit:
+        yield f"  ... and {len(entries) - limit} more; limit=None lists all"
+
+
+def _leaf_text(value: Any) -> str:
+    if not isinstance(value, Variable):
+        return _short(value)
+    tag = _tag_of(value)
+    return f"{type_name(type(value))}, {_short(value.raw_value)}" + (f", tag {tag!r}" if tag is not None else "")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, (jax.Array, jax.ShapeDtypeStruct)):
+        return f"{value.dtype}{list(value.shape)}"
+    return describe(value)
+
+
+def _tag_of(variable: Variable[Any]) -> Any:
+    return variable.get_metadata().get("tag", getattr(type(variable), "tag", None))
+
+
+def _taken_before(filters: Sequence[Filter], earlier: Sequence[int | None]) -> str:
+    takers = list(dict.fromkeys(as_written(filters[taker]) for taker in earlier if taker is not None))
+    return f"{_count(len(earlier))} would fit, but {' and '.join(takers)} took them before; put it first"
+
+
+def _why_nothing(wanted: Filter, predicate: Predicate, entries: _Entries) -> str:
+    if not entries:
+        return "the graph has no leaves"
+    if isinstance(wanted, str):
+        tags = sorted({str(tag) for tag in _tags_of(entries)})
+        if not tags:
+            return "no leaf here has a tag"
+        hint = suggest(wanted, tags)
+        return f"the tags here are {', '.join(map(repr, tags))}" + (f"; {hint}" if hint else "")
+    if isinstance(wanted, type):
+        kinds = dict.fromkeys(_kind_of(value) for _, value in entries)
+        return f"the kinds here are {', '.join(kinds)}"
+    return f"no leaf fits {predicate!r}"
+
+
+def _kind_of(value: Any) -> str:
+    """The kind of a leaf, as it is written in a filter."""
+    return "jax.Array" if isinstance(value, jax.Array) else type_name(type(value))
+
+
+def _tags_of(entries: _Entries) -> Iterator[Any]:
+    for _, value in entries:
+        tag = _tag_of(value) if isinstance(value, Variable) else None
+        if tag is not None:
+            yield tag
+
+
+def _count(leaves: int) -> str:
+    return f"{leaves} {'leaf' if leaves == 1 else 'leaves'}"
