@@ -482,3 +482,17 @@ def test_a_container_that_holds_itself_is_refused(make, use):
         model.plain.update(a=jnp.zeros(1), b=[model.plain])
     with at_most(1), pytest.raises(dx.DeclaxError, match="a plain container holds itself"):
         use(model)
+
+
+def test_one_root_and_the_same_root_twice_are_different_things():
+    model = Open()
+    model.scale = dx.Param(jnp.ones(1))
+    assert [
+        float(f(*args))
+        for f, args in [
+            (dx.jit(lambda m: m.scale.sum()), (model,)),
+            (dx.jit(lambda a, b: (a.scale + b.scale).sum()), (model, model)),
+            (dx.jit(lambda a, b, c: (a.scale + b.scale + c.scale).sum()), (model, model, model)),
+            (dx.jit(lambda a, b: (a.scale + b.scale).sum()), (model, model)),
+        ]
+    ] == [1.0, 2.0, 3.0, 2.0]

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import inspect
 import pickle
-from types import MappingProxyType
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ def input_of(cls):
 
 def settled(default):
     """A default in the form in which ours and the peer's can be compared; functions count by what they are for."""
-    if isinstance(default, MappingProxyType) or default is dataclasses._HAS_DEFAULT_FACTORY:
+    if isinstance(default, Mapping) and not default:
         return "an empty mapping"
     return "a function" if callable(default) and not isinstance(default, type) else default
 

@@ -157,7 +157,7 @@ class Binding:
 
 
 class _Cache(dict[tuple[int, ...], tuple[Binding, tuple["weakref.ref[Any]", ...]]]):
-    """The bindings that start at a node, by the identities of further roots."""
+    """The bindings that start at a node, by the number of roots and the identities of the further ones."""
 
     __slots__ = ("__weakref__",)
 
@@ -211,7 +211,7 @@ def bind_many(roots: tuple[Any, ...]) -> Binding:
     The root of the GraphDef is the tuple.
     """
     if roots and isinstance(roots[0], Pytree):
-        return _bind_cached(roots[0], roots, roots[1:] or (roots[0],))
+        return _bind_cached(roots[0], roots, roots[1:], len(roots))
     return _bind_anew(roots)
 
 
@@ -220,10 +220,18 @@ def _bind_anew(value: Any) -> Binding:
     return Binding(walk(value), token)
 
 
-def _bind_cached(first: Any, value: Any, others: tuple[Any, ...]) -> Binding:
+def _bind_cached(first: Any, value: Any, others: tuple[Any, ...], count: int = 0) -> Binding:
+    """The binding of a value that starts at a node.
+
+    Args:
+      first: the node, which keeps the binding.
+      value: the node itself, or a tuple that begins with it.
+      others: what else is in the tuple.
+      count: the length of the tuple; 0 for the node itself.
+    """
     attributes = first.__dict__
     cache: _Cache | None = attributes.get(BOUND_KEY)
-    key = tuple(map(id, others))
+    key = (count, *map(id, others))
     if cache is not None:
         entry = cache.get(key)
         if entry is not None and entry[0].is_valid():

@@ -14,6 +14,7 @@ structure: the static part of a call: the tree of the arguments, and the
            GraphDef of the roots, in which they may share.
 outcome:   what comes out of the traced function: arrays, and a plan (static)
            that says what they are.
+mode:      what the engine checks of the arguments, and what it lets through.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ import jax
 from jax.core import Tracer
 
 from declax import _jax
+from declax._modes import is_graph_mode, set_graph_updates
 from declax._nodes import Kind, is_number, kind_of
 from declax._variables import Variable, set_raw
-from declax.errors import DepthError, TraceContextError
-from declax.graph.binding import Binding, bind_many
+from declax.errors import DepthError, TraceContextError, TransformError, format_path
+from declax.graph.binding import Binding, bind_many, check_mode
 from declax.graph.build import build_slots, program_of
 from declax.graph.change import Change, apply_change
-from declax.graph.defs import GraphDef
+from declax.graph.defs import GraphDef, walk_tokens
 from declax.graph.walk import Walk
 
 _root_kinds = (Kind.NODE, Kind.OBJECT, Kind.VARIABLE)
@@ -54,6 +56,25 @@ def is_leaf(value: object) -> bool:
     if found is None:
         found = _is_leaf_class[value.__class__] = kind_of(value) in (Kind.LEAF, Kind.REF) or is_number(value)
     return found
+
+
+class Mode(NamedTuple):
+    """What a transform takes, and what it gives back.
+
+    Attributes:
+      graph: whether arguments may share; otherwise they have to be trees.
+      updates: whether changes of structure come back; otherwise they are an
+        error, since nothing is lost in silence.
+    """
+
+    graph: bool = True
+    updates: bool = True
+
+    @staticmethod
+    def of(graph: bool | None, graph_updates: bool | None) -> Mode:
+        """The mode of a transform that is made now, from its options and the defaults."""
+        graph = is_graph_mode() if graph is None else graph
+        return Mode(graph, graph and (set_graph_updates.current_value() if graph_updates is None else graph_updates))
 
 
 class Structure(NamedTuple):
@@ -82,7 +103,7 @@ class Call:
 
     __slots__ = ("binding", "plain", "structure", "values")
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Mode = Mode()) -> None:  # noqa: B008  # immutable
         _check_depth(args, kwargs)
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs), is_leaf=is_root)
         pattern = tuple(map(is_root, leaves))
@@ -92,6 +113,8 @@ class Call:
             roots = tuple(leaf for leaf, is_one in zip(leaves, pattern, strict=True) if is_one)
             self.plain = [leaf for leaf, is_one in zip(leaves, pattern, strict=True) if not is_one]
             self.binding = bind_many(roots)
+            if not mode.graph:
+                check_mode(self.binding.graphdef, False)
             self.values = self.binding.read()
             self.structure = Structure(tree, pattern, self.binding.graphdef)
         else:
@@ -176,11 +199,17 @@ class Rebuilt:
         leaves = [next(roots) if is_one else next(rest) for is_one in structure.is_root]
         self.args, self.kwargs = jax.tree_util.tree_unflatten(structure.tree, leaves)
 
-    def conclude(self, output: Any) -> Outcome:
-        """What the user's function returned and changed."""
+    def conclude(self, output: Any, mode: Mode) -> Outcome:
+        """What the user's function returned and changed.
+
+        Raises:
+          TransformError: for a changed structure where the mode lets none through.
+        """
         found = Walk()
         found.visit(self._roots)
         is_same = found.graphdef is self._structure.graphdef and all(map(_is, found.objects, self._objects))
+        if not is_same and not mode.updates and self._structure.graphdef is not None:
+            raise _structure_changed(self._structure.graphdef, found.graphdef)
         leaves, tree = jax.tree_util.tree_flatten(output, is_leaf=is_root)
         has_roots = any(map(is_root, leaves))
         if self._structure.graphdef is None and not has_roots:
@@ -207,6 +236,17 @@ class Rebuilt:
         new = tuple(value for value, i in zip(values, kept, strict=True) if i < 0)
         plain = [leaf for leaf in leaves if not is_root(leaf)]
         return Outcome(Plan((), change, tree, pattern), new, plain)
+
+
+def _structure_changed(before: GraphDef[Any], after: GraphDef[Any]) -> TransformError:
+    pairs = zip(walk_tokens(before.tokens), walk_tokens(after.tokens), strict=False)
+    path = next((path for (path, old), (_, new) in pairs if old != new), ())
+    return TransformError(
+        f"argument {format_path(path)}",
+        "the function changes the structure of its arguments here, and changes of structure do not come back",
+        why="graph_updates=False, graph=False or a default of these says so",
+        fix="graph_updates=True        # or undo the change before the function returns, as by dx.pop",
+    )
 
 
 def _is(a: object, b: object) -> bool:
@@ -351,7 +391,11 @@ def _check_marks(variables: Sequence[Variable[Any] | None]) -> None:
             )
 
 
-def lifted(function: Callable[..., Any], structure: Structure) -> Callable[..., Outcome]:
+def lifted(
+    function: Callable[..., Any],
+    structure: Structure,
+    mode: Mode = Mode(),  # noqa: B008  # immutable
+) -> Callable[..., Outcome]:
     """A function of flat leaves that rebuilds objects and calls the user's.
 
     Takes the values of the graph's leaves and the plain leaves as two
@@ -360,6 +404,6 @@ def lifted(function: Callable[..., Any], structure: Structure) -> Callable[..., 
 
     def call_on_leaves(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
         rebuilt = Rebuilt(structure, values, plain)
-        return rebuilt.conclude(function(*rebuilt.args, **rebuilt.kwargs))
+        return rebuilt.conclude(function(*rebuilt.args, **rebuilt.kwargs), mode)
 
     return call_on_leaves

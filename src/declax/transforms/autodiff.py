@@ -22,7 +22,7 @@ from declax._variables import Param, new_variable
 from declax.errors import TransformError, describe
 from declax.graph.binding import bind
 from declax.state import make_state
-from declax.transforms._lift import Call, Outcome, commit, is_root, lifted
+from declax.transforms._lift import Call, Mode, Outcome, commit, is_root, lifted
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,6 +53,8 @@ def grad(
     holomorphic: bool = False,
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Callable[P, Any]: ...
 @overload
 def grad(
@@ -62,6 +64,8 @@ def grad(
     holomorphic: bool = False,
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def grad(
     f: Callable[..., Any] | Missing = MISSING,
@@ -72,6 +76,8 @@ def grad(
     holomorphic: bool = False,
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """The gradient of a function whose arguments may be models.
 
@@ -82,6 +88,7 @@ def grad(
         Params; ``DiffState(argnum, filter)`` says otherwise.
       has_aux: whether `f` returns a pair of the scalar and something else.
       holomorphic, allow_int, reduce_axes: as in `jax.grad`.
+      graph, graph_updates: as in `jit`.
 
     Returns:
       A function with the arguments of `f` that returns the gradient: a State
@@ -104,6 +111,8 @@ def grad(
         "has_aux": has_aux,
         "holomorphic": holomorphic,
         "allow_int": allow_int,
+        "graph": graph,
+        "graph_updates": graph_updates,
     }
     if f is MISSING:
         return functools.partial(grad, **options, reduce_axes=reduce_axes)
@@ -127,6 +136,8 @@ def value_and_grad(
     holomorphic: bool = False,
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Callable[P, tuple[R, Any]]: ...
 @overload
 def value_and_grad(
@@ -136,6 +147,8 @@ def value_and_grad(
     holomorphic: bool = False,
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, tuple[R, Any]]]: ...
 def value_and_grad(
     f: Callable[..., Any] | Missing = MISSING,
@@ -146,6 +159,8 @@ def value_and_grad(
     holomorphic: bool = False,
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """The value and the gradient of a function whose arguments may be models.
 
@@ -157,6 +172,7 @@ def value_and_grad(
       argnums: the arguments to differentiate with respect to.
       has_aux: whether `f` returns a pair of the scalar and something else.
       holomorphic, allow_int, reduce_axes: as in `jax.value_and_grad`.
+      graph, graph_updates: as in `jit`.
 
     Returns:
       A function with the arguments of `f`.
@@ -180,21 +196,24 @@ def value_and_grad(
             holomorphic=holomorphic,
             allow_int=allow_int,
             reduce_axes=reduce_axes,
+            graph=graph,
+            graph_updates=graph_updates,
         )
     if not callable(f):
         raise TransformError(
             "value_and_grad", "the argument is no function", got=describe(f), fix="dx.value_and_grad(function)"
         )
     wanted = _parse_argnums(argnums)
+    mode = Mode.of(graph, graph_updates)
     options: dict[str, Any] = {"holomorphic": holomorphic, "allow_int": allow_int}
     if reduce_axes:
         options["reduce_axes"] = reduce_axes
 
     @functools.wraps(f)
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
-        call = Call(args, kwargs)
+        call = Call(args, kwargs, mode)
         targets = [_target(call, args, diff) for diff in wanted]
-        function = lifted(f, call.structure)
+        function = lifted(f, call.structure, mode)
 
         def on_differentiated(leaves: dict[int, Any], plain_leaves: dict[int, Any]) -> tuple[Any, Outcome]:
             values, plain = list(call.values), list(call.plain)

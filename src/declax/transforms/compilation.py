@@ -23,7 +23,7 @@ from declax._pytree import Pytree
 from declax._static import exact_types
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._lift import Call, Outcome, Structure, commit, is_current, is_leaf, lifted, written_leaves
+from declax.transforms._lift import Call, Mode, Outcome, Structure, commit, is_current, is_leaf, lifted, written_leaves
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,6 +45,8 @@ def jit(
     donate_argnames: Names = None,
     keep_unused: bool = False,
     inline: bool = False,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> JitWrapped[P, R]: ...
 @overload
 def jit(
@@ -55,6 +57,8 @@ def jit(
     donate_argnames: Names = None,
     keep_unused: bool = False,
     inline: bool = False,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Callable[[Callable[P, R]], JitWrapped[P, R]]: ...
 def jit(
     fun: Callable[..., Any] | Missing = MISSING,
@@ -66,6 +70,8 @@ def jit(
     donate_argnames: Names = None,
     keep_unused: bool = False,
     inline: bool = False,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """Compiles a function whose arguments may be models.
 
@@ -80,13 +86,18 @@ def jit(
       donate_argnums, donate_argnames: arguments whose buffers may be reused.
         Of a model, those of the Variables that the function sets are.
       keep_unused, inline: as in `jax.jit`.
+      graph: False where the arguments have to be trees, in which nothing is
+        shared; None for the default of `set_graph_mode` where `jit` is called.
+      graph_updates: False where the function may set Variables, but must leave
+        the structure as it is; None for the default of `set_graph_updates`.
 
     Returns:
       The compiled function, which is also usable as a method.
 
     Raises:
-      TransformError: for options that name no parameter, and for static
-        arguments without a hash.
+      TransformError: for options that name no parameter, for static arguments
+        without a hash, and for a changed structure with ``graph_updates=False``.
+      GraphError: for a graph where trees are asked for; names both paths.
 
     >>> from declax._module import Module
     >>> from declax._variables import Variable
@@ -106,6 +117,8 @@ def jit(
         "donate_argnames": donate_argnames,
         "keep_unused": keep_unused,
         "inline": inline,
+        "graph": graph,
+        "graph_updates": graph_updates,
     }
     if fun is MISSING:
         return functools.partial(jit, **options)
@@ -125,6 +138,8 @@ class JitWrapped(Generic[P, R]):
         donate_argnames: Names,
         keep_unused: bool,
         inline: bool,
+        graph: bool | None = None,
+        graph_updates: bool | None = None,
     ) -> None:
         if not callable(fun):
             raise TransformError("jit", "the argument is no function", got=describe(fun), fix="dx.jit(function)")
@@ -133,6 +148,7 @@ class JitWrapped(Generic[P, R]):
         self._options = {"keep_unused": keep_unused, "inline": inline}
         self._static = _Selection(fun, "static", static_argnums, static_argnames)
         self._donated = _Selection(fun, "donate", donate_argnums, donate_argnames)
+        self._mode = Mode.of(graph, graph_updates)
         self._programs: dict[Hashable, _Program] = {}
         self._last: _LastCall | None = None
 
@@ -170,7 +186,7 @@ class JitWrapped(Generic[P, R]):
             args, kwargs, statics = self._static.take(args, kwargs)
         else:
             statics = None
-        call = Call(args, kwargs)
+        call = Call(args, kwargs, self._mode)
         key: Hashable = call.structure if statics is None else (call.structure, statics, exact_types(statics))
         program = self._programs.get(key)
         if program is None:
@@ -182,7 +198,7 @@ class JitWrapped(Generic[P, R]):
     def _make_program(self, structure: Structure, statics: Any) -> _Program:
         function = self._fun if statics is None else self._static.give(self._fun, statics)
         numbers = () if statics is None else tuple(number for number, _ in statics[0])
-        return _Program(lifted(function, structure), self._donated, numbers, self._options)
+        return _Program(lifted(function, structure, self._mode), self._donated, numbers, self._options)
 
     @overload
     def __get__(self, instance: None, owner: type) -> JitWrapped[P, R]: ...
