@@ -58,6 +58,23 @@ def graphs_keep_their_types(block: Block) -> None:
     graphdef, params, rest = dx.split(block, dx.Param, ...)
     assert_type(dx.merge(graphdef, params, rest), Block)
     assert_type(dx.clone(block), Block)
+    assert_type(dx.clone(block, variables=False), Block)
+    assert_type(graphdef.merge(state, copy=True), Block)
+    assert_type(block.split(), tuple[dx.GraphDef[Block], dx.State[Block]])
+    assert_type(block.split(dx.Param, ...), tuple[dx.GraphDef[Block], dx.State[Block], dx.State[Block]])
+    assert_type(block.get_state(), dx.State[Block])
+    assert_type(dx.unpack(block), dx.GraphState[Block])
+    assert_type(dx.merge(dx.unpack(block)), Block)
+    assert_type(dx.update(block, state, strict=False), dx.UpdateReport)
+    assert_type(dx.pop(block, dx.Intermediate), dx.State[Block])
+    assert_type(dx.flatten(block), tuple[dx.GraphDef[Block], dx.FlatState])
+    assert_type(dx.unflatten(*dx.flatten(block)), Block)
+    assert_type(dx.view(block), Block)
+    assert_type(dx.with_attributes(block), Block)
+    assert_type(dx.map(lambda path, value: value, block), Block)
+    assert_type(dx.as_abstract(block), Block)
+    assert_type(dx.eval_shape(lambda: block), Block)
+    assert_type(dx.to_arrays(dx.to_refs(block)), Block)
 
 
 @dx.jit
