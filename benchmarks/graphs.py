@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from functools import cache
+from functools import cache, partial
 
 import jax
 
@@ -121,10 +121,10 @@ def _flatten_states(leaves: int) -> Measure:
         for system in systems:
             if system.make_operations:
                 state = _operations(system, leaves).a_state
-                batches[system.name] = repeat(lambda state=state: flatten(state))
+                batches[system.name] = repeat(partial(flatten, state))
                 if system.name == OURS:
                     plain = list(flatten(state)[0])
-                    batches[LIST] = repeat(lambda plain=plain: flatten(plain))
+                    batches[LIST] = repeat(partial(flatten, plain))
         return compare(batches, _rounds(effort, leaves))
 
     return take

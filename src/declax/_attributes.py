@@ -154,9 +154,9 @@ def _hides_method(self: Any, name: str) -> FieldError:
 
 
 def check_tags(node: Any, name: Name, value: object) -> None:
-    """Raises where a container in an attribute holds tagged values."""
-    tags = {tag.status.value for tag in tags_within(value)}
-    if tags:
+    """Raises where a container in an attribute holds tagged values, or is nested too deeply."""
+    found = tags_within(value, lambda: _place(node, name))
+    if tags := {tag.status.value for tag in found}:
         raise StatusError(
             _place(node, name),
             f"found the tags {sorted(tags)} inside of a container",

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeVar, overload
 
 import jax
@@ -35,8 +36,20 @@ from declax.errors import (
 T = TypeVar("T")
 
 
-Element = tuple[Any, Status | None]
-"""A value and its status, which is None where the value is new."""
+class _Draft:
+    """Stands in for a layout where many values are admitted, so that one Layout is made and not one for each."""
+
+    def __init__(self, statuses: Mapping[Name, Status] | None = None) -> None:
+        self.statuses: dict[Name, Status] = dict(statuses or {})
+
+    def with_status(self, name: Name, status: Status) -> _Draft:
+        self.statuses[name] = status
+        return self
+
+
+def _admit_all(self: Any, entries: Iterable[tuple[Any, Any]], draft: Any) -> dict[Any, Any]:
+    """Admits values; a draft has their statuses then."""
+    return {name: admit(self, name, value, draft)[1] for name, value in entries}
 
 
 class _Elements(Module):
@@ -79,7 +92,7 @@ class List(_Elements, MutableSequence[T], Generic[T]):
     """
 
     def __init__(self, elements: Iterable[T] = (), /) -> None:
-        self._pytree__give([*self._pytree__elements(), *((element, None) for element in elements)])
+        self._pytree__add(elements)
 
     @staticmethod
     def _pytree__make_key(name: Name) -> Any:
@@ -89,27 +102,43 @@ class List(_Elements, MutableSequence[T], Generic[T]):
         attributes: dict[Any, Any] = vars(self)
         return [attributes[i] for i in range(len(self))]
 
-    def _pytree__elements(self) -> list[Element]:
-        statuses = layout_of(self).statuses
-        return [(value, statuses[i]) for i, value in enumerate(self._pytree__values())]
+    def _pytree__statuses(self) -> list[Status]:
+        layout = layout_of(self)
+        return list(islice(layout.statuses.values(), layout.length))
 
-    def _pytree__give(self, elements: list[Element]) -> None:
-        """Sets all elements at once; the statuses that are known stay."""
+    def _pytree__give(self, values: list[Any], statuses: list[Status], start: int = 0) -> None:
+        """Sets all elements from one on, with one Layout; the statuses are those of all."""
         self._pytree__check_trace("...")
         attributes: dict[Any, Any] = vars(self)
         old = layout_of(self)
-        values: dict[Name, Any] = {}
-        statuses: dict[Name, Status] = {n: s for n, s in old.statuses.items() if isinstance(n, str)}
-        for index, (value, status) in enumerate(elements):
-            if status is None:
-                _, value, own = admit(self, index, value, type(self)._pytree__layout)
-                status = own.statuses[index]
-            values[index], statuses[index] = value, status
-        for index in range(len(elements), old.length):
+        for index in range(len(statuses), old.length):
             del attributes[index]
-        attributes.update(values)
-        set_layout(self, Layout.of(type(self), statuses))
+        attributes.update(enumerate(values, start))
+        set_layout(self, old.with_elements(statuses))
         self._pytree__changed()
+
+    def _pytree__admit(self, values: list[Any], statuses: list[Any]) -> None:
+        """Sets all elements at once, of which those are new that have None for a status."""
+        self._pytree__check_trace("...")
+        draft = _Draft()
+        new = _admit_all(self, ((i, values[i]) for i, status in enumerate(statuses) if status is None), draft)
+        for index, value in new.items():
+            values[index], statuses[index] = value, draft.statuses[index]
+        self._pytree__give(values, statuses)
+
+    def _pytree__add(self, values: Iterable[T]) -> None:
+        self._pytree__check_trace("...")
+        draft, start = _Draft(), len(self)
+        added = _admit_all(self, enumerate(values, start), draft)
+        if added:
+            self._pytree__give([*added.values()], [*self._pytree__statuses(), *draft.statuses.values()], start)
+
+    def _pytree__delete(self, indices: Collection[int]) -> None:
+        """Removes the elements at some indices in one go; the others keep their statuses."""
+        gone = {range(len(self))[index] for index in indices}
+        kept = [index for index in range(len(self)) if index not in gone]
+        values, statuses = self._pytree__values(), self._pytree__statuses()
+        self._pytree__give([values[index] for index in kept], [statuses[index] for index in kept])
 
     def __len__(self) -> int:
         return layout_of(self).length
@@ -122,7 +151,7 @@ class List(_Elements, MutableSequence[T], Generic[T]):
         """The element at an index, or a new List of the elements of a slice."""
         if isinstance(index, slice):
             part: List[T] = List()
-            part._pytree__give(self._pytree__elements()[index])
+            part._pytree__give(self._pytree__values()[index], self._pytree__statuses()[index])
             return part
         attributes: dict[Any, Any] = vars(self)
         element: T = attributes[range(len(self))[index]]
@@ -133,21 +162,36 @@ class List(_Elements, MutableSequence[T], Generic[T]):
         if not isinstance(index, slice):
             self._pytree__set_element(range(len(self))[index], value)
             return
-        elements = self._pytree__elements()
-        elements[index] = [(v, None) for v in value]
-        self._pytree__give(elements)
+        values, statuses, new = self._pytree__values(), self._pytree__statuses(), list(value)
+        values[index] = new
+        marks: list[Any] = statuses
+        marks[index] = [None] * len(new)
+        self._pytree__admit(values, marks)
 
     def __delitem__(self, index: SupportsIndex | slice) -> None:
         """Removes an element or the elements of a slice."""
-        elements = self._pytree__elements()
-        del elements[index]
-        self._pytree__give(elements)
+        if not isinstance(index, slice) and range(len(self))[index] == len(self) - 1:
+            self._pytree__delete_last()
+            return
+        values, statuses = self._pytree__values(), self._pytree__statuses()
+        del values[index], statuses[index]
+        self._pytree__give(values, statuses)
+
+    def _pytree__delete_last(self) -> None:
+        last = len(self) - 1
+        attributes: dict[Any, Any] = vars(self)
+        self._pytree__check_trace(last)
+        set_layout(self, layout_of(self).without(last))
+        del attributes[last]
+        self._pytree__changed()
 
     def insert(self, index: SupportsIndex, value: T) -> None:
         """Puts an element before an index."""
-        elements = self._pytree__elements()
-        elements.insert(index, (value, None))
-        self._pytree__give(elements)
+        values, statuses = self._pytree__values(), self._pytree__statuses()
+        marks: list[Any] = statuses
+        values.insert(index, value)
+        marks.insert(index, None)
+        self._pytree__admit(values, marks)
 
     def append(self, value: T) -> None:
         """Puts an element at the end."""
@@ -155,15 +199,15 @@ class List(_Elements, MutableSequence[T], Generic[T]):
 
     def extend(self, values: Iterable[T]) -> None:
         """Puts elements at the end."""
-        self._pytree__give([*self._pytree__elements(), *((value, None) for value in values)])
+        self._pytree__add(values)
 
     def reverse(self) -> None:
         """Turns the order around; each element keeps its status."""
-        self._pytree__give(self._pytree__elements()[::-1])
+        self._pytree__give(self._pytree__values()[::-1], self._pytree__statuses()[::-1])
 
     def clear(self) -> None:
         """Removes all elements."""
-        self._pytree__give([])
+        self._pytree__give([], [])
 
     def copy(self) -> List[T]:
         """A new List of the same elements."""
@@ -215,8 +259,24 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
         return jax.tree_util.DictKey(name)
 
     def __init__(self, entries: Mapping[str, T] | Iterable[tuple[str, T]] = (), /, **named: T) -> None:
-        for key, value in {**dict(entries), **named}.items():
-            self[key] = value
+        self._pytree__add({**dict(entries), **named})
+
+    def _pytree__add(self, entries: Mapping[str, Any]) -> None:
+        """Sets entries with one Layout: all of them or, on an error, none."""
+        if not entries:
+            return
+        for key in entries:
+            self._check_key(key)
+        self._pytree__check_trace(next(iter(entries)))
+        draft = _Draft(layout_of(self).statuses)
+        values = _admit_all(self, ((str.__str__(key), value) for key, value in entries.items()), draft)
+        if type(self).__setitem__ is not Dict.__setitem__:  # that of a subclass sees each entry
+            for key, value in entries.items():
+                self[key] = value
+            return
+        set_layout(self, Layout.of(type(self), draft.statuses))
+        vars(self).update(values)
+        self._pytree__changed()
 
     def __getitem__(self, key: str) -> T:
         if key in INTERNAL_KEYS or key not in self.__dict__:
@@ -251,12 +311,19 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
 
     def update(self, entries: Any = (), /, **named: T) -> None:
         """Sets several entries: all of them or, on an error, none."""
-        added = {**dict(entries), **named}
-        for key, value in added.items():
-            self._check_key(key)
-            admit(self, key, value, layout_of(self))  # raises for what could not be set
-        for key, value in added.items():
-            self[key] = value
+        self._pytree__add({**dict(entries), **named})
+
+    def clear(self) -> None:
+        """Removes all entries."""
+        if type(self).__delitem__ is not Dict.__delitem__:  # that of a subclass sees each entry
+            super().clear()
+            return
+        attributes = vars(self)
+        for name in list(self):
+            self._pytree__check_trace(name)
+            del attributes[name]
+        set_layout(self, Layout.of(type(self), {}))
+        self._pytree__changed()
 
     def __delitem__(self, key: str) -> None:
         if key in INTERNAL_KEYS or key not in self.__dict__:

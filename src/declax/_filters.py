@@ -15,9 +15,9 @@ import abc
 import dataclasses
 import re
 from collections.abc import Callable, Hashable, Sequence
-from types import EllipsisType
+from types import EllipsisType, UnionType
 from typing import Any as AnyType
-from typing import Protocol, TypeAlias, cast, get_origin
+from typing import Protocol, TypeAlias, Union, cast, get_args, get_origin
 
 from declax._typing import Path
 from declax.errors import FilterError, describe, type_name
@@ -38,7 +38,7 @@ GRAMMAR = """...  or True           all leaves
 None or False         no leaves
 dx.Param              Variables of this kind, or values of this type
 'dropout'             Variables with this tag
-(filter, filter)      what any of them takes; also dx.Any(filter, ...)
+(filter, filter)      what any of them takes; also dx.Any(filter, ...), dx.Param | dx.BatchStat
 dx.All(filter, ...)   what all of them take
 dx.Not(filter)        what it does not take
 dx.PathContains(key), dx.PathIn(path, ...), dx.PathMatches('blocks.*.kernel')
@@ -370,6 +370,8 @@ class Not(_Combination):
 
 
 _PREDICATES = (_OfPaths, OfType, WithTag, _Combination)
+_BUILT_IN = frozenset({Everything, Nothing, PathContains, PathIn, PathMatches, OfType, WithTag, Any, All, Not})
+"""Predicates that are known; a class that derives from one may answer otherwise."""
 
 
 def matches_kind(predicate: Predicate, path: Path, kind: type | None, tag: object = None) -> bool | None:
@@ -390,7 +392,8 @@ def matches_kind(predicate: Predicate, path: Path, kind: type | None, tag: objec
     >>> matches_kind(lambda path, value: True, ("a", "b"), None) is None
     True
     """
-    return predicate.matches_kind(path, kind, tag) if isinstance(predicate, _PREDICATES) else None
+    known: AnyType = predicate
+    return known.matches_kind(path, kind, tag) if type(predicate) in _BUILT_IN else None
 
 
 def is_of_kind(predicate: Predicate) -> bool:
@@ -399,6 +402,8 @@ def is_of_kind(predicate: Predicate) -> bool:
     >>> is_of_kind(OfType(int)), is_of_kind(Everything()), is_of_kind(Not(PathContains("a")))
     (False, True, False)
     """
+    if type(predicate) not in _BUILT_IN:
+        return False
     if isinstance(predicate, _Combination):
         return all(map(is_of_kind, predicate.predicates))
     return isinstance(predicate, (Everything, Nothing)) or (isinstance(predicate, OfType) and predicate.is_structural)
@@ -421,7 +426,14 @@ def to_predicate(filter: Filter, /) -> Predicate:
         return WithTag(filter)
     if isinstance(filter, (tuple, list)):
         return Any(*filter)
-    kind: AnyType = get_origin(filter) or filter  # Param[jax.Array] can be called, and means Param
+    kind: AnyType = filter
+    origin = get_origin(filter)
+    if origin is Union or origin is UnionType:  # Param | BatchStat
+        return Any(*get_args(filter))
+    if hasattr(origin, "raw_value"):  # Param[jax.Array] can be called, and means Param
+        kind = origin
+    elif origin is not None or filter is AnyType:
+        raise FilterError("filter", "this is an annotation, not a filter", got=repr(filter), fix=GRAMMAR)
     if isinstance(kind, type):
         if issubclass(kind, _PREDICATES):
             problem = "this is the class of a predicate, not a predicate"

@@ -7,10 +7,14 @@ pair: a path and the value there, a Variable or another one.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import is_
 from typing import Any, Self, TypeVar, overload
 
 import jax
+import numpy as np
+from jax.core import Tracer
 
 from declax import _display
 from declax._filters import Filter, as_written
@@ -62,6 +66,10 @@ class FlatPairs(Sequence[Pair]):
             raise GraphError("FlatState", problem, got=f"{len(keys)} paths and {len(values)} values")
         return make_flat(cls, tuple(keys), values)
 
+    def flat_state(self) -> Self:
+        """Itself, so that programs take what `flatten` gives for a State."""
+        return self
+
     # --- as wholes
 
     @overload
@@ -106,6 +114,17 @@ class FlatPairs(Sequence[Pair]):
     def definition(self) -> StateDef:
         """The interned description of the State of these pairs."""
         return StateDef.of(self.paths, tuple(map(leaf_def_of, self.leaves)))
+
+    @property
+    def pair(self) -> tuple[StateDef, list[Any]]:
+        """The definition and the leaves of the State of these pairs.
+
+        Raises:
+          GraphError: for paths that contradict each other.
+        """
+        definition = self.definition
+        definition.tree  # noqa: B018  # raises for paths that contradict each other
+        return definition, list(map(raw_of, self.leaves))
 
     # --- as a sequence
 
@@ -208,6 +227,21 @@ def pairs_of(flat: Any, where: str) -> Iterable[Pair]:
     return [(tuple(path), value) for path, value in pairs]
 
 
+def mapping_of(entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> Mapping[Any, Any]:
+    """The mapping that a State is made of, or that of pairs of key and value.
+
+    Raises:
+      GraphError: for what is neither.
+    """
+    if isinstance(entries, Mapping):
+        return entries
+    try:
+        return dict(entries)
+    except (TypeError, ValueError):
+        problem = "a State is made of a nested mapping, or of pairs of key and value"
+        raise GraphError("State", problem, got=describe(entries), fix='State({"key": value})') from None
+
+
 def raw_of(value: Any) -> Any:
     """The raw value of a Variable; another value as it is."""
     return value.raw_value if isinstance(value, Variable) else value
@@ -225,6 +259,35 @@ def values_of(definition: StateDef, leaves: Sequence[Any]) -> list[Any]:
         leaf if leaf_def is None else new_variable(leaf_def[0], leaf, leaf_def[1], mark)
         for leaf_def, leaf in zip(definition.leaf_defs, leaves, strict=True)
     ]
+
+
+def pair_of(definition: StateDef, values: Sequence[Any]) -> tuple[StateDef, list[Any]] | None:
+    """The definition and the leaves of a State with these values at its paths; None where one is a mapping."""
+    leaves: list[Any] = []
+    leaf_defs: list[LeafDef] = []
+    for old, value in zip(definition.leaf_defs, values, strict=True):
+        if isinstance(value, Variable):
+            kind, metadata = type(value), value._metadata
+            leaves.append(value.raw_value)
+            leaf_defs.append(old if old and old[0] is kind and old[1] is metadata else (kind, metadata))
+        elif isinstance(value, Mapping):
+            return None
+        else:
+            leaves.append(value)
+            leaf_defs.append(None)
+    if not all(map(is_, leaf_defs, definition.leaf_defs)):
+        definition = StateDef.of(definition.paths, tuple(leaf_defs))
+    return definition, leaves
+
+
+def own_leaves(leaves: list[Any], memo: dict[int, Any]) -> list[Any]:
+    """The leaves with arrays and refs of their own, which outlive the donation of the others."""
+
+    def own(leaf: Any) -> Any:
+        is_array = isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer)
+        return copy.deepcopy(leaf, memo) if is_array or isinstance(leaf, (np.ndarray, jax.Ref)) else leaf
+
+    return jax.tree.map(own, leaves)  # type: ignore[no-any-return]  # a list, as it was
 
 
 def _same_value(a: Any, b: Any) -> bool:

@@ -8,17 +8,23 @@ closed:     a layout that every instance of its class has, unless it deviates.
 deviant:    a layout that some instance has instead of its class's closed one.
 transition: from a layout to the one with a name more, less or of another
             status; cached, the way a JavaScript engine gives objects classes.
+recent:     a small layout that was made lately. Its class holds it; all others
+            die with the last instance, treedef or description that has them.
 """
 
 from __future__ import annotations
 
 import keyword
+import linecache
 import threading
 import types
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+import weakref
+from bisect import bisect
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 
@@ -40,6 +46,25 @@ Children = tuple[Any, ...]
 Flatten = Callable[[Any], tuple[Children, tuple[Any, ...]]]
 Unflatten = Callable[[Any, Iterable[Any]], Any]
 
+_RECENT = 128
+"""How many recent layouts a class holds, and how many names such a layout may have."""
+_MOST_TRANSITIONS = 256
+"""How many transitions a layout caches before it forgets them all."""
+
+
+class _FirstUse:
+    """Stands for attributes that few layouts need: they are set together, when one of them is read."""
+
+    def __init__(self, make: str) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, layout: Layout, owner: type) -> Any:
+        getattr(layout, self._make)()
+        return getattr(layout, self._name)  # the one that was set, which comes first
+
 
 class Layout:
     """One class with the status of each of its attributes.
@@ -58,23 +83,11 @@ class Layout:
       unflatten: the generated function from statics and children to an instance.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_transitions",
-        "cls",
-        "data_names",
-        "flatten",
-        "flatten_with_keys",
-        "is_closed",
-        "length",
-        "snapshots",
-        "static_names",
-        "statuses",
-        "unflatten",
-    )
-    _interned: ClassVar[dict[Any, Layout]] = {}
-    _deviants: ClassVar[dict[type, list[Layout]]] = {}
-    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _interned: ClassVar[dict[tuple[type, int], list[_Entry]]] = {}
+    """The layouts that are alive, by class and hash; mostly one under each."""
+    _deviants: ClassVar[weakref.WeakKeyDictionary[type, list[bool]]] = weakref.WeakKeyDictionary()
+    """For each class a list that is not empty once there was a deviant."""
+    _lock: ClassVar[threading.RLock] = threading.RLock()  # again by a finaliser that runs while it is held
 
     cls: type
     statuses: Mapping[Name, Status]
@@ -83,68 +96,139 @@ class Layout:
     is_closed: bool
     length: int
     snapshots: tuple[tuple[Name, int], ...]
-    _transitions: dict[tuple[Name, Status | None], Layout]
     flatten: Flatten
     flatten_with_keys: Flatten
     unflatten: Unflatten
+    _transitions: dict[tuple[Name, str | None], weakref.ref[Layout]]
+    _recent: deque[Layout] | None
+    _hash: int
+    _is_compiled: bool
 
     @staticmethod
     def of(owner: type, statuses: Mapping[Name, Status], *, is_closed: bool = False) -> Layout:
         """The layout of a class with these statuses; always the same object."""
-        items = tuple(sorted(((_exact(n), s) for n, s in statuses.items()), key=_order))
-        key = (owner, items, is_closed)
-        with Layout._lock:
-            # an instance that deviated and came back has the layout of its class again
-            layout = Layout._interned.get((owner, items, True)) or Layout._interned.get(key)
-            if layout is None:
-                layout = Layout._interned[key] = Layout._make(owner, dict(items), is_closed)
-        return layout
+        if any(name.__class__ is not str and name.__class__ is not int for name in statuses):
+            statuses = {_exact(name): status for name, status in statuses.items()}
+        numbers = sorted([name for name in statuses if isinstance(name, int)])
+        names: list[Name] = [*numbers, *sorted([name for name in statuses if isinstance(name, str)])]
+        ordered = {name: statuses[name] for name in names}
+        mixed = 0
+        for name, status in ordered.items():
+            mixed ^= hash((name, status._value_))
+        length = sum([name.__class__ is int for name in numbers])
+        return Layout._intern(owner, ordered, mixed, length, is_closed)
 
     @staticmethod
-    def _make(owner: type, statuses: Mapping[Name, Status], is_closed: bool) -> Layout:
+    def _intern(
+        owner: type, statuses: Mapping[Name, Status], mixed: int, length: int, is_closed: bool = False
+    ) -> Layout:
+        """The layout with these statuses, whose hash is put together from those of the single names."""
+        with Layout._lock:
+            found = _find(owner, statuses, mixed, is_closed)
+            if found is None:
+                made = Layout._make(owner, statuses, mixed, length, is_closed)
+                entry = _Entry(made, _forget)
+                entry.key = owner, mixed
+                # making it may have run a finaliser that made the same one
+                found = _find(owner, statuses, mixed, is_closed)
+                if found is None:
+                    Layout._interned.setdefault(entry.key, []).append(entry)
+                    found = made
+                    made._keep()
+        return found
+
+    @staticmethod
+    def _make(owner: type, statuses: Mapping[Name, Status], mixed: int, length: int, is_closed: bool) -> Layout:
+        """A layout without the attributes that it gets at their first use."""
         layout = object.__new__(Layout)
-        layout.cls = owner
-        layout.statuses = statuses
-        layout.data_names = tuple(n for n, s in statuses.items() if s is Status.DATA)
-        layout.static_names = tuple(n for n, s in statuses.items() if s is not Status.DATA)
-        layout.is_closed = is_closed
-        layout.length = sum(name.__class__ is int for name in statuses)
-        layout.snapshots = tuple(
-            (name, place)
-            for place, name in enumerate(layout.static_names, 0 if is_closed else 1)
-            if statuses[name] is Status.SNAPSHOT
-        )
+        layout.cls, layout.statuses, layout.is_closed = owner, statuses, is_closed
+        layout.length, layout._hash = length, mixed
         layout._transitions = {}
-        # stand in for the generated functions, which are made at the first use
-        layout.flatten = partial(layout._compile_and_call, "flatten")
-        layout.flatten_with_keys = partial(layout._compile_and_call, "flatten_with_keys")
-        layout.unflatten = partial(layout._compile_and_call, "unflatten")
-        if not is_closed:
-            Layout._deviants.setdefault(owner, []).append(layout)
+        layout._recent = None
+        layout._is_compiled = False
+        root: Layout | None = owner.__dict__.get(LAYOUT_KEY)
+        if not is_closed and (root is None or root.is_closed):
+            _deviants_of(owner)[:] = [True]
         return layout
+
+    def _keep(self) -> None:
+        """Has the class hold the layout for a while, if it is small: the next instance will want it again."""
+        root: Layout | None = self.cls.__dict__.get(LAYOUT_KEY)
+        if root is not None and len(self.statuses) <= _RECENT:
+            if root._recent is None:
+                root._recent = deque(maxlen=_RECENT)
+            root._recent.append(self)
 
     def with_status(self, name: Name, status: Status) -> Layout:
         """The layout with a name more, or with another status for a name."""
-        found = self._transitions.get((name, status))
-        if found is None:
-            found = self._transitions[name, status] = Layout.of(self.cls, {**self.statuses, name: status})
-        return found
+        cached = self._transitions.get((name, status._value_))
+        found = cached and cached()
+        return found or self._move(name, status)
 
     def without(self, name: Name) -> Layout:
         """The layout with a name less."""
-        found = self._transitions.get((name, None))
-        if found is None:
-            rest = {n: s for n, s in self.statuses.items() if n != name}
-            found = self._transitions[name, None] = Layout.of(self.cls, rest)
+        cached = self._transitions.get((name, None))
+        found = cached and cached()
+        return found or self._move(name, None)
+
+    def _move(self, name: Name, status: Status | None) -> Layout:
+        name = _exact(name)
+        old = self.statuses.get(name)
+        mixed = self._hash
+        if old is not None:
+            mixed ^= hash((name, old._value_))
+        if status is None:
+            statuses = dict(self.statuses)
+            statuses.pop(name, None)
+        else:
+            statuses = _set(self.statuses, name, status)
+            mixed ^= hash((name, status._value_))
+        length = self.length + ((status is not None) - (old is not None)) * (name.__class__ is int)
+        found = Layout._intern(self.cls, statuses, mixed, length)
+        if len(self._transitions) >= _MOST_TRANSITIONS:
+            self._transitions.clear()
+        self._transitions[name, status and status._value_] = weakref.ref(found)
         return found
+
+    def with_elements(self, statuses: Sequence[Status]) -> Layout:
+        """The layout with elements of these statuses in place of its own."""
+        old = list(islice(self.statuses.values(), self.length))
+        same = min(len(old), len(statuses))
+        if old[:same] != statuses[:same]:
+            same = 0
+        mixed = self._hash
+        for index in range(same, len(old)):
+            mixed ^= hash((index, old[index]._value_))
+        for index in range(same, len(statuses)):
+            mixed ^= hash((index, statuses[index]._value_))
+        merged: dict[Name, Status] = dict(enumerate(statuses))
+        merged.update(islice(self.statuses.items(), self.length, None))
+        return Layout._intern(self.cls, merged, mixed, len(statuses))
+
+    def _sort_out(self) -> None:
+        statuses = self.statuses
+        self.data_names = tuple([n for n, s in statuses.items() if s is Status.DATA])
+        self.static_names = tuple([n for n, s in statuses.items() if s is not Status.DATA])
+        self.snapshots = tuple(
+            (name, place)
+            for place, name in enumerate(self.static_names, 0 if self.is_closed else 1)
+            if statuses[name] is Status.SNAPSHOT
+        )
 
     def compile(self) -> None:
         """Puts the generated functions in place; their first use does so by itself."""
-        self.flatten, self.flatten_with_keys, self.unflatten = _generate(self)
+        if self._is_compiled:
+            return
+        self.flatten, self.flatten_with_keys, self.unflatten = functions = _generate(self)
+        self._is_compiled = True
+        for function in functions:
+            del function.__globals__[function.__name__]  # a cycle, and no function calls another one
+        source = weakref.finalize(self, linecache.cache.pop, functions[0].__code__.co_filename, None)
+        source.atexit = False
 
-    def _compile_and_call(self, function: str, *args: Any) -> Any:
-        self.compile()
-        return getattr(self, function)(*args)
+    if not TYPE_CHECKING:  # which knows the attributes
+        data_names, static_names, snapshots = _FirstUse("_sort_out"), _FirstUse("_sort_out"), _FirstUse("_sort_out")
+        flatten, flatten_with_keys, unflatten = _FirstUse("compile"), _FirstUse("compile"), _FirstUse("compile")
 
     def __repr__(self) -> str:
         statuses = ", ".join(f"{n}: {s.value}" for n, s in self.statuses.items())
@@ -160,13 +244,63 @@ class Layout:
         return self
 
 
+class _Entry(weakref.ref[Layout]):
+    """A layout that is interned; it goes with the layout."""
+
+    __slots__ = ("key",)
+    key: tuple[type, int]
+
+
+def _find(owner: type, statuses: Mapping[Name, Status], mixed: int, is_closed: bool) -> Layout | None:
+    found = None
+    for entry in tuple(Layout._interned.get((owner, mixed), ())):
+        layout = entry()
+        if layout is not None and layout.statuses == statuses:
+            if layout.is_closed:
+                return layout  # an instance that deviated and came back has the layout of its class again
+            found = None if is_closed else layout
+    return found
+
+
+def _forget(
+    entry: Any,
+    interned: dict[tuple[type, int], list[_Entry]] = Layout._interned,  # which are there while Python exits, too
+    lock: threading.RLock = Layout._lock,
+) -> None:
+    with lock:
+        held = interned.get(entry.key, [])
+        if entry in held:
+            held.remove(entry)
+            if not held:
+                del interned[entry.key]
+
+
+def _set(statuses: Mapping[Name, Status], name: Name, status: Status) -> dict[Name, Status]:
+    """A copy with the status of a name, in the order of the names."""
+    last: Any = next(reversed(statuses), None)
+    if last is None or name in statuses or _order(last) < _order(name):
+        copied = dict(statuses)
+        copied[name] = status
+        return copied
+    names = list(statuses)
+    names.insert(bisect(names, _order(name), key=_order), name)
+    ordered = dict.fromkeys(names, status)
+    ordered.update(statuses)
+    return ordered
+
+
+def _deviants_of(owner: type) -> list[bool]:
+    with Layout._lock:
+        return Layout._deviants.setdefault(owner, [])
+
+
 def _exact(name: Name) -> Name:
     # the name of an enum of texts is one too, but does not print as one
     return name if type(name) is str or isinstance(name, int) else str.__str__(name)
 
 
-def _order(item: tuple[Name, Status]) -> tuple[bool, Name]:
-    return isinstance(item[0], str), item[0]
+def _order(name: Name) -> tuple[bool, Any]:
+    return isinstance(name, str), name
 
 
 def _rebuild(cls: type, statuses: Mapping[Name, Status]) -> Layout:
@@ -176,13 +310,13 @@ def _rebuild(cls: type, statuses: Mapping[Name, Status]) -> Layout:
 # --- generated code -----------------------------------------------------------
 
 
-def _generate(layout: Layout) -> tuple[Flatten, Flatten, Unflatten]:
+def _generate(layout: Layout) -> tuple[Any, Any, Any]:
+    """The functions. They do not refer to the layout, which refers to them: it shall die without the collector."""
     make_key = getattr(layout.cls, "_pytree__make_key", jax.tree_util.GetAttrKey)
     parameters: dict[str, object] = {
         "Class": layout.cls,
         "Layout": Layout,
-        "layout": layout,
-        "deviants": Layout._deviants.setdefault(layout.cls, []),
+        "deviants": _deviants_of(layout.cls),
         "local_mark": _jax.trace_state.get_local,
         "trace_state": _jax.trace_state,
         "TOP": _jax.TOP,
@@ -260,7 +394,11 @@ def _statics(layout: Layout) -> str:
         f"freeze(fields[{n!r}], {_where(layout, n)})" if layout.statuses[n] is Status.SNAPSHOT else f"fields[{n!r}]"
         for n in layout.static_names
     ]
-    return _tuple_of(values if layout.is_closed else ["layout", *values])
+    if layout.is_closed:
+        return _tuple_of(values)
+    # no parameter: the functions would refer to the layout, which refers to them. Without names, it is of the class
+    own = f'fields["{LAYOUT_KEY}"]' if layout.statuses else f"self.{LAYOUT_KEY}"
+    return _tuple_of([own, *values])
 
 
 def _opening(layout: Layout, function: str) -> list[str]:

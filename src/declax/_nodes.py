@@ -13,7 +13,10 @@ static:    everything else.
 from __future__ import annotations
 
 import enum
+from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
+from itertools import repeat
+from operator import is_
 from typing import Any
 
 import jax
@@ -24,9 +27,11 @@ from declax._annotations import caches_by_type, is_data_class
 from declax._layout import INTERNAL_KEYS
 from declax._links import Link, path_of
 from declax._pytree import Pytree, layout_of
+from declax._state_def import StateDef, StateKey
 from declax._typing import Path
+from declax._values import keys_between
 from declax._variables import Variable
-from declax.errors import StatusError, type_name
+from declax.errors import MAX_DEPTH, StatusError, too_deep, type_name
 
 
 class Kind(enum.Enum):
@@ -43,7 +48,7 @@ class Kind(enum.Enum):
     __hash__ = object.__hash__
 
 
-_CONTAINERS = (list, tuple, dict)
+_CONTAINERS = frozenset({list, tuple, dict, defaultdict})
 _NUMBERS = (int, float, complex, np.generic)
 kinds: dict[type, Kind] = {}
 """The kinds of values of types that were met before; `kind_of` decides on the others."""
@@ -69,6 +74,8 @@ def _classify(value: object) -> Kind:
         return Kind.LEAF
     if isinstance(value, jax.Ref):
         return Kind.REF
+    if cls in _CONTAINERS:
+        return Kind.CONTAINER  # without asking JAX, which refuses dicts with keys that it cannot sort
     if value is not None and jax.tree_util.default_registry.flatten_one_level(value) is not None:
         return Kind.CONTAINER
     return Kind.LEAF if is_data_class(cls) else Kind.STATIC
@@ -105,10 +112,18 @@ def children_of(node: object) -> Iterator[tuple[Any, Any]]:
         yield from zip(*open_container(node)[:2], strict=True)
 
 
-def open_container(value: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Hashable]:
+def open_container(value: Any, *, is_data: bool = False) -> tuple[tuple[Any, ...], tuple[Any, ...], Hashable]:
     """One level of a container: keys, children, and what rebuilds it.
 
-    What rebuilds it goes to `close_container`; it is hashable.
+    What rebuilds it goes to `close_container`; it is hashable. A dict whose
+    keys cannot be sorted is opened in its own order.
+
+    Args:
+      value: the container.
+      is_data: whether JAX has to be able to open it too.
+
+    Raises:
+      StatusError: for data in a dict whose keys cannot be sorted.
     """
     cls = value.__class__
     if cls is list or cls is tuple:
@@ -116,6 +131,10 @@ def open_container(value: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Hashab
     if cls is dict and _has_text_keys(value):
         keys = tuple(sorted(value))
         return keys, tuple(value[k] for k in keys), (dict, tuple(value))
+    if isinstance(value, dict) and not _has_sortable_keys(value):
+        if is_data:
+            raise _unsortable(value)
+        return tuple(value), tuple(value.values()), (cls, tuple(value), getattr(value, "default_factory", None))
     pairs, treedef = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda x: x is not value)
     return tuple(plain_key(path[0]) for path, _ in pairs), tuple(child for _, child in pairs), treedef
 
@@ -128,7 +147,8 @@ def close_container(how: Any, keys: tuple[Any, ...], children: Sequence[Any]) ->
         return tuple(children)
     if how.__class__ is tuple:
         by_key = dict(zip(keys, children, strict=True))
-        return {key: by_key[key] for key in how[1]}
+        content = {key: by_key[key] for key in how[1]}
+        return content if how[0] is dict else defaultdict(how[2], content)
     return jax.tree_util.tree_unflatten(how, children)
 
 
@@ -136,12 +156,57 @@ def _has_text_keys(value: dict[Any, Any]) -> bool:
     return all(key.__class__ is str for key in value)
 
 
+def _has_sortable_keys(value: dict[Any, Any]) -> bool:
+    """Whether JAX can open a dict; it keeps the order of an OrderedDict."""
+    if value.__class__ not in _CONTAINERS:
+        return True
+    try:
+        sorted(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _unsortable(value: dict[Any, Any]) -> StatusError:
+    shown = ", ".join(map(repr, list(value)[:_SHOWN])) + (", ..." if len(value) > _SHOWN else "")
+    return StatusError(
+        f"a {type_name(type(value))} with the keys {shown}",
+        "the keys of a dict that holds data cannot be sorted",
+        expected="keys of one type",
+        why="JAX takes dicts apart in the order of their sorted keys",
+        fix="{str(key): value for key, value in content.items()}",
+    )
+
+
+_SHOWN = 6
+"""How many keys of a dict a message shows."""
+
+
+def put_in_container(holder: Any, key: Any, value: Any) -> None:
+    """Puts a leaf in the place of another one, under a key that `open_container` gave.
+
+    Args:
+      holder: the container. Variables in a State keep their kinds and metadata.
+      key: the key.
+      value: the raw value.
+    """
+    is_path = isinstance(key, tuple) and isinstance(getattr(holder, "definition", None), StateDef)
+    *above, last = key if is_path else (key,)
+    for step in above:
+        holder = holder[step]
+    old = holder[last]
+    holder[last] = old.copy(value) if isinstance(old, Variable) else value  # a State shows Variables, holds raw values
+
+
 def plain_key(entry: Any) -> Any:
-    """The plain key of an entry of a JAX key path.
+    """The plain key of an entry of a JAX key path; of a leaf deep in a State, its path.
 
     >>> plain_key(jax.tree_util.GetAttrKey("kernel"))
     'kernel'
     """
+    if isinstance(entry, StateKey):
+        is_simple = len(entry.path) == 1 and not isinstance(entry.path[0], tuple)
+        return entry.path[0] if is_simple else entry.path
     for attribute in ("name", "idx", "key"):
         if hasattr(entry, attribute):
             return getattr(entry, attribute)
@@ -159,36 +224,55 @@ _INNER = frozenset({Kind.NODE, Kind.OBJECT, Kind.CONTAINER})
 def walk_nodes(root: object) -> Iterator[tuple[Path, Any]]:
     """All nodes (no Variables) of a graph with their paths, each once, children first."""
     seen: dict[int, Any] = {}
-    stack: list[tuple[Link, Any, bool]] = [(None, root, False)]
+    stack: list[tuple[Link, Any, bool, tuple[int, ...]]] = [(None, root, False, ())]
     while stack:
-        link, value, is_done = stack.pop()
+        link, value, is_done, within = stack.pop()
         if is_done:
             yield path_of(link), value
             continue
         kind = kind_of(value)
-        if kind not in _INNER or id(value) in seen:
+        if kind is Kind.CONTAINER:  # a value, which has no identity
+            within = enter_container(value, within)
+        elif kind not in _INNER or id(value) in seen:
             continue
-        seen[id(value)] = value
-        if kind is not Kind.CONTAINER:
-            stack.append((link, value, True))
-        stack.extend(((link, key), child, False) for key, child in reversed(list(children_of(value))))
+        else:
+            seen[id(value)] = value
+            within = ()
+            stack.append((link, value, True, ()))
+        stack.extend(((link, key), child, False, within) for key, child in reversed(list(children_of(value))))
 
 
-def enter_container(value: Any, within: tuple[int, ...]) -> tuple[int, ...]:
-    """The identities of the containers around what a container holds.
+def enter_container(value: Any, within: tuple[Any, ...], holders: Sequence[Any] = ()) -> tuple[Any, ...]:
+    """Goes into a container.
 
     Args:
       value: the container.
-      within: the identities of those around it, up to the nearest node.
+      within: those around it, up to the nearest node.
+      holders: the nodes of the graph that are known, for the message.
+
+    Returns:
+      The containers around what this one holds.
 
     Raises:
       StatusError: for a container inside of itself with no node between.
+      DepthError: for containers that are nested too deeply.
     """
-    if id(value) in within:
+    if any(map(is_, within, repeat(value))):
         raise StatusError(
             f"a {type_name(type(value))}",
             "a plain container holds itself",
             why="containers are values, which are taken apart to the end; only Pytrees may form cycles",
             fix="dx.List([...]), or an attribute of a Pytree",
         )
-    return *within, id(value)
+    if len(within) == MAX_DEPTH:
+        raise too_deep(_place_of(within[0], holders), keys_between((*within, value)))
+    return *within, value
+
+
+def _place_of(container: Any, holders: Sequence[Any]) -> str:
+    """The attribute that holds a container, where one of the holders has it."""
+    for holder in holders:
+        for name, value in vars(holder).items() if isinstance(holder, Pytree) else ():
+            if value is container:
+                return f"{type_name(type(holder))}.{name}"
+    return f"a {type_name(type(container))}"

@@ -29,6 +29,9 @@ LeafDef = tuple[type[Variable[Any]], Metadata] | None
 Groups = tuple[tuple["StateDef", tuple[int, ...]], ...]
 """For each filter: the definition and the positions of the leaves that it takes."""
 
+KEPT_GROUPS: Final = 256
+"""How many answers of filters a definition keeps."""
+
 KEPT_MERGES: Final = 64
 """How many plans of merging a definition keeps."""
 
@@ -207,7 +210,10 @@ class StateDef:
         if found is not None:
             return tuple((sub or self, positions) for sub, positions in found[0]), found[1]
         groups, rest, is_lasting = self._group(filters, leaves)
-        if is_lasting:  # without itself, which would be a cycle that waits for the collector
+        if is_lasting:
+            if len(self._groups) >= KEPT_GROUPS:
+                self._groups.clear()  # a program that makes a new function for each call would fill it
+            # without itself, which would be a cycle that waits for the collector
             kept = tuple((None if sub is self else sub, positions) for sub, positions in groups)
             self._groups[key] = (kept, rest)
         return groups, rest

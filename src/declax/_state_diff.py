@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from declax import _display
 from declax._state_def import LeafDef, StateDef
@@ -93,9 +94,47 @@ class StateDiff:
         return "StateDiff(\n" + "".join(f"  {line}\n" for line in lines) + ")"
 
 
+class _Alike(NamedTuple):
+    """Two values of one shape and dtype, which may differ."""
+
+    path: Path
+    first: Any
+    second: Any
+
+
 def compare(first: tuple[Sequence[Any], StateDef], second: tuple[Sequence[Any], StateDef]) -> StateDiff:
     """How two States differ, given their leaves and definitions."""
-    return StateDiff(tuple(_changes(first, second)))
+    found = list(_changes(first, second))
+    hosts = _fetched([value for x in found if isinstance(x, _Alike) for value in (x.first, x.second)])
+    changes: list[LeafChange] = []
+    with np.errstate(all="ignore"):  # infinities and NaNs differ as other values do
+        for x in found:
+            if isinstance(x, LeafChange):
+                changes.append(x)
+                continue
+            detail = _value_detail(hosts.get(id(x.first), x.first), hosts.get(id(x.second), x.second))
+            if detail is not None:
+                changes.append(LeafChange(x.path, "value", detail))
+    return StateDiff(tuple(changes))
+
+
+FETCHED = 1 << 14
+"""Up to how many elements an array is compared on the host; larger ones where they are."""
+
+
+def _fetched(values: list[Any]) -> dict[int, np.ndarray]:
+    """The small arrays among values on the host, by id: fetched together, since each device call costs more."""
+    small = {id(x): x for x in values if isinstance(x, jax.Array) and _is_small(x)}
+    if jax.default_backend() != "cpu":
+        for x in small.values():
+            x.copy_to_host_async()  # all are under way before the first is waited for
+    return {key: np.asarray(x) for key, x in small.items()}
+
+
+def _is_small(array: jax.Array) -> bool:
+    if isinstance(array, Tracer) or not isinstance(array.dtype, np.dtype):  # keys have a dtype of their own
+        return False
+    return array.size <= FETCHED and array.is_fully_addressable
 
 
 def same_states(first: tuple[Sequence[Any], StateDef], second: tuple[Sequence[Any], StateDef]) -> bool:
@@ -132,7 +171,9 @@ def _taken_apart(value: Any) -> tuple[list[Any], Any]:
     return jax.tree.flatten(value)
 
 
-def _changes(first: tuple[Sequence[Any], StateDef], second: tuple[Sequence[Any], StateDef]) -> Iterator[LeafChange]:
+def _changes(
+    first: tuple[Sequence[Any], StateDef], second: tuple[Sequence[Any], StateDef]
+) -> Iterator[LeafChange | _Alike]:
     (leaves, definition), (others, other) = first, second
     places = {path: i for i, path in enumerate(other.paths)}
     for path, leaf, leaf_def in zip(definition.paths, leaves, definition.leaf_defs, strict=True):
@@ -160,7 +201,7 @@ def _kind_changes(path: Path, first: LeafDef, second: LeafDef) -> Iterator[LeafC
             yield LeafChange(path, "metadata", f"{name}: {sides[0]} -> {sides[1]}")
 
 
-def _value_changes(path: Path, first: Any, second: Any) -> Iterator[LeafChange]:
+def _value_changes(path: Path, first: Any, second: Any) -> Iterator[LeafChange | _Alike]:
     if first is second:
         return
     (leaves, structure), (others, other) = _taken_apart(first), _taken_apart(second)
@@ -168,23 +209,27 @@ def _value_changes(path: Path, first: Any, second: Any) -> Iterator[LeafChange]:
         yield LeafChange(path, "nesting", f"{structure} -> {other}")
         return
     for a, b in zip(leaves, others, strict=True):
-        if np.shape(a) != np.shape(b):
-            yield LeafChange(path, "shape", f"{np.shape(a)} -> {np.shape(b)}")
+        shapes = np.shape(a), np.shape(b)
+        if shapes[0] != shapes[1]:
+            yield LeafChange(path, "shape", f"{shapes[0]} -> {shapes[1]}")
         dtypes = getattr(a, "dtype", None), getattr(b, "dtype", None)
         if dtypes[0] != dtypes[1]:
             names = [describe(x) if dtype is None else str(dtype) for x, dtype in zip((a, b), dtypes, strict=True)]
             yield LeafChange(path, "dtype", f"{names[0]} -> {names[1]}")
-        elif np.shape(a) == np.shape(b) and not same_leaf(a, b):
-            yield LeafChange(path, "value", _value_detail(a, b))
+        elif a is not b and shapes[0] == shapes[1]:
+            yield _Alike(path, a, b)
 
 
-def _value_detail(a: Any, b: Any) -> str:
-    """How far two values of one shape and dtype are apart."""
+def _value_detail(a: Any, b: Any) -> str | None:
+    """How far two values of one shape and dtype are apart; None where they are equal."""
     if not isinstance(a, (jax.Array, np.ndarray)) or not isinstance(b, (jax.Array, np.ndarray)):
-        return f"{value_text(a)} -> {value_text(b)}"
+        return None if same_leaf(a, b) else f"{value_text(a)} -> {value_text(b)}"
+    differing = int((a != b).sum())
+    if not differing:
+        return None
     if a.size == 1 and not jnp.issubdtype(a.dtype, jax.dtypes.extended):
         return f"{np.asarray(a).item()!r} -> {np.asarray(b).item()!r}"
-    count = f"{int((a != b).sum()):,} of {a.size:,} elements differ"
+    count = f"{differing:,} of {a.size:,} elements differ"
     if not jnp.issubdtype(a.dtype, jnp.inexact):
         return count
     if a.dtype.itemsize < 4:

@@ -22,9 +22,17 @@ from typing import Any, Final
 
 from declax._jax import current_trace
 from declax._state_def import LeafDef, StateDef, in_order, insert
-from declax._typing import Key, Path
+from declax._typing import MISSING, Key, Path
 from declax._variables import Variable, new_variable
-from declax.errors import GraphError, MissingKeyError, format_path, suggest
+from declax.errors import (
+    GraphError,
+    MissingAttributeError,
+    MissingKeyError,
+    TraceContextError,
+    describe,
+    format_path,
+    suggest,
+)
 
 LOCK: Final = threading.RLock()
 """Held where drafts are made, settled or written: threads may read one State."""
@@ -66,14 +74,14 @@ class Draft:
         """Whether the tree is an interned one, which never changes."""
         return self._tree is None
 
-    def value(self, position: int) -> Any:
-        """What reading gives: a raw value, or the box of a Variable."""
+    def value(self, position: int, mark: Any) -> Any:
+        """What reading gives: a raw value, or the box of a Variable, of the trace that the State belongs to."""
         leaf_def = (self._definition.leaf_defs if self._leaf_defs is None else self._leaf_defs)[position]
         if leaf_def is None:
             return self.leaves[position]
         box = self.boxes.get(position)
         if box is None:
-            box = new_variable(leaf_def[0], self.leaves[position], leaf_def[1], current_trace())
+            box = new_variable(leaf_def[0], self.leaves[position], leaf_def[1], mark)
             self.boxes[position] = box
         return box
 
@@ -298,6 +306,29 @@ def no_key(path: Path, key: Key, tree: Tree) -> MissingKeyError:
         "the State has nothing at this path" + (f"; {hint}" if hint else ""),
         expected=", ".join([*names, *more]) or "nothing: the State is empty",
     )
+
+
+def no_attribute(name: str, tree: Tree) -> MissingAttributeError:
+    """The error of a name that a State does not have, given what it has."""
+    hint = nearest(name, tree)
+    problem = "the State has no such attribute or entry" + (f"; {hint}" if hint else "")
+    return MissingAttributeError(f"State.{name}", problem)
+
+
+def check_trace(mark: Any, path: Path, value: Any = MISSING) -> None:
+    """Checks that a State of this mark may be written at a path, or deleted there.
+
+    Raises:
+      TraceContextError: the State belongs to another trace.
+    """
+    if current_trace() is not mark:
+        raise TraceContextError(
+            format_path(path),
+            "a State was changed from another trace level than its own",
+            got="a deletion" if value is MISSING else describe(value),
+            why="the change would happen once, while JAX traces, and a tracer would leak into the State",
+            fix="pass the State to the transformed function as an argument, or change a copy: copy.copy(state)",
+        )
 
 
 def nearest(name: str, tree: Tree) -> str | None:

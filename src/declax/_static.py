@@ -15,9 +15,10 @@ taken for the new one.
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import jax
@@ -31,11 +32,31 @@ _PLAIN: Final = frozenset(
 """Types whose values always have a hash: asking it of them would be a waste."""
 
 
-_INEXACT = frozenset({tuple, float})
+_told_by_class: dict[type, bool] = {}
+"""Of the classes that were met, whether a value's class is all that tells it from equal values."""
+
+_OPENED = 10_000
+"""How many dataclasses one value may hold before their fields count no more; only a cycle holds so many."""
+
+
+def _is_told_by_class(cls: type) -> bool:
+    found = _told_by_class.get(cls)
+    if found is None:
+        is_compared = dataclasses.is_dataclass(cls) and cls.__dataclass_params__.eq  # type: ignore[attr-defined]  # it has
+        found = _told_by_class[cls] = not (is_compared or issubclass(cls, (tuple, frozenset, float)))
+        if found:
+            _TOLD.add(cls)
+    return found
+
+
+_TOLD: Final[set[type]] = set()
+"""Those of which it is so."""
 
 
 def exact_types(value: Any) -> Hashable:
     """What tells equal values of different types apart: 1, True and 1.0; 0.0 and -0.0.
+
+    Looks into tuples, named tuples, frozensets and dataclasses.
 
     >>> exact_types((1, "a")) == exact_types((True, "a"))
     False
@@ -43,10 +64,39 @@ def exact_types(value: Any) -> Hashable:
     cls: type = value.__class__
     if cls is tuple:
         types = tuple(map(type, value))
-        return types if _INEXACT.isdisjoint(types) else tuple(map(exact_types, value))
-    if cls is float and value == 0.0:
-        return repr(value)
-    return cls
+        if _TOLD.issuperset(types) or all(map(_is_told_by_class, types)):
+            return types
+        return _types_within(value, _SETS) if tuple in types else tuple(map(exact_types, value))  # floats
+    if cls is float:
+        return repr(value) if value == 0.0 else cls
+    return cls if cls in _TOLD or _is_told_by_class(cls) else _types_within(value, _SETS)
+
+
+_SETS = 20
+"""How many frozensets may lie in one another before their elements count no more."""
+
+
+def _types_within(value: Any, sets_left: int) -> Hashable:
+    """The types of a value and of all that it holds, in an order that equal values share."""
+    found: list[Hashable] = []
+    stack, opened = [value], 0
+    while stack:
+        item = stack.pop()
+        cls = item.__class__
+        found.append(cls)
+        if cls in _TOLD or _is_told_by_class(cls):
+            continue
+        if issubclass(cls, float):
+            found[-1] = repr(item) if cls is float and item == 0.0 else cls
+        elif issubclass(cls, tuple):
+            stack.extend(item)
+        elif issubclass(cls, frozenset):
+            if sets_left:
+                found.append(frozenset((one, _types_within(one, sets_left - 1)) for one in item))
+        elif opened < _OPENED:
+            opened += 1
+            stack.extend(getattr(item, field.name, None) for field in dataclasses.fields(item) if field.compare)
+    return tuple(found)
 
 
 class Frozen:
@@ -58,14 +108,17 @@ class Frozen:
       extra: what else the type needs to be made again (the `maxlen` of a deque).
     """
 
-    __slots__ = ("_hash", "_types", "cls", "extra", "items")
+    __slots__ = ("_hash", "_types", "cls", "extra", "is_nested", "items")
 
     cls: type[Any]
     items: tuple[Any, ...]
     extra: Any
+    is_nested: bool
+    """Whether there are snapshots among the parts."""
 
     def __init__(self, cls: type[Any], items: tuple[Any, ...], extra: Any = None) -> None:
         self.cls, self.items, self.extra = cls, items, extra
+        self.is_nested = not _SNAPSHOTS.isdisjoint(map(type, self.parts()))
         self._types = self._exact_types()
         self._hash = hash((cls, self._value(), extra))
 
@@ -77,9 +130,17 @@ class Frozen:
         """What keeps `[1]` and `[True]` apart."""
         return exact_types(self.items)
 
-    def thaw(self) -> Any:
-        """A fresh container with thawed elements."""
-        return self.cls(map(thaw, self.items))
+    def parts(self) -> tuple[Any, ...]:
+        """The frozen elements or values."""
+        return self.items
+
+    def remake(self, parts: Sequence[Any]) -> Any:
+        """A fresh container with these for its elements or values."""
+        return self.cls(parts)
+
+    def _pairs(self, other: Any) -> Iterable[tuple[Any, Any]]:
+        """The parts that have to be equal, where all else is."""
+        return zip(self.items, other.items, strict=True)
 
     def __hash__(self) -> int:
         return self._hash
@@ -89,19 +150,38 @@ class Frozen:
             return True
         if type(other) is not type(self):
             return False
-        return (
+        if not self._is_alike(other):
+            return False
+        if not self.is_nested:
+            return self._value() == other._value()
+        stack = [*self._pairs(other)]
+        while stack:
+            one, two = stack.pop()
+            if one is two:
+                continue
+            if not isinstance(one, Frozen) or not one.is_nested or type(one) is not type(two):
+                if one != two:
+                    return False
+            elif one._is_alike(two):
+                stack.extend(one._pairs(two))
+            else:
+                return False
+        return True
+
+    def _is_alike(self, other: Any) -> bool:
+        """Whether all is equal but, perhaps, the parts."""
+        return bool(
             self._hash == other._hash
             and self.cls is other.cls
             and self._types == other._types
             and self.extra == other.extra
-            and self._value() == other._value()
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.cls, self.items, self.extra)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.thaw()!r})"
+        return f"{type(self).__name__}({thaw(self)!r})"
 
 
 class FrozenList(Frozen):
@@ -109,9 +189,8 @@ class FrozenList(Frozen):
 
     __slots__ = ()
 
-    def thaw(self) -> Any:
-        elements = map(thaw, self.items)
-        return self.cls(elements) if self.extra is None else self.cls(elements, self.extra)
+    def remake(self, parts: Sequence[Any]) -> Any:
+        return self.cls(parts) if self.extra is None else self.cls(parts, self.extra)
 
 
 class FrozenTuple(Frozen):
@@ -119,9 +198,8 @@ class FrozenTuple(Frozen):
 
     __slots__ = ()
 
-    def thaw(self) -> Any:
-        make = getattr(self.cls, "_make", self.cls)
-        return make(map(thaw, self.items))
+    def remake(self, parts: Sequence[Any]) -> Any:
+        return getattr(self.cls, "_make", self.cls)(parts)
 
 
 class FrozenSet(Frozen):
@@ -147,8 +225,15 @@ class FrozenDict(Frozen):
     def _value(self) -> Hashable:
         return frozenset(self.items)
 
-    def thaw(self) -> Any:
-        content = {key: thaw(value) for key, value in self.items}
+    def parts(self) -> tuple[Any, ...]:
+        return tuple(value for _, value in self.items)
+
+    def _pairs(self, other: Any) -> Iterable[tuple[Any, Any]]:
+        theirs = dict(other.items)  # has the same keys, which the exact types say
+        return ((value, theirs[key]) for key, value in self.items)
+
+    def remake(self, parts: Sequence[Any]) -> Any:
+        content = {key: value for (key, _), value in zip(self.items, parts, strict=True)}
         if self.cls is dict:
             return content
         if issubclass(self.cls, defaultdict):
@@ -161,8 +246,11 @@ class FrozenSlice(Frozen):
 
     __slots__ = ()
 
-    def thaw(self) -> Any:
-        return slice(*map(thaw, self.items))
+    def remake(self, parts: Sequence[Any]) -> Any:
+        return slice(*parts)
+
+
+_SNAPSHOTS: Final = frozenset({FrozenList, FrozenTuple, FrozenSet, FrozenDict, FrozenSlice})
 
 
 def is_frozen(value: object) -> bool:
@@ -180,7 +268,24 @@ def thaw(value: Any) -> Any:
     >>> thaw(freeze({"sizes": [8, 16]}))
     {'sizes': [8, 16]}
     """
-    return value.thaw() if isinstance(value, Frozen) else value
+    if not isinstance(value, Frozen):
+        return value
+    if not value.is_nested:
+        return value.remake(value.parts())
+    stack: list[tuple[Frozen, Iterator[Any], list[Any]]] = [(value, iter(value.parts()), [])]
+    while True:
+        frozen, rest, made = stack[-1]
+        for item in rest:
+            if isinstance(item, Frozen) and item.is_nested:
+                stack.append((item, iter(item.parts()), []))
+                break
+            made.append(thaw(item))
+        else:
+            stack.pop()
+            thawed = frozen.remake(made)
+            if not stack:
+                return thawed
+            stack[-1][2].append(thawed)
 
 
 _EMPTY: dict[type, Frozen] = {list: FrozenList(list, ()), dict: FrozenDict(dict, ()), set: FrozenSet(set, ())}
@@ -198,6 +303,7 @@ def freeze(value: Any, where: str = "static value") -> Hashable:
 
     Raises:
       StatusError: something in it is an array, or has no hash.
+      DepthError: for containers that are nested too deeply.
 
     >>> freeze([1, 2]) == freeze([1, 2])
     True
@@ -209,69 +315,98 @@ def freeze(value: Any, where: str = "static value") -> Hashable:
         return value  # type: ignore[no-any-return]  # the types in _PLAIN have a hash
     if cls in _EMPTY and not value:
         return _EMPTY[cls]  # most metadata is empty
-    return _freeze(value, where, ())
+    return value if _has_hash(value) else _freeze(value, where)
 
 
-def _freeze(value: Any, where: str, outer: tuple[int, ...]) -> Hashable:
+def _has_hash(value: Any) -> bool:
     try:
         hash(value)
     except TypeError:
-        pass
-    else:
-        return value  # type: ignore[no-any-return]  # hash() has just proved it
-    if id(value) in outer:
+        return False
+    return True
+
+
+class _Opened:
+    """A container that is being frozen: its keys, its elements that are left, and those that are frozen."""
+
+    __slots__ = ("frozen", "keys", "rest", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.keys: Sequence[Any] | None = None
+        if value.__class__ is dict or isinstance(value, Mapping):
+            self.keys = tuple(value)
+            items = tuple(value.values())
+        else:
+            items = (value.start, value.stop, value.step) if isinstance(value, slice) else tuple(value)
+        is_plain = _PLAIN.issuperset(map(type, items))
+        self.frozen: list[Hashable] = [*items] if is_plain else []
+        self.rest = iter(() if is_plain else items)
+
+    def key(self) -> Any:
+        """The key of the element that is frozen now."""
+        return len(self.frozen) if self.keys is None else self.keys[len(self.frozen)]
+
+    def close(self) -> Frozen:
+        value, cls, items = self.value, type(self.value), tuple(self.frozen)
+        if self.keys is not None:
+            pairs = tuple(zip(self.keys, items, strict=True))
+            return FrozenDict(cls, pairs, getattr(value, "default_factory", None))
+        if isinstance(value, tuple):
+            return FrozenTuple(cls, items)
+        if isinstance(value, set):
+            return FrozenSet(cls, items)
+        if isinstance(value, slice):
+            return FrozenSlice(slice, items)
+        return FrozenList(cls, items, getattr(value, "maxlen", None))
+
+
+_FREEZABLE: Final = (list, tuple, set, bytearray, deque, Mapping, slice)
+
+
+def _freeze(value: Any, where: str) -> Frozen:
+    """A snapshot of a value without a hash; without recursion, however deep."""
+    if not isinstance(value, _FREEZABLE):
+        raise _unhashable(value, where)
+    stack = [_Opened(value)]
+    while True:
+        opened = stack[-1]
+        for item in opened.rest:
+            if type(item) in _PLAIN or _has_hash(item):
+                opened.frozen.append(item)
+                continue
+            _check_item(item, stack, where)
+            stack.append(_Opened(item))
+            break
+        else:
+            stack.pop()
+            frozen = opened.close()
+            if not stack:
+                return frozen
+            stack[-1].frozen.append(frozen)
+
+
+def _check_item(item: Any, stack: list[_Opened], where: str) -> None:
+    """Raises where an element without a hash, of the last container, cannot be frozen."""
+    if any(opened.value is item for opened in stack):
         raise errors.StatusError(
-            where,
+            _at(where, _path(stack)),
             "a static container holds itself",
-            got=errors.describe(value),
+            got=errors.describe(item),
             why="a static value is copied into the treedef, which must be finite",
         )
-    freezer = _freezer_of(value)
-    if freezer is None:
-        raise _unhashable(value, where)
-    return freezer(value, where, (*outer, id(value)))
+    if not isinstance(item, _FREEZABLE):
+        raise _unhashable(item, _at(where, _path(stack)))
+    if len(stack) == errors.MAX_DEPTH:
+        raise errors.too_deep(where, _path(stack))
 
 
-_Freezer = Callable[[Any, str, tuple[int, ...]], Hashable]
+def _path(stack: list[_Opened]) -> list[Any]:
+    return [opened.key() for opened in stack]
 
 
-def _freezer_of(value: Any) -> _Freezer | None:
-    if isinstance(value, (list, bytearray, deque)):
-        return _freeze_list
-    if isinstance(value, tuple):
-        return _freeze_tuple
-    if isinstance(value, set):
-        return _freeze_set
-    if isinstance(value, Mapping):
-        return _freeze_mapping
-    if isinstance(value, slice):
-        return _freeze_slice
-    return None
-
-
-def _freeze_list(value: Any, where: str, outer: tuple[int, ...]) -> Hashable:
-    return FrozenList(type(value), _freeze_each(value, where, outer), getattr(value, "maxlen", None))
-
-
-def _freeze_tuple(value: Any, where: str, outer: tuple[int, ...]) -> Hashable:
-    return FrozenTuple(type(value), _freeze_each(value, where, outer))
-
-
-def _freeze_set(value: Any, where: str, outer: tuple[int, ...]) -> Hashable:
-    return FrozenSet(type(value), tuple(value))
-
-
-def _freeze_mapping(value: Any, where: str, outer: tuple[int, ...]) -> Hashable:
-    items = tuple((key, _freeze(item, f"{where}[{key!r}]", outer)) for key, item in value.items())
-    return FrozenDict(type(value), items, getattr(value, "default_factory", None))
-
-
-def _freeze_slice(value: Any, where: str, outer: tuple[int, ...]) -> Hashable:
-    return FrozenSlice(slice, _freeze_each((value.start, value.stop, value.step), where, outer))
-
-
-def _freeze_each(values: Any, where: str, outer: tuple[int, ...]) -> tuple[Hashable, ...]:
-    return tuple(_freeze(item, f"{where}[{index}]", outer) for index, item in enumerate(values))
+def _at(where: str, path: Iterable[Any]) -> str:
+    return where + "".join(f"[{key!r}]" for key in path)
 
 
 def _unhashable(value: Any, where: str) -> errors.StatusError:

@@ -10,14 +10,16 @@ plain:    of a type whose values are always static and hold nothing.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import Any, Final, cast
 
 import jax
 
 from declax import _epoch
 from declax._annotations import add_data_type, is_data_class
 from declax._fields import Status, Tagged
+from declax.errors import MAX_DEPTH, too_deep, type_name
 
 PLAIN: Final = frozenset({int, float, bool, complex, str, bytes, type(None), type})
 CONTAINERS: Final = (list, tuple, dict, set, frozenset)
@@ -46,27 +48,93 @@ def has_data(value: object, /) -> bool:
     return next(data_within(value), None) is not None
 
 
-def data_within(value: object, _around: tuple[int, ...] = ()) -> Iterator[object]:
+def data_within(value: object) -> Iterator[object]:
     """All data in a value, or the value itself."""
-    if value.__class__ in PLAIN or id(value) in _around:
-        return
-    if is_data(value):
-        yield value
-    elif isinstance(value, CONTAINERS):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from data_within(item, (*_around, id(value)))
-    elif value.__class__ not in _FUNCTIONS:
-        yield from filter(is_data, jax.tree.leaves(value, is_leaf=is_data))
+    for item in _items_within(value):
+        if is_data(item):
+            yield item
+        elif item.__class__ not in _FUNCTIONS:
+            yield from filter(is_data, jax.tree.leaves(item, is_leaf=is_data))
 
 
-def tags_within(value: object, _around: tuple[int, ...] = ()) -> Iterator[Tagged[Any]]:
-    """All tags in a container."""
-    if isinstance(value, Tagged):
-        yield value
-    elif isinstance(value, CONTAINERS) and id(value) not in _around:
-        for item in value.values() if isinstance(value, dict) else value:
-            if item.__class__ not in PLAIN:
-                yield from tags_within(item, (*_around, id(value)))
+def tags_within(value: object, place: Callable[[], str] | None = None) -> Iterator[Tagged[Any]]:
+    """All tags in a container; `place` says where it sits, for the message of the error.
+
+    Raises:
+      DepthError: for more than `MAX_DEPTH` containers, one in the other.
+    """
+    found = (item for item in _items_within(value, place) if item.__class__ is Tagged)
+    return cast("Iterator[Tagged[Any]]", found)
+
+
+def _items_within(value: Any, place: Callable[[], str] | None = None) -> Iterable[object]:
+    """What is neither plain nor a container in a value: the value itself, or what containers in containers hold.
+
+    Raises:
+      DepthError: for more than `MAX_DEPTH` containers, one in the other.
+    """
+    cls = value.__class__
+    if cls is not list and cls is not dict and not _may_open(value):
+        return () if cls in PLAIN else (value,)
+    if PLAIN.issuperset(map(type, value.values() if isinstance(value, dict) else value)):
+        return ()
+    return _walk_items(value, place)
+
+
+def _walk_items(value: Any, place: Callable[[], str] | None) -> Iterator[object]:
+    around = {id(value): value}  # the containers that are open, outermost first
+    stack: list[Iterator[Any]] = [iter(value.values() if isinstance(value, dict) else value)]
+    while stack:
+        for item in stack[-1]:
+            cls = item.__class__
+            if cls in _ATOMS:
+                yield item
+            elif cls in PLAIN:
+                continue
+            elif not _may_open(item):
+                yield item
+            elif id(item) not in around:
+                if len(around) == MAX_DEPTH:
+                    where = f"a {type_name(type(value))}" if place is None else place()
+                    raise too_deep(where, keys_between([*around.values(), item]))
+                around[id(item)] = item
+                stack.append(iter(item.values() if isinstance(item, dict) else item))
+                break
+        else:
+            stack.pop()
+            around.popitem()
+
+
+_ATOMS: Final[set[type]] = set()
+"""Classes that were found to be no containers, so that each is asked once."""
+
+
+def _may_open(value: object) -> bool:
+    """Whether a value is a container, and not itself data."""
+    if isinstance(value, CONTAINERS):
+        return not is_data(value)
+    if value.__class__ not in PLAIN:
+        _ATOMS.add(value.__class__)
+    return False
+
+
+def check_depth(value: object, where: str) -> None:
+    """Refuses containers that are nested too deeply.
+
+    Raises:
+      DepthError: for more than `MAX_DEPTH` containers, one in the other.
+
+    >>> check_depth([[1], [2]], "the sizes")
+    """
+    for _ in _items_within(value, lambda: where):
+        pass
+
+
+def keys_between(containers: Iterable[Any]) -> Iterator[object]:
+    """The keys that lead from each container to the next one, which it holds."""
+    for outer, inner in pairwise(containers):
+        items = outer.items() if isinstance(outer, dict) else enumerate(outer)
+        yield next((key for key, item in items if item is inner), "?")
 
 
 def register_data_type(cls: type, /) -> type:

@@ -29,6 +29,7 @@ from declax._array_operators import ArrayOperators, operand
 from declax._metadata import Metadata
 from declax._typing import MISSING, Shape
 from declax._value_text import size_comment, value_text
+from declax._values import check_depth
 from declax._variable_fields import declared_metadata, item_set
 from declax._variable_metadata import MetadataHolder, foreign_trace
 
@@ -97,16 +98,20 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
     def __init__(self, value: T | VariableMetadata[T] | Variable[T], **metadata: Any) -> None:
         cls = type(self)
         content: Any = value
-        if isinstance(content, VariableMetadata):
-            metadata.update(content.metadata)
-            content = content.value
-        if isinstance(content, Variable):
-            content = content.get_value()
+        if content.__class__ not in _FLAT:
+            if isinstance(content, VariableMetadata):
+                metadata.update(content.metadata)
+                content = content.value
+            if isinstance(content, Variable):
+                content = content.get_value()
+            _check_depth(cls, content)
         _set_trace(self, _trace_state.value)
         _set_raw(self, content)
         _set_metadata(self, cls._make_metadata(metadata) if metadata else cls._defaults)
         made = self.create_value(content)
         if made is not content:
+            if made.__class__ not in _FLAT:
+                _check_depth(cls, made)
             _set_raw(self, made)
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -185,6 +190,8 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
             content = hook(self, content)
         if index is not MISSING or (_is_ref(self.raw_value) and not _is_ref(content)):
             content = item_set(self.raw_value, ... if index is MISSING else index, content)
+        if content.__class__ not in _FLAT:
+            _check_depth(type(self), content)
         _set_raw(self, content)
 
     def create_value(self, value: T) -> T:
@@ -204,6 +211,8 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
         """
         if _trace_state.value is not self._trace:
             raise foreign_trace(self, "value")
+        if value.__class__ not in _FLAT:
+            _check_depth(type(self), value)
         _set_raw(self, value)
 
     @property
@@ -275,7 +284,7 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
                 self._sets_plainly
                 and self._metadata.set_hook is None
                 and _trace_state.value is self._trace
-                and not isinstance(value, Variable)
+                and value.__class__ in _FLAT
                 and self.raw_value.__class__ in _NEVER_REFS
             ):
                 _set_raw(self, value)  # set_value with nothing to do but this
@@ -301,6 +310,8 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
         if not isinstance(metadata, Metadata):
             cls._check_metadata(metadata)
             metadata = Metadata.of(metadata, errors.type_name(cls))
+        if value.__class__ not in _FLAT:
+            _check_depth(cls, value)
         return new_variable(cls, value, metadata, _trace_state.value)
 
     def copy(self, value: Any = MISSING, **updates: Any) -> Self:
@@ -311,6 +322,8 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
         'b'
         """
         raw = own_containers(self.raw_value) if value is MISSING else operand(value)
+        if raw.__class__ not in _FLAT:
+            _check_depth(type(self), raw)
         if not updates:
             return new_variable(type(self), raw, self._metadata, _trace_state.value)
         return self.from_metadata(raw, {**self._metadata, **updates})
@@ -391,6 +404,18 @@ set_raw: Final[Callable[[Variable[Any], Any], None]] = _set_raw
 """Writes a raw value past hooks and checks: ``set_raw(variable, value)``."""
 
 
+_FLAT: Final[set[type]] = set()
+"""Classes of values that were found to hold no others, so that each is asked once."""
+
+
+def _check_depth(cls: type[Variable[Any]], value: Any) -> None:
+    """Refuses containers that are nested too deeply for JAX."""
+    if isinstance(value, (list, tuple, dict)):
+        check_depth(value, f"{errors.type_name(cls)}.value")
+    elif not isinstance(value, (Variable, VariableMetadata)):
+        _FLAT.add(value.__class__)
+
+
 def new_variable(cls: type[V], raw_value: Any, metadata: Metadata, mark: Any) -> V:
     """A Variable from its parts: no `__init__`, no hook, no check."""
     variable = _new(cls)
@@ -422,7 +447,10 @@ def _item(value: Any, index: Any) -> Any:
 
 def own_containers(value: Any) -> Any:
     """The same leaves in lists, dicts and tuples of one's own."""
-    return jax.tree.map(lambda leaf: leaf, value) if isinstance(value, (list, dict, tuple)) else value
+    if not isinstance(value, (list, dict, tuple)):
+        return value
+    check_depth(value, "Variable.value")
+    return jax.tree.map(lambda leaf: leaf, value)
 
 
 def _hooked_value(variable: Variable[Any]) -> Any:

@@ -229,6 +229,28 @@ PATH_END = 16
 """How many keys of a very long path are shown at either end."""
 
 
+MAX_DEPTH = 400
+"""How many levels of plain containers there may be, one in the other."""
+
+
+def too_deep(where: str, path: Iterable[object]) -> DepthError:
+    """The error of plain containers that are nested too deeply.
+
+    >>> too_deep("Block.sizes", [0] * 400).where
+    'Block.sizes[0][0][0][0][0][0][0][0] ... 384 more keys ... [0][0][0][0][0][0][0][0]'
+    """
+    keys = [f"[{key!r}]" for key in path]
+    if len(keys) > PATH_END + 1:
+        half = PATH_END // 2
+        keys[half:-half] = [f" ... {len(keys) - PATH_END} more keys ... "]
+    return DepthError(
+        where + "".join(keys),
+        f"a container is nested more than {MAX_DEPTH} levels deep",
+        why="JAX takes containers apart by recursion; models are taken apart without, however deep they are",
+        fix="hold deep structures in a Pytree, or flatten them",
+    )
+
+
 def format_path(path: Iterable[object]) -> str:
     """A path of names and indices as it is written in code; the middle of a very long one is left out.
 

@@ -13,31 +13,46 @@ draft:      a State from which Variables were handed out, or whose structure
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from functools import partial
-from operator import attrgetter, is_
-from typing import Any, Generic, TypeVar, overload
+from operator import attrgetter
+from typing import Any, Final, Generic, TypeVar, overload
 
 import jax
-import numpy as np
 
-from declax import _display
+from declax import _display, _jax
 from declax._filters import Filter
-from declax._flat_state import FlatPairs, leaf_def_of, make_flat, not_taken, pairs_of, raw_of, register_flat, values_of
-from declax._jax import current_trace
+from declax._flat_state import (
+    FlatPairs,
+    leaf_def_of,
+    make_flat,
+    mapping_of,
+    not_taken,
+    own_leaves,
+    pair_of,
+    pairs_of,
+    raw_of,
+    register_flat,
+    values_of,
+)
 from declax._pure_dicts import Change, ReplaceFn, changes_of
 from declax._state_def import StateDef
 from declax._state_diff import StateDiff, compare, same_states
-from declax._state_draft import LOCK, Draft, Entry, Place, Tree, map_tree, nearest, no_key, same_kind, sorted_pair
-from declax._typing import MISSING, Key, Path
-from declax._variable_metadata import foreign_trace
-from declax._variables import Variable, set_raw
-from declax.errors import (
-    GraphError,
-    MissingAttributeError,
-    describe,
+from declax._state_draft import (
+    LOCK,
+    Draft,
+    Entry,
+    Place,
+    Tree,
+    check_trace,
+    map_tree,
+    no_attribute,
+    no_key,
+    same_kind,
+    sorted_pair,
 )
+from declax._typing import MISSING, Key, Path
+from declax._variables import set_raw
+from declax.errors import GraphError, MissingAttributeError
 from declax.traversals import walk_mapping
 
 M = TypeVar("M", covariant=True)
@@ -49,10 +64,12 @@ class State(MutableMapping[Key, Any], Generic[M]):
     As a pytree its leaves are the raw values, in order. Reading a path gives
     a view: a nested State, or a Variable that writes back into the State.
     A State is a snapshot: what happens to the model later does not show in it.
+    It is written at the trace level at which it was made, and read anywhere.
 
     Args:
       entries: nested mappings, or pairs, that end in Variables or other
-        values. Mappings with nothing inside leave no trace.
+        values; or a FlatState, whose order the State keeps. Mappings with
+        nothing inside leave no trace.
 
     Raises:
       GraphError: for what is no mapping, for one that contains itself, and for
@@ -66,21 +83,20 @@ class State(MutableMapping[Key, Any], Generic[M]):
     [1.0]
     """
 
-    __slots__ = ("__weakref__", "_pair", "_rest")
+    __slots__ = ("__weakref__", "_pair", "_rest", "_trace")
 
     _pair: tuple[list[Any], StateDef]
     """Set where that is all there is to know; asking for it goes to `__getattr__` otherwise."""
     _rest: Draft | Place | None
     """What else there is: a draft, or for a nested view its place."""
+    _trace: Any
+    """The mark of the trace that may write; a nested view has none of its own."""
 
     def __init__(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = ()) -> None:
-        if not isinstance(entries, Mapping):
-            try:
-                entries = dict(entries)
-            except (TypeError, ValueError):
-                problem = "a State is made of a nested mapping, or of pairs of key and value"
-                raise GraphError("State", problem, got=describe(entries), fix='State({"key": value})') from None
-        _fill(self, *sorted_pair(_entries_of(entries, ())))
+        if isinstance(entries, FlatPairs):
+            _fill(self, *entries.pair)
+        else:
+            _fill(self, *sorted_pair(_entries_of(mapping_of(entries), ())))
 
     # --- flat reading
 
@@ -124,9 +140,7 @@ class State(MutableMapping[Key, Any], Generic[M]):
         {'a': {'b': 1}}
         """
         if isinstance(flat, FlatPairs):
-            definition = flat.definition
-            definition.tree  # noqa: B018  # raises for paths that contradict each other
-            return make_state(definition, list(map(raw_of, flat.leaves)))
+            return make_state(*flat.pair)
         entries = [e for path, value in pairs_of(flat, "from_flat_path") for e in _entries_of(value, path)]
         return make_state(*sorted_pair(entries))
 
@@ -165,8 +179,7 @@ class State(MutableMapping[Key, Any], Generic[M]):
         Raises:
           GraphError: for paths that the State does not have and values of
             another shape or kind; lists all of them, and nothing is changed.
-          TraceContextError: a Variable that was read from the State belongs to
-            another trace.
+          TraceContextError: the State belongs to another trace.
 
         >>> from declax._variables import Param
         >>> state = State({"a": {"b": Param(1.0)}})
@@ -187,10 +200,8 @@ class State(MutableMapping[Key, Any], Generic[M]):
     def _apply(self, changes: list[Change]) -> None:
         draft = self._rest if isinstance(self._rest, Draft) else None
         boxes = {} if draft is None else draft.boxes
-        for change in changes:
-            box = boxes.get(change.position)
-            if box is not None and box._trace is not current_trace():
-                raise foreign_trace(box, "value")
+        if changes:
+            check_trace(self._trace, self._pair[1].paths[changes[0].position], changes[0].leaf)
         for position, leaf, leaf_def in changes:
             box = boxes.get(position)
             if box is not None and same_kind((type(box), box._metadata), leaf_def):
@@ -232,7 +243,7 @@ class State(MutableMapping[Key, Any], Generic[M]):
                 return root._pair[0][node]
             draft = root._open()
         assert isinstance(draft, Draft)  # a root has no place
-        return draft.value(node)
+        return draft.value(node, root._trace)
 
     def _tree(self) -> Tree:
         """The positions below this State, by key."""
@@ -267,14 +278,8 @@ class State(MutableMapping[Key, Any], Generic[M]):
         if name == "_pair":
             return self._settled()
         if name == "_rest" or name.startswith("__") or name not in self._tree():
-            raise self._no_attribute(name)
+            raise no_attribute(name, {} if name == "_rest" else self._tree())  # a State that is being made has no tree
         return self[name]
-
-    def _no_attribute(self, name: str) -> MissingAttributeError:
-        tree = {} if name == "_rest" else self._tree()  # a State that is being made has none
-        hint = nearest(name, tree)
-        problem = "the State has no such attribute or entry" + (f"; {hint}" if hint else "")
-        return MissingAttributeError(f"State.{name}", problem)
 
     def __iter__(self) -> Iterator[Any]:
         rest = self._rest
@@ -305,6 +310,7 @@ class State(MutableMapping[Key, Any], Generic[M]):
             found = self._tree().get(key, MISSING)
             place = self._rest
             root, prefix = (place.root, place.prefix) if isinstance(place, Place) else (self, ())
+            check_trace(root._trace, (*prefix, key), value)
             if not isinstance(found, int) or len(entries) != 1 or len(entries[0][0]) != 1:
                 below = [((*prefix, *path), leaf, leaf_def) for path, leaf, leaf_def in entries]
                 root._open_for_paths((*prefix, key), below)
@@ -332,6 +338,7 @@ class State(MutableMapping[Key, Any], Generic[M]):
             root, prefix = (place.root, place.prefix) if isinstance(place, Place) else (self, ())
             if key not in tree:
                 raise no_key((*prefix, key), key, tree)
+            check_trace(root._trace, (*prefix, key))
             root._open_for_paths((*prefix, key), [])
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -341,7 +348,7 @@ class State(MutableMapping[Key, Any], Generic[M]):
     def __delattr__(self, name: str) -> None:
         self._check_free(name)
         if name not in self._tree():
-            raise self._no_attribute(name)
+            raise no_attribute(name, self._tree())
         del self[name]
 
     def _check_free(self, name: str) -> None:
@@ -453,15 +460,10 @@ class State(MutableMapping[Key, Any], Generic[M]):
         """
         leaves, definition = self._pair
         mapped = list(map(f, definition.paths, values_of(definition, leaves)))
-        if any(isinstance(value, Mapping) for value in mapped if not isinstance(value, Variable)):
+        pair = pair_of(definition, mapped)
+        if pair is None:
             return State.from_flat_path(zip(definition.paths, mapped, strict=True))
-        kinds = tuple(
-            old if same_kind(old, new) else new
-            for old, new in zip(definition.leaf_defs, map(leaf_def_of, mapped), strict=True)
-        )
-        if not all(map(is_, kinds, definition.leaf_defs)):
-            definition = StateDef.of(definition.paths, kinds)
-        return make_state(definition, list(map(raw_of, mapped)))
+        return make_state(*pair)
 
     def __repr__(self) -> str:
         return _display.state_repr(self)
@@ -473,9 +475,7 @@ class State(MutableMapping[Key, Any], Generic[M]):
         return make_state(self.definition, list(self.leaves))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> State[M]:
-        is_mutable = (np.ndarray, jax.Ref)
-        own = partial(jax.tree.map, lambda x: copy.deepcopy(x, memo) if isinstance(x, is_mutable) else x)
-        return make_state(self.definition, list(map(own, self.leaves)))
+        return make_state(self.definition, own_leaves(self.leaves, memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return make_state, (self.definition, self.leaves)
@@ -506,10 +506,6 @@ class FlatState(FlatPairs):
 
     __slots__ = ()
 
-    def flat_state(self) -> FlatState:
-        """Itself, so that programs take what `flatten` gives for a State."""
-        return self
-
     def to_nested_state(self) -> State[Any]:
         """The State with these values, in this order.
 
@@ -524,6 +520,8 @@ class FlatState(FlatPairs):
 _set_pair = State._pair.__set__  # type: ignore[attr-defined]  # slot descriptors
 _del_pair = State._pair.__delete__  # type: ignore[attr-defined]  # as above
 _set_rest = State._rest.__set__  # type: ignore[union-attr]  # as above
+_set_trace = State._trace.__set__
+_trace_state: Final = _jax.trace_state
 _new = object.__new__
 
 
@@ -532,12 +530,14 @@ def make_state(definition: StateDef, leaves: list[Any]) -> State[Any]:
     state: State[Any] = _new(State)
     _set_pair(state, (leaves, definition))
     _set_rest(state, None)
+    _set_trace(state, _trace_state.value)
     return state
 
 
 def _fill(state: State[Any], definition: StateDef, leaves: list[Any]) -> None:
     _set_pair(state, (leaves, definition))
     _set_rest(state, None)
+    _set_trace(state, _trace_state.value)
 
 
 def _view(root: State[Any], prefix: Path, known: tuple[Tree, Tree]) -> State[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import signal
 import sys
@@ -496,3 +497,36 @@ def test_one_root_and_the_same_root_twice_are_different_things():
             (dx.jit(lambda a, b: (a.scale + b.scale).sum()), (model, model)),
         ]
     ] == [1.0, 2.0, 3.0, 2.0]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Registered:
+    weight: jax.Array
+    scale: int = dataclasses.field(metadata={"static": True})
+
+
+def test_static_fields_of_registered_dataclasses_are_seen():
+    model = Open()
+    model.part = dx.data(Registered(jnp.ones(2), 1))
+    scaled = dx.jit(lambda m: m.part.scale * m.part.weight)
+    for scale in (1, 5, 7):
+        model.part.scale = scale
+        assert scaled(model).tolist() == [scale, scale]
+        assert dx.clone(model).part.scale == scale
+
+
+def test_the_order_of_dicts_is_seen():
+    model = Open()
+    model.parts = dx.data({"a": dx.Param(1), "b": dx.Param(2)})
+    dx.split(model)
+    model.parts["a"] = model.parts.pop("a")
+    assert list(dx.clone(model).parts) == ["b", "a"]
+
+
+def test_what_filters_answer_is_not_kept_for_ever():
+    model = Open()
+    model.scale = dx.Param(1)
+    for _ in range(600):
+        dx.split(model, dx.Param, lambda path, value: True)
+    assert len(dx.graphdef(model).definition._groups) <= 256

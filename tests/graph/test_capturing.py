@@ -153,6 +153,7 @@ def test_a_shared_submodule_is_recorded_once():
 
 def test_how_sowing_reduces(monkeypatch):
     monkeypatch.setattr(_variable_names, "_kinds", dict(_variable_names._kinds))  # which "noted" joins
+
     class Sum(dx.Module):
         def __call__(self, x):
             for _ in range(3):

@@ -933,3 +933,11 @@ def test_the_peer_does_the_same():
     ours = run(dx, split_context, merge_context, update_context)
     assert ours == run(nnx, nnx.split_context, nnx.merge_context, nnx.update_context)
     assert ours == (["m", "o", "ms", "ms", "o", "m", None, "os", "os"], [18.0, 5, False])
+
+
+def test_the_tag_was_forgotten():
+    with pytest.raises(GraphError, match="a context has a tag, and this is a function"):
+
+        @dx.update_context
+        def g(model):
+            return model

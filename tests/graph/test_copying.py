@@ -151,3 +151,50 @@ def test_shardings_are_kept():
     """
     ran = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
     assert ran.stdout.strip() == "kept", ran.stderr
+
+
+def test_what_is_left_out_is_not_copied():
+    model = dx.List([dx.Param(jnp.ones(2)), dx.BatchStat(jnp.ones(2))])
+    model[1].value.delete()
+    assert dx.state(model, dx.Param, copy=True).leaves[0].tolist() == [1, 1]
+
+
+def test_other_shapes_are_not_compiled_for():
+    from declax.graph import copying
+
+    programs = copying._copy_all
+    before = programs._cache_size()
+    model = dx.List([dx.Param(jnp.ones(2)), dx.Cache(jnp.ones(1))])
+    for size in range(41, 46):
+        model[1].value = jnp.ones(size)
+        dx.clone(model)
+    assert programs._cache_size() == before
+    dx.clone(model)
+    assert programs._cache_size() == before + 1
+
+
+def test_placement_is_kept_by_every_copy():
+    """In a process of its own, which has four devices."""
+    code = """
+    import os
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+    import jax, jax.numpy as jnp
+    import declax as dx
+    model = dx.List([dx.Param(jnp.arange(8.0)), dx.Param(jax.device_put(jnp.arange(4.0), jax.devices()[0]))])
+    for _ in range(3):
+        assert [v.value.committed for v in dx.clone(model)] == [False, True]
+    print("kept")
+    """
+    ran = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    assert ran.stdout.strip() == "kept", ran.stderr
+
+
+def test_functions_of_map_own_the_containers():
+    model = dx.List([dx.Param({"a": 1})])
+
+    def change(path, variable):
+        variable.raw_value["a"] = 2
+        return variable
+
+    assert dx.map(change, model)[0].value == {"a": 2}
+    assert model[0].value == {"a": 1}

@@ -82,3 +82,11 @@ def test_errors_of_filters():
         dx.explain_filters(Model(), 3)
     with pytest.raises(FilterError, match="would take none"):
         dx.explain_filters(Model(), ..., dx.Param)
+
+
+def test_filters_are_asked_as_split_asks_them(capsys):
+    model = [dx.Param(1, unit="m"), jnp.ones(1)]
+    first, second = (lambda path, v: not isinstance(v, dx.Variable)), (lambda path, v: v.get_metadata()["unit"] == "m")
+    text = explained(capsys, model, first, second)
+    assert text.count("takes 1 of 2 leaves") == 2
+    assert text.endswith("left over: nothing\n")

@@ -569,7 +569,7 @@ def test_leaves_of_another_graph():
     graphdef, _ = flatten(model_with_scale())
     other = Open()
     other.scal = param()
-    with pytest.raises(GraphError, match=r"scal: expected no such path \(did you mean 'scale'\?\)"):
+    with pytest.raises(GraphError, match=r"scal: there is no such path; did you mean 'scale'\?"):
         unflatten(graphdef, flatten(other)[1])
 
 

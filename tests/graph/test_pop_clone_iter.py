@@ -345,3 +345,30 @@ def test_pop_finds_them_in_the_order_of_split():
     model.d = model.a
     paths = dx.state(model, dx.Intermediate).paths
     assert dx.pop(model, dx.Intermediate).paths == paths
+
+
+def test_pop_and_state_agree_on_shared_variables_and_paths():
+    model = Open()
+    model.a, model.part = dx.Param(1), Open()
+    model.part.b = model.a
+    assert dx.pop(model, dx.PathContains("part")).paths == dx.state(model, dx.PathContains("part")).paths == ()
+    assert dx.pop(model, dx.PathContains("a")).paths == (("a",),)
+    assert not hasattr(model.part, "b")
+
+
+def test_containers_are_values_to_all_walks():
+    model, x, y = Open(), Open(), Open()
+    y.seen = dx.Intermediate(1)
+    model.a = dx.data([x, y])
+    x.alias = dx.data(model.a)
+    paths = [path for path, _ in dx.iter_graph(model) if path and path[-1] == "seen"]
+    assert paths == [("a", 0, "alias", 1, "seen")] == list(dx.state(model).paths)
+    assert ("a", 0, "alias", 1) in [path for path, _ in dx.iter_modules(model)]
+    assert dx.pop(model, dx.Intermediate).paths == (("a", 0, "alias", 1, "seen"),)
+
+
+def test_shared_arrays_are_duplicates():
+    x = jnp.ones(1)
+    assert dx.find_duplicates([x, x, jnp.ones(1)]) == [[(0,), (1,)]]
+    with pytest.raises(FilterError, match="this is no filter"):
+        dx.find_duplicates(Open(), only=3)

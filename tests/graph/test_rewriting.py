@@ -505,3 +505,11 @@ def test_set_metadata_at_another_trace_level():
 def test_set_metadata_of_a_tree_only():
     with pytest.raises(GraphError, match="at linear and at tied"):
         set_metadata(Block(), tag="a", graph=False)
+
+
+@pytest.mark.parametrize("function", [dx.map, dx.recursive_map])
+def test_model_and_function_swapped(function):
+    model = dx.List([dx.Param(1)])
+    for first in (model, 3):
+        with pytest.raises(GraphError, match="the first argument has to be a function of path and value"):
+            function(first, lambda path, value: value)

@@ -7,7 +7,7 @@ import gc
 import pickle
 import subprocess
 import sys
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, defaultdict, namedtuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from declax.errors import FilterError, GraphError
+from declax._nodes import open_container, put_in_container
+from declax.errors import FilterError, GraphError, StatusError
 from strategies import Box, Declared, Open, Scale, apply_edits, build, edits, graphs, objects_of, recipes, same_graph
 
 Pair = namedtuple("Pair", ["second", "first"])
@@ -494,3 +495,75 @@ else:
     run("", "store")
     assert "the class has other fields now than when this GraphDef was stored" in run("b: int = 3", "load")
     assert run("", "load") == ""
+
+
+# ================================================================= keys of containers
+
+
+def test_keys_that_are_equal_but_of_other_types_are_kept():
+    param = dx.Param(jnp.ones(2))
+    graphdefs = [dx.graphdef({key: param}) for key in (1, True, 1.0)]
+    assert len({id(graphdef) for graphdef in graphdefs}) == 3
+    for key, graphdef in zip((1, True, 1.0), graphdefs, strict=True):
+        assert dx.graphdef({key: param}) is graphdef
+        assert [type(k) for k in dx.clone({key: param})] == [type(key)]
+        assert pickle.loads(pickle.dumps(graphdef)) is graphdef
+
+
+def test_data_under_keys_that_cannot_be_sorted_is_one_error():
+    param = dx.Param(jnp.ones(2))
+    with pytest.raises(StatusError, match=r"a dict with the keys 1, 'a': the keys of a dict .* cannot be sorted"):
+        dx.split({1: param, "a": param})
+    model = Open()
+    model.parts = dx.data(defaultdict(list, {1: jnp.ones(1), "a": jnp.ones(1)}))
+    with pytest.raises(StatusError, match=r"a defaultdict with the keys 1, 'a'"):
+        dx.split(model)
+    with pytest.raises(StatusError, match=r"0, 1, 2, 3, 4, 5, \.\.\.: the keys of a dict"):
+        dx.split({**dict.fromkeys(range(20), param), "a": param})
+
+
+def test_a_dict_may_be_the_first_container_that_is_met_whatever_its_keys():
+    code = "import declax as dx; m = dx.Module(); m.d = {1: 'a', 'b': 2}; print(len(list(dx.iter_graph(m))))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "4\n", done.stderr
+
+
+@pytest.mark.parametrize("make", [dict, lambda pairs: defaultdict(list, pairs), OrderedDict])
+def test_static_dicts_may_have_any_keys(make):
+    model = Open()
+    model.kernel = dx.Param(jnp.ones(2))
+    model.names = make([("b", 2), (1, "a"), (None, 0)])
+    paths = [path for path, _ in dx.iter_graph(model)]
+    assert {("names", "b"), ("names", 1), ("names", None)} <= {*paths}
+    made = dx.recursive_map(lambda path, value: 3 if path == ("names", "b") else value, model)
+    assert type(made.names) is type(model.names)
+    assert list(made.names.items()) == [("b", 3), (1, "a"), (None, 0)]
+    assert getattr(made.names, "default_factory", None) is getattr(model.names, "default_factory", None)
+    assert dx.graphdef(dx.merge(*dx.split(model))) is dx.graphdef(model)
+
+
+# ================================================================= States in models
+
+
+def test_the_leaves_of_a_state_in_a_model_have_paths_of_their_own():
+    model = Open()
+    model.s = dx.data(dx.State({"a": {"b": {"c": 1 * jnp.ones(1)}, "b.c": jnp.ones(2)}, "d": jnp.ones(3)}))
+    state = dx.state(model)
+    assert {*state.paths} == {("s", ("a", "b", "c")), ("s", ("a", "b.c")), ("s", "d")}
+    merged = dx.merge(*dx.split(model))
+    assert merged.s.paths == model.s.paths
+
+
+def test_leaves_are_put_into_a_state_by_path():
+    param = dx.Param(jnp.ones(2), tag="t")
+    state = dx.State({"a": {"k": param}, "b": jnp.ones(2)})
+    keys, _, _ = open_container(state)
+    for key in keys:
+        put_in_container(state, key, 3 * jnp.ones(2))
+    assert state.paths == (("a", "k"), ("b",))
+    assert (state.a.k.tag, type(state.a.k)) == ("t", dx.Param)
+    assert np.array_equal(state.a.k.value, [3, 3])
+    assert np.array_equal(state.b, [3, 3])
+    plain = {("x", "y"): 1, "z": 2}
+    put_in_container(plain, ("x", "y"), 5)
+    assert plain == {("x", "y"): 5, "z": 2}

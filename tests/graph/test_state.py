@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import declax as dx
 from declax._state_def import StateDef
-from declax.errors import FilterError, GraphError
+from declax.errors import FilterError, GraphError, TraceContextError
 from strategies import Open, graphs
 
 
@@ -276,6 +276,76 @@ def test_states_go_through_transforms():
     assert grads["part"]["kernel"].value[0, 0] == 2
 
 
+# ================================================================= trace levels
+
+
+@pytest.mark.parametrize("transform", [jax.jit, jax.grad, jax.vmap])
+def test_a_read_inside_of_a_trace_leaves_a_state_as_it_was(transform):
+    state = dx.State({"a": dx.Param(jnp.ones(())), "b": {"c": dx.Param(jnp.ones(()))}})
+    x = jnp.ones(1) if transform is jax.vmap else 1.0
+    transform(lambda x: x + state["a"].value + state["b"]["c"].value)(x)
+    state["a"].value = jnp.zeros(())
+    state.replace_by_pure_dict({"b": {"c": jnp.full((), 2.0)}})
+    state["b"]["c"].value += 1.0
+    assert state.to_pure_dict() == {"a": 0.0, "b": {"c": 3.0}}
+
+
+@pytest.mark.parametrize(
+    ("write", "path"),
+    [
+        (lambda s, x: s.__setitem__("a", x), "^a: a State was changed from another"),
+        (lambda s, x: setattr(s, "a", dx.Param(x)), "^a: a State was changed from another"),
+        (lambda s, x: s["b"].__setitem__("c", x), r"^b\.c: a State was changed from another"),
+        (lambda s, x: s.__setitem__("new", {"d": x}), "^new: a State was changed from another"),
+        (lambda s, x: s.update({"a": x}), "^a: a State was changed from another"),
+        (lambda s, x: s["b"].pop("c"), r"(?s)^b\.c: a State was changed from another.*a deletion"),
+        (lambda s, x: s.clear(), "^a: a State was changed from another"),
+        (lambda s, x: s.replace_by_pure_dict({"b": {"c": x}}), r"^b\.c: a State was changed from another"),
+        (lambda s, x: s["b"].replace_by_pure_dict({"c": x}), r"^b\.c: a State was changed from another"),
+        (lambda s, x: setattr(s["a"], "value", x), "the value of a Param was changed from another"),
+        (lambda s, x: s["a"].set_metadata(note=1), "the metadata of a Param was changed from another"),
+    ],
+)
+@pytest.mark.parametrize("is_read_before", [False, True])
+def test_a_state_of_another_trace_refuses_writes(write, path, is_read_before):
+    def make():
+        return dx.State({"a": dx.Param(jnp.ones(())), "b": {"c": dx.Param(jnp.ones(()))}})
+
+    state = make()
+    if is_read_before:
+        state["a"], state["b"]["c"]
+
+    def f(x):
+        write(state, x)
+        return x
+
+    with jax.checking_leaks(), pytest.raises(TraceContextError, match=path):
+        jax.jit(f)(1.0)
+    assert state == make()
+    write(state, jnp.zeros(()))  # its own level
+    assert state != make()
+
+
+def test_states_made_inside_of_a_trace_are_written_there():
+    outer = dx.State({"a": dx.Param(jnp.ones(()))})
+    kept = []
+
+    @jax.jit
+    def f(x):
+        made = [copy.copy(outer), copy.deepcopy(outer), outer.split(...), outer.map(lambda path, value: value)]
+        made += [outer | {}, outer.flat_state().to_nested_state(), jax.tree.map(lambda leaf: leaf, outer)]
+        for state in made:
+            state["a"].value = x
+            state["a"] = dx.Param(state["a"].value + 1)
+        kept.append(made[0])
+        return made
+
+    assert [state["a"].value.item() for state in f(2.0)] == [3.0] * 7
+    assert outer["a"].value == 1
+    with pytest.raises(TraceContextError, match="a State was changed from another trace level than its own"):
+        kept[0]["a"] = 1.0
+
+
 # ================================================================= snapshots
 
 
@@ -342,6 +412,37 @@ def test_copies_are_independent():
     assert state["mean"].value.tolist() == [0.0] * 3
     model.host.value[0] = 1  # NumPy arrays change in place
     assert deep["host"].value.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("read", [lambda s: s, lambda s: s["b"], lambda s: dx.unpack(model_of())])
+def test_deep_copies_own_their_arrays(read):
+    state = read(dx.State({"a": dx.Param(jnp.ones(2)), "b": {"c": [jnp.ones(2), None], "d": jax.random.key(0)}}))
+    made = copy.deepcopy(state)
+    assert type(made) is type(state)
+    for leaf in jax.tree.leaves(state):
+        leaf.delete()  # as donation does
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(made))
+    jax.block_until_ready(jax.tree.map(lambda leaf: leaf.reshape(-1), made))
+
+
+def test_deep_copies_share_what_was_shared():
+    shared = jnp.ones(2)
+    both = copy.deepcopy(dx.State({"a": shared, "b": dx.Param(shared)}))
+    assert both["a"] is both["b"].value
+
+
+def test_deep_copies_keep_what_is_no_array():
+    def f():
+        return None
+
+    @jax.jit
+    def trace(x):
+        state = dx.State({"x": dx.Param(x)})
+        assert copy.deepcopy(state)["x"].raw_value is x
+        return x
+
+    trace(1.0)
+    assert copy.deepcopy(dx.State({"f": f, "t": "text"})).to_pure_dict() == {"f": f, "t": "text"}
 
 
 def test_views_are_copied_as_states_of_their_own():

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
+from declax import _state_diff
 from declax.errors import FilterError, GraphError, TraceContextError
 from declax.statelib import (
     diff,
@@ -168,6 +169,20 @@ def test_flat_states_read_well():
     assert text.startswith("FlatState([")
     assert "('head', 'kernel')" in text
     assert "tag='x'" in text
+
+
+def test_states_are_made_of_flat_states():
+    model = dx.Linear(2, 3, rngs=dx.Rngs(0))
+    graphdef, state = dx.split(model)
+    flat = state.map(lambda path, value: value.copy(value.value * 0 + 5)).flat_state()
+    assert dx.State(flat) == flat.to_nested_state()
+    assert dx.State(flat).definition is state.definition
+    dx.update(model, flat)
+    assert model.kernel.value.tolist() == [[5.0] * 3] * 2
+    assert dx.merge(graphdef, flat).bias.value.tolist() == [5.0] * 3
+    assert dx.State(dx.FlatState([(("b",), 1), (("a", "x"), 2)])).paths == (("b",), ("a", "x"))
+    with pytest.raises(GraphError, match="two leaves have the same path"):
+        dx.State(dx.FlatState([(("a",), 1), (("a",), 2)]))
 
 
 # ================================================================= pure dicts
@@ -465,6 +480,35 @@ def test_many_differences_are_cut():
     assert "... 200 more" in text
     assert text.count("\n") == 102
     assert repr(diff({}, {})) == "StateDiff()"
+
+
+def test_small_and_large_arrays_are_compared_alike(monkeypatch):
+    nan, inf = float("nan"), float("inf")
+    first = {"a": jnp.array([1.0, nan, inf]), "b": [jnp.arange(3), np.ones(2)], "c": jnp.ones(2, jnp.bfloat16)}
+    second = {
+        "a": jnp.array([1.0, nan, -inf]),
+        "b": [np.arange(3, dtype=np.int32), jnp.ones(2)],
+        "c": np.array(first["c"]),
+    }
+    second |= {"d": jnp.zeros((0,)), "e": jnp.ones(3, bool)}
+    first |= {"d": np.zeros((0,), np.float32), "e": jnp.zeros(3, bool)}
+    found = diff(first, second)
+    assert [str(change) for change in found.changes] == [
+        "a: value: 2 of 3 elements differ, by at most nan",
+        "b: dtype: float64 -> float32",
+        "e: value: 3 of 3 elements differ",
+    ]
+    monkeypatch.setattr(_state_diff, "FETCHED", 0)
+    assert diff(first, second) == found
+
+
+def test_arrays_are_compared_without_a_device_call_each(monkeypatch):
+    first = dx.State({str(i): dx.Param(jnp.full(2, i)) for i in range(20)})
+    second = first.map(lambda path, value: value.copy(value.value + 1))
+    monkeypatch.setattr(type(jnp.ones(1)), "__ne__", None)
+    monkeypatch.setattr(type(jnp.ones(1)), "__eq__", None)
+    assert len(first.diff(second).changes) == 20
+    assert not first.diff(copy.deepcopy(first))
 
 
 def test_subtraction():

@@ -187,7 +187,7 @@ def test_all_faults_are_listed_and_nothing_changes():
         dx.update(model, state)
     text = str(caught.value)
     assert "mean: expected a BatchStat, got a Cache" in text
-    assert "part.kernle: expected no such path (did you mean 'part.kernel'?)" in text
+    assert "part.kernle: there is no such path; did you mean 'part.kernel'?" in text
     assert "plain[0]: expected an array, got a Param" in text
     assert_untouched(model, before)
 
@@ -338,8 +338,8 @@ def test_a_report_reads_well():
         "taken: 2 of 6 values\n"
         "does not fit:\n"
         "  mean: expected a BatchStat, got a Param\n"
-        "  part.bias: expected no such path, got a leaf of the State\n"
-        "  pat.kernel: expected no such path (did you mean 'part.kernel'?), got a leaf of the State\n"
+        "  part.bias: there is no such path\n"
+        "  pat.kernel: there is no such path; did you mean 'part.kernel'?\n"
         "  part.kernel: expected shape (2, 3), got Array of shape (3, 2) and dtype float32\n"
         "no value for:\n"
         "  box.values[0]\n"
@@ -357,7 +357,7 @@ def test_strict_lists_all_that_does_not_fit():
         dx.update(model, WRONG)
     assert "mean: expected a BatchStat, got a Param" in str(caught.value)
     assert "part.kernel: expected shape (2, 3), got Array of shape (3, 2)" in str(caught.value)
-    assert "part.bias: expected no such path" in str(caught.value)
+    assert "part.bias: there is no such path" in str(caught.value)
     assert_untouched(model, before)
 
 
@@ -416,3 +416,161 @@ def test_one_structure_of_states_is_compared_once(monkeypatch):
     for _ in range(3):
         dx.update(model, part)
     assert len(counted) == 1
+
+
+# ================================================================= what may take the place of what
+
+
+NO_ARRAYS = {
+    "text": "abc",
+    "None": None,
+    "list": [1.0, 2.0],
+    "object": object(),
+    "shape": jax.ShapeDtypeStruct((2,), jnp.float32),
+    "text array": np.array(["a", "b"]),
+    "function": len,
+}
+
+
+@pytest.mark.parametrize("value", NO_ARRAYS.values(), ids=NO_ARRAYS)
+@pytest.mark.parametrize("name", ["param", "plain"])
+def test_only_arrays_take_the_place_of_arrays(name, value):
+    model = Open()
+    model.param, model.plain = dx.Param(jnp.ones(2)), jnp.ones(2)
+    graphdef, state = dx.split(model)
+    with pytest.raises(GraphError, match="the State does not fit the graph at 1 path"):
+        dx.update(model, dx.State.from_flat_path([((name,), value)]))
+    assert dx.split(model) == (graphdef, state)
+
+
+def test_keys_and_numbers_do_not_take_the_place_of_each_other():
+    model = Open()
+    model.key, model.bits = dx.RngKey(jax.random.key(0), tag="a"), dx.Param(jnp.uint32(0))
+    with pytest.raises(GraphError, match="keys of random numbers"):
+        dx.update(model, {"key": jnp.uint32(0)})
+    with pytest.raises(GraphError, match="an array of uint32"):
+        dx.update(model, {"bits": jax.random.key(0)})
+
+
+def test_trees_take_the_place_of_like_trees():
+    model = Open()
+    model.tree = dx.Param([jnp.ones(2), {"a": jnp.zeros(3)}])
+    state = dx.state(model)
+    dx.update(model, jax.tree.map(lambda x: x + 1, state))
+    assert model.tree.value[1]["a"].tolist() == [1, 1, 1]
+    for wrong in (jnp.ones(2), [jnp.ones(2)], [jnp.ones(2), {"a": jnp.zeros(2)}], [jnp.ones(2), {"b": jnp.zeros(3)}]):
+        with pytest.raises(GraphError, match="the State does not fit the graph"):
+            dx.update(model, dx.State({"tree": dx.Param(wrong)}))
+
+
+def test_numbers_in_containers_become_arrays():
+    model = Open()
+    model.plain, model.number = dx.data([jnp.zeros(())]), dx.data(1.0)
+    dx.update(model, jax.tree.map(float, dx.state(model)))
+    assert isinstance(model.plain[0], jax.Array)
+    assert isinstance(model.number, float)
+    merged = dx.merge(dx.graphdef(model), dx.State({"plain": {0: 5.0}, "number": 2.0}))
+    assert merged.plain[0] == 5
+    assert dx.graphdef(merged) is dx.graphdef(model)
+
+
+def test_merge_takes_arrays_only_where_there_is_no_variable():
+    model = Open()
+    model.plain = dx.data([jnp.zeros(())])
+    with pytest.raises(GraphError, match=r"plain\[0\]: expected an array, got str 'a'"):
+        dx.merge(dx.graphdef(model), dx.State({"plain": {0: "a"}}))
+
+
+def test_no_state_at_all():
+    model = model_of()
+    for call in (lambda: dx.update(model, None), lambda: dx.update(model, model)):
+        with pytest.raises(GraphError, match=r"update: a State, or a nested mapping, is expected here"):
+            call()
+    with pytest.raises(GraphError, match=r"merge: a State, or a nested mapping, is expected here"):
+        dx.merge(dx.graphdef(model), model)
+
+
+@pytest.mark.parametrize("node", [Open, "text", dx.graphdef, dx.graphdef(Open())], ids=repr)
+def test_no_model_at_all(node):
+    functions = [dx.split, dx.state, dx.clone, dx.graphdef, lambda node: dx.update(node, {"a": 1})]
+    for function in functions:
+        with pytest.raises(GraphError, match="this is no model"):
+            function(node)
+
+
+def test_paths_of_nodes_and_of_text_keys_are_explained():
+    model = Open()
+    model.layers = dx.List([dx.Linear(2, 3, rngs=dx.Rngs(0))])
+    with pytest.raises(GraphError, match=r"this is no leaf, but a node with 0\.bias, 0\.kernel"):
+        dx.update(model, {"layers": 3})
+    with pytest.raises(GraphError, match=r"has integers: dx\.restore_int_paths"):
+        dx.update(model, {"layers": {"0": {"bias": jnp.ones(3)}}})
+
+
+def test_flat_states_are_taken():
+    model = model_of()
+    flat = plus_one(dx.state(model)).flat_state()
+    dx.update(model, flat)
+    assert all(bool((x == 1).all()) for x in dx.state(model).leaves)
+    assert dx.state(dx.merge(dx.graphdef(model), flat)) == dx.state(model)
+
+
+def test_a_class_that_refuses_an_attribute_leaves_all_as_it_was():
+    class Refusing(dx.Module):
+        def __setattr__(self, name, value):
+            if getattr(self, "is_closed", False):
+                raise ValueError("closed")
+            super().__setattr__(name, value)
+
+    model = Open()
+    model.a, model.b = jnp.zeros(1), Refusing()
+    model.b.x, model.c = jnp.zeros(1), jnp.zeros(1)
+    model.b.is_closed = True
+    with pytest.raises(ValueError, match="closed"):
+        dx.update(model, plus_one(dx.state(model)))
+    assert_untouched(model, [np.zeros(1)] * 3)
+
+
+class Bag:
+    """A tree that makes its children anew each time it is taken apart."""
+
+    def __init__(self, items):
+        self.items = items
+
+
+jax.tree_util.register_pytree_node(Bag, lambda bag: ((list(bag.items),), None), lambda _, c: Bag(list(c[0])))
+
+
+def test_what_would_be_lost_is_refused():
+    model = Open()
+    model.bag = dx.data(Bag([jnp.ones(2)]))
+    with pytest.raises(GraphError, match="which cannot be changed in place"):
+        dx.update(model, plus_one(dx.state(model)))
+    model.bag = dx.data(Bag([dx.Param(1.0)]))
+    with pytest.raises(GraphError, match="the tree around it makes it anew each time"):
+        dx.pop(model, dx.Param)
+    dx.update(model, {"bag": {0: {0: 2.0}}})
+    assert model.bag.items[0].value == 2.0
+
+
+def test_many_arrays_in_a_list_of_modules_are_set_one_by_one(monkeypatch):
+    from declax.graph import updating
+
+    counted = []
+    monkeypatch.setattr(updating, "children_of", lambda node: counted.append(node) or ())
+    model = dx.List([Open() for _ in range(50)])
+    for part in model:
+        part.x = jnp.zeros(1)
+    dx.update(model, plus_one(dx.state(model)))
+    assert not counted, "no module looks through its siblings"
+
+
+def test_a_state_held_as_data_is_written_through():
+    model = Open()
+    model.held = dx.data(dx.State({"a": {"k": dx.Param(jnp.ones(2))}, "b": jnp.ones(2)}))
+    state = dx.state(model)
+    dx.update(model, jax.tree.map(lambda x: x * 3, state))
+    assert model.held["a"]["k"].value.tolist() == [3, 3]
+    assert model.held["b"].tolist() == [3, 3]
+    assert dx.state(model).paths == state.paths
+    assert sorted(model.held) == ["a", "b"]

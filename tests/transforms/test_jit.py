@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import subprocess
 import sys
 import textwrap
 import threading
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 
 import declax as dx
 from declax.errors import DepthError, TransformError
+from declax.transforms._lift import MAX_DEPTH
 from strategies import Box, Declared, Open, apply_edits, build, edits, objects_of, recipes, same_graph
 
 
@@ -931,7 +934,9 @@ def test_changing_a_captured_model_is_refused():
     def g(x):
         model.part.kernel.value = x
 
-    with pytest.raises(dx.TraceContextError, match="from another trace level than its own"):
+    with pytest.raises(
+        dx.TraceContextError, match="the value of a Param was changed from another trace level than its own"
+    ):
         g(jnp.ones(2))
     assert same_graph(model, model_of())
 
@@ -1173,3 +1178,46 @@ def test_threads_that_train_one_model_lose_no_step():
     [t.start() for t in threads]
     [t.join() for t in threads]
     assert int(model.count.value) == 201
+
+
+def test_a_deep_argument_is_named_with_the_path():
+    deep = [jnp.ones(1)]
+    for _ in range(3000):
+        deep = [deep]
+    keys = r"\[0\]\[0\].* \.\.\. 384 more keys \.\.\. .*\[0\]"
+    with pytest.raises(DepthError, match=rf"argument 1{keys}: a container is nested more than {MAX_DEPTH} levels"):
+        dx.jit(lambda x, y: 1)(1, deep)
+    with pytest.raises(DepthError, match=r"argument other\['k'\]\[0\]"):
+        dx.jit(lambda x, *, other: 1)(1, other={"k": deep})
+
+
+def test_an_argument_that_holds_itself():
+    endless = []
+    endless.append(endless)
+    with pytest.raises(DepthError, match="the arguments, one of which holds itself"):
+        dx.jit(lambda x: 1)(endless)
+
+
+class Settings(NamedTuple):
+    x: object
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenSettings:
+    x: object
+
+
+@pytest.mark.parametrize("make", [Settings, FrozenSettings, lambda x: (Settings(x),), lambda x: [FrozenSettings(x)]])
+def test_static_records_of_equal_numbers_are_traced_apart(make):
+    model, seen = dx.Module(), []
+    model.scale = dx.Param(jnp.ones(2))
+
+    @dx.jit
+    def look(m):
+        seen.append(repr(m.settings))
+        return m.scale.value
+
+    for x in (1, True, 1.0, 1, True):
+        model.settings = make(x)
+        look(model)
+    assert seen == [repr(make(x)) for x in (1, True, 1.0)]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import declax as dx
 from declax import errors
 from declax._fields import Status
+from declax._layout import Layout
 from declax._pytree import layout_of
 
 
@@ -101,6 +102,101 @@ def test_a_dict_does_what_a_dict_does(start, actions):
         assert list(ours.items()) == list(standard.items())
         dx.check_pytree(ours)
         assert dict(jax.tree.map(lambda x: x, ours)) == standard
+
+
+@given(many, st.data())
+def test_deleting_many_elements_at_once(start, data):
+    chosen = data.draw(st.sets(st.integers(-len(start), len(start) - 1))) if start else set()
+    ours, one_by_one = dx.List([dx.data(v) if i % 2 else v for i, v in enumerate(start)]), dx.List()
+    one_by_one.extend(dx.data(v) if i % 2 else v for i, v in enumerate(start))
+    for index in sorted({range(len(start))[i] for i in chosen}, reverse=True):
+        del one_by_one[index]
+    ours._pytree__delete(chosen)
+    assert list(ours) == list(one_by_one)
+    assert layout_of(ours) is layout_of(one_by_one)
+    assert list(jax.tree.map(lambda x: x, ours)) == list(ours)
+
+
+def test_deleting_an_element_that_is_not_there():
+    ours = dx.List([1, 2])
+    with pytest.raises(IndexError, match="out of range"):
+        ours._pytree__delete([0, 2])
+    assert list(ours) == [1, 2]
+
+
+BULK = {
+    "constructor": lambda: dx.List([1, dx.data(2.0)] * 100),
+    "extend": lambda: dx.List().extend([1, dx.data(2.0)] * 100),
+    "slice": lambda: dx.List().__setitem__(slice(0, 0), [1, dx.data(2.0)] * 100),
+    "dict": lambda: dx.Dict({f"n{i}": dx.data(i) for i in range(100)}),
+    "update": lambda: dx.Dict().update({f"m{i}": dx.data(i) for i in range(100)}),
+}
+
+
+@pytest.mark.parametrize("name", BULK)
+def test_many_at_once_make_one_layout(name, monkeypatch):
+    made = []
+    make = Layout._make
+    monkeypatch.setattr(Layout, "_make", staticmethod(lambda *args: made.append(args) or make(*args)))
+    BULK[name]()
+    assert len(made) <= 1
+
+
+def test_clearing_makes_no_layout_between(monkeypatch):
+    items, parts = dx.List([1, dx.data(2.0)] * 100), dx.Dict({f"n{i}": dx.data(i) for i in range(100)})
+    made = []
+    make = Layout._make
+    monkeypatch.setattr(Layout, "_make", staticmethod(lambda *args: made.append(args) or make(*args)))
+    items.clear()
+    parts.clear()
+    assert [len(items), len(parts), len(made)] == [0, 0, 0]
+    assert layout_of(items) is dx.List._pytree__layout
+    assert layout_of(parts) is dx.Dict._pytree__layout
+
+
+def test_the_methods_of_a_subclass_see_each_entry():
+    seen = []
+
+    class Own(dx.Dict):
+        def __setitem__(self, key, value):
+            seen.append(key)
+            super().__setitem__(key, value)
+
+        def __delitem__(self, key):
+            seen.append(f"-{key}")
+            super().__delitem__(key)
+
+    own = Own(a=1)
+    own.update(b=2)
+    assert seen == ["a", "b"]
+    own.clear()
+    assert sorted(seen[2:]) == ["-a", "-b"]
+    assert dict(own) == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda items, parts: items.pop(),
+        lambda items, parts: items.extend([3]),
+        lambda items, parts: items._pytree__delete([0]),
+        lambda items, parts: items.clear(),
+        lambda items, parts: parts.update(b=2),
+        lambda items, parts: parts.clear(),
+    ],
+)
+def test_a_change_from_another_trace_changes_nothing(change):
+    items, parts = dx.List([1, 2]), dx.Dict(a=1)
+
+    @jax.jit
+    def f(x):
+        change(items, parts)
+        return x
+
+    with pytest.raises(errors.TraceContextError, match="from a different trace level"):
+        f(1.0)
+    assert [list(items), dict(parts)] == [[1, 2], {"a": 1}]
+    assert [layout_of(items).length, len(parts)] == [2, 1]
 
 
 def statuses(items):

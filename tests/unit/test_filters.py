@@ -4,6 +4,8 @@ import dataclasses
 import itertools
 import pickle
 from types import SimpleNamespace
+from typing import Any as AnyType
+from typing import Optional
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,8 @@ from hypothesis import strategies as st
 
 import declax as dx
 from declax import errors, filterlib
-from declax._filters import matches_kind
+from declax._filters import matches_kind, to_predicate
+from declax.errors import FilterError
 
 
 class SpecialParam(dx.Param):
@@ -35,7 +38,6 @@ PATH = ("blocks", 0, "attn", "query", "kernel")
         (False, dx.Nothing()),
         (dx.Param, dx.OfType(dx.Param)),
         (dx.Param[jax.Array], dx.OfType(dx.Param)),
-        (list[int], dx.OfType(list)),
         ("dropout", dx.WithTag("dropout")),
         ((dx.Param, "dropout"), dx.Any(dx.Param, "dropout")),
         ([dx.Param, (None, ...)], dx.Any(dx.Param, dx.Any(None, ...))),
@@ -426,3 +428,24 @@ def test_a_tag_on_a_bare_value_is_read_anew_each_time():
 
     assert grouped("x") == ["a"]
     assert grouped("y") == []
+
+
+def test_unions_of_kinds_are_filters():
+    for union in (dx.Param | dx.BatchStat, Optional[dx.Param], dx.Any(dx.Param, dx.BatchStat)):
+        assert to_predicate(union)((), dx.Param(1))
+    assert not to_predicate(dx.Param | dx.BatchStat)((), dx.Cache(1))
+
+
+@pytest.mark.parametrize("annotation", [list[dx.Param], dict[str, int], AnyType], ids=str)
+def test_annotations_are_no_filters(annotation):
+    with pytest.raises(FilterError, match="this is an annotation, not a filter"):
+        to_predicate(annotation)
+
+
+def test_a_class_derived_from_a_predicate_is_asked():
+    class Nowhere(dx.PathIn):
+        def __call__(self, path, value):
+            return not super().__call__(path, value)
+
+    model = [dx.Param(1), dx.Param(2)]
+    assert dx.state(model, Nowhere((0,))).paths == ((1,),)

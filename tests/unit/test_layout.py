@@ -1,10 +1,15 @@
 """Layouts, and the source that is generated for them."""
 
+import contextlib
 import functools
+import gc
 import inspect
+import linecache
 import os
 import pickle
+import random
 import traceback
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +183,108 @@ def test_layouts_are_pickled_and_copied_as_what_they_are():
     for layout in (layout_of(Open()), Block._pytree__layout):
         assert pickle.loads(pickle.dumps(layout)) is layout
         assert copy.deepcopy(layout) is copy.copy(layout) is layout
+
+
+@contextlib.contextmanager
+def no_collector():
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def test_a_layout_dies_with_its_last_use():
+    class Model(dx.Module):
+        pass
+
+    names = [f"name{i:03}" for i in range(200)]  # more than a layout has that its class holds
+    with no_collector():
+        made = len(Layout._interned)
+        model = Model()
+        for name in names:
+            setattr(model, name, dx.data(1.0))
+        layout = weakref.ref(layout_of(model))
+        leaves, treedef = jax.tree.flatten(model)
+        sources = [name for name in linecache.cache if name.startswith("<declax Model #")]
+        assert len(sources) == 1
+        del model
+        assert layout() is not None  # the treedef has it
+        again = jax.tree.unflatten(treedef, leaves)
+        assert layout_of(again) is layout()
+        del again, treedef
+        assert layout() is None
+        assert not any(name.startswith("<declax Model #") for name in linecache.cache)
+        assert len(Layout._interned) - made <= 128 + 1
+
+
+def test_names_that_come_and_go_leave_nothing_behind():
+    model = dx.Module()
+    with no_collector():
+        for i in range(1000):
+            if i == 500:
+                before, transitions = len(Layout._interned), len(layout_of(model)._transitions)
+            setattr(model, f"unique{i}", 1)
+            delattr(model, f"unique{i}")
+        assert len(Layout._interned) <= before
+        assert transitions <= 256
+        assert len(layout_of(model)._transitions) <= 256
+
+
+def test_the_class_holds_the_layouts_that_its_next_instance_wants():
+    model = Open()
+    layout = weakref.ref(layout_of(model))
+    del model
+    assert layout() is layout_of(Open())
+
+
+def test_a_transition_gives_the_layout_that_all_statuses_give():
+    layout = Layout.of(dx.List, {})
+    statuses: dict[Any, Status] = {}
+    chosen = random.Random(0)
+    for _ in range(500):
+        name = chosen.choice([chosen.randrange(20), f"n{chosen.randrange(20)}"])
+        if chosen.random() < 0.4:
+            statuses.pop(name, None)
+            layout = layout.without(name)
+        else:
+            statuses[name] = chosen.choice(list(Status))
+            layout = layout.with_status(name, statuses[name])
+        ordered = sorted(statuses, key=lambda n: (isinstance(n, str), n))
+        assert Layout.of(dx.List, statuses) is layout
+        assert list(layout.statuses.items()) == [(n, statuses[n]) for n in ordered]
+        assert layout.length == sum(isinstance(n, int) for n in statuses)
+        assert list(layout.data_names) == [n for n in ordered if statuses[n] is Status.DATA]
+        assert list(layout.static_names) == [n for n in ordered if statuses[n] is not Status.DATA]
+        for name, place in layout.snapshots:
+            assert layout.static_names[place - 1] == name
+            assert statuses[name] is Status.SNAPSHOT
+
+
+def test_layouts_of_equal_hash_are_told_apart():
+    one = Layout.of(Open, {"a": Status.DATA})
+    other = Layout._intern(Open, {"b": Status.DATA}, one._hash, 0)
+    assert other is not one
+    assert Layout._intern(Open, {"b": Status.DATA}, one._hash, 0) is other
+    assert Layout.of(Open, {"a": Status.DATA}) is one
+
+
+def test_elements_are_replaced_at_once():
+    base = Layout.of(dx.List, {0: Status.DATA, 1: Status.STATIC, "own": Status.STATIC})
+    for statuses in ([], [Status.DATA], [Status.STATIC] * 3, [Status.DATA, Status.STATIC, Status.DATA]):
+        expected = Layout.of(dx.List, {**dict(enumerate(statuses)), "own": Status.STATIC})
+        assert base.with_elements(statuses) is expected
+        assert expected.length == len(statuses)
+
+
+def test_code_is_generated_once():
+    layout = layout_of(Open(7))
+    flatten = layout.flatten
+    layout.compile()
+    assert layout.flatten is flatten
+    with pytest.raises(AttributeError, match="nothing_of_it"):
+        layout.nothing_of_it
 
 
 def test_a_name_that_only_looks_like_text_is_kept_as_text():
@@ -387,8 +494,12 @@ def test_layouts_of_many_threads_are_one():
                 setattr(self, name, jnp.ones(()))
 
     found: list[Any] = []
+    start = threading.Barrier(8)
 
     def make():
+        start.wait()
+        for _ in range(50):
+            Model(map(str, range(150)))  # too many names for the class to hold the layout
         found.append(layout_of(Model(["a", "b", "c"])))
 
     threads = [threading.Thread(target=make) for _ in range(8)]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declax import _epoch, errors
-from declax._static import freeze, is_frozen, thaw
+from declax._static import exact_types, freeze, is_frozen, thaw
 
 Point = namedtuple("Point", "x y")
 
@@ -136,3 +136,114 @@ def test_the_epoch_moves_only_when_it_is_advanced():
     assert kept is _epoch.current() is _epoch.token
     _epoch.advance()
     assert kept is not _epoch.current()
+
+
+# ================================================================= deep values
+
+
+def nested(inner, levels, make):
+    for _ in range(levels):
+        inner = make(inner)
+    return inner
+
+
+MAKERS = {
+    "list": lambda inner: [inner],
+    "dict": lambda inner: {"k": inner},
+    "tuple of lists": lambda inner: ([inner],),
+    "mixed": lambda inner: {1: [inner, 2]},
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_containers_may_be_nested_up_to_the_limit(make):
+    levels = errors.MAX_DEPTH // 2
+    frozen = freeze(nested(1, levels, make))
+    assert frozen == freeze(nested(1, levels, make))
+    assert hash(frozen) == hash(freeze(nested(1, levels, make)))
+    assert frozen != freeze(nested(2, levels, make))
+    assert frozen != freeze(nested(True, levels, make))
+    thawed = thaw(frozen)
+    assert freeze(thawed) == frozen
+    assert repr(thawed) == repr(nested(1, levels, make))
+
+
+@pytest.mark.parametrize("levels", [errors.MAX_DEPTH + 1, 10_000])
+def test_containers_beyond_the_limit_are_one_error(levels):
+    keys = r"\[0\]\[0\].* \.\.\. \d+ more keys \.\.\. .*\[0\]"
+    message = rf"Model\.sizes{keys}: a container is nested more than {errors.MAX_DEPTH} levels deep"
+    with pytest.raises(errors.DepthError, match=message):
+        freeze(nested(1, levels, MAKERS["list"]), "Model.sizes")
+
+
+def test_the_limit_itself_is_allowed():
+    assert is_frozen(freeze(nested(1, errors.MAX_DEPTH, MAKERS["list"])))
+
+
+def test_a_deep_error_names_its_path():
+    with pytest.raises(errors.StatusError, match=r"m\['a'\]\[1\]\['b'\]: an array cannot be static"):
+        freeze({"a": [0, {"b": np.zeros(2)}]}, "m")
+
+
+# ================================================================= exact types
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    x: object
+    note: object = dataclasses.field(default=None, compare=False)
+
+
+class Looped(Config):
+    def __hash__(self):
+        return 1
+
+
+HOLDERS = {
+    "itself": lambda x: x,
+    "tuple": lambda x: (x, "a"),
+    "named tuple": lambda x: Point(x, 0),
+    "frozenset": lambda x: frozenset([x]),
+    "dataclass": Config,
+    "dataclass in a tuple": lambda x: (1, Config(x)),
+    "named tuple in a frozenset": lambda x: frozenset([(Point(x, 2), 3)]),
+    "list of dataclasses": lambda x: [Config(Config(x))],
+    "key": lambda x: {x: "a"},
+    "key in a tuple": lambda x: {Point(x, 2): "a"},
+    "element of a set": lambda x: {Config(x)},
+}
+
+
+@pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
+@pytest.mark.parametrize(("one", "other"), [(1, True), (1, 1.0), (0.0, -0.0), (0, False), (1.0, True)])
+def test_equal_values_of_different_types_are_told_apart(hold, one, other):
+    frozen, again, different = freeze(hold(one)), freeze(hold(one)), freeze(hold(other))
+    assert (frozen, exact_types(frozen)) == (again, exact_types(again))
+    assert (frozen, exact_types(frozen)) != (different, exact_types(different))
+
+
+def test_the_order_of_a_frozenset_does_not_count():
+    one, other = frozenset([1, 9, "a"]), frozenset(["a", 9, 1])
+    assert exact_types(one) == exact_types(other)
+
+
+def test_what_does_not_take_part_in_a_comparison_is_not_told_apart():
+    assert exact_types(Config(1, note=1)) == exact_types(Config(1, note=True))
+
+
+def test_exact_types_are_the_same_at_the_first_and_at_later_looks():
+    class New:
+        pass
+
+    value = (New(), 1)
+    assert exact_types(value) == exact_types(value)
+
+
+def test_exact_types_of_deep_and_endless_values():
+    deep = nested(1, 5_000, lambda inner: (inner, 2))
+    assert len(exact_types(deep)) == 10_001
+    sets = [nested(x, 200, lambda inner: frozenset([inner])) for x in (1, 1)]
+    assert exact_types(sets[0]) == exact_types(sets[1])
+    looped = Looped(None)
+    object.__setattr__(looped, "x", looped)
+    assert exact_types(looped)[0] is Looped

@@ -577,3 +577,80 @@ def test_an_explicit_annotation_contradicts_its_specifier():
         @dx.dataclass
         class Contradicts(dx.Module):
             a: dx.Static[int] = dx.data(default=1)
+
+
+# ================================================================= deep containers
+
+
+def deep(value: Any, make: Callable[[Any], Any], levels: int = 10_000) -> Any:
+    for _ in range(levels):
+        value = make(value)
+    return value
+
+
+DEEP: dict[str, Callable[[Any], Any]] = {
+    "list": lambda inner: [inner],
+    "tuple": lambda inner: (inner,),
+    "dict": lambda inner: {"k": inner},
+}
+
+
+@pytest.mark.parametrize("tag", [lambda v: v, dx.data, dx.static], ids=["no tag", "data", "static"])
+@pytest.mark.parametrize("make", DEEP.values(), ids=DEEP)
+def test_a_deep_container_is_one_error_that_names_the_attribute_and_the_limit(make, tag):
+    model = dx.Module()
+    model.sizes = 3
+    with pytest.raises(errors.DepthError, match=r"Module\.sizes\[.*more than 400 levels deep"):
+        model.sizes = tag(deep(1, make))
+    assert model.sizes == 3
+    with pytest.raises(errors.DepthError, match=r"Module\.other\["):
+        model.other = tag(deep(1, make))
+    assert not hasattr(model, "other")
+
+
+def test_a_deep_container_in_a_list():
+    with pytest.raises(errors.DepthError, match=r"List\[0\]\[0\].*more keys"):
+        dx.List([deep(1, DEEP["list"])])
+
+
+def test_containers_up_to_the_limit_are_used_as_others():
+    model = dx.Module()
+    model.static = deep(1, DEEP["list"], errors.MAX_DEPTH)
+    model.arrays = dx.data(deep(jnp.ones(2), DEEP["dict"], errors.MAX_DEPTH))
+    copied = dx.clone(model)
+    assert dx.graphdef(copied) is dx.graphdef(model)
+    assert len(jax.tree.leaves(dx.jit(lambda m: m)(model))) == 1
+    with pytest.raises(errors.DepthError, match="nested more than 400"):
+        model.static = [model.static]
+
+
+def test_a_shared_container_is_no_deep_one():
+    model, shared = dx.Module(), [1]
+    model.sizes = [shared] * 1_000
+    model.pairs = deep(shared, lambda inner: [inner, inner], 5)
+    assert len(dx.clone(model).sizes) == 1_000
+
+
+def test_tags_and_data_are_found_in_deep_containers():
+    model = dx.Module()
+    with pytest.raises(errors.StatusError, match="found the tags"):
+        model.x = deep(dx.static(1), DEEP["tuple"], 300)
+    with pytest.raises(errors.StatusError, match="data was assigned"):
+        model.y = dx.static(deep(jnp.ones(1), DEEP["tuple"], 300))
+
+
+@pytest.mark.parametrize("use", [dx.graphdef, dx.clone, dx.jit(lambda m: 1)], ids=["graphdef", "clone", "jit"])
+@pytest.mark.parametrize("tag", [dx.data, dx.static], ids=["data", "static"])
+def test_a_container_that_grew_deep_in_place_is_one_error(tag, use):
+    model, sizes = dx.Module(), []
+    model.part = dx.Module()
+    model.part.sizes = tag(sizes)
+    sizes.append(deep(1, DEEP["list"]))
+    with pytest.raises(errors.DepthError, match=r"Module\.sizes\[0\]\[0\].*more than 400 levels deep"):
+        use(model)
+    assert model.part.sizes is sizes
+
+
+def test_a_deep_container_at_the_root():
+    with pytest.raises(errors.DepthError, match=r"a list\[0\]\[0\].*more than 400 levels deep"):
+        dx.graphdef(deep(dx.Param(1.0), DEEP["list"]))

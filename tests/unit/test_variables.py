@@ -22,6 +22,7 @@ from declax._variables import (
     Param,
     Perturbation,
     Variable,
+    VariableMetadata,
     VariableState,
     new_variable,
     set_raw,
@@ -687,3 +688,65 @@ class TestRepr:
 
     def test_random_keys(self):
         assert repr(Param(jax.random.key(0))).startswith("Param( # 1 (8 B)")
+
+
+# ================================================================= deep values
+
+
+def nested_list(levels):
+    value = jnp.ones(())
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+DEEP_USES = {
+    "made": Param,
+    "made with metadata": lambda deep: Param(deep, tag="a"),
+    "made by a hook": lambda deep: Param(1.0, on_create_value=lambda variable, value: deep),
+    "assigned": lambda deep: setattr(Param(1.0), "value", deep),
+    "assigned over a list": lambda deep: setattr(Param([1.0]), "value", deep),
+    "set": lambda deep: Param(1.0).set_value(deep),
+    "set by a hook": lambda deep: Param(1.0, on_set_value=lambda variable, value: deep).set_value(2.0),
+    "set raw": lambda deep: Param(1.0).set_raw_value(deep),
+    "assigned raw": lambda deep: setattr(Param(1.0), "raw_value", deep),
+    "copied": lambda deep: Param(1.0).copy(deep),
+    "replaced": lambda deep: Param(1.0).replace(deep, tag="a"),
+    "from metadata": lambda deep: Param.from_metadata(deep, {}),
+}
+
+
+@pytest.mark.parametrize("use", DEEP_USES.values(), ids=DEEP_USES)
+def test_a_deep_value_is_one_error(use):
+    with pytest.raises(errors.DepthError, match=r"Param\.value\[0\]\[0\].*more than 400 levels deep"):
+        use(nested_list(10_000))
+
+
+def test_a_refused_value_changes_nothing():
+    param = Param(1.0)
+    with pytest.raises(errors.DepthError, match=r"Param\.value\[0\]"):
+        param.value = nested_list(10_000)
+    assert param.value == 1.0
+
+
+def test_a_value_that_grew_deep_in_place_is_not_copied():
+    value = []
+    param = Param(value)
+    value.append(nested_list(10_000))
+    with pytest.raises(errors.DepthError, match=r"Variable\.value\[0\]\[0\]"):
+        param.copy()
+    assert jax.jit(lambda x: x + 1)(1) == 2
+
+
+def test_a_value_at_the_limit():
+    param = Param(nested_list(errors.MAX_DEPTH))
+    assert jax.tree.leaves(param.copy()) == [1.0]
+
+
+def test_variables_in_variables_give_their_values_however_often():
+    for _ in range(2):
+        outer = Param(VariableMetadata(1.0, {"tag": "a"}))
+        assert (outer.value, outer.tag) == (1.0, "a")
+        outer.value = Param(2.0)
+        assert outer.raw_value == 2.0
+        assert Param(outer).raw_value == 2.0

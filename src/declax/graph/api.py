@@ -17,7 +17,7 @@ from declax.graph.binding import bind
 from declax.graph.build import build, program_of
 from declax.graph.copying import copy_leaves
 from declax.graph.defs import GraphDef
-from declax.graph.fit import join
+from declax.graph.fit import checked_plain, join
 from declax.graph.graph_state import GraphState
 from declax.state import State, make_state, split_leaves
 
@@ -113,6 +113,8 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False) -> Any:
     if isinstance(graphdef, GraphState):
         graphdef, states = graphdef.graphdef, (graphdef, *states)
     leaves, metadata = join(graphdef, states)
+    if program_of(graphdef).has_plain:
+        leaves = checked_plain(graphdef, leaves)
     if copy:
         leaves = copy_leaves(leaves, graphdef)
     return build(graphdef, leaves, metadata)
@@ -171,12 +173,13 @@ def state(node: Any, /, *filters: Filter, copy: bool = False, graph: bool | None
     {'scale': 2.0}
     """
     binding = bind(node, graph)
-    definition, leaves = binding.graphdef.definition, binding.read()
-    if copy:
-        leaves = copy_leaves(leaves, binding.graphdef)
-    if not filters:
-        return make_state(definition, leaves)
-    found = split_leaves(definition, leaves, filters, is_exhaustive=False)
+    graphdef, leaves = binding.graphdef, binding.read()
+    if filters:
+        found = split_leaves(graphdef.definition, leaves, filters, is_exhaustive=False)
+    else:
+        found = (make_state(graphdef.definition, leaves),)
+    if copy:  # what is left out is not copied
+        found = tuple(make_state(s.definition, copy_leaves(s.leaves, graphdef)) for s in found)
     return found if len(filters) > 1 else found[0]
 
 

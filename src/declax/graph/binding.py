@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
+from types import FunctionType
 from typing import Any
 
 from declax import _epoch, _jax
@@ -23,7 +24,7 @@ from declax._modes import is_graph_mode
 from declax._pytree import Pytree
 from declax._typing import MISSING, Path
 from declax._variables import Variable
-from declax.errors import GraphError, format_path
+from declax.errors import GraphError, describe, format_path
 from declax.graph.defs import HAS_INDEX, LEAF, NODE, OBJECT, GraphDef, walk_tokens
 from declax.graph.walk import Source, Walk, Watch, walk
 
@@ -217,7 +218,18 @@ def bind_many(roots: tuple[Any, ...]) -> Binding:
 
 def _bind_anew(value: Any) -> Binding:
     token = _epoch.token  # before reading: a change meanwhile makes the binding invalid
+    if isinstance(value, _NO_MODELS):
+        raise GraphError(
+            "the node",
+            "this is no model",
+            expected="a Module, a Variable, an array, or a container of such",
+            got=describe(value),
+        )
     return Binding(walk(value), token)
+
+
+_NO_MODELS = (type, str, bytes, FunctionType, GraphDef)
+"""What is given in place of a model by mistake: it has no leaves, so that nothing would happen."""
 
 
 def _bind_cached(first: Any, value: Any, others: tuple[Any, ...], count: int = 0) -> Binding:

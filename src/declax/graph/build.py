@@ -57,6 +57,7 @@ class Program:
       node_makers: what makes each node without any code of a user, and its class.
       nodes: how to fill each node.
       plain_leaves: slots and positions of leaves that are no Variable's.
+      contained: the positions of those that sit in a container, or in an Object.
       containers: the slot, how, keys and child slots of each, inner ones first.
       statics: slots and values.
       references: slots and the slots that they repeat.
@@ -66,6 +67,7 @@ class Program:
 
     __slots__ = (
         "classes",
+        "contained",
         "containers",
         "count",
         "has_plain",
@@ -104,6 +106,8 @@ class Program:
             self._add(slots[place], token, leaf, children[place])
             leaf += token[0] <= LEAF
         self.has_plain = bool(self.plain_leaves)
+        of_nodes = {c for p, t in enumerate(tokens) if isinstance(t, tuple) and t[0] == NODE for c in children[p]}
+        self.contained = frozenset(position for slot, position in self.plain_leaves if slot not in of_nodes)
         self.containers.reverse()
 
     def _add(self, slot: int, token: tuple[Any, ...], leaf: int, children: tuple[int, ...]) -> None:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
+from types import FunctionType
 from typing import Any, Final, ParamSpec, Self, TypeVar, overload
 
 from declax import _jax
@@ -228,7 +229,8 @@ def update_context(tag: Hashable) -> Activation:
       context belongs to the thread or task that enters it.
 
     Raises:
-      GraphError: for None, which says that there is no context.
+      GraphError: for None, which says that there is no context, and for a
+        function, which is no tag.
 
     >>> import jax
     >>> from declax._module import Module
@@ -251,6 +253,9 @@ def update_context(tag: Hashable) -> Activation:
     """
     if tag is None:
         raise GraphError("update_context", "None says that there is no context", fix="dx.update_context('train')")
+    if isinstance(tag, FunctionType):
+        fix = "@dx.update_context('train')"
+        raise GraphError("update_context", "a context has a tag, and this is a function", got=describe(tag), fix=fix)
     return Activation(tag)
 
 

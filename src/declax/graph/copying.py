@@ -18,14 +18,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from declax import _jax
 from declax._nodes import is_ref
+from declax._values import check_depth
 from declax.graph.defs import GraphDef
 
 CHUNK = 256
 """How many arrays one program copies; a longer one takes longer to compile than it saves."""
 
+_aval = attrgetter("aval")
 _sharding = attrgetter("sharding")
+_is_committed = attrgetter("committed")
 _is_concrete: dict[type, bool] = {}
 
 
@@ -33,8 +35,8 @@ def copy_leaves(leaves: Sequence[Any], graphdef: GraphDef[Any]) -> list[Any]:
     """Leaves that own their arrays.
 
     One compiled program copies many arrays at a tenth of the cost of copying
-    each by itself. It has to be compiled, so that a graph that is copied for the
-    first time goes without.
+    each by itself. It has to be compiled, so that a graph whose arrays are
+    copied for the first time, or have other shapes than last time, goes without.
 
     Args:
       leaves: of the graph, in its order.
@@ -43,14 +45,14 @@ def copy_leaves(leaves: Sequence[Any], graphdef: GraphDef[Any]) -> list[Any]:
     copied = list(leaves)
     places = [place for place, leaf in enumerate(leaves) if _is_array(leaf)]
     arrays = copied if len(places) == len(copied) else [copied[place] for place in places]
-    made = _copy_arrays(arrays, is_repeated=graphdef.is_copied)
-    graphdef.is_copied = True
+    made = _copy_arrays(arrays, graphdef)
     if arrays is copied:
         return made
     for place, array in zip(places, made, strict=True):
         copied[place] = array
     refs: dict[int, Any] = {}
     for place in set(range(len(copied))).difference(places):
+        check_depth(copied[place], f"leaf {place}")
         copied[place] = jax.tree.map(lambda leaf: _copy_other(leaf, refs), copied[place])
     return copied
 
@@ -63,12 +65,20 @@ def _is_array(leaf: object) -> bool:
     return found
 
 
-def _copy_arrays(arrays: list[Any], *, is_repeated: bool) -> list[Any]:
-    if len(arrays) == 1 or not _share_a_device(arrays) or not (is_repeated or _jax.current_trace() is not _jax.TOP):
-        copied: list[Any] = jax.device_put(arrays, may_alias=False)
-        return copied
+def _copy_arrays(arrays: list[Any], graphdef: GraphDef[Any]) -> list[Any]:
+    if len(arrays) < 2:
+        return _copy_each(arrays)
+    avals = list(map(_aval, arrays))
+    is_repeated, graphdef.copied = avals == graphdef.copied, avals
+    if not (is_repeated and _are_in_one_place(arrays)):
+        return _copy_each(arrays)
     chunks = [arrays[start : start + CHUNK] for start in range(0, len(arrays), CHUNK)]
     return list(chain.from_iterable(map(_copy_all, chunks)))
+
+
+def _copy_each(arrays: list[Any]) -> list[Any]:
+    copied: list[Any] = jax.device_put(arrays, may_alias=False)
+    return copied
 
 
 @jax.jit
@@ -76,15 +86,16 @@ def _copy_all(arrays: list[Any]) -> list[Any]:
     return [jnp.copy(array) for array in arrays]
 
 
-def _share_a_device(arrays: list[Any]) -> bool:
-    """Whether one program can copy all and leave each where it is: all on one device, in its default memory."""
-    if jax.device_count() == 1 and jax.default_backend() == "cpu":
-        return True
-    shardings = list(map(_sharding, arrays))
-    first = shardings[0] if shardings else None
-    if not isinstance(first, jax.sharding.SingleDeviceSharding) or first.memory_kind not in (None, "device"):
+def _are_in_one_place(arrays: list[Any]) -> bool:
+    """Whether one program can copy all and leave each where it is: in the default memory of one device."""
+    shardings = list({id(sharding): sharding for sharding in map(_sharding, arrays)}.values())  # most are one object
+    first = shardings[0]
+    if not isinstance(first, jax.sharding.SingleDeviceSharding) or any(other != first for other in shardings):
         return False
-    return all(sharding is first or sharding == first for sharding in shardings)
+    device: Any = next(iter(first.device_set))
+    if first.memory_kind not in (None, device.default_memory().kind):
+        return False
+    return jax.device_count() == 1 or len(set(map(_is_committed, arrays))) == 1
 
 
 def _copy_other(leaf: Any, refs: dict[int, Any]) -> Any:

@@ -71,6 +71,24 @@ def child_keys(token: tuple[Any, ...]) -> tuple[Key, ...]:
     return ()
 
 
+_TEXT_OR_INT = frozenset({str, int})
+
+
+def types_of(token: Token) -> Hashable:
+    """The `exact_types` of the static values of a token, or of the keys of a container; None where it has none."""
+    if isinstance(token, int):
+        return None
+    tag = token[0]
+    if tag == CONTAINER:
+        has_plain_keys = token[1] is list or token[1] is tuple or _TEXT_OR_INT.issuperset(map(type, token[2]))
+        return None if has_plain_keys else exact_types(token[2])
+    return exact_types(token[-1]) if tag in (NODE, STATIC) else None
+
+
+def _types_of_all(tokens: tuple[Token, ...]) -> tuple[Hashable, ...]:
+    return tuple(types for types in map(types_of, tokens) if types is not None)
+
+
 class GraphDef(Generic[N]):
     """The structure of a graph without its values.
 
@@ -94,7 +112,7 @@ class GraphDef(Generic[N]):
         "_program",
         "_shared",
         "base",
-        "is_copied",
+        "copied",
         "num_leaves",
         "outer",
         "tokens",
@@ -108,8 +126,8 @@ class GraphDef(Generic[N]):
     num_leaves: int
     base: int
     outer: tuple[int, ...] | None
-    is_copied: bool
-    """Whether the arrays of such a graph were copied before."""
+    copied: list[Any]
+    """The shapes and dtypes of the arrays of such a graph that were copied last."""
     _definition: StateDef | None
     _program: Any
     _joins: dict[Hashable, Any]
@@ -126,12 +144,12 @@ class GraphDef(Generic[N]):
 
         Args:
           tokens: the tokens.
-          types: the `exact_types` of the tokens that have static values, in
-            order, where the caller has them already.
+          types: the `types_of` the tokens that have some, in order, where
+            the caller has them already.
           base, outer: see the attributes.
         """
         if types is None:
-            types = tuple(exact_types(t[-1]) for t in tokens if isinstance(t, tuple) and t[0] in (NODE, STATIC))
+            types = _types_of_all(tokens)
         key = (tokens, types, base, outer)  # 1, True and 1.0 are equal, but not the same
         with GraphDef._lock:
             found = GraphDef._interned.get(key)
@@ -140,7 +158,8 @@ class GraphDef(Generic[N]):
                 found.tokens = tokens
                 found.num_leaves = sum(isinstance(t, tuple) and t[0] <= LEAF for t in tokens)
                 found.base, found.outer = base, outer
-                found.is_copied = found._shared = False
+                found.copied = []
+                found._shared = False
                 found._definition = found._program = None
                 found._joins = {}
                 GraphDef._interned[key] = found
@@ -150,17 +169,18 @@ class GraphDef(Generic[N]):
     def shared(self) -> tuple[Path, Path] | None:
         """The two paths of the first object that is reached twice; None for a tree."""
         if self._shared is False:
-            paths: list[Path] = []
-            self._shared = None
-            for path, token in walk_tokens(self.tokens):
-                if isinstance(token, int):
-                    if token < self.base:  # of an earlier graph: no matter of this one
-                        continue
-                    self._shared = (paths[token - self.base], path)
-                    break
-                if token[0] in HAS_INDEX:
-                    paths.append(path)
+            self._shared = self._find_shared()  # set at once: other threads look at it
         return self._shared
+
+    def _find_shared(self) -> tuple[Path, Path] | None:
+        paths: list[Path] = []
+        for path, token in walk_tokens(self.tokens):
+            if isinstance(token, int):
+                if token >= self.base:  # what is of an earlier graph is no matter of this one
+                    return paths[token - self.base], path
+            elif token[0] in HAS_INDEX:
+                paths.append(path)
+        return None
 
     @property
     def definition(self) -> StateDef:
@@ -202,8 +222,7 @@ class GraphDef(Generic[N]):
 
     def with_outer(self, outer: tuple[int, ...]) -> GraphDef[N]:
         """The same structure with the outer index of each object."""
-        types = tuple(exact_types(t[-1]) for t in self.tokens if isinstance(t, tuple) and t[0] in (NODE, STATIC))
-        return GraphDef.of(self.tokens, types, self.base, outer)
+        return GraphDef.of(self.tokens, None, self.base, outer)
 
     def __repr__(self) -> str:
         from_nodes = [t for t in self.tokens if isinstance(t, tuple) and t[0] in (NODE, OBJECT)]

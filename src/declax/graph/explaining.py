@@ -58,20 +58,30 @@ _Entries = Sequence[tuple[Path, Any]]
 def _lines(
     entries: _Entries, filters: Sequence[Filter], predicates: Sequence[Predicate], limit: int | None
 ) -> Iterator[str]:
-    fitting = [[predicate(path, value) for predicate in predicates] for path, value in entries]
-    takers = [next((i for i, fits in enumerate(row) if fits), None) for row in fitting]
+    takers = [next((i for i, p in enumerate(predicates) if p(path, value)), None) for path, value in entries]
     for i, (wanted, predicate) in enumerate(zip(filters, predicates, strict=True)):
         taken = [entry for entry, taker in zip(entries, takers, strict=True) if taker == i]
         if taken:
             yield f"{as_written(wanted)} takes {len(taken)} of {_count(len(entries))}"
             yield from _listed(taken, limit)
         else:
-            earlier = [takers[n] for n, row in enumerate(fitting) if row[i]]
+            taken_before = [
+                (e, taker) for e, taker in zip(entries, takers, strict=True) if taker is not None and taker < i
+            ]
+            earlier = [taker for entry, taker in taken_before if _would_fit(predicate, entry)]
             why = _taken_before(filters, earlier) if earlier else _why_nothing(wanted, predicate, entries)
             yield f"{as_written(wanted)} takes nothing: {why}"
     rest = [entry for entry, taker in zip(entries, takers, strict=True) if taker is None]
     yield f"left over: {_count(len(rest)) if rest else 'nothing'}"
     yield from _listed(rest, limit)
+
+
+def _would_fit(predicate: Predicate, entry: tuple[Path, Any]) -> bool:
+    """Whether a filter fits a leaf that it is never asked about, and that may be none of its business."""
+    try:
+        return bool(predicate(*entry))
+    except Exception:  # noqa: BLE001  # whatever a user's function makes of such a leaf
+        return False
 
 
 def _listed(entries: _Entries, limit: int | None) -> Iterator[str]:
@@ -98,8 +108,8 @@ def _tag_of(variable: Variable[Any]) -> Any:
     return variable.get_metadata().get("tag", getattr(type(variable), "tag", None))
 
 
-def _taken_before(filters: Sequence[Filter], earlier: Sequence[int | None]) -> str:
-    takers = list(dict.fromkeys(as_written(filters[taker]) for taker in earlier if taker is not None))
+def _taken_before(filters: Sequence[Filter], earlier: Sequence[int]) -> str:
+    takers = list(dict.fromkeys(as_written(filters[taker]) for taker in earlier))
     return f"{_count(len(earlier))} would fit, but {' and '.join(takers)} took them before; put it first"
 
 

@@ -9,14 +9,20 @@ join: the leaves of several States in the order of one GraphDef.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from declax._nodes import Kind, is_number, kind_of
 from declax._state_def import LeafDef, StateDef
 from declax._typing import Path
 from declax.errors import GraphError, describe, format_path, suggest, type_name
+from declax.graph.build import program_of
 from declax.graph.defs import GraphDef
-from declax.state import State
+from declax.state import FlatState, State
 
 
 class Mismatch(NamedTuple):
@@ -25,7 +31,7 @@ class Mismatch(NamedTuple):
     Attributes:
       path: where.
       expected: what the graph has there.
-      got: what the State has.
+      got: what the State has; empty where `expected` says it all.
     """
 
     path: Path
@@ -33,16 +39,19 @@ class Mismatch(NamedTuple):
     got: str
 
     def __str__(self) -> str:
+        if not self.got:
+            return f"{format_path(self.path)}: {self.expected}"
         return f"{format_path(self.path)}: expected {self.expected}, got {self.got}"
 
 
-def explain(where: str, mismatches: Iterable[Mismatch]) -> GraphError:
+def explain(where: str, mismatches: Iterable[Mismatch], fix: str | None = None) -> GraphError:
     """One error that lists all mismatches."""
     listed = list(mismatches)
     return GraphError(
         where,
         f"the State does not fit the graph at {len(listed)} path{'s' if len(listed) > 1 else ''}",
         got="\n".join(map(str, listed)),
+        fix=fix,
     )
 
 
@@ -58,6 +67,10 @@ class UpdateReport(NamedTuple):
     taken: tuple[Path, ...]
     mismatches: tuple[Mismatch, ...]
     missing: tuple[Path, ...]
+
+    def __bool__(self) -> bool:
+        """Whether all values were taken."""
+        return not self.mismatches
 
     def __str__(self) -> str:
         lines = [f"taken: {len(self.taken)} of {len(self.taken) + len(self.mismatches)} values"]
@@ -114,8 +127,8 @@ def _match(graph: StateDef, given: StateDef) -> tuple[dict[int, int], list[Misma
     for index, (path, leaf_def) in enumerate(zip(given.paths, given.leaf_defs, strict=True)):
         position = graph.position(path)
         if position is None:
-            nearest = _nearest(path, graph) if len(mismatches) < SUGGESTIONS else "no such path"
-            mismatches.append(Mismatch(path, nearest, "a leaf of the State"))
+            nearest = _nearest(path, graph) if len(mismatches) < SUGGESTIONS else "there is no such path"
+            mismatches.append(Mismatch(path, nearest, ""))
         elif not _kinds_fit(graph.leaf_defs[position], leaf_def):
             mismatches.append(Mismatch(path, _kind(graph.leaf_defs[position]), _kind(leaf_def)))
         else:
@@ -132,9 +145,42 @@ def shape_mismatches(
 ) -> Iterator[tuple[int, Mismatch]]:
     """The leaves of a State, by index, whose shape is not that of the value that they replace."""
     for index, position in pairs:
-        before, after = _shape(old[position]), _shape(new[index])
-        if before != after and before is not None and after is not None:
-            yield index, Mismatch(given.paths[index], f"shape {before}", describe(new[index]))
+        before, after = old[position], new[index]
+        expected = _misfit(before, after)
+        if expected is not None:
+            yield index, Mismatch(given.paths[index], expected, describe(after))
+
+
+def _misfit(before: Any, after: Any) -> str | None:
+    """What a value would have to be to take the place of another one; None where it may."""
+    if kind_of(before) is Kind.CONTAINER:
+        return _misfit_of_trees(before, after)
+    shape = _shape(before)
+    if shape is None:  # an object of its own kind, or nothing yet
+        return None
+    if _shape(after) != shape:
+        return f"shape {shape}" if _shape(after) is not None else f"an array of shape {shape}"
+    if isinstance(after, jax.ShapeDtypeStruct) and not isinstance(before, jax.ShapeDtypeStruct):
+        return f"an array of shape {shape}, not its description"
+    if isinstance(after, (np.ndarray, np.generic)) and after.dtype.kind in "OSUV":
+        return f"an array of numbers of shape {shape}"
+    if _is_key(before) != _is_key(after):
+        return "keys of random numbers" if _is_key(before) else f"an array of {getattr(before, 'dtype', 'numbers')}"
+    return None
+
+
+def _misfit_of_trees(before: Any, after: Any) -> str | None:
+    tree: Any = jax.tree.structure(before)
+    if kind_of(after) is not Kind.CONTAINER or tree != jax.tree.structure(after):
+        return f"a tree {tree}".replace("PyTreeDef", "")
+    pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+    return next((f"{misfit} inside" for a, b in pairs if (misfit := _misfit(a, b))), None)
+
+
+def _is_key(leaf: Any) -> bool:
+    """Whether an array holds keys of random numbers, which no other array can stand for."""
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.extended)
 
 
 def _shape(leaf: Any) -> tuple[int, ...] | None:
@@ -143,6 +189,58 @@ def _shape(leaf: Any) -> tuple[int, ...] | None:
         return ()
     shape: tuple[int, ...] | None = getattr(leaf, "shape", None)
     return shape
+
+
+KEPT_JOINS = 64
+"""How many ways to put States together a GraphDef remembers; programs use few."""
+
+
+def checked_plain(graphdef: GraphDef[Any], leaves: Sequence[Any]) -> list[Any]:
+    """Leaves of which those in no Variable can stand there.
+
+    A number in a container becomes an array, since one would not be a leaf there.
+
+    Raises:
+      GraphError: for what is no array, ref or number; lists each path.
+    """
+    checked = list(leaves)
+    program = program_of(graphdef)
+    paths = graphdef.definition.paths
+    mismatches = []
+    for _, position in program.plain_leaves:
+        value = leaves[position]
+        if not can_stand_alone(value):
+            mismatches.append(Mismatch(paths[position], "an array", describe(value)))
+        elif position in program.contained:
+            checked[position] = in_container(value)
+    if mismatches:
+        raise explain("merge", mismatches)
+    return checked
+
+
+def can_stand_alone(value: object) -> bool:
+    """Whether a value is a leaf that needs no Variable around it."""
+    return kind_of(value) in (Kind.LEAF, Kind.REF) or is_number(value)
+
+
+def in_container(value: Any) -> Any:
+    """A leaf as it is one in a container, where numbers are static."""
+    return jnp.asarray(value) if kind_of(value) is Kind.STATIC else value
+
+
+def as_state(where: str, fix: str, given: Any) -> State[Any]:
+    """A State, or the one that a mapping or flat pairs stand for.
+
+    Raises:
+      GraphError: for anything else.
+    """
+    if isinstance(given, State):
+        return given
+    if isinstance(given, FlatState):
+        return given.to_nested_state()
+    if not isinstance(given, Mapping):
+        raise GraphError(where, "a State, or a nested mapping, is expected here", got=describe(given), fix=fix)
+    return State(given)
 
 
 def join(graphdef: GraphDef[Any], states: Sequence[Any]) -> tuple[list[Any], list[Any] | None]:
@@ -159,13 +257,16 @@ def join(graphdef: GraphDef[Any], states: Sequence[Any]) -> tuple[list[Any], lis
         raise GraphError(
             "merge", "the first argument is no GraphDef", got=describe(graphdef), fix="dx.merge(graphdef, state)"
         )
-    given = [s if isinstance(s, State) else State(s) for s in states]
+    given = [as_state("merge", "dx.merge(graphdef, state)", s) for s in states]
     if len(given) == 1 and given[0].definition is graphdef.definition:
         return given[0].leaves, None
     key = tuple(s.definition for s in given)
     plan = graphdef._joins.get(key)
     if plan is None:
-        plan = graphdef._joins[key] = _plan_join(graphdef, key)
+        plan = _plan_join(graphdef, key)
+        if len(graphdef._joins) >= KEPT_JOINS:
+            graphdef._joins.clear()
+        graphdef._joins[key] = plan
     order, metadata = plan
     flat: list[Any] = []
     for state in given:
@@ -186,8 +287,11 @@ def _plan_join(graphdef: GraphDef[Any], given: Sequence[StateDef]) -> tuple[tupl
                 mismatches.append(Mismatch(graph.paths[position], "one value", "a second one in another State"))
             order[position] = (offset + index, definition.leaf_defs[index])
         offset += len(definition.paths)
+    said = {mismatch.path for mismatch in mismatches}
     mismatches += [
-        Mismatch(path, _kind(graph.leaf_defs[i]), "nothing") for i, path in enumerate(graph.paths) if i not in order
+        Mismatch(path, _kind(graph.leaf_defs[i]), "nothing")
+        for i, path in enumerate(graph.paths)
+        if i not in order and path not in said
     ]
     if mismatches:
         raise explain("merge", mismatches)
@@ -212,9 +316,28 @@ def _kind(leaf_def: LeafDef) -> str:
 
 
 def _nearest(path: Path, graph: StateDef) -> str:
-    options = [format_path(p) for p in graph.paths]
-    hint = suggest(format_path(path), options)
-    return "no such path" + (f" ({hint})" if hint else "")
+    """Says that there is no such path, and what may have been meant."""
+    size = len(path)
+    below = [".".join(map(str, p[size:])) for p in graph.paths if len(p) > size and p[:size] == path]
+    if below:
+        return f"this is no leaf, but a node with {', '.join(below[:4])}{', ...' if len(below) > 4 else ''}"
+    as_integers = tuple(int(key) if isinstance(key, str) and key.isdecimal() else key for key in path)
+    if as_integers != path and graph.position(as_integers) is not None:
+        return f"there is no such path; {format_path(as_integers)} has integers: dx.restore_int_paths(...)"
+    hint = suggest(format_path(path), [format_path(p) for p in graph.paths])
+    return "there is no such path" + (f"; {hint}" if hint else "")
 
 
-__all__ = ["Fit", "Mismatch", "UpdateReport", "explain", "fit_of", "join", "shape_mismatches"]
+__all__ = [
+    "Fit",
+    "Mismatch",
+    "UpdateReport",
+    "as_state",
+    "can_stand_alone",
+    "checked_plain",
+    "explain",
+    "fit_of",
+    "in_container",
+    "join",
+    "shape_mismatches",
+]

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+import numpy as np
+
 from declax._filters import Filter, to_predicate
 from declax._links import Link, path_of
 from declax._modes import is_graph_mode
@@ -17,7 +20,7 @@ from declax._nodes import Kind, children_of, enter_container, is_ref, kind_of, o
 from declax._pytree import layout_of
 from declax._typing import Path
 from declax.graph.binding import bind, not_a_tree
-from declax.graph.defs import HAS_INDEX, walk_tokens
+from declax.graph.defs import HAS_INDEX, LEAF, walk_tokens
 
 _IDENTIFIED = frozenset({Kind.NODE, Kind.OBJECT, Kind.VARIABLE, Kind.REF})
 
@@ -113,7 +116,9 @@ _CHILDREN = frozenset({Kind.NODE, Kind.OBJECT, Kind.VARIABLE})
 
 
 def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
-    """The paths of nodes, Variables and refs that a graph refers to more than once.
+    """The paths of nodes, Variables, refs and arrays that a graph refers to more than once.
+
+    Of arrays, those that sit in no Variable count.
 
     Args:
       node: a model, or a container of models.
@@ -130,15 +135,22 @@ def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
     >>> find_duplicates(m)
     [[('left',), ('right',)]]
     """
-    binding = bind(node)
-    if binding.graphdef.shared is None:
-        return []
     predicate = to_predicate(only)
-    paths: list[list[Path]] = []
+    binding = bind(node)
+    if binding.graphdef.shared is None and not binding.has_plain:
+        return []
+    paths: dict[int, list[Path]] = {}
+    values: dict[int, Any] = {}
+    arrays: dict[int, tuple[Any, list[Path]]] = {}
+    objects, leaves = iter(binding.objects()), iter(binding.read())
     for path, token in walk_tokens(binding.graphdef.tokens):
         if isinstance(token, int):
             paths[token].append(path)
-        elif token[0] in HAS_INDEX:
-            paths.append([path])
-    objects = binding.objects()
-    return [found for found, value in zip(paths, objects, strict=True) if len(found) > 1 and predicate(found[0], value)]
+            continue
+        leaf = next(leaves) if token[0] <= LEAF else None
+        if token[0] in HAS_INDEX:
+            paths[len(values)], values[len(values)] = [path], next(objects)
+        elif token[0] == LEAF and isinstance(leaf, (jax.Array, np.ndarray)):
+            arrays.setdefault(id(leaf), (leaf, []))[1].append(path)
+    shared = [*((values[i], found) for i, found in paths.items()), *arrays.values()]
+    return [found for value, found in shared if len(found) > 1 and predicate(found[0], value)]

@@ -17,7 +17,7 @@ from declax._layout import LAYOUT_KEY, TRACE_KEY
 from declax._links import Link, path_of
 from declax._modes import is_graph_mode
 from declax._nodes import Kind, children_of, enter_container, kind_of
-from declax._pytree import Pytree, delete_attribute
+from declax._pytree import delete_attribute
 from declax._state_def import StateDef
 from declax._variables import Variable
 from declax.errors import FilterError, GraphError, format_path, type_name
@@ -65,16 +65,16 @@ def pop(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
         raise FilterError("pop", "no filter says what to take", fix="dx.pop(model, dx.Intermediate)")
     search = _Search(filters_to_predicates(filters), is_tree=not (is_graph_mode() if graph is None else graph))
     search.run(node)
-    _check(search.places)
+    places = list(search.places.values())
+    for place in places:
+        _check(place, search.temporary)
     states = tuple(_state_of([found for found in search.found if found[2] == i]) for i in range(len(filters)))
-    for owner, key, _ in reversed(search.places):
-        if isinstance(key, str) and isinstance(owner, Pytree):
-            delete_attribute(owner, key)
-        else:
-            holder: Any = owner  # a container, whose elements have a place and no name
-            del holder[key]
+    _remove(places)
     return states if len(filters) > 1 else states[0]
 
+
+_Place = tuple[Any, Any, Link]
+"""An owner, the key of a Variable in it, and the link of the Variable."""
 
 _Found = tuple[Variable[Any], Link, int]
 """A Variable, where it was found first, and the place of the filter that takes it."""
@@ -85,12 +85,14 @@ class _Search:
 
     Attributes:
       found: each Variable once.
-      places: owners, keys and links of all references to them.
+      places: all references to them.
+      temporary: containers that are not those that the graph holds.
     """
 
     def __init__(self, predicates: tuple[Predicate, ...], *, is_tree: bool) -> None:
         self.found: list[_Found] = []
-        self.places: list[tuple[Any, Any, Link]] = []
+        self.places: dict[tuple[int, Any], _Place] = {}
+        self.temporary: dict[int, Any] = {}
         self._predicates = predicates
         self._asks_kind_only = all(map(is_of_kind, predicates))
         self._group_of_class: dict[type, int] = {}
@@ -100,7 +102,7 @@ class _Search:
     def run(self, root: Any) -> None:
         """Searches all below a node."""
         seen: set[int] = set()
-        taken: set[int] = set()
+        taken: dict[int, bool] = {}
         skipped = self._skipped
         # with each value the one that holds it, its link, and the containers around it
         stack: list[tuple[Any, Any, Link, tuple[int, ...]]] = [(root, None, None, ())]
@@ -116,32 +118,45 @@ class _Search:
                 if kind is not Kind.REF:
                     skipped.add(value.__class__)
                 continue
-            within = enter_container(value, within) if kind is Kind.CONTAINER else ()
-            if id(value) in seen:
+            if kind is Kind.CONTAINER:  # a value, which has no identity
+                within = enter_container(value, within)
+            elif id(value) in seen:
                 continue
-            seen.add(id(value))
+            else:
+                seen.add(id(value))
+                within = ()
             attributes, names = _inside(value, kind)
+            if kind is Kind.CONTAINER and (value.__class__ not in _HELD or id(value) in self.temporary):
+                self._note_temporaries(value, attributes)
             for name in names:
                 child = attributes[name]
                 if child.__class__ not in skipped:
                     stack.append((child, value, (link, name), within))
+
+    def _note_temporaries(self, value: Any, children: Mapping[Any, Any]) -> None:
+        """Notes containers that a tree of JAX makes anew each time it is taken apart: what is done to them is lost."""
+        again = _inside(value, Kind.CONTAINER)[0]
+        for key, child in children.items():
+            if kind_of(child) is Kind.CONTAINER and (id(value) in self.temporary or again[key] is not child):
+                self.temporary[id(child)] = child
 
     def _check_is_new(self, value: Any, link: Link, seen: dict[int, Link]) -> None:
         if id(value) in seen:
             raise not_a_tree(path_of(seen[id(value)]), path_of(link))
         seen[id(value)] = link
 
-    def _take(self, variable: Variable[Any], owner: Any, link: Link, taken: set[int]) -> None:
-        if id(variable) not in taken:
+    def _take(self, variable: Variable[Any], owner: Any, link: Link, taken: dict[int, bool]) -> None:
+        """Notes a reference to a Variable; at the first one, the filters are asked."""
+        is_meant = taken.get(id(variable))
+        if is_meant is None:
             group = self._group_of_class.get(variable.__class__)
             if group is None:
                 group = self._ask(variable, link)
-            if group == _NOT_MEANT:
-                return
-            taken.add(id(variable))
-            self.found.append((variable, link, group))
-        if link is not None:
-            self.places.append((owner, link[1], link))
+            is_meant = taken[id(variable)] = group != _NOT_MEANT
+            if is_meant:
+                self.found.append((variable, link, group))
+        if is_meant and link is not None:
+            self.places[id(owner), link[1]] = (owner, link[1], link)
 
     def _ask(self, variable: Variable[Any], link: Link) -> int:
         """The place of the first filter that takes a Variable, or -1; kept where all ask for its kind only."""
@@ -166,6 +181,8 @@ def _inside(value: Any, kind: Kind) -> tuple[Mapping[Any, Any], Sequence[Any]]:
 _NOT_MEANT = -1
 _VARIABLE = Kind.VARIABLE
 _LEAVES = frozenset({Kind.LEAF, Kind.REF, Kind.STATIC})
+_NODES = frozenset({Kind.NODE, Kind.OBJECT})
+_HELD = frozenset({list, tuple, dict})
 _IDENTIFIED = frozenset({Kind.NODE, Kind.OBJECT, Kind.VARIABLE, Kind.REF})
 
 
@@ -175,19 +192,38 @@ def _state_of(found: Sequence[_Found]) -> State[Any]:
     return make_state(StateDef.of(paths, leaf_defs), [variable.raw_value for variable, _, _ in found])
 
 
-def _check(places: Sequence[tuple[Any, Any, Link]]) -> None:
-    """Raises where a Variable cannot be taken out, before the first one is."""
-    mark = _jax.current_trace()
-    for owner, key, link in places:
-        if isinstance(owner, Pytree):
-            if owner.__dict__.get(TRACE_KEY, _jax.TOP) is not mark:
-                raise wrong_trace(owner, key)
-            is_fixed = owner._pytree__is_frozen
+def _check(place: _Place, temporary: Mapping[int, Any]) -> None:
+    """Raises where a Variable cannot be taken out; before the first one is."""
+    owner, key, link = place
+    if kind_of(owner) in _NODES:
+        if owner.__dict__.get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
+            raise wrong_trace(owner, key)
+        is_fixed = owner._pytree__is_frozen
+    else:
+        is_fixed = not hasattr(owner, "__delitem__") or id(owner) in temporary
+    if is_fixed:
+        raise GraphError(
+            format_path(path_of(link)),
+            f"a Variable in a {type_name(type(owner))} cannot be taken out",
+            why="the tree around it makes it anew each time" if id(owner) in temporary else None,
+            fix="hold it in a list" if isinstance(owner, tuple) else None,
+        )
+
+
+def _remove(places: Sequence[_Place]) -> None:
+    """Removes references; those in one list at once, since each removal moves the rest."""
+    of_lists: dict[int, tuple[Any, set[int]]] = {}
+    for owner, key, _ in reversed(places):
+        is_node = kind_of(owner) in _NODES
+        if is_node and key.__class__ is str:
+            delete_attribute(owner, key)
+        elif is_node or isinstance(owner, list):
+            of_lists.setdefault(id(owner), (owner, set()))[1].add(key)
         else:
-            is_fixed = not hasattr(owner, "__delitem__")
-        if is_fixed:
-            raise GraphError(
-                format_path(path_of(link)),
-                f"a Variable in a {type_name(type(owner))} cannot be taken out",
-                fix="hold it in a list" if isinstance(owner, tuple) else None,
-            )
+            holder: Any = owner  # a container, whose elements have a place and no name
+            del holder[key]
+    for owner, indexes in of_lists.values():
+        if isinstance(owner, list):
+            owner[:] = [value for index, value in enumerate(owner) if index not in indexes]
+        else:
+            owner._pytree__delete(indexes)

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import jax
+
 from declax import _jax
 from declax._attributes import admit
 from declax._layout import LAYOUT_KEY, TRACE_KEY, blank_maker
@@ -80,11 +82,13 @@ def map(f: Callable[[Path, Any], Any], node: N, /, *, graph: bool | None = None)
     >>> m.scale.value, n.scale.value, n.scale.tag
     (2.0, 3.0, 'scale')
     """
+    check_function("map", f)
     binding = bind(node, graph)
     graphdef = binding.graphdef
     leaves: list[Any] = []
     leaf_defs: list[LeafDef] = []
-    for path, value in make_state(graphdef.definition, binding.read()).flat_state():
+    own = list(jax.tree.map(lambda leaf: leaf, binding.read()))  # f may change what a Variable holds
+    for path, value in make_state(graphdef.definition, own).flat_state():
         if isinstance(value, Variable):
             leaf, leaf_def = _in_variable(path, value, f(path, value))
             leaf_defs.append(leaf_def)
@@ -94,6 +98,17 @@ def map(f: Callable[[Path, Any], Any], node: N, /, *, graph: bool | None = None)
         leaves.append(leaf)
     root: N = build(_with_leaf_defs(graphdef, leaf_defs), leaves)
     return root
+
+
+def check_function(where: str, f: object) -> None:
+    """Checks that the first argument is a function, and not a model.
+
+    Raises:
+      GraphError: it is not.
+    """
+    if not callable(f) or kind_of(f) in (Kind.NODE, Kind.OBJECT):
+        problem, fix = "the first argument has to be a function of path and value", f"dx.{where}(function, model)"
+        raise GraphError(where, problem, got=describe(f), fix=fix)
 
 
 def _with_leaf_defs(graphdef: GraphDef[Any], leaf_defs: list[LeafDef]) -> GraphDef[Any]:
@@ -196,6 +211,7 @@ def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | 
     >>> n is m, n.dim, m.dim, n.scale is m.scale
     (False, 4, 3, True)
     """
+    check_function("recursive_map", f)
     if not (is_graph_mode() if graph is None else graph):
         bind(node, graph)
     result = _Rewriting(f).run(node)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, eq
 from typing import Any, Literal, cast, overload
 
 import jax
@@ -19,7 +19,7 @@ from jax.core import Tracer
 from declax import _epoch, _jax
 from declax._attributes import wrong_trace
 from declax._layout import TRACE_KEY
-from declax._nodes import Kind, children_of, kind_of
+from declax._nodes import Kind, children_of, is_ref, kind_of, put_in_container
 from declax._pytree import Pytree
 from declax._state_def import LeafDef
 from declax._typing import Path
@@ -27,7 +27,8 @@ from declax._variables import Variable, set_raw
 from declax._variables import _set_metadata as set_metadata
 from declax.errors import GraphError, TraceContextError, format_path, type_name
 from declax.graph.binding import Binding, bind
-from declax.graph.fit import Fit, Mismatch, UpdateReport, explain, fit_of, shape_mismatches
+from declax.graph.build import program_of
+from declax.graph.fit import Fit, Mismatch, UpdateReport, as_state, explain, fit_of, in_container, shape_mismatches
 from declax.state import State
 
 _shape = attrgetter("shape")
@@ -97,19 +98,20 @@ def update(
     >>> print(update(m, State({"scal": Param(4.0)}), strict=False))
     taken: 0 of 1 values
     does not fit:
-      scal: expected no such path (did you mean 'scale'?), got a leaf of the State
+      scal: there is no such path; did you mean 'scale'?
     no value for:
       scale
     """
     binding = bind(node, graph)
-    given = [s if isinstance(s, State) else State(s) for s in (state, *states)]
+    given = [as_state("update", "dx.update(model, state)", s) for s in (state, *states)]
     if len(given) == 1 and strict and not complete and _update_at_once(binding, given[0]):
         return None
     writes, mismatches, taken = _collect(binding, given)
     missing = [p for i, p in enumerate(binding.graphdef.definition.paths) if i not in writes]
     if strict and (mismatches or (complete and missing)):
         lost = [Mismatch(path, "a value, since complete=True", "nothing") for path in missing] if complete else []
-        raise explain("update", [*mismatches, *lost])
+        fix = "dx.update(model, state, strict=False)        # takes what fits, and returns a report"
+        raise explain("update", [*mismatches, *lost], fix)
     _apply(node, binding, writes)
     return None if strict else UpdateReport(tuple(taken), tuple(mismatches), tuple(missing))
 
@@ -122,28 +124,27 @@ def _update_at_once(binding: Binding, given: State[Any]) -> bool:
     variables = cast("list[Any]", binding.variables)
     if fit.positions is not None:
         variables = [variables[position] for position in fit.positions]
-    if binding.has_plain and None in map(_is_none, variables):
+    if binding.has_plain and any(variable is None for variable in variables):
         return False
-    new = given.leaves
-    old: list[Any] = [*map(_raw_value, variables)]
-    if _may_be_refs(old) and any(map(_is_ref, old)):
-        return False
-    try:
-        is_alike = list(map(_shape, old)) == list(map(_shape, new))
-    except AttributeError:  # a number, or a tree
-        return False
+    old, new = list(map(_raw_value, variables)), given.leaves
+    if not all(map(_is_array_class, {*map(type, old), *map(type, new)})):
+        return False  # numbers, trees, keys and refs are looked at one by one
+    is_alike = all(map(eq, map(_shape, old), map(_shape, new)))
     if is_alike:
         deque(map(set_raw, variables, new), 0)
     return is_alike
 
 
-def _is_none(variable: object) -> None | Literal[False]:
-    return None if variable is None else False
+_is_array: dict[type, bool] = {}
 
 
-def _may_be_refs(values: Sequence[Any]) -> bool:
-    """Whether the types of values leave it open that there are refs among them."""
-    return any(cls is jax.Ref or issubclass(cls, Tracer) for cls in set(map(type, values)))
+def _is_array_class(cls: type) -> bool:
+    """Whether instances of a class are arrays of numbers, whatever else is true of them; numpy has others too."""
+    found = _is_array.get(cls)
+    if found is None:
+        is_array = issubclass(cls, jax.Array) and not issubclass(cls, (Tracer, type(jax.random.key(0))))
+        found = _is_array[cls] = is_array
+    return found
 
 
 def _is_ref(value: object) -> bool:
@@ -168,7 +169,10 @@ def _collect(binding: Binding, given: Sequence[State[Any]]) -> tuple[_Writes, li
         mismatches += misshapen.values()
         for index, position in pairs:
             if index not in misshapen:
-                writes[position] = (leaves[index], definition.leaf_defs[index])
+                leaf = leaves[index]
+                if is_ref(leaf) and not is_ref(old[position]):
+                    leaf = leaf[...]  # a ref lends its value
+                writes[position] = (leaf, definition.leaf_defs[index])
                 taken[definition.paths[index]] = None
     return writes, mismatches, list(taken)
 
@@ -180,11 +184,7 @@ def _apply(root: Any, binding: Binding, writes: _Writes) -> None:
     plain = _plain_writes(root, binding, writes) if binding.has_plain else []
     for ref, content in in_refs:
         ref[...] = content
-    for owner, key, leaf in plain:
-        if isinstance(key, str) and isinstance(owner, Pytree):
-            setattr(owner, key, leaf)
-        else:
-            owner[key] = leaf
+    _set_all(plain)
     for position, (leaf, leaf_def) in writes.items():
         variable = binding.variables[position]
         if variable is None:
@@ -193,6 +193,26 @@ def _apply(root: Any, binding: Binding, writes: _Writes) -> None:
         if leaf_def is not None and variable._metadata is not leaf_def[1]:
             set_metadata(variable, leaf_def[1])
             _epoch.advance()
+
+
+def _set_all(places: Sequence[tuple[Any, Any, Any]]) -> None:
+    """Sets the value of each owner and key; on an error of a user's class, what was set is set back."""
+    done: list[tuple[Any, Any, Any]] = []
+    try:
+        for owner, key, leaf in places:
+            done.append((owner, key, child_at(owner, key)))
+            _set(owner, key, leaf)
+    except BaseException:
+        for owner, key, old in reversed(done[:-1]):
+            _set(owner, key, old)
+        raise
+
+
+def _set(owner: Any, key: Any, leaf: Any) -> None:
+    if isinstance(key, str) and isinstance(owner, Pytree):
+        setattr(owner, key, leaf)
+    else:
+        put_in_container(owner, key, leaf)
 
 
 def _apart_in_refs(binding: Binding, writes: _Writes) -> tuple[_Writes, list[tuple[Any, Any]]]:
@@ -235,8 +255,9 @@ def _plain_writes(root: Any, binding: Binding, writes: _Writes) -> list[tuple[An
     """Where new values of leaves without a Variable go: owner, key and value of each, checked."""
     old = binding.read()
     paths = binding.graphdef.definition.paths
+    contained = program_of(binding.graphdef).contained
     return [
-        (*_place_of(root, paths[i]), leaf)
+        (*_place_of(root, paths[i]), in_container(leaf) if i in contained else leaf)
         for i, (leaf, _) in writes.items()
         if binding.variables[i] is None and leaf is not old[i]
     ]
@@ -245,14 +266,17 @@ def _plain_writes(root: Any, binding: Binding, writes: _Writes) -> list[tuple[An
 def _place_of(root: Any, path: Path) -> tuple[Any, Any]:
     """What holds the leaf at a path, and under which key; raises where that cannot be changed now."""
     holder, node = root, None
+    is_fixed = not path
     for key in path[:-1]:
         node = holder if isinstance(holder, Pytree) else node
-        holder = child_at(holder, key)
+        child = child_at(holder, key)
+        is_fixed = not isinstance(child, Pytree) and (is_fixed or child_at(holder, key) is not child)
+        holder = child
     node = holder if isinstance(holder, Pytree) else node
     if node is not None and node.__dict__.get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
         raise wrong_trace(node, path[-1])
-    is_fixed = holder._pytree__is_frozen if isinstance(holder, Pytree) else not hasattr(holder, "__setitem__")
-    if is_fixed or not path:
+    is_fixed |= holder._pytree__is_frozen if isinstance(holder, Pytree) else not hasattr(holder, "__setitem__")
+    if is_fixed:
         raise GraphError(
             format_path(path),
             f"this leaf sits in a {type_name(type(holder))}, which cannot be changed in place",
@@ -262,6 +286,13 @@ def _place_of(root: Any, path: Path) -> tuple[Any, Any]:
 
 
 def child_at(node: Any, key: Any) -> Any:
-    """The child of a node or container under a key."""
+    """The child of a node or container under a key; of a tree that JAX takes apart, what it gives this time."""
+    if isinstance(node, Pytree):
+        return node.__dict__[key]
+    if node.__class__ in _BY_KEY:
+        return node[key]
     keys, children = zip(*children_of(node), strict=True)
     return children[keys.index(key)]
+
+
+_BY_KEY = frozenset({list, tuple, dict})

@@ -21,7 +21,18 @@ from declax._nodes import Kind, enter_container, is_number, is_ref, kind_of, kin
 from declax._pytree import Pytree
 from declax._static import exact_types, freeze
 from declax._variables import Variable
-from declax.graph.defs import CONTAINER, LEAF_TOKEN, NODE, OBJECT, REF_TOKEN, STATIC, VARIABLE, GraphDef, Token
+from declax.graph.defs import (
+    CONTAINER,
+    LEAF_TOKEN,
+    NODE,
+    OBJECT,
+    REF_TOKEN,
+    STATIC,
+    VARIABLE,
+    GraphDef,
+    Token,
+    types_of,
+)
 
 Source = tuple["weakref.ref[Pytree]", Any] | None
 """The node and the name of the attribute; None inside of a container."""
@@ -189,12 +200,15 @@ class Walk:
             for name, value in zip(reversed(names), reversed(values), strict=True)
         )
 
-    def _visit_container(self, value: Any, stack: Stack, within: tuple[int, ...]) -> None:
-        within = enter_container(value, within)
-        keys, children, how = open_container(value)
-        self.tokens.append((CONTAINER, how, keys))
+    def _visit_container(self, value: Any, stack: Stack, within: tuple[Any, ...]) -> None:
+        within = enter_container(value, within, self.objects)
+        keys, children, how = open_container(value, is_data=True)
+        token = (CONTAINER, how, keys)
+        self.tokens.append(token)
+        if (types := types_of(token)) is not None:
+            self.types.append(types)
         if value.__class__ is not tuple:
-            self._watch_container(value, keys, children)
+            self._watch_container(value, keys, children, how)
         stack.extend((child, None, within) for child in reversed(children))
 
     def _visit_static(self, value: Any) -> None:
@@ -212,14 +226,14 @@ class Walk:
         else:
             self.watches.append(lambda: bool(freeze(value) == frozen))
 
-    def _watch_container(self, value: Any, keys: tuple[Any, ...], children: tuple[Any, ...]) -> None:
+    def _watch_container(self, value: Any, keys: tuple[Any, ...], children: tuple[Any, ...], how: Any) -> None:
         if value.__class__ is list:
             self.watches.append(lambda: len(value) == len(children) and all(map(is_, value, children)))
             return
 
         def is_same() -> bool:
-            now_keys, now, _ = open_container(value)
-            return now_keys == keys and all(map(is_, now, children))
+            now_keys, now, now_how = open_container(value)
+            return now_keys == keys and now_how == how and all(map(is_, now, children))
 
         self.watches.append(is_same)
 

@@ -29,8 +29,9 @@ from jax.core import Tracer
 from declax import _jax
 from declax._modes import is_graph_mode, set_graph_updates
 from declax._nodes import Kind, is_number, kind_of
+from declax._values import check_depth
 from declax._variables import Variable, set_raw
-from declax.errors import DepthError, TraceContextError, TransformError, format_path
+from declax.errors import MAX_DEPTH, TraceContextError, TransformError, format_path, too_deep
 from declax.graph.binding import Binding, bind_many, check_mode
 from declax.graph.build import build_slots, program_of
 from declax.graph.change import Change, apply_change
@@ -144,7 +145,6 @@ class Call:
         return [at[cast(int, path[0])] for path in self.binding.graphdef.definition.paths]
 
 
-MAX_DEPTH = 400
 _nesting = (list, tuple, dict)
 
 
@@ -162,12 +162,9 @@ def _check_depth(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     while level:
         depth += 1
         if depth > MAX_DEPTH:
-            raise DepthError(
-                "the arguments",
-                f"a container is nested more than {MAX_DEPTH} levels deep",
-                why="JAX takes containers apart by recursion; models are taken apart without, however deep they are",
-                fix="hold deep structures in a Pytree, or flatten them",
-            )
+            for name, value in (*enumerate(args), *kwargs.items()):
+                check_depth(value, f"argument {name}")
+            raise too_deep("the arguments, one of which holds itself", ())
         level = [
             item
             for value in level
