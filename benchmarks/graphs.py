@@ -35,7 +35,7 @@ def _operations(system: System, leaves: int) -> Operations:
 
 
 def _rounds(effort: Effort, leaves: int) -> Effort:
-    return replace(effort, rounds=max(5, effort.rounds // (1 if leaves == SMALL else 5 if leaves == LARGE else 10)))
+    return replace(effort, rounds=max(5, effort.rounds // (2 if leaves == SMALL else 12 if leaves == LARGE else 20)))
 
 
 def _against_peers(operation: str, leaves: int) -> Measure:

@@ -98,3 +98,10 @@ def test_parts_of_it_have_no_structure_of_their_own():
     assert type(state.linear) is dx.State
     params, rest = state.split(dx.Param, ...)
     assert dx.state(dx.merge(state.graphdef, params, rest)) == state.filter(...)
+
+
+@pytest.mark.parametrize("function", [dx.split, dx.state, dx.pop])
+def test_a_state_is_no_model(function):
+    for state in (dx.state(Model()), dx.unpack(Model())):
+        with pytest.raises(GraphError, match="a State is the values of a graph, and no graph itself"):
+            function(state, dx.Param)

@@ -705,8 +705,8 @@ def test_modules_have_the_paths_that_states_have():
     model = strategies.Open()
     first, second = strategies.Open(), strategies.Open()
     second.w = dx.Param(jnp.ones(1))
-    model.a = [first, second]
-    first.alias = model.a
+    model.a = dx.data([first, second])
+    first.alias = dx.data(model.a)
     assert dx.state(model).paths == (("a", 0, "alias", 1, "w"),)
     assert ("a", 0, "alias", 1) in dict(dx.iter_graph(model))
     assert ("a", 0, "alias", 1) in dict(dx.iter_modules(model))

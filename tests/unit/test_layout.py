@@ -196,18 +196,18 @@ def no_collector():
 
 
 def test_a_layout_dies_with_its_last_use():
-    class Model(dx.Module):
+    class LastUse(dx.Module):
         pass
 
     names = [f"name{i:03}" for i in range(200)]  # more than a layout has that its class holds
     with no_collector():
         made = len(Layout._interned)
-        model = Model()
+        model = LastUse()
         for name in names:
             setattr(model, name, dx.data(1.0))
         layout = weakref.ref(layout_of(model))
         leaves, treedef = jax.tree.flatten(model)
-        sources = [name for name in linecache.cache if name.startswith("<declax Model #")]
+        sources = [name for name in linecache.cache if name.startswith("<declax LastUse #")]
         assert len(sources) == 1
         del model
         assert layout() is not None  # the treedef has it
@@ -215,7 +215,7 @@ def test_a_layout_dies_with_its_last_use():
         assert layout_of(again) is layout()
         del again, treedef
         assert layout() is None
-        assert not any(name.startswith("<declax Model #") for name in linecache.cache)
+        assert not any(name.startswith("<declax LastUse #") for name in linecache.cache)
         assert len(Layout._interned) - made <= 128 + 1
 
 

@@ -18,7 +18,7 @@ from declax.graph.build import build, program_of
 from declax.graph.copying import copy_leaves
 from declax.graph.defs import GraphDef
 from declax.graph.fit import checked_plain, join
-from declax.graph.graph_state import GraphState
+from declax.graph.graph_state import GraphState, refuse_state
 from declax.state import State, make_state, split_leaves
 
 N = TypeVar("N")
@@ -75,6 +75,7 @@ def split(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     >>> params["scale"].value, merge(graphdef, params, rest).mean.value
     (2.0, 0.0)
     """
+    refuse_state("split", node)
     binding = bind(node, graph)
     graphdef = binding.graphdef
     leaves = binding.read()
@@ -172,6 +173,7 @@ def state(node: Any, /, *filters: Filter, copy: bool = False, graph: bool | None
     >>> state(m, Param).to_pure_dict()
     {'scale': 2.0}
     """
+    refuse_state("state", node)
     binding = bind(node, graph)
     graphdef, leaves = binding.graphdef, binding.read()
     if filters:

@@ -14,6 +14,7 @@ import jax
 
 from declax._filters import Filter
 from declax._state_def import StateDef
+from declax.errors import GraphError
 from declax.graph.binding import bind
 from declax.graph.defs import GraphDef
 from declax.state import State, split_leaves
@@ -57,6 +58,21 @@ class GraphState(State[M]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _make, (self.graphdef, self.definition, self.leaves)
+
+
+def refuse_state(where: str, node: object) -> None:
+    """Refuses a State where a model is meant: its leaves are raw values, so that filters by kind would find nothing.
+
+    Raises:
+      GraphError: it is one.
+    """
+    if node.__class__ is State or node.__class__ is GraphState:
+        raise GraphError(
+            where,
+            "a State is the values of a graph, and no graph itself",
+            got=repr(type(node).__name__),
+            fix="state.filter(dx.Param)        # or state.split(dx.Param, ...)",
+        )
 
 
 _set_graphdef = GraphState._graphdef.__set__  # type: ignore[attr-defined]  # a slot descriptor

@@ -22,6 +22,7 @@ from declax._state_def import StateDef
 from declax._variables import Variable
 from declax.errors import FilterError, GraphError, format_path, type_name
 from declax.graph.binding import not_a_tree
+from declax.graph.graph_state import refuse_state
 from declax.state import State, make_state
 
 N = TypeVar("N")
@@ -63,6 +64,7 @@ def pop(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     """
     if not filters:
         raise FilterError("pop", "no filter says what to take", fix="dx.pop(model, dx.Intermediate)")
+    refuse_state("pop", node)
     search = _Search(filters_to_predicates(filters), is_tree=not (is_graph_mode() if graph is None else graph))
     search.run(node)
     places = list(search.places.values())
