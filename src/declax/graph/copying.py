@@ -43,11 +43,10 @@ def copy_leaves(leaves: Sequence[Any], graphdef: GraphDef[Any]) -> list[Any]:
       graphdef: the structure of the graph.
     """
     copied = list(leaves)
-    places = [place for place, leaf in enumerate(leaves) if _is_array(leaf)]
-    arrays = copied if len(places) == len(copied) else [copied[place] for place in places]
-    made = _copy_arrays(arrays, graphdef)
-    if arrays is copied:
-        return made
+    if all(map(_is_array_class, set(map(type, copied)))):
+        return _copy_arrays(copied, graphdef)
+    places = [place for place, leaf in enumerate(leaves) if _is_array_class(type(leaf))]
+    made = _copy_arrays([copied[place] for place in places], graphdef)
     for place, array in zip(places, made, strict=True):
         copied[place] = array
     refs: dict[int, Any] = {}
@@ -57,11 +56,11 @@ def copy_leaves(leaves: Sequence[Any], graphdef: GraphDef[Any]) -> list[Any]:
     return copied
 
 
-def _is_array(leaf: object) -> bool:
-    """Whether a leaf is an array of JAX that has a buffer."""
-    found = _is_concrete.get(leaf.__class__)
+def _is_array_class(cls: type) -> bool:
+    """Whether instances of a class are arrays of JAX that have a buffer."""
+    found = _is_concrete.get(cls)
     if found is None:
-        found = _is_concrete[leaf.__class__] = isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer)
+        found = _is_concrete[cls] = issubclass(cls, jax.Array) and not issubclass(cls, Tracer)
     return found
 
 
@@ -88,7 +87,9 @@ def _copy_all(arrays: list[Any]) -> list[Any]:
 
 def _are_in_one_place(arrays: list[Any]) -> bool:
     """Whether one program can copy all and leave each where it is: in the default memory of one device."""
-    shardings = list({id(sharding): sharding for sharding in map(_sharding, arrays)}.values())  # most are one object
+    shardings = list(map(_sharding, arrays))
+    if len(set(map(id, shardings))) > 1:  # most are one object, for each shape
+        shardings = list({id(sharding): sharding for sharding in shardings}.values())
     first = shardings[0]
     if not isinstance(first, jax.sharding.SingleDeviceSharding) or any(other != first for other in shardings):
         return False
@@ -107,4 +108,4 @@ def _copy_other(leaf: Any, refs: dict[int, Any]) -> Any:
             is_abstract = isinstance(leaf, jax.ShapeDtypeStruct)
             refs[id(leaf)] = copy(leaf) if is_abstract else jax.new_ref(leaf[...])
         return refs[id(leaf)]
-    return jax.device_put(leaf, may_alias=False) if _is_array(leaf) else leaf
+    return jax.device_put(leaf, may_alias=False) if _is_array_class(type(leaf)) else leaf
