@@ -23,11 +23,9 @@ import jax
 import numpy as np
 
 from declax._typing import Path
-from declax._value_text import bytes_text, value_text
+from declax._value_text import MAX_DEPTH, arrays_in, bytes_text, value_text
 from declax.errors import MissingExtraError, format_path, type_name
 
-MAX_DEPTH: Final = 64
-"""Levels that are printed; what is deeper shows its type only."""
 MAX_ELEMENTS: Final = 100
 """Entries of one object or container that are printed."""
 MAX_LINE: Final = 80
@@ -243,11 +241,10 @@ def _counted_kind(kind: type) -> str:
 
 def _measure(raw_value: Any) -> tuple[int, int]:
     size = nbytes = 0
-    for leaf in jax.tree.leaves(raw_value):
-        if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
-            count = math.prod(leaf.shape)
-            size += count
-            nbytes += count * getattr(leaf.dtype, "itemsize", 0)
+    for array in arrays_in(raw_value):
+        count = math.prod(array.shape)
+        size += count
+        nbytes += count * getattr(array.dtype, "itemsize", 0)
     return size, nbytes
 
 

@@ -15,12 +15,12 @@ import abc
 import dataclasses
 import re
 from collections.abc import Callable, Hashable, Sequence
-from types import EllipsisType, UnionType
+from types import EllipsisType, FunctionType, UnionType
 from typing import Any as AnyType
 from typing import Protocol, TypeAlias, Union, cast, get_args, get_origin
 
 from declax._typing import Path
-from declax.errors import FilterError, describe, type_name
+from declax.errors import FilterError, describe, note_path, type_name
 
 
 class Predicate(Protocol):
@@ -409,6 +409,17 @@ def is_of_kind(predicate: Predicate) -> bool:
     return isinstance(predicate, (Everything, Nothing)) or (isinstance(predicate, OfType) and predicate.is_structural)
 
 
+def asks_tags(predicate: Predicate) -> bool:
+    """Whether a predicate, or one that it combines, goes by tags: a class can get another one at any time.
+
+    >>> asks_tags(Not(WithTag("dropout"))), asks_tags(Everything())
+    (True, False)
+    """
+    if isinstance(predicate, _Combination):
+        return any(map(asks_tags, predicate.predicates))
+    return isinstance(predicate, WithTag)
+
+
 def to_predicate(filter: Filter, /) -> Predicate:
     """The predicate that a filter stands for.
 
@@ -418,6 +429,22 @@ def to_predicate(filter: Filter, /) -> Predicate:
     >>> to_predicate((int, "dropout"))
     Any(OfType(<class 'int'>), WithTag('dropout'))
     """
+    return predicate_of(filter, "filter")
+
+
+def predicate_of(filter: Filter, where: str) -> Predicate:
+    """As `to_predicate`, for a function that took the filter.
+
+    Args:
+      filter: the filter.
+      where: the function and the argument, for errors.
+
+    Raises:
+      FilterError: for what is no filter.
+
+    >>> predicate_of("dropout", "split, filter 0")
+    WithTag('dropout')
+    """
     if filter is Ellipsis or filter is True:
         return Everything()
     if filter is None or filter is False:
@@ -425,24 +452,24 @@ def to_predicate(filter: Filter, /) -> Predicate:
     if isinstance(filter, str):
         return WithTag(filter)
     if isinstance(filter, (tuple, list)):
-        return Any(*filter)
+        return Any(*[predicate_of(inner, where) for inner in filter])
     kind: AnyType = filter
     origin = get_origin(filter)
     if origin is Union or origin is UnionType:  # Param | BatchStat
-        return Any(*get_args(filter))
+        return Any(*[predicate_of(inner, where) for inner in get_args(filter)])
     if hasattr(origin, "raw_value"):  # Param[jax.Array] can be called, and means Param
         kind = origin
     elif origin is not None or filter is AnyType:
-        raise FilterError("filter", "this is an annotation, not a filter", got=repr(filter), fix=GRAMMAR)
+        raise FilterError(where, "this is an annotation, not a filter", got=repr(filter), fix=GRAMMAR)
     if isinstance(kind, type):
         if issubclass(kind, _PREDICATES):
             problem = "this is the class of a predicate, not a predicate"
-            raise FilterError("filter", problem, got=describe(kind), fix=f"{kind.__name__}(...)")
+            raise FilterError(where, problem, got=describe(kind), fix=f"{kind.__name__}(...)")
         return OfType(kind)
     is_model = hasattr(type(kind), "_pytree__layout") or hasattr(type(kind), "raw_value")
     if callable(kind) and not is_model:
         return cast(Predicate, kind)
-    raise FilterError("filter", "this is no filter", got=describe(filter), fix=GRAMMAR)
+    raise FilterError(where, "this is no filter", got=describe(filter), fix=GRAMMAR)
 
 
 def filters_to_predicates(filters: Sequence[Filter], /) -> tuple[Predicate, ...]:
@@ -455,19 +482,51 @@ def filters_to_predicates(filters: Sequence[Filter], /) -> tuple[Predicate, ...]
     >>> filters_to_predicates((int, ...))
     (OfType(<class 'int'>), Everything())
     """
+    return predicates_of(filters, "")
+
+
+def predicates_of(filters: Sequence[Filter], where: str) -> tuple[Predicate, ...]:
+    """As `filters_to_predicates`, for a function that took the filters.
+
+    Args:
+      filters: the filters.
+      where: the function, for errors; empty where nobody knows.
+
+    Raises:
+      FilterError: as `filters_to_predicates`.
+
+    >>> predicates_of((int, ...), "split")
+    (OfType(<class 'int'>), Everything())
+    """
+    prefix = f"{where}, filter " if where else "filter "
     for place, early in enumerate(filters[:-1]):
         if early is Ellipsis or early is True:
             raise FilterError(
-                f"filter {place}",
+                f"{prefix}{place}",
                 "`...` and True take all leaves, so the filters after them would take none",
                 got=", ".join(map(as_written, filters)),
                 fix=", ".join(map(as_written, [*(f for f in filters if f is not Ellipsis and f is not True), ...])),
             )
-    return tuple(map(to_predicate, filters))
+    return tuple([predicate_of(wanted, f"{prefix}{place}") for place, wanted in enumerate(filters)])
+
+
+def ask(predicate: Predicate, path: Path, value: AnyType) -> bool:
+    """The answer of a predicate, which may be a user's function: an error of that one tells the path.
+
+    >>> ask(PathContains("a"), ("a", "b"), 1)
+    True
+    """
+    try:
+        return bool(predicate(path, value))
+    except Exception as error:
+        note_path(error, f"the filter {as_written(predicate)}", path)
+        raise
 
 
 def as_written(filter: Filter) -> str:
     """A filter as a user writes it."""
     if filter is Ellipsis:
         return "..."
+    if isinstance(filter, FunctionType):
+        return filter.__name__
     return type_name(filter) if isinstance(filter, type) else repr(filter)

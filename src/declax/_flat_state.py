@@ -8,7 +8,9 @@ pair: a path and the value there, a Variable or another one.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from operator import is_
 from typing import Any, Self, TypeVar, overload
 
@@ -19,13 +21,16 @@ from jax.core import Tracer
 from declax import _display
 from declax._filters import Filter, as_written
 from declax._jax import current_trace
-from declax._state_def import LeafDef, StateDef, in_order
+from declax._modes import is_on
+from declax._state_def import Groups, LeafDef, StateDef, in_order
 from declax._state_diff import same_leaf
 from declax._typing import MISSING, Path
-from declax._variables import Variable, new_variable
-from declax.errors import FilterError, GraphError, describe, format_path
+from declax._variables import Variable, _set_metadata, _set_trace, fill_raw, new_variable
+from declax.errors import FilterError, GraphError, describe, format_path, note_path
 
 Pair = tuple[Path, Any]
+
+_new = object.__new__
 
 
 class FlatPairs(Sequence[Pair]):
@@ -40,7 +45,7 @@ class FlatPairs(Sequence[Pair]):
 
     def __init__(self, pairs: Iterable[Pair], /, *, sort: bool = False) -> None:
         listed = list(pairs_of(pairs, "FlatState"))
-        if sort:
+        if is_on("sort", sort):
             listed = [listed[i] for _, i in in_order([(path, i) for i, (path, _) in enumerate(listed)])]
         self.paths = tuple(path for path, _ in listed)
         self.leaves = [value for _, value in listed]
@@ -82,7 +87,7 @@ class FlatPairs(Sequence[Pair]):
         Raises:
           FilterError: for pairs that no filter takes.
         """
-        return self._split((first, *filters), is_exhaustive=True)
+        return self._split((first, *filters), "FlatState.split", is_exhaustive=True)
 
     @overload
     def filter(self, first: Filter, /) -> Self: ...
@@ -90,12 +95,11 @@ class FlatPairs(Sequence[Pair]):
     def filter(self, first: Filter, second: Filter, /, *filters: Filter) -> tuple[Self, ...]: ...
     def filter(self, first: Filter, /, *filters: Filter) -> Self | tuple[Self, ...]:
         """As `split`, leaving out what no filter takes."""
-        return self._split((first, *filters), is_exhaustive=False)
+        return self._split((first, *filters), "FlatState.filter", is_exhaustive=False)
 
-    def _split(self, filters: tuple[Filter, ...], *, is_exhaustive: bool) -> Self | tuple[Self, ...]:
-        groups, rest = self.definition.group(filters, list(map(raw_of, self.leaves)))
-        if rest and is_exhaustive:
-            raise not_taken(self.paths[rest[0]], self.leaves[rest[0]], len(rest), filters)
+    def _split(self, filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool) -> Self | tuple[Self, ...]:
+        raw = list(map(raw_of, self.leaves))
+        groups = groups_of(self.definition, raw, filters, where, is_exhaustive=is_exhaustive)
         found = tuple(make_flat(type(self), sub.paths, [self.leaves[i] for i in some]) for sub, some in groups)
         return found if len(filters) > 1 else found[0]
 
@@ -255,6 +259,13 @@ def leaf_def_of(value: Any) -> LeafDef:
 def values_of(definition: StateDef, leaves: Sequence[Any]) -> list[Any]:
     """The leaves as values, Variables as new Variables."""
     mark = current_trace()
+    columns = definition.columns
+    if columns is not None:  # as `new_variable` for each, without a frame of Python for each
+        variables: list[Any] = list(map(_new, columns[0]))
+        deque(map(fill_raw, variables, leaves), 0)
+        deque(map(_set_metadata, variables, columns[1]), 0)
+        deque(map(_set_trace, variables, repeat(mark)), 0)
+        return variables
     return [
         leaf if leaf_def is None else new_variable(leaf_def[0], leaf, leaf_def[1], mark)
         for leaf_def, leaf in zip(definition.leaf_defs, leaves, strict=True)
@@ -280,6 +291,35 @@ def pair_of(definition: StateDef, values: Sequence[Any]) -> tuple[StateDef, list
     return definition, leaves
 
 
+def check_function(where: str, f: object, takes: str) -> None:
+    """Checks that an argument is a function.
+
+    Args:
+      where: the method that takes it.
+      f: the argument.
+      takes: the parameters of the function.
+
+    Raises:
+      GraphError: it is none.
+    """
+    if not callable(f):
+        problem, fix = "this argument has to be a function", f"{where.lower()}(lambda {takes}: value)"
+        raise GraphError(where, problem, got=describe(f), fix=fix)
+
+
+def call_each(where: str, f: Callable[[Path, Any], Any], definition: StateDef, leaves: Sequence[Any]) -> list[Any]:
+    """What the function of a user gives for each path and value; an error of it tells the path."""
+    results: list[Any] = []
+    path: Path = ()
+    try:
+        for path, value in zip(definition.paths, values_of(definition, leaves), strict=True):
+            results.append(f(path, value))  # a comprehension would not tell the path
+    except Exception as error:
+        note_path(error, f"the function given to {where}", path)
+        raise
+    return results
+
+
 def own_leaves(leaves: list[Any], memo: dict[int, Any]) -> list[Any]:
     """The leaves with arrays and refs of their own, which outlive the donation of the others."""
 
@@ -298,11 +338,34 @@ def _same_pair(own: Pair, pair: Any) -> bool:
     return isinstance(pair, tuple) and len(pair) == 2 and own[0] == pair[0] and _same_value(own[1], pair[1])
 
 
-def not_taken(path: Path, value: Any, count: int, filters: tuple[Filter, ...]) -> FilterError:
-    """The error of leaves that no filter takes, of which this is the first."""
+def groups_of(
+    definition: StateDef, leaves: Sequence[Any], filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool
+) -> Groups:
+    """For each filter, the definition and the positions of the leaves that it takes.
+
+    Args:
+      definition: paths and kinds of the leaves.
+      leaves: their raw values.
+      filters: the filters.
+      where: the function that took the filters, for errors.
+      is_exhaustive: whether each leaf has to be taken.
+
+    Raises:
+      FilterError: for what is no filter, and for leaves that are left over and
+        must not be.
+    """
+    groups, rest = definition.group(filters, leaves, where)
+    if rest and is_exhaustive:
+        raise _not_taken(where, definition.paths[rest[0]], values_of(definition, leaves)[rest[0]], len(rest), filters)
+    return groups
+
+
+def _not_taken(where: str, path: Path, value: Any, count: int, filters: tuple[Filter, ...]) -> FilterError:
+    """The error of leaves that no filter of a function takes, of which this is the first."""
+    others = f", nor {count - 1} other{'s' if count > 2 else ''}" if count > 1 else ""
     return FilterError(
-        format_path(path),
-        f"no filter takes this leaf, nor {count - 1} others",
+        f"{where}, {format_path(path)}",
+        f"no filter takes this leaf{others}",
         got=describe(value),
         expected=", ".join(map(as_written, filters)),
         fix=", ".join([*map(as_written, filters), "..."]) + "   # a last filter `...` takes the rest",

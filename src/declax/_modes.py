@@ -1,7 +1,8 @@
-"""Defaults of the keyword arguments `graph` and `graph_updates`.
+"""Defaults of the keyword arguments `graph` and `graph_updates`; and what flags may be.
 
 Vocabulary
 ----------
+flag:          a keyword argument that is True or False; some may be None too.
 graph mode:    objects that are reached twice stay one object.
 tree mode:     the argument has to be a tree: nothing may be reached twice.
 graph updates: changes of structure inside of a transform come back, not only
@@ -10,10 +11,38 @@ graph updates: changes of structure inside of a transform come back, not only
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import ClassVar
 
 from declax.errors import GraphError, describe
+
+
+def is_on(flag: str, value: object, default: Callable[[], bool] | None = None) -> bool:
+    """Whether a flag is on; all functions with flags ask here.
+
+    Args:
+      flag: its name.
+      value: what the caller gave for it.
+      default: what gives the value of one that was left open; without it, the
+        flag may not be None.
+
+    Raises:
+      GraphError: for what is no flag: another value would count as on, or off,
+        by its truth, and none that means something else would be noticed.
+
+    >>> is_on("copy", True), is_on("graph", None, default=lambda: False)
+    (True, False)
+    """
+    if value is True or value is False:
+        return value
+    if value is None and default is not None:
+        return default()
+    expected = "True or False" if default is None else "True, False, or None for the default"
+    why = "a flag is on or off, and takes no other value for one of the two"
+    raise GraphError(
+        flag, "this is no value of a flag", expected=expected, got=describe(value), why=why, fix=f"{flag}=True"
+    )
 
 
 class _Mode:
@@ -97,4 +126,17 @@ class set_graph_updates(_Mode):  # noqa: N801  # reads as a function
 is_graph_mode = set_graph_mode._current.get
 """`set_graph_mode.current_value` without the cost of a method."""
 
-__all__ = ["is_graph_mode", "set_graph_mode", "set_graph_updates"]
+
+def is_graph(graph: object) -> bool:
+    """What an argument `graph` says: False asks for a tree.
+
+    Raises:
+      GraphError: for what is no flag.
+
+    >>> is_graph(None), is_graph(False)
+    (True, False)
+    """
+    return is_on("graph", graph, is_graph_mode)
+
+
+__all__ = ["is_graph", "is_graph_mode", "is_on", "set_graph_mode", "set_graph_updates"]

@@ -15,14 +15,14 @@ from typing import Any, Self, TypeVar, overload
 import jax
 import jax.numpy as jnp
 
-from declax._filters import Filter, to_predicate
-from declax._modes import is_graph_mode
+from declax._filters import Filter, ask, predicate_of
+from declax._modes import is_graph
 from declax._nodes import children_of, walk_nodes
 from declax._pytree import Pytree
+from declax._sowing import is_taken, sown_kind
 from declax._typing import Path
-from declax._variable_names import variable_type_from_name
 from declax._variables import Perturbation, Variable
-from declax.errors import GraphError, describe, type_name
+from declax.errors import GraphError, type_name
 from declax.graph import api
 from declax.graph.assigning import attribute_changes, check_may_change
 from declax.graph.binding import bind
@@ -79,7 +79,7 @@ class Module(Pytree):
         >>> m.seen.value
         (1, 2)
         """
-        kind = _kind(variable_type)
+        kind = sown_kind(self, "sow", name, variable_type)
         if not hasattr(self, name):
             setattr(self, name, kind(reduce_fn(init_fn(), value)))
             return True
@@ -108,7 +108,7 @@ class Module(Pytree):
         >>> float(m.perturb("grad_of_x", jnp.float32(2)))
         2.0
         """
-        kind = _kind(variable_type)
+        kind = sown_kind(self, "perturb", name, variable_type)
         if not hasattr(self, name):
             setattr(self, name, kind(jax.tree.map(jnp.zeros_like, value)))
         return jax.tree.map(jnp.add, self._own_variable(name, kind, "perturb").get_value(), value)
@@ -116,13 +116,7 @@ class Module(Pytree):
     def _own_variable(self, name: str, kind: type[Variable[Any]], method: str) -> Variable[Any]:
         found = getattr(self, name)
         if not isinstance(found, kind):
-            raise GraphError(
-                f"{type_name(type(self))}.{name}",
-                f"{method} found something else under this name",
-                expected=f"nothing, or a Variable of the kind {type_name(kind)}",
-                got=describe(found),
-                fix=f"self.{method}(..., {name + '_'!r}, ...)",
-            )
+            raise is_taken(self, method, name, kind, found, f"{method} found something else under this name")
         return found
 
     @overload
@@ -234,8 +228,8 @@ class Module(Pytree):
         >>> m.rate
         0.5
         """
-        predicates = [to_predicate(f) for f in filters or (True,)]
-        chosen = [m for path, m in self.iter_modules() if any(p(path, m) for p in predicates)]
+        predicates = [predicate_of(f, f"set_attributes, filter {i}") for i, f in enumerate(filters or (True,))]
+        chosen = [m for path, m in self.iter_modules() if any(ask(p, path, m) for p in predicates)]
         where = type_name(type(self))
         changes = attribute_changes(chosen, attributes, where, must_exist=raise_if_not_found)
         for module, name, _ in changes:
@@ -279,7 +273,7 @@ def iter_modules(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[P
     >>> [path for path, _ in iter_modules([Module()])]
     [(0,)]
     """
-    if not (is_graph_mode() if graph is None else graph):
+    if not is_graph(graph):
         bind(node, graph)
     return ((path, found) for path, found in walk_nodes(node) if isinstance(found, Module))
 
@@ -301,12 +295,6 @@ def iter_module_children(node: Any, /, *, graph: bool | None = None) -> Iterator
     >>> list(iter_module_children(Module()))
     []
     """
-    if not (is_graph_mode() if graph is None else graph):
+    if not is_graph(graph):
         bind(node, graph)
     return ((key, child) for key, child in children_of(node) if isinstance(child, Module))
-
-
-def _kind(variable_type: type[Variable[Any]] | str) -> type[Variable[Any]]:
-    if isinstance(variable_type, str):
-        return variable_type_from_name(variable_type, allow_register=True)
-    return variable_type

@@ -15,9 +15,9 @@ import jax
 
 from declax._jax import current_trace
 from declax._state_def import LeafDef, StateDef
-from declax._typing import MISSING, Key
+from declax._typing import MISSING, Key, Path
 from declax._variables import Variable, new_variable
-from declax.errors import GraphError, describe, format_path, suggest, type_name
+from declax.errors import GraphError, describe, format_path, note_path, suggest, type_name
 from declax.traversals import walk_mapping
 
 SUGGESTIONS = 8
@@ -41,11 +41,15 @@ def changes_of(
     """What a pure dict changes in a State.
 
     Raises:
-      GraphError: that lists all that does not fit, by path.
+      GraphError: that lists all that does not fit, by path; and for a
+        `replace_fn` that cannot be called.
     """
     if not isinstance(pure_dict, Mapping):
         problem = "the argument is no nested mapping of values"
         raise GraphError("replace_by_pure_dict", problem, got=describe(pure_dict), fix="state.to_pure_dict() makes one")
+    if not (replace_fn is None or callable(replace_fn)):
+        problem, fix = "`replace_fn` has to be a function", "replace_fn=lambda old, new: new"
+        raise GraphError("replace_by_pure_dict", problem, got=describe(replace_fn), fix=fix)
     faults: list[str] = []
     found = list(_match(definition, pure_dict, faults))
     changes = []
@@ -55,7 +59,7 @@ def changes_of(
         if fault is not None:
             faults.append(f"{format_path(definition.paths[position])}: {fault}")
         elif not faults:
-            changes.append(_change(position, leaves[position], leaf_def, value, replace_fn))
+            changes.append(_change(position, definition.paths[position], leaves[position], leaf_def, value, replace_fn))
     if faults:
         raise _does_not_fit(faults, definition, pure_dict)
     return changes
@@ -113,11 +117,15 @@ def _fault(old: Any, leaf_def: LeafDef, value: Any) -> str | None:
     return None if wrong is None else f"expected the shape {wrong[0]} inside, got {wrong[1]}"
 
 
-def _change(position: int, old: Any, leaf_def: LeafDef, value: Any, replace_fn: ReplaceFn | None) -> Change:
+def _change(position: int, path: Path, old: Any, leaf_def: LeafDef, value: Any, replace_fn: ReplaceFn | None) -> Change:
     if replace_fn is not None:
         if leaf_def is not None:
             old = new_variable(leaf_def[0], old, leaf_def[1], current_trace())
-        value = replace_fn(old, value)
+        try:
+            value = replace_fn(old, value)
+        except Exception as error:
+            note_path(error, "the function given to replace_by_pure_dict", path)
+            raise
         if isinstance(value, Variable):
             return Change(position, value.raw_value, (type(value), value._metadata))
     return Change(position, value.raw_value if isinstance(value, Variable) else value, leaf_def)

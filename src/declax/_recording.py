@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from types import FunctionType
 from typing import Any, Final, TypeAlias
 
@@ -25,11 +26,12 @@ from declax._attributes import class_attribute, wrong_trace
 from declax._containers import Dict, List
 from declax._fields import Status
 from declax._layout import BOUND_KEY, TRACE_KEY, Layout
-from declax._module import Module, _append, _kind
+from declax._module import Module, _append
 from declax._nodes import Kind, is_number, kind_of
 from declax._pytree import Pytree, layout_of, prepare, set_layout
+from declax._sowing import is_taken, sown_kind
 from declax._variables import Intermediate, Perturbation, Variable
-from declax.errors import GraphError, describe, type_name
+from declax.errors import GraphError, type_name
 
 VariableKind: TypeAlias = type[Variable[Any]]
 
@@ -88,17 +90,16 @@ def set_aside(module: Module, kinds: Sequence[VariableKind]) -> dict[str, Any]:
     return {name: variable for name, variable in record.items() if name not in rest}
 
 
+asked: Final[ContextVar[set[str] | None]] = ContextVar("declax_perturbed", default=None)
+"""The names under which modules perturbed during the call; not those in programs that JAX has compiled before."""
+
+
 def _recorded(module: Any, name: str, kind: VariableKind, method: str) -> Variable[Any] | None:
     """What a module has recorded under a name."""
     found: Variable[Any] | None = record_of(module).get(name)
     if found is not None and not isinstance(found, kind):
-        raise GraphError(
-            f"{type_name(type(module))}.{name}",
-            f"{method} found another kind of Variable under this name, from the same call",
-            expected=f"nothing, or a Variable of the kind {type_name(kind)}",
-            got=describe(found),
-            fix=f"self.{method}(..., {name + '_'!r}, ...)",
-        )
+        problem = f"{method} found another kind of Variable under this name, from the same call"
+        raise is_taken(module, method, name, kind, found, problem)
     return found
 
 
@@ -123,7 +124,7 @@ class Recorder:
         init_fn: Callable[[], Any] = tuple,
     ) -> bool:
         """As `Module.sow`, into the record."""
-        kind = _kind(variable_type)
+        kind = sown_kind(self, "sow", name, variable_type)
         found = _recorded(self, name, kind, "sow")
         if found is None:
             put_record(self, {**record_of(self), name: kind(reduce_fn(init_fn(), value))})  # type: ignore[arg-type]  # a Module
@@ -133,7 +134,10 @@ class Recorder:
 
     def perturb(self, name: str, value: Any, variable_type: VariableKind | str = Perturbation) -> Any:
         """As `Module.perturb`, with the record."""
-        kind = _kind(variable_type)
+        kind = sown_kind(self, "perturb", name, variable_type)
+        names = asked.get()
+        if names is not None:
+            names.add(name)
         found = _recorded(self, name, kind, "perturb")
         if found is None:
             found = kind(jax.tree.map(jax.numpy.zeros_like, value))

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from jax.tree_util import DictKey
 
-from declax._filters import Filter, Predicate, filters_to_predicates, is_of_kind, matches_kind
+from declax._filters import Filter, Predicate, ask, asks_tags, is_of_kind, matches_kind, predicates_of
 from declax._metadata import Metadata
 from declax._static import exact_types
 from declax._typing import Key, Path
@@ -25,6 +25,9 @@ from declax.errors import GraphError, format_path
 
 LeafDef = tuple[type[Variable[Any]], Metadata] | None
 """The kind and metadata of a Variable; None for a leaf that is no Variable's."""
+
+_Tags = tuple[tuple[type, Any], ...]
+"""Kinds of Variables, and the tag that each has as a class."""
 
 Groups = tuple[tuple["StateDef", tuple[int, ...]], ...]
 """For each filter: the definition and the positions of the leaves that it takes."""
@@ -81,7 +84,18 @@ class StateDef:
       leaf_defs: kind and metadata of each leaf.
     """
 
-    __slots__ = ("__weakref__", "_groups", "_keys", "_merges", "_subs", "_tree", "fits", "leaf_defs", "paths")
+    __slots__ = (
+        "__weakref__",
+        "_columns",
+        "_groups",
+        "_keys",
+        "_merges",
+        "_subs",
+        "_tree",
+        "fits",
+        "leaf_defs",
+        "paths",
+    )
     _interned: ClassVar[WeakValueDictionary[Any, StateDef]] = WeakValueDictionary()
     _lock: ClassVar[threading.RLock] = threading.RLock()
 
@@ -90,9 +104,10 @@ class StateDef:
     fits: WeakKeyDictionary[StateDef, Any]
     """How States of other definitions go into one of this; see `graph.fit`."""
     _tree: dict[Key, Any] | None
-    _groups: dict[Any, tuple[tuple[tuple[StateDef | None, tuple[int, ...]], ...], tuple[int, ...]]]
+    _groups: dict[Any, tuple[tuple[tuple[StateDef | None, tuple[int, ...]], ...], tuple[int, ...], _Tags | None]]
     _subs: dict[Path, tuple[StateDef, tuple[int, ...]]]
     _keys: tuple[StateKey, ...] | None
+    _columns: tuple[tuple[type[Variable[Any]], ...], tuple[Metadata, ...]] | Literal[False] | None
     _merges: dict[tuple[ref[StateDef], ...], tuple[ref[StateDef], tuple[int, ...]]]
 
     @staticmethod
@@ -105,6 +120,7 @@ class StateDef:
                 found = object.__new__(StateDef)
                 found.paths, found.leaf_defs = key
                 found._tree = found._keys = None
+                found._columns = False
                 found._groups, found._merges, found._subs = {}, {}, {}
                 found.fits = WeakKeyDictionary()
                 StateDef._interned[key] = found
@@ -135,6 +151,15 @@ class StateDef:
             pairs = zip(self.paths, self.leaf_defs, strict=True)
             self._keys = tuple(StateKey(path, leaf_def is not None) for path, leaf_def in pairs)
         return self._keys
+
+    @property
+    def columns(self) -> tuple[tuple[type[Variable[Any]], ...], tuple[Metadata, ...]] | None:
+        """The kinds and the metadata of the leaves; None where not all are of Variables."""
+        if self._columns is False:
+            known = [leaf_def for leaf_def in self.leaf_defs if leaf_def is not None]
+            is_all = len(known) == len(self.leaf_defs)
+            self._columns = (tuple([d[0] for d in known]), tuple([d[1] for d in known])) if is_all else None
+        return self._columns
 
     @property
     def tree(self) -> dict[Key, Any]:
@@ -197,29 +222,47 @@ class StateDef:
         self._merges[key] = (ref(merged), order)  # weak: the merged one may know this one as a part
         return merged, order
 
-    def group(self, filters: tuple[Filter, ...], leaves: Sequence[Any]) -> tuple[Groups, tuple[int, ...]]:
+    def group(
+        self, filters: tuple[Filter, ...], leaves: Sequence[Any], where: str = ""
+    ) -> tuple[Groups, tuple[int, ...]]:
         """The leaves that each filter takes, and those that none takes.
 
         What depends on kinds and paths only is computed once.
+
+        Args:
+          filters: the filters.
+          leaves: the raw value of each leaf.
+          where: the function that took the filters, for errors.
+
+        Raises:
+          FilterError: for what is no filter.
         """
         key = (filters, exact_types(filters))  # True is a filter, and 1 is none
         try:
             found = self._groups.get(key)
         except TypeError:  # a filter that cannot be hashed is asked again each time
-            return self._group(filters, leaves)[:2]
-        if found is not None:
+            return self._group(filters, leaves, where)[:2]
+        if found is not None and (found[2] is None or _still_hold(found[2])):
             return tuple((sub or self, positions) for sub, positions in found[0]), found[1]
-        groups, rest, is_lasting = self._group(filters, leaves)
+        groups, rest, is_lasting = self._group(filters, leaves, where)
         if is_lasting:
             if len(self._groups) >= KEPT_GROUPS:
                 self._groups.clear()  # a program that makes a new function for each call would fill it
             # without itself, which would be a cycle that waits for the collector
             kept = tuple((None if sub is self else sub, positions) for sub, positions in groups)
-            self._groups[key] = (kept, rest)
+            is_by_tag = any(map(asks_tags, predicates_of(filters, where)))
+            self._groups[key] = (kept, rest, self._class_tags() if is_by_tag else None)
         return groups, rest
 
-    def _group(self, filters: tuple[Filter, ...], leaves: Sequence[Any]) -> tuple[Groups, tuple[int, ...], bool]:
-        predicates = filters_to_predicates(filters)
+    def _class_tags(self) -> _Tags:
+        """The tags that the kinds of Variables have as classes, now."""
+        kinds = dict.fromkeys(leaf_def[0] for leaf_def in self.leaf_defs if leaf_def is not None)
+        return tuple([(kind, getattr(kind, "tag", None)) for kind in kinds])
+
+    def _group(
+        self, filters: tuple[Filter, ...], leaves: Sequence[Any], where: str
+    ) -> tuple[Groups, tuple[int, ...], bool]:
+        predicates = predicates_of(filters, where)
         taken: list[list[int]] = [[] for _ in predicates]
         rest: list[int] = []
         if all(map(is_of_kind, predicates)):
@@ -251,6 +294,15 @@ class StateDef:
             place.append(position)
 
 
+def _still_hold(tags: _Tags) -> bool:
+    """Whether kinds have the same tags as before."""
+    for kind, tag in tags:
+        now = getattr(kind, "tag", None)
+        if now is not tag and now != tag:
+            return False
+    return True
+
+
 def _matches(predicate: Predicate, definition: StateDef, position: int, leaves: Sequence[Any]) -> tuple[bool, bool]:
     """Whether a predicate takes a leaf, and whether that depends on the leaf's value."""
     path, leaf_def, leaf = definition.paths[position], definition.leaf_defs[position], leaves[position]
@@ -259,7 +311,7 @@ def _matches(predicate: Predicate, definition: StateDef, position: int, leaves: 
     if decided is not None:
         return decided, False
     value = leaf if leaf_def is None else new_variable(leaf_def[0], leaf, leaf_def[1], None)
-    return bool(predicate(path, value)), True
+    return ask(predicate, path, value), True
 
 
 def _positions_below(tree: dict[Key, Any], prefix: Path) -> list[int]:

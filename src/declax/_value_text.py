@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import types
+from collections.abc import Iterator
 from typing import Any, Final
 
 import jax
@@ -17,9 +18,12 @@ from jax.core import Tracer
 SMALL: Final = 10
 """The most elements that an array may have to be printed in full."""
 
+MAX_DEPTH: Final = 64
+"""Levels of containers that are printed; what is deeper shows its type only."""
 
-def value_text(value: Any) -> str:
-    """The text of a value, a pytree of arrays included.
+
+def value_text(value: Any, depth: int = 0) -> str:
+    """The text of a value, a pytree of arrays included; `depth` is the number of containers around it.
 
     >>> import jax.numpy as jnp
     >>> print(value_text([jnp.zeros(2), jnp.zeros((4, 4))]))
@@ -33,16 +37,23 @@ def value_text(value: Any) -> str:
         return repr(value) if value.size <= SMALL else f"ndarray(shape={value.shape}, dtype={value.dtype!r})"
     if isinstance(value, jax.Ref):
         return repr(value) if value.size <= SMALL else f"Ref(shape={value.shape}, dtype={value.dtype!r})"
-    if type(value) is tuple:
-        inner = ", ".join(map(value_text, value))
-        return f"({inner},)" if len(value) == 1 else f"({inner})"
-    if type(value) is list:
-        return f"[{', '.join(map(value_text, value))}]"
-    if type(value) is dict:
-        return f"{{{', '.join(f'{key!r}: {value_text(item)}' for key, item in value.items())}}}"
+    if type(value) in _OPENED:
+        return _container_text(value, depth) if depth < MAX_DEPTH else f"{type(value).__name__}(...)"
     if isinstance(value, (types.FunctionType, type)):
         return value.__qualname__.rpartition("<locals>.")[2]
     return repr(value)
+
+
+_OPENED: Final = frozenset({list, tuple, dict})
+
+
+def _container_text(value: Any, depth: int) -> str:
+    if type(value) is dict:
+        return f"{{{', '.join(f'{key!r}: {value_text(item, depth + 1)}' for key, item in value.items())}}}"
+    inner = ", ".join(value_text(item, depth + 1) for item in value)
+    if type(value) is list:
+        return f"[{inner}]"
+    return f"({inner},)" if len(value) == 1 else f"({inner})"
 
 
 def _array_text(array: jax.Array) -> str:
@@ -62,7 +73,7 @@ def size_comment(value: Any) -> str:
     ' # 16 (64 B)'
     """
     count, size = 0, 0
-    arrays = [leaf for leaf in jax.tree.leaves(value) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
+    arrays = list(arrays_in(value))
     if not arrays:
         return ""
     for leaf in arrays:
@@ -70,6 +81,38 @@ def size_comment(value: Any) -> str:
         count += elements
         size += elements * getattr(leaf.dtype, "itemsize", 0)
     return f" # {count:,} ({bytes_text(size)})"
+
+
+def arrays_in(value: Any) -> Iterator[Any]:
+    """What has a shape and a dtype inside of a value.
+
+    Lists, tuples and dicts are opened here, since JAX does it by recursion, and
+    one that was appended to may have become deeper than it can take. One that
+    contains itself is opened once.
+
+    >>> [array.shape for array in arrays_in([np.zeros(2), {"a": (np.zeros(3), 4)}])]
+    [(2,), (3,)]
+    """
+    stack: list[tuple[int, Iterator[Any]]] = [(0, iter((value,)))]
+    around = {0}
+    while stack:
+        owner, items = stack[-1]
+        for item in items:
+            if type(item) in _OPENED:
+                if id(item) not in around:
+                    around.add(id(item))
+                    stack.append((id(item), iter(item.values() if type(item) is dict else item)))
+                    break
+            elif hasattr(item, "shape") and hasattr(item, "dtype"):
+                yield item
+            elif type(item) not in _ATOMS:
+                yield from (leaf for leaf in jax.tree.leaves(item) if hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
+        else:
+            stack.pop()
+            around.discard(owner)
+
+
+_ATOMS: Final = frozenset({int, float, bool, complex, str, bytes, type(None)})
 
 
 def bytes_text(size: int) -> str:

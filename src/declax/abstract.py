@@ -8,19 +8,21 @@ abstract: having the shape and dtype of an array, and no buffer: a
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
 from jax.core import Tracer
 
+from declax._modes import is_graph, is_on, set_graph_updates
 from declax._nodes import is_ref
-from declax._pytree import Pytree
-from declax.errors import TransformError, describe
-from declax.graph.binding import bind, check_mode
+from declax.errors import AbstractModelError, TransformError, describe
+from declax.graph.binding import bind
 from declax.graph.build import build
-from declax.transforms._lift import Call, Outcome, Rebuilt, commit, lifted
+from declax.transforms._closure import Closure
+from declax.transforms._lift import Call, Outcome, lifted
+from declax.transforms._structure import Mode
+from declax.transforms.tracing import returned
 
 N = TypeVar("N")
 R = TypeVar("R")
@@ -34,7 +36,8 @@ def eval_shape(
     Nothing is allocated either, so that a model of any size can be looked at.
 
     Args:
-      f: the function; a model, or a method of one, counts as an argument too.
+      f: the function; models that it captures count as arguments too, as does
+        one whose method it is.
       *args, **kwargs: its arguments: models, Variables, arrays and numbers,
         abstract or not. Others, such as texts and functions, go in as they are.
         What the function does to its arguments happens to abstract copies.
@@ -49,7 +52,8 @@ def eval_shape(
 
     Raises:
       TransformError: for what is no function.
-      GraphError: for a graph where trees are asked for.
+      GraphError: for a graph where trees are asked for, and for flags that are
+        none.
 
     >>> import jax.numpy as jnp
     >>> from declax._variables import Param
@@ -59,15 +63,13 @@ def eval_shape(
     if not callable(f):
         problem = "the first argument is no function"
         raise TransformError("eval_shape", problem, got=describe(f), fix="dx.eval_shape(lambda: model)")
-    function, owner = _with_owner(f)
-    call = Call((*owner, *args), kwargs)
-    if call.binding is not None:
-        check_mode(call.binding.graphdef, graph)
+    is_on("graph_updates", graph_updates, set_graph_updates.current_value)  # is checked, though it means nothing here
+    closure = Closure(f)
+    call = Call(args, kwargs, Mode(is_graph(graph)), closure.find())
     shapes = _Shapes()
     values, plain = shapes.of(call.values), shapes.of(call.plain)
-    outcome = _trace(lifted(function, call.structure), values, plain)
-    copies = Rebuilt(call.structure, values, plain)  # lives until the end: a binding does not hold its nodes
-    result: R = commit(Call(copies.args, copies.kwargs), outcome)
+    outcome = _trace(lifted(closure, call.structure), values, plain)
+    result: R = returned(call, values, plain, outcome)
     return result
 
 
@@ -98,6 +100,39 @@ def as_abstract(node: N, /, *, graph: bool | None = None) -> N:
     return made
 
 
+class ShapeDtypeStruct(jax.ShapeDtypeStruct):
+    """The leaf of an abstract graph: the class of JAX, which says what is wrong where it is computed with.
+
+    A model of real arrays knows nothing of it, and pays nothing for it. JAX's
+    own functions ask for `__jax_array__` where they may; those that do not, as
+    `jax.lax` ones, raise their own error, in which this class is named.
+    """
+
+    __slots__ = ()
+
+    def __jax_array__(self) -> jax.Array:
+        raise _is_abstract(self)
+
+
+def _is_abstract(leaf: jax.ShapeDtypeStruct) -> AbstractModelError:
+    return AbstractModelError(
+        "abstract model",
+        "the model has shapes in the place of arrays, so that nothing can be computed with it",
+        got=f"a leaf of shape {leaf.shape} and dtype {leaf.dtype}",
+        fix="dx.eval_shape(model, x)        # what it would return; dx.update(model, state) puts arrays in",
+    )
+
+
+def _refuse(self: jax.ShapeDtypeStruct, *_: object) -> Any:
+    raise _is_abstract(self)
+
+
+_BINARY = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or"
+_OTHER = "lt le gt ge neg pos abs invert getitem iter bool int float complex index round array"
+for _name in (*_BINARY.split(), *(f"r{name}" for name in _BINARY.split()), *_OTHER.split()):
+    setattr(ShapeDtypeStruct, f"__{_name}__", _refuse)
+
+
 class _Shapes:
     """Turns values into their shapes; one ref stays one."""
 
@@ -113,7 +148,7 @@ class _Shapes:
         if isinstance(leaf, jax.ShapeDtypeStruct):
             return leaf
         if is_ref(leaf):
-            return self._refs.setdefault(id(leaf), _make_shape(leaf.shape, leaf.dtype, is_ref=True))
+            return self._refs.setdefault(id(leaf), _make_ref(leaf.shape, leaf.dtype, is_ref=True))
         try:
             known = jax.typeof(leaf)
         except (TypeError, OverflowError):  # no array of JAX
@@ -123,17 +158,8 @@ class _Shapes:
         return _make_shape(known.shape, known.dtype, sharding=sharding, weak_type=known.weak_type)
 
 
-_make_shape: Callable[..., jax.ShapeDtypeStruct] = jax.ShapeDtypeStruct
-"""`jax.ShapeDtypeStruct`, whose constructor has no types."""
-
-
-def _with_owner(f: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """A function, and the model that it is a method of, as its first argument."""
-    if isinstance(f, Pytree):
-        return type(f).__call__, (f,)
-    if isinstance(f, types.MethodType) and isinstance(f.__self__, Pytree):
-        return f.__func__, (f.__self__,)
-    return f, ()
+_make_shape: Callable[..., jax.ShapeDtypeStruct] = ShapeDtypeStruct
+_make_ref: Callable[..., jax.ShapeDtypeStruct] = jax.ShapeDtypeStruct  # `is_ref` goes by the very class
 
 
 def _trace(function: Callable[..., Outcome], *args: Any) -> Outcome:

@@ -20,6 +20,7 @@ from declax._nodes import Kind, children_of, kind_of
 from declax._recording import (
     Recorder,
     VariableKind,
+    asked,
     become,
     place_of,
     put_record,
@@ -92,7 +93,8 @@ def capture(fn: Any, /, *var_types: VariableKind, init: Init = None, method_outp
       FilterError: for what is no kind of Variable.
       GraphError: for what cannot be called; when called, for an argument that
         has no modules, for values in `init` at the path of no module or of
-        another shape, and for a name that is sown as two kinds.
+        another shape, for a name that is sown as two kinds, and for a name of a
+        perturbation in `init` that is nearly one that the call asks for.
 
     The modules' classes are subclasses of their own during the call, so
     ``isinstance`` answers as ever, but ``type(module) is Linear`` does not. One
@@ -136,11 +138,18 @@ def _capturing(fn: Any, var_types: Sequence[Any], init: Init, method_outputs: An
     def captured(*args: Any, **kwargs: Any) -> Any:
         recording = _Recording(root_of(args, kwargs), kinds)
         result: Any = None
+        names: set[str] = set()
+        token = asked.set(names)
         try:
-            recording.start(init, method_kind)
+            begun = recording.start(init, method_kind)
             result = call(*args, **kwargs)
         finally:
+            asked.reset(token)
             pairs = recording.stop(result)
+        _check_names(begun, names)
+        around = asked.get()
+        if around is not None:
+            around |= names
         return (result, *map(State.from_flat_path, pairs)) if kinds else result
 
     return captured
@@ -191,8 +200,8 @@ class _Recording:
         self._before: dict[int, tuple[Module, type, dict[str, Any]]] = {}
         self._outer: type[Recorder] | None = None  # a recorder of the call around this one
 
-    def start(self, init: Init, method_kind: VariableKind | None) -> None:
-        """Makes the modules recorders."""
+    def start(self, init: Init, method_kind: VariableKind | None) -> Sequence[Path]:
+        """Makes the modules recorders; the paths of the perturbations that they begin with."""
         modules = list(_modules(self._root))
         if not modules:
             raise GraphError(
@@ -208,8 +217,9 @@ class _Recording:
                 self._outer = before
             self._before[id(module)] = (module, before, set_aside(module, self._kinds))
             become(module, recorder_of(before, method_kind))
-        if init is not None:
-            _begin_with(init, {path_of(link): module for link, module in modules})
+        if init is None:
+            return ()
+        return _begin_with(init, {path_of(link): module for link, module in modules})
 
     def stop(self, result: Any) -> list[list[tuple[Path, Variable[Any]]]]:
         """Makes the modules what they were; the Variables of each kind, with their paths."""
@@ -264,8 +274,9 @@ def _modules(root: Any) -> Iterator[tuple[Link, Module]]:
 _INNER = frozenset({Kind.NODE, Kind.OBJECT, Kind.CONTAINER})
 
 
-def _begin_with(init: Mapping[Any, Any], modules: Mapping[Path, Module]) -> None:
-    """Puts values into the records before the call."""
+def _begin_with(init: Mapping[Any, Any], modules: Mapping[Path, Module]) -> list[Path]:
+    """Puts values into the records before the call; the paths of perturbations among them."""
+    perturbations: list[Path] = []
     for path, value in (init if isinstance(init, State) else State(init)).flat_state():
         module = modules.get(path[:-1])
         if module is None or not isinstance(path[-1], str):
@@ -280,6 +291,33 @@ def _begin_with(init: Mapping[Any, Any], modules: Mapping[Path, Module]) -> None
             )
         variable = value.copy(value.raw_value) if isinstance(value, Variable) else Perturbation(value)
         put_record(module, {**record_of(module), path[-1]: variable})
+        if isinstance(variable, Perturbation):
+            perturbations.append(path)
+    return perturbations
+
+
+def _check_names(begun: Sequence[Path], asked_for: set[str]) -> None:
+    """Checks the names of perturbations that a call began with against those under which it perturbed.
+
+    Only a name that is nearly one of those, and none of them itself, is an
+    error: a module may be left out of a call, and `init` may have a part of
+    the names. What runs in a program that JAX has compiled before is not seen.
+
+    Raises:
+      GraphError: for a name that is a misspelling.
+    """
+    known = {path[-1] for path in begun}
+    for path in begun:
+        name = str(path[-1])
+        hint = None if name in asked_for else suggest(name, sorted(asked_for - known))
+        if hint is not None:
+            raise GraphError(
+                format_path(path),
+                f"`init` has a perturbation under a name that the call never asked for; {hint}",
+                expected=f"a name that the modules perturb under: {', '.join(sorted(asked_for))}",
+                why="a perturbation that is added to nothing has a gradient of zero",
+                fix="_, init = dx.capture(fn, dx.Perturbation)(model, ...)",
+            )
 
 
 __all__ = ["capture"]

@@ -18,7 +18,8 @@ import jax
 import numpy as np
 from typing_extensions import TypeIs
 
-from declax._filters import All, Filter, to_predicate
+from declax._filters import All, Filter, ask, predicate_of
+from declax._modes import is_on
 from declax._nodes import Kind, kind_of, plain_key
 from declax._state_def import StateDef
 from declax._typing import ArrayLike, Path
@@ -182,12 +183,15 @@ def with_vars(
                 why="a Variable holds an array, or a ref, which JAX lets functions write to",
                 fix="dx.with_vars(model, ref=True)",
             )
-    if ref is None:
+    is_by_ref = None if ref is None else is_on("ref", ref)
+    is_on("allow_duplicates", allow_duplicates)
+    if is_by_ref is None:
         binding = bind(node, graph)
         copied: N = build(binding.graphdef, binding.read())
         return copied
-    change = _TO_REFS if ref else _TO_ARRAYS
-    return _convert(node, change._replace(where="with_vars"), All(Variable, only), graph, allow_duplicates)
+    change = _TO_REFS if is_by_ref else _TO_ARRAYS
+    chosen = All(Variable, predicate_of(only, "with_vars, only"))
+    return _convert(node, change._replace(where="with_vars"), chosen, graph, allow_duplicates)
 
 
 def vars_as(
@@ -325,13 +329,13 @@ def _convert(node: N, change: _Change, only: Filter, graph: bool | None, allow_d
     graphdef, sources = _each_ref_apart(binding.graphdef)
     read, boxes = binding.read(), binding.variables
     leaves = [read[source] for source in sources]
-    predicate = to_predicate(only)
+    predicate = predicate_of(only, f"{change.where}, only")
     chosen = []
     for place, (path, source) in enumerate(zip(graphdef.definition.paths, sources, strict=True)):
         box, leaf = boxes[source], leaves[place]
-        if any(map(change.is_meant, _leaves_in(leaf))) and predicate(path, leaf if box is None else box):
+        if any(map(change.is_meant, _leaves_in(leaf))) and ask(predicate, path, leaf if box is None else box):
             chosen.append(place)
-    if not allow_duplicates:
+    if not is_on("allow_duplicates", allow_duplicates):
         _check_duplicates(change, [(graphdef.definition.paths[place], leaves[place]) for place in chosen])
     for place in chosen:
         leaves[place] = jax.tree.map(lambda leaf: change.apply(leaf) if change.is_meant(leaf) else leaf, leaves[place])

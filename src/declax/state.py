@@ -23,10 +23,12 @@ from declax import _display, _jax
 from declax._filters import Filter
 from declax._flat_state import (
     FlatPairs,
+    call_each,
+    check_function,
+    groups_of,
     leaf_def_of,
     make_flat,
     mapping_of,
-    not_taken,
     own_leaves,
     pair_of,
     pairs_of,
@@ -149,7 +151,10 @@ class State(MutableMapping[Key, Any], Generic[M]):
 
         Args:
           extract_fn: makes of each value, a Variable or another one, what the
-            dicts get instead.
+            dicts get instead. Errors of it get a note of the path.
+
+        Raises:
+          GraphError: for an `extract_fn` that is no function.
 
         >>> State({"a": {"b": 1}}).to_pure_dict()
         {'a': {'b': 1}}
@@ -157,7 +162,9 @@ class State(MutableMapping[Key, Any], Generic[M]):
         leaves, definition = self._pair
         if extract_fn is None:
             return map_tree(definition.tree, leaves)
-        return map_tree(definition.tree, list(map(extract_fn, values_of(definition, leaves))))
+        check_function("State.to_pure_dict", extract_fn, "value")
+        extracted = call_each("State.to_pure_dict", lambda _, value: extract_fn(value), definition, leaves)
+        return map_tree(definition.tree, extracted)
 
     @property
     def raw_mapping(self) -> dict[Any, Any]:
@@ -361,7 +368,7 @@ class State(MutableMapping[Key, Any], Generic[M]):
         for key in list(self._tree()):
             del self[key]
 
-    # --- comparing
+    # --- comparing, and whole States
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, State):
@@ -399,8 +406,6 @@ class State(MutableMapping[Key, Any], Generic[M]):
         positions = tuple(i for i, path in enumerate(definition.paths) if path not in known)
         return make_state(definition.select(positions), [leaves[i] for i in positions])
 
-    # --- whole States
-
     @overload
     def split(self, first: Filter, /) -> State[M]: ...
     @overload
@@ -416,7 +421,7 @@ class State(MutableMapping[Key, Any], Generic[M]):
         ({'a': 1}, {'b': 'text'})
         """
         leaves, definition = self._pair
-        found = split_leaves(definition, leaves, (first, *filters), is_exhaustive=True)
+        found = split_leaves(definition, leaves, (first, *filters), "State.split", is_exhaustive=True)
         return found if filters else found[0]
 
     @overload
@@ -426,7 +431,7 @@ class State(MutableMapping[Key, Any], Generic[M]):
     def filter(self, first: Filter, /, *filters: Filter) -> State[M] | tuple[State[M], ...]:
         """As `split`, leaving out what no filter takes."""
         leaves, definition = self._pair
-        found = split_leaves(definition, leaves, (first, *filters), is_exhaustive=False)
+        found = split_leaves(definition, leaves, (first, *filters), "State.filter", is_exhaustive=False)
         return found if filters else found[0]
 
     @staticmethod
@@ -455,12 +460,15 @@ class State(MutableMapping[Key, Any], Generic[M]):
     def map(self, f: Callable[[Path, Any], Any]) -> State[M]:
         """The State whose values are ``f(path, value)``, Variables as Variables.
 
+        Raises:
+          GraphError: for what is no function. Errors of it get a note of the path.
+
         >>> State({"a": {"b": 1}}).map(lambda path, value: value + len(path)).to_pure_dict()
         {'a': {'b': 3}}
         """
+        check_function("State.map", f, "path, value")
         leaves, definition = self._pair
-        mapped = list(map(f, definition.paths, values_of(definition, leaves)))
-        pair = pair_of(definition, mapped)
+        pair = pair_of(definition, mapped := call_each("State.map", f, definition, leaves))
         if pair is None:
             return State.from_flat_path(zip(definition.paths, mapped, strict=True))
         return make_state(*pair)
@@ -568,16 +576,10 @@ def _entries_of(value: Any, path: Path) -> list[Entry]:
 
 
 def split_leaves(
-    definition: StateDef, leaves: Sequence[Any], filters: tuple[Filter, ...], *, is_exhaustive: bool
+    definition: StateDef, leaves: Sequence[Any], filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool
 ) -> tuple[State[Any], ...]:
-    """States of the leaves that each filter takes.
-
-    Raises:
-      FilterError: where the filters leave leaves over and must not.
-    """
-    groups, rest = definition.group(filters, leaves)
-    if rest and is_exhaustive:
-        raise not_taken(definition.paths[rest[0]], values_of(definition, leaves)[rest[0]], len(rest), filters)
+    """States of the leaves that each filter takes; arguments and errors as of `groups_of`."""
+    groups = groups_of(definition, leaves, filters, where, is_exhaustive=is_exhaustive)
     return tuple(make_state(sub, [leaves[i] for i in positions]) for sub, positions in groups)
 
 

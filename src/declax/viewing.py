@@ -15,13 +15,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from declax._filters import Filter, to_predicate
+from declax._filters import Filter, ask, predicate_of
+from declax._modes import is_graph, is_on
 from declax._module import Module, iter_modules
 from declax._pytree import Pytree
 from declax._typing import Path
 from declax.errors import GraphError, describe, format_path, suggest, type_name
 from declax.graph.api import clone
-from declax.graph.assigning import attribute_changes
+from declax.graph.assigning import asked_modules, attribute_changes
 
 N = TypeVar("N")
 
@@ -60,10 +61,9 @@ def with_attributes(
     (0.25, 0.5)
     """
     made = clone(node, variables=False, graph=graph)
-    chosen = [module for _, module in _chosen(made, only)]
-    for module, name, value in attribute_changes(
-        chosen, attributes, type_name(type(node)), must_exist=raise_if_not_found
-    ):
+    chosen = [module for _, module in _chosen(made, only, "with_attributes")]
+    where = type_name(type(node))
+    for module, name, value in attribute_changes(chosen, attributes, where, must_exist=raise_if_not_found, only=only):
         if module._pytree__is_frozen:  # for its users, not for who makes it
             Pytree.__setattr__(module, name, value)
         else:
@@ -110,17 +110,20 @@ def view(
     made = clone(node, variables=False, graph=graph)
     unused = set(kwargs)
     known: set[str] = set()
-    for path, module in _chosen(made, only):
+    chosen = _chosen(made, only, "view")
+    for path, module in chosen:
         method = _set_view_of(type(module))
         if method is not None:
             known.update(_named(method))
             unused -= _give(module, method, kwargs, path)
-    if unused and raise_if_not_found:
+    if is_on("raise_if_not_found", raise_if_not_found) and unused:
         hints = [hint for name in sorted(unused) if (hint := suggest(name, known))]
+        which, got = asked_modules(only, len(chosen))
         raise GraphError(
             type_name(type(node)),
-            f"no `set_view` of a module inside uses {sorted(unused)}" + (f"; {' '.join(hints)}" if hints else ""),
-            expected=", ".join(sorted(known)) or "no arguments: no module inside has a `set_view`",
+            f"no `set_view` of a module {which} uses {sorted(unused)}" + (f"; {' '.join(hints)}" if hints else ""),
+            expected=", ".join(sorted(known)) or f"no arguments: no module {which} has a `set_view`",
+            got=got,
             fix="raise_if_not_found=False        # uses those that are known",
         )
     return made
@@ -148,8 +151,9 @@ def view_info(node: Any, /, *, only: Filter = ..., graph: bool | None = None) ->
       deterministic: bool | None = None
         answer the input unchanged.
     """
-    predicate = to_predicate(only)
-    classes = {type(m) for path, m in iter_modules(node, graph=graph) if predicate(path, m)}
+    is_graph(graph)
+    predicate = predicate_of(only, "view_info, only")
+    classes = {type(m) for path, m in iter_modules(node, graph=graph) if ask(predicate, path, m)}
     methods = [(type_name(cls), method) for cls in classes if (method := _set_view_of(cls)) is not None]
     lines: list[str] = []
     for name, method in sorted(methods, key=lambda entry: entry[0]):
@@ -161,9 +165,9 @@ def view_info(node: Any, /, *, only: Filter = ..., graph: bool | None = None) ->
     return "\n".join(lines)
 
 
-def _chosen(node: Any, only: Filter) -> list[tuple[Path, Module]]:
-    predicate = to_predicate(only)
-    return [(path, m) for path, m in iter_modules(node, graph=True) if predicate(path, m)]
+def _chosen(node: Any, only: Filter, where: str) -> list[tuple[Path, Module]]:
+    predicate = predicate_of(only, f"{where}, only")
+    return [(path, m) for path, m in iter_modules(node, graph=True) if ask(predicate, path, m)]
 
 
 def _set_view_of(cls: type) -> Callable[..., Any] | None:

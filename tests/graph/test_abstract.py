@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import declax as dx
 from declax.abstract import as_abstract, eval_shape
+from declax.errors import AbstractModelError
 from declax.refs import array_ref, is_array_ref
 from strategies import build, recipes
 
@@ -330,8 +333,42 @@ class TestWhatCanBeDone:
         assert "5x3xf32" in lowered.as_text()
 
     def test_it_cannot_compute(self):
-        with pytest.raises(TypeError, match="ShapeDtypeStruct"):
-            eval_shape(net)(jnp.ones((5, 2)))
+        for model in (eval_shape(net), as_abstract(net())):
+            with pytest.raises(AbstractModelError, match="the model has shapes in the place of arrays") as caught:
+                model(jnp.ones((5, 2)))
+            assert isinstance(caught.value, TypeError)
+            assert "dx.eval_shape(model, x)" in caught.value.fix
+
+    @pytest.mark.parametrize(
+        "use",
+        [
+            lambda v: v + 1,
+            lambda v: jnp.ones(2) @ v,
+            lambda v: v[0],
+            lambda v: -v,
+            lambda v: v < 1,
+            lambda v: divmod(2, v),
+            float,
+            bool,
+            list,
+            jnp.asarray,
+            np.asarray,
+        ],
+    )
+    def test_no_leaf_of_it_can_be_computed_with(self, use):
+        model = eval_shape(lambda: dx.Param(jnp.ones((2, 3))))
+        with pytest.raises(AbstractModelError, match=r"got: +a leaf of shape \(2, 3\) and dtype float32"):
+            use(model)
+
+    def test_its_leaves_are_those_of_jax(self):
+        leaf = as_abstract(jnp.ones(2))
+        assert leaf == shape(2)
+        assert hash(leaf) == hash(shape(2))
+        assert repr(leaf) == repr(shape(2))
+        assert pickle.loads(pickle.dumps(leaf)) == copy.copy(leaf) == leaf  # our own
+        assert jnp.zeros_like(leaf).shape == (2,)
+        assert jax.eval_shape(lambda x: x + 1, leaf) == shape(2)
+        assert jax.jit(lambda x: x + 1).lower(leaf).out_info.shape == (2,)
 
     def test_deep_models(self):
         model = dx.Module()

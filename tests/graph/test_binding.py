@@ -530,3 +530,15 @@ def test_what_filters_answer_is_not_kept_for_ever():
     for _ in range(600):
         dx.split(model, dx.Param, lambda path, value: True)
     assert len(dx.graphdef(model).definition._groups) <= 256
+
+
+def test_a_key_that_is_replaced_by_an_equal_one_is_seen():
+    model = Open()
+    model.table = dx.data({1: jnp.ones(1)})
+    before = dx.graphdef(model)
+    assert dx.graphdef(model) is before
+    model.table[True] = model.table.pop(1)
+    after = dx.graphdef(model)
+    assert after is not before
+    assert [path[-1] for path in dx.state(model).paths] == [True]
+    assert type(dx.state(model).paths[0][-1]) is bool

@@ -662,3 +662,84 @@ def test_init_as_the_peer():
         grads, seen = lib.grad(run, argnums=1, has_aux=True)(net, init)
         found.append((plain(init), plain(grads), plain(seen)))
     assert found[0] == found[1]
+
+
+# ================================================================= names and kinds
+
+
+@pytest.mark.parametrize(
+    ("use", "text"),
+    [
+        (lambda m: m.sow(dx.Intermediate, 3, X), r"Net\.sow: the name of what is kept has to be a text"),
+        (lambda m: m.perturb(None, X), r"Net\.perturb: the name of what is kept has to be a text"),
+        (lambda m: m.sow(3, "h", X), r"Net\.h: sow keeps values in Variables, and this is no kind"),
+        (lambda m: m.sow(int, "h", X), r"Net\.h: sow keeps values in Variables, and this is no kind"),
+        (lambda m: m.perturb("h", X, 3), r"Net\.h: perturb keeps values in Variables, and this is no kind"),
+    ],
+)
+def test_what_is_no_name_and_what_is_no_kind(use, text):
+    net = Net()
+    with pytest.raises(GraphError, match=text):
+        capture(use, dx.Intermediate)(net)
+    assert type(net) is Net
+
+
+def test_a_kind_with_a_type_of_values():
+    _, seen = capture(lambda m: m.sow(dx.Intermediate[jax.Array], "h", X), dx.Intermediate)(Net())
+    assert type(seen["h"]) is dx.Intermediate
+
+
+class Perturbing(dx.Module):
+    def __init__(self, names):
+        self.names = names
+
+    def __call__(self, x):
+        for name in self.names:
+            x = self.perturb(name, x)
+        return x
+
+
+def test_init_with_a_misspelt_name():
+    model = Perturbing(("grad_of_x", "grad_of_y"))
+    given = {"grad_of_x": X, "grad_of_z": X}
+    with pytest.raises(
+        GraphError, match=r"grad_of_z: `init` has a perturbation under a name.*did you mean 'grad_of_y'"
+    ):
+        capture(model, init=given)(X)
+    assert not hasattr(model, "grad_of_x")
+    assert type(model) is Perturbing
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"grad_of_x": X},  # a part of the names
+        {"something": X},  # near to none
+        {"grad_of_z": dx.Intermediate((X,))},  # to go on with, and no perturbation
+    ],
+)
+def test_init_with_other_names(given):
+    model = Perturbing(("grad_of_x", "grad_of_y"))
+    y, _ = capture(model, dx.Intermediate, init=given)(X)
+    assert (y == X + (X if "grad_of_x" in given else 0)).all()
+
+
+def test_init_of_a_call_around_a_call():
+    model = Perturbing(("grad_of_x",))
+
+    def outer(m):
+        capture(m, dx.Intermediate)(X)
+        return m.perturb("grad_of_q", X)
+
+    with pytest.raises(GraphError, match="did you mean 'grad_of_x'"):
+        capture(outer, init={"grad_of_y": X, "grad_of_q": X})(model)
+
+
+def test_a_compiled_program_asks_for_no_names():
+    model = Perturbing(("grad_of_x", "grad_of_y"))
+    inner = dx.jit(lambda m, x: m(x))
+    run = capture(lambda m: inner(m, X), dx.Perturbation, init={"grad_of_x": X})
+    for _ in range(3):
+        y, seen = run(model)
+        assert (y == 2 * X).all()
+        assert sorted(seen) == ["grad_of_x", "grad_of_y"]

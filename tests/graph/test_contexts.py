@@ -58,55 +58,40 @@ class Lifted:
 # ================================================================= the examples of the reference
 
 
-def test_a_cycle_is_inserted_in_a_block():
-    m1 = Open()
+@jax.jit
+def with_cycle(graphdef, state):
+    with merge_context("example", inner=True) as ctx:
+        m2 = ctx.merge(graphdef, state)
+    m2.a = 1
+    m2.ref = m2
+    with split_context("example") as ctx:
+        return ctx.split(m2)
+
+
+def insert_cycle(m1):
+    with split_context("example") as ctx:
+        graphdef, state = ctx.split(m1)
+    graphdef_out, state_out = with_cycle(graphdef, state)
+    with merge_context("example", inner=False) as ctx:
+        return ctx.merge(graphdef_out, state_out)
+
+
+def insert_cycle_in_a_block(m1):
     with update_context("example"):
-        with split_context("example") as ctx:
-            graphdef, state = ctx.split(m1)
-
-        @jax.jit
-        def f(graphdef, state):
-            with merge_context("example", inner=True) as ctx:
-                m2 = ctx.merge(graphdef, state)
-            m2.a = 1
-            m2.ref = m2
-            with split_context("example") as ctx:
-                return ctx.split(m2)
-
-        graphdef_out, state_out = f(graphdef, state)
-        with merge_context("example", inner=False) as ctx:
-            m3 = ctx.merge(graphdef_out, state_out)
-
-    assert m1 is m3
-    assert m1.a == 1
-    assert m1.ref is m1
+        return insert_cycle(m1)
 
 
-def test_a_cycle_is_inserted_by_a_decorated_function():
+insert_cycle_decorated = update_context("example")(insert_cycle)
+
+
+@pytest.mark.parametrize("insert", [insert_cycle_in_a_block, insert_cycle_decorated])
+def test_a_cycle_is_inserted(insert):
     m1 = Open()
-
-    @jax.jit
-    def f(graphdef, state):
-        with merge_context("example", inner=True) as ctx:
-            m2 = ctx.merge(graphdef, state)
-        m2.a = 1
-        m2.ref = m2
-        with split_context("example") as ctx:
-            return ctx.split(m2)
-
-    @update_context("example")
-    def g(m1):
-        with split_context("example") as ctx:
-            graphdef, state = ctx.split(m1)
-        graphdef_out, state_out = f(graphdef, state)
-        with merge_context("example", inner=False) as ctx:
-            return ctx.merge(graphdef_out, state_out)
-
-    m3 = g(m1)
+    m3 = insert(m1)
     assert m1 is m3
     assert m1.a == 1
     assert m1.ref is m1
-    assert g.__name__ == "g"
+    assert insert_cycle_decorated.__name__ == "insert_cycle"
 
 
 # ================================================================= what is carried back

@@ -300,3 +300,103 @@ def test_filters_without_a_hash():
     assert state.filter(by_name).paths == (("a",),)
     names.append("b")
     assert state.filter(by_name).paths == (("a",), ("b",))
+
+
+# ================================================================= errors name the function
+
+USES = {
+    "split": lambda *filters: dx.split(Foo(), *filters),
+    "state": lambda *filters: dx.state(Foo(), *filters),
+    "pop": lambda *filters: dx.pop(Foo(), *filters),
+    "unpack": lambda *filters: dx.unpack(Foo(), *filters),
+    "explain_filters": lambda *filters: dx.explain_filters(Foo(), *filters),
+    "State.split": lambda *filters: dx.state(Foo()).split(*filters),
+    "State.filter": lambda *filters: dx.state(Foo()).filter(*filters),
+    "FlatState.split": lambda *filters: dx.state(Foo()).flat_state().split(*filters),
+    "FlatState.filter": lambda *filters: dx.state(Foo()).flat_state().filter(*filters),
+}
+
+
+@pytest.mark.parametrize("name", USES)
+def test_an_error_names_the_function_and_the_filter(name):
+    for wrong in (3, [dx.Param, 3], list[int], dx.OfType):
+        with pytest.raises(FilterError, match=r"this is (no|an|the)") as caught:
+            USES[name](dx.Param, wrong)
+        assert caught.value.where == f"{name}, filter 1"
+    with pytest.raises(FilterError, match="the filters after them would take none") as caught:
+        USES[name](..., dx.Param)
+    assert caught.value.where == f"{name}, filter 0"
+
+
+@pytest.mark.parametrize("name", ["split", "unpack", "State.split", "FlatState.split"])
+def test_what_is_left_over_names_the_function_and_the_path(name):
+    with pytest.raises(FilterError, match=r"no filter takes this leaf\. ") as caught:
+        USES[name](dx.Param)
+    assert caught.value.where == f"{name}, b"
+    with pytest.raises(FilterError, match="no filter takes this leaf, nor 1 other"):
+        USES[name](dx.Cache)
+
+
+ONLY = {
+    "set_metadata": lambda only: dx.set_metadata(Foo(), only=only, note=1),
+    "find_duplicates": lambda only: dx.find_duplicates([jnp.ones(1)] * 2, only=only),
+    "to_refs": lambda only: dx.to_refs(Bar(), only=only),
+    "to_arrays": lambda only: dx.to_arrays(dx.to_refs(jnp.ones(1)), only=only),
+    "with_vars": lambda only: dx.with_vars(dx.Param(jnp.ones(1)), ref=True, only=only),
+    "view": lambda only: dx.view(Foo(), only=only),
+    "view_info": lambda only: dx.view_info(Foo(), only=only),
+    "with_attributes": lambda only: dx.with_attributes(Foo(), only=only),
+}
+
+
+@pytest.mark.parametrize("name", ONLY)
+def test_an_error_of_only_names_the_function(name):
+    with pytest.raises(FilterError, match="this is no filter") as caught:
+        ONLY[name](3)
+    assert caught.value.where == f"{name}, only"
+
+
+def refuses(path, value):
+    raise LookupError("of the user")
+
+
+@pytest.mark.parametrize(
+    "use", [lambda f: USES["split"](f, ...), USES["pop"], USES["State.filter"]], ids=["split", "pop", "filter"]
+)
+@pytest.mark.parametrize(("wanted", "said"), [(refuses, "refuses"), (dx.Not(refuses), "Not(")], ids=["f", "Not"])
+def test_an_error_of_a_users_filter_is_kept_and_tells_the_path(use, wanted, said):
+    with pytest.raises(LookupError, match="of the user") as caught:
+        use(wanted)
+    (note,) = caught.value.__notes__
+    assert note.startswith(f"raised by the filter {said}")
+    assert note.endswith(", at a")
+
+
+@pytest.mark.parametrize(
+    "name", ["set_metadata", "find_duplicates", "to_arrays", "view", "view_info", "with_attributes"]
+)
+def test_an_error_of_a_users_only_tells_the_path(name):
+    with pytest.raises(LookupError, match="of the user") as caught:
+        ONLY[name](refuses)
+    assert "raised by the filter refuses, at " in caught.value.__notes__[0]
+
+
+def test_an_answer_that_is_no_bool_tells_the_path():
+    with pytest.raises(ValueError, match="truth value") as caught:
+        dx.state([dx.Param(jnp.ones(2))], lambda path, value: value > 0)
+    assert caught.value.__notes__ == ["raised by the filter <lambda>, at [0]"]
+
+
+def test_a_class_that_gets_a_tag_later():
+    class Late(dx.Variable):
+        pass
+
+    model = [Late(1), dx.Param(2)]
+    later = (dx.Any("late", "other"), ...)
+    assert dx.state(model, "late").paths == ()
+    assert [s.paths for s in dx.split(model, *later)[1:]] == [(), ((0,), (1,))]
+    Late.tag = "late"
+    assert dx.state(model, "late").paths == ((0,),)
+    assert [s.paths for s in dx.split(model, *later)[1:]] == [((0,),), ((1,),)]
+    Late.tag = "another"
+    assert dx.state(model, "late").paths == ()

@@ -628,3 +628,28 @@ def test_deep_containers():
         else:
             with pytest.raises(DepthError, match="a container is nested more than 400 levels deep"):
                 flatten(outer)
+
+
+# ================================================================= arguments of other types
+
+
+@pytest.mark.parametrize("name", ["ref_index", "ref_outer_index"])
+@pytest.mark.parametrize("wrong", [{}, 3])
+def test_what_is_no_ref_map(name, wrong):
+    with pytest.raises(GraphError, match="this argument maps objects to indexes") as caught:
+        flatten(model_with_scale(), **{name: wrong})
+    assert (caught.value.where, caught.value.fix) == (name, f"{name}=dx.RefMap()")
+
+
+@pytest.mark.parametrize("name", ["index_ref", "outer_index_outer_ref"])
+@pytest.mark.parametrize("wrong", [RefMap(), 3, []])
+def test_what_maps_no_indexes(name, wrong):
+    with pytest.raises(GraphError, match="this argument maps indexes to objects") as caught:
+        unflatten(*flatten(model_with_scale()), **{name: wrong})
+    assert (caught.value.where, caught.value.fix) == (name, f"{name}={{}}")
+
+
+def test_a_graphdef_is_not_made():
+    with pytest.raises(GraphError, match="a GraphDef is read from a graph, and not made"):
+        dx.GraphDef()
+    assert repr(object.__new__(dx.GraphDef)) == "GraphDef(uninitialised)"

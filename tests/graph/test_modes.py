@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import declax as dx
@@ -186,3 +187,52 @@ def test_a_mode_belongs_to_its_task():
         return here, await task
 
     assert asyncio.run(both()) == (True, False)
+
+
+# ================================================================= flags
+
+FLAGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "state": ("copy", lambda flag: dx.state(Pair(), copy=flag)),
+    "merge": ("copy", lambda flag: dx.merge(*dx.split(Pair()), copy=flag)),
+    "clone": ("variables", lambda flag: dx.clone(Pair(), flag)),
+    "update, complete": ("complete", lambda flag: dx.update(Pair(), dx.state(Pair()), complete=flag)),
+    "update, strict": ("strict", lambda flag: dx.update(Pair(), {}, strict=flag)),
+    "flatten": ("with_paths", lambda flag: dx.flatten(Pair(), with_paths=flag)),
+    "unflatten": ("copy_variables", lambda flag: dx.unflatten(*dx.flatten(Pair()), copy_variables=flag)),
+    "merge_context": ("inner", lambda flag: dx.merge_context("tag", inner=flag)),
+    "with_vars, ref": ("ref", lambda flag: dx.with_vars(Pair(), ref=flag)),
+    "with_vars": ("allow_duplicates", lambda flag: dx.with_vars(Pair(), allow_duplicates=flag)),
+    "to_arrays": ("allow_duplicates", lambda flag: dx.to_arrays(Pair(), allow_duplicates=flag)),
+    "view": ("raise_if_not_found", lambda flag: dx.view(Pair(), raise_if_not_found=flag)),
+    "with_attributes": ("raise_if_not_found", lambda flag: dx.with_attributes(Pair(), raise_if_not_found=flag)),
+    "set_attributes": ("raise_if_not_found", lambda flag: Pair().set_attributes(raise_if_not_found=flag)),
+    "FlatState": ("sort", lambda flag: dx.FlatState([], sort=flag)),
+    "eval_shape": ("graph_updates", lambda flag: dx.eval_shape(Pair, graph_updates=flag)),
+    "eval_shape, graph": ("graph", lambda flag: dx.eval_shape(Pair, graph=flag)),
+}
+
+
+@pytest.mark.parametrize("wrong", [3, 1, 0, "x", np.True_], ids=repr)
+@pytest.mark.parametrize("name", FLAGS)
+def test_a_flag_is_true_or_false(name, wrong):
+    flag, use = FLAGS[name]
+    use(True), use(False)
+    with pytest.raises(GraphError, match="this is no value of a flag") as caught:
+        use(wrong)
+    assert caught.value.where == flag
+    assert caught.value.fix == f"{flag}=True"
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_graph_is_a_flag(function):
+    with pytest.raises(GraphError, match="True, False, or None for the default"):
+        function(Pair(), graph=3)
+
+
+def test_a_wrong_flag_changes_nothing():
+    model = Pair()
+    with pytest.raises(GraphError, match="this is no value of a flag"):
+        dx.update(model, {"left": {"scale": jnp.zeros(2)}}, strict=3)  # type: ignore[call-overload]  # what it is about
+    with pytest.raises(GraphError, match="this is no value of a flag"):
+        dx.pop(model, dx.Param, graph=3)  # type: ignore[call-overload]  # as above
+    assert model.left.scale.value.all()

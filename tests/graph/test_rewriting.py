@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import jax
@@ -513,3 +514,40 @@ def test_model_and_function_swapped(function):
     for first in (model, 3):
         with pytest.raises(GraphError, match="the first argument has to be a function of path and value"):
             function(first, lambda path, value: value)
+
+
+# ================================================================= functions that raise
+
+
+def refuses(path, value):
+    if path == ("a", "scale"):
+        raise LookupError("of the user")
+    return value
+
+
+@pytest.mark.parametrize("function", [map_leaves, recursive_map])
+def test_an_error_of_the_function_is_kept_and_tells_the_path(function):
+    model = Open()
+    model.a = Open()
+    model.a.scale, model.b = dx.Param(1), dx.Param(2)
+    with pytest.raises(LookupError, match="of the user") as caught:
+        function(refuses, model)
+    name = function.__name__
+    assert caught.value.__notes__ == [f"raised by the function given to {name}, at a.scale"]
+
+
+def test_static_values_that_can_be_changed_are_not_shared():
+    model, box = Open(), Box()
+    model.names, model.last, model.raw = {"a"}, collections.deque([[1]], maxlen=3), bytearray(b"x")
+    model.box = box
+    box.kept = collections.deque([jnp.ones(1)])
+    made = recursive_map(lambda path, value: value, model)
+    made.names.add("b")
+    made.last[0].append(2)
+    made.last.append(3)
+    made.raw.append(0)
+    made.box.kept.clear()
+    assert (model.names, model.last, model.raw) == ({"a"}, collections.deque([[1]]), b"x")
+    assert len(model.box.kept) == 1
+    assert made.last == collections.deque([[1, 2], 3])
+    assert made.last.maxlen == 3

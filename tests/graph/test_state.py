@@ -914,3 +914,89 @@ def test_threads_may_read_one_state():
         assert all(variable is found[0] for variable in found)
         found[0].value = jnp.ones(3)
         assert state.to_pure_dict()["mean"].sum() == 3
+
+
+# ================================================================= functions that raise, or are none
+
+
+def test_what_is_no_function():
+    state = dx.State({"a": 1})
+    with pytest.raises(GraphError, match="this argument has to be a function") as caught:
+        state.map(3)
+    assert (caught.value.where, caught.value.fix) == ("State.map", "state.map(lambda path, value: value)")
+    with pytest.raises(GraphError, match="this argument has to be a function") as caught:
+        state.to_pure_dict(3)
+    assert caught.value.where == "State.to_pure_dict"
+    with pytest.raises(GraphError, match="`replace_fn` has to be a function"):
+        state.replace_by_pure_dict({"a": 2}, 3)
+    assert state.a == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("State.map", lambda state: state.map(lambda path, value: 1 // value)),
+        ("State.to_pure_dict", lambda state: state.to_pure_dict(lambda value: 1 // value)),
+        (
+            "replace_by_pure_dict",
+            lambda state: state.replace_by_pure_dict(state.to_pure_dict(), lambda old, new: 1 // new),
+        ),
+    ],
+)
+def test_an_error_of_a_function_is_kept_and_tells_the_path(name, use):
+    state = dx.State({"a": {"b": 1, "c": 0, "d": 1}})
+    with pytest.raises(ZeroDivisionError) as caught:
+        use(state)
+    assert caught.value.__notes__ == [f"raised by the function given to {name}, at a.c"]
+    assert state.to_pure_dict() == {"a": {"b": 1, "c": 0, "d": 1}}
+
+
+def test_a_function_that_ends_an_iteration_ends_nothing_else():
+    def stop(path, value):
+        raise StopIteration
+
+    with pytest.raises(StopIteration):
+        dx.State({"a": 1}).map(stop)
+
+
+# ================================================================= equality
+
+EQUAL = [
+    (jnp.ones(2), jnp.ones(2), True),
+    (jnp.ones(2), np.ones(2, np.float32), True),
+    (jnp.ones(2), np.ones(2), False),
+    (jnp.ones(2), jnp.ones((2, 1)), False),
+    (jnp.ones(2), jnp.array([1.0, 2.0]), False),
+    (jnp.ones(0), jnp.ones(0), True),
+    (jnp.array(jnp.nan), jnp.array(jnp.nan), False),
+    (jnp.array(0.0), jnp.array(-0.0), True),
+    (jnp.ones(2, jnp.bfloat16), jnp.ones(2, jnp.bfloat16), True),
+    (jnp.ones(1), 1.0, False),
+    (jnp.ones(20_000), jnp.ones(20_000), True),
+    (jnp.ones(20_000), jnp.ones(20_000).at[7].set(0), False),
+    (jax.random.key(0), jax.random.key(0), True),
+    (jax.random.key(0), jax.random.key(1), False),
+    ([jnp.ones(2), 1], [jnp.ones(2), 1], True),
+    ([jnp.ones(2), 1], [jnp.ones(2), 2], False),
+    ("a", "a", True),
+    (1, True, True),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "is_equal"), EQUAL)
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_equality_of_leaves(first, second, is_equal, backend, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)  # the other way goes with any backend
+    states = [dx.State({"a": dx.Param(value), "b": value}) for value in (first, second)]
+    assert (states[0] == states[1]) is is_equal
+    assert (states[1] == states[0]) is is_equal
+    assert bool(states[0].diff(states[1])) is not is_equal
+
+
+def test_a_number_of_numpy_and_one_of_python_can_be_equal():
+    assert dx.State({"a": np.float32(1)}) == dx.State({"a": 1.0})
+
+
+def test_one_array_is_equal_to_itself():
+    array = jnp.array(jnp.nan)
+    assert dx.State({"a": array}) == dx.State({"a": array})

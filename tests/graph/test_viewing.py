@@ -190,7 +190,7 @@ def test_arguments_that_no_module_uses():
     with pytest.raises(GraphError, match=r"expected: +deterministic, use_running_average"):
         view(model, xyz=True)
     with pytest.raises(GraphError, match="no module inside has a `set_view`"):
-        view(model, only=dx.Linear, deterministic=True)
+        view(dx.Linear(1, 1, rngs=dx.Rngs(0)), deterministic=True)
     assert view(model, deterministik=True, use_running_average=True, raise_if_not_found=False).norm.use_running_average
 
 
@@ -297,3 +297,13 @@ def test_view_info_of_ones_own():
     expected = "Odd:\n  first\n    the first,\n    and more: of it.\n  second: dx.Module = 3\n"
     assert view_info(Odd()) == expected + "  third: Any = Ellipsis\n    the third."
     assert view_info([Mode()], only=Mode) == "Mode:\n  size: int | None = None\n  deterministic: bool | None = None"
+
+
+@pytest.mark.parametrize(("only", "count"), [(dx.Linear, "1 module"), (dx.Param, "0 modules")])
+def test_an_error_says_what_only_takes(only, count):
+    model, got = Block(), rf"got: +only={only.__name__}, which takes {count}"
+    with pytest.raises(GraphError, match=rf"no `set_view` of a module that `only` takes uses[\s\S]*{got}") as caught:
+        view(model, only=only, deterministic=True)
+    assert "no module that `only` takes has a `set_view`" in caught.value.expected
+    with pytest.raises(GraphError, match=rf"no module that `only` takes has the attributes \['momentum'\][\s\S]*{got}"):
+        with_attributes(model, only=only, momentum=0.5)

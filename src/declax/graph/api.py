@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, TypeVar, overload
 
 from declax._filters import Filter
+from declax._modes import is_on
 from declax._variables import Variable
 from declax.graph.binding import bind
 from declax.graph.build import build, program_of
@@ -81,7 +82,7 @@ def split(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     leaves = binding.read()
     if not filters:
         return graphdef, make_state(graphdef.definition, leaves)
-    return graphdef, *split_leaves(graphdef.definition, leaves, filters, is_exhaustive=True)
+    return graphdef, *split_leaves(graphdef.definition, leaves, filters, "split", is_exhaustive=True)
 
 
 @overload
@@ -103,6 +104,7 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False) -> Any:
 
     Raises:
       GraphError: for States that are not of this GraphDef; lists each path.
+        Also for a `copy` that is no flag.
 
     >>> from declax._module import Module
     >>> from declax._variables import Param
@@ -116,7 +118,7 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False) -> Any:
     leaves, metadata = join(graphdef, states)
     if program_of(graphdef).has_plain:
         leaves = checked_plain(graphdef, leaves)
-    if copy:
+    if copy is not False and is_on("copy", copy):
         leaves = copy_leaves(leaves, graphdef)
     return build(graphdef, leaves, metadata)
 
@@ -164,7 +166,8 @@ def state(node: Any, /, *filters: Filter, copy: bool = False, graph: bool | None
       The State, or one for each filter.
 
     Raises:
-      GraphError: for a graph where a tree is asked for.
+      GraphError: for a graph where a tree is asked for, and for a `copy` that
+        is no flag.
 
     >>> from declax._module import Module
     >>> from declax._variables import Param
@@ -177,10 +180,10 @@ def state(node: Any, /, *filters: Filter, copy: bool = False, graph: bool | None
     binding = bind(node, graph)
     graphdef, leaves = binding.graphdef, binding.read()
     if filters:
-        found = split_leaves(graphdef.definition, leaves, filters, is_exhaustive=False)
+        found = split_leaves(graphdef.definition, leaves, filters, "state", is_exhaustive=False)
     else:
         found = (make_state(graphdef.definition, leaves),)
-    if copy:  # what is left out is not copied
+    if copy is not False and is_on("copy", copy):  # what is left out is not copied
         found = tuple(make_state(s.definition, copy_leaves(s.leaves, graphdef)) for s in found)
     return found if len(filters) > 1 else found[0]
 
@@ -222,7 +225,8 @@ def clone(node: N, variables: bool = True, *, graph: bool | None = None) -> N:
       donated.
 
     Raises:
-      GraphError: for a graph where a tree is asked for.
+      GraphError: for a graph where a tree is asked for, and for what is no flag
+        in the place of `variables`.
 
     >>> import jax.numpy as jnp
     >>> from declax._module import Module
@@ -238,7 +242,7 @@ def clone(node: N, variables: bool = True, *, graph: bool | None = None) -> N:
     binding = bind(node, graph)
     leaves = binding.read()
     root: N
-    if variables:
+    if variables is True or is_on("variables", variables):
         root = build(binding.graphdef, copy_leaves(leaves, binding.graphdef))
         return root
     root = with_new_nodes(binding.graphdef, leaves, binding.variables)

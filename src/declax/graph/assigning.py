@@ -12,9 +12,10 @@ from typing import Any
 
 from declax import _epoch, _jax
 from declax._attributes import admit, wrong_trace
-from declax._filters import Filter, as_written, to_predicate
+from declax._filters import Filter, as_written, ask, predicate_of
 from declax._layout import TRACE_KEY
 from declax._metadata import Metadata
+from declax._modes import is_on
 from declax._pytree import Pytree, layout_of
 from declax._variable_metadata import foreign_trace
 from declax._variables import Variable
@@ -24,7 +25,7 @@ from declax.graph.binding import bind
 
 
 def attribute_changes(
-    modules: Iterable[Pytree], attributes: Mapping[str, Any], where: str, *, must_exist: bool
+    modules: Iterable[Pytree], attributes: Mapping[str, Any], where: str, *, must_exist: bool, only: Filter = ...
 ) -> list[tuple[Pytree, str, Any]]:
     """The assignments that give modules these attributes where they have them; checked, and not yet made.
 
@@ -33,6 +34,7 @@ def attribute_changes(
       attributes: names and new values.
       where: what an error is about.
       must_exist: whether a name that no module has is an error.
+      only: the filter that took the modules, for that error.
 
     Raises:
       GraphError: for a name that none of the modules has.
@@ -41,17 +43,30 @@ def attribute_changes(
     chosen = list(modules)
     changes = [(m, name, value) for m in chosen for name, value in attributes.items() if hasattr(m, name)]
     missing = sorted(attributes.keys() - {name for _, name, _ in changes})
-    if missing and must_exist:
+    if is_on("raise_if_not_found", must_exist) and missing:
         known = sorted({name for m in chosen for name in layout_of(m).statuses if isinstance(name, str)})
         hints = [hint for name in missing if (hint := suggest(name, known))]
+        which, got = asked_modules(only, len(chosen))
         raise GraphError(
             where,
-            f"no module inside has the attributes {missing}" + (f"; {' '.join(hints)}" if hints else ""),
+            f"no module {which} has the attributes {missing}" + (f"; {' '.join(hints)}" if hints else ""),
+            got=got,
             fix="raise_if_not_found=False        # sets those that are there",
         )
     for module, name, value in changes:
         admit(module, name, value, layout_of(module))  # raises for what cannot be set
     return changes
+
+
+def asked_modules(only: Filter, count: int) -> tuple[str, str | None]:
+    """For an error: which modules were asked and, where a filter took them, how many it took.
+
+    >>> asked_modules("dropout", 0)
+    ('that `only` takes', "only='dropout', which takes 0 modules")
+    """
+    if only is Ellipsis:
+        return "inside", None
+    return "that `only` takes", f"only={as_written(only)}, which takes {count} module{'' if count == 1 else 's'}"
 
 
 def check_may_change(module: Pytree, name: str) -> None:
@@ -97,11 +112,11 @@ def set_metadata(node: Any, /, *, only: Filter = Variable, graph: bool | None = 
     (False, False)
     """
     binding = bind(node, graph)
-    predicate = to_predicate(only)
+    predicate = predicate_of(only, "set_metadata, only")
     mark = _jax.current_trace()
     changes: list[tuple[Variable[Any], Metadata]] = []
     for path, variable in zip(binding.graphdef.definition.paths, binding.variables, strict=True):
-        if variable is None or not predicate(path, variable):
+        if variable is None or not ask(predicate, path, variable):
             continue
         cls = type(variable)
         cls._check_metadata(metadata)
@@ -120,4 +135,4 @@ def set_metadata(node: Any, /, *, only: Filter = Variable, graph: bool | None = 
     _epoch.advance()
 
 
-__all__ = ["attribute_changes", "check_may_change", "set_metadata"]
+__all__ = ["asked_modules", "attribute_changes", "check_may_change", "set_metadata"]

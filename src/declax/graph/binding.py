@@ -10,6 +10,7 @@ cache:   the bindings that start at one node, kept in that node's ``__dict__``,
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,9 +21,10 @@ from typing import Any
 from declax import _epoch, _jax
 from declax._attributes import wrong_trace
 from declax._layout import BOUND_KEY, TRACE_KEY
-from declax._modes import is_graph_mode
+from declax._modes import is_graph, is_graph_mode
 from declax._pytree import Pytree
 from declax._typing import MISSING, Path
+from declax._values import check_depth
 from declax._variables import Variable
 from declax.errors import GraphError, describe, format_path
 from declax.graph.defs import HAS_INDEX, LEAF, NODE, OBJECT, GraphDef, walk_tokens
@@ -30,6 +32,17 @@ from declax.graph.walk import Source, Walk, Watch, walk
 
 _raw_value = attrgetter("raw_value")
 _mark = attrgetter("_trace")
+
+
+if sys.version_info >= (3, 12):  # whose interpreter reads a slot quicker than C code asks for it
+
+    def _read_all(variables: list[Any]) -> list[Any]:
+        return [variable.raw_value for variable in variables]
+
+else:
+
+    def _read_all(variables: list[Any]) -> list[Any]:
+        return list(map(_raw_value, variables))
 
 
 class Binding:
@@ -43,6 +56,7 @@ class Binding:
       variables: the Variable of each leaf; None for other leaves.
       has_plain: whether there are leaves that are no Variable's.
       mark: the trace of all Variables, or `MISSING` where they differ.
+      kept_values: of the leaves, if no Variable was written since; see `_kept_values`.
     """
 
     __slots__ = (
@@ -56,6 +70,7 @@ class Binding:
         "_watches",
         "graphdef",
         "has_plain",
+        "kept_values",
         "mark",
         "variables",
     )
@@ -70,6 +85,7 @@ class Binding:
         self._watches: list[Watch] = found.watches
         self._live, self._kept = found.live, found.kept
         self._token = token
+        self.kept_values: list[Any] | None = None
         self._objects = found.objects  # a Walk is made to be bound once
         for index in found.nodes:
             self._objects[index] = weakref.ref(self._objects[index])
@@ -86,7 +102,7 @@ class Binding:
     def read(self) -> list[Any]:
         """The raw value of each leaf now."""
         if not self.has_plain:
-            return list(map(_raw_value, self.variables))
+            return _read_all(self.variables)
         return [
             self._read_plain(position) if variable is None else variable.raw_value
             for position, variable in enumerate(self.variables)
@@ -98,7 +114,7 @@ class Binding:
             return self._constants[position]
         owner = source[0]()
         assert owner is not None  # a node of a graph that the caller holds
-        return owner.__dict__[source[1]]
+        return owner.__dict__.get(source[1], MISSING)  # another thread may have removed it
 
     def check_plain(self, position: int) -> None:
         """Checks that a leaf that is no Variable's may be set at this trace level.
@@ -109,6 +125,19 @@ class Binding:
         source = self.source(position)
         if source is not None and source[0].__dict__.get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
             raise wrong_trace(source[0], source[1])
+
+    def check_depth(self) -> None:
+        """Checks that no Variable holds containers that are nested too deeply for JAX.
+
+        What a Variable is given is checked then; this finds what has grown in
+        place since. To be called when JAX could not take the leaves apart.
+
+        Raises:
+          DepthError: one does; names its path.
+        """
+        for path, leaf in zip(self.graphdef.definition.paths, self.read(), strict=True):
+            if isinstance(leaf, (list, tuple, dict)):
+                check_depth(leaf, format_path(path))
 
     def write_plain(self, position: int, value: Any) -> None:
         """Sets a leaf that is no Variable's, where it sits in a node."""
@@ -172,7 +201,8 @@ def bind(root: Any, graph: bool | None = True) -> Binding:
 
     Raises:
       StatusError: for a static value that cannot be hashed.
-      GraphError: for a graph where a tree is asked for.
+      GraphError: for a graph where a tree is asked for, and for a `graph` that
+        is no flag.
     """
     binding = _bind_cached(root, root, ()) if isinstance(root, Pytree) else _bind_anew(root)
     if graph is not True:
@@ -188,9 +218,11 @@ def check_mode(graphdef: GraphDef[Any], graph: bool | None) -> None:
       graph: False where it has to be a tree; None for the default of the mode.
 
     Raises:
-      GraphError: names both paths of the first thing that is shared.
+      GraphError: names both paths of the first thing that is shared. Also for
+        a `graph` that is no flag.
     """
-    if not (is_graph_mode() if graph is None else graph) and graphdef.shared is not None:
+    wanted = is_graph_mode() if graph is None else graph
+    if wanted is not True and not is_graph(graph) and graphdef.shared is not None:
         raise not_a_tree(*graphdef.shared)
 
 

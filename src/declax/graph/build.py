@@ -22,7 +22,7 @@ from declax._static import is_frozen, thaw
 from declax._typing import MISSING
 from declax._variables import _set_metadata as set_metadata
 from declax._variables import _set_trace as set_mark
-from declax._variables import set_raw
+from declax._variables import fill_raw
 from declax.errors import GraphError
 from declax.graph.defs import (
     CONTAINER,
@@ -251,7 +251,7 @@ def build_slots(
     slots: list[Any] = list(map(_new, program.classes)) if variables is None else list(variables)
     if variables is None:
         raw_values = [leaves[i] for i in program.variable_leaves] if program.has_plain else leaves
-        deque(map(set_raw, slots, raw_values), 0)
+        deque(map(fill_raw, slots, raw_values), 0)
         deque(map(set_metadata, slots, program.metadata if metadata is None else metadata), 0)
         deque(map(set_mark, slots, repeat(mark)), 0)
     nodes: list[Any] = [maker(cls) for maker, cls in program.node_makers]

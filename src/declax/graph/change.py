@@ -113,15 +113,32 @@ def _fill_variables(
     return writes
 
 
-def _check_levels(writes: Sequence[Any], attributes: Sequence[tuple[Any, bool, dict[Any, Any]]]) -> None:
+def check_marks(variables: Iterable[Variable[Any] | None], what: str = "write-back") -> None:
+    """Checks that Variables may be set at this trace level.
+
+    Args:
+      variables: the Variables; None for leaves that are in none.
+      what: what is about to set them, for the error.
+
+    Raises:
+      TraceContextError: for one of another trace level.
+
+    >>> check_marks([Variable(1), None])
+    """
     mark = _jax.current_trace()
-    for variable, _, _ in writes:
-        if variable._trace is not mark:
+    for variable in variables:
+        if variable is not None and variable._trace is not mark:
             raise TraceContextError(
-                f"write-back to a {type_name(type(variable))}",
+                f"{what} to a {type_name(type(variable))}",
                 "cannot mutate a Variable from a different trace level",
-                fix="pass it as an argument of the traced function too",
+                why="the Variable was made outside of the function that JAX is tracing now",
+                fix="pass it, or the model that has it, as an argument of the traced function too",
             )
+
+
+def _check_levels(writes: Sequence[Any], attributes: Sequence[tuple[Any, bool, dict[Any, Any]]]) -> None:
+    check_marks(variable for variable, _, _ in writes)
+    mark = _jax.current_trace()
     for node, is_existing, wanted in attributes:
         if is_existing and node.__dict__.get(TRACE_KEY, _jax.TOP) is not mark and _differs(node, wanted):
             raise wrong_trace(node, next(iter(wanted), "..."))

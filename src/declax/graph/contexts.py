@@ -30,6 +30,7 @@ from typing import Any, Final, ParamSpec, Self, TypeVar, overload
 
 from declax import _jax
 from declax._filters import Filter
+from declax._modes import is_on
 from declax.errors import GraphError, describe, suggest
 from declax.graph.defs import GraphDef
 from declax.graph.fit import join
@@ -317,7 +318,8 @@ class SplitContext:
             raise _ended("split_context", "ctx.split(model)")
         taken = take_apart(node, self._indexes, self._inner, graph)
         definition = taken.graphdef.definition
-        states = split_leaves(definition, taken.leaves, filters, is_exhaustive=True) if filters else ()
+        where = "split_context(...).split"
+        states = split_leaves(definition, taken.leaves, filters, where, is_exhaustive=True) if filters else ()
         taken.number(self._indexes)
         return taken.graphdef, *(states or (make_state(definition, taken.leaves),))
 
@@ -440,7 +442,8 @@ def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> 
       A context manager, whose `merge` is used in the block.
 
     Raises:
-      GraphError: for a tag without `inner`; on entering: no active update
+      GraphError: for a tag without `inner`, or with one that is neither True
+        nor False; on entering: no active update
         context has the tag, or step 1 is not done.
     """
     if ctxtag is not None and inner is None:
@@ -450,4 +453,4 @@ def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> 
             expected="inner=True inside of the transform (step 2), inner=False outside (step 4)",
             fix=f"dx.merge_context({ctxtag!r}, inner=True)",
         )
-    return MergeContext(ctxtag, inner)
+    return MergeContext(ctxtag, None if inner is None else is_on("inner", inner))

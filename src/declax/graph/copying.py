@@ -20,6 +20,7 @@ from jax.core import Tracer
 
 from declax._nodes import is_ref
 from declax._values import check_depth
+from declax.errors import format_path
 from declax.graph.defs import GraphDef
 
 CHUNK = 256
@@ -39,7 +40,7 @@ def copy_leaves(leaves: Sequence[Any], graphdef: GraphDef[Any]) -> list[Any]:
     copied for the first time, or have other shapes than last time, goes without.
 
     Args:
-      leaves: of the graph, in its order.
+      leaves: of the graph, or some of them, in its order.
       graphdef: the structure of the graph.
     """
     copied = list(leaves)
@@ -50,8 +51,9 @@ def copy_leaves(leaves: Sequence[Any], graphdef: GraphDef[Any]) -> list[Any]:
     for place, array in zip(places, made, strict=True):
         copied[place] = array
     refs: dict[int, Any] = {}
+    paths = graphdef.definition.paths if len(copied) == graphdef.num_leaves else None
     for place in set(range(len(copied))).difference(places):
-        check_depth(copied[place], f"leaf {place}")
+        check_depth(copied[place], f"leaf {place}" if paths is None else format_path(paths[place]))
         copied[place] = jax.tree.map(lambda leaf: _copy_other(leaf, refs), copied[place])
     return copied
 

@@ -133,6 +133,11 @@ class GraphDef(Generic[N]):
     _joins: dict[Hashable, Any]
     _shared: tuple[Path, Path] | None | Literal[False]
 
+    def __init__(self) -> None:
+        raise GraphError(
+            "GraphDef", "a GraphDef is read from a graph, and not made", fix="graphdef, state = dx.split(model)"
+        )
+
     @staticmethod
     def of(
         tokens: tuple[Token, ...],
@@ -225,6 +230,8 @@ class GraphDef(Generic[N]):
         return GraphDef.of(self.tokens, None, self.base, outer)
 
     def __repr__(self) -> str:
+        if not hasattr(self, "tokens"):
+            return "GraphDef(uninitialised)"
         from_nodes = [t for t in self.tokens if isinstance(t, tuple) and t[0] in (NODE, OBJECT)]
         root = self.tokens[0]
         name = "int"

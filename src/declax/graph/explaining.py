@@ -8,12 +8,13 @@ left over: a leaf that no filter fits; `split` refuses such, `state` leaves it o
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 
-from declax._filters import Filter, Predicate, as_written, filters_to_predicates
+from declax._filters import Filter, Predicate, as_written, ask, predicates_of
 from declax._typing import Path
 from declax._variables import Variable
 from declax.errors import describe, format_path, suggest, type_name
@@ -42,11 +43,11 @@ def explain_filters(node: Any, /, *filters: Filter, limit: int | None = 20, grap
     >>> explain_filters(m, Param, "dropout")
     Param takes 1 of 2 leaves
       scale: Param, float 2.0
-    'dropout' takes nothing: no leaf here has a tag
+    'dropout' takes nothing: no leaf here has a tag, and the kinds here are BatchStat, Param
     left over: 1 leaf
       mean: BatchStat, float 0.0
     """
-    predicates = filters_to_predicates(filters)
+    predicates = predicates_of(filters, "explain_filters")
     binding = bind(node, graph)
     entries = list(make_state(binding.graphdef.definition, binding.read()).flat_state())
     print("\n".join(_lines(entries, filters, predicates, limit)))  # noqa: T201  # to print is what it is for
@@ -58,7 +59,7 @@ _Entries = Sequence[tuple[Path, Any]]
 def _lines(
     entries: _Entries, filters: Sequence[Filter], predicates: Sequence[Predicate], limit: int | None
 ) -> Iterator[str]:
-    takers = [next((i for i, p in enumerate(predicates) if p(path, value)), None) for path, value in entries]
+    takers = [next((i for i, p in enumerate(predicates) if ask(p, path, value)), None) for path, value in entries]
     for i, (wanted, predicate) in enumerate(zip(filters, predicates, strict=True)):
         taken = [entry for entry, taker in zip(entries, takers, strict=True) if taker == i]
         if taken:
@@ -116,16 +117,24 @@ def _taken_before(filters: Sequence[Filter], earlier: Sequence[int]) -> str:
 def _why_nothing(wanted: Filter, predicate: Predicate, entries: _Entries) -> str:
     if not entries:
         return "the graph has no leaves"
+    kinds = list(dict.fromkeys(_kind_of(value) for _, value in entries))
+    here = f"the kinds here are {', '.join(kinds)}"
     if isinstance(wanted, str):
         tags = sorted({str(tag) for tag in _tags_of(entries)})
-        if not tags:
-            return "no leaf here has a tag"
-        hint = suggest(wanted, tags)
-        return f"the tags here are {', '.join(map(repr, tags))}" + (f"; {hint}" if hint else "")
+        found = f"the tags here are {', '.join(map(repr, tags))}" if tags else "no leaf here has a tag"
+        hint = suggest(wanted, tags) or _hint_of_kind(wanted, kinds)
+        return f"{found}, and {here}" + (f"; {hint}" if hint else "")
     if isinstance(wanted, type):
-        kinds = dict.fromkeys(_kind_of(value) for _, value in entries)
-        return f"the kinds here are {', '.join(kinds)}"
+        hint = None if wanted.__name__ in kinds else suggest(type_name(wanted), kinds)
+        return here + (f"; {hint}" if hint else "")
     return f"no leaf fits {predicate!r}"
+
+
+def _hint_of_kind(name: str, kinds: Sequence[str]) -> str | None:
+    """A hint for a text that is the name of a kind, or nearly so."""
+    by_lower = {kind.lower(): kind for kind in kinds}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.8)
+    return f"did you mean the kind {by_lower[near[0]]}, without quotes?" if near else None
 
 
 def _kind_of(value: Any) -> str:

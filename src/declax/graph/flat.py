@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, overload
 import jax
 
 from declax._flat_state import make_flat
-from declax._modes import is_graph_mode
+from declax._modes import is_graph, is_on
 from declax._nodes import is_ref
 from declax._typing import MISSING
 from declax._variables import Variable
@@ -152,8 +152,8 @@ def flatten(
       The GraphDef and the leaves.
 
     Raises:
-      GraphError: for a graph where a tree is asked for, and for a `ref_index`
-        that has gaps.
+      GraphError: for a graph where a tree is asked for, for a `ref_index` that
+        has gaps, and for other arguments than a `RefMap`, True or False.
 
     >>> from declax._module import Module
     >>> from declax._variables import Param
@@ -168,14 +168,35 @@ def flatten(
     >>> a.scale is b.scale
     True
     """
+    is_with_paths = is_on("with_paths", with_paths)
+    for name, indexes in (("ref_index", ref_index), ("ref_outer_index", ref_outer_index)):
+        _check_indexes(name, indexes, RefMap, "dx.RefMap()")
     taken = take_apart(node, ref_index, ref_outer_index, graph)
     if ref_index is not None:
         taken.number(ref_index)
     graphdef: GraphDef[N] = taken.graphdef
-    if not with_paths:
+    if not is_with_paths:
         return graphdef, taken.leaves
     values = [leaf if box is None else box for leaf, box in zip(taken.leaves, taken.boxes, strict=True)]
     return graphdef, make_flat(FlatState, graphdef.definition.paths, values)
+
+
+def _check_indexes(name: str, given: object, cls: type, fix: str) -> None:
+    """Checks the type of a mapping between objects and indexes, where one is given.
+
+    Raises:
+      GraphError: it is another one; those by objects and those by indexes are easily mixed up.
+    """
+    is_by_object = cls is RefMap
+    if given is None or (isinstance(given, cls) and (is_by_object or not isinstance(given, RefMap))):
+        return
+    raise GraphError(
+        name,
+        f"this argument maps {'objects to indexes' if is_by_object else 'indexes to objects'}",
+        expected=f"a {'dx.RefMap' if is_by_object else 'dict'}, or None",
+        got=describe(given),
+        fix=f"{name}={fix}",
+    )
 
 
 class Taken(NamedTuple):
@@ -232,7 +253,7 @@ def _check_is_apart(graphdef: GraphDef[Any], graph: bool | None) -> None:
       GraphError: it does, or is no tree itself.
     """
     check_mode(graphdef, graph)
-    if is_graph_mode() if graph is None else graph:
+    if is_graph(graph):
         return
     for path, token in walk_tokens(graphdef.tokens):
         if isinstance(token, int):  # to an earlier graph: it is a tree in itself
@@ -292,8 +313,8 @@ def unflatten(
       The root.
 
     Raises:
-      GraphError: for leaves that are not of this GraphDef, and for indexes
-        that are not there; nothing is changed.
+      GraphError: for leaves that are not of this GraphDef, for indexes that are
+        not there, and for arguments of other types; nothing is changed.
 
     >>> from declax._module import Module
     >>> from declax._variables import Param
@@ -302,8 +323,11 @@ def unflatten(
     >>> unflatten(*flatten(m)).scale.value
     2.0
     """
+    is_copy = is_on("copy_variables", copy_variables)
+    for name, objects in (("index_ref", index_ref), ("outer_index_outer_ref", outer_index_outer_ref)):
+        _check_indexes(name, objects, MutableMapping, "{}")
     leaves, metadata = _leaves_of(graphdef, state)
-    boxes = None if copy_variables else _boxes(graphdef, state)
+    boxes = None if is_copy else _boxes(graphdef, state)
     root: N = put_together(graphdef, leaves, metadata, boxes, index_ref, outer_index_outer_ref)
     return root
 

@@ -123,7 +123,7 @@ def unpack(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     graphdef, leaves = binding.graphdef, binding.read()
     if not filters:
         return _make(graphdef, graphdef.definition, leaves)
-    found = split_leaves(graphdef.definition, leaves, filters, is_exhaustive=True)
+    found = split_leaves(graphdef.definition, leaves, filters, "unpack", is_exhaustive=True)
     states = tuple(_make(graphdef, part.definition, part.leaves) for part in found)
     return states if len(filters) > 1 else states[0]
 

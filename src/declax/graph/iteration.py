@@ -13,9 +13,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from declax._filters import Filter, to_predicate
+from declax._filters import Filter, ask, predicate_of
 from declax._links import Link, path_of
-from declax._modes import is_graph_mode
+from declax._modes import is_graph
 from declax._nodes import Kind, children_of, enter_container, is_ref, kind_of, object_names, open_container
 from declax._pytree import layout_of
 from declax._typing import Path
@@ -50,7 +50,7 @@ def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Pat
     >>> [(path, type(value).__name__) for path, value in iter_graph([m, m])]
     [((0, 'dim'), 'int'), ((0, 'scale'), 'Param'), ((0,), 'Module'), ((), 'list')]
     """
-    is_tree = not (is_graph_mode() if graph is None else graph)
+    is_tree = not is_graph(graph)
     return ((path_of(link), value) for link, value in _entries(node, is_tree))
 
 
@@ -107,7 +107,7 @@ def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[
     >>> [key for key, _ in iter_children(m)]
     ['part', 'scale']
     """
-    if not (is_graph_mode() if graph is None else graph):
+    if not is_graph(graph):
         bind(node, graph)
     return ((key, child) for key, child in children_of(node) if kind_of(child) in _CHILDREN)
 
@@ -135,7 +135,7 @@ def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
     >>> find_duplicates(m)
     [[('left',), ('right',)]]
     """
-    predicate = to_predicate(only)
+    predicate = predicate_of(only, "find_duplicates, only")
     binding = bind(node)
     if binding.graphdef.shared is None and not binding.has_plain:
         return []
@@ -153,4 +153,4 @@ def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
         elif token[0] == LEAF and isinstance(leaf, (jax.Array, np.ndarray)):
             arrays.setdefault(id(leaf), (leaf, []))[1].append(path)
     shared = [*((values[i], found) for i, found in paths.items()), *arrays.values()]
-    return [found for value, found in shared if len(found) > 1 and predicate(found[0], value)]
+    return [found for value, found in shared if len(found) > 1 and ask(predicate, found[0], value)]

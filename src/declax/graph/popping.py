@@ -12,10 +12,10 @@ from typing import Any, TypeVar, overload
 
 from declax import _jax
 from declax._attributes import wrong_trace
-from declax._filters import Filter, Predicate, filters_to_predicates, is_of_kind
+from declax._filters import Filter, Predicate, ask, is_of_kind, predicates_of
 from declax._layout import LAYOUT_KEY, TRACE_KEY
 from declax._links import Link, path_of
-from declax._modes import is_graph_mode
+from declax._modes import is_graph
 from declax._nodes import Kind, children_of, enter_container, kind_of
 from declax._pytree import delete_attribute
 from declax._state_def import StateDef
@@ -65,7 +65,7 @@ def pop(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     if not filters:
         raise FilterError("pop", "no filter says what to take", fix="dx.pop(model, dx.Intermediate)")
     refuse_state("pop", node)
-    search = _Search(filters_to_predicates(filters), is_tree=not (is_graph_mode() if graph is None else graph))
+    search = _Search(predicates_of(filters, "pop"), is_tree=not is_graph(graph))
     search.run(node)
     places = list(search.places.values())
     for place in places:
@@ -163,7 +163,7 @@ class _Search:
     def _ask(self, variable: Variable[Any], link: Link) -> int:
         """The place of the first filter that takes a Variable, or -1; kept where all ask for its kind only."""
         path = () if self._asks_kind_only else path_of(link)
-        group = next((i for i, predicate in enumerate(self._predicates) if predicate(path, variable)), _NOT_MEANT)
+        group = next((i for i, predicate in enumerate(self._predicates) if ask(predicate, path, variable)), _NOT_MEANT)
         if self._asks_kind_only:
             self._group_of_class[variable.__class__] = group
             if group == _NOT_MEANT and self._seen_of_tree is None:

@@ -9,7 +9,9 @@ frame:   a node or container that waits for the results of its children.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from copy import copy
 from typing import Any, TypeVar
 
 import jax
@@ -17,7 +19,7 @@ import jax
 from declax import _jax
 from declax._attributes import admit
 from declax._layout import LAYOUT_KEY, TRACE_KEY, blank_maker
-from declax._modes import is_graph_mode
+from declax._modes import is_graph
 from declax._nodes import (
     Kind,
     children_of,
@@ -31,6 +33,7 @@ from declax._nodes import (
 )
 from declax._pytree import layout_of, set_layout
 from declax._state_def import LeafDef
+from declax._static import freeze, thaw
 from declax._typing import Path
 from declax._variables import Variable
 from declax.errors import (
@@ -39,6 +42,7 @@ from declax.errors import (
     StatusError,
     describe,
     format_path,
+    note_path,
     type_name,
 )
 from declax.graph.binding import bind
@@ -89,12 +93,13 @@ def map(f: Callable[[Path, Any], Any], node: N, /, *, graph: bool | None = None)
     leaf_defs: list[LeafDef] = []
     own = list(jax.tree.map(lambda leaf: leaf, binding.read()))  # f may change what a Variable holds
     for path, value in make_state(graphdef.definition, own).flat_state():
+        result = _call("map", f, path, value)
         if isinstance(value, Variable):
-            leaf, leaf_def = _in_variable(path, value, f(path, value))
+            leaf, leaf_def = _in_variable(path, value, result)
             leaf_defs.append(leaf_def)
         else:
             is_in_container = binding.is_in_container(len(leaves))
-            leaf = _checked_plain(path, value, f(path, value), is_in_container=is_in_container)
+            leaf = _checked_plain(path, value, result, is_in_container=is_in_container)
         leaves.append(leaf)
     root: N = build(_with_leaf_defs(graphdef, leaf_defs), leaves)
     return root
@@ -109,6 +114,15 @@ def check_function(where: str, f: object) -> None:
     if not callable(f) or kind_of(f) in (Kind.NODE, Kind.OBJECT):
         problem, fix = "the first argument has to be a function of path and value", f"dx.{where}(function, model)"
         raise GraphError(where, problem, got=describe(f), fix=fix)
+
+
+def _call(where: str, f: Callable[[Path, Any], Any], path: Path, value: Any) -> Any:
+    """What the function of a user gives; an error of it tells the path."""
+    try:
+        return f(path, value)
+    except Exception as error:
+        note_path(error, f"the function given to {where}", path)
+        raise
 
 
 def _with_leaf_defs(graphdef: GraphDef[Any], leaf_defs: list[LeafDef]) -> GraphDef[Any]:
@@ -212,7 +226,7 @@ def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | 
     (False, 4, 3, True)
     """
     check_function("recursive_map", f)
-    if not (is_graph_mode() if graph is None else graph):
+    if not is_graph(graph):
         bind(node, graph)
     result = _Rewriting(f).run(node)
     if result is None and node is not None:
@@ -325,7 +339,7 @@ class _Rewriting:
         if id(value) in self._open:
             self._cycles.setdefault(id(value), tuple(self._keys))
             return self._open[id(value)].made
-        result = self._f(tuple(self._keys), value)
+        result = _call("recursive_map", self._f, tuple(self._keys), _own(value))
         if kind_of(value) is Kind.VARIABLE or is_ref(value):
             self._results[id(value)] = (value, result)
         return result
@@ -334,17 +348,32 @@ class _Rewriting:
         """The result of a node or container whose children are all there."""
         path = tuple(self._keys)
         if frame.made is None:
-            return self._f(path, close_container(frame.how, frame.keys, frame.results))
+            made = close_container(frame.how, frame.keys, frame.results)
+            return _call("recursive_map", self._f, path, made)
         for name, child, result in zip(frame.keys, frame.children, frame.results, strict=True):
             if result is not child:
                 _put(frame.made, name, result, path)
-        result = self._f(path, frame.made)
+        result = _call("recursive_map", self._f, path, frame.made)
         cycle = self._cycles.get(id(frame.value))
         if cycle is not None and result is not frame.made:
             raise _cycle_is_replaced(path, cycle, result)
         self._results[id(frame.value)] = (frame.value, result)
         del self._open[id(frame.value)]
         return result
+
+
+def _own(value: Any) -> Any:
+    """A copy of a static value that can be changed in place, so that no change of one graph shows in the other."""
+    if not isinstance(value, _MUTABLE):
+        return value
+    try:
+        return thaw(freeze(value))
+    except StatusError:  # an Object may hold what is no static value
+        return copy(value)
+
+
+_MUTABLE = (set, deque, bytearray)
+"""Static values that are no containers to a graph; lists and dicts are made anew anyway."""
 
 
 def _put(made: Any, name: Any, result: Any, path: Path) -> None:

@@ -7,7 +7,6 @@ write: one leaf and its new value.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from operator import attrgetter, eq
 from typing import Any, Literal, cast, overload
@@ -19,15 +18,17 @@ from jax.core import Tracer
 from declax import _epoch, _jax
 from declax._attributes import wrong_trace
 from declax._layout import TRACE_KEY
+from declax._modes import is_on
 from declax._nodes import Kind, children_of, is_ref, kind_of, put_in_container
 from declax._pytree import Pytree
 from declax._state_def import LeafDef
 from declax._typing import Path
-from declax._variables import Variable, set_raw
 from declax._variables import _set_metadata as set_metadata
-from declax.errors import GraphError, TraceContextError, format_path, type_name
+from declax._variables import set_all_raw, set_raw
+from declax.errors import GraphError, format_path, type_name
 from declax.graph.binding import Binding, bind
 from declax.graph.build import program_of
+from declax.graph.change import check_marks
 from declax.graph.fit import Fit, Mismatch, UpdateReport, as_state, explain, fit_of, in_container, shape_mismatches
 from declax.state import State
 
@@ -84,7 +85,8 @@ def update(
 
     Raises:
       GraphError: for unknown paths, other kinds of Variables and other shapes,
-        all of which it lists, and for new values in tuples; nothing is changed.
+        all of which it lists, for new values in tuples, and for flags that are
+        none; nothing is changed.
       TraceContextError: for Variables and nodes of another trace level; nothing
         is changed.
 
@@ -104,8 +106,11 @@ def update(
     """
     binding = bind(node, graph)
     given = [as_state("update", "dx.update(model, state)", s) for s in (state, *states)]
-    if len(given) == 1 and strict and not complete and _update_at_once(binding, given[0]):
-        return None
+    if strict is True and complete is False:
+        if len(given) == 1 and _update_at_once(binding, given[0]):
+            return None
+    else:
+        strict, complete = is_on("strict", strict), is_on("complete", complete)
     writes, mismatches, taken = _collect(binding, given)
     missing = [p for i, p in enumerate(binding.graphdef.definition.paths) if i not in writes]
     if strict and (mismatches or (complete and missing)):
@@ -131,7 +136,7 @@ def _update_at_once(binding: Binding, given: State[Any]) -> bool:
         return False  # numbers, trees, keys and refs are looked at one by one
     is_alike = all(map(eq, map(_shape, old), map(_shape, new)))
     if is_alike:
-        deque(map(set_raw, variables, new), 0)
+        set_all_raw(variables, new)
     return is_alike
 
 
@@ -179,7 +184,7 @@ def _collect(binding: Binding, given: Sequence[State[Any]]) -> tuple[_Writes, li
 
 def _apply(root: Any, binding: Binding, writes: _Writes) -> None:
     """Sets the values, after all checks."""
-    _check_level([binding.variables[position] for position in writes])
+    check_marks((binding.variables[position] for position in writes), "update")
     writes, in_refs = _apart_in_refs(binding, writes)
     plain = _plain_writes(root, binding, writes) if binding.has_plain else []
     for ref, content in in_refs:
@@ -238,17 +243,6 @@ def _apart_in_refs(binding: Binding, writes: _Writes) -> tuple[_Writes, list[tup
         ]
         kept[position] = jax.tree.unflatten(tree, [a if _is_ref(a) else b for a, b in pairs]), leaf_def
     return kept, in_refs
-
-
-def _check_level(variables: Sequence[Variable[Any] | None]) -> None:
-    mark = _jax.current_trace()
-    for variable in variables:
-        if variable is not None and variable._trace is not mark:
-            raise TraceContextError(
-                f"update of a {type_name(type(variable))}",
-                "cannot mutate a Variable from a different trace level",
-                fix="pass the model as an argument of the traced function",
-            )
 
 
 def _plain_writes(root: Any, binding: Binding, writes: _Writes) -> list[tuple[Any, Any, Any]]:

@@ -51,6 +51,7 @@ _VARIABLE = Kind.VARIABLE
 _raw_value = attrgetter("raw_value")
 _COPIED = frozenset({list, dict, set})
 _TOLD_APART = frozenset({str, bytes, type(None), type})
+_TEXT = frozenset({str})
 
 
 class Walk:
@@ -231,9 +232,12 @@ class Walk:
             self.watches.append(lambda: len(value) == len(children) and all(map(is_, value, children)))
             return
 
+        types = None if _TEXT.issuperset(map(type, keys)) else exact_types(keys)  # 1 and True are equal keys
+
         def is_same() -> bool:
             now_keys, now, now_how = open_container(value)
-            return now_keys == keys and now_how == how and all(map(is_, now, children))
+            is_like = now_keys == keys and now_how == how and (types is None or exact_types(now_keys) == types)
+            return is_like and all(map(is_, now, children))
 
         self.watches.append(is_same)
 
