@@ -1,0 +1,243 @@
+"""Keys and counts of streams, kept to be put back.
+
+Vocabulary
+----------
+backup:  of a stream, the key that it had, and the count that it goes on with.
+restore: put the key of a backup in its place again. Of a stream that has the
+         key already, the count never goes back, so that no key is drawn twice.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, ParamSpec, Self, TypeVar, overload
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from declax._filters import Filter, to_predicate
+from declax._nodes import is_ref
+from declax._typing import MISSING, Missing
+from declax._variables import Variable, set_raw
+from declax.errors import RngError, describe
+from declax.rng_states.finding import Found, Stream, check_is_own
+from declax.rngs.broadcasting import check_can_decorate
+from declax.rngs.streams import _counting as counting
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamBackup:
+    """The backup of one stream.
+
+    Attributes:
+      label: the place of the stream, for messages.
+      key, count: its Variables.
+      raw_key, raw_count: what lay in them: arrays or refs.
+      key_value, count_value: the arrays to put back.
+      new_key: what was put in the place of the key, where that is known.
+    """
+
+    label: str
+    key: Variable[Any]
+    count: Variable[Any]
+    raw_key: Any
+    raw_count: Any
+    key_value: Any
+    count_value: Any
+    new_key: Any = None
+
+    def put_back(self) -> None:
+        """Gives the stream its key and count again."""
+        key, count_value = self.key.raw_value, self.count_value
+        is_array = not is_ref(key) and not _is_gone(key)
+        if is_array and key is self.raw_key:
+            return
+        # Of a key that was put in by declax it is known to be another; comparing would wait for the device.
+        if not (is_array and key is self.new_key) and _is_equal(self.key.value, self.key_value):
+            count_value = jnp.maximum(self.count.value, count_value)
+        for variable, raw, value in (
+            (self.key, self.raw_key, self.key_value),
+            (self.count, self.raw_count, count_value),
+        ):
+            if is_ref(raw):
+                raw[...] = value
+            set_raw(variable, raw if is_ref(raw) else value)
+
+
+def _is_equal(a: Any, b: Any) -> bool:
+    """Whether two values are equal keys, as far as it can be told: nobody knows it of tracers."""
+    if isinstance(a, Tracer) or isinstance(b, Tracer):
+        return a is b
+    if _is_gone(a):
+        return False
+    is_alike = getattr(a, "shape", None) == b.shape and a.dtype == b.dtype
+    return is_alike and bool((jax.random.key_data(a) == jax.random.key_data(b)).all())
+
+
+def _is_gone(value: Any) -> bool:
+    """Whether an array has lost its buffer, to a call that it was donated to."""
+    return isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.is_deleted()
+
+
+class RngBackups:
+    """The backups of the streams of a model; as the subject of a ``with``, restores them at the end of the block.
+
+    >>> from declax.rng_states import split_rngs
+    >>> from declax.rngs import Rngs
+    >>> rngs = Rngs(0)
+    >>> with split_rngs(rngs, splits=3) as backups:
+    ...     print(backups, rngs.default.key.shape)
+    RngBackups(default) (3,)
+    >>> rngs.default.key.shape
+    ()
+    """
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Iterable[StreamBackup]) -> None:
+        self._entries = tuple(entries)
+
+    def __iter__(self) -> Iterator[StreamBackup]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        restore_rngs(self)
+
+    def __repr__(self) -> str:
+        return f"RngBackups({', '.join(entry.label for entry in self._entries)})"
+
+
+def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
+    """Puts keys back: of all streams of these backups, or on an error of none.
+
+    A stream gets its key again, and counts on from where it was when the key
+    was taken from it; further on, where the stream has that key already.
+
+    Args:
+      backups: what `split_rngs`, `fork_rngs` or `backup_keys` returned.
+
+    Raises:
+      RngError: for what is no backup.
+      TraceContextError: for a stream of another trace level; names its place.
+
+    >>> from declax.rng_states import split_rngs
+    >>> from declax.rngs import Rngs
+    >>> rngs = Rngs(0)
+    >>> backups = split_rngs(rngs, splits=3)
+    >>> restore_rngs(backups)
+    >>> rngs.default.key.shape, int(rngs.default.count)
+    ((), 1)
+    """
+    given: Any = backups
+    entries = list(given) if isinstance(given, Iterable) else [given]
+    for entry in entries:
+        if not isinstance(entry, StreamBackup):
+            raise RngError(
+                "restore_rngs",
+                "this is no backup of a stream",
+                expected="what split_rngs, fork_rngs or backup_keys returned",
+                got=describe(entry),
+                fix="backups = dx.split_rngs(model, splits=3)\ndx.restore_rngs(backups)",
+            )
+        check_is_own(entry.label, entry.key, entry.count)
+    with counting:
+        for entry in entries:
+            entry.put_back()
+
+
+@overload
+def backup_keys(node: Any, /, *, only: Filter = ..., graph: bool | None = None) -> RngBackups: ...
+@overload
+def backup_keys(*, only: Filter = ..., graph: bool | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def backup_keys(node: Any | Missing = MISSING, /, *, only: Filter = ..., graph: bool | None = None) -> Any:
+    """Keeps the keys of the streams below a node, whatever is done to them, for `restore_rngs`.
+
+    As a decorator, ``@dx.backup_keys()``, it does so for the arguments of each
+    call, and restores them after it, also where the call fails.
+
+    Args:
+      node: a model, an Rngs, or a container of such.
+      only: which streams.
+      graph: False where the node has to be a tree; None for the default of
+        `set_graph_mode`.
+
+    Returns:
+      The backups, which are a context manager too. A key that was replaced
+      comes back with the count that it had here; where the key is still in its
+      place, the count never goes back. The backups own their arrays: they live
+      on when those of the model are donated.
+
+    Raises:
+      RngError: for a node without streams, and a filter that takes none.
+      GraphError: for a graph where a tree is asked for.
+      TraceContextError: for a stream of another trace level.
+
+    >>> from declax.rng_states import reseed
+    >>> from declax.rngs import Rngs
+    >>> rngs = Rngs(dropout=0)
+    >>> first = rngs.dropout.uniform()
+    >>> with backup_keys(rngs):
+    ...     reseed(rngs, dropout=42)
+    ...     same = rngs.dropout.uniform() == Rngs(Rngs(dropout=42).dropout()).uniform()
+    >>> bool(same), int(rngs.dropout.count)
+    (True, 1)
+    """
+    predicate = to_predicate(only)
+
+    def keep(value: Any, *, is_call: bool = False) -> RngBackups:
+        found = Found("backup_keys", value, graph, is_call=is_call)
+        found.check_any()
+        chosen = [stream for stream in found.streams if found.takes(predicate, stream)]
+        found.check_taken(only, chosen)
+        found.check_are_own(chosen)
+        with counting:
+            return RngBackups([_owning(found, stream) for stream in chosen])
+
+    return keep(node) if node is not MISSING else during_calls("backup_keys", keep)
+
+
+def _owning(found: Found, stream: Stream) -> StreamBackup:
+    key, count = stream.key, stream.count
+    values = (_own(key.value), _own(count.value))
+    return StreamBackup(found.label(stream), key, count, key.raw_value, count.raw_value, *values)
+
+
+def _own(value: Any) -> Any:
+    """A copy that lives on when the array is donated."""
+    return jnp.copy(value) if isinstance(value, jax.Array) and not isinstance(value, Tracer) else value
+
+
+def during_calls(
+    where: str, enter: Callable[..., AbstractContextManager[object]]
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator whose functions run in a context that is made of their arguments.
+
+    Args:
+      where: the name of the decorator.
+      enter: makes the context from ``(args, kwargs)``.
+    """
+
+    def decorate(f: Callable[P, R]) -> Callable[P, R]:
+        check_can_decorate(where, f)
+
+        @functools.wraps(f)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            with enter((args, kwargs), is_call=True):
+                return f(*args, **kwargs)
+
+        return call
+
+    return decorate

@@ -1,0 +1,207 @@
+"""Keys from outside for the streams of a model.
+
+Vocabulary
+----------
+seed:   what a key is made from: an int, a key, or a stream.
+policy: how the key of a seed becomes the keys of a stream that was split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Literal, ParamSpec, TypeAlias, TypeVar, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from declax._nodes import is_ref
+from declax._typing import MISSING, Missing, Path, Shape
+from declax._variables import Variable, set_raw
+from declax.errors import RngError, describe, suggest
+from declax.rng_states.backups import RngBackups, StreamBackup, during_calls
+from declax.rng_states.finding import Found, Stream
+from declax.rngs import RngStream
+from declax.rngs.streams import RngValue
+from declax.rngs.streams import _counting as counting
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Policy: TypeAlias = Literal["scalars_only", "match_shape"] | Callable[[Path, jax.Array, Shape], jax.Array]
+"""How one key becomes those of a stream: the name of a policy, or a function of path, key and shape."""
+
+
+@overload
+def reseed(
+    node: Any, /, *, graph: bool | None = None, policy: Policy = "scalars_only", **stream_keys: RngValue
+) -> None: ...
+@overload
+def reseed(
+    *, graph: bool | None = None, policy: Policy = "scalars_only", **stream_keys: RngValue
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def reseed(
+    node: Any | Missing = MISSING,
+    /,
+    *,
+    graph: bool | None = None,
+    policy: Policy = "scalars_only",
+    **stream_keys: RngValue,
+) -> Any:
+    """Gives the streams of these names below a node new keys, in place; they count from 0.
+
+    The streams of one name draw their keys from one new stream, in the order of
+    the graph, so that two layers never share one: a model that is reseeded as
+    it was made gets the keys that it had. All of them are reseeded, or on an
+    error none. `backup_keys` keeps what they had before.
+
+    Args:
+      node: a model, an Rngs, or a container of such. Without it, this is a
+        decorator: the streams of all arguments are reseeded before each call,
+        and restored after it, also where it fails.
+      graph: False where the node has to be a tree; None for the default of
+        `set_graph_mode`.
+      policy: what to do with a stream that was split: ``"scalars_only"``, an
+        error; ``"match_shape"``, split the new key too; a function of the path
+        of the stream, the new key and the shape: what it returns.
+      **stream_keys: for each name, a seed: an int, a key, or a stream.
+
+    Raises:
+      RngError: for a name that no stream has, a seed that is none, a stream
+        that was split, an unknown policy or a bad result of one, and where
+        nothing is named or there are no streams.
+      GraphError: for a graph where a tree is asked for.
+      TraceContextError: for a stream of another trace level; names its place.
+
+    >>> import declax as dx
+    >>> layer = dx.Dropout(0.5, rngs=dx.Rngs(dropout=42))
+    >>> x = jnp.ones(10)
+    >>> first = layer(x)
+    >>> reseed(layer, dropout=42)
+    >>> bool((layer(x) == first).all())
+    True
+    """
+    seeds = {name: _seed(name, value) for name, value in stream_keys.items()}
+    if not seeds:
+        raise RngError("reseed", "no stream is named", fix="dx.reseed(model, dropout=42)")
+    apply = policy if callable(policy) else _POLICIES.get(policy)
+    if apply is None:
+        raise RngError(
+            "reseed",
+            "there is no such policy",
+            expected="'scalars_only', 'match_shape', or a function of path, key and shape",
+            got=repr(policy),
+            fix=suggest(policy, _POLICIES) if isinstance(policy, str) else None,
+        )
+
+    def put(value: Any, *, is_call: bool = False) -> RngBackups:
+        found = Found("reseed", value, graph, is_call=is_call)
+        chosen = _named(found, seeds)
+        sources = {name: RngStream(key, name) for name, key in seeds.items()}  # anew for each call
+        keys = [_checked(found, s, apply, sources[s.tag]()) for s in chosen]
+        with counting:
+            return RngBackups(_put(found, chosen, keys))
+
+    if node is MISSING:
+        return during_calls("reseed", put)
+    put(node)
+    return None
+
+
+def _seed(name: str, value: RngValue) -> jax.Array:
+    key = RngStream(value, name).key.value
+    if key.shape:
+        raise RngError(
+            f"reseed(..., {name}=...)",
+            "an array of keys is no seed",
+            expected="an int, a key, or a stream with one key",
+            got=f"keys of shape {key.shape}",
+            fix="policy='match_shape'        # splits one key for a stream that was split",
+        )
+    return key
+
+
+def _named(found: Found, names: Iterable[str]) -> list[Stream]:
+    """The streams of these names.
+
+    Raises:
+      RngError: for a name that none has.
+      TraceContextError: for one of another trace level.
+    """
+    found.check_any()
+    tags = {stream.tag for stream in found.streams}
+    for name in names:
+        if name not in tags:
+            raise RngError(
+                "reseed",
+                f"no stream is named {name!r}",
+                got=f"the streams {found.listing()}",
+                why="a stream has the name under which it was made: that of the stream that gave its key",
+                fix=suggest(name, sorted(tags)),
+            )
+    chosen = [stream for stream in found.streams if stream.tag in set(names)]
+    found.check_are_own(chosen)
+    return chosen
+
+
+_Apply: TypeAlias = Callable[[Path, jax.Array, Shape], jax.Array]
+
+
+def _scalars_only(path: Path, key: jax.Array, shape: Shape) -> jax.Array:
+    return key
+
+
+def _match_shape(path: Path, key: jax.Array, shape: Shape) -> jax.Array:
+    return jax.random.split(key, shape) if shape else key
+
+
+_POLICIES: Final[dict[str, _Apply]] = {"scalars_only": _scalars_only, "match_shape": _match_shape}
+
+
+def _checked(found: Found, stream: Stream, apply: _Apply, key: jax.Array) -> jax.Array:
+    """The new keys of a stream, by a policy."""
+    shape: Shape = stream.key.value.shape
+    if apply is _scalars_only and shape:
+        raise RngError(
+            found.label(stream),
+            "the stream was split, and one key cannot take the place of many",
+            got=f"keys of shape {shape}",
+            fix="dx.reseed(model, policy='match_shape', ...)        # or dx.restore_rngs(backups) first",
+        )
+    made: Any = apply(stream.path, key, shape)
+    is_key = isinstance(made, jax.Array) and jnp.issubdtype(made.dtype, jax.dtypes.prng_key)
+    if not is_key or made.shape != shape:
+        raise RngError(
+            found.label(stream),
+            "the policy gave no keys for this stream",
+            expected=f"keys of jax.random of shape {shape}",
+            got=describe(made),
+            fix="policy=lambda path, key, shape: jax.random.split(key, shape)",
+        )
+    keys: jax.Array = made
+    return keys
+
+
+def _put(found: Found, streams: list[Stream], keys: list[jax.Array]) -> list[StreamBackup]:
+    """Gives streams these keys, and counts of 0: all of them, or none."""
+    backups = [
+        StreamBackup(found.label(s), s.key, s.count, s.key.raw_value, s.count.raw_value, s.key.value, s.count.value)
+        for s in streams
+    ]
+    try:
+        for stream, key in zip(streams, keys, strict=True):
+            _set(stream.key, key)
+            _set(stream.count, jnp.zeros(key.shape, np.uint32))
+    except BaseException:  # a hook of the user, or an interrupt
+        for backup in backups:
+            backup.put_back()
+        raise
+    return backups
+
+
+def _set(variable: Variable[Any], value: jax.Array) -> None:
+    """Puts in an array; where a ref lies in the box, into the ref."""
+    if is_ref(variable.raw_value):
+        variable.raw_value[...] = value
+    else:
+        set_raw(variable, value)

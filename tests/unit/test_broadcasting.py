@@ -1,0 +1,126 @@
+"""Draws that are said to be the same in every row."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from declax._filters import PathContains
+from declax.errors import FilterError, RngError
+from declax.rngs import RngCount, RngStream
+from declax.rngs.broadcasting import broadcast_rngs, is_broadcast_meant
+
+COUNT = RngStream(0, "dropout").count
+PATH = ("encoder", "rngs", "count")
+
+
+def is_meant(path: Any = PATH, variable: Any = COUNT) -> bool:
+    return is_broadcast_meant(path, variable)
+
+
+def test_nothing_is_meant_by_default() -> None:
+    assert not is_meant()
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ((), True),
+        (("dropout",), True),
+        (("noise",), False),
+        (("noise", "dropout"), True),
+        ((RngCount,), True),
+        ((PathContains("encoder"),), True),
+        ((PathContains("decoder"),), False),
+        ((False,), False),
+    ],
+)
+def test_filters_say_what_is_meant(filters: Any, expected: bool) -> None:
+    with broadcast_rngs(*filters):
+        assert is_meant() is expected
+    assert not is_meant()
+
+    @broadcast_rngs(*filters)
+    def run(say: bool, *, fails: bool = False) -> bool:
+        """Documented."""
+        if fails:
+            raise KeyError("fails")
+        return say and is_meant()
+
+    assert run(True) is expected
+    assert run.__doc__ == "Documented."
+    with pytest.raises(KeyError, match="fails"):
+        run(True, fails=True)
+    assert not is_meant()
+
+
+def test_blocks_add_up_and_end_one_by_one() -> None:
+    drop = broadcast_rngs("dropout")
+    with broadcast_rngs("noise"):
+        with drop, drop:  # one object, twice
+            assert is_meant()
+        assert not is_meant()
+        with drop:
+            assert is_meant(variable=RngStream(0, "noise").count)
+        assert is_meant(variable=RngStream(0, "noise").count)
+    assert not is_meant(variable=RngStream(0, "noise").count)
+
+
+def test_an_error_ends_a_block() -> None:
+    with pytest.raises(KeyError, match="fails"), broadcast_rngs():
+        raise KeyError("fails")
+    assert not is_meant()
+
+
+def test_methods() -> None:
+    class Model:
+        @broadcast_rngs("dropout")
+        def run(self, x: int) -> tuple[Any, int, bool]:
+            return self, x, is_meant()
+
+    model = Model()
+    assert model.run(2) == (model, 2, True)
+
+
+def test_it_holds_in_its_thread_only() -> None:
+    seen: list[bool] = []
+    with broadcast_rngs():
+        thread = threading.Thread(target=lambda: seen.append(is_meant()))
+        thread.start()
+        thread.join()
+        assert is_meant()
+    assert seen == [False]
+
+
+def test_how_it_reads() -> None:
+    assert repr(broadcast_rngs("dropout", RngCount, ...)) == "broadcast_rngs('dropout', RngCount, ...)"
+
+
+def test_what_is_no_filter() -> None:
+    with pytest.raises(FilterError, match="this is no filter"):
+        broadcast_rngs(3)
+
+
+def test_without_parentheses() -> None:
+    @broadcast_rngs  # the function counts as a filter
+    def run(x: int) -> int:
+        return x
+
+    with pytest.raises(RngError, match="what is decorated cannot be called"):
+        run(3)
+
+
+def test_functions_that_run_later() -> None:
+    def generator() -> Any:
+        yield 1
+
+    async def coroutine() -> None: ...
+
+    async def both() -> Any:
+        yield 1
+
+    for f in (generator, coroutine, both):
+        with pytest.raises(RngError, match="a generator or coroutine function runs after its call"):
+            broadcast_rngs()(f)
