@@ -6,7 +6,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "agg")
 
 import jax
+import pytest
 from hypothesis import HealthCheck, settings
+
+from declax._lost_writes import forget_told
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -24,3 +27,9 @@ def _profile() -> str:
 
 
 settings.load_profile(_profile())
+
+
+@pytest.fixture(autouse=True)
+def _each_path_is_told_again() -> None:
+    """A lost write is warned of once a path in a process; here, once a path in a test."""
+    forget_told()

@@ -50,3 +50,9 @@ class Missing(enum.Enum):
 
 MISSING: Final = Missing.MISSING
 """Stands for an argument that was not given, where None is a value."""
+
+LAYOUT_KEY: Final = "_pytree__layout"
+TRACE_KEY: Final = "_pytree__trace"
+BOUND_KEY: Final = "_pytree__bound"
+INTERNAL_KEYS: Final = frozenset({LAYOUT_KEY, TRACE_KEY, BOUND_KEY})
+"""The entries of a Pytree's ``__dict__`` that are no attributes: its own layout, its mark, what is bound to it."""

@@ -142,6 +142,10 @@ class TransformError(DeclaxError, ValueError):
     code = "transform"
 
 
+class AbstractModelError(TransformError, TypeError):
+    """Something was computed with the shapes that an abstract model has in the place of arrays."""
+
+
 class OptimizerError(DeclaxError, ValueError):
     """An optimizer does not fit its model or its gradients."""
 
@@ -164,6 +168,18 @@ class MissingExtraError(DeclaxError, ImportError):
     """An optional dependency is not installed."""
 
     code = "missing-extra"
+
+
+class LostWriteWarning(UserWarning):
+    """A copy of a model was written under a transform of JAX, and not returned; the text names what and the remedy."""
+
+    code = "lost-write"
+
+
+class RetraceWarning(UserWarning):
+    """A compiled function is traced again and again; the text names what changes and the remedy."""
+
+    code = "retrace"
 
 
 def _rebuild(cls: type[DeclaxError], where: str, problem: str, parts: dict[str, str]) -> DeclaxError:
@@ -268,3 +284,19 @@ def format_path(path: Iterable[object]) -> str:
         else:
             text += f"[{key!r}]"
     return text or "()"
+
+
+def note_path(error: BaseException, function: str, path: Iterable[object]) -> None:
+    """Adds to the error of a user's function where in the graph or State it was; its type and text stay.
+
+    Args:
+      error: the error.
+      function: what the function was given to.
+      path: where.
+
+    >>> error = KeyError("unknown")
+    >>> note_path(error, "the function given to State.map", ("blocks", 0))
+    >>> error.__notes__
+    ['raised by the function given to State.map, at blocks[0]']
+    """
+    error.add_note(f"raised by {function}, at {format_path(path)}")
