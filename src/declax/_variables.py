@@ -17,14 +17,15 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar, overload
 
 import jax
 from jax.core import Tracer
 
-from declax import _display, _jax, _static, errors
+from declax import _display, _jax, _kept_values, _lost_writes, _static, errors
 from declax._array_operators import ArrayOperators, operand
 from declax._metadata import Metadata
 from declax._typing import MISSING, Shape
@@ -193,6 +194,8 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
         if content.__class__ not in _FLAT:
             _check_depth(type(self), content)
         _set_raw(self, content)
+        if _holders:
+            _kept_values.forget()
 
     def create_value(self, value: T) -> T:
         """What a new Variable holds of the value it is made from: runs the ``on_create_value`` hooks."""
@@ -213,7 +216,7 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
             raise foreign_trace(self, "value")
         if value.__class__ not in _FLAT:
             _check_depth(type(self), value)
-        _set_raw(self, value)
+        set_raw(self, value)
 
     @property
     def shape(self) -> Shape:
@@ -288,6 +291,8 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
                 and self.raw_value.__class__ in _NEVER_REFS
             ):
                 _set_raw(self, value)  # set_value with nothing to do but this
+                if _holders:
+                    _kept_values.forget()
             else:
                 self.set_value(value)
         elif name == "raw_value":
@@ -400,8 +405,24 @@ _set_raw: Final = Variable.__dict__["raw_value"].__set__
 _set_metadata: Final = MetadataHolder.__dict__["_metadata"].__set__
 _set_trace: Final = MetadataHolder.__dict__["_trace"].__set__
 
-set_raw: Final[Callable[[Variable[Any], Any], None]] = _set_raw
-"""Writes a raw value past hooks and checks: ``set_raw(variable, value)``."""
+fill_raw: Final[Callable[[Variable[Any], Any], None]] = _set_raw
+"""Puts the first raw value into a new Variable; an existing one is written by `set_raw`."""
+
+_holders: Final = _kept_values.holders
+
+
+def set_raw(variable: Variable[Any], value: Any) -> None:
+    """Writes a raw value past hooks and checks."""
+    _set_raw(variable, value)
+    if _holders:
+        _kept_values.forget()
+
+
+def set_all_raw(variables: Iterable[Variable[Any]], values: Iterable[Any]) -> None:
+    """Writes raw values past hooks and checks, without a frame of Python for each."""
+    deque(map(_set_raw, variables, values), 0)
+    if _holders:
+        _kept_values.forget()
 
 
 _FLAT: Final[set[type]] = set()
@@ -478,6 +499,7 @@ def _suggestion(kind: Any, value_type: Any, metadata: Metadata, name: str) -> st
 
 def _register(cls: type[Variable[Any]]) -> None:
     """Makes a kind a pytree: one child, the raw value; the metadata goes into the treedef."""
+    _lost_writes.add_kind(cls)
     value_key = jax.tree_util.GetAttrKey("value")
 
     def flatten(variable: Variable[Any]) -> tuple[tuple[Any], Metadata]:

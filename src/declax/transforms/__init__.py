@@ -1,6 +1,20 @@
 """JAX's transforms for functions of mutable, shared objects.
 
-Each transform is a thin file over `_lift`.
+Each transform is a thin file over `_lift`. From the bottom:
+
+====================== ==========================================================
+what a function has    `_roots`, `_holders`, `_closure`, `_names`, `_leaks`, `_rebinding`
+labels of leaves       `axes`, `_labels`, `_axes`, `_placing`, `_arguments`, `_selection`
+the engine             `_structure`, `_lift`, `_packing`, `_wrapping`
+compiled               `_program`, `_retraces`, `stages`, `compilation`, `retraces`,
+                       `partial`, `jit_partial`
+mapped                 `axis_names`, `vectorization`, `replication`, `sharding`
+loops and branches     `_tracing`, `_carrying`, `_standing`, `_together`, `_scanned`,
+                       `scanning`, `loops`, `branching`
+differentiated         `_differentiated`, `_planned`, `_custom_call`, `autodiff`,
+                       `differentials`, `custom_rules`, `rematerialization`
+looked at              `tracing`, `checking`, `trees`
+====================== ==========================================================
 """
 
 from declax.transforms.autodiff import DiffState as DiffState

@@ -9,6 +9,8 @@ touched before the last step, which cannot fail half way.
 Vocabulary
 ----------
 root:      a Variable, Pytree or Object among the arguments.
+captured:  what the function reaches without being given it; goes behind the
+           arguments, as one of them.
 plain:     all other leaves of the arguments.
 structure: the static part of a call: the tree of the arguments, and the
            GraphDef of the roots, in which they may share.
@@ -19,77 +21,26 @@ mode:      what the engine checks of the arguments, and what it lets through.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import jax
 from jax.core import Tracer
 
 from declax import _jax
-from declax._modes import is_graph_mode, set_graph_updates
-from declax._nodes import Kind, is_number, kind_of
 from declax._values import check_depth
-from declax._variables import Variable, set_raw
-from declax.errors import MAX_DEPTH, TraceContextError, TransformError, format_path, too_deep
+from declax._variables import set_all_raw, set_raw
+from declax.errors import MAX_DEPTH, TransformError, format_path, too_deep
 from declax.graph.binding import Binding, bind_many, check_mode
 from declax.graph.build import build_slots, program_of
-from declax.graph.change import Change, apply_change
+from declax.graph.change import Change, apply_change, check_marks
 from declax.graph.defs import GraphDef, walk_tokens
 from declax.graph.walk import Walk
-
-_root_kinds = (Kind.NODE, Kind.OBJECT, Kind.VARIABLE)
-_is_root_class: dict[type, bool] = {}
-_is_leaf_class: dict[type, bool] = {}
-
-
-def is_root(value: object) -> bool:
-    """Whether a value is a Variable, Pytree or Object."""
-    found = _is_root_class.get(value.__class__)
-    if found is None:
-        found = _is_root_class[value.__class__] = kind_of(value) in _root_kinds
-    return found
-
-
-def is_leaf(value: object) -> bool:
-    """Whether a value is an array or a number: a tree of one leaf."""
-    found = _is_leaf_class.get(value.__class__)
-    if found is None:
-        found = _is_leaf_class[value.__class__] = kind_of(value) in (Kind.LEAF, Kind.REF) or is_number(value)
-    return found
-
-
-class Mode(NamedTuple):
-    """What a transform takes, and what it gives back.
-
-    Attributes:
-      graph: whether arguments may share; otherwise they have to be trees.
-      updates: whether changes of structure come back; otherwise they are an
-        error, since nothing is lost in silence.
-    """
-
-    graph: bool = True
-    updates: bool = True
-
-    @staticmethod
-    def of(graph: bool | None, graph_updates: bool | None) -> Mode:
-        """The mode of a transform that is made now, from its options and the defaults."""
-        graph = is_graph_mode() if graph is None else graph
-        return Mode(graph, graph and (set_graph_updates.current_value() if graph_updates is None else graph_updates))
-
-
-class Structure(NamedTuple):
-    """The static part of a call.
-
-    Attributes:
-      tree: of ``(args, kwargs)``, with roots as leaves.
-      is_root: for each leaf of the tree, whether it is a root.
-      graphdef: of the tuple of roots; None where there are none.
-    """
-
-    tree: Any
-    is_root: tuple[bool, ...]
-    graphdef: GraphDef[Any] | None
+from declax.transforms._closure import Closure, Survey
+from declax.transforms._labels import Labels
+from declax.transforms._rebinding import Rebound
+from declax.transforms._roots import is_root
+from declax.transforms._structure import Mode, Structure
 
 
 class Call:
@@ -104,9 +55,17 @@ class Call:
 
     __slots__ = ("binding", "plain", "structure", "values")
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Mode = Mode()) -> None:  # noqa: B008  # immutable
+    def __init__(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        mode: Mode = Mode(),  # noqa: B008  # immutable
+        survey: Survey | None = None,
+    ) -> None:
+        captured: tuple[Any, ...] = () if survey is None else survey.values
+        key = None if survey is None else survey.key
         _check_depth(args, kwargs)
-        leaves, tree = jax.tree_util.tree_flatten((args, kwargs), is_leaf=is_root)
+        leaves, tree = jax.tree_util.tree_flatten((args, kwargs, captured), is_leaf=is_root)
         pattern = tuple(map(is_root, leaves))
         self.binding: Binding | None = None
         self.values: list[Any] = []
@@ -115,12 +74,12 @@ class Call:
             self.plain = [leaf for leaf, is_one in zip(leaves, pattern, strict=True) if not is_one]
             self.binding = bind_many(roots)
             if not mode.graph:
-                check_mode(self.binding.graphdef, False)
+                _check_trees(self.binding, roots, captured)
             self.values = self.binding.read()
-            self.structure = Structure(tree, pattern, self.binding.graphdef)
+            self.structure = Structure(tree, pattern, self.binding.graphdef, key)
         else:
             self.plain = leaves
-            self.structure = Structure(tree, pattern, None)
+            self.structure = Structure(tree, pattern, None, key)
 
     @staticmethod
     def again(structure: Structure, binding: Binding, plain: list[Any]) -> Call:
@@ -143,6 +102,19 @@ class Call:
             return []
         at = [i for i, is_one in enumerate(self.structure.is_root) if is_one]
         return [at[cast(int, path[0])] for path in self.binding.graphdef.definition.paths]
+
+
+def _check_trees(binding: Binding, roots: tuple[Any, ...], captured: tuple[Any, ...]) -> None:
+    """Checks that the arguments are trees; what is captured too is one thing with the argument.
+
+    Raises:
+      GraphError: names both paths of what is shared.
+    """
+    if captured:
+        for part in (roots[: len(roots) - len(captured)], *((root,) for root in captured)):
+            check_mode(bind_many(part).graphdef, False)
+    else:
+        check_mode(binding.graphdef, False)
 
 
 _nesting = (list, tuple, dict)
@@ -178,9 +150,10 @@ class Rebuilt:
 
     Attributes:
       args, kwargs: what the user's function is called with.
+      captured: what takes the place of what it captures.
     """
 
-    __slots__ = ("_objects", "_roots", "_structure", "_values", "args", "kwargs")
+    __slots__ = ("_objects", "_roots", "_structure", "_values", "args", "captured", "kwargs")
 
     def __init__(self, structure: Structure, values: Sequence[Any], plain: Sequence[Any]) -> None:
         self._structure = structure
@@ -194,10 +167,20 @@ class Rebuilt:
             self._objects = [slots[i] for i in program.indexed]
         roots, rest = iter(self._roots), iter(plain)
         leaves = [next(roots) if is_one else next(rest) for is_one in structure.is_root]
-        self.args, self.kwargs = jax.tree_util.tree_unflatten(structure.tree, leaves)
+        self.args, self.kwargs, self.captured = jax.tree_util.tree_unflatten(structure.tree, leaves)
 
-    def conclude(self, output: Any, mode: Mode) -> Outcome:
+    def apply(self, outcome: Outcome) -> Any:
+        """What a function returns, with its outcome applied to these objects instead of the caller's."""
+        return apply(outcome, self._objects, self._values)
+
+    def conclude(self, output: Any, mode: Mode, labels: Labels | None = None) -> Outcome:
         """What the user's function returned and changed.
+
+        Args:
+          output: what it returned.
+          mode: what is let through.
+          labels: of the leaves, where they have some: a value that goes from
+            one label to another counts as new.
 
         Raises:
           TransformError: for a changed structure where the mode lets none through.
@@ -210,16 +193,18 @@ class Rebuilt:
         leaves, tree = jax.tree_util.tree_flatten(output, is_leaf=is_root)
         has_roots = any(map(is_root, leaves))
         if self._structure.graphdef is None and not has_roots:
-            return Outcome(_UNCHANGED, (), output)
+            return Outcome(_unchanged(labels, tree), (), output)
         if is_same and not has_roots:
             values = found.read()
             changed = tuple(i for i, value in enumerate(values) if not _same(value, self._values[i]))
             if not any(map(found.is_in_container, changed)):
-                plan = Plan(changed) if changed else _UNCHANGED
+                if not changed:
+                    return Outcome(_unchanged(labels, tree), (), output)
+                plan = Plan(changed, tree=tree, labels=None if labels is None else labels.of_changed(changed, tree))
                 return Outcome(plan, tuple(values[i] for i in changed), output)
-        return self._conclude_structural(found, leaves, tree)
+        return self._conclude_structural(leaves, tree, labels)
 
-    def _conclude_structural(self, found: Walk, leaves: list[Any], tree: Any) -> Outcome:
+    def _conclude_structural(self, leaves: list[Any], tree: Any, labels: Labels | None) -> Outcome:
         returned = tuple(leaf for leaf in leaves if is_root(leaf))
         found = Walk()
         found.visit((self._roots, returned))
@@ -228,11 +213,16 @@ class Rebuilt:
         kept = tuple(inputs.get(id(value), -1) for value in values)
         ranks = {id(o): i for i, o in enumerate(self._objects)}
         origins = tuple(ranks.get(id(o), -1) for o in found.objects)
-        change = Change(found.graphdef, kept, origins)
         pattern = tuple(map(is_root, leaves))
-        new = tuple(value for value, i in zip(values, kept, strict=True) if i < 0)
+        change = Change(found.graphdef, kept, origins)
+        of_results = None
+        if labels is not None:
+            of_graph, of_plain = labels.of_change(change, values, pattern, tree)
+            change = change._replace(kept=labels.keep(kept, of_graph))
+            of_results = [label for label, i in zip(of_graph, change.kept, strict=True) if i < 0] + of_plain
+        new = tuple(value for value, i in zip(values, change.kept, strict=True) if i < 0)
         plain = [leaf for leaf in leaves if not is_root(leaf)]
-        return Outcome(Plan((), change, tree, pattern), new, plain)
+        return Outcome(Plan((), change, tree, pattern, of_results), new, plain)
 
 
 def _structure_changed(before: GraphDef[Any], after: GraphDef[Any]) -> TransformError:
@@ -269,10 +259,11 @@ class Plan:
     Attributes:
       changed: positions of leaves that got new values, where nothing else changed.
       change: what became of the structure, if it changed or if roots are returned.
-      tree, is_root: of the output, where roots are returned.
+      tree, is_root: of the output; not known where nothing asks for them.
+      labels: of the arrays, where they have some: the new values, then the output.
     """
 
-    __slots__ = ("change", "changed", "is_root", "tree")
+    __slots__ = ("change", "changed", "is_root", "labels", "tree")
 
     def __init__(
         self,
@@ -280,14 +271,28 @@ class Plan:
         change: Change | None = None,
         tree: Any = None,
         is_root: tuple[bool, ...] = (),
+        labels: list[Any] | None = None,
     ) -> None:
         self.changed = changed
+        self.labels = labels
         self.change = change
         self.tree = tree
         self.is_root = is_root
 
+    def put(self, values: list[Any], new: Sequence[Any]) -> list[Any]:
+        """The values of a call's leaves with the new ones in their places, where the structure stands."""
+        if len(new) == len(values):
+            return list(new)
+        for position, value in zip(self.changed, new, strict=True):
+            values[position] = value
+        return values
 
-_UNCHANGED = Plan(())
+
+UNCHANGED = Plan(())
+
+
+def _unchanged(labels: Labels | None, tree: Any) -> Plan:
+    return UNCHANGED if labels is None else Plan((), tree=tree, labels=labels.of_results(tree))
 
 
 class Outcome:
@@ -327,13 +332,14 @@ def written_leaves(call: Call, outcome: Outcome) -> set[int]:
 
 
 def is_current(call: Call, outcome: Outcome) -> bool:
-    """Whether the Variables that a call is about to set still have the values that it read."""
+    """Whether the leaves that a call is about to set still have the values that it read."""
     binding, plan = call.binding, outcome.plan
-    if binding is None or plan is _UNCHANGED:
+    if binding is None or plan is UNCHANGED:
         return True
-    positions = plan.changed if plan.change is None else range(len(call.values))
-    variables, values = binding.variables, call.values
-    return all(v is None or v.raw_value is values[i] for i in positions for v in (variables[i],))
+    now, read = binding.read(), call.values
+    if plan.change is not None:
+        return all(map(_is, now, read))
+    return all(now[i] is read[i] for i in plan.changed)
 
 
 def commit(call: Call, outcome: Outcome) -> Any:
@@ -344,29 +350,47 @@ def commit(call: Call, outcome: Outcome) -> Any:
         changed then.
     """
     plan, binding = outcome.plan, call.binding
-    if plan is _UNCHANGED or (binding is None and plan.change is None):
+    if plan is UNCHANGED or (binding is None and plan.change is None):
         return outcome.output
     if plan.change is None:
-        _write(binding, plan.changed, outcome.new)  # type: ignore[arg-type]  # a plan with changes has a binding
+        write(binding, plan.changed, outcome.new)  # type: ignore[arg-type]  # a plan with changes has a binding
         return outcome.output
-    objects = [] if binding is None else binding.objects()
-    slots = apply_change(plan.change, objects, call.values, outcome.new)
+    return apply(outcome, [] if binding is None else binding.objects(), call.values)
+
+
+def apply(outcome: Outcome, objects: Sequence[Any], values: Sequence[Any]) -> Any:
+    """Gives objects the structure and values of an outcome, and returns the function's output.
+
+    Args:
+      outcome: what the function returned and changed.
+      objects: those of the call's graph, by index.
+      values: of the call's leaves.
+    """
+    plan = outcome.plan
+    if plan.change is None:
+        return outcome.output
+    slots = apply_change(plan.change, objects, values, outcome.new)
     _, returned = slots[program_of(plan.change.graphdef).root]
     roots, plain = iter(returned), iter(outcome.output)
     leaves = [next(roots) if is_one else next(plain) for is_one in plan.is_root]
     return jax.tree_util.tree_unflatten(plan.tree, leaves)
 
 
-def _write(binding: Binding, changed: tuple[int, ...], new: Iterable[Any]) -> None:
+def write(binding: Binding, changed: tuple[int, ...], new: Iterable[Any]) -> None:
+    """Sets leaves of a graph whose structure stands.
+
+    Raises:
+      TraceContextError: for those of another trace level; nothing is set then.
+    """
     variables = binding.variables
     if len(changed) < len(variables):
         variables = [variables[i] for i in changed]
     if not binding.has_plain:
         if binding.mark is not _jax.trace_state.value:
-            _check_marks(variables)
-        deque(map(set_raw, variables, new), 0)  # type: ignore[arg-type]  # none of them is None
+            check_marks(variables)
+        set_all_raw(variables, new)  # type: ignore[arg-type]  # none of them is None
         return
-    _check_marks(variables)
+    check_marks(variables)
     for position in changed:
         binding.check_plain(position)
     for position, variable, value in zip(changed, variables, new, strict=True):
@@ -376,31 +400,32 @@ def _write(binding: Binding, changed: tuple[int, ...], new: Iterable[Any]) -> No
             binding.write_plain(position, value)
 
 
-def _check_marks(variables: Sequence[Variable[Any] | None]) -> None:
-    mark = _jax.current_trace()
-    for variable in variables:
-        if variable is not None and variable._trace is not mark:
-            raise TraceContextError(
-                f"write-back to a {type(variable).__name__}",
-                "cannot mutate a Variable from a different trace level",
-                why="the Variable was made outside of the function that JAX is tracing now",
-                fix="pass it as an argument of the traced function too",
-            )
-
-
 def lifted(
-    function: Callable[..., Any],
+    closure: Closure,
     structure: Structure,
     mode: Mode = Mode(),  # noqa: B008  # immutable
+    labels: Labels | None = None,
+    adapt: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
 ) -> Callable[..., Outcome]:
     """A function of flat leaves that rebuilds objects and calls the user's.
 
     Takes the values of the graph's leaves and the plain leaves as two
     sequences.
+
+    Args:
+      closure: of the user's function.
+      structure, mode: of the call.
+      labels: of its leaves, where the results are to have some.
+      adapt: makes a function of these arguments of the user's.
     """
 
     def call_on_leaves(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
         rebuilt = Rebuilt(structure, values, plain)
-        return rebuilt.conclude(function(*rebuilt.args, **rebuilt.kwargs), mode)
+        rebound = Rebound(closure.find(), rebuilt.captured)
+        function = rebound.function if adapt is None else adapt(rebound.function)
+        output = function(*rebuilt.args, **rebuilt.kwargs)
+        outcome = rebuilt.conclude(output, mode, labels)
+        rebound.conclude()  # last, since it changes what is outside
+        return outcome
 
     return call_on_leaves

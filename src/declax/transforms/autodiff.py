@@ -3,7 +3,8 @@
 Vocabulary
 ----------
 differentiated: the leaves that the gradient is taken with respect to: of a
-                model, those that a filter takes; of other arguments, all.
+                model, those that a filter takes; of other arguments, all; of
+                what the function captures, none.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
 import jax
 
-from declax._filters import Filter, as_written
-from declax._jax import current_trace
-from declax._state_def import StateDef
+from declax._filters import Filter
 from declax._typing import MISSING, Missing
-from declax._variables import Param, new_variable
+from declax._variables import Param
 from declax.errors import TransformError, describe
-from declax.graph.binding import bind
-from declax.state import make_state
-from declax.transforms._lift import Call, Mode, Outcome, commit, is_root, lifted
+from declax.transforms._closure import Closure
+from declax.transforms._differentiated import Arguments, Slopes, check_pair, is_differentiable, with_leaves
+from declax.transforms._lift import Call, Outcome, commit, lifted
+from declax.transforms._structure import Mode
+from declax.transforms._wrapping import look_like
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -118,12 +119,11 @@ def grad(
         return functools.partial(grad, **options, reduce_axes=reduce_axes)
     with_value = value_and_grad(f, **options, reduce_axes=reduce_axes)
 
-    @functools.wraps(f)
     def gradient(*args: Any, **kwargs: Any) -> Any:
         value, grads = with_value(*args, **kwargs)
         return (grads, value[1]) if has_aux else grads
 
-    return gradient
+    return look_like(gradient, f)
 
 
 @overload
@@ -209,30 +209,32 @@ def value_and_grad(
     if reduce_axes:
         options["reduce_axes"] = reduce_axes
 
-    @functools.wraps(f)
-    def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
-        call = Call(args, kwargs, mode)
-        targets = [_target(call, args, diff) for diff in wanted]
-        function = lifted(f, call.structure, mode)
+    closure = Closure(f)
 
-        def on_differentiated(leaves: dict[int, Any], plain_leaves: dict[int, Any]) -> tuple[Any, Outcome]:
-            values, plain = list(call.values), list(call.plain)
-            for i, leaf in leaves.items():
-                values[i] = leaf
-            for i, leaf in plain_leaves.items():
-                plain[i] = leaf
-            outcome = function(values, plain)
+    def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
+        call = Call(args, kwargs, mode, closure.find())
+        arguments = Arguments(call, args, closure.function)
+        targets = [arguments.differentiated(*diff) for diff in wanted]
+        function = lifted(closure, call.structure, mode)
+
+        def on_differentiated(leaves: Slopes, plain_leaves: Slopes) -> tuple[Any, Outcome]:
+            outcome = function(with_leaves(call.values, leaves), with_leaves(call.plain, plain_leaves))
             return _scalar(outcome, has_aux), outcome
 
         leaves = {i: call.values[i] for t in targets for i in t.values}
         plain = {i: call.plain[i] for t in targets for i in t.plain}
         differentiate = jax.value_and_grad(on_differentiated, argnums=(0, 1), has_aux=True, **options)
-        (_, outcome), (leaf_grads, plain_grads) = differentiate(leaves, plain)
+        try:
+            (_, outcome), (leaf_grads, plain_grads) = differentiate(leaves, plain)
+        except TypeError:
+            if not allow_int:
+                _check_differentiable(call, arguments, wanted)
+            raise
         result = commit(call, outcome)
         grads = tuple(t.assemble(leaf_grads, plain_grads) for t in targets)
         return result, grads[0] if isinstance(argnums, (int, DiffState)) else grads
 
-    return value_and_gradient
+    return look_like(value_and_gradient, f)
 
 
 def _parse_argnums(argnums: Argnums) -> list[DiffState]:
@@ -252,97 +254,36 @@ def _parse_argnums(argnums: Argnums) -> list[DiffState]:
     return found
 
 
-class _Target:
-    """One differentiated argument.
+def _check_differentiable(call: Call, arguments: Arguments, wanted: list[DiffState]) -> None:
+    """Says which leaf has no gradient, where JAX has refused one.
 
-    Attributes:
-      values: positions of its leaves among those of the graph.
-      plain: positions of its leaves among the plain ones.
+    Raises:
+      TransformError: there is such a leaf.
     """
-
-    def __init__(self, tree: Any, parts: list[tuple[StateDef | None, tuple[int, ...]]]) -> None:
-        self._tree = tree
-        self._parts = parts
-        self.values = [i for definition, positions in parts if definition is not None for i in positions]
-        self.plain = [i for definition, positions in parts if definition is None for i in positions]
-
-    def assemble(self, leaf_grads: dict[int, Any], plain_grads: dict[int, Any]) -> Any:
-        """The gradient in the shape of the argument, with States for models."""
-        leaves = [
-            plain_grads[positions[0]]
-            if definition is None
-            else _gradient_of_root(definition, [leaf_grads[i] for i in positions])
-            for definition, positions in self._parts
-        ]
-        return jax.tree_util.tree_unflatten(self._tree, leaves)
-
-
-def _gradient_of_root(definition: StateDef, leaves: list[Any]) -> Any:
-    """A State; for a root that is a Variable itself, a Variable of its kind."""
-    if definition.paths == ((),) and definition.leaf_defs[0] is not None:
-        kind, metadata = definition.leaf_defs[0]
-        return new_variable(kind, leaves[0], metadata, current_trace())
-    return make_state(definition, leaves)
-
-
-def _target(call: Call, args: tuple[Any, ...], diff: DiffState) -> _Target:
-    number = diff.argnum
-    if not -len(args) <= number < len(args):
-        raise TransformError(
-            "argnums",
-            f"there is no positional argument {number}",
-            expected=f"a position below {len(args)}",
-            fix="pass what is differentiated by position",
-        )
-    number %= len(args)
-    before = len(jax.tree_util.tree_leaves(args[:number], is_leaf=is_root))
-    leaves, tree = jax.tree_util.tree_flatten(args[number], is_leaf=is_root)
-    pattern = call.structure.is_root
-    parts: list[tuple[StateDef | None, tuple[int, ...]]] = []
-    for index, leaf in enumerate(leaves, before):
-        if pattern[index]:
-            parts.append(_root_part(call, leaf, diff.filter))
-        else:
-            parts.append((None, (index - sum(pattern[:index]),)))
-    if not any(positions for _, positions in parts):
-        raise TransformError(
-            f"argument {number}",
-            "there is nothing to differentiate with respect to",
-            got=describe(args[number]),
-            why=f"the filter {as_written(diff.filter)} takes no leaf",
-            fix="argnums=dx.DiffState(0, ...)",
-        )
-    return _Target(tree, parts)
-
-
-def _root_part(call: Call, root: Any, chosen: Filter) -> tuple[StateDef, tuple[int, ...]]:
-    """The definition of a root's differentiated leaves, and where the call has them.
-
-    A leaf that the root shares with another argument is one leaf of the call.
-    """
-    own = bind(root)
-    ((definition, positions),), _ = own.graphdef.definition.group((chosen,), own.read())
-    binding = call.binding
-    assert binding is not None  # there is a root
-    if sum(call.structure.is_root) == 1:
-        return definition, positions
-    where = {identity: i for i, identity in enumerate(binding.identities())}
-    known = own.identities()
-    return definition, tuple(where[known[i]] for i in positions)
+    for number, chosen in wanted:
+        target = arguments.target(number, chosen)
+        found = [(i, call.values[i]) for i in target.values] + [(-1, call.plain[i]) for i in target.plain]
+        for position, value in found:
+            if not is_differentiable(value):
+                raise TransformError(
+                    target.place(arguments.name(number % len(arguments)), position),
+                    "this is no real or complex number, so it has no gradient",
+                    got=describe(value),
+                    fix=f"argnums=dx.DiffState({number}, dx.Param)        # a filter without it, or allow_int=True",
+                ) from None
 
 
 def _scalar(outcome: Outcome, has_aux: bool) -> Any:
+    """What JAX differentiates: the result, or the first of it."""
     plan = outcome.plan
     if plan.change is None:
         output = outcome.output
+        tree = jax.tree_util.tree_structure(output) if has_aux else None
     else:
-        output = _plain_output(outcome)
+        output, tree = _plain_output(outcome), plan.tree
     if not has_aux:
         return output
-    if not isinstance(output, tuple) or len(output) != 2:
-        raise TransformError(
-            "has_aux", "the function returns no pair", expected="(scalar, auxiliary result)", got=describe(output)
-        )
+    check_pair(tree)
     return output[0]
 
 

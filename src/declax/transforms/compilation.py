@@ -2,36 +2,48 @@
 
 Vocabulary
 ----------
-program: what is compiled for one structure and one set of static arguments.
+program:  what is compiled for one structure and one set of static arguments.
 dispatch: from a call's arguments to its program and back; nothing is walked
           while the structure of the arguments stands.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
-import inspect
 import threading
 import types
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable
+from operator import is_
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-import jax
-
+from declax import _jax
+from declax._kept_values import keep
 from declax._pytree import Pytree
 from declax._static import exact_types
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._lift import Call, Mode, Outcome, Structure, commit, is_current, is_leaf, lifted, written_leaves
+from declax.graph.binding import Binding
+from declax.transforms._arguments import positional
+from declax.transforms._closure import Closure, Survey
+from declax.transforms._lift import UNCHANGED, Call, Outcome, apply, commit, is_current, lifted, write
+from declax.transforms._placing import Placing
+from declax.transforms._program import Program
+from declax.transforms._retraces import Traces
+from declax.transforms._roots import is_leaf
+from declax.transforms._selection import Names, Numbers, Selection
+from declax.transforms._structure import Mode
+from declax.transforms._wrapping import look_like
+from declax.transforms.stages import Lowered, Traced
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _committing = threading.RLock()
 
-Numbers = int | Sequence[int] | None
-Names = str | Iterable[str] | None
+MAX_PROGRAMS = 1024
+"""How many structures one function keeps programs for; the oldest goes first."""
 
 
 @overload
@@ -39,24 +51,34 @@ def jit(
     fun: Callable[P, R],
     /,
     *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
     static_argnums: Numbers = None,
     static_argnames: Names = None,
     donate_argnums: Numbers = None,
     donate_argnames: Names = None,
     keep_unused: bool = False,
+    device: Any = None,
+    backend: str | None = None,
     inline: bool = False,
+    compiler_options: dict[str, Any] | None = None,
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> JitWrapped[P, R]: ...
 @overload
 def jit(
     *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
     static_argnums: Numbers = None,
     static_argnames: Names = None,
     donate_argnums: Numbers = None,
     donate_argnames: Names = None,
     keep_unused: bool = False,
+    device: Any = None,
+    backend: str | None = None,
     inline: bool = False,
+    compiler_options: dict[str, Any] | None = None,
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Callable[[Callable[P, R]], JitWrapped[P, R]]: ...
@@ -64,12 +86,17 @@ def jit(
     fun: Callable[..., Any] | Missing = MISSING,
     /,
     *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
     static_argnums: Numbers = None,
     static_argnames: Names = None,
     donate_argnums: Numbers = None,
     donate_argnames: Names = None,
     keep_unused: bool = False,
+    device: Any = None,
+    backend: str | None = None,
     inline: bool = False,
+    compiler_options: dict[str, Any] | None = None,
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Any:
@@ -77,15 +104,20 @@ def jit(
 
     What the function does to its arguments happens to the caller's: Variables
     that it sets, attributes that it adds or removes, references that it makes.
-    Arguments and results may share objects. A function that raises leaves
-    all arguments as they were.
+    Arguments and results may share objects. Models that it captures, as by
+    its closure, are handled as arguments too. A function that raises leaves
+    all of them as they were.
 
     Args:
       fun: the function; leave it out to use `jit` as a decorator with options.
+      in_shardings: a sharding, a `PartitionSpec`, None, or a tree of these: a
+        prefix of the tuple of arguments that are not static. `StateSharding`
+        places a model's leaves by filter. What the function sets stays so placed.
+      out_shardings: likewise for the result.
       static_argnums, static_argnames: arguments that are compiled in; hashable.
       donate_argnums, donate_argnames: arguments whose buffers may be reused.
         Of a model, those of the Variables that the function sets are.
-      keep_unused, inline: as in `jax.jit`.
+      keep_unused, device, backend, inline, compiler_options: as in `jax.jit`.
       graph: False where the arguments have to be trees, in which nothing is
         shared; None for the default of `set_graph_mode` where `jit` is called.
       graph_updates: False where the function may set Variables, but must leave
@@ -110,19 +142,16 @@ def jit(
     >>> int(counter.count.value)
     1
     """
-    options: dict[str, Any] = {
-        "static_argnums": static_argnums,
-        "static_argnames": static_argnames,
-        "donate_argnums": donate_argnums,
-        "donate_argnames": donate_argnames,
-        "keep_unused": keep_unused,
-        "inline": inline,
-        "graph": graph,
-        "graph_updates": graph_updates,
-    }
-    if fun is MISSING:
-        return functools.partial(jit, **options)
-    return JitWrapped(fun, **options)
+    placing = Placing(in_shardings, out_shardings)
+    static, donated = (static_argnums, static_argnames), (donate_argnums, donate_argnames)
+    options: dict[str, Any] = {"keep_unused": keep_unused, "inline": inline}
+    given = {"device": device, "backend": backend, "compiler_options": compiler_options}
+    options |= {name: value for name, value in given.items() if value is not None}
+
+    def compile_(fun: Callable[..., Any]) -> JitWrapped[..., Any]:
+        return JitWrapped(fun, placing, static, donated, options, Mode.of(graph, graph_updates))
+
+    return compile_ if fun is MISSING else compile_(fun)
 
 
 class JitWrapped(Generic[P, R]):
@@ -131,74 +160,131 @@ class JitWrapped(Generic[P, R]):
     def __init__(
         self,
         fun: Callable[P, R],
-        *,
-        static_argnums: Numbers,
-        static_argnames: Names,
-        donate_argnums: Numbers,
-        donate_argnames: Names,
-        keep_unused: bool,
-        inline: bool,
-        graph: bool | None = None,
-        graph_updates: bool | None = None,
+        placing: Placing,
+        static: tuple[Numbers, Names],
+        donated: tuple[Numbers, Names],
+        options: dict[str, Any],
+        mode: Mode,
     ) -> None:
         if not callable(fun):
             raise TransformError("jit", "the argument is no function", got=describe(fun), fix="dx.jit(function)")
-        functools.update_wrapper(self, fun)
-        self._fun = fun
-        self._options = {"keep_unused": keep_unused, "inline": inline}
-        self._static = _Selection(fun, "static", static_argnums, static_argnames)
-        self._donated = _Selection(fun, "donate", donate_argnums, donate_argnames)
-        self._mode = Mode.of(graph, graph_updates)
-        self._programs: dict[Hashable, _Program] = {}
+        look_like(self, fun)
+        self._closure = Closure(fun)
+        self._options = options
+        self._placing = placing
+        self._static = Selection(fun, "static", *static)
+        self._donated = Selection(fun, "donate", *donated)
+        self._mode = mode
+        self._forget()
+
+    def _forget(self) -> None:
+        self._programs: dict[Hashable, Program] = {}
         self._last: _LastCall | None = None
+        self._traces = Traces()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function with arguments of its own signature."""
         last = self._last
-        call = last.match(args) if last is not None and not kwargs else None
-        if call is not None:
-            program = last.program  # type: ignore[union-attr]  # only a last call matches
+        if last is not None and not kwargs:
+            plain = last.match(args, self._closure.find())
+            binding = None if plain is None else last.binding()
+            if plain is not None and binding is not None and binding.is_valid():
+                if last.run is not None and threading.active_count() == 1:
+                    again: R = self._run_again(last.run, binding, plain)
+                    return again
+                return self._run(Call.again(last.structure, binding, plain), last.program, args, kwargs)
+        call, program = self._dispatch(args, kwargs)
+        return self._run(call, program, args, kwargs)
+
+    @staticmethod
+    def _run_again(run: Callable[..., Outcome], binding: Binding, plain: list[Any]) -> Any:
+        """The way of most calls: as `_run`, without an object for the call."""
+        values = binding.kept_values
+        if values is None:
+            values = binding.read()
+            if binding.mark is _jax.TOP and not binding.has_plain:
+                keep(binding, values)
+        try:
+            outcome = run(*values, *plain)
+        except (RecursionError, SystemError):
+            binding.check_depth()
+            raise
+        plan = outcome.plan
+        if plan is UNCHANGED:
+            return outcome.output
+        if plan.change is not None:
+            return apply(outcome, binding.objects(), values)
+        is_kept = binding.kept_values is values  # nobody has written to a Variable while it ran
+        write(binding, plan.changed, outcome.new)
+        if is_kept:
+            keep(binding, plan.put(values, outcome.new))
+        return outcome.output
+
+    def _run(self, call: Call, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        if program.is_donating:  # donated buffers cannot be read again
+            result: R = commit(call, program.run_donating(call))
+        elif threading.active_count() > 1:
+            result = self._commit_among_threads(call, program, args, kwargs)
         else:
-            call, program = self._dispatch(args, kwargs)
-        outcome = program.run(call)
-        if threading.active_count() > 1 and not program.is_donating:  # donated buffers cannot be read again
-            return self._commit_among_threads(call, program, outcome)
-        result: R = commit(call, outcome)
+            result = commit(call, program.run(call.values, call.plain))
         return result
 
-    def _commit_among_threads(self, call: Call, program: _Program, outcome: Outcome) -> R:
+    def _commit_among_threads(self, call: Call, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         """Commits, unless another thread has set what this call has read: then it runs again.
 
-        The lock is held for the comparison and the writes only, never while
-        JAX runs, so that a function that calls back cannot wait for itself.
+        The lock is held while Variables are read, compared and written, never
+        while JAX runs, so that a function that calls back cannot wait for itself.
         """
         while True:
+            with _committing:  # so that no other call has written half of them
+                call.read_again()
+            outcome = program.run(call.values, call.plain)
             with _committing:
-                if is_current(call, outcome):
+                if is_current(call, outcome) and self._has_its_structure(call, outcome, args, kwargs):
                     result: R = commit(call, outcome)
                     return result
-            call.read_again()
-            outcome = program.run(call)
+            call, program = self._dispatch(args, kwargs)
 
-    def _dispatch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, _Program]:
-        given = args
+    def _has_its_structure(self, call: Call, outcome: Outcome, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the graph that an outcome is about to change has still the structure that the call has found."""
+        if outcome.plan.change is None or call.binding is None or call.binding.is_valid():
+            return True
+        found = self._dispatch(args, kwargs)[0]
+        return (
+            found.structure == call.structure
+            and found.binding is not None
+            and all(map(is_, found.binding.objects(), call.binding.objects()))
+        )
+
+    def _dispatch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Program]:
+        given, is_by_name = args, bool(kwargs)
+        if is_by_name and not self._placing.is_empty:
+            kwargs = dict(kwargs)  # the same call may be dispatched again
+            args = positional(self._closure.function, args, kwargs)
+        statics = None
         if not self._static.is_empty:
             args, kwargs, statics = self._static.take(args, kwargs)
-        else:
-            statics = None
-        call = Call(args, kwargs, self._mode)
+        survey = self._closure.find()
+        call = Call(args, kwargs, self._mode, survey)
         key: Hashable = call.structure if statics is None else (call.structure, statics, exact_types(statics))
         program = self._programs.get(key)
         if program is None:
-            program = self._programs[key] = self._make_program(call.structure, statics)
-        if statics is None and not kwargs:
-            self._last = _LastCall.of(given, call, program)
+            while len(self._programs) >= MAX_PROGRAMS:
+                self._programs.pop(next(iter(tuple(self._programs))), None)
+            program = self._programs.setdefault(key, self._make_program(call, statics))
+        if statics is None and not is_by_name:
+            self._last = _LastCall.of(given, call, program, survey)
         return call, program
 
-    def _make_program(self, structure: Structure, statics: Any) -> _Program:
-        function = self._fun if statics is None else self._static.give(self._fun, statics)
+    def _make_program(self, call: Call, statics: Any) -> Program:
+        structure, placing = call.structure, self._placing
+        adapt = None if statics is None else functools.partial(self._static.give, statics=statics)
         numbers = () if statics is None else tuple(number for number, _ in statics[0])
-        return _Program(lifted(function, structure, self._mode), self._donated, numbers, self._options)
+        labels = None if placing.is_empty else placing.labels(structure, call.values)
+        function = lifted(self._closure, structure, self._mode, labels, adapt)
+        placed = None if labels is None else (labels, placing.groups(labels))
+        note = functools.partial(self._traces.note, self._closure.function, structure, statics)
+        return Program(function, len(call.values), self._donated, numbers, self._options, placed, note)
 
     @overload
     def __get__(self, instance: None, owner: type) -> JitWrapped[P, R]: ...
@@ -208,45 +294,83 @@ class JitWrapped(Generic[P, R]):
         """The compiled method of an instance."""
         return self if instance is None else types.MethodType(self, instance)
 
-    def __repr__(self) -> str:
-        return f"jit({self._fun!r})"
+    def _over(self, closure: Closure) -> JitWrapped[P, R]:
+        """The same compilation of another function."""
+        made: JitWrapped[P, R] = copy.copy(self)
+        made._closure = closure
+        made._forget()
+        return made
 
-    def lower(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Lowered:
-        """Lowers the function for arguments without running it."""
+    @property
+    def num_traces(self) -> int:
+        """How many times the function was traced; `explain_retrace` says why."""
+        return self._traces.count
+
+    def __repr__(self) -> str:
+        return f"jit({self._closure.function!r})"
+
+    def trace(self, *args: P.args, **kwargs: P.kwargs) -> Traced[R]:
+        """Traces the function for arguments, without compiling or running it.
+
+        >>> jit(lambda x: x + 1).trace(1).out_info.shape
+        ()
+        """
         call, program = self._dispatch(args, kwargs)
-        lowered: jax.stages.Lowered = program.compiled(call).lower(*call.values, *call.plain)
-        return lowered
+        traced = program.compiled(call).trace(*call.values, *call.plain)
+        return Traced(traced, program, self._dispatch, call)
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered[R]:
+        """Lowers the function for arguments, without compiling or running it.
+
+        >>> "add" in jit(lambda x: x + 1).lower(1).as_text()
+        True
+        """
+        return self.trace(*args, **kwargs).lower()
+
+    def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """What a call would return, with shapes and dtypes in the place of arrays.
+
+        >>> jit(lambda x: x + 1).eval_shape(1).dtype
+        dtype('int32')
+        """
+        return self.trace(*args, **kwargs).out_info
 
 
 class _LastCall:
     """The models of the last call, to recognise them in the next one.
 
     Training calls one function with the same models and new arrays. Then
-    nothing is taken apart: the binding is valid, or it is not.
+    nothing is taken apart: the binding is valid, or it is not. A binding that
+    lives says that its roots do too, so that identities tell them.
 
     Attributes:
+      binding: a reference to the binding of the roots.
+      structure: of the call.
       program: what the call ran.
+      run: JAX's function, where its results are the outcome as it is.
     """
 
-    __slots__ = ("_binding", "_roots", "_structure", "program")
+    __slots__ = ("_roots", "_survey", "binding", "program", "run", "structure")
 
-    def __init__(self, roots: tuple[Any, ...], binding: Any, structure: Structure, program: _Program) -> None:
+    def __init__(self, roots: tuple[int | None, ...], call: Call, program: Program, survey: Survey) -> None:
         self._roots = roots
-        self._binding = binding
-        self._structure = structure
+        self._survey = survey
+        assert call.binding is not None  # `of` looks
+        self.binding: Callable[[], Binding | None] = weakref.ref(call.binding)
+        self.structure = call.structure
         self.program = program
+        self.run: Callable[..., Outcome] | None = program.jitted if program.is_plain else None
 
     @staticmethod
-    def of(args: tuple[Any, ...], call: Call, program: _Program) -> _LastCall | None:
+    def of(args: tuple[Any, ...], call: Call, program: Program, survey: Survey) -> _LastCall | None:
         """What to remember of a call; None where its arguments hold trees."""
         if call.binding is None or not all(is_leaf(arg) or isinstance(arg, Pytree) for arg in args):
             return None
-        roots = tuple(weakref.ref(arg) if isinstance(arg, Pytree) else None for arg in args)
-        return _LastCall(roots, weakref.ref(call.binding), call.structure, program)
+        return _LastCall(tuple(None if is_leaf(arg) else id(arg) for arg in args), call, program, survey)
 
-    def match(self, args: tuple[Any, ...]) -> Call | None:
-        """The call with these arguments, if they are the same models and other arrays."""
-        if len(args) != len(self._roots):
+    def match(self, args: tuple[Any, ...], survey: Survey) -> list[Any] | None:
+        """The other arguments, if these have the same models, provided that the binding lives."""
+        if survey is not self._survey or len(args) != len(self._roots):
             return None
         plain = []
         for arg, root in zip(args, self._roots):  # noqa: B905  # just compared
@@ -254,141 +378,6 @@ class _LastCall:
                 if not is_leaf(arg):
                     return None
                 plain.append(arg)
-            elif root() is not arg:
+            elif root != id(arg):
                 return None
-        binding = self._binding()
-        if binding is None or not binding.is_valid():
-            return None
-        return Call.again(self._structure, binding, plain)
-
-
-class _Program:
-    """What is compiled for one structure.
-
-    Donation needs to know which Variables the function sets, since the others
-    must keep their buffers. So the function is traced first; JAX keeps that
-    trace, and compiles it with the donation that suits.
-    """
-
-    __slots__ = ("_donated", "_flat", "_jitted", "_options", "_sizes", "_statics", "_with_donation", "is_donating")
-
-    def __init__(
-        self, function: Callable[..., Outcome], donated: _Selection, statics: tuple[int, ...], options: dict[str, Any]
-    ) -> None:
-        self._donated = donated
-        self._statics = statics
-        self._options = options
-        self._sizes: int = 0
-
-        def flat(*leaves: Any) -> Outcome:
-            return function(leaves[: self._sizes], leaves[self._sizes :])
-
-        self._flat = flat
-        self._jitted = jax.jit(flat, **options)
-        self.is_donating = not donated.is_empty
-        self._with_donation: Any = None
-
-    def run(self, call: Call) -> Outcome:
-        self._sizes = len(call.values)
-        jitted = self._jitted if not self.is_donating else self.compiled(call)
-        outcome: Outcome = jitted(*call.values, *call.plain)
-        return outcome
-
-    def compiled(self, call: Call) -> Any:
-        """The function of JAX that runs the calls of this structure."""
-        self._sizes = len(call.values)
-        if not self.is_donating:
-            return self._jitted
-        if self._with_donation is None:
-            traced = self._jitted.trace(*call.values, *call.plain)
-            positions = self._positions(call, written_leaves(call, traced.out_info))
-            self._with_donation = jax.jit(self._flat, donate_argnums=positions, **self._options)
-        return self._with_donation
-
-    def _positions(self, call: Call, written: set[int]) -> tuple[int, ...]:
-        args, kwargs = jax.tree_util.tree_unflatten(call.structure.tree, range(len(call.structure.is_root)))
-        args = list(args)
-        for number in self._statics:
-            args.insert(number, None)
-        chosen = set(jax.tree.leaves(self._donated.chosen(args, kwargs)))
-        values = [i for i, root in enumerate(call.leaf_roots()) if root in chosen and i in written]
-        plain_at = [i for i, is_one in enumerate(call.structure.is_root) if not is_one]
-        plain = [len(call.values) + rank for rank, i in enumerate(plain_at) if i in chosen]
-        return (*values, *plain)
-
-
-class _Selection:
-    """Arguments that an option selects by number or by name."""
-
-    def __init__(self, fun: Callable[..., Any], option: str, numbers: Numbers, names: Names) -> None:
-        self.numbers = (numbers,) if isinstance(numbers, int) else tuple(numbers or ())
-        self.names = (names,) if isinstance(names, str) else tuple(names or ())
-        self.is_empty = not self.numbers and not self.names
-        if self.is_empty:
-            return
-        parameters = _parameters(fun)
-        if parameters is None:
-            return
-        positional = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        takes_more = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
-        for name in self.names:
-            if name not in parameters and not takes_any:
-                raise TransformError(
-                    f"{option}_argnames",
-                    f"the function has no parameter {name!r}",
-                    expected=", ".join(parameters),
-                )
-        for number in self.numbers:
-            if not -len(positional) <= number < len(positional) and not takes_more:
-                raise TransformError(
-                    f"{option}_argnums",
-                    f"the function has no positional parameter {number}",
-                    expected=f"a number below {len(positional)}",
-                )
-        numbers_ = [n % len(positional) if n < 0 else n for n in self.numbers]
-        by_name = [positional.index(n) for n in self.names if n in positional]
-        self.names = (*self.names, *(positional[n] for n in numbers_ if n < len(positional)))
-        self.numbers = tuple(sorted({*numbers_, *by_name}))
-
-    def take(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
-        """The other arguments, and the selected ones by number and name."""
-        by_number = tuple((i, args[i]) for i in self.numbers if i < len(args))
-        by_name = tuple((n, kwargs[n]) for n in self.names if n in kwargs)
-        for label, value in (*by_number, *by_name):
-            try:
-                hash(value)
-            except TypeError:
-                raise TransformError(
-                    f"argument {label!r}",
-                    "a static argument has no hash",
-                    got=describe(value),
-                    fix="pass a tuple instead of a list, or leave it out of static_argnames",
-                ) from None
-        rest = tuple(a for i, a in enumerate(args) if i not in self.numbers)
-        return rest, {n: v for n, v in kwargs.items() if n not in self.names}, (by_number, by_name)
-
-    def give(self, fun: Callable[..., Any], statics: tuple[Any, ...]) -> Callable[..., Any]:
-        """The function of the other arguments."""
-        by_number, by_name = statics
-
-        def with_statics(*args: Any, **kwargs: Any) -> Any:
-            listed = list(args)
-            for index, value in by_number:
-                listed.insert(index, value)
-            return fun(*listed, **kwargs, **dict(by_name))
-
-        return with_statics
-
-    def chosen(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-        """The selected ones of given arguments."""
-        return [args[i] for i in self.numbers if i < len(args)] + [v for n, v in kwargs.items() if n in self.names]
-
-
-def _parameters(fun: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
-    try:
-        return dict(inspect.signature(fun).parameters)
-    except (TypeError, ValueError):
-        return None
+        return plain

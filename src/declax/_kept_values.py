@@ -1,0 +1,49 @@
+"""Values that were read from Variables, kept until a Variable is written.
+
+A loop calls one compiled function with one model, again and again, and nobody
+else writes to the model meanwhile. Then its values need not be read anew for
+each call. Whoever writes to an existing Variable says so by `forget`; the
+writers are `_variables.set_raw` and `set_all_raw`, and nobody else has the slot.
+
+Vocabulary
+----------
+holder: what keeps values, in its attribute `kept_values`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Final, Protocol
+
+MOST = 8
+"""So many holders there are at most."""
+
+
+class Holder(Protocol):
+    """What can keep values."""
+
+    kept_values: list[Any] | None
+
+
+holders: Final[list[weakref.ref[Any]]] = []
+"""References to what keeps values now; empty where there is nothing to forget."""
+
+
+def keep(holder: Holder, values: list[Any]) -> None:
+    """Has a holder keep the values that it has read, or has written, just now."""
+    if holder.kept_values is None:
+        if len(holders) >= MOST:
+            forget()
+        holders.append(weakref.ref(holder))
+    holder.kept_values = values
+
+
+def forget() -> None:
+    """Says that some Variable is written: whatever was kept is no longer true."""
+    while holders:
+        try:
+            holder = holders.pop()()
+        except IndexError:  # another thread has taken the last one
+            return
+        if holder is not None:
+            holder.kept_values = None

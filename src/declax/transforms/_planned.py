@@ -1,0 +1,109 @@
+"""What a function set, told in a fixed way.
+
+JAX may trace a function now, and another in its place later. Both have to say
+in the same way what they set, and nothing more may come out of them than that.
+
+Vocabulary
+----------
+source: of a leaf of a changed graph: the leaf that went in and is now there.
+unset:  of a leaf: that it still has the value that went in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from declax.errors import TransformError
+from declax.graph.change import Change
+from declax.transforms._differentiated import Slopes
+from declax.transforms._labels import _leaves_of_objects as leaves_of_objects
+from declax.transforms._lift import Outcome, Plan
+from declax.transforms._lift import _same as is_same
+from declax.transforms._structure import Structure
+
+
+def keep_unset(outcome: Outcome, structure: Structure, values: Sequence[Any]) -> Outcome:
+    """The same, where the structure changed, without the leaves that still have the value that went in.
+
+    These go past the function, and so do their cotangents.
+    """
+    change = outcome.plan.change
+    if change is None or structure.graphdef is None:
+        return outcome
+    sources = dict(_sources(structure, change))
+    new = iter(outcome.new)
+    kept, rest = [], []
+    for leaf, origin in enumerate(change.kept):
+        if origin < 0:
+            value = next(new)
+            source = sources.get(leaf, -1)
+            if source >= 0 and is_same(value, values[source]):
+                origin = source
+            else:
+                rest.append(value)
+        kept.append(origin)
+    plan = outcome.plan
+    return Outcome(
+        Plan((), change._replace(kept=tuple(kept)), plan.tree, plan.is_root, plan.labels), tuple(rest), outcome.output
+    )
+
+
+def _sources(structure: Structure, change: Change) -> Iterator[tuple[int, int]]:
+    """For each leaf of a changed graph that was there before, which one it was."""
+    assert structure.graphdef is not None  # the caller knows
+    before, after = leaves_of_objects(structure.graphdef), leaves_of_objects(change.graphdef)
+    of_variables = set(after.values())
+    for index, leaf in after.items():
+        if change.origins[index] >= 0:
+            yield leaf, before[change.origins[index]]
+    definition = structure.graphdef.definition
+    for leaf, path in enumerate(change.graphdef.definition.paths):
+        source = definition.position(path[1:]) if path[0] == 0 and leaf not in of_variables else None
+        if source is not None:
+            yield leaf, source
+
+
+def updates_of(cotangent: Outcome, structure: Structure) -> Slopes:
+    """The cotangents of what a function set, by the leaf that it was."""
+    plan = cotangent.plan
+    if plan.change is None:
+        return dict(zip(plan.changed, cotangent.new, strict=True))
+    if structure.graphdef is None:
+        return {}
+    fresh = [leaf for leaf, i in enumerate(plan.change.kept) if i < 0]
+    new = dict(zip(fresh, cotangent.new, strict=True))
+    return {source: new[leaf] for leaf, source in _sources(structure, plan.change) if leaf in new}
+
+
+def as_planned(outcome: Outcome, plan: Plan, values: Sequence[Any]) -> Outcome:
+    """What `fwd` did, said as the function did it, which JAX has traced before.
+
+    Raises:
+      TransformError: it did something else.
+    """
+    mine = outcome.plan
+    if mine is plan:
+        return outcome
+    if mine.change is None and plan.change is None and set(mine.changed) <= set(plan.changed):
+        new = dict(zip(mine.changed, outcome.new, strict=True))
+        return Outcome(plan, tuple(new.get(i, values[i]) for i in plan.changed), outcome.output)
+    if mine.change is not None and plan.change is not None:
+        ours, theirs = mine.change, plan.change
+        is_alike = (ours.graphdef, ours.origins, mine.tree, mine.is_root) == (
+            theirs.graphdef,
+            theirs.origins,
+            plan.tree,
+            plan.is_root,
+        )
+        if is_alike and all(b < 0 or a == b for a, b in zip(ours.kept, theirs.kept, strict=True)):
+            fresh = iter(outcome.new)
+            every = [next(fresh) if i < 0 else values[i] for i in ours.kept]
+            taken = [value for value, i in zip(every, theirs.kept, strict=True) if i < 0]
+            return Outcome(plan, tuple(taken), outcome.output)
+    raise TransformError(
+        "fwd",
+        "the rule does something else to the arguments than the function",
+        why="the function was traced before, and what it sets is what comes back",
+        fix="return f(...), residuals        # calls the function, which sets the same",
+    )

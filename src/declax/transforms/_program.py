@@ -1,0 +1,152 @@
+"""What is compiled for one structure.
+
+Vocabulary
+----------
+program:  the compiled function of one structure and one set of static arguments.
+donation: JAX may reuse the buffers of what is donated. Of a model, only those
+          of the Variables that the function sets: the others keep theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from declax.errors import format_path
+from declax.transforms._labels import Labels
+from declax.transforms._lift import Call, Outcome, written_leaves
+from declax.transforms._packing import Groups, packed, unpacked
+from declax.transforms._selection import Selection
+
+Traced = Callable[[Sequence[Any]], None]
+
+
+class Program:
+    """What is compiled for one structure.
+
+    Donation needs to know which Variables the function sets. So the function
+    is traced first; JAX keeps that trace, and compiles it with the donation
+    that suits.
+
+    Args:
+      function: of the graph's leaves and the plain ones; made by `lifted`.
+      count: how many leaves the graph has.
+      donated: which arguments are donated.
+      statics: the positions of static arguments, which the calls do not have.
+      options: of `jax.jit`.
+      placed: the shardings of the leaves, and those that results can have.
+      on_trace: is called with the leaves whenever JAX traces the function.
+
+    Attributes:
+      jitted: JAX's compiled function of the leaves, where nothing is donated.
+      is_donating: whether something is.
+      is_plain: whether results are Outcomes, as they come from JAX.
+    """
+
+    __slots__ = (
+        "_count",
+        "_donated",
+        "_flat",
+        "_is_packed",
+        "_options",
+        "_statics",
+        "_with_donation",
+        "is_donating",
+        "is_plain",
+        "jitted",
+    )
+
+    def __init__(
+        self,
+        function: Callable[..., Outcome],
+        count: int,
+        donated: Selection,
+        statics: tuple[int, ...],
+        options: dict[str, Any],
+        placed: tuple[Labels, Groups] | None,
+        on_trace: Traced,
+    ) -> None:
+        self._count = count
+        self._donated = donated
+        self._statics = statics
+        self._options = dict(options)
+        self._is_packed = placed is not None
+        run: Callable[..., Any] = function
+        if placed is not None:
+            labels, groups = placed
+            run = packed(function, groups)
+            self._options["in_shardings"] = (*labels.values, *labels.plain)
+            self._options["out_shardings"] = (None, groups.known)
+
+        def flat(*leaves: Any) -> Any:
+            on_trace(leaves)
+            return run(leaves[:count], leaves[count:])
+
+        self._flat = flat
+        self.jitted = jax.jit(flat, **self._options)
+        self.is_donating = not donated.is_empty
+        self.is_plain = placed is None and donated.is_empty
+        self._with_donation: Any = None
+
+    def run(self, values: list[Any], plain: list[Any]) -> Outcome:
+        """Runs it on leaves, without donation."""
+        result = self.jitted(*values, *plain)
+        outcome: Outcome = unpacked(result) if self._is_packed else result
+        return outcome
+
+    def run_donating(self, call: Call) -> Outcome:
+        """Runs it on the leaves of a call, some of which are lost.
+
+        An error says which Variables have lost their buffers.
+        """
+        function = self.compiled(call)
+        try:
+            result = function(*call.values, *call.plain)
+        except BaseException as error:
+            lost = [path for path, value in _named(call) if isinstance(value, jax.Array) and value.is_deleted()]
+            if lost:
+                error.add_note(
+                    "The arguments of this call were donated, and these have lost their buffers: "
+                    f"{', '.join(lost)}. Load a checkpoint, or call it without donation."
+                )
+            raise
+        outcome: Outcome = unpacked(result) if self._is_packed else result
+        return outcome
+
+    def outcome(self, result: Any) -> Outcome:
+        """What a result of JAX's function says, whether it comes in groups or not."""
+        return unpacked(result) if self._is_packed else result
+
+    def compiled(self, call: Call) -> Any:
+        """The function of JAX that runs the calls of this structure."""
+        if not self.is_donating:
+            return self.jitted
+        if self._with_donation is None:
+            traced = self.jitted.trace(*call.values, *call.plain)
+            positions = self._positions(call, written_leaves(call, self.outcome(traced.out_info)))
+            self._with_donation = jax.jit(self._flat, donate_argnums=positions, **self._options)
+        return self._with_donation
+
+    def _positions(self, call: Call, written: set[int]) -> tuple[int, ...]:
+        """The donated leaves: of the graph those that are written, and the plain ones."""
+        structure = call.structure
+        args, kwargs, _ = jax.tree_util.tree_unflatten(structure.tree, range(len(structure.is_root)))
+        args = list(args)
+        for number in self._statics:
+            args.insert(number, None)
+        chosen = set(jax.tree.leaves(self._donated.chosen(args, kwargs)))
+        values = [i for i, root in enumerate(call.leaf_roots()) if root in chosen and i in written]
+        plain_at = [i for i, is_one in enumerate(structure.is_root) if not is_one]
+        plain = [self._count + rank for rank, i in enumerate(plain_at) if i in chosen]
+        return (*values, *plain)
+
+
+def _named(call: Call) -> list[tuple[str, Any]]:
+    """The leaves of a call with what to call them."""
+    found = [(f"argument {i}", value) for i, value in enumerate(call.plain)]
+    if call.structure.graphdef is not None:
+        paths = call.structure.graphdef.definition.paths
+        found += [(format_path(path[1:]) or f"model {path[0]}", v) for path, v in zip(paths, call.values, strict=True)]
+    return found

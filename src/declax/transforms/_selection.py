@@ -1,0 +1,87 @@
+"""Arguments that an option selects by number or by name.
+
+Vocabulary
+----------
+selection: of the arguments of a call, those that are static, or are donated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from declax.errors import TransformError, describe
+from declax.transforms._arguments import parameters
+
+Numbers = int | Sequence[int] | None
+Names = str | Iterable[str] | None
+
+
+class Selection:
+    """Arguments that an option selects by number or by name."""
+
+    def __init__(self, fun: Callable[..., Any], option: str, numbers: Numbers, names: Names) -> None:
+        self.numbers = (numbers,) if isinstance(numbers, int) else tuple(numbers or ())
+        self.names = (names,) if isinstance(names, str) else tuple(names or ())
+        self.is_empty = not self.numbers and not self.names
+        if self.is_empty:
+            return
+        known = parameters(fun)
+        if known is None:
+            return
+        positional = [n for n, p in known.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
+        takes_more = any(p.kind is p.VAR_POSITIONAL for p in known.values())
+        for name in self.names:
+            if name not in known and not takes_any:
+                raise TransformError(
+                    f"{option}_argnames",
+                    f"the function has no parameter {name!r}",
+                    expected=", ".join(known),
+                )
+        for number in self.numbers:
+            if not -len(positional) <= number < len(positional) and not takes_more:
+                raise TransformError(
+                    f"{option}_argnums",
+                    f"the function has no positional parameter {number}",
+                    expected=f"a number below {len(positional)}",
+                )
+        numbers_ = [n % len(positional) if n < 0 else n for n in self.numbers]
+        by_name = [positional.index(n) for n in self.names if n in positional]
+        self.names = (*self.names, *(positional[n] for n in numbers_ if n < len(positional)))
+        self.numbers = tuple(sorted({*numbers_, *by_name}))
+
+    def take(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
+        """The other arguments, and the selected ones by number and name."""
+        by_number = tuple((i, args[i]) for i in self.numbers if i < len(args))
+        by_name = tuple((n, kwargs[n]) for n in self.names if n in kwargs)
+        for label, value in (*by_number, *by_name):
+            try:
+                hash(value)
+            except TypeError:
+                raise TransformError(
+                    f"argument {label!r}",
+                    "a static argument has no hash",
+                    got=describe(value),
+                    fix="pass a tuple instead of a list, or leave it out of static_argnames",
+                ) from None
+        rest = tuple(a for i, a in enumerate(args) if i not in self.numbers)
+        return rest, {n: v for n, v in kwargs.items() if n not in self.names}, (by_number, by_name)
+
+    def give(self, fun: Callable[..., Any], statics: tuple[Any, ...]) -> Callable[..., Any]:
+        """The function of the other arguments."""
+        by_number, by_name = statics
+
+        def with_statics(*args: Any, **kwargs: Any) -> Any:
+            listed = list(args)
+            for index, value in by_number:
+                listed.insert(index, value)
+            return fun(*listed, **kwargs, **dict(by_name))
+
+        return with_statics
+
+    def chosen(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """The selected ones of given arguments."""
+        return [args[i] for i in self.numbers if i < len(args)] + [v for n, v in kwargs.items() if n in self.names]

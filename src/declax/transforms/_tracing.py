@@ -1,0 +1,211 @@
+"""Lifted functions that are traced once, before the loop or branch in which they run.
+
+JAX asks what a loop carries, and what a branch returns, before it looks at the
+function; what the function sets is known only after. So it is traced apart
+first, and JAX keeps that trace for the loop or branch.
+
+Vocabulary
+----------
+place:  a leaf of the graph in which a plan ends: a position among the leaves
+        of the call, or of its `Change` where there is one.
+plain:  leaves of arguments and results that belong to no root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+
+from declax.errors import TransformError, describe, format_path, type_name
+from declax.graph.defs import OBJECT, VARIABLE, GraphDef, walk_tokens
+from declax.transforms._lift import Outcome, Plan
+from declax.transforms._structure import Structure
+
+
+class Traced:
+    """A lifted function that is traced apart; a call of it does what that trace says.
+
+    So the user's function is traced once, and of the leaves that it is given,
+    only those which it uses are seen by the loop or branch around the call.
+    """
+
+    __slots__ = ("_function", "_program", "_tree", "_types")
+
+    def __init__(self, function: Callable[..., Outcome]) -> None:
+        self._function = function
+        self._program: Any = None
+        self._tree: Any = None
+        self._types: list[Any] = []
+
+    def look(self, values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
+        """What comes out for leaves like these: shapes and dtypes, and the plan."""
+        jaxpr, outcome = jax.make_jaxpr(self._function, return_shape=True)(values, plain)
+        self._program = jax.extend.core.jaxpr_as_fun(jaxpr)
+        self._types = jaxpr.in_avals
+        self._tree = jax.tree_util.tree_structure(outcome)
+        return cast("Outcome", outcome)
+
+    def __call__(self, values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
+        """What comes out for leaves of the types that were looked at last."""
+        if cast("Any", jax.config).jax_disable_jit:  # whoever sets this wants to see the user's function run
+            return self._function(values, plain)
+        leaves = jax.tree_util.tree_leaves((values, plain))
+        made = self._program(*map(_as_array, leaves, self._types))
+        return cast("Outcome", jax.tree_util.tree_unflatten(self._tree, made))
+
+
+def _as_array(leaf: Any, type_: Any) -> Any:
+    """A leaf of the type for which a function was traced; numbers and arrays of NumPy may have others."""
+    return leaf if isinstance(leaf, jax.Array) or not hasattr(type_, "dtype") else jnp.asarray(leaf, type_.dtype)
+
+
+def new_values(plan: Plan) -> dict[int, int]:
+    """The places that a plan gives new values, with their positions among these."""
+    places = plan.changed if plan.change is None else [i for i, kept in enumerate(plan.change.kept) if kept < 0]
+    return {place: position for position, place in enumerate(places)}
+
+
+def concluded(plan: Plan, by_place: Mapping[int, Any], output: Any) -> Outcome:
+    """The Outcome of a plan with other new values, for these places.
+
+    Args:
+      plan: of the function.
+      by_place: the new values; at least one for each that the plan has.
+      output: the output, or its plain leaves where the plan has a `Change`.
+    """
+    places = sorted(by_place)
+    new = tuple(by_place[place] for place in places)
+    if plan.change is None:
+        return Outcome(Plan(tuple(places)), new, output)
+    kept = tuple(-1 if place in by_place else source for place, source in enumerate(plan.change.kept))
+    return Outcome(Plan((), plan.change._replace(kept=kept), plan.tree, plan.is_root), new, output)
+
+
+def output_tree(outcome: Outcome) -> tuple[Any, tuple[bool, ...]]:
+    """The tree of what a function returned, with roots as leaves; and which leaves are roots."""
+    if outcome.plan.change is not None:
+        return outcome.plan.tree, outcome.plan.is_root
+    tree: Any = jax.tree_util.tree_structure(outcome.output)
+    return tree, (False,) * tree.num_leaves
+
+
+# ----------------------------------------------------------------- types of leaves
+
+
+def type_of(leaf: Any) -> tuple[tuple[int, ...], Any, bool]:
+    """The shape, the dtype, and whether it is weak, of an array, a number or what stands for one."""
+    if not isinstance(leaf, jax.ShapeDtypeStruct):
+        leaf = jax.typeof(leaf)
+    return leaf.shape, leaf.dtype, bool(getattr(leaf, "weak_type", False))
+
+
+def text_of_type(leaf: Any) -> str:
+    """A type as errors show it."""
+    shape, dtype, _ = type_of(leaf)
+    return f"{dtype}[{','.join(map(str, shape))}]"
+
+
+def types_of(value: Any) -> tuple[Any, list[Any]]:
+    """The tree of a raw value, and the shapes and dtypes in it."""
+    leaves, tree = jax.tree_util.tree_flatten(value)
+    return tree, [type_of(leaf)[:2] for leaf in leaves]
+
+
+def text_of_value(value: Any) -> str:
+    """The types in a raw value as errors show them."""
+    leaves, tree = jax.tree_util.tree_flatten(value)
+    if jax.tree_util.treedef_is_leaf(tree):
+        return text_of_type(leaves[0])
+    return repr(jax.tree_util.tree_unflatten(tree, list(map(text_of_type, leaves)))).replace("'", "")
+
+
+# ----------------------------------------------------------------- names of leaves
+
+
+def name_leaves(structure: Structure, name_argument: Callable[[int], str]) -> list[str]:
+    """What errors call each leaf of ``(args, kwargs, captured)``."""
+    numbered = jax.tree_util.tree_unflatten(structure.tree, range(len(structure.is_root)))
+    found: list[str] = []
+    for keys, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]:
+        part, first, *below = map(key_of, keys)
+        if part == 2:
+            rank = sum(structure.is_root[: len(found)])
+            found.append(f"the captured {_class_name(structure.graphdef, rank)}")
+        else:
+            found.append(joined(name_argument(first) if part == 0 else str(first), below))
+    return found
+
+
+def key_of(key: Any) -> Any:
+    """The key or index of an entry of a path of JAX."""
+    for attribute in ("key", "idx", "name"):
+        if hasattr(key, attribute):
+            return getattr(key, attribute)
+    return str(key)
+
+
+def joined(name: str, path: Sequence[Any]) -> str:
+    """The name of what is at a path below something."""
+    if not path:
+        return name
+    text = format_path(path)
+    return f"{name}{text}" if text.startswith("[") else f"{name}.{text}"
+
+
+def _class_name(graphdef: GraphDef[Any] | None, rank: int) -> str:
+    assert graphdef is not None  # it has roots
+    token = dict(walk_tokens(graphdef.tokens))[rank,]
+    if isinstance(token, int):
+        return "model"
+    return type_name(token[1] if token[0] in (VARIABLE, OBJECT) else token[1].cls)
+
+
+def name_graph_leaf(structure: Structure, position: int, name_argument: Callable[[int], str]) -> str:
+    """What errors call a leaf of the graph of a call."""
+    assert structure.graphdef is not None  # it has leaves
+    return name_path(structure, structure.graphdef.definition.paths[position], name_argument)
+
+
+def name_path(structure: Structure, path: Sequence[Any], name_argument: Callable[[int], str]) -> str:
+    """What errors call a place of the graph of a call, from the rank of the root and the path below it."""
+    roots = [i for i, is_one in enumerate(structure.is_root) if is_one]
+    return joined(name_leaves(structure, name_argument)[roots[path[0]]], path[1:])
+
+
+# ----------------------------------------------------------------- differences
+
+
+def text_of_tree(tree: Any, is_root: Sequence[bool]) -> str:
+    """A tree as errors show it."""
+    text = repr(jax.tree_util.tree_unflatten(tree, ["model" if is_one else "*" for is_one in is_root]))
+    return text.replace("'model'", "model").replace("'*'", "*")
+
+
+def differing_leaf(tree: Any, other: Any) -> list[Any]:
+    """The path of the first leaf that one tree has and the other lacks."""
+    paths, others = (
+        [
+            tuple(map(key_of, keys))
+            for keys, _ in jax.tree_util.tree_flatten_with_path(jax.tree_util.tree_unflatten(t, range(t.num_leaves)))[0]
+        ]
+        for t in (tree, other)
+    )
+    for path in paths:
+        if path not in others:
+            return list(path)
+    return list(next((path for path in others if path not in paths), ()))
+
+
+def checked_function(where: str, name: str, function: object) -> None:
+    """Checks that an argument is a function.
+
+    Raises:
+      TransformError: it is none.
+    """
+    if not callable(function):
+        fix = f"dx.{where}(...), with functions of the same arguments"
+        raise TransformError(f"{where}, {name}", "this is no function", got=describe(function), fix=fix)

@@ -1,0 +1,270 @@
+"""`custom_vjp`: functions of models whose gradients the user writes.
+
+Vocabulary
+----------
+fwd:       the rule that is called in place of the function when it is
+           differentiated; also returns residuals.
+bwd:       the rule that makes of residuals and cotangents those of the arguments.
+residuals: what `fwd` keeps for `bwd`.
+fixed:     an argument that is not differentiated, and is a Python value for all three.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+import jax
+from jax.core import Tracer
+
+from declax._filters import Filter
+from declax._typing import MISSING, Missing
+from declax.errors import TransformError, describe
+from declax.transforms._arguments import parameters
+from declax.transforms._closure import Closure
+from declax.transforms._custom_call import CustomCall, Rules
+from declax.transforms._differentiated import argument_name
+from declax.transforms._lift import commit
+from declax.transforms._roots import is_root
+from declax.transforms._structure import Mode
+from declax.transforms._wrapping import look_like
+from declax.transforms.autodiff import Argnums, DiffState
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+
+
+@overload
+def custom_vjp(
+    fun: Callable[P, R],
+    /,
+    *,
+    nondiff_argnums: Argnums = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> CustomVjp[P, R]: ...
+@overload
+def custom_vjp(
+    *,
+    nondiff_argnums: Argnums = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Callable[[Callable[P, R]], CustomVjp[P, R]]: ...
+def custom_vjp(
+    fun: Callable[..., Any] | Missing = MISSING,
+    /,
+    *,
+    nondiff_argnums: Argnums = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """A function of models whose gradients are given by rules, as in `jax.custom_vjp`.
+
+    ``f.defvjp(fwd, bwd)`` gives it its rules. ``fwd`` takes the arguments of
+    the function, and returns its result and residuals, which may hold models.
+    ``bwd`` takes the residuals and the cotangent, and returns a tuple with one
+    cotangent for each argument: of a model a State, also of a part of its
+    leaves, or a model of its kind; None for zeros.
+
+    With ``graph_updates=True`` the cotangent is a pair. Its first is a tuple
+    with, for each argument that is a model, a State of the cotangents of what
+    its leaves were set to, zero where the function set nothing; its second is
+    that of the result. Otherwise ``bwd`` gets that of the result only, and the
+    others as ``updates_g``, where it has such a parameter: for each model, a
+    State of the leaves that were set.
+
+    Args:
+      fun: the function; leave it out to use `custom_vjp` as a decorator with
+        options.
+      nondiff_argnums: the arguments that are not differentiated. Those given
+        as ints are no arrays and no models; ``bwd`` gets them first. A
+        `DiffState` says which leaves of a model *are* differentiated.
+      graph, graph_updates: as in `jit`.
+
+    Returns:
+      The function, with the method ``defvjp``; usable as a method.
+
+    Raises:
+      TransformError: where it is called without rules, where the rules do not
+        fit, and where it is differentiated with respect to what it captures.
+
+    >>> from declax._module import Module
+    >>> from declax._variables import Param
+    >>> from declax.state import State
+    >>> from declax.transforms.autodiff import grad
+    >>> @custom_vjp
+    ... def double(m):
+    ...     return m.scale * 2.0
+    >>> def forward(m):
+    ...     return double(m), None
+    >>> def backward(residuals, cotangent):
+    ...     _, of_result = cotangent
+    ...     return (State({"scale": 100.0 * of_result}),)
+    >>> double.defvjp(forward, backward)
+    >>> m = Module()
+    >>> m.scale = Param(3.0)
+    >>> float(grad(double)(m)["scale"].value)
+    100.0
+    """
+
+    def make(fun: Callable[..., Any]) -> CustomVjp[..., Any]:
+        return CustomVjp(fun, nondiff_argnums, Mode.of(graph, graph_updates))
+
+    return make if fun is MISSING else make(fun)
+
+
+def _rules(*functions: Callable[..., Any]) -> Rules:
+    """The function and its rules; as a partial, what a `Closure` of all three holds."""
+    return Rules(*functions)
+
+
+class CustomVjp(Generic[P, R]):
+    """A function with rules for its gradients; see `custom_vjp`."""
+
+    def __init__(self, fun: Callable[P, R], nondiff_argnums: Argnums, mode: Mode) -> None:
+        if not callable(fun):
+            fix = "dx.custom_vjp(function)"
+            raise TransformError("custom_vjp", "the argument is no function", got=describe(fun), fix=fix)
+        look_like(self, fun)
+        self._closure = Closure(fun)
+        self._mode = mode
+        self._parameters = parameters(fun)
+        self._fixed, self._chosen = _parse(nondiff_argnums, self._parameters)
+        self._has_rules = self._is_symbolic = self._takes_updates = False
+
+    def defvjp(
+        self,
+        fwd: Callable[P, tuple[R, Any]],
+        bwd: Callable[..., Sequence[Any]],
+        symbolic_zeros: bool = False,
+    ) -> None:
+        """Gives the function its rules.
+
+        Args:
+          fwd: the rule for the result and the residuals.
+          bwd: the rule for the cotangents of the arguments.
+          symbolic_zeros: as in `jax.custom_vjp`: ``fwd`` gets, in place of each
+            array, a `jax.custom_derivatives.CustomVJPPrimal`, and ``bwd`` may
+            get a `jax.custom_derivatives.SymbolicZero`.
+
+        Raises:
+          TransformError: for what is no function.
+        """
+        for name, rule in (("fwd", fwd), ("bwd", bwd)):
+            if not callable(rule):
+                fix = "f.defvjp(fwd, bwd)"
+                raise TransformError(f"defvjp, {name}", "the rule is no function", got=describe(rule), fix=fix)
+        fun = self._closure.function.args[0] if self._has_rules else self._closure.function  # type: ignore[attr-defined]  # a partial
+        self._closure = Closure(functools.partial(_rules, fun, fwd, bwd))
+        self._has_rules = True
+        self._is_symbolic = symbolic_zeros
+        self._takes_updates = "updates_g" in (parameters(bwd) or ())
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Calls the function with arguments of its own signature."""
+        if not self._has_rules:
+            name = getattr(self, "__name__", "f")
+            fix = f"{name}.defvjp(fwd, bwd)"
+            raise TransformError(f"custom_vjp of {name}", "the function has no rules for its gradients yet", fix=fix)
+        given = self._positional(args, kwargs)
+        fixed = tuple((i, self._check_fixed(i, given[i])) for i in self._fixed if i < len(given))
+        numbers = [i for i in range(len(given)) if i not in self._fixed]
+        made = CustomCall(
+            tuple(given[i] for i in numbers),
+            [self._chosen.get(i, ...) for i in numbers],
+            numbers,
+            fixed,
+            self._mode,
+            self._closure,
+        )
+        outcome = made.run(self._is_symbolic, self._takes_updates)
+        result: R = commit(made.call, outcome)
+        return result
+
+    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """All arguments by position, with those that have defaults, as JAX does it."""
+        known = self._parameters
+        if known is None or (not kwargs and len(args) == len(known)):
+            bound, rest = args, kwargs
+        else:
+            filled = inspect.Signature(list(known.values())).bind(*args, **kwargs)
+            filled.apply_defaults()
+            bound, rest = filled.args, filled.kwargs
+        if rest:
+            raise TransformError(
+                f"argument {next(iter(rest))!r}",
+                "a function with rules for its gradients takes arguments by position only",
+                why="bwd returns one cotangent for each position",
+            )
+        return bound
+
+    def _check_fixed(self, number: int, value: Any) -> Any:
+        leaves = jax.tree_util.tree_leaves(value, is_leaf=is_root)
+        found = next((leaf for leaf in leaves if is_root(leaf) or isinstance(leaf, Tracer)), None)
+        if found is None:
+            return value
+        raise TransformError(
+            argument_name(self._closure.function.args[0], number),  # type: ignore[attr-defined]  # a partial
+            "an argument of nondiff_argnums holds a model or an array that JAX traces",
+            got=describe(found),
+            why="its value goes to the three functions as it is, and is not traced",
+            fix="nondiff_argnums=dx.DiffState(0, False)        # differentiates no leaf of argument 0"
+            if is_root(found)
+            else "leave it out of nondiff_argnums, and return None for it from bwd",
+        )
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> CustomVjp[P, R]: ...
+    @overload
+    def __get__(
+        self: CustomVjp[Concatenate[Any, Q], R], instance: object, owner: type | None = None
+    ) -> Callable[Q, R]: ...
+    def __get__(self, instance: object | None, owner: type | None = None) -> Any:
+        """The function as a method of an instance."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def _over(self, closure: Closure) -> CustomVjp[P, R]:
+        """The same rules over other captured things."""
+        made: CustomVjp[P, R] = copy.copy(self)
+        made._closure = closure
+        return made
+
+    def __repr__(self) -> str:
+        return f"custom_vjp({getattr(self, '__qualname__', self._closure.function)})"
+
+
+def _parse(argnums: Argnums, known: dict[str, inspect.Parameter] | None) -> tuple[tuple[int, ...], dict[int, Filter]]:
+    """The numbers of fixed arguments, and the filters of those that are differentiated in part.
+
+    Raises:
+      TransformError: for what is no argnum.
+    """
+    listed: list[Any] = [argnums]
+    if isinstance(argnums, Sequence) and not isinstance(argnums, (DiffState, str)):
+        listed = list(argnums)
+    takes_more = known is None or any(p.kind is p.VAR_POSITIONAL for p in known.values())
+    count = len(known or ())
+    fixed: list[int] = []
+    chosen: dict[int, Filter] = {}
+    for entry in listed:
+        number = entry.argnum if isinstance(entry, DiffState) else entry
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise TransformError(
+                "nondiff_argnums",
+                "these are no positions of arguments",
+                expected="ints or DiffState",
+                got=describe(entry),
+            )
+        if not -count <= number < count and not (takes_more and number >= 0):
+            problem = f"the function has no positional parameter {number}"
+            raise TransformError("nondiff_argnums", problem, expected=", ".join(known or ()))
+        if isinstance(entry, DiffState):
+            chosen[number % count if number < 0 else number] = entry.filter
+        else:
+            fixed.append(number % count if number < 0 else number)
+    return tuple(sorted(set(fixed))), chosen

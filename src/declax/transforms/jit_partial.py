@@ -1,0 +1,85 @@
+"""`jit` of a function whose first arguments are given.
+
+Vocabulary
+----------
+partial argument: one that is given once, for all calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from declax.transforms._selection import Names, Numbers
+from declax.transforms.compilation import jit
+from declax.transforms.partial import cached_partial
+
+R = TypeVar("R")
+
+
+def jit_partial(
+    fun: Callable[..., R],
+    /,
+    *partial_args: Any,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: Numbers = None,
+    static_argnames: Names = None,
+    donate_argnums: Numbers = None,
+    donate_argnames: Names = None,
+    keep_unused: bool = False,
+    device: Any = None,
+    backend: str | None = None,
+    inline: bool = False,
+    compiler_options: dict[str, Any] | None = None,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Callable[..., R]:
+    """Compiles a function, and gives it its first arguments.
+
+    As ``cached_partial(jit(fun, ...), *partial_args)``: `jit` keeps what it
+    knows of models with them, so that nothing has to be prepared, and the
+    partial arguments may change in any way between calls and inside of them.
+
+    Args:
+      fun: the function.
+      *partial_args: its first arguments. They live as long as the result does.
+      in_shardings, out_shardings, static_argnums, static_argnames,
+        donate_argnums, donate_argnames, keep_unused, device, backend, inline,
+        compiler_options: as in `jit`; numbers count the parameters of `fun`.
+      graph: as in `jit`; with False each partial argument has to be a tree.
+      graph_updates: as in `jit`.
+
+    Returns:
+      The function of the other arguments.
+
+    Raises:
+      TransformError: where `fun` is no function, and for options that name no parameter.
+      GraphError: for a graph where a tree is asked for.
+
+    >>> import jax.numpy as jnp
+    >>> from declax._variables import Variable
+    >>> count = Variable(jnp.array(0))
+    >>> def step(count, by):
+    ...     count += by
+    >>> step_by = jit_partial(step, count)
+    >>> step_by(2), step_by(3), int(count.value)
+    (None, None, 5)
+    """
+    jitted = jit(
+        fun,
+        in_shardings=in_shardings,
+        out_shardings=out_shardings,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        donate_argnums=donate_argnums,
+        donate_argnames=donate_argnames,
+        keep_unused=keep_unused,
+        device=device,
+        backend=backend,
+        inline=inline,
+        compiler_options=compiler_options,
+        graph=graph,
+        graph_updates=graph_updates,
+    )
+    return cached_partial(jitted, *partial_args, graph=graph)

@@ -1,0 +1,210 @@
+"""`while_loop` and `fori_loop` for functions of models.
+
+Vocabulary
+----------
+handed:  an argument whose place in the next step what the function returns takes.
+carried: what differs from step to step; see `_carrying`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import jax
+
+from declax.errors import TransformError
+from declax.transforms._carrying import Part, Step, loop_step, settled
+from declax.transforms._closure import Closure
+from declax.transforms._lift import Call, Outcome, commit, lifted
+from declax.transforms._standing import Words
+from declax.transforms._structure import Mode
+from declax.transforms._together import nth, together
+from declax.transforms._tracing import Traced, checked_function, concluded, text_of_value
+
+T = TypeVar("T")
+
+
+def while_loop(
+    cond_fun: Callable[[T], Any],
+    body_fun: Callable[[T], T],
+    init_val: T,
+    *,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> T:
+    """Calls a function on what it returned, while a condition holds.
+
+    Models go through it as arrays do. What `body_fun` sets, in models that it
+    is given or that it captures, happens to the caller's; what it only reads
+    stays out of the loop. It may return the models that it was given, or new
+    ones of the same structure.
+
+    Args:
+      cond_fun: whether there is another step; it sets nothing.
+      body_fun: one step.
+      init_val: the argument of the first step.
+      graph, graph_updates: as in `jit`; the structure has to stand in any case.
+
+    Returns:
+      What the last step returned. Where that is the model that was handed in,
+      it is the caller's; otherwise a new one.
+
+    Raises:
+      TransformError: for a step that returns another structure, shape or dtype
+        than it is given, or that changes the structure of a model; and for a
+        condition that sets something, or that is no boolean.
+
+    >>> import jax.numpy as jnp
+    >>> from declax._variables import Variable
+    >>> total = Variable(jnp.array(1))
+    >>> def double(x):
+    ...     total[...] *= 2
+    ...     return x + 1
+    >>> int(while_loop(lambda x: x < 5, double, 0)), int(total.value)
+    (5, 32)
+    """
+    checked_function("while_loop", "cond_fun", cond_fun)
+    checked_function("while_loop", "body_fun", body_fun)
+    mode = Mode.of(graph, graph_updates)
+    closure = together(cond_fun, body_fun)
+    call = Call((init_val,), {}, mode, closure.find())
+    words = Words("while_loop", "body_fun", lambda _: "init_val")
+    condition = Traced(lifted(closure, call.structure, mode, adapt=nth(0)))
+    body = Traced(lifted(closure, call.structure, mode, adapt=nth(1)))
+    outcome, step, (values, plain) = settled_loop(call, body, 0, words)
+    _check_condition(condition.look(values, plain), call, words._replace(function="cond_fun"))
+
+    def goes_on(carried: Any) -> Any:
+        return condition(*step.put(carried, values, plain)).output
+
+    def advance(carried: Any) -> Any:
+        full = step.put(carried, values, plain)
+        return step.next_values(body(*full), full[0])
+
+    last = jax.lax.while_loop(goes_on, advance, step.first(values, plain))
+    return cast("T", conclude_loop(call, outcome, step, last))
+
+
+def fori_loop(
+    lower: Any,
+    upper: Any,
+    body_fun: Callable[[Any, T], T],
+    init_val: T,
+    *,
+    unroll: int | bool | None = None,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> T:
+    """Calls a function on what it returned, for each number of a range.
+
+    As `while_loop`, with the number as the first argument. Where both bounds
+    are Python ints, the loop can be differentiated in reverse.
+
+    Args:
+      lower, upper: the first number, and the one after the last.
+      body_fun: one step, of the number and of what the last step returned.
+      init_val: what the first step is given.
+      unroll: as in `jax.lax.fori_loop`.
+      graph, graph_updates: as in `jit`; the structure has to stand in any case.
+
+    Returns:
+      What the last step returned; see `while_loop`.
+
+    Raises:
+      TransformError: for a step that returns another structure, shape or dtype
+        than it is given, or that changes the structure of a model.
+
+    >>> import jax.numpy as jnp
+    >>> from declax._variables import Variable
+    >>> total = Variable(jnp.array(0))
+    >>> def add(i, total):
+    ...     total[...] += i
+    ...     return total
+    >>> fori_loop(2, 5, add, total) is total, int(total.value)
+    (True, 9)
+    """
+    checked_function("fori_loop", "body_fun", body_fun)
+    mode = Mode.of(graph, graph_updates)
+    closure = Closure(body_fun)
+    call = Call((_number_like(lower, upper), init_val), {}, mode, closure.find())
+    words = Words("fori_loop", "body_fun", lambda number: ("i", "init_val")[number])
+    body = Traced(lifted(closure, call.structure, mode))
+    outcome, step, (values, plain) = settled_loop(call, body, 1, words)
+
+    def advance(number: Any, carried: Any) -> Any:
+        full_values, full_plain = step.put(carried, values, [number, *plain[1:]])
+        return step.next_values(body(full_values, full_plain), full_values)
+
+    last = jax.lax.fori_loop(lower, upper, advance, step.first(values, plain), unroll=unroll)
+    return cast("T", conclude_loop(call, outcome, step, last))
+
+
+def _number_like(lower: Any, upper: Any) -> Any:
+    """Something of the type that `jax.lax.fori_loop` gives the number."""
+    if type(lower) is int and type(upper) is int:
+        return 0
+    found: list[Any] = []
+
+    def see(number: Any, carried: Any) -> Any:
+        found.append(jax.typeof(number))
+        return carried
+
+    jax.eval_shape(lambda: jax.lax.fori_loop(lower, upper, see, 0))
+    return found[0]
+
+
+def settled_loop(
+    call: Call, body: Traced, argument: int, words: Words
+) -> tuple[Outcome, Step, tuple[list[Any], list[Any]]]:
+    """What comes out of a step of a loop that hands on one argument; see `settled`."""
+    args, _, _ = call.structure.tree.children()
+    parts = args.children()
+    start = sum(part.num_leaves for part in parts[:argument])
+    tree = parts[argument]
+    given = Part(tree, range(start, start + tree.num_leaves), call.structure.is_root, "init_val")
+    analyse = functools.partial(_analysed, call, given, words)
+    return settled(body, call.structure, call.values, call.plain, analyse, words)
+
+
+def _analysed(call: Call, given: Part, words: Words, outcome: Outcome) -> Step:
+    return loop_step(call.structure, outcome, given, words)
+
+
+def conclude_loop(call: Call, outcome: Outcome, step: Step, last: tuple[Sequence[Any], Sequence[Any]]) -> Any:
+    """Commits what a loop carried to its end, and returns what the last step returned."""
+    plan = outcome.plan
+    plain: list[Any] = [None] * len(step.results)
+    for position, value in zip(step.results, last[1], strict=True):
+        plain[position] = value
+    output = plain
+    if plan.change is None:
+        output = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(outcome.output), plain)
+    return commit(call, concluded(plan, dict(zip(step.places, last[0], strict=True)), output))
+
+
+def _check_condition(outcome: Outcome, call: Call, words: Words) -> None:
+    """Checks that a condition sets nothing, and returns a boolean.
+
+    Raises:
+      TransformError: it does, or does not.
+    """
+    plan = outcome.plan
+    if plan.change is not None or plan.changed:
+        first = words.of_leaf(call.structure, plan.changed[0]) if plan.changed else "while_loop, cond_fun"
+        raise TransformError(
+            first,
+            "cond_fun changes this",
+            why="a condition is asked, and what it changes would be lost",
+            fix="change it in body_fun, or read it through dx.clone(model)",
+        )
+    leaves = jax.tree_util.tree_leaves(outcome.output)
+    if len(leaves) != 1 or leaves[0] is not outcome.output or text_of_value(outcome.output) != "bool[]":
+        raise TransformError(
+            "while_loop, cond_fun",
+            "the condition is no boolean",
+            expected="one boolean, bool[]",
+            got=text_of_value(outcome.output) if leaves else "nothing",
+            fix="lambda state: state[0] < 10",
+        )

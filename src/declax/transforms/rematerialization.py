@@ -1,0 +1,174 @@
+"""`remat` for functions of models.
+
+Vocabulary
+----------
+rematerialize: to compute intermediate values again when gradients need them,
+               in place of keeping them.
+policy:        says which of them are kept anyway; see `jax.checkpoint_policies`.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import types
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import jax
+
+from declax._static import exact_types
+from declax._typing import MISSING, Missing
+from declax.errors import TransformError, describe
+from declax.transforms._closure import Closure
+from declax.transforms._lift import Call, Outcome, commit, lifted
+from declax.transforms._selection import Names, Numbers, Selection
+from declax.transforms._structure import Mode
+from declax.transforms._wrapping import look_like
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Policy = Callable[..., Any]
+
+MAX_TRACES = 256
+"""How many structures a function is kept for."""
+
+
+@overload
+def remat(
+    f: Callable[P, R],
+    /,
+    *,
+    prevent_cse: bool = True,
+    static_argnums: Numbers = (),
+    static_argnames: Names = (),
+    policy: Policy | None = None,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Callable[P, R]: ...
+@overload
+def remat(
+    *,
+    prevent_cse: bool = True,
+    static_argnums: Numbers = (),
+    static_argnames: Names = (),
+    policy: Policy | None = None,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def remat(
+    f: Callable[..., Any] | Missing = MISSING,
+    /,
+    *,
+    prevent_cse: bool = True,
+    static_argnums: Numbers = (),
+    static_argnames: Names = (),
+    policy: Policy | None = None,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """A function of models whose intermediate values are computed again for gradients, as by `jax.checkpoint`.
+
+    Takes less memory and more time. What the function does to its arguments
+    happens to the caller's, once, however often values are computed. Random
+    numbers are the same each time.
+
+    As with `jax.checkpoint`, the function is traced once for each structure
+    and shapes of its arguments.
+
+    Args:
+      f: the function, or a method where it is defined; leave it out to use
+        `remat` as a decorator with options.
+      prevent_cse: as in `jax.checkpoint`; False is quicker inside of `scan`.
+      static_argnums, static_argnames: arguments that stay Python values; hashable.
+      policy: which values are kept, as in `jax.checkpoint`.
+      graph, graph_updates: as in `jit`.
+
+    Returns:
+      The function.
+
+    Raises:
+      TransformError: for what is no function, and for options that do not fit.
+
+    >>> from declax._module import Module
+    >>> from declax._variables import Param
+    >>> from declax.transforms.autodiff import grad
+    >>> class Square(Module):
+    ...     def __init__(self):
+    ...         self.scale = Param(3.0)
+    ...     @remat
+    ...     def __call__(self, x):
+    ...         return (self.scale * x) ** 2
+    >>> float(grad(lambda m: m(1.0))(Square())["scale"].value)
+    6.0
+    """
+
+    def make(f: Callable[..., Any]) -> Rematerialized[..., Any]:
+        _check(f, policy)
+        static = Selection(f, "static", static_argnums, static_argnames)
+        options = {"prevent_cse": prevent_cse, "policy": policy}
+        return Rematerialized(f, static, options, Mode.of(graph, graph_updates))
+
+    return make if f is MISSING else make(f)
+
+
+def _check(f: object, policy: object) -> None:
+    if isinstance(f, type):
+        fix = "dx.remat(block)        # an instance; or @dx.remat above the __call__ of the class"
+        raise TransformError("remat", "the argument is a class", got=describe(f), fix=fix)
+    if not callable(f):
+        raise TransformError("remat", "the argument is no function", got=describe(f), fix="dx.remat(function)")
+    if policy is not None and not callable(policy):
+        fix = "policy=jax.checkpoint_policies.dots_saveable"
+        raise TransformError("remat, policy", "the policy is no function", got=describe(policy), fix=fix)
+
+
+class Rematerialized(Generic[P, R]):
+    """A function whose intermediate values are computed again; see `remat`."""
+
+    def __init__(self, f: Callable[P, R], static: Selection, options: dict[str, Any], mode: Mode) -> None:
+        look_like(self, f)
+        self._closure = Closure(f)
+        self._static = static
+        self._options = options
+        self._mode = mode
+        self._functions: dict[Hashable, Callable[..., Outcome]] = {}
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Calls the function with arguments of its own signature."""
+        given: tuple[Any, ...] = args
+        named: dict[str, Any] = kwargs
+        statics = None
+        if not self._static.is_empty:
+            given, named, statics = self._static.take(args, kwargs)
+        call = Call(given, named, self._mode, self._closure.find())
+        key = (call.structure, statics, None if statics is None else exact_types(statics))
+        function = self._functions.get(key)
+        if function is None:
+            while len(self._functions) >= MAX_TRACES:
+                del self._functions[next(iter(self._functions))]
+            function = self._functions[key] = self._make(call, statics)
+        result: R = commit(call, function(call.values, call.plain))
+        return result
+
+    def _make(self, call: Call, statics: Any) -> Callable[..., Outcome]:
+        """A function of its own for each structure, by which JAX knows its traces."""
+        adapt = None if statics is None else functools.partial(self._static.give, statics=statics)
+        function = lifted(self._closure, call.structure, self._mode, adapt=adapt)
+        made: Callable[..., Outcome] = jax.checkpoint(function, **self._options)
+        return made
+
+    def __get__(self, instance: object | None, owner: type | None = None) -> Any:
+        """The function as a method of an instance."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def _over(self, closure: Closure) -> Rematerialized[P, R]:
+        """The same of another function."""
+        made: Rematerialized[P, R] = copy.copy(self)
+        made._closure = closure
+        made._functions = {}
+        return made
+
+    def __repr__(self) -> str:
+        return f"remat({getattr(self, '__qualname__', self._closure.function)})"

@@ -1,0 +1,257 @@
+"""`scan` for functions of models.
+
+Vocabulary
+----------
+axis:   of a leaf: which of its dimensions the steps go along. None for a leaf
+        that all steps share, `Carry` for one that goes from step to step.
+carried: what differs from step to step; see `_carrying`.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import types
+from collections.abc import Callable, Mapping, Sequence
+from operator import is_
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import jax
+from jax.core import Tracer
+
+from declax._typing import MISSING, Missing
+from declax.errors import TransformError, describe
+from declax.transforms._arguments import parameters, positional
+from declax.transforms._axes import Axes
+from declax.transforms._closure import Closure, Survey
+from declax.transforms._holders import content_of
+from declax.transforms._labels import Labels, spread
+from declax.transforms._lift import Call, Outcome, commit, lifted
+from declax.transforms._scanned import Parts, Scan, carry_parts
+from declax.transforms._standing import Words
+from declax.transforms._structure import Mode, Structure
+from declax.transforms._tracing import Traced, joined
+from declax.transforms._wrapping import look_like
+from declax.transforms.axes import Carry, is_axis
+from declax.transforms.axis_names import check_metadata, name_axes
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def scan(
+    f: Callable[P, R],
+    /,
+    *,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    in_axes: Any = (Carry, 0),
+    out_axes: Any = (Carry, 0),
+    transform_metadata: Mapping[str, Any] | None = None,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+    _split_transpose: bool = False,
+) -> Callable[P, R]: ...
+@overload
+def scan(
+    *,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    in_axes: Any = (Carry, 0),
+    out_axes: Any = (Carry, 0),
+    transform_metadata: Mapping[str, Any] | None = None,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+    _split_transpose: bool = False,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def scan(
+    f: Callable[..., Any] | Missing = MISSING,
+    /,
+    *,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    in_axes: Any = (Carry, 0),
+    out_axes: Any = (Carry, 0),
+    transform_metadata: Mapping[str, Any] | None = None,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+    _split_transpose: bool = False,
+) -> Any:
+    """Calls a function step by step along axes of its arguments.
+
+    What goes from step to step is labelled `Carry`, in the arguments and in
+    what the function returns, in the same order. A model that goes from step
+    to step is the same object in all of them, and need not be returned. A
+    model with an axis is one instance a step: what the function sets in it,
+    and new Variables, get that axis. What the function captures goes from
+    step to step where it is set, and costs nothing where it is only read.
+
+    Args:
+      f: the function of one step; leave it out to use `scan` as a decorator
+        with options.
+      length: the number of steps, where no axis says it.
+      reverse: whether the last step comes first; its results are the last ones
+        all the same.
+      unroll: as in `jax.lax.scan`.
+      in_axes: an axis, None, `Carry`, or a tree of these, a prefix of the tuple
+        of arguments. `StateAxes` gives a model's leaves axes by filter.
+        Arguments by name have that of their position; those that have no
+        position, axis 0.
+      out_axes: likewise for the result, without None.
+      transform_metadata: ``{dx.PARTITION_NAME: name}`` gives the axis a name
+        in the sharding metadata of Variables outside of the function.
+      graph, graph_updates: as in `jit`.
+
+    Returns:
+      A function of the same arguments that takes all steps.
+
+    Raises:
+      TransformError: for axes that do not fit, for different lengths, for
+        setting what all steps share, and where what goes from step to step
+        changes its structure, shape or dtype.
+
+    >>> import jax.numpy as jnp
+    >>> total, sums = scan(lambda total, x: (total + x, total))(0, jnp.arange(4))
+    >>> int(total), sums.tolist()
+    (6, [0, 0, 1, 3])
+    """
+    options: dict[str, Any] = {
+        "length": length,
+        "reverse": reverse,
+        "unroll": unroll,
+        "in_axes": in_axes,
+        "out_axes": out_axes,
+        "transform_metadata": transform_metadata,
+        "graph": graph,
+        "graph_updates": graph_updates,
+        "_split_transpose": _split_transpose,
+    }
+    if f is MISSING:
+        return functools.partial(scan, **options)
+    if not callable(f):
+        raise TransformError("scan", "the argument is no function", got=describe(f), fix="dx.scan(function)")
+    check_metadata(transform_metadata)
+    settings = {"length": length, "reverse": reverse, "unroll": unroll}
+    if _split_transpose:
+        settings["_split_transpose"] = True
+    return Scanned(f, ScanAxes(in_axes, out_axes, transform_metadata), Mode.of(graph, graph_updates), settings)
+
+
+class ScanAxes:
+    """What a user wrote of the axes of a scan.
+
+    Args:
+      in_axes, out_axes: the axes.
+      metadata: of ``transform_metadata=``.
+    """
+
+    def __init__(self, in_axes: Any, out_axes: Any, metadata: Mapping[str, Any] | None) -> None:
+        self._axes = Axes(in_axes, out_axes, is_label=is_axis)
+        self._in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
+        self._out_axes = out_axes
+        self._metadata = metadata
+
+    @property
+    def adapt(self) -> Callable[[Callable[..., Any]], Callable[..., Any]] | None:
+        """What names axes in metadata, for `lifted`."""
+        if not self._metadata:
+            return None
+        return functools.partial(name_axes, axes=self._axes, metadata=self._metadata)
+
+    def labels(self, structure: Structure, values: Sequence[Any]) -> Labels:
+        """The label of each leaf of a call; `Carry` for what is captured only."""
+        args, kwargs, _ = structure.tree.children()
+        specs = spread(self._in_axes, args, "in_axes", is_axis) + [0] * kwargs.num_leaves
+        return Labels(structure, values, specs, self._axes.of_results, "in_axes", Carry)
+
+    def parts(self, structure: Structure, words: Words) -> Parts:
+        """What goes from step to step."""
+        args = structure.tree.children()[0]
+        is_one = self._in_axes is Carry and len(args.children()) == 1
+        prefix = (Carry,) if is_one else self._in_axes
+
+        def name(path: Sequence[Any]) -> str:
+            return joined(words.argument(path[0]), path[1:]) if path else "the arguments"
+
+        given = carry_parts(prefix, args, structure.is_root, name)
+        return Parts(given, self._of_output)
+
+    def _of_output(self, tree: Any, is_root: Sequence[bool]) -> list[Any]:
+        return carry_parts(self._out_axes, tree, is_root, lambda path: joined("the output", path))
+
+
+class Scanned(Generic[P, R]):
+    """A function that takes all steps; what `scan` returns."""
+
+    def __init__(self, f: Callable[P, R], axes: ScanAxes, mode: Mode, options: dict[str, Any]) -> None:
+        look_like(self, f)
+        self._closure = Closure(f)
+        self._axes = axes
+        self._mode = mode
+        self._options = options
+        self._seen: list[Any] = []
+        self._programs: dict[Structure, Callable[..., Outcome]] = {}
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Calls the function step by step."""
+        survey = self._closure.find()
+        call = Call(positional(self._closure.function, args, kwargs), kwargs, self._mode, survey)
+        result: R = commit(call, self._program_of(call.structure, survey)(call.values, call.plain))
+        return result
+
+    def _program_of(self, structure: Structure, survey: Survey) -> Callable[..., Outcome]:
+        """What runs the calls of one structure: as in an earlier call, where the function closes over the same things.
+
+        Models among these are handled as arguments. Others are part of the
+        program; arrays of a trace would be so beyond its end.
+        """
+        seen: list[Any] = [survey, *map(content_of, getattr(self._closure.function, "__closure__", None) or ())]
+        if any(isinstance(content, Tracer) for content in seen):
+            return self._program(structure)
+        if len(seen) != len(self._seen) or not all(map(is_, seen, self._seen)):
+            self._seen, self._programs = seen, {}
+        program = self._programs.get(structure)
+        if program is None:
+            program = self._programs[structure] = self._program(structure)
+        return program
+
+    def _program(self, structure: Structure) -> Callable[..., Outcome]:
+        """What runs the calls of one structure; JAX keeps a trace of it for each set of shapes."""
+        axes, closure, mode, options = self._axes, self._closure, self._mode, self._options
+        words = Words("scan", "the function", functools.partial(_name_argument, closure))
+
+        def run(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
+            labels = axes.labels(structure, values)
+            traced = Traced(lifted(closure, structure, mode, labels, axes.adapt))
+            return Scan(structure, labels, axes.parts(structure, words), words).run(
+                traced, values, plain, dict(options)
+            )
+
+        return jax.jit(run, inline=True)
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Scanned[P, R]: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., R]: ...
+    def __get__(self, instance: object | None, owner: type | None = None) -> Any:
+        """The method of an instance."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def _over(self, closure: Closure) -> Scanned[P, R]:
+        """The same scan of another function."""
+        made: Scanned[P, R] = copy.copy(self)
+        made._closure = closure
+        made._seen, made._programs = [], {}
+        return made
+
+    def __repr__(self) -> str:
+        return f"scan({self._closure.function!r})"
+
+
+def _name_argument(closure: Closure, number: int) -> str:
+    names = [name for name, p in (parameters(closure.function) or {}).items() if p.kind <= p.POSITIONAL_OR_KEYWORD]
+    return names[number] if number < len(names) else f"argument {number}"

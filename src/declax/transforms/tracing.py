@@ -1,0 +1,130 @@
+"""`make_jaxpr` for functions of models.
+
+Vocabulary
+----------
+jaxpr: what JAX records of a function; its inputs are the leaves of models and
+       arguments, its outputs what the function sets and then what it returns.
+copies: objects that stand for those of a call, so that nothing happens to these.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ParamSpec, overload
+
+import jax
+
+from declax._typing import MISSING, Missing
+from declax.errors import TransformError, describe
+from declax.graph.binding import bind_many
+from declax.transforms._arguments import positional
+from declax.transforms._closure import Closure
+from declax.transforms._lift import Call, Outcome, Rebuilt, commit, lifted
+from declax.transforms._selection import Numbers, Selection
+from declax.transforms._structure import Mode
+from declax.transforms._wrapping import look_like
+
+P = ParamSpec("P")
+
+AxisEnv = Sequence[tuple[Hashable, int]] | None
+
+
+@overload
+def make_jaxpr(
+    f: Callable[P, Any],
+    /,
+    *,
+    static_argnums: Numbers = None,
+    axis_env: AxisEnv = None,
+    return_shape: bool = False,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Callable[P, Any]: ...
+@overload
+def make_jaxpr(
+    *,
+    static_argnums: Numbers = None,
+    axis_env: AxisEnv = None,
+    return_shape: bool = False,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
+def make_jaxpr(
+    f: Callable[..., Any] | Missing = MISSING,
+    /,
+    *,
+    static_argnums: Numbers = None,
+    axis_env: AxisEnv = None,
+    return_shape: bool = False,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """Makes a function that gives the jaxpr of a function of models, without running it.
+
+    Its inputs are the leaves of the models among the arguments and of those
+    that the function captures, each once, and then the other arguments. Its
+    outputs are what the function sets and then what it returns. Nothing
+    happens to the arguments.
+
+    Args:
+      f: the function; leave it out to use `make_jaxpr` as a decorator with options.
+      static_argnums: arguments that are part of the function; hashable.
+      axis_env: names and sizes of mapped axes that the function may use.
+      return_shape: whether to give a pair of the jaxpr and of what the function
+        returns, with shapes and dtypes in the place of arrays.
+      graph, graph_updates: as in `jit`.
+
+    Returns:
+      A function of the same arguments.
+
+    Raises:
+      TransformError: for static arguments without a hash, and for a changed
+        structure with ``graph_updates=False``.
+      GraphError: for a graph where trees are asked for.
+
+    >>> from declax._variables import Param
+    >>> p = Param(2.0)
+    >>> print(make_jaxpr(lambda p, x: p * x)(p, 3.0))
+    { lambda ; a:f32[] b:f32[]. let c:f32[] = mul a b in (c,) }
+    """
+    mode = Mode.of(graph, graph_updates)
+    options: dict[str, Any] = {"axis_env": axis_env, "return_shape": return_shape}
+
+    def trace(f: Callable[..., Any]) -> Callable[..., Any]:
+        if not callable(f):
+            fix = "dx.make_jaxpr(function)(model, x)"
+            raise TransformError("make_jaxpr", "the argument is no function", got=describe(f), fix=fix)
+        closure = Closure(f)
+        static = Selection(f, "static", static_argnums, None)
+
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            adapt = None
+            if not static.is_empty:
+                args, kwargs, statics = static.take(positional(closure.function, args, kwargs), kwargs)
+                adapt = functools.partial(static.give, statics=statics)
+            call = Call(args, kwargs, mode, closure.find())
+            body = lifted(closure, call.structure, mode, adapt=adapt)
+            make: Any = jax.make_jaxpr(body, **options)
+            if not return_shape:
+                return make(call.values, call.plain)
+            jaxpr, outcome = make(call.values, call.plain)
+            return jaxpr, returned(call, call.values, call.plain, outcome)
+
+        return look_like(traced, f)
+
+    return trace if f is MISSING else trace(f)
+
+
+def returned(call: Call, values: Sequence[Any], plain: Sequence[Any], outcome: Outcome) -> Any:
+    """What a function returns, as an outcome says, while nothing happens to the arguments of its call.
+
+    Args:
+      call: the call.
+      values, plain: its leaves, or what stands for them.
+      outcome: of the function.
+    """
+    if call.binding is None:
+        return commit(call, outcome)
+    copies = Rebuilt(call.structure, values, plain)  # lives until the end: a binding does not hold its nodes
+    return commit(Call.again(call.structure, bind_many(copies._roots), list(plain)), outcome)

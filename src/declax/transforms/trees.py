@@ -1,0 +1,368 @@
+"""Models as trees of States, for the transforms of JAX itself, and labels for them.
+
+Vocabulary
+----------
+tree:   lists, tuples, dicts and other pytrees, in which models stand as leaves.
+states: what stands for a model in a tree that JAX may take apart: its GraphDef
+        and its States. What two models share is in the first one's.
+label:  what a transform is told of a leaf, as an axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import jax
+
+from declax._filters import as_written, to_predicate
+from declax._nodes import plain_key
+from declax._typing import MISSING, Path
+from declax._values import check_depth
+from declax._variables import new_variable
+from declax.errors import GraphError, TransformError, describe, format_path
+from declax.graph.binding import bind_many, check_mode
+from declax.graph.build import build
+from declax.graph.contexts import MergeContext, SplitContext, merge_context, split_context
+from declax.graph.defs import GraphDef
+from declax.state import State
+from declax.transforms._labels import Labels, spread
+from declax.transforms._lift import Call
+from declax.transforms._roots import is_root
+from declax.transforms.axes import StateLabels
+
+N = TypeVar("N")
+
+LabelOf = Callable[[Path, Any], Any]
+
+
+def prefix(
+    node: N,
+    labels: LabelOf | StateLabels[Any] | Mapping[Any, Any],
+    /,
+    *,
+    graph: bool | None = None,
+) -> N:
+    """A graph of labels: the graph of a model, with a label in the place of each leaf.
+
+    To be given to a transform in the place of the labels of an argument, as
+    ``in_axes=(dx.prefix(model, {dx.Param: 0, ...: None}), 0)``. For a transform
+    of JAX itself, the labels of a tree that `to_tree` gave, or of a State.
+
+    Args:
+      node: a model, a State, a `NodeStates`, or a container of such and of arrays.
+      labels: for each filter a label, the first that takes a leaf decides; or a
+        function of a path and a leaf: a Variable, or the array where there is none.
+      graph: False where the node has to be a tree; None for the default of
+        `set_graph_mode`.
+
+    Returns:
+      The graph; its Variables have the kinds and metadata of those of the model.
+
+    Raises:
+      TransformError: for a leaf that no filter takes.
+      GraphError: for a graph where a tree is asked for.
+
+    >>> import jax.numpy as jnp
+    >>> from declax._module import Module
+    >>> from declax._variables import BatchStat, Param
+    >>> m = Module()
+    >>> m.scale, m.mean = Param(jnp.arange(3.0)), BatchStat(1.0)
+    >>> axes = prefix(m, {Param: 0, ...: None})
+    >>> axes.scale.value, axes.mean.value
+    (0, None)
+    """
+    label_of: Any = _by_filter(labels) if isinstance(labels, (StateLabels, Mapping)) else labels
+    if not callable(label_of) or is_root(label_of):
+        raise TransformError(
+            "prefix",
+            "these are no labels by filter",
+            expected="a mapping from filters, or a function of path and leaf",
+            got=describe(labels),
+            fix="dx.prefix(model, {dx.Param: 0, ...: None})",
+        )
+    check_depth(node, "the node")
+    pairs, tree = jax.tree_util.tree_flatten_with_path(node, is_leaf=_is_part)
+    parts = [(_plain_path(keys), part) for keys, part in pairs]
+    binding = bind_many(tuple(part for _, part in parts if is_root(part)))
+    check_mode(binding.graphdef, graph)
+    above = [path for path, part in parts if is_root(part)]
+    definition = binding.graphdef.definition
+    places: Any = zip(definition.paths, definition.leaf_defs, binding.read(), strict=True)
+    found = [
+        label_of(
+            (*above[path[0]], *path[1:]),
+            value if leaf_def is None else new_variable(leaf_def[0], value, leaf_def[1], None),
+        )
+        for path, leaf_def, value in places
+    ]
+    roots = iter(build(binding.graphdef, found))
+    labels_of = [next(roots) if is_root(part) else _label(part, path, label_of) for path, part in parts]
+    made: N = jax.tree_util.tree_unflatten(tree, labels_of)
+    return made
+
+
+def _is_part(value: object) -> bool:
+    return is_root(value) or isinstance(value, (State, NodeStates))
+
+
+def _label(part: Any, path: Path, label_of: LabelOf) -> Any:
+    """The label of a leaf; of States, the same States with labels in the place of values."""
+    if isinstance(part, NodeStates):
+        states = tuple(_label(state, path, label_of) for state in part.states)
+        return NodeStates(part._graphdef, states, part.metadata)
+    if not isinstance(part, State):
+        return label_of(path, part)
+    found = [label_of((*path, *below), value) for below, value in part.flat_state()]
+    tree = jax.tree_util.tree_structure(part, is_leaf=lambda leaf: leaf is not part)
+    return jax.tree_util.tree_unflatten(tree, found)
+
+
+def _by_filter(labels: StateLabels[Any] | Mapping[Any, Any]) -> LabelOf:
+    """The function that gives the label of the first filter that takes a leaf."""
+    pairs = [(filter_, to_predicate(filter_), label) for filter_, label in labels.items()]
+
+    def label_of(path: Path, leaf: Any) -> Any:
+        for _, predicate, label in pairs:
+            if predicate(path, leaf):
+                return label
+        raise TransformError(
+            f"prefix, {format_path(path)}",
+            "no filter takes this leaf",
+            expected=" or ".join(as_written(filter_) for filter_, _, _ in pairs),
+            got=describe(leaf),
+            fix="dx.prefix(model, {..., ...: None})        # `...` as the last filter takes the rest",
+        )
+
+    return label_of
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class NodeStates:
+    """What stands for a model in a tree: its GraphDef and its States.
+
+    As a pytree it has these as children, and the metadata is static. So one of
+    labels, made by `from_prefixes`, is a prefix of one of States.
+
+    Attributes:
+      states: the States, in the order of the filters that split them.
+      metadata: anything that has a hash.
+
+    >>> from declax._variables import Param
+    >>> to_tree(Param(2.0)).state.leaves
+    [2.0]
+    """
+
+    __slots__ = ("_graphdef", "metadata", "states")
+
+    def __init__(self, graphdef: GraphDef[Any] | None, states: tuple[Any, ...], metadata: Hashable = None) -> None:
+        self._graphdef = graphdef
+        self.states = states
+        self.metadata = metadata
+
+    @classmethod
+    def from_split(cls, graphdef: GraphDef[Any], state: Any, /, *states: Any, metadata: Hashable = None) -> NodeStates:
+        """Of what `split` gives."""
+        return cls(graphdef, (state, *states), metadata)
+
+    @classmethod
+    def from_states(cls, state: Any, /, *states: Any) -> NodeStates:
+        """Of States alone; cannot be merged."""
+        return cls(None, (state, *states))
+
+    @classmethod
+    def from_prefixes(cls, prefixes: Iterable[Any], /, *, metadata: Hashable = None) -> NodeStates:
+        """Of one label for each State: a prefix of those with as many States and the same metadata."""
+        return cls(None, tuple(prefixes), metadata)
+
+    @property
+    def graphdef(self) -> GraphDef[Any]:
+        """The structure.
+
+        Raises:
+          GraphError: there is none.
+        """
+        if self._graphdef is None:
+            why = "it was made of States or labels alone"
+            raise GraphError("NodeStates.graphdef", "there is no GraphDef here", why=why, fix="dx.to_tree(model)")
+        return self._graphdef
+
+    @property
+    def state(self) -> Any:
+        """The only State.
+
+        Raises:
+          GraphError: there are more, or none.
+        """
+        if len(self.states) != 1:
+            got = f"{len(self.states)} States"
+            raise GraphError("NodeStates.state", "there is not exactly one State", got=got, fix="node_states.states")
+        return self.states[0]
+
+    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], Hashable]:
+        """The children with their names, and the metadata."""
+        named = (
+            (jax.tree_util.GetAttrKey("graphdef"), self._graphdef),
+            (jax.tree_util.GetAttrKey("states"), self.states),
+        )
+        return named, self.metadata
+
+    @classmethod
+    def tree_unflatten(cls, metadata: Hashable, children: Any) -> NodeStates:
+        """The same with other children."""
+        graphdef, states = children
+        return cls(graphdef, states, metadata)
+
+    def __repr__(self) -> str:
+        metadata = "" if self.metadata is None else f", metadata={self.metadata!r}"
+        return f"NodeStates({self._graphdef!r}, {self.states!r}{metadata})"
+
+
+SplitFunction = Callable[[SplitContext, Path, Any, Any], Any]
+MergeFunction = Callable[[MergeContext, Path, Any, Any], Any]
+
+
+def split_node(ctx: SplitContext, path: Path, prefix: Any, node: Any) -> NodeStates:
+    """Splits a model into one State; what `to_tree` does with each.
+
+    Args:
+      ctx: splits what was not met before.
+      path, prefix: of the model in the tree.
+      node: the model.
+    """
+    return NodeStates.from_split(*ctx.split(node))
+
+
+def merge_node(ctx: MergeContext, path: Path, prefix: Any, states: NodeStates) -> Any:
+    """Merges what stands for a model; what `from_tree` does with each.
+
+    Args:
+      ctx: knows what was merged before.
+      path, prefix: of the model in the tree.
+      states: what stands for it.
+    """
+    return ctx.merge(states.graphdef, *states.states)
+
+
+def is_node_states(value: object) -> bool:
+    """Whether a value stands for a model.
+
+    >>> is_node_states(1)
+    False
+    """
+    return isinstance(value, NodeStates)
+
+
+def to_tree(
+    tree: Any,
+    /,
+    *,
+    prefix: Any = MISSING,
+    split_fn: SplitFunction = split_node,
+    map_non_graph_nodes: bool = False,
+    ctxtag: Hashable | None = None,
+    check_aliasing: bool = True,
+) -> Any:
+    """Takes all models of a tree apart, for a function that JAX transforms; `from_tree` is the inverse.
+
+    What is shared between the models, or within one, is so again after `from_tree`.
+
+    Args:
+      tree: a pytree of models, Variables, arrays and anything else.
+      prefix: a tree of labels, a prefix of `tree`; `split_fn` gets them.
+      split_fn: gets a context whose `split` is to be used, the path and label
+        of a model, and the model; gives what stands for it, a `NodeStates`.
+      map_non_graph_nodes: whether it gets the other leaves too.
+      ctxtag: the tag of an update context in which this is step 1 or 3.
+      check_aliasing: whether what is reached twice must have one label.
+
+    Returns:
+      The tree, with a `NodeStates` in the place of each model.
+
+    Raises:
+      TransformError: for a prefix that does not fit, and for a Variable with
+        two labels; names both places.
+
+    >>> from declax._module import Module
+    >>> from declax._variables import Param
+    >>> m = Module()
+    >>> m.scale = Param(2.0)
+    >>> first, second = from_tree(jax.tree.map(lambda x: 2 * x, to_tree((m, m))))
+    >>> first.scale.value, first is second
+    (4.0, True)
+    """
+    check_depth(tree, "the tree")
+    pairs, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_root)
+    labels = _labels_of(prefix, treedef, "to_tree, prefix")
+    if prefix is not MISSING and check_aliasing:
+        call = Call((tree,), {})
+        Labels(call.structure, call.values, labels, lambda tree: [None] * tree.num_leaves, "prefix")
+    found = []
+    with split_context(ctxtag) as ctx:
+        for (keys, leaf), label in zip(pairs, labels, strict=True):
+            is_given = map_non_graph_nodes or is_root(leaf)
+            found.append(split_fn(ctx, _plain_path(keys), label, leaf) if is_given else leaf)
+    return jax.tree_util.tree_unflatten(treedef, found)
+
+
+def from_tree(
+    tree: Any,
+    /,
+    *,
+    prefix: Any = MISSING,
+    merge_fn: MergeFunction = merge_node,
+    is_node_leaf: Callable[[Any], bool] = is_node_states,
+    is_leaf: Callable[[Any], bool] = is_node_states,
+    map_non_graph_nodes: bool = False,
+    is_inner: bool | None = None,
+    ctxtag: Hashable | None = None,
+) -> Any:
+    """Puts the models of a tree together again, which `to_tree` took apart.
+
+    Args:
+      tree: what `to_tree` gave, or a function of it.
+      prefix: a tree of labels, a prefix of `tree`; `merge_fn` gets them.
+      merge_fn: gets a context whose `merge` is to be used, a path, a label, and
+        what stands for a model; gives the model.
+      is_node_leaf: what stands for a model.
+      is_leaf: where the tree ends; `merge_fn` gets, of the leaves, those of `is_node_leaf`.
+      map_non_graph_nodes: whether it gets the other leaves too.
+      is_inner: True for step 2, False for step 4 of an update context.
+      ctxtag: its tag.
+
+    Returns:
+      The tree, with the models in their places.
+
+    Raises:
+      TransformError: for a prefix that does not fit.
+      GraphError: for what was split with other models, which are not here.
+
+    >>> from declax._variables import Param
+    >>> from_tree({"a": to_tree(Param(2.0))})["a"].value
+    2.0
+    """
+    check_depth(tree, "the tree")
+    pairs, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)
+    labels = _labels_of(prefix, treedef, "from_tree, prefix")
+    found = []
+    with merge_context(ctxtag, is_inner) as ctx:
+        for (keys, leaf), label in zip(pairs, labels, strict=True):
+            is_given = map_non_graph_nodes or is_node_leaf(leaf)
+            found.append(merge_fn(ctx, _plain_path(keys), label, leaf) if is_given else leaf)
+    return jax.tree_util.tree_unflatten(treedef, found)
+
+
+def _labels_of(prefix: Any, treedef: Any, where: str) -> list[Any]:
+    """The label of each leaf of a tree; `MISSING` where there is no prefix."""
+    if prefix is MISSING:
+        return [MISSING] * treedef.num_leaves
+    return spread(prefix, treedef, where, _is_label)
+
+
+def _is_label(value: object) -> bool:
+    """Whether a value is no container of labels."""
+    return value is None or is_node_states(value) or jax.tree_util.all_leaves([value])
+
+
+def _plain_path(keys: Iterable[Any]) -> Path:
+    return tuple(map(plain_key, keys))

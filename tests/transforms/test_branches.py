@@ -1,0 +1,368 @@
+"""`cond` and `switch`: what the branch that runs does to models happens to the caller's."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import declax as dx
+from declax.errors import TransformError
+from declax.transforms.branching import cond, switch
+from strategies import Box, Open, build, objects_of, recipes, same_graph
+
+MODES = [{"graph": False}, {"graph_updates": False}, {"graph_updates": True}]
+each_mode = pytest.mark.parametrize("mode", MODES, ids=["tree", "no-updates", "updates"])
+
+
+class Model(dx.Module):
+    def __init__(self, scale=1.0):
+        self.scale = dx.Param(jnp.full((2,), scale))
+        self.seen = dx.BatchStat(jnp.array(0))
+        self.raw = jnp.zeros(2)
+
+
+def observe(model, x):
+    model.seen.value = model.seen.value + 1
+    return x * model.scale
+
+
+def rescale(model, x):
+    model.scale.value = model.scale.value * 2
+    model.raw = model.raw + 1
+    return x
+
+
+def values_of(model):
+    return jax.tree.map(np.asarray, dx.to_pure_dict(dx.state(model)))
+
+
+def assert_same_values(a, b):
+    jax.tree.map(np.testing.assert_allclose, values_of(a), values_of(b))
+
+
+# ================================================================= against raw JAX, and against calls without one
+
+
+@pytest.mark.parametrize("pred", [True, False])
+@each_mode
+def test_against_lax_on_explicit_state(pred, mode):
+    model, x = Model(3.0), jnp.array([1.0, -1.0])
+    graphdef, state = dx.split(model)
+
+    def pure(function):
+        def run(state, x):
+            made = dx.merge(graphdef, state)
+            output = function(made, x)
+            return output, dx.state(made)
+
+        return run
+
+    expected, expected_state = jax.lax.cond(pred, pure(observe), pure(rescale), state, x)
+    output = cond(pred, observe, rescale, model, x, **mode)
+    np.testing.assert_allclose(output, expected)
+    assert_same_values(model, dx.merge(graphdef, expected_state))
+
+
+def set_some(numbers):
+    """Sets the Variables of these numbers, each to what depends on all of them."""
+
+    def run(model):
+        variables = [o for o in objects_of(model) if isinstance(o, dx.Variable)]
+        for number in numbers:
+            if variables:
+                chosen = variables[number % len(variables)]
+                chosen.value = chosen.value * 2 + number
+        return len(variables) * 1.0
+
+    return run
+
+
+@given(recipes(), st.lists(st.lists(st.integers(0, 7), max_size=3), min_size=1, max_size=3), st.integers(-1, 4))
+def test_a_branch_is_a_call_of_it(recipe, branches, index):
+    inside, outside = build(recipe), build(recipe)
+    known = list(zip(objects_of(inside), objects_of(outside), strict=True))
+    functions = [set_some(numbers) for numbers in branches]
+    output = dx.jit(lambda m, i: switch(i, functions, m))(inside, index)
+    assert float(output) == functions[max(0, min(index, len(functions) - 1))](outside)
+    assert same_graph(inside, outside, known)
+
+
+@given(recipes(), st.booleans())
+def test_a_change_of_structure_in_all_branches(recipe, pred):
+    def tag(number):
+        def run(model):
+            set_some([number])(model)
+            model.link = dx.data(dx.Param(jnp.full((), float(number))))
+            model.self = dx.data(model)
+            return model
+
+        return run
+
+    inside, outside = build(recipe), build(recipe)
+    known = list(zip(objects_of(inside), objects_of(outside), strict=True))
+    assert cond(pred, tag(1), tag(2), inside) is inside
+    tag(1 if pred else 2)(outside)
+    assert same_graph(inside, outside, known)
+
+
+@pytest.mark.parametrize("index", [-3, 0, 1, 2, 9])
+def test_an_index_out_of_range_is_the_nearest(index):
+    functions = [lambda x: x, lambda x: x * 2, lambda x: x * 3]
+    assert switch(index, functions, 5) == jax.lax.switch(index, functions, 5)
+
+
+def test_one_operand_by_name():
+    assert cond(True, lambda x: x + 1, lambda x: x, operand=2) == 3
+    assert cond(True, lambda x: x, lambda x: x, operand=None) is None
+    assert switch(1, [lambda x: x, lambda x: x * 5], operand=2) == 10
+
+
+def test_against_the_peer():
+    nnx = pytest.importorskip("flax.nnx")
+
+    def program(lib, cond, switch):
+        class Counter(lib.Module):
+            def __init__(self):
+                self.count = lib.Variable(jnp.array(0))
+                self.total = lib.Param(jnp.array(1.0))
+
+            def step(self, x):
+                self.count.set_value(self.count.get_value() + 1)
+                self.total.set_value(self.total.get_value() * x)
+                return self.total.get_value() + 1.0
+
+        counter = Counter()
+        results = [cond(pred, lambda m: m.step(3.0), lambda m: m.total.get_value(), counter) for pred in (True, False)]
+        results += [switch(i, [lambda m, x: m.step(x), lambda m, x: x], counter, 2.0) for i in (0, 1)]
+        return [*results, counter.count.get_value(), counter.total.get_value()]
+
+    expected = program(nnx, nnx.cond, nnx.switch)
+    assert np.allclose(program(dx, cond, switch), expected)
+
+
+# ================================================================= what is set, and what is not
+
+
+def test_only_what_a_branch_sets_is_set():
+    model = Model()
+    untouched, set_by_none = model.scale.value, model.raw
+    cond(False, observe, lambda model, x: x * model.scale, model, jnp.ones(2))
+    assert model.scale.value is untouched
+    assert model.raw is set_by_none
+    assert int(model.seen.value) == 0
+    cond(True, observe, lambda model, x: x * model.scale, model, jnp.ones(2))
+    assert int(model.seen.value) == 1
+
+
+def test_returned_models_are_those_that_were_given():
+    model = Model()
+    returned = cond(True, lambda m: (m, 1), lambda m: (m, 2), model)
+    assert returned[0] is model
+    assert int(returned[1]) == 1
+
+
+@pytest.mark.parametrize("pred", [True, False])
+def test_new_models_are_new(pred):
+    made = cond(pred, lambda: Model(1.0), lambda: Model(2.0))
+    assert isinstance(made, Model)
+    assert made.scale.value.tolist() == ([1.0, 1.0] if pred else [2.0, 2.0])
+
+
+def test_arrays_in_containers_of_objects():
+    box = Box()
+    box.a = [jnp.zeros(1), jnp.ones(1)]
+
+    def add(box):
+        box.a = [x + 1 for x in box.a]
+
+    cond(True, add, lambda box: None, box)
+    assert [float(x[0]) for x in box.a] == [1.0, 2.0]
+    cond(False, add, lambda box: None, box)
+    assert [float(x[0]) for x in box.a] == [1.0, 2.0]
+
+
+def test_values_that_change_places():
+    model = Open()
+    model.a, model.b = dx.Param(jnp.zeros(())), dx.Param(jnp.ones(()))
+
+    def swap(model):
+        model.a.value, model.b.value = model.b.value, model.a.value
+        model.note = "same in both"
+
+    def keep(model):
+        model.note = "same in both"
+
+    cond(True, swap, keep, model)
+    assert (float(model.a.value), float(model.b.value), model.note) == (1.0, 0.0, "same in both")
+    cond(False, swap, keep, model)
+    assert (float(model.a.value), float(model.b.value)) == (1.0, 0.0)
+
+
+def test_weak_types_meet_strong_ones():
+    output = cond(True, lambda: 1.0, lambda: jnp.float32(2.0))
+    assert output.dtype == jnp.float32
+    assert float(output) == 1.0
+
+
+def test_streams_of_random_numbers():
+    rngs, same = dx.Rngs(0), dx.Rngs(0)
+    drawn = cond(True, lambda rngs: rngs.uniform(), lambda rngs: jnp.zeros(()), rngs)
+    assert drawn == same.uniform()
+    assert rngs.uniform() == same.uniform()
+    cond(False, lambda rngs: rngs.uniform(), lambda rngs: jnp.zeros(()), rngs)
+    assert rngs.uniform() == same.uniform()
+
+
+# ================================================================= captures
+
+
+@each_mode
+def test_what_branches_capture(mode):
+    model, other = Model(), Model()
+
+    def first(x):
+        return observe(model, x)
+
+    def second(x):
+        return rescale(other, x) + model.scale
+
+    def run(pred):
+        return cond(pred, first, second, jnp.ones(2), **mode)
+
+    for function in (run, dx.jit(run, **mode)):
+        before = int(model.seen.value)
+        model.scale.value = jnp.full((2,), 5.0)
+        assert function(True).tolist() == [5.0, 5.0]
+        assert int(model.seen.value) == before + 1
+        other.scale.value = jnp.ones(2)
+        assert function(False).tolist() == [6.0, 6.0]
+        assert other.scale.value.tolist() == [2.0, 2.0]
+        assert int(model.seen.value) == before + 1
+
+
+@each_mode
+def test_captured_and_given_is_one_thing(mode):
+    model = Model()
+
+    def both(given):
+        given.seen.value = given.seen.value + 1
+        model.seen.value = model.seen.value + 10
+        return given.seen.value
+
+    assert int(cond(True, both, lambda given: model.seen.value, model, **mode)) == 11
+    assert int(model.seen.value) == 11
+
+
+def test_two_branches_that_capture_one_model():
+    model = Model()
+
+    def first():
+        model.scale.value = model.scale.value + 1
+
+    def second():
+        model.scale.value = model.scale.value * 10
+
+    cond(True, first, second)
+    cond(False, first, second)
+    assert model.scale.value.tolist() == [20.0, 20.0]
+
+
+def test_models_and_methods_are_functions_too():
+    linear, other = dx.Linear(2, 2, rngs=dx.Rngs(0)), dx.Linear(2, 2, rngs=dx.Rngs(1))
+    x = jnp.ones((1, 2))
+    np.testing.assert_allclose(cond(True, linear, other, x), linear(x))
+    np.testing.assert_allclose(switch(1, [linear, other.__call__], x), other(x))
+
+
+# ================================================================= inside of other transforms
+
+
+def test_gradients_go_through_the_branch_that_runs():
+    model = Model(3.0)
+
+    def loss(model, pred):
+        return cond(pred, observe, lambda m, x: x * m.scale**2, model, jnp.ones(2)).sum()
+
+    assert dx.grad(loss)(model, True)["scale"].value.tolist() == [1.0, 1.0]
+    assert dx.grad(loss)(model, False)["scale"].value.tolist() == [6.0, 6.0]
+    assert int(model.seen.value) == 1
+
+
+def test_each_function_is_traced_once():
+    traces = []
+
+    def counted(name):
+        def run(model, x):
+            traces.append(name)
+            return observe(model, x)
+
+        return run
+
+    with jax.checking_leaks():
+        dx.jit(lambda m, p: cond(p, counted("a"), counted("b"), m, jnp.ones(2)))(Model(), True)
+        assert traces == ["a", "b"]
+        switch(0, [counted("c"), counted("d")], Model(), jnp.ones(2))
+        assert traces[2:] == ["c", "d"]
+
+
+# ================================================================= errors
+
+
+def grow(model):
+    model.new = dx.Param(jnp.ones(1))
+
+
+@pytest.mark.parametrize(
+    ("run", "text"),
+    [
+        (lambda m: cond(True, grow, lambda m: None, m), "false_fun leaves another structure here than true_fun"),
+        (lambda m: cond(True, grow, lambda m: None, m), r"cond, operand 0\.new: "),
+        (lambda m: cond(True, lambda m: m, dx.clone, m), "false_fun returns another model here than"),
+        (lambda m: cond(True, lambda: (1, 2), lambda: 1), "false_fun returns another structure than true_fun"),
+        (lambda m: cond(True, lambda: (1, m), lambda: (1, 2)), "false_fun returns another structure than true_fun"),
+        (lambda m: switch(0, [lambda: {"a": 1}, lambda: {"a": 1.0}]), "branch 1 gives this another type than branch 0"),
+        (lambda m: switch(0, [lambda: {"a": 1}, lambda: {"a": 1.0}]), r"switch, the output\.a: "),
+        (
+            lambda m: cond(True, lambda: setattr(m.seen, "value", jnp.ones(3)), lambda: None),
+            r"(?s)cond, the captured Model\.seen: false_fun gives this another type.*expected: float32\[3\].*int32\[\]",
+        ),
+        (lambda m: switch(0, []), "there are no branches"),
+        (lambda m: cond(True, 3, lambda: 1), "cond, true_fun: this is no function"),
+        (lambda m: switch(0, [lambda: 1, "f"]), "switch, branch 1: this is no function"),
+        (lambda m: cond(True, lambda x: x, lambda x: x, 1, operand=2), "cond: there are operands and an `operand`"),
+        (lambda m: switch(1, [lambda x: x], 1, operand=2), "switch: there are operands and an `operand`"),
+    ],
+)
+def test_errors(run, text):
+    model = Model()
+    before, names = values_of(model), set(vars(model))
+    with pytest.raises(TransformError, match=text):
+        run(model)
+    jax.tree.map(np.testing.assert_array_equal, values_of(model), before)
+    assert set(vars(model)) == names
+
+
+@pytest.mark.parametrize("mode", MODES[:2], ids=["tree", "no-updates"])
+def test_structure_stands_where_the_mode_says_so(mode):
+    model = Model()
+    with pytest.raises(TransformError, match="changes of structure do not come back"):
+        cond(True, grow, grow, model, **mode)
+    cond(True, grow, grow, model)
+    assert model.new.value.tolist() == [1.0]
+
+
+def test_a_branch_that_raises_changes_nothing():
+    model = Model()
+
+    def fail(model, x):
+        model.scale.value = model.scale.value * 2
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        cond(False, observe, fail, model, jnp.ones(2))
+    assert model.scale.value.tolist() == [1.0, 1.0]
+    assert int(model.seen.value) == 0

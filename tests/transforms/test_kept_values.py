@@ -1,0 +1,230 @@
+"""Values that a compiled function keeps from call to call: each write, by whatever way, is seen."""
+
+from __future__ import annotations
+
+import gc
+import re
+import threading
+import types
+import weakref
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import declax as dx
+from declax import _kept_values
+
+
+class Model(dx.Module):
+    def __init__(self):
+        self.a = dx.Param(jnp.zeros(()))
+        self.b = dx.BatchStat(jnp.zeros(()))
+        self.rngs = dx.Rngs(0)
+
+
+def double(model):
+    model.a.value = model.a.value * 2
+
+
+def by_grad(model):
+    def f(model):
+        model.b.value = model.b.value + 5
+        return model.a.value
+
+    dx.grad(f)(model)
+
+
+def by_optimizer(model):
+    optimizer = dx.Optimizer(model, optax.sgd(1.0), wrt=dx.Param)
+    optimizer.update(model, dx.grad(lambda m: m.a.value * 3)(model))
+
+
+def by_replacing(model):
+    model.a = dx.Param(jnp.array(17.0))
+
+
+def by_context(model):
+    with dx.update_context("tag"):
+        with dx.split_context("tag") as ctx:
+            graphdef, state = ctx.split(model)
+        with dx.merge_context("tag", inner=True) as ctx:
+            inner = ctx.merge(graphdef, state)
+        inner.a.value = inner.a.value + 6
+        with dx.split_context("tag") as ctx:
+            graphdef, state = ctx.split(inner)
+        with dx.merge_context("tag", inner=False) as ctx:
+            ctx.merge(graphdef, state)
+
+
+def set_value(model):
+    model.a.value = model.a.value + 1
+
+
+def add_in_place(model):
+    model.a += 1
+
+
+def set_raw_attribute(model):
+    model.a.raw_value = model.a.raw_value + 1
+
+
+ROUTES = {
+    "value": set_value,
+    "item": lambda m: m.a.__setitem__(..., m.a[...] + 1),
+    "operator": add_in_place,
+    "set_value": lambda m: m.b.set_value(m.b.value + 2),
+    "set_raw_value": lambda m: m.a.set_raw_value(m.a.raw_value + 1),
+    "raw_value": set_raw_attribute,
+    "update": lambda m: dx.update(m, dx.state(m, dx.Param).map(lambda _, v: v.replace(v.value + 4))),
+    "update by dict": lambda m: dx.update(m, {"a": m.a.value + 9}),
+    "update of numpy": lambda m: dx.update(m, {"b": np.float32(m.b.value + 9)}, strict=False),
+    "method": lambda m: m.update(
+        dx.state(dx.map(lambda _, v: v.replace(v.value + 1) if isinstance(v, dx.Param) else v, m))
+    ),
+    "another jit": dx.jit(double),
+    "donating jit": dx.jit(double, donate_argnums=0),
+    "grad": by_grad,
+    "optimizer": by_optimizer,
+    "vmap": lambda m: dx.vmap(lambda m, x: double(m), in_axes=(None, 0))(m, jnp.ones(2)),
+    "draw": lambda m: m.rngs(),
+    "reseed": lambda m: dx.reseed(m, default=7),
+    "split rngs": lambda m: dx.restore_rngs(dx.split_rngs(m, splits=2)),
+    "replaced": by_replacing,
+    "context": by_context,
+    "clone and back": lambda m: dx.update(m, dx.state(dx.clone(m))),
+}
+
+
+def key(value):
+    return jax.random.key_data(value) if jnp.issubdtype(value.dtype, jax.dtypes.prng_key) else value
+
+
+def seen(model):
+    """What the model holds, by raw reads."""
+    return [
+        np.asarray(key(variable.raw_value)) for _, variable in dx.iter_graph(model) if isinstance(variable, dx.Variable)
+    ]
+
+
+def assert_equal(found, expected):
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@dx.jit
+def read(model):
+    return [key(v.value) for _, v in dx.iter_graph(model) if isinstance(v, dx.Variable)]
+
+
+@dx.jit
+def step(model):
+    model.a.value = model.a.value + 1
+    return [key(v.value) for _, v in dx.iter_graph(model) if isinstance(v, dx.Variable)]
+
+
+@pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES)
+@pytest.mark.parametrize("function", [read, step], ids=["reading", "writing"])
+def test_each_write_is_seen(function, route):
+    model = Model()
+    for _ in range(3):
+        assert_equal(function(model), seen(model))
+    assert _kept_values.holders, "nothing is kept, so that the test says nothing"
+    route(model)
+    assert_equal(function(model), seen(model))
+    route(model)
+    assert_equal(function(model), seen(model))
+
+
+@given(st.lists(st.sampled_from([*sorted(set(ROUTES) - {"replaced"}), "read", "step"]), max_size=12))
+def test_any_order_of_calls_and_writes(names):
+    first, second = Model(), Model()
+    for number, name in enumerate(names):
+        model = (first, second)[number % 2]
+        if name in ROUTES:
+            ROUTES[name](model)
+        else:
+            function = {"read": read, "step": step}[name]
+            for each in (model, first):
+                assert_equal(function(each), seen(each))
+    assert_equal(read(first), seen(first))
+    assert_equal(read(second), seen(second))
+
+
+def test_a_write_from_a_callback_while_the_function_runs():
+    model = Model()
+    outer = types.SimpleNamespace(model=model)  # no capture: what the function reaches, it has as a copy
+
+    def write(x):
+        outer.model.b.value = jnp.array(50.0)
+        return x
+
+    @dx.jit
+    def with_callback(model):
+        model.a.value = jax.pure_callback(write, model.a.value, model.a.value) + 1
+
+    for _ in range(3):
+        with_callback(model)
+    assert read(model)[1] == 50.0
+    assert with_callback(model) is None
+    assert_equal(read(model), seen(model))
+
+
+def test_writes_of_other_threads():
+    model = Model()
+    read(model)
+    read(model)
+    thread = threading.Thread(target=set_value, args=(model,))
+    thread.start()
+    thread.join()
+    assert_equal(read(model), seen(model))
+
+
+def test_what_is_kept_dies_with_the_model():
+    gc.disable()
+    try:
+        model = Model()
+        for _ in range(3):
+            step(model)
+        array = weakref.ref(model.a.raw_value)
+        del model
+        assert array() is None
+    finally:
+        gc.enable()
+
+
+def test_what_is_overwritten_is_not_kept():
+    model = Model()
+    for _ in range(3):
+        step(model)
+    array = weakref.ref(model.a.raw_value)
+    model.a.value = jnp.ones(())
+    assert array() is None
+
+
+def test_few_are_kept_at_a_time():
+    models = [Model() for _ in range(3 * _kept_values.MOST)]
+    for _ in range(2):
+        for model in models:
+            read(model)
+    assert len(_kept_values.holders) <= _kept_values.MOST
+    for model in models:
+        assert_equal(read(model), seen(model))
+
+
+def test_only_variables_know_the_slot():
+    """An existing Variable is written by functions that say so; the others fill new ones."""
+    source = Path(dx.__file__).parent
+    text = {path.relative_to(source).as_posix(): path.read_text(encoding="utf-8") for path in source.rglob("*.py")}
+    assert {name for name, code in text.items() if re.search(r"\bfill_raw\b", code)} == {
+        "_variables.py",
+        "_flat_state.py",
+        "graph/build.py",
+    }
+    assert [name for name, code in text.items() if '"raw_value"]' in code] == ["_variables.py"]
+    assert [name for name, code in text.items() if re.search(r"(?<!\w)_set_raw\(", code)] == ["_variables.py"]

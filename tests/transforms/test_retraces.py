@@ -1,0 +1,176 @@
+"""Why a function is traced again: counted, explained, and warned of."""
+
+from __future__ import annotations
+
+import warnings
+
+import jax.numpy as jnp
+import pytest
+
+import declax as dx
+from declax.transforms.retraces import explain_retrace
+
+
+class Counting(dx.Module):
+    def __init__(self):
+        self.calls = 0
+        self.weight = dx.Param(jnp.ones(2))
+        self.part = dx.Linear(2, 2, rngs=dx.Rngs(0))
+
+    def __call__(self, x):
+        return self.weight * x
+
+
+def explained(f, capsys, **options):
+    capsys.readouterr()
+    explain_retrace(f, **options)
+    return capsys.readouterr().out
+
+
+def test_a_static_value_is_named_with_its_path(capsys):
+    model, f = Counting(), dx.jit(lambda m, x: m(x))
+    f(model, 1.0)
+    model.part.use_bias = False
+    f(model, 1.0)
+    assert explained(f, capsys) == (
+        "<lambda> was traced 2 times. What changed the last time:\n"
+        "  part.use_bias of model 0: the static value was True, and is False\n"
+    )
+
+
+def test_the_second_of_two_models_is_told_from_the_first(capsys):
+    first, second, f = Counting(), Counting(), dx.jit(lambda a, b: a(1.0) + b(1.0))
+    f(first, second)
+    second.calls = 5
+    f(first, second)
+    assert "calls of model 1: the static value was 0, and is 5" in explained(f, capsys)
+
+
+def test_shapes_and_dtypes_are_named(capsys):
+    model, f = Counting(), dx.jit(lambda m, x: x)
+    f(model, jnp.ones(2))
+    f(model, jnp.ones((3, 2)))
+    assert "array 0 of the arguments: the shape or dtype was float32[2], and is float32[3,2]" in explained(f, capsys)
+    model.weight.value = jnp.ones(2, jnp.int32)
+    f(model, jnp.ones((3, 2)))
+    assert "weight of model 0: the shape or dtype was float32[2], and is int32[2]" in explained(f, capsys)
+
+
+def test_weak_types_are_told_apart(capsys):
+    f = dx.jit(lambda x: x)
+    f(1.0)
+    f(jnp.float32(1.0))
+    assert "float32[], weakly typed, and is float32[]" in explained(f, capsys)
+
+
+def test_static_arguments_are_named(capsys):
+    f = dx.jit(lambda x, n, flag=True: x * n, static_argnames=("n", "flag"))
+    f(1.0, 2)
+    f(1.0, 3)
+    assert "argument 1: the static argument was 2, and is 3" in explained(f, capsys)
+    f(1.0, 3, flag=False)
+    assert "argument 'flag': the static argument was not given, and is False" in explained(f, capsys)
+
+
+def test_what_came_and_went_is_named(capsys):
+    model, f = Counting(), dx.jit(lambda m: m(1.0))
+    f(model)
+    model.extra = dx.BatchStat(jnp.zeros(()))
+    f(model)
+    assert "extra of model 0: the structure was not there, and is BatchStat" in explained(f, capsys)
+    del model.extra
+    model.weight = dx.Variable(jnp.ones(2))
+    f(model)
+    out = explained(f, capsys)
+    assert "extra of model 0: the structure was BatchStat, and is not there" in out
+    assert "weight of model 0: the kind was Param, and is Variable" in out
+
+
+def test_sharing_is_named(capsys):
+    model, f = Counting(), dx.jit(lambda m: m(1.0))
+    model.other = dx.Param(jnp.ones(2))
+    f(model)
+    model.other = model.weight
+    f(model)
+    assert "weight of model 0: the kind was Param, and is the same object as other" in explained(f, capsys)
+
+
+def test_the_tree_of_the_arguments_is_named(capsys):
+    f = dx.jit(lambda x: 1)
+    f([1.0])
+    f([1.0, 2.0])
+    assert "the arguments: the tree was" in explained(f, capsys)
+
+
+def test_functions_that_were_traced_once_or_never(capsys):
+    f = dx.jit(lambda x: x)
+    assert explained(f, capsys) == "<lambda> was not traced yet.\n"
+    f(1.0)
+    f(2.0)
+    assert explained(f, capsys) == "<lambda> was traced once.\n"
+    assert f.num_traces == 1
+
+
+def test_the_list_can_be_cut(capsys):
+    model, f = Counting(), dx.jit(lambda m: m(1.0))
+    f(model)
+    model.part.use_bias, model.calls = False, 1
+    f(model)
+    assert "  and 1 more" in explained(f, capsys, limit=1)
+    assert "  and 1 more" not in explained(f, capsys, limit=None)
+
+
+def test_only_functions_of_jit_are_explained():
+    with pytest.raises(dx.errors.TransformError, match=r"this is no function of dx\.jit"):
+        explain_retrace(len)
+
+
+def test_an_int_that_counts_calls_is_warned_of_once():
+    model, f = Counting(), dx.jit(lambda m, x: m(x))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            f(model, 1.0)
+            model.calls += 1
+        assert [str(w.message) for w in caught] == []  # two retraces so far
+        for _ in range(4):
+            f(model, 1.0)
+            model.calls += 1
+    assert [w.category for w in caught] == [dx.errors.RetraceWarning]
+    text = str(caught[0].message)
+    assert "calls of model 0: the static value was 2, and is 3" in text
+    assert "dx.Variable(jnp.asarray(3))" in text
+
+
+def test_the_warning_comes_at_the_third_retrace_and_not_for_switches():
+    model, f = dx.Sequential(Counting(), dx.Dropout(0.5, rngs=dx.Rngs(0))), dx.jit(lambda m, x: m(x))
+    for _ in range(10):  # train and eval, as in a loop: two traces
+        model.eval()
+        f(model, 1.0)
+        model.train()
+        f(model, 1.0)
+    assert f.num_traces == 2
+
+
+def test_equal_optimizers_share_one_trace():
+    import optax
+
+    @dx.jit
+    def step(model, optimizer, x):
+        grads = dx.grad(lambda m: (m(x) ** 2).sum())(model)
+        optimizer.update(model, grads)
+
+    for _ in range(3):
+        model = Counting()
+        step(model, dx.Optimizer(model, optax.adam(1e-3), wrt=dx.Param), jnp.ones(2))
+    assert step.num_traces == 1
+
+
+def test_programs_are_bounded(monkeypatch):
+    monkeypatch.setattr("declax.transforms.compilation.MAX_PROGRAMS", 4)
+    f = dx.jit(lambda x, n: x * n, static_argnames="n")
+    for n in range(10):
+        assert f(1.0, n) == n
+    assert len(f._programs) == 4
+    assert f(1.0, 0) == 0  # dropped, and made again
+    assert f.num_traces == 11

@@ -1,0 +1,467 @@
+"""Stacks of layers: the same numbers as a list of layers, one trace, and the same paths in files."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import declax as dx
+from declax.errors import GraphError, LayerError, TransformError
+from declax.stacking import Stacked
+from declax.unstacking import unstacked_state, update_unstacked
+
+DIM = 4
+INIT = dx.initializers.uniform(0.5)  # the fastest to compile
+
+
+class Block(dx.Module):
+    def __init__(self, dim=DIM, *, rngs, rate=0.0, has_norm=False):
+        self.up = dx.Linear(dim, 2 * dim, kernel_init=INIT, rngs=rngs)
+        self.norm = dx.BatchNorm(2 * dim, rngs=rngs) if has_norm else None
+        self.dropout = dx.Dropout(rate, rngs=rngs)
+        self.down = dx.Linear(2 * dim, dim, kernel_init=INIT, rngs=rngs)
+        self.calls = dx.Variable(jnp.zeros((), jnp.int32))
+
+    def __call__(self, x, scale=1.0):
+        self.calls += 1
+        hidden = self.up(x)
+        if self.norm is not None:
+            hidden = self.norm(hidden)
+        self.sow(dx.Intermediate, "seen", jnp.abs(hidden).max())
+        return x + self.down(self.dropout(dx.gelu(hidden))) * scale
+
+
+def build(rngs):
+    return Block(rngs=rngs)
+
+
+def as_list(n, seed=0, build=build):
+    rngs = dx.Rngs(seed)
+    return dx.List([build(rngs) for _ in range(n)])
+
+
+def through(layers, x, *args):
+    for layer in layers:
+        x = layer(x, *args)
+    return x
+
+
+def assert_close(a, b):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=1e-6), a, b)
+
+
+X = jnp.linspace(-1, 1, 3 * DIM).reshape(3, DIM)
+
+
+@settings(max_examples=4)
+@given(n=st.sampled_from([1, 3]), seed=st.integers(0, 99))
+def test_it_starts_from_the_weights_of_a_list(n, seed):
+    rngs, other = dx.Rngs(seed), dx.Rngs(seed)
+    stacked = Stacked(build, n, rngs=rngs)
+    layers = dx.List([build(other) for _ in range(n)])
+    for i in range(n):
+        assert_close(dx.state(stacked[i], dx.Param), dx.state(layers[i], dx.Param))
+    assert rngs.default.count.value == other.default.count.value
+    assert_close(rngs.params.uniform(()), other.params.uniform(()))
+
+
+@pytest.mark.parametrize(
+    ("remat", "unroll"), [(False, 1), (True, 1), (jax.checkpoint_policies.dots_saveable, 2), (False, True)]
+)
+def test_it_computes_what_a_list_computes(remat, unroll):
+    stacked, layers = Stacked(build, 3, rngs=dx.Rngs(0), remat=remat, unroll=unroll), as_list(3)
+    assert_close(stacked(X), through(layers, X))
+    assert stacked.layers.calls.value.tolist() == [1, 1, 1]
+
+    def of_stack(m, x):
+        return (m(x, 0.5) ** 2).sum()
+
+    def of_list(m, x):
+        return (through(m, x, 0.5) ** 2).sum()
+
+    value, grads = dx.jit(dx.value_and_grad(of_stack))(stacked, X)
+    expected, each = dx.value_and_grad(of_list)(layers, X)
+    assert_close(value, expected)
+    for i in range(3):
+        assert_close(grads["layers"]["up"]["kernel"].value[i], each[i]["up"]["kernel"].value)
+    assert stacked.layers.calls.value.tolist() == [2, 2, 2]
+
+
+def test_statistics_and_sown_values_are_those_of_each_layer():
+    def with_norm(rngs):
+        return Block(rngs=rngs, has_norm=True)
+
+    stacked, layers = Stacked(with_norm, 3, rngs=dx.Rngs(0)), as_list(3, build=with_norm)
+    assert_close(stacked(X), through(layers, X))
+    for i in range(3):
+        assert_close(stacked.layers.norm.mean.value[i], layers[i].norm.mean.value)
+        assert_close(stacked.layers.seen.value[0][i], layers[i].seen.value[0])
+
+
+def test_each_layer_has_random_numbers_of_its_own():
+    class Noise(dx.Module):
+        def __init__(self, rngs):
+            self.dropout = dx.Dropout(0.5, rngs=rngs)
+
+        def __call__(self, x):
+            return self.dropout(x)
+
+    stacked = Stacked(Noise, 4, rngs=dx.Rngs(0))
+    _, masks = stacked.scan(lambda layer, x: (x, layer(jnp.ones(64))), jnp.zeros(()))
+    assert len({tuple(mask.tolist()) for mask in masks}) == 4
+    _, again = stacked.scan(lambda layer, x: (x, layer(jnp.ones(64))), jnp.zeros(()))
+    assert not (masks == again).all()
+    keys = jax.random.key_data(stacked.layers.dropout.rngs.key.value)
+    assert len({tuple(key.tolist()) for key in keys}) == 4
+
+
+def test_a_layer_that_keeps_the_rngs_gets_one_of_its_own():
+    class Keeps(dx.Module):
+        def __init__(self, rngs):
+            self.weight = dx.Param(rngs.normal(()))
+            self.rngs = rngs
+
+        def __call__(self, x):
+            return x + self.rngs.normal(())
+
+    rngs = dx.Rngs(0)
+    stacked = Stacked(Keeps, 5, rngs=rngs)
+    _, draws = stacked.scan(lambda layer, x: (x, layer(0.0)), jnp.zeros(()))
+    assert len(set(draws.tolist()) | set(stacked.layers.weight.value.tolist()) | {float(rngs.normal(()))}) == 11
+
+
+def test_one_trace_however_many_layers():
+    traces = []
+
+    class Seen(dx.Module):
+        def __init__(self, rngs):
+            self.weight = dx.Param(rngs.normal((DIM,)))
+
+        def __call__(self, x):
+            traces.append(1)
+            return x * self.weight
+
+    stacked = Stacked(Seen, 30, rngs=dx.Rngs(0))
+    dx.jit(lambda m, x: m(x))(stacked, X)
+    assert len(traces) <= 2
+
+
+def test_layers_without_rngs():
+    class Scale(dx.Module):
+        def __init__(self):
+            self.weight = dx.Param(jnp.full(2, 3.0))
+
+        def __call__(self, x):
+            return x * self.weight
+
+    assert Stacked(Scale, 3)(jnp.ones(2)).tolist() == [27.0, 27.0]
+
+
+def test_indexing_copies_and_sets():
+    stacked, layers = Stacked(build, 3, rngs=dx.Rngs(0)), as_list(3)
+    assert len(stacked) == len(list(stacked)) == 3
+    assert_close(dx.state(stacked[-1], dx.Param), dx.state(layers[2], dx.Param))
+    layer = stacked[1]
+    layer.up.bias.value = jnp.ones(2 * DIM)
+    assert not stacked.layers.up.bias.value[1].any()
+    stacked[1] = layer
+    assert stacked.layers.up.bias.value.sum(1).tolist() == [0.0, 2.0 * DIM, 0.0]
+    part = stacked[1:]
+    assert isinstance(part, Stacked)
+    assert part.length == 2
+    assert_close(part(X), through([layer, layers[2]], X))
+    with pytest.raises(IndexError):
+        stacked[3]
+    before = dx.state(stacked, copy=True)
+    with pytest.raises(GraphError):
+        stacked[0] = dx.Linear(2, 2, rngs=dx.Rngs(0))
+    assert dx.state(stacked) == before
+
+
+def test_lists_become_stacks_and_stacks_lists():
+    layers = as_list(3)
+    stacked = Stacked.of(layers, remat=True)
+    assert stacked.remat is True
+    assert_close(stacked(X), through(layers, X))
+    again = stacked.unstack()
+    assert isinstance(again, dx.List)
+    assert_close(dx.state(again, dx.Param), dx.state(layers, dx.Param))
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_files_fit_stacks_and_lists(n):
+    stacked, layers = Stacked(build, n, rngs=dx.Rngs(0)), as_list(n, seed=1)
+    saved = unstacked_state(stacked)
+    assert [p for p, _ in saved.flat_state()] == [p for p, _ in dx.state(layers).flat_state()]
+    dx.update(layers, saved)
+    assert_close(through(layers, X), stacked(X))
+    other = as_list(n, seed=2)
+    update_unstacked(stacked, dx.state(other))
+    assert_close(stacked(X), through(other, X))
+    assert_close(unstacked_state(stacked, dx.Param), dx.state(other, dx.Param))
+
+
+def test_stacks_inside_of_models_and_of_stacks():
+    class Net(dx.Module):
+        def __init__(self, make, rngs):
+            self.stem = dx.Linear(DIM, DIM, rngs=rngs)
+            self.blocks = make(rngs)
+
+    def inner(rngs):
+        return Stacked(build, 2, rngs=rngs)
+
+    net = Net(lambda rngs: Stacked(inner, 2, rngs=rngs), dx.Rngs(0))
+    flat = Net(lambda rngs: dx.List([dx.List([build(rngs) for _ in range(2)]) for _ in range(2)]), dx.Rngs(0))
+    assert net.blocks.layers.layers.up.kernel.shape == (2, 2, DIM, 2 * DIM)
+    params, rest = unstacked_state(net, dx.Param, ...)
+    assert_close(params, dx.state(flat, dx.Param))
+    assert dx.state(net, ...).flat_state() != rest.flat_state()
+    expected = X
+    for block in flat.blocks:
+        expected = through(block, expected)
+    assert_close(net.blocks(X), expected)
+    update_unstacked(net, dx.state(flat, dx.Param).map(lambda path, v: v.replace(v.value * 0)))
+    assert float(jnp.abs(net.blocks.layers.layers.up.kernel.value).sum()) == 0.0
+
+
+def test_incomplete_files_are_refused():
+    stacked, layers = Stacked(build, 3, rngs=dx.Rngs(0)), as_list(3)
+    before = dx.state(stacked, copy=True)
+    flat = dict(dx.state(layers).flat_state())
+    del flat[(1, "up", "kernel")]
+    with pytest.raises(GraphError, match="the State lacks this layer"):
+        update_unstacked(stacked, dx.State.from_flat_path(flat))
+    flat[(1, "up", "kernel")] = dx.Param(jnp.ones((2, 2)))
+    with pytest.raises(GraphError, match="the layers have arrays of different shapes"):
+        update_unstacked(stacked, dx.State.from_flat_path(flat))
+    with pytest.raises(GraphError):
+        update_unstacked(stacked, dx.state(dx.List([*as_list(3), build(dx.Rngs(0))])))
+    assert dx.state(stacked) == before
+
+
+def test_abstract_stacks():
+    stacked = dx.eval_shape(lambda: Stacked(build, 12, rngs=dx.Rngs(0)))
+    assert stacked.layers.up.kernel.shape == (12, DIM, 2 * DIM)
+    assert unstacked_state(stacked)[3]["up"]["kernel"].shape == (DIM, 2 * DIM)
+    made = dx.jit(lambda: Stacked(build, 2, rngs=dx.Rngs(0)))()
+    assert_close(made(X), through(as_list(2), X))
+
+
+def test_the_axis_has_a_name():
+    def sharded(rngs):
+        return dx.Linear(
+            2, 2, rngs=rngs, kernel_init=dx.with_metadata(dx.initializers.ones, sharding_names=("in", "out"))
+        )
+
+    stacked = Stacked(sharded, 3, rngs=dx.Rngs(0), axis_name="layers")
+    assert stacked.layers.kernel.sharding_names == ("layers", "in", "out")
+    stacked(jnp.ones(2))
+    assert stacked.layers.kernel.sharding_names == ("layers", "in", "out")
+    assert stacked[0].kernel.sharding_names == ("in", "out")
+    assert stacked[:2].layers.kernel.sharding_names == ("layers", "in", "out")
+
+
+@pytest.mark.parametrize("n", [0, -1, True, 2.0, "3"])
+def test_numbers_of_layers_are_checked(n):
+    with pytest.raises(LayerError, match="there is no such number of layers"):
+        Stacked(build, n, rngs=dx.Rngs(0))
+
+
+def test_what_makes_no_layer_is_refused():
+    with pytest.raises(LayerError, match="what makes a layer is no function"):
+        Stacked(Block(rngs=dx.Rngs(0)).up.kernel, 3)
+    with pytest.raises(LayerError, match="the function makes no Module"):
+        Stacked(lambda: jnp.ones(2), 3)
+    with pytest.raises(LayerError, match="there are no layers"):
+        Stacked.of([])
+    with pytest.raises(LayerError, match="it has another structure than layer 0"):
+        Stacked.of([dx.Linear(2, 2, rngs=dx.Rngs(0)), dx.Linear(2, 2, use_bias=False, rngs=dx.Rngs(0))])
+    one, other = dx.Linear(2, 2, rngs=dx.Rngs(0)), dx.Linear(2, 2, rngs=dx.Rngs(0))
+    other.kernel.value = jnp.ones((3, 2))
+    with pytest.raises(LayerError, match="the layers have arrays of different shapes"):
+        Stacked.of([one, other])
+
+
+def test_training_switches_reach_the_layers():
+    stacked = Stacked(lambda rngs: Block(rngs=rngs, rate=0.5), 3, rngs=dx.Rngs(0))
+    assert not (stacked(X) == stacked(X)).all()
+    stacked.eval()
+    assert (stacked(X) == stacked(X)).all()
+
+
+# ================================================================= in use
+
+
+@dx.dataclass
+class Net(dx.Module):
+    depth: int
+    rngs: dx.InitVar[dx.Rngs]
+    blocks: Stacked[Block] = dx.submodule(lambda self, rngs: Stacked(build, self.depth, rngs=rngs))
+    head: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(DIM, 1, rngs=rngs))
+
+    def __call__(self, x):
+        return self.head(self.blocks(x))
+
+
+def test_as_a_declared_field_it_is_trained_with_donation_in_one_trace():
+    net = Net(3, rngs=dx.Rngs(0))
+    optimizer = dx.Optimizer(net, optax.adam(1e-2), wrt=dx.Param)
+
+    @dx.jit(donate_argnums=(0, 1))
+    def step(net, optimizer, x):
+        loss, grads = dx.value_and_grad(lambda net: (net(x) ** 2).mean())(net)
+        optimizer.update(net, grads)
+        dx.pop(net, dx.Intermediate)
+        return loss
+
+    losses = [float(step(net, optimizer, X)) for _ in range(6)]
+    assert losses[-1] < losses[0]
+    assert step.num_traces == 1
+    assert net.blocks.layers.calls.value.tolist() == [6, 6, 6]
+    assert "blocks.layers.down" in str(dx.summary(net))
+
+
+def test_eager_calls_find_the_program_of_the_last_one():
+    traces = []
+
+    class Seen(dx.Module):
+        def __init__(self, rngs):
+            self.weight = dx.Param(rngs.normal((DIM,)))
+
+        def __call__(self, x, flag=False, scale=1.0):
+            traces.append((flag, scale))
+            return x * self.weight if flag else x
+
+    stacked = Stacked(Seen, 3, rngs=dx.Rngs(0))
+    stacked(X)
+    count = len(traces)
+    stacked(X + 1)
+    assert len(traces) == count
+    stacked.layers.weight.value = stacked.layers.weight.value * 0
+    assert not stacked(X, flag=True).any()
+    assert stacked(X, 1) is not None
+    kinds = [type(flag) for flag, _ in traces]
+    assert kinds[0] is bool
+    assert kinds[-1] is int
+    for scale in range(40):
+        stacked(X[:1], scale=float(scale))
+    assert traces[-1] == (False, 39.0)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_flags_and_strings_are_what_they_are_for_a_list(remat):
+    class Modes(dx.Module):
+        def __init__(self, rngs):
+            self.linear = dx.Linear(DIM, DIM, rngs=rngs)
+
+        def __call__(self, x, mask=None, mode="plain", *, twice=False, act=lambda x: x):
+            x = act(self.linear(x))
+            x = x if mask is None else x * mask
+            return {"plain": x, "negative": -x}[mode] * (2 if twice else 1)
+
+    stacked = Stacked(Modes, 2, rngs=dx.Rngs(0), remat=remat)
+    layers = as_list(2, build=Modes)
+    for args, kwargs in (
+        ((), {}),
+        ((None, "negative"), {"twice": True}),
+        ((X,), {"act": dx.tanh}),
+    ):
+        expected = X
+        for layer in layers:
+            expected = layer(expected, *args, **kwargs)
+        assert_close(stacked(X, *args, **kwargs), expected)
+    shared = dx.Param(jnp.array(2.0))
+    assert_close(stacked(X, shared), stacked(X, jnp.array(2.0)))
+
+
+@pytest.mark.parametrize(
+    ("result", "got"),
+    [
+        (lambda x: jnp.concatenate([x, x]), "float32[6,4]"),
+        (lambda x: x.astype(jnp.bfloat16), "bfloat16[3,4]"),
+        (lambda x: (x, x), "(ShapedArray(float32[3,4]), ShapedArray(float32[3,4]))"),
+        (dx.Param, "Param"),
+    ],
+)
+def test_a_layer_that_gives_something_else_is_refused(result, got):
+    class Other(dx.Module):
+        def __init__(self, rngs):
+            self.calls = dx.Variable(jnp.array(0))
+
+        def __call__(self, x):
+            self.calls += 1
+            return result(x)
+
+    stacked = Stacked(Other, 2, rngs=dx.Rngs(0))
+    with pytest.raises(LayerError, match="a layer gives something else than it takes") as caught:
+        stacked(X)
+    assert f"got:      {got}" in str(caught.value)
+    assert "expected: float32[3,4]" in str(caught.value)
+    assert stacked.layers.calls.value.tolist() == [0, 0]
+
+
+def test_copies_and_pickles():
+    stacked = Stacked(build, 2, rngs=dx.Rngs(0))
+    expected = stacked(X)
+    for made in (copy.deepcopy(stacked), pickle.loads(pickle.dumps(stacked)), dx.clone(stacked)):
+        assert_close(made(X), expected)
+        assert made.layers.calls.value.tolist() == [2, 2]
+    assert stacked.layers.calls.value.tolist() == [1, 1]
+
+
+def test_huge_stacks_are_described_at_once():
+    huge = dx.eval_shape(lambda: Stacked(lambda rngs: Block(4096, rngs=rngs), 1000, rngs=dx.Rngs(0)))
+    assert huge.layers.up.kernel.shape == (1000, 4096, 8192)
+
+
+def test_views_and_attributes_reach_the_layers():
+    stacked = Stacked(lambda rngs: Block(rngs=rngs, rate=0.5), 2, rngs=dx.Rngs(0))
+    quiet = dx.view(stacked, deterministic=True)
+    assert (quiet(X) == quiet(X)).all()
+    stacked.set_attributes(rate=0.0)
+    assert_close(stacked(X), quiet(X))
+
+
+def test_the_default_modes_of_now_are_those_of_a_call():
+    class Grows(dx.Module):
+        def __init__(self, rngs):
+            self.weight = dx.Param(rngs.normal((DIM,)))
+
+        def __call__(self, x):
+            self.sow(dx.Intermediate, "seen", x.sum())
+            return x * self.weight
+
+    stacked = Stacked(Grows, 2, rngs=dx.Rngs(0))
+    stacked(X)
+    dx.pop(stacked, dx.Intermediate)
+    with dx.set_graph_updates(False), pytest.raises(TransformError, match="changes the structure of its arguments"):
+        stacked(X)
+    stacked(X)
+    assert stacked.layers.seen.value[0].shape == (2,)
+
+
+def test_remat_keeps_less():
+    def size(remat):
+        stacked = Stacked(
+            lambda rngs: dx.Sequential(dx.Linear(16, 16, rngs=rngs), dx.tanh), 6, rngs=dx.Rngs(0), remat=remat
+        )
+        grads = dx.jit(dx.grad(lambda m, x: (m(x) ** 2).sum())).lower(stacked, jnp.ones((256, 16)))
+        return grads.compile().memory_analysis().temp_size_in_bytes
+
+    assert size(True) < 0.8 * size(False)
+
+
+def test_no_tracer_leaks():
+    stacked = Stacked(build, 2, rngs=dx.Rngs(0))
+    with jax.checking_leaks():
+        dx.jit(lambda m, x, scale: m(x, scale))(stacked, X, 0.5)
+        dx.grad(lambda m, x: m(x).sum())(stacked, X)
+    assert_close(stacked(X, 0.5), stacked(X, jnp.array(0.5)))

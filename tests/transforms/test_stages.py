@@ -1,0 +1,246 @@
+"""The stages of a compiled function: what each tells, and that the last one keeps what the function sets."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import declax as dx
+from declax.errors import TransformError
+
+
+class Model(dx.Module):
+    def __init__(self):
+        self.linear = dx.Linear(2, 3, rngs=dx.Rngs(0))
+        self.count = dx.Variable(jnp.zeros((), jnp.int32))
+
+    def __call__(self, x, scale=1.0):
+        self.count += 1
+        return self.linear(x) * scale
+
+
+X = jnp.ones((4, 2))
+
+
+@dx.jit
+def forward(model, x):
+    return model(x)
+
+
+def test_tracing_and_lowering_run_nothing():
+    model = Model()
+    traced = forward.trace(model, X)
+    lowered = traced.lower()
+    assert int(model.count) == 0
+    assert (traced.out_info.shape, traced.out_info.dtype) == ((4, 3), jnp.float32)
+    assert "dot_general" in str(traced.jaxpr)
+    assert "dot_general" in lowered.as_text()
+    assert "dot_general" in forward.lower(model, X).as_text("stablehlo")
+    assert lowered.compiler_ir() is not None
+    assert lowered.cost_analysis()["flops"] > 0
+
+
+def test_a_compiled_function_keeps_what_is_set():
+    model, other = Model(), Model()
+    compiled = forward.lower(model, X).compile()
+    y = compiled(model, X)
+    np.testing.assert_array_equal(y, other(X))
+    assert int(model.count) == 1
+    compiled(other, 2 * X)  # another model of the same structure
+    assert int(other.count) == 2
+    assert "HloModule" in compiled.as_text()
+    assert compiled.cost_analysis()["flops"] > 0
+    assert compiled.memory_analysis() is not None
+    assert compiled.runtime_executable() is not None
+    leaves = 4  # kernel, bias, count, and the argument
+    assert len(jax.tree.leaves(compiled.input_shardings)) == leaves
+    assert len(jax.tree.leaves(compiled.output_shardings)) == 2
+
+
+def test_another_structure_is_refused():
+    model, other = Model(), Model()
+    compiled = forward.lower(model, X).compile()
+    other.extra = dx.Param(jnp.ones(2))
+    with pytest.raises(TransformError, match="it was compiled for arguments of another structure"):
+        compiled(other, X)
+    assert int(other.count) == 0
+    with pytest.raises(TypeError):  # of JAX: another shape
+        compiled(model, jnp.ones((5, 2)))
+    assert int(model.count) == 0
+
+
+def test_static_arguments_are_given_again():
+    model = Model()
+    f = dx.jit(lambda m, x, scale: m(x, scale), static_argnames="scale")
+    compiled = f.lower(model, X, 2.0).compile()
+    np.testing.assert_allclose(compiled(model, X, 2.0), 2 * Model()(X))
+    with pytest.raises(TransformError, match="it was compiled for arguments of another structure"):
+        compiled(model, X, 3.0)
+
+
+def test_captured_models_and_methods():
+    model = Model()
+    compiled = dx.jit(lambda x: 1 * model(x)).lower(X).compile()
+    compiled(X)
+    assert int(model.count) == 1
+    model.linear.bias.value = jnp.full(3, 100.0)
+    assert float(compiled(X).min()) > 50
+    dx.jit(model).lower(X).compile()(X)
+    dx.jit(model.__call__).lower(X).compile()(X)
+    assert int(model.count) == 4
+
+
+def test_a_changed_structure_comes_back():
+    @dx.jit
+    def grow(model):
+        model.extra = dx.Param(model.linear.bias + 1)
+
+    model = Model()
+    lowered = grow.lower(model)
+    assert not hasattr(model, "extra")
+    lowered.compile()(model)
+    assert model.extra.shape == (3,)
+
+
+def test_eval_shape():
+    model = Model()
+    assert forward.eval_shape(model, X).shape == (4, 3)
+    made = dx.jit(Model).eval_shape()
+    assert isinstance(made, Model)
+    assert isinstance(made.linear.kernel.value, jax.ShapeDtypeStruct)
+    assert made.linear.kernel.shape == (2, 3)
+    shared = dx.jit(lambda m: (m, m.linear)).eval_shape(model)
+    assert shared[0].linear is shared[1]
+    assert isinstance(model.linear.kernel.value, jax.Array)
+    assert int(model.count) == 0
+
+
+def test_abstract_arguments():
+    model, shape = dx.eval_shape(Model), jax.ShapeDtypeStruct((4, 2), jnp.float32)
+    compiled = forward.lower(model, shape).compile()
+    assert forward.eval_shape(model, shape).shape == (4, 3)
+    real = Model()
+    compiled(real, X)
+    assert int(real.count) == 1
+
+
+def test_donation_through_the_stages():
+    model = Model()
+    f = dx.jit(lambda m, x: m(x), donate_argnums=0)
+    compiled = f.lower(model, X).compile()
+    before, kernel = model.count.value, model.linear.kernel.value
+    compiled(model, X)
+    assert before.is_deleted()
+    assert not kernel.is_deleted()
+    assert int(model.count) == 1
+
+
+def test_lowering_for_another_platform():
+    text = forward.trace(Model(), X).lower(lowering_platforms=("tpu",)).as_text()
+    assert "dot_general" in text
+
+
+def test_stages_keep_no_model_alive():
+    gc.disable()
+    try:
+        model = Model()
+        seen = weakref.ref(model)
+        compiled = forward.lower(model, X).compile()
+        compiled(model, X)
+        del model
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+def test_options_of_jit():
+    options = {"inline": True, "keep_unused": True, "compiler_options": {}}
+    assert float(dx.jit(lambda x, y: x, **options)(1.0, 2.0)) == 1.0
+    with pytest.raises(TransformError, match="the argument is no function"):
+        dx.jit(3)
+
+
+def test_a_donated_call_that_fails_says_what_is_lost():
+    model = Model()
+
+    def fail(_):
+        raise ValueError("the callback failed")
+
+    @dx.jit(donate_argnums=0)
+    def step(model, x):
+        model.count += 1
+        jax.debug.callback(fail, x)
+        model.linear.bias[...] = model.linear.bias + 1
+
+    def run():
+        step(model, jnp.ones(()))
+        jax.effects_barrier()
+
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        run()
+    lost = [n for n, v in (("count", model.count), ("linear.bias", model.linear.bias)) if v.value.is_deleted()]
+    notes = "".join(getattr(caught.value, "__notes__", []))
+    assert lost, "nothing was donated"
+    for name in lost:
+        assert name in notes
+    assert "linear.kernel" not in notes
+    assert not model.linear.kernel.value.is_deleted()
+
+
+def test_a_donated_call_that_fails_while_tracing_loses_nothing():
+    model = Model()
+
+    @dx.jit(donate_argnums=0)
+    def step(model):
+        model.count += 1
+        raise KeyError("early")
+
+    with pytest.raises(KeyError) as caught:
+        step(model)
+    assert "lost their buffers" not in "".join(getattr(caught.value, "__notes__", []))
+    assert int(model.count) == 0
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_any_error_leaves_all_as_it_was(error):
+    model = Model()
+    captured = Model()
+    before = dx.state((model, captured), copy=True)
+
+    @dx.jit
+    def step(model):
+        model.count += 1
+        captured.count += 1
+        model.new = dx.Param(1.0)
+        del captured.linear
+        raise error("in the middle")
+
+    with pytest.raises(error):
+        step(model)
+    assert dx.state((model, captured)) == before
+    assert not hasattr(model, "new")
+
+
+def test_a_failing_callback_leaves_all_as_it_was():
+    model = Model()
+    before = dx.state(model, copy=True)
+
+    def fail(_):
+        raise ValueError("the callback failed")
+
+    @dx.jit
+    def step(model, x):
+        y = model(x)
+        z = jax.pure_callback(fail, jax.ShapeDtypeStruct((), jnp.float32), y.sum())
+        for _ in range(20):
+            x = x @ x
+        model.linear.bias[...] = model.linear.bias + z + x.sum()
+
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        step(model, jnp.ones((2, 2)))
+    assert dx.state(model) == before

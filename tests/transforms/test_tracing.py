@@ -1,0 +1,189 @@
+"""`make_jaxpr`, and `eval_shape` of functions that capture models."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import declax as dx
+from declax.errors import GraphError, TransformError
+from declax.transforms.tracing import make_jaxpr
+from strategies import apply_edits, build, edits, recipes
+
+MODES = [{"graph": False}, {"graph": True, "graph_updates": False}, {"graph": True, "graph_updates": True}]
+each_mode = pytest.mark.parametrize("mode", MODES, ids=str)
+
+
+class Model(dx.Module):
+    def __init__(self):
+        self.scale = dx.Param(jnp.arange(3.0))
+        self.count = dx.Variable(jnp.array(0))
+
+    def __call__(self, x):
+        self.count.value = self.count.value + 1
+        return self.scale * x
+
+
+def evaluate(made, *leaves):
+    return jax.core.eval_jaxpr(getattr(made, "jaxpr", made), getattr(made, "consts", ()), *leaves)
+
+
+# ================================================================= make_jaxpr
+
+
+@settings(max_examples=15)
+@given(recipes(max_nodes=3), edits(max_size=3))
+def test_a_jaxpr_computes_what_explicit_state_does(recipe, todo):
+    todo = [edit for edit in todo if edit[0] in ("scale", "scale_raw")]
+
+    def compute(model, x):
+        apply_edits(model, todo)
+        return sum((jnp.sum(jnp.asarray(leaf)) for leaf in dx.state(model).leaves), start=x)
+
+    model, x = build(recipe), jnp.float32(1)
+    leaves = dx.state(model).leaves
+    made = make_jaxpr(compute)(model, x)
+    assert [id(leaf) for leaf in dx.state(model).leaves] == [id(leaf) for leaf in leaves]
+    *changed, y = evaluate(made, *leaves, x)
+    twin = build(recipe)
+    np.testing.assert_allclose(y, compute(twin, x), rtol=1e-6)
+    after = [
+        leaf for leaf, before in zip(dx.state(twin).leaves, leaves, strict=True) if not np.array_equal(leaf, before)
+    ]
+    assert len(changed) >= len(after)
+
+
+def test_inputs_and_outputs():
+    model = Model()
+    made = make_jaxpr(lambda m, x: m(x))(model, jnp.ones(3))
+    assert [aval.shape for aval in made.in_avals] == [(), (3,), (3,)]
+    assert [aval.shape for aval in made.out_avals] == [(), (3,)]
+    count, y = evaluate(made, 4, model.scale.value, jnp.full(3, 2.0))
+    assert (int(count), y.tolist()) == (5, [0, 2, 4])
+    assert int(model.count.value) == 0
+
+
+@each_mode
+def test_captured_models_are_inputs(mode):
+    model = Model()
+    trace = make_jaxpr(lambda x: model(x) * 1, **mode)
+    for n in (3, 2):
+        model.scale.value = jnp.ones(n)
+        made = trace(jnp.ones(n))
+        assert [aval.shape for aval in made.in_avals] == [(), (n,), (n,)]
+    made = make_jaxpr(lambda m: m.scale + model.scale, **mode)(model)
+    assert len(made.in_avals) == 2
+    assert int(model.count.value) == 0
+
+
+@each_mode
+def test_inside_of_jit(mode):
+    model, seen = Model(), []
+
+    @dx.jit(**mode)
+    def step(x):
+        seen.append(make_jaxpr(lambda x: model(x) * 1, **mode)(x))
+        return model(x)
+
+    with jax.checking_leaks():
+        step(jnp.ones(3))
+    assert len(seen[0].in_avals) == 3
+    assert int(model.count.value) == 1
+
+
+@each_mode
+def test_the_shape_of_the_result(mode):
+    model = Model()
+
+    @make_jaxpr(return_shape=True, **mode)
+    def both(model, x):
+        model.count.value = model.count.value + 1
+        return {"y": model.scale * x, "made": Model(), "same": model}
+
+    made, out = both(model, jnp.ones(3))
+    assert (out["y"].shape, out["y"].dtype) == ((3,), jnp.float32)
+    assert isinstance(out["made"], Model)
+    assert (out["made"].scale.value.shape, out["same"].count.value.shape) == ((3,), ())
+    assert out["same"] is not model
+    assert model.scale.value.tolist() == [0, 1, 2]
+    assert make_jaxpr(lambda x: x + 1, return_shape=True)(1)[1].shape == ()
+    assert len(made.in_avals) == 3
+
+
+def test_static_arguments_and_axes():
+    power = make_jaxpr(lambda n, model, x: model.scale**n * x, static_argnums=0)
+    made = power(2, Model(), 3.0)
+    assert evaluate(made, 0, jnp.arange(3.0), 3.0)[0].tolist() == [0, 3, 12]
+    assert str(power(n=2, model=Model(), x=3.0)) == str(made)
+    with pytest.raises(TransformError, match="a static argument has no hash"):
+        power([2], Model(), 3.0)
+    made = make_jaxpr(lambda p: jax.lax.psum(p.value, "i"), axis_env=[("i", 4)])(dx.Param(1.0))
+    assert "psum" in str(made)
+
+
+def test_the_jaxpr_is_that_of_the_peer():
+    nnx = pytest.importorskip("flax.nnx")
+
+    def of(lib, trace):
+        layer = lib.Linear(2, 3, rngs=lib.Rngs(0))
+        made = trace(lambda layer, x: layer(x), graph_updates=False)(layer, jnp.ones((4, 2)))
+        out = [aval.shape for aval in made.out_avals]
+        y = evaluate(made, layer.bias[...], layer.kernel[...], jnp.ones((4, 2)))[-1]
+        return [aval.shape for aval in made.in_avals], out[-1], np.asarray(y)
+
+    ours, peers = of(dx, make_jaxpr), of(nnx, nnx.make_jaxpr)
+    assert ours[:2] == peers[:2]
+    np.testing.assert_allclose(ours[2], peers[2], rtol=1e-6)
+
+
+def test_errors_of_make_jaxpr():
+    model = Model()
+
+    def grow(model):
+        model.new = dx.Param(jnp.ones(1))
+        raise ZeroDivisionError
+
+    state = dx.split(model)
+    with pytest.raises(ZeroDivisionError):
+        make_jaxpr(grow)(model)
+    with pytest.raises(TransformError, match="changes the structure of its arguments"):
+        make_jaxpr(lambda m: setattr(m, "name", "x"), graph_updates=False)(model)
+    with pytest.raises(GraphError, match="reached twice"):
+        make_jaxpr(lambda a, b: 1, graph=False)(model, model)
+    with pytest.raises(TransformError, match="make_jaxpr: the argument is no function"):
+        make_jaxpr(3)
+    assert dx.split(model) == state
+
+
+# ================================================================= eval_shape
+
+
+@each_mode
+def test_eval_shape_of_what_captures(mode):
+    model = Model()
+
+    def call(x):
+        return model(x), model
+
+    y, same = dx.eval_shape(call, jnp.ones(3), **mode)
+    assert y.shape == (3,)
+    assert isinstance(same.scale.value, jax.ShapeDtypeStruct)
+    assert int(model.count.value) == 0
+    model.scale.value = jnp.ones((2, 3))
+    assert dx.eval_shape(call, jnp.ones(3), **mode)[0].shape == (2, 3)
+    assert dx.eval_shape(model, jnp.ones(3), **mode).shape == (2, 3)
+    assert dx.eval_shape(model.__call__, jnp.ones(3), **mode).shape == (2, 3)
+    assert len({id(m) for m in dx.eval_shape(lambda m: (m, model), model, **mode)}) == 1
+    assert dx.eval_shape(dx.jit(call), jnp.ones(3), **mode)[0].shape == (2, 3)
+
+
+def test_eval_shape_holds_the_mode():
+    model = Model()
+    with pytest.raises(GraphError, match="reached twice"):
+        dx.eval_shape(lambda a, b: 1, model, model, graph=False)
+    model.again = model.scale
+    with pytest.raises(GraphError, match="reached twice"):
+        dx.eval_shape(lambda: model.scale, graph=False)

@@ -1,0 +1,561 @@
+"""How a function is looked through, and made anew over other things."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import gc
+import types
+import weakref
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+import declax as dx
+from declax import _jax
+from declax._typing import MISSING
+from declax.errors import TransformError
+from declax.transforms._closure import MAX_KEYS, MAX_QUIET, Closure, Survey
+from declax.transforms._holders import Sort, attributes_of, names_in, remove_attribute, set_attributes, sort_of
+from declax.transforms._leaks import tracers_in, tracers_kept
+from declax.transforms._names import Names, base_of
+from declax.transforms._rebinding import Rebound
+
+A, B, C = dx.Param(1.0), dx.Param(2.0), dx.Param(3.0)
+
+
+def rebound(f, new):
+    return Rebound(Closure(f).find(), new)
+
+
+def with_names(text, **names):
+    """Functions in a module of their own."""
+    exec(text, names)
+    return types.SimpleNamespace(**{k: v for k, v in names.items() if k != "__builtins__"}, names=names)
+
+
+# ruff: noqa: F821, PERF401  # names that are nowhere, and loops as users write them
+
+# ================================================================= what sort a thing is
+
+
+class Called:
+    def __call__(self):
+        return self.held
+
+
+class NotCalled:
+    held = None
+
+
+Named = collections.namedtuple("Named", "a b")
+
+
+@pytest.mark.parametrize(
+    ("value", "sort"),
+    [
+        (A, Sort.ROOT),
+        (dx.Module(), Sort.ROOT),
+        (lambda: 0, Sort.FUNCTION),
+        (functools.partial(max), Sort.PARTIAL),
+        (jax.tree_util.Partial(max), Sort.PARTIAL),
+        (dx.Module().train, Sort.METHOD),
+        (Closure(max), Sort.CLOSURE),
+        (dx.jit(max), Sort.LIFTED),
+        (functools.lru_cache(max), Sort.CACHE),
+        (Called(), Sort.OBJECT),
+        ([], Sort.LIST),
+        (collections.deque(), Sort.LIST),
+        ((), Sort.TUPLE),
+        (Named(1, 2), Sort.TUPLE),
+        ({}, Sort.DICT),
+        (collections.defaultdict(), Sort.DICT),
+        (collections.OrderedDict(), Sort.DICT),
+        (NotCalled(), None),
+        (Called, None),
+        (max, None),
+        (jax, None),
+        (jnp.zeros(3), None),
+        (jax.jit(max), None),
+        (3, None),
+        (None, None),
+        (set(), None),
+    ],
+)
+def test_sorts(value, sort):
+    assert sort_of(value) is sort
+    assert sort_of(value) is sort  # the second time from the table
+
+
+# ================================================================= surveys
+
+
+def test_a_function_that_reaches_nothing_is_fixed():
+    survey = Survey(lambda x: jnp.sin(x) + len([x]))
+    assert survey.is_fixed
+    assert survey.is_current()
+    assert survey.values == ()
+    assert Closure(lambda x: x).find().key is None
+
+
+def test_library_functions_are_not_watched():
+    tx, act, add = optax.adam(1e-3), jax.nn.gelu, jnp.add
+    survey = Survey(lambda x: tx.update(act(add(x, x))))
+    assert survey.values == ()
+    assert not survey.captured
+    assert len(survey._read()) == 3  # the three variables of this function
+
+
+def test_what_is_found_once_is_one_value():
+    pair = (A, B)
+
+    def f(x, y=A, *, z=B):
+        return A, pair
+
+    survey = Closure(f).find()
+    assert set(map(id, survey.values)) == {id(A), id(B)}
+    assert len(survey.values) == 2
+    kinds = sorted(place.kind for place in survey.captured)
+    assert kinds == ["default", "item", "item", "keyword default", "name"]
+
+
+def test_places_say_where_they_are():
+    log, model = [], dx.Param(1.0)
+    survey = Survey(lambda: (log, model))
+    assert [place.name for place in survey.captured] == ["variable 'model'"]
+    assert [place.name for place in survey.growing] == ["variable 'log'"]
+
+
+def test_a_root_is_what_it_captures():
+    model = dx.Module()
+    survey = Closure(model).find()
+    assert survey.values == (model,)
+    assert survey.is_current()
+    assert Rebound(survey, (A,)).function is A
+
+
+def test_a_survey_is_kept_while_all_stays():
+    model = A
+    closure = Closure(lambda: model)
+    first = closure.find()
+    assert closure.find() is first
+    model = B
+    second = closure.find()
+    assert second is not first
+    assert second.values == (B,)
+    assert second.key is first.key  # the same places of the same functions
+
+
+def test_keys_tell_places_apart():
+    one, two = A, None
+    closure = Closure(lambda: (one, two))
+    first = closure.find().key
+    one, two = None, A
+    assert closure.find().key is not first
+    one, two = A, None
+    assert closure.find().key is first
+
+
+def test_keys_do_not_pile_up():
+    held = {}
+    closure = Closure(lambda: held)
+    for i in range(MAX_KEYS + 10):
+        held.clear()
+        held[i] = A
+        assert closure.find().values == (A,)
+    assert len(closure._keys) <= MAX_KEYS
+
+
+def test_an_empty_cell():
+    def f():
+        return later
+
+    closure = Closure(f)
+    assert closure.find().values == ()
+    later = A
+    assert closure.find().values == (A,)
+    del later
+    assert closure.find().values == ()
+    assert not closure.find().is_fixed
+
+
+def test_names_of_builtins_are_no_places():
+    survey = Survey(with_names("def f(x): return len(x) + undefined").f)
+    assert [place.key for place in survey.places] == ["undefined"]
+
+
+def test_names_in_code():
+    def f():
+        global made, gone
+
+        class Inner:
+            limit = seen_by_class
+
+        made = [read for _ in range(3)]
+        del gone
+        return lambda: deep
+
+    names = names_in(f.__code__)
+    assert {"read", "deep", "seen_by_class", "made", "gone", "range"} <= set(names.all)
+    assert {"seen_by_class", "__name__", "gone"} <= set(names.read_directly)
+    assert names.assigned == ("made",)
+    assert not names.reads_any
+    assert names_in((lambda: eval("1")).__code__).reads_any
+
+
+def test_quiet_containers_that_get_loud():
+    log = {"a": [], "b": ({},)}
+    closure = Closure(lambda: log)
+    first = closure.find()
+    log["c"] = 1.0
+    log["a"].append([1.0])
+    assert closure.find() is first
+    log["b"][0]["model"] = A
+    assert closure.find().values == (A,)
+
+
+def test_long_quiet_containers_are_looked_at_behind_their_end():
+    log = [0.0] * (10 * MAX_QUIET)
+    closure = Closure(lambda: log)
+    first = closure.find()
+    log.extend([1.0] * 10)
+    assert closure.find() is first
+    log.append([{"model": A}])
+    assert closure.find().values == (A,)
+    del log[-1]
+    assert closure.find().values == ()
+
+
+def test_tables_of_data_are_not_watched_row_by_row():
+    table = [[float(i)] for i in range(1000)]
+    survey = Survey(lambda: table)
+    assert len(survey._quiet) <= MAX_QUIET + 1
+    assert survey.is_current()
+
+
+def test_dicts_are_watched_with_their_keys():
+    held = {"a": A, "b": B}
+    closure = Closure(lambda: held)
+    first = closure.find()
+    held["b"] = held.pop("b")
+    assert closure.find() is first
+    held["c"] = held.pop("b")
+    assert closure.find() is not first
+
+
+def test_generator_functions_are_refused():
+    def f():
+        yield 1
+
+    with pytest.raises(TransformError, match="a generator function or coroutine cannot be transformed"):
+        Closure(f)
+
+
+# ================================================================= attributes
+
+
+class Slots:
+    __slots__ = ("__dict__", "a", "b")
+
+
+class MoreSlots(Slots):
+    __slots__ = ("c",)
+
+
+def test_attributes_in_slots_and_dict():
+    one = MoreSlots()
+    one.a, one.c, one.d = 1, 2, 3
+    assert attributes_of(one) == {"a": 1, "c": 2, "d": 3}
+    set_attributes(one, {"b": 4, "e": 5})
+    remove_attribute(one, "a")
+    remove_attribute(one, "d")
+    assert attributes_of(one) == {"b": 4, "c": 2, "e": 5}
+    assert vars(one) == {"e": 5}
+
+
+# ================================================================= names
+
+
+def test_names_stand_before_those_of_the_module():
+    base = {"a": 1, "b": 2, "__name__": "somewhere"}
+    names = Names(base)
+    names.replace("a", 10)
+    assert (names["a"], names["b"], names.get("b"), names.get("c", 3)) == (10, 2, 2, 3)
+    assert names["__name__"] == "somewhere"
+    base["b"] = 4
+    assert names["b"] == 4
+    with pytest.raises(KeyError):
+        names["c"]
+    assert base_of(Names(names)) is base
+    assert list(names.assigned()) == []
+
+
+def test_names_that_are_assigned_and_deleted():
+    base = {"a": 1, "b": 2}
+    names = Names(base)
+    names.replace("a", 10)
+    names.lend(["b", "nowhere"])
+    names["new"] = 5
+    assert dict(names.assigned()) == {"new": 5}
+    del names["b"]
+    names["a"] = 11
+    assert dict(names.assigned()) == {"new": 5, "b": MISSING, "a": 11}
+    assert base == {"a": 1, "b": 2}
+
+
+def test_all_names_may_be_lent():
+    base = {"a": 1, "b": 2}
+    names = Names(base)
+    names.replace("a", 10)
+    names.lend(None)
+    assert (names["a"], dict.get(names, "b")) == (10, 2)
+    assert list(names.assigned()) == []
+
+
+# ================================================================= made anew
+
+
+def test_nothing_is_made_where_nothing_is_captured():
+    def f():
+        return helper
+
+    helper = max
+    assert rebound(f, ()).function is f
+
+
+def test_only_what_is_needed_is_made():
+    model = A
+
+    def plain():
+        return None
+
+    def needs():
+        return model
+
+    def f():
+        return plain, needs, needs()
+
+    new = rebound(f, (B,)).function
+    assert new is not f
+    seen_plain, seen_needs, value = new()
+    assert seen_plain is plain
+    assert seen_needs is not needs
+    assert value is B
+    assert f()[2] is A
+
+
+def test_cells_that_functions_share():
+    model, count = A, 0
+
+    def g():
+        nonlocal count
+        count += 1
+        return model
+
+    def f():
+        return g() is model, model
+
+    assert rebound(f, (B,)).function() == (True, B)
+    assert count == 1
+
+
+def test_circles_through_all_holders():
+    held = {}
+
+    class Object:
+        def __call__(self):
+            return held, self.f
+
+    def f():
+        return held["partial"], held["object"], held["tuple"][0], held
+
+    thing = Object()
+    thing.f = f
+    held.update(partial=functools.partial(lambda m, g: (m, g), A, f), object=thing)
+    held.update(method=thing.__call__, tuple=(f, held))
+    new = rebound(f, (B,)).function
+    partial, made, i, new_held = new()
+    assert partial() == (B, new)
+    assert made.f is i is new
+    assert new_held["method"]()[0] is new_held
+    assert new_held is not held
+    assert new_held["tuple"][1] is new_held
+    assert new_held["method"].__self__ is new_held["object"] is made
+    assert held["object"] is thing
+    assert thing.f is f
+
+
+def test_what_is_returned_by_each_kind_of_place():
+    def f(a=A, *, k=A):
+        return a, k
+
+    assert rebound(f, (B,)).function() == (B, B)
+    assert f() == (A, A)
+    assert rebound(functools.partial(f, A, k=A), (B,)).function() == (B, B)
+    named = Named(A, [A])
+    made = rebound(lambda: named, (B,)).function()
+    assert made == Named(B, [B])
+    assert type(made) is Named
+    many = collections.deque([A], maxlen=3)
+    made = rebound(lambda: many, (B,)).function()
+    assert made == collections.deque([B])
+    assert made.maxlen == 3
+    default = collections.defaultdict(list, a=A)
+    made = rebound(lambda: default, (B,)).function()
+    assert made == {"a": B}
+    assert made.default_factory is list
+
+
+def test_caches_are_made_anew_empty():
+    model = A
+
+    @functools.lru_cache(maxsize=3, typed=True)
+    def f():
+        return model
+
+    assert f() is A
+    new = rebound(f, (B,)).function
+    assert new() is B
+    assert new.cache_parameters() == {"maxsize": 3, "typed": True}
+    assert f() is A
+
+
+def test_lifted_functions_are_made_anew():
+    model = dx.Param(jnp.array(2.0))
+    f = dx.jit(lambda x: model * x)
+    f.tag = "mine"
+    new = rebound(f, (dx.Param(jnp.array(3.0)),)).function
+    assert type(new) is type(f)
+    assert new.tag == "mine"
+    assert float(new(2.0)) == 6
+    assert float(f(2.0)) == 4
+
+
+def test_objects_are_made_past_their_own_copies():
+    class Strict:
+        def __init__(self):
+            self.held = A
+
+        def __copy__(self):
+            raise AssertionError("a copy was asked for")
+
+        def __setattr__(self, name, value):
+            object.__setattr__(self, name, value)
+
+        def __call__(self):
+            self.count = 1
+            return self.held
+
+    thing = Strict()
+    made = rebound(thing, (B,))
+    assert made.function() is B
+    assert not hasattr(thing, "count")
+    made.conclude()
+    assert (thing.held, thing.count) == (A, 1)
+
+
+def test_nothing_is_carried_over_where_something_is_refused():
+    made = with_names(
+        "def f():\n    global count, model\n    count += 1\n    model = None\ndef g():\n    f()\n    return model",
+        count=0,
+        model=A,
+    )
+    new = rebound(made.g, (B,))
+    new.function()
+    with pytest.raises(TransformError, match="it assigns to the global name 'model'"):
+        new.conclude()
+    assert (made.names["count"], made.names["model"]) == (0, A)
+
+
+def test_long_chains_of_holders():
+    model, f = A, lambda: model
+    for _ in range(3000):
+        f = functools.partial(f) if f.__class__ is types.MethodType else types.MethodType(f, A)
+    survey = Survey(f)
+    assert survey.values == (A,)
+    assert Rebound(survey, (B,)).function is not f
+    while isinstance(f, (functools.partial, types.MethodType)):
+        f = f.func if isinstance(f, functools.partial) else f.__func__
+
+
+# ================================================================= tracers that are kept
+
+
+def test_tracers_in_all_kinds_of_things():
+    found = []
+
+    def f(x):
+        model = dx.Module()
+        model.w = dx.Param(x)
+        circle = [x]
+        circle.append(circle)
+        for held in ([x], (1, {"a": x}), {"k": (x,)}, collections.deque([x]), model, [model], dx.Param(x), circle, x):
+            found.append(len(list(tracers_in(held))))
+        return x
+
+    jax.jit(f)(1.0)
+    assert found == [1] * 9
+    assert list(tracers_in([1, "a", {2}, frozenset({3}), jnp.zeros(2), dx.Param(1.0)])) == []
+
+
+def test_tracers_that_a_function_reaches_before_it_runs():
+    counts = []
+
+    def outer(x):
+        log, model, last = [x], dx.Param(x), x
+
+        def f(y):
+            nonlocal last
+            last = y
+            return log, model
+
+        counts.append(sorted(where for _, where in tracers_kept(Survey(f)).values()))
+        return x
+
+    jax.jit(outer)(1.0)
+    assert counts == [["variable 'log', at 0"]]  # the same tracer in two places counts once, a captured one not
+
+
+def test_tracers_of_outer_traces_are_told_from_others():
+    found = []
+
+    def middle(x, outer):
+        def inner(y):
+            found.append([_jax.is_of_outer_trace(t) for t in (outer, x, y)])
+            return y
+
+        jax.vmap(inner)(x[None])
+        return x
+
+    def start(x):
+        jax.jit(lambda y: middle(y, x))(x)
+        kept = []
+        jax.vmap(kept.append)(x[None])
+        found.append([_jax.is_of_outer_trace(t) for t in (x, kept[0])])
+        return x
+
+    for transform in (jax.jit, jax.grad, jax.checkpoint):
+        transform(start)(1.0)
+    assert found == 3 * [[True, True, False], [False, False]]
+
+
+# ================================================================= memory
+
+
+def test_a_closure_and_its_function_are_freed_by_reference_counts():
+    gc.collect()
+    gc.disable()
+    try:
+        model = dx.Param(1.0)
+        closure = Closure(functools.partial(lambda m, x: m, model))
+        copies = (dx.Param(2.0),)
+        made = Rebound(closure.find(), copies)
+        assert made.function(0) is copies[0]
+        made.conclude()
+        alive = [weakref.ref(model), weakref.ref(copies[0]), weakref.ref(closure)]
+        del model, copies, made, closure
+        assert [ref() for ref in alive] == [None, None, None]
+    finally:
+        gc.enable()
