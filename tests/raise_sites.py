@@ -181,6 +181,8 @@ class Sources:
 
     def _texts_of_parameter(self, function: Function, names: list[str], name: str, fuel: int) -> list[str]:
         index = names.index(name) - (names[0] in ("self", "cls"))
+        if index < 0:  # the object that a method is called on
+            return [HOLE]
         found = []
         for call, scope in self.calls[function.name]:
             found += self._argument(call, index, name, scope, fuel)

@@ -28,27 +28,28 @@ SOURCE = ROOT / "src" / "declax"
 # built yet: decide where it belongs before writing it. "" is the package root, which only re-exports.
 LAYERS: list[set[str]] = [
     # words, errors and the private names of jax; what knows no declax
-    {"errors", "_typing", "_jax", "_array_operators", "_codegen", "_epoch", "_value_text"},
+    {"errors", "_typing", "_jax", "_array_operators", "_codegen", "_epoch", "_kept_values", "_value_text"},
     # declarations, filters, snapshots, text
-    {"_display", "_fields", "_filters", "_links", "_modes", "_static", "initializers", "traversals"},
+    {"_display", "_fields", "_filters", "_links", "_lost_writes", "_modes", "_static", "initializers", "traversals"},
     {"_annotations", "_layout", "_metadata", "filterlib"},
     {"_specs", "_values", "_variable_fields"},
     {"_attributes", "_variable_metadata"},
     {"_variables"},
     # objects
     {"_initializer_metadata", "_pytree", "_state_def", "_variable_names"},
-    {"_construction", "_nodes", "_pure_dicts", "_source", "_state_diff", "_state_draft", "rngs"},
+    {"_construction", "_nodes", "_pure_dicts", "_source", "_sowing", "_state_diff", "_state_draft", "rngs"},
     {"_dataclass", "_flat_state"},
     {"state"},
     {"statelib"},
     # models as data, and transforms over them
     {"graph"},
     {"_module"},
-    {"_containers", "refs", "viewing"},
+    {"_containers", "refs", "rng_states", "viewing"},
     {"_recording", "transforms"},
     {"capturing"},
     # what is made of all this
-    {"abstract", "nn", "training", "display", "summary"},
+    {"abstract", "nn", "training", "display", "stacking", "summary"},
+    {"unstacking"},
     {""},
 ]
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}

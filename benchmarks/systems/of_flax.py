@@ -9,6 +9,8 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import optax
 
 from benchmarks.harness import Batch
 from benchmarks.systems import GraphBatches, Operations, System, repeat, wait_for
@@ -100,6 +102,39 @@ def make_step(blocks: int, bind: Callable[[Model], Callable[[], object]] | None 
         for _ in range(n):
             step()
         wait_for(last.get_value())
+
+    return batch
+
+
+class Net(nnx.Module):  # type: ignore[misc]  # base class without types
+    def __init__(self, blocks: int, rngs: nnx.Rngs) -> None:
+        self.linears = nnx.List([nnx.Linear(1 if i == 0 else 32, 32, rngs=rngs) for i in range(blocks)])
+        self.norms = nnx.List([nnx.BatchNorm(32, rngs=rngs) for _ in range(blocks)])
+        self.head = nnx.Linear(32, 1, rngs=rngs)
+        self.calls = nnx.Variable(jnp.zeros((), jnp.int32))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        self.calls[...] += 1
+        for linear, norm in zip(self.linears, self.norms, strict=True):
+            x = nnx.relu(norm(linear(x)))
+        out: jax.Array = self.head(x)
+        return out
+
+
+def make_training(blocks: int, x: jax.Array, y: jax.Array) -> Batch:
+    """Steps of a small network with SGD, by `nnx.jit`."""
+    model = Net(blocks, nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.sgd(1e-3), wrt=nnx.Param)
+
+    def train(model: Net, optimizer: Any, x: jax.Array, y: jax.Array) -> Any:
+        loss, grads = nnx.value_and_grad(lambda model: ((model(x) - y) ** 2).mean())(model)
+        optimizer.update(model, grads)
+        return loss
+
+    step = nnx.jit(train)
+
+    def batch(n: int) -> None:
+        wait_for([step(model, optimizer, x, y) for _ in range(n)][-1])
 
     return batch
 

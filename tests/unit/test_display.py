@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import declax as dx
-from declax import _display, errors
+from declax import _display, _value_text, errors
 from declax.display import display, to_html
 
 # treescope looks at every public name of numpy when it first draws.
@@ -536,3 +536,25 @@ def test_without_treescope_the_extra_is_named(monkeypatch):
     assert "declax[treescope]" in caught.value.fix
     with pytest.raises(errors.MissingExtraError, match=r"Box.__treescope_repr__: this needs treescope"):
         Box().__treescope_repr__("", None)
+
+
+def test_a_value_that_has_grown_in_a_variable():
+    start = []
+    variable = dx.Variable({"a": start})
+    inner = start
+    for _ in range(10_000):
+        inner.append(inner := [])
+    inner.append(jnp.ones((3, 4)))
+    text = repr(variable)
+    assert "Variable( # 12 (48 B)" in text
+    assert text.count("[") == _value_text.MAX_DEPTH - 1
+    assert "[list(...)]" in text
+    state = dx.state([variable])
+    assert "# 12 (48 B)" in repr(state)
+
+
+def test_a_value_that_contains_itself():
+    value = [jnp.ones(2)]
+    value.append(value)
+    assert _value_text.size_comment(value) == " # 2 (8 B)"
+    assert _value_text.value_text(value).endswith("list(...)" + "]" * _value_text.MAX_DEPTH)

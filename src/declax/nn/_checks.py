@@ -70,16 +70,24 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
-def check_last_axis(layer: object, field: str, inputs: jax.Array, argument: str = "inputs") -> None:
-    """Asks of an input to end in an axis of the size that a field names."""
-    size = getattr(layer, field)
+def check_last_axis(
+    layer: object, field: str, inputs: jax.Array, argument: str = "inputs", size: int | None = None
+) -> None:
+    """Asks of an input to end in an axis of the size that a field names.
+
+    Args:
+      layer, field, inputs: what is checked.
+      argument: the name of the input.
+      size: another size, where the arrays of the layer are parts of larger ones.
+    """
+    size = getattr(layer, field) if size is None else size
     if inputs.ndim == 0 or inputs.shape[-1] != size:
         raise errors.LayerError(
             field_of(layer, field),
             f"the last axis of {argument!r} has the wrong size",
             expected=f"an array of shape (..., {size})",
             got=errors.describe(inputs),
-            why=f"the layer was made with {field}={size}",
+            why=f"the layer was made with {field}={getattr(layer, field)}",
         )
 
 

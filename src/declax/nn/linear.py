@@ -94,7 +94,7 @@ class Linear(Module):
         """
         bias = None if self.bias is None else self.bias.value
         x, kernel, bias = self.promote_dtype((inputs, self.kernel.value, bias), dtype=self.dtype)
-        check_last_axis(self, "in_features", x)
+        check_last_axis(self, "in_features", x, size=kernel.shape[0])  # under shard_map, that of a part
         options: dict[str, Any] = {}
         if out_sharding is not None:
             options["out_sharding"] = out_sharding

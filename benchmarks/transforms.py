@@ -1,0 +1,292 @@
+"""Measures the transforms beside raw JAX: ``python -m benchmarks.transforms --help``.
+
+Vocabulary
+----------
+flat:       the same work on plain arrays, by raw `jax.jit`.
+functional: a training step on States: `split` once, raw `jax.jit`, `merge` and `state` inside.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import declax as dx
+from benchmarks.core import run
+from benchmarks.figures import FLOOR, OURS, Figure, Measure
+from benchmarks.harness import Batch, Effort, Samples, compare, interleave
+from benchmarks.systems import System, wait_for
+from benchmarks.transformer import flat_parameters, flat_step, make_model, model_step
+
+FUNCTIONAL = "functional"
+PEER = "flax nnx"
+SIZES = (12, 120, 1200, 12000)
+BATCH = 32
+
+
+class Bag(dx.Module):
+    """As many small Variables of one kind as asked for."""
+
+    def __init__(self, count: int, kind: type[dx.Variable[Any]]) -> None:
+        self.items = dx.List([kind(jnp.full((4,), float(i))) for i in range(count)])
+
+
+class Totals(dx.Module):
+    """What metrics keep."""
+
+    def __init__(self) -> None:
+        self.total = dx.Variable(jnp.zeros(()))
+        self.count = dx.Variable(jnp.zeros((), jnp.int32))
+
+
+def _arguments(leaves: int) -> tuple[Bag, Bag, Totals]:
+    """A model, an optimizer and metrics with so many leaves together."""
+    optimizer = max(1, leaves // 3)
+    return Bag(leaves - optimizer - 2, dx.Param), Bag(optimizer, dx.Variable), Totals()
+
+
+def _reading(leaves: int) -> dict[str, Batch]:
+    model, optimizer, totals = _arguments(leaves)
+    flat = jax.tree.leaves(dx.state((model, optimizer, totals)))
+    x = jnp.ones((4,))
+    lifted = dx.jit(lambda m, o, t, x: m.items[0] * x + t.total, keep_unused=True)
+    raw = jax.jit(lambda *leaves: leaves[0] * leaves[-1] + leaves[-2], keep_unused=True)
+
+    def ours(n: int) -> None:
+        out = x
+        for _ in range(n):
+            out = lifted(model, optimizer, totals, x)
+        wait_for(out)
+
+    def floor(n: int) -> None:
+        out = x
+        for _ in range(n):
+            out = raw(*flat, x)
+        wait_for(out)
+
+    return {OURS: ours, FLOOR: floor}
+
+
+def _writing(leaves: int) -> dict[str, Batch]:
+    model, optimizer, totals = _arguments(leaves)
+    flat = [jax.tree.leaves(dx.state((model, optimizer, totals)))]
+
+    @dx.jit
+    def lifted(model: Bag, optimizer: Bag, totals: Totals) -> None:
+        for variable in (*model.items, *optimizer.items, totals.total, totals.count):
+            variable[...] = variable[...] + 1
+
+    raw = jax.jit(lambda *leaves: [leaf + 1 for leaf in leaves])
+
+    def ours(n: int) -> None:
+        for _ in range(n):
+            lifted(model, optimizer, totals)
+        wait_for(totals.count.get_value())
+
+    def floor(n: int) -> None:
+        values = flat[0]
+        for _ in range(n):
+            values = raw(*values)
+        flat[0] = values
+        wait_for(values[-1])
+
+    return {OURS: ours, FLOOR: floor}
+
+
+def _steady(make: Callable[[int], dict[str, Batch]], leaves: int) -> Measure:
+    def take(_: Sequence[System], effort: Effort) -> Samples:
+        return compare(make(leaves), replace(effort, rounds=max(15, effort.rounds // (1 if leaves < 1200 else 3))))
+
+    return take
+
+
+def _beyond(make: Callable[[int], dict[str, Batch]], leaves: int) -> Measure:
+    """Microseconds beyond the floor, as the harness counts milliseconds: a thousand repetitions a sample."""
+
+    def take(systems: Sequence[System], effort: Effort) -> Samples:
+        samples = _steady(make, leaves)(systems, effort)
+        return {name: [1000 * value for value in values] for name, values in samples.items()}
+
+    return take
+
+
+# ================================================================= a training step
+
+
+class Net(dx.Module):
+    """The shape of the peer's benchmark: blocks of a linear layer and a normalization."""
+
+    def __init__(self, blocks: int, rngs: dx.Rngs) -> None:
+        self.linears = dx.List([dx.Linear(1 if i == 0 else 32, 32, rngs=rngs) for i in range(blocks)])
+        self.norms = dx.List([dx.BatchNorm(32, rngs=rngs) for _ in range(blocks)])
+        self.head = dx.Linear(32, 1, rngs=rngs)
+        self.calls = dx.Variable(jnp.zeros((), jnp.int32))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        self.calls += 1
+        for linear, norm in zip(self.linears, self.norms, strict=True):
+            x = dx.relu(norm(linear(x)))
+        return self.head(x)
+
+
+def _train(model: Net, optimizer: dx.Optimizer[Net], x: jax.Array, y: jax.Array) -> jax.Array:
+    loss, grads = dx.value_and_grad(lambda model: ((model(x) - y) ** 2).mean())(model)
+    optimizer.update(model, grads)
+    return jnp.asarray(loss)
+
+
+def _training(_: Sequence[System], effort: Effort) -> Samples:
+    x, y = jnp.ones((BATCH, 1)), jnp.ones((BATCH, 1))
+    model = Net(5, dx.Rngs(0))
+    optimizer = dx.Optimizer(model, optax.sgd(1e-3), wrt=dx.Param)
+    lifted = dx.jit(_train)
+
+    def ours(n: int) -> None:
+        loss = x
+        for _ in range(n):
+            loss = lifted(model, optimizer, x, y)
+        wait_for(loss)
+
+    other = Net(5, dx.Rngs(0))
+    graphdef, first = dx.split((other, dx.Optimizer(other, optax.sgd(1e-3), wrt=dx.Param)))
+    held = [first]
+
+    @jax.jit
+    def raw(state: dx.State[Any], x: jax.Array, y: jax.Array) -> tuple[jax.Array, dx.State[Any]]:
+        model, optimizer = dx.merge(graphdef, state)
+        loss = _train(model, optimizer, x, y)
+        return loss, dx.state((model, optimizer))
+
+    def functional(n: int) -> None:
+        state, loss = held[0], x
+        for _ in range(n):
+            loss, state = raw(state, x, y)
+        held[0] = state
+        wait_for(loss)
+
+    return compare({OURS: ours, FUNCTIONAL: functional} | _peer_training(x, y), effort)
+
+
+def _peer_training(x: jax.Array, y: jax.Array) -> dict[str, Batch]:
+    try:
+        from benchmarks.systems.of_flax import make_training  # where it is installed
+    except ImportError:
+        return {}
+    batch: Batch = make_training(5, x, y)
+    return {PEER: batch}
+
+
+# ================================================================= tracing
+
+
+def _tracing(_: Sequence[System], effort: Effort) -> Samples:
+    """Each sample traces anew, since JAX keeps traces by function."""
+    model, arrays = make_model(), flat_parameters()
+    optimizer = dx.Optimizer(model, optax.sgd(1e-3), wrt=dx.Param)
+    tokens = jnp.zeros((2, 16), jnp.int32)
+
+    def ours() -> float:
+        step = dx.jit(partial(model_step))
+        start = time.perf_counter_ns()
+        step.trace(model, optimizer, tokens)
+        return float(time.perf_counter_ns() - start)
+
+    def floor() -> float:
+        step = jax.jit(partial(flat_step))
+        start = time.perf_counter_ns()
+        step.trace(arrays, tokens)
+        return float(time.perf_counter_ns() - start)
+
+    for warm in (ours, floor):
+        warm()
+    return interleave({OURS: ours, FLOOR: floor}, max(5, effort.rounds // 5))
+
+
+# ================================================================= what must stand still
+
+
+def retraces() -> int:
+    """How often a loop of 1,000 steps with switches between train and eval traces its step."""
+    model = Net(2, dx.Rngs(0))
+    optimizer = dx.Optimizer(model, optax.sgd(1e-3), wrt=dx.Param)
+    x, y = jnp.ones((4, 1)), jnp.ones((4, 1))
+    step = dx.jit(_train)
+    evaluate = dx.jit(lambda model, x: model(x))
+    for number in range(1000):
+        model.train()
+        step(model, optimizer, x, y)
+        if number % 50 == 0:
+            model.eval()
+            evaluate(model, x)
+    return step.num_traces + evaluate.num_traces
+
+
+def growth_of_steps() -> float:
+    """Mebibytes that 1,000 steps leave behind, after the first 100."""
+    model = Net(2, dx.Rngs(0))
+    optimizer = dx.Optimizer(model, optax.sgd(1e-3), wrt=dx.Param)
+    x, y = jnp.ones((4, 1)), jnp.ones((4, 1))
+    step = dx.jit(_train)
+    return _growth(lambda _: step(model, optimizer, x, y), 100, 1000)
+
+
+def growth_of_models() -> float:
+    """Mebibytes that 450 models, each trained for one step, leave behind, after the first 50."""
+    x, y = jnp.ones((4, 1)), jnp.ones((4, 1))
+    step = dx.jit(_train)
+
+    def one(seed: int) -> None:
+        model = Net(2, dx.Rngs(seed))
+        step(model, dx.Optimizer(model, optax.sgd(1e-3), wrt=dx.Param), x, y)
+
+    return _growth(one, 50, 450)
+
+
+def _live_arrays() -> int:
+    find: Callable[[], list[Any]] = jax.live_arrays  # without types
+    return len(find())
+
+
+def _growth(work: Callable[[int], object], first: int, count: int) -> float:
+    for number in range(first):
+        work(number)
+    gc.collect()
+    before = _live_arrays(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for number in range(count):
+        work(number)
+    gc.collect()
+    arrays = _live_arrays() - before[0]
+    assert arrays <= 0, f"{arrays} arrays were left behind"
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before[1]) / 1024
+
+
+FIGURES = (
+    *(Figure("steady", f"jit, {n} leaves, read only", FLOOR, _steady(_reading, n), bar=1.15) for n in SIZES[1:]),
+    *(Figure("steady", f"jit, {n} leaves, all written", FLOOR, _steady(_writing, n), bar=1.15) for n in SIZES[1:]),
+    Figure("steady", "jit, 12 leaves, read only, µs beyond", FLOOR, _beyond(_reading, 12), bar=8.0, in_ms=True),
+    Figure("steady", "jit, 12 leaves, all written, µs beyond", FLOOR, _beyond(_writing, 12), bar=8.0, in_ms=True),
+    Figure("training", "a step of 5 blocks, SGD, batch 32", FUNCTIONAL, _training, bar=1.0),
+    Figure("tracing", "tracing a step of a 12-block transformer", FLOOR, _tracing, bar=1.15),
+)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measures the transforms, prints, and returns the exit status."""
+    status = run(FIGURES, "transforms", "The transforms, measured", __doc__, words)
+    print(f"traces in 1,000 steps with switches between train and eval: {retraces()} (bar: 2)")
+    print(f"MiB left by 1,000 steps: {growth_of_steps():.1f}; by 450 models: {growth_of_models():.1f}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
