@@ -365,15 +365,6 @@ def report_of(shape: str) -> dict[str, Came]:
 
 # ================================================================= the tests
 
-KNOWN: dict[str, tuple[set[str], str]] = {
-    "grown in a variable": (
-        {*TRANSFORMS} - {"grad"},
-        "RecursionError or SystemError of jaxlib, which gets the value of the Variable",
-    ),
-}
-"""What does not hold yet: the uses of a shape, and why."""
-
-
 def faults_of(shape: str, uses: set[str]) -> dict[str, str]:
     """What came of uses that neither worked nor said where the limit is."""
     found = report_of(shape)
@@ -394,11 +385,10 @@ def fault_of(came: str) -> str | None:
 
 
 def check(shape: str) -> None:
-    known, _ = KNOWN.get(shape, (set(), ""))
     found = report_of(shape)
     assert "build" in found
     assert found["build"].what != "ok" or {*found} >= {*uses_of(shape)}
-    assert faults_of(shape, {"build", *USES} - known) == {}
+    assert faults_of(shape, {"build", *USES}) == {}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -410,20 +400,6 @@ def test_it_works_or_says_where_the_limit_is(shape):
 @pytest.mark.parametrize("shape", SLOW_SHAPES)
 def test_it_works_or_says_where_the_limit_is_at_length(shape):
     check(shape)
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [
-        pytest.param(
-            shape,
-            marks=[pytest.mark.xfail(strict=True, reason=reason), *[pytest.mark.slow] * (shape in SLOW_SHAPES)],
-        )
-        for shape, (_, reason) in KNOWN.items()
-    ],
-)
-def test_what_does_not_hold_yet(shape):
-    assert faults_of(shape, KNOWN[shape][0]) == {}
 
 
 def test_a_binding_finds_what_has_grown_in_a_variable():

@@ -221,12 +221,17 @@ class JitWrapped(Generic[P, R]):
         return outcome.output
 
     def _run(self, call: Call, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        if program.is_donating:  # donated buffers cannot be read again
-            result: R = commit(call, program.run_donating(call))
-        elif threading.active_count() > 1:
-            result = self._commit_among_threads(call, program, args, kwargs)
-        else:
-            result = commit(call, program.run(call.values, call.plain))
+        try:
+            if program.is_donating:  # donated buffers cannot be read again
+                result: R = commit(call, program.run_donating(call))
+            elif threading.active_count() > 1:
+                result = self._commit_among_threads(call, program, args, kwargs)
+            else:
+                result = commit(call, program.run(call.values, call.plain))
+        except (RecursionError, SystemError):
+            if call.binding is not None:
+                call.binding.check_depth()  # something has grown in a Variable that JAX cannot take apart
+            raise
         return result
 
     def _commit_among_threads(self, call: Call, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
