@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import types
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -171,12 +172,26 @@ def _warn(cls: type, lost: list[Keys]) -> None:
         _told.update(f"{cls.__module__}.{path}" for path in new)
     if not new:
         return
-    text = _text(transform, type_name(cls), new)
+    try:
+        _say(_text(transform, type_name(cls), new), frame)
+    except Warning as error:  # where warnings are errors; this one is raised by a finaliser, where nothing can catch it
+        _report(error.with_traceback(None))
+
+
+def _say(text: str, frame: types.FrameType | None) -> None:
     if frame is None:
         warnings.warn(text, LostWriteWarning, stacklevel=2)
         return
     place = frame.f_code.co_filename, frame.f_lineno
     warnings.warn_explicit(text, LostWriteWarning, *place, module=_jax.name_of(frame)[0])
+
+
+def _report(error: Warning) -> None:
+    """As the interpreter reports what a finaliser raises, without the frames, which hold what JAX traces."""
+    what: Any = types.SimpleNamespace(
+        exc_type=type(error), exc_value=error, exc_traceback=None, err_msg="Exception ignored in", object=_warn
+    )
+    sys.unraisablehook(what)
 
 
 _WITHOUT_RESULT: Final = ("jax.eval_shape", "jax.make_jaxpr")
