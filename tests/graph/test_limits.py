@@ -365,6 +365,7 @@ def report_of(shape: str) -> dict[str, Came]:
 
 # ================================================================= the tests
 
+
 def faults_of(shape: str, uses: set[str]) -> dict[str, str]:
     """What came of uses that neither worked nor said where the limit is."""
     found = report_of(shape)

@@ -1212,3 +1212,33 @@ def test_static_records_of_equal_numbers_are_traced_apart(make):
         model.settings = make(x)
         look(model)
     assert seen == [repr(make(x)) for x in (1, True, 1.0)]
+
+
+# ================================================================= what may come in
+
+
+@pytest.mark.parametrize("transform", [dx.jit, dx.vmap], ids=["jit", "vmap"])
+def test_what_is_no_array_is_named(transform):
+    with pytest.raises(TransformError, match=r"argument 1: this is no array, no number and no model"):
+        transform(lambda m, mode: m)(jnp.ones(2), "train")
+    with pytest.raises(TransformError, match=r"mode of argument 0: this is no array, no number and no model"):
+        transform(lambda m: m)({"mode": "train"})
+
+
+def test_a_model_is_no_static_argument():
+    f = dx.jit(lambda x, m: m.kernel * x, static_argnums=1)
+    with pytest.raises(TransformError, match="a model is no static argument"):
+        f(1.0, dx.Linear(2, 2, rngs=dx.Rngs(0)))
+    assert dx.jit(lambda x, m: x, static_argnums=1)(1.0, dx.Module()) == 1.0  # nothing in it can change unseen
+
+
+def test_a_program_that_calls_back_is_waited_for():
+    model = dx.Linear(2, 2, rngs=dx.Rngs(0))
+    f = dx.jit(lambda m: jax.pure_callback(lambda x: x, m.bias.value, m.bias.value))
+    g = dx.jit(lambda m: jax.lax.cond(True, lambda: jax.debug.print("{}", m.bias.value), lambda: None))
+    h = dx.jit(lambda m: m.bias + 1)
+    for each in (f, g, h):
+        each(model)
+        each(model)
+    assert [next(iter(each._programs.values())).calls_back for each in (f, g, h)] == [True, True, False]
+    assert [each.num_traces for each in (f, g, h)] == [1, 1, 1]

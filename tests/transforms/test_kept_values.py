@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import re
 import threading
-import types
 import weakref
 from pathlib import Path
 
@@ -26,6 +25,12 @@ class Model(dx.Module):
         self.a = dx.Param(jnp.zeros(()))
         self.b = dx.BatchStat(jnp.zeros(()))
         self.rngs = dx.Rngs(0)
+
+
+class Hiding:
+    """A plain object, into which no capture looks."""
+
+    model: Model
 
 
 def double(model):
@@ -158,7 +163,8 @@ def test_any_order_of_calls_and_writes(names):
 
 def test_a_write_from_a_callback_while_the_function_runs():
     model = Model()
-    outer = types.SimpleNamespace(model=model)  # no capture: what the function reaches, it has as a copy
+    outer = Hiding()  # no capture: what the function reaches, it has as a copy
+    outer.model = model
 
     def write(x):
         outer.model.b.value = jnp.array(50.0)

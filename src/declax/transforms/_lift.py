@@ -30,7 +30,7 @@ from jax.core import Tracer
 from declax import _jax
 from declax._values import check_depth
 from declax._variables import set_all_raw, set_raw
-from declax.errors import MAX_DEPTH, TransformError, format_path, too_deep
+from declax.errors import MAX_DEPTH, TransformError, describe, format_path, too_deep
 from declax.graph.binding import Binding, bind_many, check_mode
 from declax.graph.build import build_slots, program_of
 from declax.graph.change import Change, apply_change, check_marks
@@ -39,7 +39,7 @@ from declax.graph.walk import Walk
 from declax.transforms._closure import Closure, Survey
 from declax.transforms._labels import Labels
 from declax.transforms._rebinding import Rebound
-from declax.transforms._roots import is_root
+from declax.transforms._roots import is_leaf, is_root
 from declax.transforms._structure import Mode, Structure
 
 
@@ -95,6 +95,24 @@ class Call:
         """Takes the values that the Variables have now."""
         if self.binding is not None:
             self.values = self.binding.read()
+
+    def check_arrays(self) -> None:
+        """Checks that all leaves that are in no model are arrays or numbers.
+
+        Raises:
+          TransformError: for another one; names the argument.
+        """
+        if all(map(is_leaf, self.plain)):
+            return
+        for name, leaf in zip(self.structure.names_of_plain(), self.plain, strict=True):
+            if not is_leaf(leaf) and not hasattr(leaf, "__jax_array__"):
+                raise TransformError(
+                    name,
+                    "this is no array, no number and no model",
+                    expected="a tree of arrays, numbers and models",
+                    got=describe(leaf),
+                    fix='dx.jit(f, static_argnames="...")        # or reach it by the closure; it is compiled in then',
+                )
 
     def leaf_roots(self) -> list[int]:
         """For each leaf of the graph, the position of its root among all leaves."""

@@ -10,7 +10,7 @@ donation: JAX may reuse the buffers of what is donated. Of a model, only those
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -43,6 +43,8 @@ class Program:
       jitted: JAX's compiled function of the leaves, where nothing is donated.
       is_donating: whether something is.
       is_plain: whether results are Outcomes, as they come from JAX.
+      calls_back: whether it calls Python while it runs; then nothing is given
+        back before it has run to the end, since it may fail so late.
     """
 
     __slots__ = (
@@ -53,6 +55,7 @@ class Program:
         "_options",
         "_statics",
         "_with_donation",
+        "calls_back",
         "is_donating",
         "is_plain",
         "jitted",
@@ -88,13 +91,23 @@ class Program:
         self.jitted = jax.jit(flat, **self._options)
         self.is_donating = not donated.is_empty
         self.is_plain = placed is None and donated.is_empty
+        self.calls_back = False
         self._with_donation: Any = None
 
     def run(self, values: list[Any], plain: list[Any]) -> Outcome:
         """Runs it on leaves, without donation."""
         result = self.jitted(*values, *plain)
+        if self.calls_back:
+            _wait(result)
         outcome: Outcome = unpacked(result) if self._is_packed else result
         return outcome
+
+    def look(self, call: Call) -> None:
+        """Traces it for a call, to see whether it calls back; JAX keeps the trace for running it."""
+        if cast("Any", jax.config).jax_disable_jit:  # whoever sets this wants no trace
+            return
+        self.calls_back = _calls_back(self.jitted.trace(*call.values, *call.plain).jaxpr)
+        self.is_plain &= not self.calls_back
 
     def run_donating(self, call: Call) -> Outcome:
         """Runs it on the leaves of a call, some of which are lost.
@@ -104,6 +117,8 @@ class Program:
         function = self.compiled(call)
         try:
             result = function(*call.values, *call.plain)
+            if self.calls_back:
+                _wait(result)
         except BaseException as error:
             lost = [path for path, value in _named(call) if isinstance(value, jax.Array) and value.is_deleted()]
             if lost:
@@ -141,6 +156,26 @@ class Program:
         plain_at = [i for i, is_one in enumerate(structure.is_root) if not is_one]
         plain = [self._count + rank for rank, i in enumerate(plain_at) if i in chosen]
         return (*values, *plain)
+
+
+_wait: Callable[[Any], Any] = jax.block_until_ready  # without types
+
+
+def _calls_back(jaxpr: Any) -> bool:
+    """Whether a program of JAX calls functions of Python while it runs."""
+    waiting = [jaxpr]
+    while waiting:
+        item = waiting.pop()
+        if hasattr(item, "eqns"):
+            for equation in item.eqns:
+                if equation.primitive.name == "debug_print" or "callback" in equation.primitive.name:
+                    return True
+                waiting += equation.params.values()
+        elif hasattr(item, "jaxpr"):
+            waiting.append(item.jaxpr)
+        elif isinstance(item, (list, tuple)):
+            waiting += item
+    return False
 
 
 def _named(call: Call) -> list[tuple[str, Any]]:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from declax.errors import TransformError, describe
+from declax.graph.binding import bind
 from declax.transforms._arguments import parameters
+from declax.transforms._roots import is_root
 
 Numbers = int | Sequence[int] | None
 Names = str | Iterable[str] | None
@@ -65,8 +67,16 @@ class Selection:
                     f"argument {label!r}",
                     "a static argument has no hash",
                     got=describe(value),
-                    fix="pass a tuple instead of a list, or leave it out of static_argnames",
+                    fix="pass a tuple instead of a list, or leave it out of the static arguments",
                 ) from None
+            if is_root(value) and bind(value).graphdef.num_leaves:
+                raise TransformError(
+                    f"argument {label!r}",
+                    "a model is no static argument",
+                    got=describe(value),
+                    why="its values would be compiled in, and later ones not be seen",
+                    fix="leave it out of the static arguments: what is static in a model is compiled in anyway",
+                )
         rest = tuple(a for i, a in enumerate(args) if i not in self.numbers)
         return rest, {n: v for n, v in kwargs.items() if n not in self.names}, (by_number, by_name)
 

@@ -20,6 +20,7 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 
+from declax._nodes import is_ref
 from declax.errors import TransformError, describe, format_path, type_name
 from declax.graph.defs import OBJECT, VARIABLE, GraphDef, walk_tokens
 from declax.transforms._lift import Outcome, Plan
@@ -60,7 +61,9 @@ class Traced:
 
 def _as_array(leaf: Any, type_: Any) -> Any:
     """A leaf of the type for which a function was traced; numbers and arrays of NumPy may have others."""
-    return leaf if isinstance(leaf, jax.Array) or not hasattr(type_, "dtype") else jnp.asarray(leaf, type_.dtype)
+    if isinstance(leaf, jax.Array) or is_ref(leaf) or not hasattr(type_, "dtype"):
+        return leaf
+    return jnp.asarray(leaf) if type_.weak_type else jnp.asarray(leaf, type_.dtype)
 
 
 def new_values(plan: Plan) -> dict[int, int]:

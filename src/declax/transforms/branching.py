@@ -154,6 +154,7 @@ def _run(
         checked_function(transform, name, function)
     closure = together(*functions)
     call = Call(operands, {}, mode, closure.find())
+    call.check_arrays()
     traced = [Traced(lifted(closure, call.structure, mode, adapt=nth(i))) for i in range(len(functions))]
     outcomes = [function.look(call.values, call.plain) for function in traced]
     words = _Words(transform, names, call)

@@ -271,6 +271,7 @@ class JitWrapped(Generic[P, R]):
             args, kwargs, statics = self._static.take(args, kwargs)
         survey = self._closure.find()
         call = Call(args, kwargs, self._mode, survey)
+        call.check_arrays()
         key: Hashable = call.structure if statics is None else (call.structure, statics, exact_types(statics))
         program = self._programs.get(key)
         if program is None:
@@ -289,7 +290,9 @@ class JitWrapped(Generic[P, R]):
         function = lifted(self._closure, structure, self._mode, labels, adapt)
         placed = None if labels is None else (labels, placing.groups(labels))
         note = functools.partial(self._traces.note, self._closure.function, structure, statics)
-        return Program(function, len(call.values), self._donated, numbers, self._options, placed, note)
+        program = Program(function, len(call.values), self._donated, numbers, self._options, placed, note)
+        program.look(call)
+        return program
 
     @overload
     def __get__(self, instance: None, owner: type) -> JitWrapped[P, R]: ...

@@ -175,6 +175,7 @@ class PmapWrapped(Generic[P, R]):
             given = positional(self._closure.function, given, by_name)
             given, by_name, statics = self._static.take(given, by_name)
         call = Call(given, by_name, self._mode, self._closure.find())
+        call.check_arrays()
         of_named = positions(self._closure.function, by_name) if statics is None else NO_POSITIONS
         labels = self._axes.labels(call, positions=of_named)
         key = (call.structure, statics, exact_types(statics), tuple(labels.values), tuple(labels.plain))

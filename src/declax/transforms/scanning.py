@@ -200,6 +200,7 @@ class Scanned(Generic[P, R]):
         """Calls the function step by step."""
         survey = self._closure.find()
         call = Call(positional(self._closure.function, args, kwargs), kwargs, self._mode, survey)
+        call.check_arrays()
         result: R = commit(call, self._program_of(call.structure, survey)(call.values, call.plain))
         return result
 

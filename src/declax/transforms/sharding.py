@@ -119,6 +119,7 @@ def shard_map(
 
         def mapped(*args: Any, **kwargs: Any) -> Any:
             call = Call(positional(closure.function, args, kwargs), kwargs, mode, closure.find())
+            call.check_arrays()
             found = jax.sharding.get_abstract_mesh() if mesh is None else mesh
             _check_mesh(found, axis_names, is_inferred=in_specs is MISSING)
             labels = specs.labels(call)

@@ -104,6 +104,7 @@ def make_jaxpr(
                 args, kwargs, statics = static.take(positional(closure.function, args, kwargs), kwargs)
                 adapt = functools.partial(static.give, statics=statics)
             call = Call(args, kwargs, mode, closure.find())
+            call.check_arrays()
             body = lifted(closure, call.structure, mode, adapt=adapt)
             make: Any = jax.make_jaxpr(body, **options)
             if not return_shape:

@@ -130,6 +130,7 @@ def vmap(
 
     def mapped(*args: Any, **kwargs: Any) -> Any:
         call = Call(args, kwargs, mode, closure.find())
+        call.check_arrays()
         labels = axes.labels(call, positions=positions(closure.function, kwargs))
         groups = Groups((None, *axes.known(labels)))
         look = functools.partial(check_shared, call, labels, warned)
