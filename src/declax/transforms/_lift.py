@@ -105,7 +105,7 @@ class Call:
         if all(map(is_leaf, self.plain)):
             return
         for name, leaf in zip(self.structure.names_of_plain(), self.plain, strict=True):
-            if not is_leaf(leaf) and not hasattr(leaf, "__jax_array__"):
+            if not (is_leaf(leaf) or hasattr(leaf, "__jax_array__") or hasattr(leaf, "dtype")):
                 raise TransformError(
                     name,
                     "this is no array, no number and no model",
