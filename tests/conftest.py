@@ -9,7 +9,8 @@ import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
-from declax._lost_writes import forget_told
+from declax import _lost_writes
+from declax.transforms import _overlooked
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -31,5 +32,6 @@ settings.load_profile(_profile())
 
 @pytest.fixture(autouse=True)
 def _each_path_is_told_again() -> None:
-    """A lost write is warned of once a path in a process; here, once a path in a test."""
-    forget_told()
+    """What is warned of once in a process is so once in a test."""
+    _lost_writes.forget_told()
+    _overlooked.forget_told()

@@ -176,6 +176,12 @@ class LostWriteWarning(UserWarning):
     code = "lost-write"
 
 
+class OverlookedModelWarning(UserWarning):
+    """A transformed function reads a model where captures are not looked for; the text names where and the remedy."""
+
+    code = "overlooked-model"
+
+
 class RetraceWarning(UserWarning):
     """A compiled function is traced again and again; the text names what changes and the remedy."""
 

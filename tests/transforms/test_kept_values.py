@@ -161,6 +161,7 @@ def test_any_order_of_calls_and_writes(names):
     assert_equal(read(second), seen(second))
 
 
+@pytest.mark.filterwarnings("ignore::declax.errors.OverlookedModelWarning")  # what it is about
 def test_a_write_from_a_callback_while_the_function_runs():
     model = Model()
     outer = Hiding()  # no capture: what the function reaches, it has as a copy

@@ -26,7 +26,7 @@ from declax._variables import Variable, set_raw
 from declax.errors import RngError, describe
 from declax.rng_states.finding import Found, Stream, check_is_own
 from declax.rngs.broadcasting import check_can_decorate
-from declax.rngs.streams import _counting as counting
+from declax.rngs.streams import counting
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -22,8 +22,7 @@ from declax.errors import RngError, describe, suggest
 from declax.rng_states.backups import RngBackups, StreamBackup, during_calls
 from declax.rng_states.finding import Found, Stream
 from declax.rngs import RngStream
-from declax.rngs.streams import RngValue
-from declax.rngs.streams import _counting as counting
+from declax.rngs.streams import RngValue, counting
 
 P = ParamSpec("P")
 R = TypeVar("R")

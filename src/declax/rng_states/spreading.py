@@ -28,7 +28,7 @@ from declax.errors import RngError
 from declax.rng_states.backups import RngBackups, StreamBackup, during_calls
 from declax.rng_states.finding import Found, Stream
 from declax.rngs.broadcasting import check_can_decorate
-from declax.rngs.streams import _counting as counting
+from declax.rngs.streams import counting
 
 How: TypeAlias = tuple[Literal["split", "fork", "broadcast", "squeeze"], tuple[int, ...]]
 FORK: How = ("fork", ())

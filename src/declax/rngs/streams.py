@@ -34,9 +34,10 @@ Size: TypeAlias = int | tuple[int, ...]
 Sizes: TypeAlias = Size | Mapping[Filter, Size | None]
 """How often to split: all streams alike, or each by the first filter that matches its key (by tag, kind or path)."""
 
-# Held only while a count is read and moved on, so that no two threads get one key.
+# Held only while a count is read and moved on, so that no two threads get one key; compiled functions
+# hold it when they write back.
 # Reentrant, since the garbage collector may run code that draws at any moment.
-_counting: Final = threading.RLock()
+counting: Final = threading.RLock()
 
 
 @functools.partial(jax.jit, inline=True)
@@ -101,7 +102,7 @@ class RngStream(Samplers):
         """
         key, count = self.key, self.count
         drawn: jax.Array
-        with _counting:
+        with counting:
             try:
                 drawn, after = _next(key.value, count.value)
             except ValueError:

@@ -28,6 +28,7 @@ from declax._typing import MISSING
 from declax.errors import TransformError, describe
 from declax.transforms import _holders as holders
 from declax.transforms._holders import CONTAINERS, Place, Sort, attribute_of, content_of, is_library, sort_of
+from declax.transforms._overlooked import warn_of_overlooked
 from declax.transforms._roots import is_finished
 
 MAX_QUIET = 64
@@ -77,6 +78,7 @@ class Closure:
                 if len(self._keys) >= MAX_KEYS:
                     self._keys.clear()
                 survey.key = self._keys.setdefault(survey.describe(), object())
+            warn_of_overlooked(survey.holders, survey.numbers)
             self.survey = survey
         return survey
 

@@ -25,6 +25,7 @@ from declax._static import exact_types
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.graph.binding import Binding
+from declax.rngs.streams import counting as committing
 from declax.transforms._arguments import positional
 from declax.transforms._closure import Closure, Survey
 from declax.transforms._lift import UNCHANGED, Call, Outcome, apply, commit, is_current, lifted, write
@@ -39,8 +40,6 @@ from declax.transforms.stages import Lowered, Traced
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_committing = threading.RLock()
 
 MAX_PROGRAMS = 1024
 """How many structures one function keeps programs for; the oldest goes first."""
@@ -241,10 +240,10 @@ class JitWrapped(Generic[P, R]):
         while JAX runs, so that a function that calls back cannot wait for itself.
         """
         while True:
-            with _committing:  # so that no other call has written half of them
+            with committing:  # so that no other call has written half of them
                 call.read_again()
             outcome = program.run(call.values, call.plain)
-            with _committing:
+            with committing:
                 if is_current(call, outcome) and self._has_its_structure(call, outcome, args, kwargs):
                     result: R = commit(call, outcome)
                     return result
