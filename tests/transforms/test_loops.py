@@ -509,3 +509,24 @@ def test_a_step_that_raises_changes_nothing():
     with pytest.raises(ZeroDivisionError):
         fori_loop(0, 3, fail, model)
     assert int(model.seen.value) == 0
+
+
+def test_refs_go_through_loops_and_branches():
+    class Counter(dx.Module):
+        def __init__(self):
+            self.count = dx.Variable(jnp.zeros(2))
+
+    def add(counter):
+        counter.count.value = counter.count.value + 1
+
+    counter = dx.to_refs(Counter())
+    dx.cond(True, add, lambda counter: None, counter)
+    dx.fori_loop(0, 3, lambda i, counter: (add(counter), counter)[1], counter)
+    dx.scan(lambda counter, x: (counter, add(counter)), length=2)(counter, jnp.zeros(2))
+    assert counter.count.value.tolist() == [6.0, 6.0]
+
+
+def test_numbers_stay_weakly_typed():
+    out = dx.cond(True, lambda x: x, lambda x: x * 2, 2.0)
+    assert out.weak_type
+    assert (out * jnp.bfloat16(1)).dtype == jnp.bfloat16

@@ -147,6 +147,22 @@ def test_no_key_twice_without_a_transform():
     assert len({n for found in seen for n in found}) == 20 * THREADS
 
 
+@pytest.mark.parametrize("is_captured", [False, True], ids=["passed", "captured"])
+def test_no_key_twice_where_some_draw_eagerly(is_captured):
+    rngs = dx.Rngs(0)
+    draw = dx.jit(lambda rngs: rngs.normal(()))
+    draw_captured = dx.jit(lambda: rngs.normal(()))
+
+    def work(i):
+        if i % 2:
+            return [float(rngs.normal(())) for _ in range(20)]
+        return [float(draw_captured() if is_captured else draw(rngs)) for _ in range(20)]
+
+    seen = in_threads(work)
+    assert len({key for keys in seen for key in keys}) == 20 * THREADS
+    assert int(rngs.default.count.value) == 20 * THREADS
+
+
 @pytest.mark.parametrize("rounds", range(5))
 def test_first_calls_in_all_threads_at_once(rounds):
     nets = [Net(i) for i in range(THREADS)]
