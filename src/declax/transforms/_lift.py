@@ -96,16 +96,20 @@ class Call:
         if self.binding is not None:
             self.values = self.binding.read()
 
-    def check_arrays(self) -> None:
+    def check_arrays(self, labels: Sequence[Any] | None = None) -> None:
         """Checks that all leaves that are in no model are arrays or numbers.
+
+        Args:
+          labels: of these leaves; those whose label is None may be anything.
 
         Raises:
           TransformError: for another one; names the argument.
         """
         if all(map(is_leaf, self.plain)):
             return
-        for name, leaf in zip(self.structure.names_of_plain(), self.plain, strict=True):
-            if not (is_leaf(leaf) or hasattr(leaf, "__jax_array__") or hasattr(leaf, "dtype")):
+        labels = [...] * len(self.plain) if labels is None else labels
+        for name, leaf, label in zip(self.structure.names_of_plain(), self.plain, labels, strict=True):
+            if label is not None and not (is_leaf(leaf) or hasattr(leaf, "__jax_array__") or hasattr(leaf, "dtype")):
                 raise TransformError(
                     name,
                     "this is no array, no number and no model",

@@ -106,7 +106,13 @@ class Program:
         """Traces it for a call, to see whether it calls back; JAX keeps the trace for running it."""
         if cast("Any", jax.config).jax_disable_jit:  # whoever sets this wants no trace
             return
-        self.calls_back = _calls_back(self.jitted.trace(*call.values, *call.plain).jaxpr)
+        try:
+            traced = self.jitted.trace(*call.values, *call.plain)
+        except (RecursionError, SystemError):
+            if call.binding is not None:
+                call.binding.check_depth()  # something has grown in a Variable that JAX cannot take apart
+            raise
+        self.calls_back = _calls_back(traced.jaxpr)
         self.is_plain &= not self.calls_back
 
     def run_donating(self, call: Call) -> Outcome:

@@ -130,8 +130,8 @@ def vmap(
 
     def mapped(*args: Any, **kwargs: Any) -> Any:
         call = Call(args, kwargs, mode, closure.find())
-        call.check_arrays()
         labels = axes.labels(call, positions=positions(closure.function, kwargs))
+        call.check_arrays(labels.plain)  # without an axis, anything goes in as it is
         groups = Groups((None, *axes.known(labels)))
         look = functools.partial(check_shared, call, labels, warned)
         body = packed(lifted(closure, call.structure, mode, labels, adapt), groups, look)
