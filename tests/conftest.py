@@ -16,7 +16,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 # Compiling with XLA and drawing module graphs are slow at the first example, which says nothing about a test.
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
-settings.register_profile("default", max_examples=20, derandomize=True, **_COMMON)
+settings.register_profile("default", max_examples=10, derandomize=True, **_COMMON)
 settings.register_profile("ci", max_examples=30, derandomize=True, **_COMMON)
 settings.register_profile("slow", max_examples=1000, **_COMMON)
 
