@@ -1,0 +1,132 @@
+"""One lifted call from its arguments to the write-back, for all transforms.
+
+Threads may share models. So the values that a call has read are compared with
+those that are there when it is about to commit: where another thread was
+faster, it runs again. No write is lost so, and no random key comes twice.
+
+Vocabulary
+----------
+body:     what a transform does with a call: it has JAX run, and says what came out.
+conflict: a leaf, which a call is about to set, is not what it has read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from operator import is_
+from typing import Any, TypeVar, cast
+
+import jax
+
+from declax.rngs.streams import counting as committing
+from declax.transforms._lift import UNCHANGED, Call, Outcome, commit
+
+T = TypeVar("T")
+
+
+def run(take: Callable[[], Call], body: Callable[[Call], Outcome], first: Call | None = None) -> Any:
+    """Runs a call and commits it.
+
+    Args:
+      take: takes the arguments apart; is called again after a conflict.
+      body: what the transform does.
+      first: the call, where it is known.
+
+    Returns:
+      What the user's function returned.
+
+    Raises:
+      TraceContextError: for changed objects of another trace level; nothing is
+        changed then.
+    """
+    return run_with(take, lambda call: (body(call), None), first)[0]
+
+
+def run_with(
+    take: Callable[[], Call], body: Callable[[Call], tuple[Outcome, T]], first: Call | None = None
+) -> tuple[Any, T]:
+    """As `run`, with something else that the body makes, which does not go to the caller's models.
+
+    Raises:
+      TraceContextError: as `run`.
+    """
+    call = take() if first is None else first
+    try:
+        if threading.active_count() == 1:
+            outcome, extra = body(call)
+            return commit(call, outcome), extra
+        return _run_among_threads(call, take, body)
+    except (RecursionError, SystemError):
+        if call.binding is not None:
+            call.binding.check_depth()  # something has grown in a Variable that JAX cannot take apart
+        raise
+
+
+def _run_among_threads(
+    call: Call, take: Callable[[], Call], body: Callable[[Call], tuple[Outcome, T]]
+) -> tuple[Any, T]:
+    """Runs a call until there is no conflict.
+
+    The lock is held while Variables are read, compared and written, never
+    while JAX runs, so that a function that calls back cannot wait for itself.
+    """
+    while True:
+        with committing:  # so that no other call has written half of them
+            call.read_again()
+        outcome, extra = body(call)
+        with committing:
+            if _has_its_values(call, outcome) and _has_its_structure(call, outcome, take):
+                return commit(call, outcome), extra
+        call = take()
+
+
+def _has_its_values(call: Call, outcome: Outcome) -> bool:
+    """Whether the leaves that an outcome is about to set have the values that the call has read."""
+    binding, plan = call.binding, outcome.plan
+    if binding is None or plan is UNCHANGED:
+        return True
+    now, read = binding.read(), call.values
+    if plan.change is not None:
+        return all(map(is_, now, read))
+    return all(now[i] is read[i] for i in plan.changed)
+
+
+def _has_its_structure(call: Call, outcome: Outcome, take: Callable[[], Call]) -> bool:
+    """Whether the graph that an outcome is about to change has the structure that the call has found."""
+    if outcome.plan.change is None or call.binding is None or call.binding.is_valid():
+        return True
+    found = take()
+    return (
+        found.structure == call.structure
+        and found.binding is not None
+        and all(map(is_, found.binding.objects(), call.binding.objects()))
+    )
+
+
+# ----------------------------------------------------------------- callbacks
+
+
+wait = cast("Callable[[Any], Any]", jax.block_until_ready)
+"""Waits until arrays are computed. What fails in a callback fails here, at the latest."""
+
+
+def calls_back(jaxpr: Any) -> bool:
+    """Whether a program of JAX calls functions of Python while it runs.
+
+    JAX gives back arrays before such a program has ended, and it may fail
+    after that. So nothing of it is committed before it has run to its end.
+    """
+    waiting = [jaxpr]
+    while waiting:
+        item = waiting.pop()
+        if hasattr(item, "eqns"):
+            for equation in item.eqns:
+                if equation.primitive.name == "debug_print" or "callback" in equation.primitive.name:
+                    return True
+                waiting += equation.params.values()
+        elif hasattr(item, "jaxpr"):
+            waiting.append(item.jaxpr)
+        elif isinstance(item, (list, tuple)):
+            waiting += item
+    return False
