@@ -30,7 +30,7 @@ from declax.errors import TransformError, describe, format_path
 from declax.graph.binding import bind, bind_many
 from declax.graph.build import build_slots, program_of
 from declax.state import make_state
-from declax.transforms._closure import Closure, Survey
+from declax.transforms._closure import Survey
 from declax.transforms._differentiated import (
     Arguments,
     Part,
@@ -81,39 +81,37 @@ class CustomCall:
     """One call, and the three functions of flat leaves that JAX gets.
 
     Args:
+      call: the arguments, taken apart.
       args: the arguments that are not fixed.
       chosen: for each of them, the leaves that are differentiated.
       numbers: for each of them, its number.
       fixed: the others, by number.
       mode: of the transform.
-      closure: of the rules.
-
-    Attributes:
-      call: the arguments, taken apart.
+      survey: of the rules.
     """
 
     def __init__(
         self,
+        call: Call,
         args: tuple[Any, ...],
         chosen: Sequence[Filter],
         numbers: Sequence[int],
         fixed: tuple[tuple[int, Any], ...],
         mode: Mode,
-        closure: Closure,
+        survey: Survey,
     ) -> None:
-        survey = closure.find()
-        self.call = Call(args, {}, mode, survey)
-        arguments = Arguments(self.call, args, survey.function.args[0])  # type: ignore[attr-defined]  # a partial
+        self._call = call
+        arguments = Arguments(call, args, survey.function.args[0])  # type: ignore[attr-defined]  # a partial
         differentiated = tuple(map(arguments.target, range(len(args)), chosen))
         whole = tuple(
             target if filter_ is ... else arguments.target(i)
             for i, (target, filter_) in enumerate(zip(differentiated, chosen, strict=True))
         )
-        self._rule = _Rule(self.call.structure, mode, survey, fixed, whole, differentiated, numbers)
+        self._rule = _Rule(call.structure, mode, survey, fixed, whole, differentiated, numbers)
 
     def run(self, is_symbolic: bool, takes_updates: bool) -> Outcome:
         """Calls the function, or leaves it to JAX which of its rules is called."""
-        call, rule = self.call, self._rule
+        call, rule = self._call, self._rule
         rule.is_symbolic, rule.takes_updates = is_symbolic, takes_updates
         function: Any = jax.custom_vjp(rule.primal)
         function.defvjp(rule.forward, rule.backward, symbolic_zeros=True)

@@ -21,13 +21,14 @@ mode:      what the engine checks of the arguments, and what it lets through.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, cast
 
 import jax
 from jax.core import Tracer
 
 from declax import _jax
+from declax._static import exact_types
 from declax._values import check_depth
 from declax._variables import set_all_raw, set_raw
 from declax.errors import MAX_DEPTH, TransformError, describe, format_path, too_deep
@@ -51,9 +52,10 @@ class Call:
       binding: of the roots; None where there are none.
       values: the raw values of the graph's leaves.
       plain: the other leaves.
+      statics: the arguments that are not among these, since they are part of the program; None for none.
     """
 
-    __slots__ = ("binding", "plain", "structure", "values")
+    __slots__ = ("binding", "plain", "statics", "structure", "values")
 
     def __init__(
         self,
@@ -61,7 +63,9 @@ class Call:
         kwargs: dict[str, Any],
         mode: Mode = Mode(),  # noqa: B008  # immutable
         survey: Survey | None = None,
+        statics: Any = None,
     ) -> None:
+        self.statics = statics
         captured: tuple[Any, ...] = () if survey is None else survey.values
         key = None if survey is None else survey.key
         _check_depth(args, kwargs)
@@ -89,7 +93,15 @@ class Call:
         call.binding = binding
         call.values = binding.read()
         call.plain = plain
+        call.statics = None
         return call
+
+    @property
+    def key(self) -> Hashable:
+        """What calls have in common that run one program."""
+        if self.statics is None:
+            return self.structure
+        return self.structure, self.statics, exact_types(self.statics)
 
     def read_again(self) -> None:
         """Takes the values that the Variables have now."""
@@ -351,17 +363,6 @@ def written_leaves(call: Call, outcome: Outcome) -> set[int]:
         if origin >= 0 and plan.change.kept[leaf] < 0:
             written.add(leaf_of[before.indexed[origin]])
     return written
-
-
-def is_current(call: Call, outcome: Outcome) -> bool:
-    """Whether the leaves that a call is about to set still have the values that it read."""
-    binding, plan = call.binding, outcome.plan
-    if binding is None or plan is UNCHANGED:
-        return True
-    now, read = binding.read(), call.values
-    if plan.change is not None:
-        return all(map(_is, now, read))
-    return all(now[i] is read[i] for i in plan.changed)
 
 
 def commit(call: Call, outcome: Outcome) -> Any:

@@ -18,6 +18,7 @@ from declax.errors import format_path
 from declax.transforms._labels import Labels
 from declax.transforms._lift import Call, Outcome, written_leaves
 from declax.transforms._packing import Groups, packed, unpacked
+from declax.transforms._running import calls_back, wait
 from declax.transforms._selection import Selection
 
 Traced = Callable[[Sequence[Any]], None]
@@ -94,11 +95,13 @@ class Program:
         self.calls_back = False
         self._with_donation: Any = None
 
-    def run(self, values: list[Any], plain: list[Any]) -> Outcome:
-        """Runs it on leaves, without donation."""
-        result = self.jitted(*values, *plain)
+    def run(self, call: Call) -> Outcome:
+        """Runs it on the leaves of a call."""
+        if self.is_donating:
+            return self._run_donating(call)
+        result = self.jitted(*call.values, *call.plain)
         if self.calls_back:
-            _wait(result)
+            wait(result)
         outcome: Outcome = unpacked(result) if self._is_packed else result
         return outcome
 
@@ -112,10 +115,10 @@ class Program:
             if call.binding is not None:
                 call.binding.check_depth()  # something has grown in a Variable that JAX cannot take apart
             raise
-        self.calls_back = _calls_back(traced.jaxpr)
+        self.calls_back = calls_back(traced.jaxpr)
         self.is_plain &= not self.calls_back
 
-    def run_donating(self, call: Call) -> Outcome:
+    def _run_donating(self, call: Call) -> Outcome:
         """Runs it on the leaves of a call, some of which are lost.
 
         An error says which Variables have lost their buffers.
@@ -124,7 +127,7 @@ class Program:
         try:
             result = function(*call.values, *call.plain)
             if self.calls_back:
-                _wait(result)
+                wait(result)
         except BaseException as error:
             lost = [path for path, value in _named(call) if isinstance(value, jax.Array) and value.is_deleted()]
             if lost:
@@ -162,26 +165,6 @@ class Program:
         plain_at = [i for i, is_one in enumerate(structure.is_root) if not is_one]
         plain = [self._count + rank for rank, i in enumerate(plain_at) if i in chosen]
         return (*values, *plain)
-
-
-_wait: Callable[[Any], Any] = jax.block_until_ready  # without types
-
-
-def _calls_back(jaxpr: Any) -> bool:
-    """Whether a program of JAX calls functions of Python while it runs."""
-    waiting = [jaxpr]
-    while waiting:
-        item = waiting.pop()
-        if hasattr(item, "eqns"):
-            for equation in item.eqns:
-                if equation.primitive.name == "debug_print" or "callback" in equation.primitive.name:
-                    return True
-                waiting += equation.params.values()
-        elif hasattr(item, "jaxpr"):
-            waiting.append(item.jaxpr)
-        elif isinstance(item, (list, tuple)):
-            waiting += item
-    return False
 
 
 def _named(call: Call) -> list[tuple[str, Any]]:

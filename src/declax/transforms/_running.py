@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from operator import is_
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import jax
 
@@ -107,7 +107,7 @@ def _has_its_structure(call: Call, outcome: Outcome, take: Callable[[], Call]) -
 # ----------------------------------------------------------------- callbacks
 
 
-wait = cast("Callable[[Any], Any]", jax.block_until_ready)
+wait: Callable[[Any], Any] = jax.block_until_ready  # without types
 """Waits until arrays are computed. What fails in a callback fails here, at the latest."""
 
 

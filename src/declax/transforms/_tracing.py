@@ -24,6 +24,7 @@ from declax._nodes import is_ref
 from declax.errors import TransformError, describe, format_path, type_name
 from declax.graph.defs import OBJECT, VARIABLE, GraphDef, walk_tokens
 from declax.transforms._lift import Outcome, Plan
+from declax.transforms._running import calls_back
 from declax.transforms._structure import Structure
 
 
@@ -32,11 +33,15 @@ class Traced:
 
     So the user's function is traced once, and of the leaves that it is given,
     only those which it uses are seen by the loop or branch around the call.
+
+    Attributes:
+      calls_back: whether it calls Python while it runs.
     """
 
-    __slots__ = ("_function", "_program", "_tree", "_types")
+    __slots__ = ("_function", "_program", "_tree", "_types", "calls_back")
 
     def __init__(self, function: Callable[..., Outcome]) -> None:
+        self.calls_back = False
         self._function = function
         self._program: Any = None
         self._tree: Any = None
@@ -46,6 +51,7 @@ class Traced:
         """What comes out for leaves like these: shapes and dtypes, and the plan."""
         jaxpr, outcome = jax.make_jaxpr(self._function, return_shape=True)(values, plain)
         self._program = jax.extend.core.jaxpr_as_fun(jaxpr)
+        self.calls_back = calls_back(jaxpr)
         self._types = jaxpr.in_avals
         self._tree = jax.tree_util.tree_structure(outcome)
         return cast("Outcome", outcome)

@@ -21,7 +21,8 @@ from declax._variables import Param
 from declax.errors import TransformError, describe
 from declax.transforms._closure import Closure
 from declax.transforms._differentiated import Arguments, Slopes, check_pair, is_differentiable, with_leaves
-from declax.transforms._lift import Call, Outcome, commit, lifted
+from declax.transforms._lift import Call, Outcome, lifted
+from declax.transforms._running import run_with
 from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
 
@@ -211,8 +212,7 @@ def value_and_grad(
 
     closure = Closure(f)
 
-    def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
-        call = Call(args, kwargs, mode, closure.find())
+    def differentiate(args: tuple[Any, ...], call: Call) -> tuple[Outcome, tuple[Any, ...]]:
         arguments = Arguments(call, args, closure.function)
         targets = [arguments.differentiated(*diff) for diff in wanted]
         function = lifted(closure, call.structure, mode)
@@ -223,15 +223,18 @@ def value_and_grad(
 
         leaves = {i: call.values[i] for t in targets for i in t.values}
         plain = {i: call.plain[i] for t in targets for i in t.plain}
-        differentiate = jax.value_and_grad(on_differentiated, argnums=(0, 1), has_aux=True, **options)
+        differentiated = jax.value_and_grad(on_differentiated, argnums=(0, 1), has_aux=True, **options)
         try:
-            (_, outcome), (leaf_grads, plain_grads) = differentiate(leaves, plain)
+            (_, outcome), (leaf_grads, plain_grads) = differentiated(leaves, plain)
         except TypeError:
             if not allow_int:
                 _check_differentiable(call, arguments, wanted)
             raise
-        result = commit(call, outcome)
-        grads = tuple(t.assemble(leaf_grads, plain_grads) for t in targets)
+        return outcome, tuple(t.assemble(leaf_grads, plain_grads) for t in targets)
+
+    def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
+        take = functools.partial(Call, args, kwargs, mode)
+        result, grads = run_with(lambda: take(closure.find()), functools.partial(differentiate, args))
         return result, grads[0] if isinstance(argnums, (int, DiffState)) else grads
 
     return look_like(value_and_gradient, f)

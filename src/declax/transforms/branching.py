@@ -19,8 +19,9 @@ from declax.graph.change import Change
 from declax.graph.defs import HAS_INDEX, GraphDef, walk_tokens
 from declax.graph.walk import walk
 from declax.transforms._carrying import values_at
-from declax.transforms._lift import Call, Outcome, Plan, commit, lifted
+from declax.transforms._lift import Call, Outcome, Plan, lifted
 from declax.transforms._roots import is_root
+from declax.transforms._running import run, wait
 from declax.transforms._standing import differing_path
 from declax.transforms._structure import Mode
 from declax.transforms._together import nth, together
@@ -153,36 +154,52 @@ def _run(
     for name, function in zip(names, functions, strict=True):
         checked_function(transform, name, function)
     closure = together(*functions)
-    call = Call(operands, {}, mode, closure.find())
-    call.check_arrays()
-    traced = [Traced(lifted(closure, call.structure, mode, adapt=nth(i))) for i in range(len(functions))]
-    outcomes = [function.look(call.values, call.plain) for function in traced]
-    words = _Words(transform, names, call)
-    if any(outcome.plan.change is not None for outcome in outcomes):
-        outcomes = [_with_change(outcome, _unchanged(call, operands, closure.find().values)) for outcome in outcomes]
+
+    def take() -> Call:
+        call = Call(operands, {}, mode, closure.find())
+        call.check_arrays()
+        return call
+
+    def choose(call: Call) -> Outcome:
+        traced = [Traced(lifted(closure, call.structure, mode, adapt=nth(i))) for i in range(len(functions))]
+        outcomes = [function.look(call.values, call.plain) for function in traced]
+        if any(outcome.plan.change is not None for outcome in outcomes):
+            unchanged = _unchanged(operands, closure.find().values)
+            outcomes = [_with_change(outcome, unchanged) for outcome in outcomes]
+        return _chosen(call, traced, outcomes, select, _Words(transform, names, call))
+
+    return run(take, choose)
+
+
+def _chosen(
+    call: Call, traced: Sequence[Traced], outcomes: Sequence[Outcome], select: Callable[..., Any], words: _Words
+) -> Outcome:
+    """Has one branch run, and says what it comes to."""
     _check_structures(outcomes, words)
     places = _places(outcomes)
     _check_types(outcomes, places, words)
 
     def branch(function: Traced, plan: Plan) -> Callable[[], Any]:
-        def run() -> Any:
+        def run_branch() -> Any:
             outcome = function(call.values, call.plain)
             known = Outcome(plan, outcome.new, outcome.output)
             return values_at(places, known, call.values), jax.tree_util.tree_leaves(outcome.output)
 
-        return run
+        return run_branch
 
     new, output = select(*(branch(function, o.plan) for function, o in zip(traced, outcomes, strict=True)))
+    if any(function.calls_back for function in traced):
+        wait((new, output))
     first = outcomes[0]
     if first.plan.change is None:
         output = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(first.output), output)
-    return commit(call, concluded(first.plan, dict(zip(places, new, strict=True)), output))
+    return concluded(first.plan, dict(zip(places, new, strict=True)), output)
 
 
 # ----------------------------------------------------------------- where branches end
 
 
-def _unchanged(call: Call, operands: tuple[Any, ...], captured: tuple[Any, ...]) -> GraphDef[Any]:
+def _unchanged(operands: tuple[Any, ...], captured: tuple[Any, ...]) -> GraphDef[Any]:
     """The graph in which a `Change` ends that changes nothing, and returns nothing."""
     leaves = jax.tree_util.tree_leaves((operands, captured), is_leaf=is_root)
     return walk((tuple(filter(is_root, leaves)), ())).graphdef

@@ -14,7 +14,8 @@ from jax.experimental import checkify as of_jax
 
 from declax.errors import TransformError, describe
 from declax.transforms._closure import Closure
-from declax.transforms._lift import Call, commit, lifted
+from declax.transforms._lift import Call, Outcome, lifted
+from declax.transforms._running import run_with
 from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
 
@@ -61,9 +62,12 @@ def checkify(
     mode = Mode.of(graph, graph_updates)
 
     def checked(*args: P.args, **kwargs: P.kwargs) -> tuple[of_jax.Error, R]:
-        call = Call(args, kwargs, mode, closure.find())
-        function = of_jax.checkify(lifted(closure, call.structure, mode), errors)
-        error, outcome = function(call.values, call.plain)
-        return error, commit(call, outcome)
+        def check(call: Call) -> tuple[Outcome, of_jax.Error]:
+            function = of_jax.checkify(lifted(closure, call.structure, mode), errors)
+            error, outcome = function(call.values, call.plain)
+            return outcome, error
+
+        result, error = run_with(lambda: Call(args, kwargs, mode, closure.find()), check)
+        return error, result
 
     return look_like(checked, f)

@@ -15,28 +15,26 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Hashable
-from operator import is_
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from declax import _jax
 from declax._kept_values import keep
 from declax._pytree import Pytree
-from declax._static import exact_types
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.graph.binding import Binding
-from declax.rngs.streams import counting as committing
 from declax.transforms._arguments import positional
 from declax.transforms._closure import Closure, Survey
-from declax.transforms._lift import UNCHANGED, Call, Outcome, apply, commit, is_current, lifted, write
+from declax.transforms._lift import UNCHANGED, Call, Outcome, apply, lifted, write
 from declax.transforms._placing import Placing
 from declax.transforms._program import Program
 from declax.transforms._retraces import Traces
 from declax.transforms._roots import is_leaf
+from declax.transforms._running import run
 from declax.transforms._selection import Names, Numbers, Selection
 from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
-from declax.transforms.stages import Lowered, Traced
+from declax.transforms.stages import Dispatch, Lowered, Traced
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -183,7 +181,7 @@ class JitWrapped(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function with arguments of its own signature."""
-        last = self._last
+        last, first = self._last, None
         if last is not None and not kwargs:
             plain = last.match(args, self._closure.find())
             binding = None if plain is None else last.binding()
@@ -191,9 +189,13 @@ class JitWrapped(Generic[P, R]):
                 if last.run is not None and threading.active_count() == 1:
                     again: R = self._run_again(last.run, binding, plain)
                     return again
-                return self._run(Call.again(last.structure, binding, plain), last.program, args, kwargs)
-        call, program = self._dispatch(args, kwargs)
-        return self._run(call, program, args, kwargs)
+                first = Call.again(last.structure, binding, plain)
+        result: R = run(
+            lambda: self._take(args, kwargs),
+            lambda call: (last.program if call is first else self._program(call, None if kwargs else args)).run(call),  # type: ignore[union-attr]  # there is a first call where there was a last
+            first,
+        )
+        return result
 
     @staticmethod
     def _run_again(run: Callable[..., Outcome], binding: Binding, plain: list[Any]) -> Any:
@@ -219,70 +221,36 @@ class JitWrapped(Generic[P, R]):
             keep(binding, plan.put(values, outcome.new))
         return outcome.output
 
-    def _run(self, call: Call, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        try:
-            if program.is_donating:  # donated buffers cannot be read again
-                result: R = commit(call, program.run_donating(call))
-            elif threading.active_count() > 1:
-                result = self._commit_among_threads(call, program, args, kwargs)
-            else:
-                result = commit(call, program.run(call.values, call.plain))
-        except (RecursionError, SystemError):
-            if call.binding is not None:
-                call.binding.check_depth()  # something has grown in a Variable that JAX cannot take apart
-            raise
-        return result
-
-    def _commit_among_threads(self, call: Call, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        """Commits, unless another thread has set what this call has read: then it runs again.
-
-        The lock is held while Variables are read, compared and written, never
-        while JAX runs, so that a function that calls back cannot wait for itself.
-        """
-        while True:
-            with committing:  # so that no other call has written half of them
-                call.read_again()
-            outcome = program.run(call.values, call.plain)
-            with committing:
-                if is_current(call, outcome) and self._has_its_structure(call, outcome, args, kwargs):
-                    result: R = commit(call, outcome)
-                    return result
-            call, program = self._dispatch(args, kwargs)
-
-    def _has_its_structure(self, call: Call, outcome: Outcome, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether the graph that an outcome is about to change has still the structure that the call has found."""
-        if outcome.plan.change is None or call.binding is None or call.binding.is_valid():
-            return True
-        found = self._dispatch(args, kwargs)[0]
-        return (
-            found.structure == call.structure
-            and found.binding is not None
-            and all(map(is_, found.binding.objects(), call.binding.objects()))
-        )
-
-    def _dispatch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Program]:
-        given, is_by_name = args, bool(kwargs)
-        if is_by_name and not self._placing.is_empty:
-            kwargs = dict(kwargs)  # the same call may be dispatched again
+    def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """Takes the arguments apart."""
+        if kwargs and not self._placing.is_empty:
+            kwargs = dict(kwargs)  # the same call may be taken again
             args = positional(self._closure.function, args, kwargs)
         statics = None
         if not self._static.is_empty:
             args, kwargs, statics = self._static.take(args, kwargs)
-        survey = self._closure.find()
-        call = Call(args, kwargs, self._mode, survey)
+        call = Call(args, kwargs, self._mode, self._closure.find(), statics)
         call.check_arrays()
-        key: Hashable = call.structure if statics is None else (call.structure, statics, exact_types(statics))
-        program = self._programs.get(key)
+        return call
+
+    def _program(self, call: Call, given: tuple[Any, ...] | None = None) -> Program:
+        """What runs a call.
+
+        Args:
+          call: the call.
+          given: its arguments, if all of them were given by position.
+        """
+        program = self._programs.get(call.key)
         if program is None:
             while len(self._programs) >= MAX_PROGRAMS:
                 self._programs.pop(next(iter(tuple(self._programs))), None)
-            program = self._programs.setdefault(key, self._make_program(call, statics))
-        if statics is None and not is_by_name:
-            self._last = _LastCall.of(given, call, program, survey)
-        return call, program
+            program = self._programs.setdefault(call.key, self._make_program(call))
+        if given is not None and call.statics is None:
+            self._last = _LastCall.of(given, call, program, self._closure.find())
+        return program
 
-    def _make_program(self, call: Call, statics: Any) -> Program:
-        structure, placing = call.structure, self._placing
+    def _make_program(self, call: Call) -> Program:
+        structure, placing, statics = call.structure, self._placing, call.statics
         adapt = None if statics is None else functools.partial(self._static.give, statics=statics)
         numbers = () if statics is None else tuple(number for number, _ in statics[0])
         labels = None if placing.is_empty else placing.labels(structure, call.values)
@@ -322,9 +290,10 @@ class JitWrapped(Generic[P, R]):
         >>> jit(lambda x: x + 1).trace(1).out_info.shape
         ()
         """
-        call, program = self._dispatch(args, kwargs)
+        call = self._take(args, kwargs)
+        program = self._program(call)
         traced = program.compiled(call).trace(*call.values, *call.plain)
-        return Traced(traced, program, self._dispatch, call)
+        return Traced(traced, program, Dispatch(self._take, self._program), call)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered[R]:
         """Lowers the function for arguments, without compiling or running it.

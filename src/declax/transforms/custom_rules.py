@@ -28,8 +28,9 @@ from declax.transforms._arguments import parameters
 from declax.transforms._closure import Closure
 from declax.transforms._custom_call import CustomCall, Rules
 from declax.transforms._differentiated import argument_name
-from declax.transforms._lift import commit
+from declax.transforms._lift import Call, Outcome
 from declax.transforms._roots import is_root
+from declax.transforms._running import run
 from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
 from declax.transforms.autodiff import Argnums, DiffState
@@ -174,16 +175,14 @@ class CustomVjp(Generic[P, R]):
         given = self._positional(args, kwargs)
         fixed = tuple((i, self._check_fixed(i, given[i])) for i in self._fixed if i < len(given))
         numbers = [i for i in range(len(given)) if i not in self._fixed]
-        made = CustomCall(
-            tuple(given[i] for i in numbers),
-            [self._chosen.get(i, ...) for i in numbers],
-            numbers,
-            fixed,
-            self._mode,
-            self._closure,
-        )
-        outcome = made.run(self._is_symbolic, self._takes_updates)
-        result: R = commit(made.call, outcome)
+        rest = tuple(given[i] for i in numbers)
+        chosen = [self._chosen.get(i, ...) for i in numbers]
+
+        def call_by_rules(call: Call) -> Outcome:
+            made = CustomCall(call, rest, chosen, numbers, fixed, self._mode, self._closure.find())
+            return made.run(self._is_symbolic, self._takes_updates)
+
+        result: R = run(lambda: Call(rest, {}, self._mode, self._closure.find()), call_by_rules)
         return result
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -30,7 +30,8 @@ from declax.transforms._differentiated import (
     with_leaves,
     zeros_for,
 )
-from declax.transforms._lift import Call, Outcome, commit, lifted
+from declax.transforms._lift import Call, Outcome, lifted
+from declax.transforms._running import run_with
 from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
 
@@ -206,17 +207,18 @@ def vjp(  # type: ignore[misc]  # no signature takes both `*Ts` and any number o
 
 
 def _vjp(closure: Closure, mode: Mode, primals: tuple[Any, ...], has_aux: bool, options: dict[str, Any]) -> Any:
-    call = Call(primals, {}, mode, closure.find())
-    arguments = Arguments(call, primals, closure.function)
-    targets = tuple(map(arguments.target, range(len(primals))))
-    function = _Differentiable(call, lifted(closure, call.structure, mode), has_aux)
-    values = {i: call.values[i] for target in targets for i in target.values}
-    plain = {i: call.plain[i] for target in targets for i in target.plain}
-    (leaves, _), pull, outcome = jax.vjp(function, values, plain, has_aux=True, **options)
-    result = target_of_result(outcome, has_aux)
-    shapes, tree = jax.tree_util.tree_flatten([shape_of(leaves[i]) for i in result.values])
-    pullback = Pullback(pull, (result, (tuple(shapes), tree), targets))
-    output = commit(call, outcome)
+    def pull_back(call: Call) -> tuple[Outcome, Pullback]:
+        arguments = Arguments(call, primals, closure.function)
+        targets = tuple(map(arguments.target, range(len(primals))))
+        function = _Differentiable(call, lifted(closure, call.structure, mode), has_aux)
+        values = {i: call.values[i] for target in targets for i in target.values}
+        plain = {i: call.plain[i] for target in targets for i in target.plain}
+        (leaves, _), pull, outcome = jax.vjp(function, values, plain, has_aux=True, **options)
+        result = target_of_result(outcome, has_aux)
+        shapes, tree = jax.tree_util.tree_flatten([shape_of(leaves[i]) for i in result.values])
+        return outcome, Pullback(pull, (result, (tuple(shapes), tree), targets))
+
+    output, pullback = run_with(lambda: Call(primals, {}, mode, closure.find()), pull_back)
     return (output[0], pullback, output[1]) if has_aux else (output, pullback)
 
 
@@ -352,13 +354,15 @@ def jvp(
 def _jvp(closure: Closure, mode: Mode, primals: Any, tangents: Any, has_aux: bool) -> Any:
     _check_tuples(primals, tangents)
     primals = tuple(primals)
-    call = Call(primals, {}, mode, closure.find())
-    values, plain = _tangents_of(call, Arguments(call, primals, closure.function), tangents)
-    function = _Differentiable(call, lifted(closure, call.structure, mode), has_aux)
-    leaves = {i: call.values[i] for i in values}, {i: call.plain[i] for i in plain}
-    _, (of_values, of_plain), outcome = jax.jvp(function, leaves, (values, plain), has_aux=True)
-    tangent = target_of_result(outcome, has_aux).assemble(of_values, of_plain)
-    output = commit(call, outcome)
+
+    def push_forward(call: Call) -> tuple[Outcome, Any]:
+        values, plain = _tangents_of(call, Arguments(call, primals, closure.function), tangents)
+        function = _Differentiable(call, lifted(closure, call.structure, mode), has_aux)
+        leaves = {i: call.values[i] for i in values}, {i: call.plain[i] for i in plain}
+        _, (of_values, of_plain), outcome = jax.jvp(function, leaves, (values, plain), has_aux=True)
+        return outcome, target_of_result(outcome, has_aux).assemble(of_values, of_plain)
+
+    output, tangent = run_with(lambda: Call(primals, {}, mode, closure.find()), push_forward)
     return (output[0], tangent, output[1]) if has_aux else (output, tangent)
 
 

@@ -17,7 +17,8 @@ import jax
 from declax.errors import TransformError
 from declax.transforms._carrying import Part, Step, loop_step, settled
 from declax.transforms._closure import Closure
-from declax.transforms._lift import Call, Outcome, commit, lifted
+from declax.transforms._lift import Call, Outcome, lifted
+from declax.transforms._running import run, wait
 from declax.transforms._standing import Words
 from declax.transforms._structure import Mode
 from declax.transforms._together import nth, together
@@ -69,23 +70,32 @@ def while_loop(
     checked_function("while_loop", "body_fun", body_fun)
     mode = Mode.of(graph, graph_updates)
     closure = together(cond_fun, body_fun)
-    call = Call((init_val,), {}, mode, closure.find())
-    call.check_arrays()
     words = Words("while_loop", "body_fun", lambda _: "init_val")
-    condition = Traced(lifted(closure, call.structure, mode, adapt=nth(0)))
-    body = Traced(lifted(closure, call.structure, mode, adapt=nth(1)))
-    outcome, step, (values, plain) = settled_loop(call, body, 0, words)
-    _check_condition(condition.look(values, plain), call, words._replace(function="cond_fun"))
 
-    def goes_on(carried: Any) -> Any:
-        return condition(*step.put(carried, values, plain)).output
+    def loop(call: Call) -> Outcome:
+        condition = Traced(lifted(closure, call.structure, mode, adapt=nth(0)))
+        body = Traced(lifted(closure, call.structure, mode, adapt=nth(1)))
+        outcome, step, (values, plain) = settled_loop(call, body, 0, words)
+        _check_condition(condition.look(values, plain), call, words._replace(function="cond_fun"))
 
-    def advance(carried: Any) -> Any:
-        full = step.put(carried, values, plain)
-        return step.next_values(body(*full), full[0])
+        def goes_on(carried: Any) -> Any:
+            return condition(*step.put(carried, values, plain)).output
 
-    last = jax.lax.while_loop(goes_on, advance, step.first(values, plain))
-    return cast("T", conclude_loop(call, outcome, step, last))
+        def advance(carried: Any) -> Any:
+            full = step.put(carried, values, plain)
+            return step.next_values(body(*full), full[0])
+
+        last = jax.lax.while_loop(goes_on, advance, step.first(values, plain))
+        return end_of_loop(outcome, step, last, (condition, body))
+
+    return cast("T", run(lambda: _take((init_val,), mode, closure), loop))
+
+
+def _take(args: tuple[Any, ...], mode: Mode, closure: Closure) -> Call:
+    """Takes the arguments of a loop apart."""
+    call = Call(args, {}, mode, closure.find())
+    call.check_arrays()
+    return call
 
 
 def fori_loop(
@@ -129,18 +139,20 @@ def fori_loop(
     checked_function("fori_loop", "body_fun", body_fun)
     mode = Mode.of(graph, graph_updates)
     closure = Closure(body_fun)
-    call = Call((_number_like(lower, upper), init_val), {}, mode, closure.find())
-    call.check_arrays()
     words = Words("fori_loop", "body_fun", lambda number: ("i", "init_val")[number])
-    body = Traced(lifted(closure, call.structure, mode))
-    outcome, step, (values, plain) = settled_loop(call, body, 1, words)
 
-    def advance(number: Any, carried: Any) -> Any:
-        full_values, full_plain = step.put(carried, values, [number, *plain[1:]])
-        return step.next_values(body(full_values, full_plain), full_values)
+    def loop(call: Call) -> Outcome:
+        body = Traced(lifted(closure, call.structure, mode))
+        outcome, step, (values, plain) = settled_loop(call, body, 1, words)
 
-    last = jax.lax.fori_loop(lower, upper, advance, step.first(values, plain), unroll=unroll)
-    return cast("T", conclude_loop(call, outcome, step, last))
+        def advance(number: Any, carried: Any) -> Any:
+            full_values, full_plain = step.put(carried, values, [number, *plain[1:]])
+            return step.next_values(body(full_values, full_plain), full_values)
+
+        last = jax.lax.fori_loop(lower, upper, advance, step.first(values, plain), unroll=unroll)
+        return end_of_loop(outcome, step, last, (body,))
+
+    return cast("T", run(lambda: _take((_number_like(lower, upper), init_val), mode, closure), loop))
 
 
 def _number_like(lower: Any, upper: Any) -> Any:
@@ -174,8 +186,19 @@ def _analysed(call: Call, given: Part, words: Words, outcome: Outcome) -> Step:
     return loop_step(call.structure, outcome, given, words)
 
 
-def conclude_loop(call: Call, outcome: Outcome, step: Step, last: tuple[Sequence[Any], Sequence[Any]]) -> Any:
-    """Commits what a loop carried to its end, and returns what the last step returned."""
+def end_of_loop(
+    outcome: Outcome, step: Step, last: tuple[Sequence[Any], Sequence[Any]], functions: Sequence[Traced]
+) -> Outcome:
+    """What a loop comes to, from what it carried to its end.
+
+    Args:
+      outcome: of a step.
+      step: what goes from step to step.
+      last: what it carried.
+      functions: of which the loop was made.
+    """
+    if any(function.calls_back for function in functions):
+        wait(last)
     plan = outcome.plan
     plain: list[Any] = [None] * len(step.results)
     for position, value in zip(step.results, last[1], strict=True):
@@ -183,7 +206,7 @@ def conclude_loop(call: Call, outcome: Outcome, step: Step, last: tuple[Sequence
     output = plain
     if plan.change is None:
         output = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(outcome.output), plain)
-    return commit(call, concluded(plan, dict(zip(step.places, last[0], strict=True)), output))
+    return concluded(plan, dict(zip(step.places, last[0], strict=True)), output)
 
 
 def _check_condition(outcome: Outcome, call: Call, words: Words) -> None:

@@ -17,11 +17,11 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
 
-from declax._static import exact_types
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.transforms._closure import Closure
-from declax.transforms._lift import Call, Outcome, commit, lifted
+from declax.transforms._lift import Call, Outcome, lifted
+from declax.transforms._running import run
 from declax.transforms._selection import Names, Numbers, Selection
 from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
@@ -137,23 +137,27 @@ class Rematerialized(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function with arguments of its own signature."""
-        given: tuple[Any, ...] = args
-        named: dict[str, Any] = kwargs
-        statics = None
-        if not self._static.is_empty:
-            given, named, statics = self._static.take(args, kwargs)
-        call = Call(given, named, self._mode, self._closure.find())
-        key = (call.structure, statics, None if statics is None else exact_types(statics))
-        function = self._functions.get(key)
-        if function is None:
-            while len(self._functions) >= MAX_TRACES:
-                del self._functions[next(iter(self._functions))]
-            function = self._functions[key] = self._make(call, statics)
-        result: R = commit(call, function(call.values, call.plain))
+        result: R = run(lambda: self._take(args, kwargs), lambda call: self._function(call)(call.values, call.plain))
         return result
 
-    def _make(self, call: Call, statics: Any) -> Callable[..., Outcome]:
-        """A function of its own for each structure, by which JAX knows its traces."""
+    def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """Takes the arguments apart."""
+        statics = None
+        if not self._static.is_empty:
+            args, kwargs, statics = self._static.take(args, kwargs)
+        return Call(args, kwargs, self._mode, self._closure.find(), statics)
+
+    def _function(self, call: Call) -> Callable[..., Outcome]:
+        """What runs a call: a function of its own for each structure, by which JAX knows its traces."""
+        function = self._functions.get(call.key)
+        if function is None:
+            while len(self._functions) >= MAX_TRACES:
+                self._functions.pop(next(iter(tuple(self._functions))), None)
+            function = self._functions[call.key] = self._make(call)
+        return function
+
+    def _make(self, call: Call) -> Callable[..., Outcome]:
+        statics = call.statics
         adapt = None if statics is None else functools.partial(self._static.give, statics=statics)
         function = lifted(self._closure, call.structure, self._mode, adapt=adapt)
         made: Callable[..., Outcome] = jax.checkpoint(function, **self._options)

@@ -18,15 +18,15 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
 
-from declax._static import exact_types
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.transforms._arguments import positional, positions
 from declax.transforms._axes import NO_POSITIONS, Axes
 from declax.transforms._closure import Closure
 from declax.transforms._labels import Labels
-from declax.transforms._lift import Call, Outcome, Plan, commit, lifted, written_leaves
+from declax.transforms._lift import Call, Outcome, Plan, lifted, written_leaves
 from declax.transforms._packing import Groups, packed, unpacked
+from declax.transforms._running import run, wait
 from declax.transforms._selection import Numbers, Selection
 from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
@@ -168,26 +168,35 @@ class PmapWrapped(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function with arguments that have one axis more."""
-        given: tuple[Any, ...] = args
-        by_name: dict[str, Any] = dict(kwargs)
-        statics: Any = None
+        result: R = run(lambda: self._take(args, kwargs), lambda call: self._program(call, kwargs).run(call))
+        return result
+
+    def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """Takes the arguments apart."""
+        statics = None
         if not self._static.is_empty:
-            given = positional(self._closure.function, given, by_name)
-            given, by_name, statics = self._static.take(given, by_name)
-        call = Call(given, by_name, self._mode, self._closure.find())
+            kwargs = dict(kwargs)  # the same call may be taken again
+            args = positional(self._closure.function, args, kwargs)
+            args, kwargs, statics = self._static.take(args, kwargs)
+        call = Call(args, kwargs, self._mode, self._closure.find(), statics)
         call.check_arrays()
-        of_named = positions(self._closure.function, by_name) if statics is None else NO_POSITIONS
+        return call
+
+    def _program(self, call: Call, kwargs: dict[str, Any]) -> _Program:
+        """What runs a call with these named arguments."""
+        of_named = positions(self._closure.function, kwargs) if call.statics is None else NO_POSITIONS
         labels = self._axes.labels(call, positions=of_named)
-        key = (call.structure, statics, exact_types(statics), tuple(labels.values), tuple(labels.plain))
+        key = (call.key, tuple(labels.values), tuple(labels.plain))
         program = self._programs.get(key)
         if program is None:
             while len(self._programs) >= MAX_PROGRAMS:
-                del self._programs[next(iter(self._programs))]
-            program = self._programs[key] = self._make_program(call, labels, statics)
-        result: R = commit(call, program.run(call))
-        return result
+                self._programs.pop(next(iter(tuple(self._programs))), None)
+            program = self._programs[key] = self._make_program(call, labels)
+        return program
 
-    def _make_program(self, call: Call, labels: Labels, statics: Any) -> _Program:
+    def _make_program(self, call: Call, labels: Labels) -> _Program:
+        statics = call.statics
+
         def adapt(function: Callable[..., Any]) -> Callable[..., Any]:
             function = function if statics is None else self._static.give(function, statics)
             return name_axes(function, self._axes, self._metadata)
@@ -257,9 +266,10 @@ class _Program:
         self._donated = donated
         self._warned = warned
         self._is_checked = True
+        self._calls_back: bool | None = None  # not known before it is traced
         self._checked: set[Hashable] = set()
         self._in_groups = packed(body, self._groups, self._note)
-        self._pmapped = self._pmap(()) if donated is None else None
+        self._pmapped: Any = self._pmap(()) if donated is None else None
 
     def _pmap(self, donated: tuple[int, ...]) -> Any:
         itself = weakref.ref(self)  # since JAX keeps each function that it maps so, and all it refers to, for ever
@@ -285,16 +295,29 @@ class _Program:
           TransformError: what has no axis comes out different in the instances.
         """
         leaves = (*call.values, *call.plain)
-        if self._pmapped is None:
-            assert self._donated is not None  # else it was made at the start
-            traced = unpacked(jax.eval_shape(self._pmap(()), *leaves))
-            if not self._is_checked:
-                self._check(call)
-            self._pmapped = self._pmap(self._donated(call, traced))
+        if self._calls_back is None:
+            self._prepare(call, leaves)
         outcome = unpacked(self._pmapped(*leaves))
+        if self._calls_back:
+            wait(outcome)
         if not self._is_checked:
             self._check(call)
         return outcome
+
+    def _prepare(self, call: Call, leaves: tuple[Any, ...]) -> None:
+        """Finds out whether the function calls back, and what may be donated; JAX keeps the trace for running it.
+
+        JAX tells of what it has mapped so nothing but the lowered text, in
+        which a callback is a call of that name, or a transfer to the host.
+        """
+        pmapped = self._pmap(()) if self._pmapped is None else self._pmapped
+        lowered = pmapped.lower(*leaves)
+        text = lowered.as_text()
+        self._calls_back = "callback" in text or "host_transfer" in text
+        if self._donated is not None:
+            if not self._is_checked:
+                self._check(call)
+            self._pmapped = self._pmap(self._donated(call, unpacked(lowered.out_info)))
 
     def _check(self, call: Call) -> None:
         """Traces the function once more, under `jax.vmap`, which tells what differs between instances.

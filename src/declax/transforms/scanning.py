@@ -26,7 +26,8 @@ from declax.transforms._axes import Axes
 from declax.transforms._closure import Closure, Survey
 from declax.transforms._holders import content_of
 from declax.transforms._labels import Labels, spread
-from declax.transforms._lift import Call, Outcome, commit, lifted
+from declax.transforms._lift import Call, Outcome, lifted
+from declax.transforms._running import run, wait
 from declax.transforms._scanned import Parts, Scan, carry_parts
 from declax.transforms._standing import Words
 from declax.transforms._structure import Mode, Structure
@@ -195,14 +196,25 @@ class Scanned(Generic[P, R]):
         self._options = options
         self._seen: list[Any] = []
         self._programs: dict[Structure, Callable[..., Outcome]] = {}
+        self._calls_back = False
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function step by step."""
-        survey = self._closure.find()
-        call = Call(positional(self._closure.function, args, kwargs), kwargs, self._mode, survey)
-        call.check_arrays()
-        result: R = commit(call, self._program_of(call.structure, survey)(call.values, call.plain))
+        args = positional(self._closure.function, args, kwargs)  # type: ignore[assignment]  # they are what they were
+        result: R = run(lambda: self._take(args, kwargs), self._run)
         return result
+
+    def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """Takes the arguments apart."""
+        call = Call(args, kwargs, self._mode, self._closure.find())
+        call.check_arrays()
+        return call
+
+    def _run(self, call: Call) -> Outcome:
+        outcome = self._program_of(call.structure, self._closure.find())(call.values, call.plain)
+        if self._calls_back:
+            wait(outcome)
+        return outcome
 
     def _program_of(self, structure: Structure, survey: Survey) -> Callable[..., Outcome]:
         """What runs the calls of one structure: as in an earlier call, where the function closes over the same things.
@@ -228,9 +240,11 @@ class Scanned(Generic[P, R]):
         def run(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
             labels = axes.labels(structure, values)
             traced = Traced(lifted(closure, structure, mode, labels, axes.adapt))
-            return Scan(structure, labels, axes.parts(structure, words), words).run(
+            outcome = Scan(structure, labels, axes.parts(structure, words), words).run(
                 traced, values, plain, dict(options)
             )
+            self._calls_back |= traced.calls_back
+            return outcome
 
         return jax.jit(run, inline=True)
 

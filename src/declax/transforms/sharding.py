@@ -23,8 +23,9 @@ from declax.transforms._arguments import positional
 from declax.transforms._axes import labels_in
 from declax.transforms._closure import Closure
 from declax.transforms._labels import Labels, spread
-from declax.transforms._lift import Call, Plan, commit, lifted
+from declax.transforms._lift import Call, Outcome, Plan, lifted
 from declax.transforms._packing import Groups, packed, unpacked
+from declax.transforms._running import run, wait
 from declax.transforms._structure import Mode, names_in_result
 from declax.transforms._wrapping import look_like
 from declax.transforms.vectorization import _leaves_with_labels as leaves_with_labels
@@ -117,9 +118,7 @@ def shard_map(
             raise TransformError("shard_map", "the argument is no function", got=describe(f), fix=fix)
         closure = Closure(f)
 
-        def mapped(*args: Any, **kwargs: Any) -> Any:
-            call = Call(positional(closure.function, args, kwargs), kwargs, mode, closure.find())
-            call.check_arrays()
+        def map_over(call: Call) -> Outcome:
             found = jax.sharding.get_abstract_mesh() if mesh is None else mesh
             _check_mesh(found, axis_names, is_inferred=in_specs is MISSING)
             labels = specs.labels(call)
@@ -130,7 +129,17 @@ def shard_map(
             of_arguments = (_filled(labels.values), _filled(labels.plain))
             of_results = (_REPLICATED, _filled(groups.known))
             function = jax.shard_map(body, in_specs=of_arguments, out_specs=of_results, **options)
-            return commit(call, unpacked(function(call.values, call.plain)))
+            return wait(unpacked(function(call.values, call.plain)))  # type: ignore[no-any-return]  # it gives back what it gets
+
+        def mapped(*args: Any, **kwargs: Any) -> Any:
+            args = positional(closure.function, args, kwargs)
+
+            def take() -> Call:
+                call = Call(args, kwargs, mode, closure.find())
+                call.check_arrays()
+                return call
+
+            return run(take, map_over)
 
         return look_like(mapped, f)
 

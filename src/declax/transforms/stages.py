@@ -9,17 +9,28 @@ stage: what `jax.jit` makes of a function on the way to running it. Each holds
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import jax
 
 from declax.errors import TransformError
-from declax.transforms._lift import Call, Rebuilt, commit
+from declax.transforms._lift import Call, Outcome, Rebuilt
 from declax.transforms._program import Program
+from declax.transforms._running import run
 
 R = TypeVar("R", covariant=True)
 
-Dispatch = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Call, Program]]
+
+class Dispatch(NamedTuple):
+    """How a compiled function finds what runs a call.
+
+    Attributes:
+      take: takes arguments apart.
+      program: what runs a call.
+    """
+
+    take: Callable[[tuple[Any, ...], dict[str, Any]], Call]
+    program: Callable[[Call], Program]
 
 
 class Traced(Generic[R]):
@@ -120,8 +131,10 @@ class Compiled(Generic[R]):
         Raises:
           TransformError: for arguments of another structure, or other static ones.
         """
-        call, program = self._dispatch(args, kwargs)
-        if program is not self._program:
+        return cast("R", run(lambda: self._dispatch.take(args, kwargs), self._run))
+
+    def _run(self, call: Call) -> Outcome:
+        if self._dispatch.program(call) is not self._program:
             raise TransformError(
                 "the compiled function",
                 "it was compiled for arguments of another structure",
@@ -129,8 +142,7 @@ class Compiled(Generic[R]):
                 got=repr(call.structure.graphdef or call.structure.tree),
                 fix="call the function of dx.jit itself, which compiles again where it has to",
             )
-        result: R = commit(call, program.outcome(self.compiled(*call.values, *call.plain)))
-        return result
+        return self._program.outcome(self.compiled(*call.values, *call.plain))
 
     def as_text(self) -> str:
         """The optimised program as text."""

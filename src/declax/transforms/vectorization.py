@@ -28,8 +28,9 @@ from declax.transforms._arguments import positions
 from declax.transforms._axes import Axes
 from declax.transforms._closure import Closure
 from declax.transforms._labels import Labels
-from declax.transforms._lift import Call, Plan, commit, lifted
+from declax.transforms._lift import Call, Outcome, Plan, lifted
 from declax.transforms._packing import Groups, packed, unpacked
+from declax.transforms._running import run
 from declax.transforms._structure import Mode, names_in_result, place
 from declax.transforms._wrapping import look_like
 from declax.transforms.axis_names import check_metadata, name_axes
@@ -128,8 +129,7 @@ def vmap(
     adapt = functools.partial(name_axes, axes=axes, metadata=transform_metadata) if transform_metadata else None
     warned: set[str] = set()
 
-    def mapped(*args: Any, **kwargs: Any) -> Any:
-        call = Call(args, kwargs, mode, closure.find())
+    def map_over(kwargs: dict[str, Any], call: Call) -> Outcome:
         labels = axes.labels(call, positions=positions(closure.function, kwargs))
         call.check_arrays(labels.plain)  # without an axis, anything goes in as it is
         groups = Groups((None, *axes.known(labels)))
@@ -141,7 +141,10 @@ def vmap(
         except ValueError:
             _check_sizes(call, labels, axis_size)
             raise
-        return commit(call, unpacked(result))
+        return unpacked(result)
+
+    def mapped(*args: Any, **kwargs: Any) -> Any:
+        return run(lambda: Call(args, kwargs, mode, closure.find()), functools.partial(map_over, kwargs))
 
     return look_like(mapped, closure.function)
 

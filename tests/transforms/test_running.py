@@ -1,0 +1,200 @@
+"""What holds for a call of any transform: threads lose nothing, and what fails changes nothing."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import declax as dx
+from declax.transforms.differentials import jvp, vjp
+
+
+def plain_mesh():
+    return jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+
+def with_rules(function):
+    made = dx.custom_vjp(function)
+    made.defvjp(lambda model: (function(model), None), lambda residuals, g: (None,))
+    return made
+
+
+def scanned(function, model):
+    return dx.scan(lambda model, _: (model, function(model)), in_axes=(dx.Carry, 0), out_axes=(dx.Carry, 0))(
+        model, jnp.zeros(1)
+    )[1][0]
+
+
+def looped(function, model):
+    def body(_, carried):
+        return model, function(carried[0])
+
+    return dx.fori_loop(0, 1, body, (model, jnp.zeros(())))[1]
+
+
+def looped_while(function, model):
+    def body(carried):
+        return model, function(carried[0]), carried[2] + 1
+
+    return dx.while_loop(lambda carried: carried[2] < 1, body, (model, jnp.zeros(()), 0))[1]
+
+
+WAYS = {
+    "jit": lambda f, m: dx.jit(f)(m),
+    "jit, donated": lambda f, m: dx.jit(f, donate_argnums=0)(m),
+    "jit, a stage": lambda f, m: dx.jit(f).lower(m).compile()(m),
+    "grad": lambda f, m: dx.grad(f, has_aux=True, argnums=dx.DiffState(0, dx.Param))(m)[1],
+    "value_and_grad": lambda f, m: dx.value_and_grad(f, has_aux=True, argnums=dx.DiffState(0, dx.Param))(m)[0][1],
+    "vjp": lambda f, m: vjp(f, m)[0],
+    "jvp": lambda f, m: jvp(f, (m,), (dx.state(m, dx.Param),))[0],
+    "custom_vjp": lambda f, m: with_rules(f)(m),
+    "remat": lambda f, m: dx.remat(f)(m),
+    "vmap": lambda f, m: dx.vmap(lambda m, _: f(m), in_axes=(None, 0), out_axes=None)(m, jnp.zeros(2)),
+    "shard_map": lambda f, m: dx.shard_map(f, mesh=plain_mesh(), in_specs=jax.P(), out_specs=jax.P())(m),
+    "pmap": lambda f, m: dx.pmap(lambda m, _: f(m), in_axes=(None, 0), out_axes=None)(m, jnp.zeros(1)),
+    "scan": scanned,
+    "fori_loop": looped,
+    "while_loop": looped_while,
+    "cond": lambda f, m: dx.cond(True, f, lambda m: jnp.zeros(()), m),
+    "switch": lambda f, m: dx.switch(1, [lambda m: jnp.zeros(()), f], m),
+    "checkify": lambda f, m: dx.checkify(f)(m)[1],
+}
+EAGER = [name for name in WAYS if not name.startswith("jit")]
+
+
+class Counting(dx.Module):
+    def __init__(self):
+        self.scale = dx.Param(jnp.ones(()))
+        self.calls = dx.Variable(jnp.zeros(()))
+
+
+def add_one(model):
+    model.calls.value = model.calls.value + 1
+    return model.calls.value * model.scale.value
+
+
+def with_aux(function):
+    """As a loss with an auxiliary result, which is what the transforms of gradients want."""
+
+    @functools.wraps(function)
+    def pair(model):
+        value = function(model)
+        return value, value
+
+    return pair
+
+
+def apply(name, function, model):
+    return WAYS[name](with_aux(function) if "grad" in name else function, model)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_it_runs_and_commits(name):
+    model = Counting()
+    assert float(apply(name, add_one, model)) == 1
+    assert float(model.calls.value) == 1
+
+
+# ----------------------------------------------------------------- threads
+
+
+@pytest.fixture
+def switching_often():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(5e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def in_threads(count, work):
+    barrier = threading.Barrier(count)
+
+    def run(_):
+        barrier.wait()
+        return work()
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(run, range(count)))
+
+
+@pytest.mark.parametrize("name", [name for name in WAYS if name not in ("jit, donated", "jit, a stage")])
+def test_no_count_is_lost_among_threads(name, switching_often):
+    """Donation is left out: what one thread has read, another may have donated, which is an error of JAX."""
+    model = Counting()
+    seen = [float(n) for found in in_threads(4, lambda: [apply(name, add_one, model) for _ in range(3)]) for n in found]
+    assert float(model.calls.value) == 12
+    assert sorted(seen) == list(range(1, 13))
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_a_conflict_has_the_call_run_again(name):
+    """Without luck: another thread writes while the function runs for the first time."""
+    model = Counting()
+    has_begun, has_written = threading.Event(), threading.Event()
+
+    def write():
+        has_begun.wait()
+        model.calls.value = jnp.full((), 10.0)
+        has_written.set()
+
+    def interrupted(model):
+        has_begun.set()
+        has_written.wait()
+        return add_one(model)
+
+    other = threading.Thread(target=write)
+    other.start()
+    assert float(apply(name, interrupted, model)) == 11
+    other.join()
+    assert float(model.calls.value) == 11
+
+
+# ----------------------------------------------------------------- what fails
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("name", WAYS)
+def test_an_exception_leaves_all_as_it_was(name, error):
+    model = Counting()
+    before = dx.state(model, copy=True)
+
+    def fail(model):
+        add_one(model)
+        model.new = dx.Param(1.0)
+        raise error("in the middle of it")
+
+    with pytest.raises(error, match="in the middle of it"):
+        apply(name, fail, model)
+    assert dx.state(model) == before
+
+
+@pytest.mark.parametrize("name", sorted(set(WAYS) - {"grad", "value_and_grad", "vjp", "jvp", "jit, donated"}))
+def test_a_failing_callback_leaves_all_as_it_was(name):
+    """Those that differentiate have no rule for callbacks; a donated buffer is gone (see test_stages)."""
+    model = Counting()
+    before = dx.state(model, copy=True)
+
+    def fail(_):
+        raise ValueError("the callback failed")
+
+    def function(model):
+        add_one(model)
+        x = jnp.ones((64, 64)) * model.calls.value
+        for _ in range(20):
+            x = x @ x / 64
+        jax.debug.callback(fail, x)
+        return x.sum()
+
+    def run():
+        apply(name, function, model)
+        jax.effects_barrier()
+
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="the callback failed"):
+        run()
+    assert dx.state(model) == before
