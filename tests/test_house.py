@@ -8,6 +8,7 @@ import importlib
 import inspect
 import os
 import re
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -28,7 +29,8 @@ SOURCE = ROOT / "src" / "declax"
 # built yet: decide where it belongs before writing it. "" is the package root, which only re-exports.
 LAYERS: list[set[str]] = [
     # words, errors and the private names of jax; what knows no declax
-    {"errors", "_typing", "_jax", "_array_operators", "_codegen", "_epoch", "_kept_values", "_value_text"},
+    {"_exports", "errors", "mypy_plugin"},
+    {"_lazy", "_typing", "_jax", "_array_operators", "_codegen", "_epoch", "_kept_values", "_value_text"},
     # declarations, filters, snapshots, text
     {"_display", "_fields", "_filters", "_links", "_lost_writes", "_modes", "_static", "initializers", "traversals"},
     {"_annotations", "_layout", "_metadata", "filterlib"},
@@ -39,7 +41,7 @@ LAYERS: list[set[str]] = [
     {"_initializer_metadata", "_pytree", "_state_def", "_variable_names"},
     {"_construction", "_nodes", "_pure_dicts", "_source", "_sowing", "_state_diff", "_state_draft", "rngs"},
     {"_dataclass", "_flat_state"},
-    {"state"},
+    {"states"},
     {"statelib"},
     # models as data, and transforms over them
     {"graph"},
@@ -48,7 +50,7 @@ LAYERS: list[set[str]] = [
     {"_recording", "transforms"},
     {"capturing"},
     # what is made of all this
-    {"abstract", "nn", "training", "display", "stacking", "summary"},
+    {"abstract", "nn", "training", "displaying", "stacking", "summarizing"},
     {"unstacking"},
     {""},
 ]
@@ -258,8 +260,8 @@ def test_the_layer_test_itself(module, line, fault):
 
 
 def exported() -> list[tuple[ast.ImportFrom, ast.alias]]:
-    tree = parsed(SOURCE / "__init__.py")
-    return [(node, alias) for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    checked = next(node for node in parsed(SOURCE / "__init__.py").body if isinstance(node, ast.If))
+    return [(node, alias) for node in checked.body if isinstance(node, ast.ImportFrom) for alias in node.names]
 
 
 def is_documented(name: str) -> bool:
@@ -285,6 +287,53 @@ def _has_string_below(tree: ast.Module, name: str) -> bool:
 def test_public_names_are_exported_explicitly():
     implicit = [alias.name for node, alias in exported() if node.module != "__future__" and alias.asname is None]
     assert not implicit, f"write `X as X` in declax/__init__.py for: {', '.join(implicit)}"
+
+
+def test_exports_are_those_that_checkers_see():
+    found: dict[str, list[str]] = {}
+    for node, alias in exported():
+        assert node.module is not None
+        found.setdefault(node.module.removeprefix("declax").removeprefix("."), []).append(alias.name)
+    rows = "".join(f"    {module!r}: {' '.join(names)!r},\n" for module, names in sorted(found.items()))
+    expected = EXPORTS.format(rows=rows.replace("'", '"'))
+    path = SOURCE / "_exports.py"
+    if os.environ.get("DECLAX_UPDATE_GOLDEN"):
+        path.write_text(expected)
+    assert path.read_text() == expected, "the names of declax/__init__.py changed: run this with DECLAX_UPDATE_GOLDEN=1"
+
+
+EXPORTS = '''"""Which module of declax has which public names; made by tests/test_house.py, not by hand."""
+
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from typing import Final
+
+NAMES: Final[dict[str, str]] = {{
+{rows}}}
+"""The names, by module; those without one are modules themselves."""
+'''
+
+
+def test_no_public_name_is_that_of_a_module():
+    """Python puts a module into its package when it loads it, in the place of what had its name."""
+    names = {alias.name for node, alias in exported() if node.module != "declax"}
+    assert not names & set(modules()), "rename these modules"
+    assert not names & {name.split(".")[0] for name in modules()}
+
+
+def test_every_public_name_loads():
+    for name in declax.__all__:
+        assert getattr(declax, name) is not None
+    assert set(declax.__all__) <= set(dir(declax))
+    with pytest.raises(AttributeError, match="module declax: it has no attribute 'Lineer'"):
+        declax.Lineer  # the access is what is tested
+
+
+def test_importing_the_root_does_not_import_jax():
+    code = "import sys, declax, declax.mypy_plugin; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_public_names_have_docstrings():

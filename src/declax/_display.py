@@ -82,7 +82,7 @@ def object_repr(obj: object) -> str:
 def state_repr(state: Flattens) -> str:
     """A State as nested dicts.
 
-    >>> from declax.state import State
+    >>> from declax.states import State
     >>> print(State({"a": {"b": 1}}))
     State({
       'a': {

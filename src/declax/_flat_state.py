@@ -62,7 +62,7 @@ class FlatPairs(Sequence[Pair]):
         Raises:
           GraphError: where there are more of one than of the other.
 
-        >>> from declax.state import FlatState
+        >>> from declax.states import FlatState
         >>> FlatState.from_sorted_keys_values((("a",), ("b",)), [1, 2])
         FlatState([(('a',), 1), (('b',), 2)])
         """
@@ -107,7 +107,7 @@ class FlatPairs(Sequence[Pair]):
     def merge(cls, first: Iterable[Pair], /, *flat_states: Iterable[Pair]) -> Self:
         """One FlatState with the pairs of all, in order; of equal paths the last one wins.
 
-        >>> from declax.state import FlatState
+        >>> from declax.states import FlatState
         >>> FlatState.merge([(("b",), 1)], [(("b",), 2), (("a",), 3)])
         FlatState([(('a',), 3), (('b',), 2)])
         """

@@ -28,7 +28,7 @@ from declax.graph.assigning import attribute_changes, check_may_change
 from declax.graph.binding import bind
 from declax.graph.defs import GraphDef
 from declax.graph.updating import update
-from declax.state import State
+from declax.states import State
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -54,7 +54,7 @@ class StateDiff:
       changes: all that differs, in the order of the first State; what only the
         second one has is last.
 
-    >>> from declax.state import State
+    >>> from declax.states import State
     >>> diff = State({"a": 1, "b": 2}).diff(State({"b": 3, "c": 4}))
     >>> print(diff)
     StateDiff(

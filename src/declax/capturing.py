@@ -32,7 +32,7 @@ from declax._recording import (
 from declax._typing import Path
 from declax._variables import Perturbation, Variable
 from declax.errors import FilterError, GraphError, describe, format_path, suggest
-from declax.state import State
+from declax.states import State
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -28,7 +28,7 @@ from declax.errors import GraphError, StatusError, describe, format_path
 from declax.graph.binding import bind
 from declax.graph.build import build, program_of
 from declax.graph.defs import CONTAINER, HAS_INDEX, LEAF, LEAF_TOKEN, REF, GraphDef, Token
-from declax.state import FlatState, State, make_state
+from declax.states import FlatState, State, make_state
 
 N = TypeVar("N")
 

@@ -18,7 +18,7 @@ from declax._state_diff import LeafChange as LeafChange
 from declax._state_diff import StateDiff as StateDiff
 from declax._typing import Path
 from declax.errors import GraphError, describe
-from declax.state import FlatState, State
+from declax.states import FlatState, State
 
 M = TypeVar("M")
 

@@ -25,7 +25,7 @@ from declax.graph.binding import bind
 from declax.graph.iteration import iter_graph
 from declax.graph.updating import update
 from declax.stacking import Stacked
-from declax.state import State, make_state
+from declax.states import State, make_state
 
 LAYERS = "layers"
 """The attribute of a `Stacked` that holds the arrays."""

@@ -17,7 +17,7 @@ import pytest
 
 import declax as dx
 from declax import _display, _value_text, errors
-from declax.display import display, to_html
+from declax.displaying import display, to_html
 
 # treescope looks at every public name of numpy when it first draws.
 reads_numpy = pytest.mark.filterwarnings("ignore:The chararray class is deprecated:DeprecationWarning")

@@ -20,7 +20,7 @@ from declax.graph.copying import copy_leaves
 from declax.graph.defs import GraphDef
 from declax.graph.fit import checked_plain, join
 from declax.graph.graph_state import GraphState, refuse_state
-from declax.state import State, make_state, split_leaves
+from declax.states import State, make_state, split_leaves
 
 N = TypeVar("N")
 

@@ -18,7 +18,7 @@ from declax.graph.defs import GraphDef
 from declax.graph.graph_state import GraphState
 from declax.graph.graph_state import _make as make_graph_state
 from declax.graph.walk import walk
-from declax.state import State, make_state
+from declax.states import State, make_state
 
 N = TypeVar("N")
 R = TypeVar("R", covariant=True)

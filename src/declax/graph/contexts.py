@@ -35,7 +35,7 @@ from declax.errors import GraphError, describe, suggest
 from declax.graph.defs import GraphDef
 from declax.graph.fit import join
 from declax.graph.flat import IndexMap, RefMap, put_together, take_apart
-from declax.state import State, make_state, split_leaves
+from declax.states import State, make_state, split_leaves
 
 N = TypeVar("N")
 P = ParamSpec("P")

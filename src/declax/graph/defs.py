@@ -29,7 +29,7 @@ from declax._static import exact_types
 from declax._typing import Key, Path
 from declax._variables import Variable
 from declax.errors import GraphError, type_name
-from declax.state import State
+from declax.states import State
 
 N = TypeVar("N", covariant=True)
 

@@ -19,7 +19,7 @@ from declax._typing import Path
 from declax._variables import Variable
 from declax.errors import describe, format_path, suggest, type_name
 from declax.graph.binding import bind
-from declax.state import make_state
+from declax.states import make_state
 
 
 def explain_filters(node: Any, /, *filters: Filter, limit: int | None = 20, graph: bool | None = None) -> None:

@@ -22,7 +22,7 @@ from declax._typing import Path
 from declax.errors import GraphError, describe, format_path, suggest, type_name
 from declax.graph.build import program_of
 from declax.graph.defs import GraphDef
-from declax.state import FlatState, State
+from declax.states import FlatState, State
 
 
 class Mismatch(NamedTuple):

@@ -27,7 +27,7 @@ from declax.graph.change import Change, apply_change
 from declax.graph.defs import GraphDef, walk_tokens
 from declax.graph.fit import join
 from declax.graph.walk import walk
-from declax.state import FlatState, State
+from declax.states import FlatState, State
 
 N = TypeVar("N")
 

@@ -17,8 +17,8 @@ from declax._state_def import StateDef
 from declax.errors import GraphError
 from declax.graph.binding import bind
 from declax.graph.defs import GraphDef
-from declax.state import State, split_leaves
-from declax.state import _fill as fill_state
+from declax.states import State, split_leaves
+from declax.states import _fill as fill_state
 
 N = TypeVar("N")
 M = TypeVar("M", covariant=True)

@@ -23,7 +23,7 @@ from declax._variables import Variable
 from declax.errors import FilterError, GraphError, format_path, type_name
 from declax.graph.binding import not_a_tree
 from declax.graph.graph_state import refuse_state
-from declax.state import State, make_state
+from declax.states import State, make_state
 
 N = TypeVar("N")
 

@@ -48,7 +48,7 @@ from declax.errors import (
 from declax.graph.binding import bind
 from declax.graph.build import build
 from declax.graph.defs import VARIABLE, GraphDef, variable_token
-from declax.state import make_state
+from declax.states import make_state
 
 N = TypeVar("N")
 

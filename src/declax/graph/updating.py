@@ -30,7 +30,7 @@ from declax.graph.binding import Binding, bind
 from declax.graph.build import program_of
 from declax.graph.change import check_marks
 from declax.graph.fit import Fit, Mismatch, UpdateReport, as_state, explain, fit_of, in_container, shape_mismatches
-from declax.state import State
+from declax.states import State
 
 _shape = attrgetter("shape")
 _raw_value = attrgetter("raw_value")

@@ -30,7 +30,7 @@ from declax._metadata import Metadata
 from declax._nodes import plain_key
 from declax._typing import Path, PyTree
 from declax._variables import Variable, new_variable
-from declax.state import State
+from declax.states import State
 from declax.training._branch import Branch
 
 T = TypeVar("T")

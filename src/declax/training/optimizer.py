@@ -24,7 +24,7 @@ from declax._typing import Path, PyTree
 from declax._variables import Param, Variable
 from declax.graph.api import state as state_of
 from declax.graph.updating import update as update_graph
-from declax.state import State, make_state
+from declax.states import State, make_state
 from declax.training._equality import Structural
 from declax.training._opt_state import OptLayout, OptState, OptVariable, slots_of, store
 

@@ -16,7 +16,7 @@ import jax
 
 from declax.errors import TransformError, describe
 from declax.graph.binding import bind
-from declax.state import State
+from declax.states import State
 from declax.transforms._labels import Labels, spread
 from declax.transforms._lift import Call
 from declax.transforms._roots import is_root

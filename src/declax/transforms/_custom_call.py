@@ -29,7 +29,7 @@ from declax._state_def import StateDef
 from declax.errors import TransformError, describe, format_path
 from declax.graph.binding import bind, bind_many
 from declax.graph.build import build_slots, program_of
-from declax.state import make_state
+from declax.states import make_state
 from declax.transforms._closure import Survey
 from declax.transforms._differentiated import (
     Arguments,

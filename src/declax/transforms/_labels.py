@@ -23,7 +23,7 @@ from declax._variables import Variable, new_variable
 from declax.errors import TransformError, describe, format_path
 from declax.graph.change import Change
 from declax.graph.defs import HAS_INDEX, LEAF, GraphDef, walk_tokens
-from declax.state import State
+from declax.states import State
 from declax.transforms._roots import is_root
 from declax.transforms._structure import Structure, names_in_result, place
 from declax.transforms.axes import StateLabels

@@ -19,7 +19,7 @@ from declax._state_def import LeafDef
 from declax.errors import TransformError, type_name
 from declax.graph.change import Change
 from declax.rngs.streams import RngCount
-from declax.state import State
+from declax.states import State
 from declax.transforms._carrying import (
     Part,
     Step,

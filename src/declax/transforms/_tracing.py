@@ -13,11 +13,12 @@ plain:  leaves of arguments and results that belong to no root.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import jax
-import jax.extend
+import jax.core
 import jax.numpy as jnp
 
 from declax._nodes import is_ref
@@ -50,7 +51,7 @@ class Traced:
     def look(self, values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
         """What comes out for leaves like these: shapes and dtypes, and the plan."""
         jaxpr, outcome = jax.make_jaxpr(self._function, return_shape=True)(values, plain)
-        self._program = jax.extend.core.jaxpr_as_fun(jaxpr)
+        self._program = functools.partial(jax.core.eval_jaxpr, jaxpr.jaxpr, jaxpr.consts)
         self.calls_back = calls_back(jaxpr)
         self._types = jaxpr.in_avals
         self._tree = jax.tree_util.tree_structure(outcome)

@@ -210,34 +210,44 @@ def value_and_grad(
     if reduce_axes:
         options["reduce_axes"] = reduce_axes
 
-    closure = Closure(f)
-
-    def differentiate(args: tuple[Any, ...], call: Call) -> tuple[Outcome, tuple[Any, ...]]:
-        arguments = Arguments(call, args, closure.function)
-        targets = [arguments.differentiated(*diff) for diff in wanted]
-        function = lifted(closure, call.structure, mode)
-
-        def on_differentiated(leaves: Slopes, plain_leaves: Slopes) -> tuple[Any, Outcome]:
-            outcome = function(with_leaves(call.values, leaves), with_leaves(call.plain, plain_leaves))
-            return _scalar(outcome, has_aux), outcome
-
-        leaves = {i: call.values[i] for t in targets for i in t.values}
-        plain = {i: call.plain[i] for t in targets for i in t.plain}
-        differentiated = jax.value_and_grad(on_differentiated, argnums=(0, 1), has_aux=True, **options)
-        try:
-            (_, outcome), (leaf_grads, plain_grads) = differentiated(leaves, plain)
-        except TypeError:
-            if not allow_int:
-                _check_differentiable(call, arguments, wanted)
-            raise
-        return outcome, tuple(t.assemble(leaf_grads, plain_grads) for t in targets)
+    make = _Gradients(Closure(f), mode, wanted, has_aux, options)
 
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
         take = functools.partial(Call, args, kwargs, mode)
-        result, grads = run_with(lambda: take(closure.find()), functools.partial(differentiate, args))
+        result, grads = run_with(lambda: take(make.closure.find()), functools.partial(make, args))
         return result, grads[0] if isinstance(argnums, (int, DiffState)) else grads
 
     return look_like(value_and_gradient, f)
+
+
+class _Gradients(NamedTuple):
+    """What makes the gradients of a call."""
+
+    closure: Closure
+    mode: Mode
+    wanted: list[DiffState]
+    has_aux: bool
+    options: dict[str, Any]
+
+    def __call__(self, args: tuple[Any, ...], call: Call) -> tuple[Outcome, tuple[Any, ...]]:
+        arguments = Arguments(call, args, self.closure.function)
+        targets = [arguments.differentiated(*diff) for diff in self.wanted]
+        function = lifted(self.closure, call.structure, self.mode)
+
+        def on_differentiated(leaves: Slopes, plain_leaves: Slopes) -> tuple[Any, Outcome]:
+            outcome = function(with_leaves(call.values, leaves), with_leaves(call.plain, plain_leaves))
+            return _scalar(outcome, self.has_aux), outcome
+
+        leaves = {i: call.values[i] for t in targets for i in t.values}
+        plain = {i: call.plain[i] for t in targets for i in t.plain}
+        differentiated = jax.value_and_grad(on_differentiated, argnums=(0, 1), has_aux=True, **self.options)
+        try:
+            (_, outcome), (leaf_grads, plain_grads) = differentiated(leaves, plain)
+        except TypeError:
+            if not self.options["allow_int"]:
+                _check_differentiable(call, arguments, self.wanted)
+            raise
+        return outcome, tuple(t.assemble(leaf_grads, plain_grads) for t in targets)
 
 
 def _parse_argnums(argnums: Argnums) -> list[DiffState]:

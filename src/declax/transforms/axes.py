@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from declax._filters import Filter, PathIn, Predicate, as_written, to_predicate
 from declax.errors import TransformError, describe
-from declax.state import State
+from declax.states import State
 
 L = TypeVar("L")
 

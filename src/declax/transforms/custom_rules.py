@@ -96,7 +96,7 @@ def custom_vjp(
 
     >>> from declax._module import Module
     >>> from declax._variables import Param
-    >>> from declax.state import State
+    >>> from declax.states import State
     >>> from declax.transforms.autodiff import grad
     >>> @custom_vjp
     ... def double(m):

@@ -324,7 +324,7 @@ def jvp(
 
     >>> from declax._module import Module
     >>> from declax._variables import Param
-    >>> from declax.state import State
+    >>> from declax.states import State
     >>> m = Module()
     >>> m.scale = Param(3.0)
     >>> y, y_tangent = jvp(lambda m, x: m.scale * x, (m, 2.0), (State({"scale": 1.0}), 0.0))

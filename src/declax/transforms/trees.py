@@ -25,7 +25,7 @@ from declax.graph.binding import bind_many, check_mode
 from declax.graph.build import build
 from declax.graph.contexts import MergeContext, SplitContext, merge_context, split_context
 from declax.graph.defs import GraphDef
-from declax.state import State
+from declax.states import State
 from declax.transforms._labels import Labels, spread
 from declax.transforms._lift import Call
 from declax.transforms._roots import is_root
