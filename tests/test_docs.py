@@ -20,7 +20,6 @@ import pkgutil
 import re
 import sys
 import types
-from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -29,42 +28,10 @@ import numpy as np
 import pytest
 
 import declax
+from fenced import ROOT, Block, blocks_of, pages
 
-ROOT = Path(__file__).resolve().parents[1]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[\w+-]*) *(?P<info>.*?) *$")
 RAISES = re.compile(r"\{raises=(\w+)\}")
-
-
-@dataclass(frozen=True)
-class Block:
-    line: int  # of its first line of content
-    language: str
-    info: str
-    text: str
-
-
-def blocks_of(text: str) -> list[Block]:
-    """The fenced blocks of a page, in order."""
-    found: list[Block] = []
-    opened: tuple[int, re.Match[str]] | None = None
-    lines = text.splitlines()
-    for number, line in enumerate(lines, 1):
-        fence = FENCE.match(line)
-        if opened is None and fence:
-            opened = number, fence
-        elif opened and fence and not fence["language"] and len(fence["ticks"]) >= len(opened[1]["ticks"]):
-            start, opening = opened
-            body = [content.removeprefix(opening["indent"]) for content in lines[start : number - 1]]
-            found.append(Block(start + 1, opening["language"], opening["info"], "\n".join(body) + "\n"))
-            opened = None
-    assert opened is None, f"the block at line {opened and opened[0]} is not closed"
-    return found
-
-
-def pages() -> list[Path]:
-    readme = ROOT / "README.md"
-    return [*([readme] if readme.exists() else []), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def run_page(path: Path) -> None:

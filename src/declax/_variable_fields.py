@@ -79,7 +79,7 @@ def insert_axis(names: Any, index: int, axis_name: str | None) -> Any:
     Takes tuples, lists, `PartitionSpec` and `NamedSharding`; anything else does
     not name axes and stays as it is. Axes at the end need no entry.
     """
-    entries = _entries(names)
+    entries = names_of_axes(names)
     if entries is None:
         return names
     at = index if index >= 0 else index + len(entries) + 1
@@ -94,7 +94,7 @@ def remove_axis(kind: type, names: Any, index: int, axis_name: str | None) -> An
     Raises:
       MetadataError: the axis goes by another name.
     """
-    entries = _entries(names)
+    entries = names_of_axes(names)
     if entries is None or not -len(entries) <= index < len(entries):
         return names
     removed = entries.pop(index)
@@ -108,7 +108,7 @@ def remove_axis(kind: type, names: Any, index: int, axis_name: str | None) -> An
     return _with_entries(names, entries)
 
 
-def _entries(names: Any) -> list[Any] | None:
+def names_of_axes(names: Any) -> list[Any] | None:
     if isinstance(names, NamedSharding):
         return list(names.spec)
     return list(names) if isinstance(names, (tuple, list, PartitionSpec)) else None

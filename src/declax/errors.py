@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class DeclaxError(Exception):
@@ -158,6 +159,36 @@ class LayerError(DeclaxError, ValueError):
     code = "layer"
 
 
+class ConfigError(DeclaxError, ValueError):
+    """A configuration does not fit the classes that it describes.
+
+    Args:
+      problems: all that is wrong with it, as `declax.config.problems.Problem` has it; each is a paragraph of the
+        message.
+    """
+
+    code = "config"
+
+    def __init__(
+        self,
+        where: str,
+        problem: str,
+        *,
+        expected: str | None = None,
+        got: str | None = None,
+        why: str | None = None,
+        fix: str | None = None,
+        problems: Iterable[object] = (),
+    ) -> None:
+        super().__init__(where, problem, expected=expected, got=got, why=why, fix=fix)
+        self.problems = tuple(problems)
+        self.args = ("\n".join([str(self), *map(str, self.problems)]),)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        parts = {k: getattr(self, k) for k in ("expected", "got", "why", "fix", "problems")}
+        return _rebuild, (type(self), self.where, self.problem, parts)
+
+
 class MissingKeyError(DeclaxError, KeyError):
     """A mapping has no such key."""
 
@@ -188,7 +219,7 @@ class RetraceWarning(UserWarning):
     code = "retrace"
 
 
-def _rebuild(cls: type[DeclaxError], where: str, problem: str, parts: dict[str, str]) -> DeclaxError:
+def _rebuild(cls: type[DeclaxError], where: str, problem: str, parts: dict[str, Any]) -> DeclaxError:
     return cls(where, problem, **parts)
 
 

@@ -96,9 +96,9 @@ class State(MutableMapping[Key, Any], Generic[M]):
 
     def __init__(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = ()) -> None:
         if isinstance(entries, FlatPairs):
-            _fill(self, *entries.pair)
+            fill_state(self, *entries.pair)
         else:
-            _fill(self, *sorted_pair(_entries_of(mapping_of(entries), ())))
+            fill_state(self, *sorted_pair(_entries_of(mapping_of(entries), ())))
 
     # --- flat reading
 
@@ -542,7 +542,8 @@ def make_state(definition: StateDef, leaves: list[Any]) -> State[Any]:
     return state
 
 
-def _fill(state: State[Any], definition: StateDef, leaves: list[Any]) -> None:
+def fill_state(state: State[Any], definition: StateDef, leaves: list[Any]) -> None:
+    """Makes a new State one with these leaves, whose list it takes over."""
     _set_pair(state, (leaves, definition))
     _set_rest(state, None)
     _set_trace(state, _trace_state.value)

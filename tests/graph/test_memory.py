@@ -22,9 +22,14 @@ names = itertools.count()
 
 
 def tree_of(name: str = "") -> Open:
-    """A model of all sorts of parts, without a cycle, whose structure no other model has unless it has a name."""
+    """A model of all sorts of parts, without a cycle, whose structure no other model has unless it has a name.
+
+    Nor has any the structure of its layers: descriptions are interned, and another test may have
+    compiled a function of a plain `Linear`, whose description JAX then keeps.
+    """
     model = Open()
-    setattr(model, name or f"unique{next(names)}", dx.Param(jnp.ones(5)))
+    name = name or f"unique{next(names)}"
+    setattr(model, name, dx.Param(jnp.ones(5)))
     model.part = Open()
     model.part.kernel = dx.Param(jnp.ones((2, 3)))
     model.tied = model.part
@@ -37,6 +42,8 @@ def tree_of(name: str = "") -> Open:
     model.box.held = [dx.Param(jnp.ones(()))]
     model.declared = Declared(kernel=dx.Param(jnp.ones(1)), parts=[Open()])
     model.layers = dx.List([dx.Linear(2, 2, rngs=dx.Rngs(0)), dx.BatchNorm(2, rngs=dx.Rngs(0))])
+    for layer in model.layers:
+        setattr(layer, name, dx.Param(jnp.ones(5)))
     return model
 
 

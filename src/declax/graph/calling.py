@@ -15,8 +15,7 @@ from declax.errors import GraphError, MissingAttributeError, MissingKeyError, de
 from declax.graph.api import merge
 from declax.graph.binding import check_mode
 from declax.graph.defs import GraphDef
-from declax.graph.graph_state import GraphState
-from declax.graph.graph_state import _make as make_graph_state
+from declax.graph.graph_state import GraphState, make_graph_state
 from declax.graph.walk import walk
 from declax.states import State, make_state
 

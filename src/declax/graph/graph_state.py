@@ -17,8 +17,7 @@ from declax._state_def import StateDef
 from declax.errors import GraphError
 from declax.graph.binding import bind
 from declax.graph.defs import GraphDef
-from declax.states import State, split_leaves
-from declax.states import _fill as fill_state
+from declax.states import State, fill_state, split_leaves
 
 N = TypeVar("N")
 M = TypeVar("M", covariant=True)
@@ -50,14 +49,14 @@ class GraphState(State[M]):
         return self._graphdef
 
     def __copy__(self) -> GraphState[M]:
-        return _make(self.graphdef, self.definition, list(self.leaves))
+        return make_graph_state(self.graphdef, self.definition, list(self.leaves))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GraphState[M]:
         own = super().__deepcopy__(memo)
-        return _make(self.graphdef, own.definition, own.leaves)
+        return make_graph_state(self.graphdef, own.definition, own.leaves)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _make, (self.graphdef, self.definition, self.leaves)
+        return make_graph_state, (self.graphdef, self.definition, self.leaves)
 
 
 def refuse_state(where: str, node: object) -> None:
@@ -79,7 +78,8 @@ _set_graphdef = GraphState._graphdef.__set__  # type: ignore[attr-defined]  # a 
 _new = object.__new__
 
 
-def _make(graphdef: GraphDef[Any], definition: StateDef, leaves: list[Any]) -> GraphState[Any]:
+def make_graph_state(graphdef: GraphDef[Any], definition: StateDef, leaves: list[Any]) -> GraphState[Any]:
+    """The GraphState with these leaves, whose list it takes over."""
     made: GraphState[Any] = _new(GraphState)
     fill_state(made, definition, leaves)
     _set_graphdef(made, graphdef)
@@ -122,9 +122,9 @@ def unpack(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     binding = bind(node, graph)
     graphdef, leaves = binding.graphdef, binding.read()
     if not filters:
-        return _make(graphdef, graphdef.definition, leaves)
+        return make_graph_state(graphdef, graphdef.definition, leaves)
     found = split_leaves(graphdef.definition, leaves, filters, "unpack", is_exhaustive=True)
-    states = tuple(_make(graphdef, part.definition, part.leaves) for part in found)
+    states = tuple(make_graph_state(graphdef, part.definition, part.leaves) for part in found)
     return states if len(filters) > 1 else states[0]
 
 
@@ -138,7 +138,7 @@ def _flatten_with_keys(state: GraphState[Any]) -> tuple[list[tuple[Any, Any]], t
 
 
 def _unflatten(static: tuple[GraphDef[Any], StateDef], leaves: Iterable[Any]) -> GraphState[Any]:
-    return _make(*static, list(leaves))
+    return make_graph_state(*static, list(leaves))
 
 
 jax.tree_util.register_pytree_with_keys(GraphState, _flatten_with_keys, _unflatten, _flatten)

@@ -43,8 +43,7 @@ from declax.transforms._differentiated import (
     shape_of,
     zeros_for,
 )
-from declax.transforms._lift import Call, Outcome, Plan, Rebuilt
-from declax.transforms._lift import _same as is_same
+from declax.transforms._lift import Call, Outcome, Plan, Rebuilt, is_same_value
 from declax.transforms._names import base_of
 from declax.transforms._planned import as_planned, keep_unset, updates_of
 from declax.transforms._rebinding import Rebound
@@ -258,7 +257,7 @@ class _Rule:
         options = {"updates_g": self._only_updates(updates)} if self.takes_updates else {}
         found = rebound.function(*(value for _, value in self._fixed), kept, given, **options)
         rebound.conclude()
-        if captured and not all(map(is_same, bind_many(captured).read(), before)):
+        if captured and not all(map(is_same_value, bind_many(captured).read(), before)):
             raise TransformError(
                 "bwd",
                 "the rule sets something of a model that it captures",

@@ -258,8 +258,8 @@ class Labels:
 
         fixed: dict[int, Any] = {}
         if self._structure.graphdef is not None:
-            before = _leaves_of_objects(self._structure.graphdef)
-            after = _leaves_of_objects(change.graphdef)
+            before = leaves_of_objects(self._structure.graphdef)
+            after = leaves_of_objects(change.graphdef)
             pairs = ((leaf, change.origins[index]) for index, leaf in after.items())
             fixed = {leaf: self.values[before[origin]] for leaf, origin in pairs if origin >= 0}
         labels = self._of_graph(change.graphdef, values, spot_of, fixed)
@@ -280,7 +280,7 @@ class Labels:
         return format_path(path[1:]) or f"argument {path[0]}"
 
 
-def _leaves_of_objects(graphdef: GraphDef[Any]) -> dict[int, int]:
+def leaves_of_objects(graphdef: GraphDef[Any]) -> dict[int, int]:
     """The position of the leaf of each Variable and ref, by index of the object."""
     found: dict[int, int] = {}
     index = leaf = 0

@@ -230,7 +230,7 @@ class Rebuilt:
             return Outcome(_unchanged(labels, tree), (), output)
         if is_same and not has_roots:
             values = found.read()
-            changed = tuple(i for i, value in enumerate(values) if not _same(value, self._values[i]))
+            changed = tuple(i for i, value in enumerate(values) if not is_same_value(value, self._values[i]))
             if not any(map(found.is_in_container, changed)):
                 if not changed:
                     return Outcome(_unchanged(labels, tree), (), output)
@@ -274,7 +274,7 @@ def _is(a: object, b: object) -> bool:
     return a is b
 
 
-def _same(a: Any, b: Any) -> bool:
+def is_same_value(a: Any, b: Any) -> bool:
     """Whether a raw value is the one that went in, looking into containers."""
     if a is b:
         return True

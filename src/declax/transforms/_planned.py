@@ -17,9 +17,8 @@ from typing import Any
 from declax.errors import TransformError
 from declax.graph.change import Change
 from declax.transforms._differentiated import Slopes
-from declax.transforms._labels import _leaves_of_objects as leaves_of_objects
-from declax.transforms._lift import Outcome, Plan
-from declax.transforms._lift import _same as is_same
+from declax.transforms._labels import leaves_of_objects
+from declax.transforms._lift import Outcome, Plan, is_same_value
 from declax.transforms._structure import Structure
 
 
@@ -38,7 +37,7 @@ def keep_unset(outcome: Outcome, structure: Structure, values: Sequence[Any]) ->
         if origin < 0:
             value = next(new)
             source = sources.get(leaf, -1)
-            if source >= 0 and is_same(value, values[source]):
+            if source >= 0 and is_same_value(value, values[source]):
                 origin = source
             else:
                 rest.append(value)

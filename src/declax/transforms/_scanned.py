@@ -27,7 +27,7 @@ from declax.transforms._carrying import (
     plain_pairs,
     settled,
 )
-from declax.transforms._labels import ANY, Labels, _leaves_of_objects
+from declax.transforms._labels import ANY, Labels, leaves_of_objects
 from declax.transforms._lift import Outcome
 from declax.transforms._roots import is_root as is_root_value
 from declax.transforms._standing import Comparison, Words
@@ -352,8 +352,8 @@ def _is_shared(where: str, kind: str, filter_: str, leaf_def: LeafDef, words: Wo
 def _leaves_at(structure: Structure, change: Change) -> dict[int, int]:
     """The leaf of the call that each place of a changed graph is."""
     assert structure.graphdef is not None  # it has roots
-    before = _leaves_of_objects(structure.graphdef)
-    after = _leaves_of_objects(change.graphdef)
+    before = leaves_of_objects(structure.graphdef)
+    after = leaves_of_objects(change.graphdef)
     found = {leaf: before[change.origins[index]] for index, leaf in after.items() if change.origins[index] in before}
     definition = structure.graphdef.definition
     for place, (path, leaf_def) in enumerate(

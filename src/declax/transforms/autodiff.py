@@ -214,7 +214,7 @@ def value_and_grad(
 
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
         take = functools.partial(Call, args, kwargs, mode)
-        result, grads = run_with(lambda: take(make.closure.find()), functools.partial(make, args))
+        result, grads = run_with(lambda: take(make.closure.find()), functools.partial(make.of_call, args))
         return result, grads[0] if isinstance(argnums, (int, DiffState)) else grads
 
     return look_like(value_and_gradient, f)
@@ -229,7 +229,7 @@ class _Gradients(NamedTuple):
     has_aux: bool
     options: dict[str, Any]
 
-    def __call__(self, args: tuple[Any, ...], call: Call) -> tuple[Outcome, tuple[Any, ...]]:
+    def of_call(self, args: tuple[Any, ...], call: Call) -> tuple[Outcome, tuple[Any, ...]]:
         arguments = Arguments(call, args, self.closure.function)
         targets = [arguments.differentiated(*diff) for diff in self.wanted]
         function = lifted(self.closure, call.structure, self.mode)

@@ -20,7 +20,7 @@ import jax
 
 from declax._metadata import AXIS_NAMES, Metadata
 from declax._typing import MISSING, Missing
-from declax._variable_fields import _entries as names_of_axes
+from declax._variable_fields import names_of_axes
 from declax._variables import Variable
 from declax.errors import TransformError, describe, suggest, type_name
 from declax.graph.binding import bind_many

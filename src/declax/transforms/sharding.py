@@ -29,8 +29,7 @@ from declax.transforms._running import run, wait
 from declax.transforms._structure import Mode, names_in_result
 from declax.transforms._wrapping import look_like
 from declax.transforms.vectorization import _leaves_with_labels as leaves_with_labels
-from declax.transforms.vectorization import _places as places_set
-from declax.transforms.vectorization import _where as where_of
+from declax.transforms.vectorization import places_set, where_of
 
 P = ParamSpec("P")
 R = TypeVar("R")

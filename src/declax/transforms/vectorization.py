@@ -159,7 +159,7 @@ def check_shared(call: Call, labels: Labels, warned: set[str], plan: Plan, leave
       TransformError: it set or returned one that differs between instances.
     """
     assert plan.labels is not None  # the function has labels
-    places = list(_places(call, plan))
+    places = list(places_set(call, plan))
     for number, (label, value) in enumerate(zip(plan.labels, leaves, strict=True)):
         if label is not None:
             continue
@@ -192,7 +192,7 @@ def _is_draw(call: Call, labels: Labels, at: tuple[Path, LeafDef], value: Any) -
     return position is None or labels.values[position] is None
 
 
-def _places(call: Call, plan: Plan) -> Iterator[tuple[Path, LeafDef]]:
+def places_set(call: Call, plan: Plan) -> Iterator[tuple[Path, LeafDef]]:
     """The argument and path, and the kind, of each leaf that a function set."""
     if plan.change is not None:
         definition = plan.change.graphdef.definition
@@ -212,7 +212,7 @@ def _differs(call: Call, path: Path, leaf_def: LeafDef) -> TransformError:
         kind = type_name(leaf_def[0])
         filter_ = f"dx.{kind}" if leaf_def[0].__module__.startswith("declax.") else kind
     return TransformError(
-        _where(call, path),
+        where_of(call, path),
         f"the function sets this {kind}, which has no axis, to a value that differs between instances",
         expected="a value that is the same for all, or an axis for it",
         why="one value cannot hold those of all instances",
@@ -242,15 +242,15 @@ def _result_differs(plan: Plan, leaves: Sequence[Any], number: int) -> Transform
     )
 
 
-def _where(call: Call, path: Path) -> str:
-    """The argument that a path of `_places` begins with, and the rest of it."""
+def where_of(call: Call, path: Path) -> str:
+    """The argument that a path of `places_set` begins with, and the rest of it."""
     return place(path[1:], call.structure.names_of_roots()[cast(int, path[0])])
 
 
 def _warn_of_draws(call: Call, at: tuple[Path, LeafDef], warned: set[str]) -> None:
     path, leaf_def = at
     assert leaf_def is not None  # it is a count
-    where = _where(call, path)
+    where = where_of(call, path)
     if where in warned or is_broadcast_meant(path[1:], new_variable(leaf_def[0], None, leaf_def[1], None)):
         return
     warned.add(where)
@@ -304,5 +304,5 @@ def _leaves_with_labels(call: Call, labels: Labels) -> Iterator[tuple[str, Any, 
     """Each leaf of a call: what to call it, its axis, its value."""
     if call.structure.graphdef is not None:
         paths = call.structure.graphdef.definition.paths
-        yield from zip((_where(call, path) for path in paths), labels.values, call.values, strict=True)
+        yield from zip((where_of(call, path) for path in paths), labels.values, call.values, strict=True)
     yield from zip(call.structure.names_of_plain(), labels.plain, call.plain, strict=True)
