@@ -3,11 +3,12 @@
 The blocks of a page share one namespace and run in order. What may stand after ``python`` in braces:
 
 - nothing: the block must run;
-- ``{raises=StatusError}``: the block must raise that error, at its end or before.
+- ``{raises=StatusError}``: the block must raise that error, at its end or before;
+- ``{mypy=declax-field}``: the block is for mypy, which must give that error; tests/typing/test_plugin_page.py runs it.
 
 A block of any language marked ``{output}`` holds what the Python block before it printed, or the
 message of what it raised; ``...`` stands for anything. Blocks with ``>>>`` run as doctests.
-No marker makes a block not run.
+No other marker makes a block not run.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from fenced import ROOT, Block, blocks_of, pages
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 RAISES = re.compile(r"\{raises=(\w+)\}")
+FOR_MYPY = re.compile(r"\{mypy=[\w-]+\}")
 
 
 def run_page(path: Path) -> None:
@@ -41,7 +43,9 @@ def run_page(path: Path) -> None:
     outcome: str | None = None
     try:
         for block in blocks_of(path.read_text(encoding="utf-8")):
-            if block.language == "python":
+            if block.language == "python" and FOR_MYPY.fullmatch(block.info):
+                outcome = None
+            elif block.language == "python":
                 outcome = run_block(path, block, module)
             elif block.info == "{output}":
                 check_output(path, block, outcome)
@@ -124,6 +128,8 @@ def test_examples_of_docstrings_run(name, tmp_path, monkeypatch):
         ("```python\nprint('a', 1)\n```\n```text {output}\na ...\n```\n", None),
         ("```python\nprint('a')\n```\n```text {output}\nb\n```\n", "the page says"),
         ("```python {raises=ValueError}\nint('x')\n```\n", None),
+        ("```python {mypy=declax-field}\n1 / 0\n```\n", None),
+        ("```python {mypy}\n1 / 0\n```\n", "is not a marker"),
         ("```python {raises=ValueError}\nint('x')\n```\n```text {output}\ninvalid literal ... 'x'\n```\n", None),
         ("```python {raises=LookupError}\n{}['x']\n```\n", None),
         ("```python {raises=TypeError}\nint('x')\n```\n", "raised ValueError"),

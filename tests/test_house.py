@@ -52,6 +52,8 @@ LAYERS: list[set[str]] = [
     # what is made of all this
     {"abstract", "nn", "training", "displaying", "stacking", "summarizing"},
     {"unstacking"},
+    # models from configuration
+    {"config"},
     {""},
 ]
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}

@@ -63,7 +63,20 @@ if TYPE_CHECKING:
     from declax.abstract import as_abstract as as_abstract
     from declax.abstract import eval_shape as eval_shape
     from declax.capturing import capture as capture
+    from declax.command_line.scripts import CliRun as CliRun
+    from declax.command_line.scripts import cli as cli
+    from declax.config._data import Ref as Ref
+    from declax.config._reading import spec_of as spec_of
+    from declax.config.loading import from_config as from_config
+    from declax.config.loading import spec_from_config as spec_from_config
+    from declax.config.loading import to_config as to_config
+    from declax.config.loading import write_config as write_config
+    from declax.config.registry import register_kind as register_kind
+    from declax.config.schema import json_schema as json_schema
+    from declax.config.spec import Spec as Spec
+    from declax.config.spec import spec as spec
     from declax.displaying import display as display
+    from declax.errors import ConfigError as ConfigError
     from declax.errors import DeclaxError as DeclaxError
     from declax.errors import TraceContextError as TraceContextError
     from declax.graph.api import clone as clone

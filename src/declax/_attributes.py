@@ -12,8 +12,19 @@ from typing import Any
 
 from declax._fields import FieldSpec, Status, Tagged
 from declax._layout import Layout, Name
+from declax._read_only import ReadOnly
+from declax._typing import TRACE_KEY
 from declax._values import CONTAINERS, PLAIN, data_within, has_data, static_status, status_of_value, tags_within
-from declax.errors import ConstructionError, FieldError, StatusError, TraceContextError, describe, type_name
+from declax.errors import (
+    WHERE_CAPTURES_ARE_SOUGHT,
+    ConstructionError,
+    DeclaxError,
+    FieldError,
+    StatusError,
+    TraceContextError,
+    describe,
+    type_name,
+)
 
 
 def is_behaviour(value: object) -> bool:
@@ -122,13 +133,17 @@ def check_static(self: Any, name: Name, value: object, what: str) -> None:
     )
 
 
-def wrong_trace(self: Any, name: Any) -> TraceContextError:
-    """The error of changing an object from another trace level than its own."""
+def wrong_trace(self: Any, name: Any) -> DeclaxError:
+    """The error of changing an object from another trace level than its own, or one that is read only."""
     cls = type_name(type(self))
+    mark = self.__dict__.get(TRACE_KEY)
+    if isinstance(mark, ReadOnly):
+        return mark.refusal(_place(self, name))
     return TraceContextError(
         _place(self, name),
         f"cannot mutate {cls!r} from a different trace level",
-        why="the object was made outside of the function that JAX is tracing now; the change would leak a tracer",
+        why="the object was made outside of the function that JAX is tracing now; the change would leak a tracer.\n"
+        + WHERE_CAPTURES_ARE_SOUGHT,
         fix="pass the object as an argument of the traced function, and return it or use the transforms of declax",
     )
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeAlias, overload
 
 import jax
+from typing_extensions import ParamSpec, TypeVar
 
 from declax import _epoch, _jax
 from declax._attributes import admit, class_attribute, wrong_trace
@@ -34,6 +35,10 @@ from declax.errors import (
 )
 
 T = TypeVar("T")
+P = ParamSpec("P", default=...)
+R = TypeVar("R", default=Any)
+
+_Layer: TypeAlias = Callable[..., Any]
 
 
 class _Draft:
@@ -356,7 +361,7 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
         return self is other
 
 
-class Sequential(Module):
+class Sequential(Module, Generic[P, R]):
     """Calls layers one after the other.
 
     A tuple that a layer returns becomes the arguments of the next, a dict its
@@ -374,6 +379,26 @@ class Sequential(Module):
     (8, 2)
     """
 
+    @overload
+    def __init__(self: Sequential[P, R], a: Callable[P, R], /) -> None: ...
+    @overload
+    def __init__(self: Sequential[P, R], a: Callable[P, Any], z: Callable[..., R], /) -> None: ...
+    @overload
+    def __init__(self: Sequential[P, R], a: Callable[P, Any], b: _Layer, z: Callable[..., R], /) -> None: ...
+    @overload
+    def __init__(self: Sequential[P, R], a: Callable[P, Any], b: _Layer, c: _Layer, z: Callable[..., R], /) -> None: ...
+    @overload
+    def __init__(
+        self: Sequential[P, R], a: Callable[P, Any], b: _Layer, c: _Layer, d: _Layer, z: Callable[..., R], /
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Sequential[P, R], a: Callable[P, Any], b: _Layer, c: _Layer, d: _Layer, e: _Layer, z: Callable[..., R], /
+    ) -> None: ...
+    @overload
+    def __init__(self: Sequential[P, Any], a: Callable[P, Any], /, *layers: _Layer) -> None: ...
+    @overload
+    def __init__(self: Sequential[..., Any], layers: Iterable[_Layer] = (), /) -> None: ...
     def __init__(self, *layers: Any) -> None:
         if len(layers) == 1 and isinstance(layers[0], (list, tuple, List)):
             layers = tuple(layers[0])
@@ -382,6 +407,10 @@ class Sequential(Module):
                 raise StatusError(f"Sequential.layers[{index}]", "a layer cannot be called", got=describe(layer))
         self.layers: List[Any] = List(layers)
 
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __call__(self, *args: Any, rngs: Any, **kwargs: Any) -> R: ...
     def __call__(self, *args: Any, rngs: Any = None, **kwargs: Any) -> Any:
         """Applies the layers in order.
 

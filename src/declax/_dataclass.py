@@ -88,8 +88,8 @@ def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
         options["eq"] = options.get("frozen", False) or options.get("order", False)
     if options.pop("repr", True) is False and "__repr__" not in cls.__dict__:
         cls.__repr__ = object.__repr__  # type: ignore[method-assign]  # the plain one was asked for
-    _check_defaults(cls)
     _resolve_pseudo_fields(cls)
+    _check_defaults(cls)
     if options["eq"] and "__eq__" not in cls.__dict__:
         cls.__eq__ = _equals  # type: ignore[method-assign]  # installed before the standard would
         del_hash = options["eq"] and not options.get("frozen") and not options.get("unsafe_hash")
@@ -150,7 +150,9 @@ def _check_call(cls: Any, options: Mapping[str, Any]) -> None:
 
 
 def _check_defaults(cls: type) -> None:
-    for name in own_annotations(cls):
+    for name, annotation in own_annotations(cls).items():
+        if annotation is ClassVar or get_origin(annotation) is ClassVar:
+            continue  # no field: what all instances share is what it is for
         default = cls.__dict__.get(name, dataclasses.MISSING)
         where = f"{type_name(cls)}.{name}"
         if isinstance(default, dataclasses.Field):

@@ -16,10 +16,14 @@ import enum
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY as KW_ONLY
 from dataclasses import InitVar as InitVar
-from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from declax._typing import MISSING, Dtype, Initializer, Missing
 from declax.errors import FieldError, suggest
+
+if TYPE_CHECKING:
+    import jax
+    import numpy as np
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -185,8 +189,34 @@ def _tag_or_specify(name: str, status: Status, value: Any, options: dict[str, An
     return Tagged(status, value)
 
 
+class MutableDefaultNeedsDefaultFactory:
+    """To a type checker, what a specifier gives for a list, dict or set as a default; its name is the message."""
+
+
+class ArrayDefaultNeedsDefaultFactory:
+    """To a type checker, what a specifier gives for an array as a default; its name is the message."""
+
+
+class StrIsNoDataUseStatic:
+    """To a type checker, what `data` gives for a str as a default; its name is the message."""
+
+
+Mutable: TypeAlias = list[Any] | dict[Any, Any] | set[Any] | bytearray
+Text: TypeAlias = str | bytes
+Array: TypeAlias = "jax.Array | np.ndarray[Any, Any]"
+
+# None of the message classes is what a field is annotated with, so the line of the field is an error. They
+# overlap with the overloads behind them on purpose: a checker takes the first that fits.
+
+
 @overload
 def data(value: T, /) -> T: ...
+@overload
+def data(*, default: Text, **options: Any) -> StrIsNoDataUseStatic: ...
+@overload
+def data(*, default: Mutable, **options: Any) -> MutableDefaultNeedsDefaultFactory: ...
+@overload
+def data(*, default: Array, **options: Any) -> ArrayDefaultNeedsDefaultFactory: ...
 @overload
 def data(
     *,
@@ -283,6 +313,10 @@ def data(value: Any = MISSING, /, **options: Any) -> Any:
 @overload
 def static(value: T, /) -> T: ...
 @overload
+def static(*, default: Mutable, **options: Any) -> MutableDefaultNeedsDefaultFactory: ...
+@overload
+def static(*, default: Array, **options: Any) -> ArrayDefaultNeedsDefaultFactory: ...
+@overload
 def static(
     *,
     default: H,
@@ -359,6 +393,44 @@ def static(value: Any = MISSING, /, **options: Any) -> Any:
     return _tag_or_specify("static", Status.STATIC, value, options)
 
 
+@overload
+def variable(
+    shape: ShapeSpec = (),
+    *,
+    initializer: Initializer | str,
+    dtype: Dtype | str | None = None,
+    when: None = None,
+    sharding: object = None,
+    stream: str | None = "params",
+    metadata: Mapping[str, object] | str | None = None,
+    init: Literal[False] = False,
+    repr: bool = True,
+    compare: bool = True,
+    help: str | None = None,
+    trainable: bool = True,
+    weight_decay: bool = True,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> Any: ...
+@overload
+def variable(
+    shape: ShapeSpec = (),
+    *,
+    initializer: Initializer | str,
+    dtype: Dtype | str | None = None,
+    when: str,
+    sharding: object = None,
+    stream: str | None = "params",
+    metadata: Mapping[str, object] | str | None = None,
+    init: Literal[False] = False,
+    repr: bool = True,
+    compare: bool = True,
+    help: str | None = None,
+    trainable: bool = True,
+    weight_decay: bool = True,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> Any | None: ...
 def variable(
     shape: ShapeSpec = (),
     *,
@@ -410,6 +482,30 @@ def variable(
     return _field(specifier, init=False, repr=repr, compare=compare, metadata=None)
 
 
+@overload
+def submodule(
+    build: Callable[[Any, Any], M],
+    *,
+    when: None = None,
+    init: Literal[False] = False,
+    repr: bool = True,
+    compare: bool = True,
+    help: str | None = None,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> M: ...
+@overload
+def submodule(
+    build: Callable[[Any, Any], M],
+    *,
+    when: str,
+    init: Literal[False] = False,
+    repr: bool = True,
+    compare: bool = True,
+    help: str | None = None,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> M | None: ...
 def submodule(
     build: Callable[[Any, Any], M],
     *,
@@ -420,7 +516,7 @@ def submodule(
     help: str | None = None,
     renamed_from: str | None = None,
     group: str | None = None,
-) -> M:
+) -> M | None:
     """Declares a part that is made when the object is constructed.
 
     Args:

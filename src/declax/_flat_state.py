@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from operator import is_
-from typing import Any, Self, TypeVar, overload
+from typing import Any, ClassVar, Self, TypeVar, overload
 
 import jax
 import numpy as np
@@ -171,7 +171,7 @@ class FlatPairs(Sequence[Pair]):
             return NotImplemented
         return self.paths == other.paths and all(map(_same_value, self.leaves, other.leaves))
 
-    __hash__ = None  # type: ignore[assignment]  # mutable
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
         return f"FlatState({_display.text_of(list(self))})"

@@ -7,9 +7,12 @@ end is it known what was lost, so a copy looks for itself when it dies.
 Vocabulary
 ----------
 copy:   a Pytree that JAX made to call a function with. A Variable that is part of
-        none is not looked after: it has no attributes to look at.
+        none is not looked after: it has no attributes to look at. Nor is a copy
+        that outlives the trace, as one in a cycle does: the function may have raised.
 known:  what JAX has seen of a copy: when it made it, and whenever it was
         flattened or read as a graph since. What a copy holds beyond is lost.
+switch: a static attribute that says how a call computes: a flag or a text. To
+        set one on a copy, as `eval()` does, is meant for the call.
 place:  where a copy sits in the argument that it is part of.
 """
 
@@ -88,7 +91,7 @@ class Attributes(dict[Any, Any]):
     reason: what is read through it has to be read anew.
     """
 
-    __slots__ = ("_cls", "_known", "_mark", "_place")
+    __slots__ = ("_cls", "_known", "_mark", "_place", "_statics")
 
     def __init__(self, cls: Any, attributes: dict[Any, Any], mark: object) -> None:
         super().__init__(attributes)
@@ -96,14 +99,15 @@ class Attributes(dict[Any, Any]):
         self._mark = mark
         self._place = Place(cls)
         self._known: dict[Keys, Any] = {}
-        for name in self._names():
+        layout = self._layout()
+        self._statics: dict[Any, Any] = {name: attributes[name] for name in layout.static_names}
+        for name in layout.data_names:
             for keys, item in _items(name, attributes[name]):
                 self._known[keys] = _content(item)
                 self._own(keys, item)
 
-    def _names(self) -> Iterable[Any]:
-        names: Iterable[Any] = (self.get(LAYOUT_KEY) or self._cls._pytree__layout).data_names
-        return names
+    def _layout(self) -> Any:
+        return self.get(LAYOUT_KEY) or self._cls._pytree__layout
 
     def _own(self, keys: Keys, item: Any) -> None:
         """Notes of a copy that it is part of this one."""
@@ -115,6 +119,7 @@ class Attributes(dict[Any, Any]):
     def __getitem__(self, name: Any) -> Any:
         value = super().__getitem__(name)
         if _jax.name_of(sys._getframe(1)) in _FLATTENING:
+            self._statics[name] = value
             for keys, item in _items(name, value):
                 self._known[keys] = _content(item)
         return value
@@ -126,12 +131,25 @@ class Attributes(dict[Any, Any]):
     def __del__(self) -> None:
         if _trace_state.value is not self._mark:
             return  # the function raised, or has kept the copy for later
-        known = self._known
-        found = (pair for name in self._names() if name in self for pair in _items(name, self.get(name)))
-        lost = [keys for keys, item in found if known.get(keys, MISSING) is not _content(item)]
+        known, layout = self._known, self._layout()
+        found = (pair for name in layout.data_names if name in self for pair in _items(name, self.get(name)))
+        lost: list[Keys] = [keys for keys, item in found if known.get(keys, MISSING) is not _content(item)]
+        lost += [(name,) for name in layout.static_names if name in self and self._is_set(name, self.get(name))]
         if lost:
             self._place.lose(lost)
 
+    def _is_set(self, name: Any, value: Any) -> bool:
+        """Whether a static attribute, which is no switch, was set to another value."""
+        known = self._statics.get(name, MISSING)
+        if value is known or isinstance(value, _SWITCHES):
+            return False
+        try:
+            return type(value) is not type(known) or bool(value != known)
+        except Exception:  # noqa: BLE001  # what a user's `__ne__` raises: a finaliser has nobody to tell it to
+            return True
+
+
+_SWITCHES: Final = (bool, str, types.NoneType)
 
 _FLATTENING: Final = frozenset({("declax._generated", "flatten"), ("declax._generated", "flatten_with_keys")})
 

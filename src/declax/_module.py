@@ -20,7 +20,7 @@ from declax._modes import is_graph
 from declax._nodes import children_of, walk_nodes
 from declax._pytree import Pytree
 from declax._sowing import is_taken, sown_kind
-from declax._typing import Path
+from declax._typing import ArrayLike, Path, Tuple2, Tuple3, Tuple4, Tuple5, Tuple6, Tuple7, Tuple8
 from declax._variables import Perturbation, Variable
 from declax.errors import GraphError, type_name
 from declax.graph import api
@@ -87,6 +87,12 @@ class Module(Pytree):
         variable.set_value(reduce_fn(variable.get_value(), value))
         return True
 
+    @overload
+    def perturb(
+        self, name: str, value: ArrayLike, variable_type: type[Variable[Any]] | str = Perturbation
+    ) -> jax.Array: ...
+    @overload
+    def perturb(self, name: str, value: A, variable_type: type[Variable[Any]] | str = Perturbation) -> A: ...
     def perturb(self, name: str, value: Any, variable_type: type[Variable[Any]] | str = Perturbation) -> Any:
         """Adds a Variable of zeros to a value, made at the first call.
 
@@ -122,15 +128,70 @@ class Module(Pytree):
     @overload
     def split(self, *, graph: bool | None = None) -> tuple[GraphDef[Self], State[Self]]: ...
     @overload
-    def split(self, first: Filter, /, *, graph: bool | None = None) -> tuple[GraphDef[Self], State[Self]]: ...
+    def split(self, a: Filter, /, *, graph: bool | None = None) -> tuple[GraphDef[Self], State[Self]]: ...
     @overload
     def split(
-        self, first: Filter, second: Filter, /, *, graph: bool | None = None
+        self, a: Filter, b: Filter, /, *, graph: bool | None = None
     ) -> tuple[GraphDef[Self], State[Self], State[Self]]: ...
     @overload
     def split(
-        self, first: Filter, second: Filter, third: Filter, /, *filters: Filter, graph: bool | None = None
-    ) -> tuple[GraphDef[Self], State[Self], State[Self], State[Self], *tuple[State[Self], ...]]: ...
+        self, a: Filter, b: Filter, c: Filter, /, *, graph: bool | None = None
+    ) -> tuple[GraphDef[Self], State[Self], State[Self], State[Self]]: ...
+    @overload
+    def split(
+        self, a: Filter, b: Filter, c: Filter, d: Filter, /, *, graph: bool | None = None
+    ) -> tuple[GraphDef[Self], State[Self], State[Self], State[Self], State[Self]]: ...
+    @overload
+    def split(
+        self, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, /, *, graph: bool | None = None
+    ) -> tuple[GraphDef[Self], State[Self], State[Self], State[Self], State[Self], State[Self]]: ...
+    @overload
+    def split(
+        self, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, /, *, graph: bool | None = None
+    ) -> tuple[GraphDef[Self], State[Self], State[Self], State[Self], State[Self], State[Self], State[Self]]: ...
+    @overload
+    def split(
+        self,
+        a: Filter,
+        b: Filter,
+        c: Filter,
+        d: Filter,
+        e: Filter,
+        f: Filter,
+        g: Filter,
+        /,
+        *,
+        graph: bool | None = None,
+    ) -> tuple[
+        GraphDef[Self], State[Self], State[Self], State[Self], State[Self], State[Self], State[Self], State[Self]
+    ]: ...
+    @overload
+    def split(
+        self,
+        a: Filter,
+        b: Filter,
+        c: Filter,
+        d: Filter,
+        e: Filter,
+        f: Filter,
+        g: Filter,
+        h: Filter,
+        /,
+        *,
+        graph: bool | None = None,
+    ) -> tuple[
+        GraphDef[Self],
+        State[Self],
+        State[Self],
+        State[Self],
+        State[Self],
+        State[Self],
+        State[Self],
+        State[Self],
+        State[Self],
+    ]: ...
+    @overload
+    def split(self, a: Filter, /, *filters: Filter, graph: bool | None = None) -> tuple[Any, ...]: ...
     def split(self, *filters: Filter, graph: bool | None = None) -> Any:
         """Takes the module apart: `split` with this module as the node.
 
@@ -143,11 +204,72 @@ class Module(Pytree):
     @overload
     def get_state(self, *, copy: bool = False, graph: bool | None = None) -> State[Self]: ...
     @overload
-    def get_state(self, first: Filter, /, *, copy: bool = False, graph: bool | None = None) -> State[Self]: ...
+    def get_state(self, a: Filter, /, *, copy: bool = False, graph: bool | None = None) -> State[Self]: ...
     @overload
     def get_state(
-        self, first: Filter, second: Filter, /, *filters: Filter, copy: bool = False, graph: bool | None = None
-    ) -> tuple[State[Self], State[Self], *tuple[State[Self], ...]]: ...
+        self, a: Filter, b: Filter, /, *, copy: bool = False, graph: bool | None = None
+    ) -> Tuple2[State[Self]]: ...
+    @overload
+    def get_state(
+        self, a: Filter, b: Filter, c: Filter, /, *, copy: bool = False, graph: bool | None = None
+    ) -> Tuple3[State[Self]]: ...
+    @overload
+    def get_state(
+        self, a: Filter, b: Filter, c: Filter, d: Filter, /, *, copy: bool = False, graph: bool | None = None
+    ) -> Tuple4[State[Self]]: ...
+    @overload
+    def get_state(
+        self, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, /, *, copy: bool = False, graph: bool | None = None
+    ) -> Tuple5[State[Self]]: ...
+    @overload
+    def get_state(
+        self,
+        a: Filter,
+        b: Filter,
+        c: Filter,
+        d: Filter,
+        e: Filter,
+        f: Filter,
+        /,
+        *,
+        copy: bool = False,
+        graph: bool | None = None,
+    ) -> Tuple6[State[Self]]: ...
+    @overload
+    def get_state(
+        self,
+        a: Filter,
+        b: Filter,
+        c: Filter,
+        d: Filter,
+        e: Filter,
+        f: Filter,
+        g: Filter,
+        /,
+        *,
+        copy: bool = False,
+        graph: bool | None = None,
+    ) -> Tuple7[State[Self]]: ...
+    @overload
+    def get_state(
+        self,
+        a: Filter,
+        b: Filter,
+        c: Filter,
+        d: Filter,
+        e: Filter,
+        f: Filter,
+        g: Filter,
+        h: Filter,
+        /,
+        *,
+        copy: bool = False,
+        graph: bool | None = None,
+    ) -> Tuple8[State[Self]]: ...
+    @overload
+    def get_state(
+        self, a: Filter, /, *filters: Filter, copy: bool = False, graph: bool | None = None
+    ) -> tuple[State[Self], ...]: ...
     def get_state(self, *filters: Filter, copy: bool = False, graph: bool | None = None) -> Any:
         """The values of the module: `state` with this module as the node.
 

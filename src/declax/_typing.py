@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Hashable
-from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import jax
 import numpy as np
+
+T = TypeVar("T")
 
 Key: TypeAlias = Hashable
 """One step of a path: the name of an attribute, an index, or a key."""
@@ -19,8 +21,20 @@ PyTree: TypeAlias = Any
 """Any tree that `jax.tree` can flatten; Python's types cannot say it."""
 
 Shape: TypeAlias = tuple[int, ...]
-Dtype: TypeAlias = Any
-"""What `jax.numpy.dtype` takes: scalar types, dtypes and their names."""
+if TYPE_CHECKING:
+    Dtype: TypeAlias = str | type[Any] | np.dtype[Any]
+    """What `jax.numpy.dtype` takes: scalar types, dtypes and their names."""
+else:
+    Dtype = Annotated[Any, "dtype"]  # to tell a field of a dtype from one of anything, which configurations have to
+
+Tuple2: TypeAlias = tuple[T, T]
+Tuple3: TypeAlias = tuple[T, T, T]
+Tuple4: TypeAlias = tuple[T, T, T, T]
+Tuple5: TypeAlias = tuple[T, T, T, T, T]
+Tuple6: TypeAlias = tuple[T, T, T, T, T, T]
+Tuple7: TypeAlias = tuple[T, T, T, T, T, T, T]
+Tuple8: TypeAlias = tuple[T, T, T, T, T, T, T, T]
+"""A tuple of so many values of one type; mypy unpacks it, as it does not always do for `*tuple[T, ...]`."""
 
 ArrayLike: TypeAlias = "jax.Array | np.ndarray[Any, Any] | np.generic | float | complex | bool | int"
 PrecisionLike: TypeAlias = (
@@ -33,7 +47,7 @@ Activation: TypeAlias = Callable[[jax.Array], jax.Array]
 class Initializer(Protocol):
     """A function that makes the first value of a Variable."""
 
-    def __call__(self, key: jax.Array, shape: Shape, dtype: Dtype = ..., /) -> jax.Array: ...
+    def __call__(self, key: jax.Array, shape: Shape, dtype: Any = ..., /) -> jax.Array: ...
 
 
 class Missing(enum.Enum):

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, overload
 
 from declax import _epoch, _jax, errors
 from declax._metadata import AXIS_NAMES, KNOWN, Metadata, check_names
+from declax._read_only import ReadOnly
 from declax._typing import MISSING
 from declax._variable_fields import insert_axis, remove_axis
 
@@ -143,13 +144,16 @@ class MetadataHolder:
 _set_metadata: Final = MetadataHolder.__dict__["_metadata"].__set__
 
 
-def foreign_trace(variable: Any, part: str) -> errors.TraceContextError:
-    """The error of a change that comes from another trace."""
+def foreign_trace(variable: Any, part: str) -> errors.DeclaxError:
+    """The error of a change that comes from another trace, or is of a Variable that is read only."""
     name = errors.type_name(type(variable))
+    if isinstance(variable._trace, ReadOnly):
+        return variable._trace.refusal(name)
     return errors.TraceContextError(
         name,
         f"the {part} of a {name} was changed from another trace level than its own",
         got=f"a {name} that holds {errors.describe(variable.raw_value)}",
-        why="the change would happen once, while JAX traces, and a tracer would leak into the Variable",
+        why="the change would happen once, while JAX traces, and a tracer would leak into the Variable.\n"
+        + errors.WHERE_CAPTURES_ARE_SOUGHT,
         fix=f"pass the {name}, or the model that has it, to the transformed function as an argument",
     )

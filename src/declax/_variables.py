@@ -28,7 +28,7 @@ from jax.core import Tracer
 from declax import _display, _jax, _kept_values, _lost_writes, _static, errors
 from declax._array_operators import ArrayOperators, operand
 from declax._metadata import Metadata
-from declax._typing import MISSING, Shape
+from declax._typing import MISSING, ArrayLike, Shape
 from declax._value_text import size_comment, value_text
 from declax._values import check_depth
 from declax._variable_fields import declared_metadata, item_set
@@ -49,6 +49,9 @@ class VariableMetadata(Generic[T]):
     """
 
     __slots__ = ("metadata", "value")
+
+    value: T
+    metadata: Mapping[str, Any]
 
     def __init__(self, value: T, metadata: Mapping[str, Any]) -> None:
         self.value = value
@@ -142,7 +145,7 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
         @property
         def value(self) -> T: ...
         @value.setter
-        def value(self, value: Any) -> None: ...
+        def value(self, value: T | ArrayLike) -> None: ...
     else:
 
         @property
@@ -175,7 +178,7 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
             value = hook(self, value)
         return value if index is MISSING else _item(value, index)  # type: ignore[no-any-return]  # hooks keep the type
 
-    def set_value(self, value: T | Variable[T], *, index: Any = MISSING) -> None:
+    def set_value(self, value: T | ArrayLike | Variable[T], *, index: Any = MISSING) -> None:
         """Puts in a value, or a part of it at ``index``, through the ``on_set_value`` hooks.
 
         A ref in the box is written to; only another ref takes its place.
@@ -251,6 +254,15 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
         if self._index_get:
             return self.get_value(index=key)
         return _item(self.get_value(), key)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __setitem__(self, key: EllipsisType, value: T | ArrayLike, /) -> None: ...
+        @overload
+        def __setitem__(self: Variable[dict[Any, Any]] | Variable[list[Any]], key: Any, value: Any, /) -> None: ...
+        @overload
+        def __setitem__(self, key: Any, value: ArrayLike, /) -> None: ...
 
     def __setitem__(self, key: Any, value: Any, /) -> None:
         if self._index_set:

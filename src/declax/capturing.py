@@ -44,26 +44,83 @@ Init: TypeAlias = Mapping[Any, Any] | None
 
 @overload
 def capture(  # type: ignore[overload-overlap]  # a kind can be called as well
-    fn: VariableKind, /, *var_types: VariableKind, init: Init = None, method_outputs: VariableKind | None = None
-) -> Callable[[Callable[P, R]], Callable[P, tuple[R, *tuple[State[Any], ...]]]]: ...
+    fn: VariableKind, /, *, init: Init = None, method_outputs: VariableKind | None = None
+) -> Callable[[Callable[P, R]], Callable[P, tuple[R, State[Any]]]]: ...
+@overload
+def capture(  # type: ignore[overload-overlap]  # a kind can be called as well
+    fn: VariableKind, b: VariableKind, /, *, init: Init = None, method_outputs: VariableKind | None = None
+) -> Callable[[Callable[P, R]], Callable[P, tuple[R, State[Any], State[Any]]]]: ...
+@overload
+def capture(  # type: ignore[overload-overlap]  # a kind can be called as well
+    fn: VariableKind,
+    b: VariableKind,
+    c: VariableKind,
+    /,
+    *,
+    init: Init = None,
+    method_outputs: VariableKind | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, tuple[R, State[Any], State[Any], State[Any]]]]: ...
+@overload
+def capture(  # type: ignore[overload-overlap]  # a kind can be called as well
+    fn: VariableKind,
+    b: VariableKind,
+    c: VariableKind,
+    d: VariableKind,
+    /,
+    *,
+    init: Init = None,
+    method_outputs: VariableKind | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, tuple[R, State[Any], State[Any], State[Any], State[Any]]]]: ...
 @overload
 def capture(
     fn: Callable[P, R], /, *, init: Init = None, method_outputs: VariableKind | None = None
 ) -> Callable[P, R]: ...
 @overload
 def capture(
-    fn: Callable[P, R], first: VariableKind, /, *, init: Init = None, method_outputs: VariableKind | None = None
+    fn: Callable[P, R], a: VariableKind, /, *, init: Init = None, method_outputs: VariableKind | None = None
 ) -> Callable[P, tuple[R, State[Any]]]: ...
 @overload
 def capture(
     fn: Callable[P, R],
-    first: VariableKind,
-    second: VariableKind,
+    a: VariableKind,
+    b: VariableKind,
+    /,
+    *,
+    init: Init = None,
+    method_outputs: VariableKind | None = None,
+) -> Callable[P, tuple[R, State[Any], State[Any]]]: ...
+@overload
+def capture(
+    fn: Callable[P, R],
+    a: VariableKind,
+    b: VariableKind,
+    c: VariableKind,
+    /,
+    *,
+    init: Init = None,
+    method_outputs: VariableKind | None = None,
+) -> Callable[P, tuple[R, State[Any], State[Any], State[Any]]]: ...
+@overload
+def capture(
+    fn: Callable[P, R],
+    a: VariableKind,
+    b: VariableKind,
+    c: VariableKind,
+    d: VariableKind,
+    /,
+    *,
+    init: Init = None,
+    method_outputs: VariableKind | None = None,
+) -> Callable[P, tuple[R, State[Any], State[Any], State[Any], State[Any]]]: ...
+@overload
+def capture(
+    fn: Callable[P, R],
+    a: VariableKind,
     /,
     *var_types: VariableKind,
     init: Init = None,
     method_outputs: VariableKind | None = None,
-) -> Callable[P, tuple[R, State[Any], State[Any], *tuple[State[Any], ...]]]: ...
+) -> Callable[P, tuple[Any, ...]]: ...
 def capture(fn: Any, /, *var_types: VariableKind, init: Init = None, method_outputs: VariableKind | None = None) -> Any:
     """A function that returns, beside its result, what modules sow while it runs.
 

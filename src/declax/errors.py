@@ -181,8 +181,8 @@ class ConfigError(DeclaxError, ValueError):
         problems: Iterable[object] = (),
     ) -> None:
         super().__init__(where, problem, expected=expected, got=got, why=why, fix=fix)
-        self.problems = tuple(problems)
-        self.args = ("\n".join([str(self), *map(str, self.problems)]),)
+        self.problems: tuple[object, ...] = tuple(problems)
+        self.args: tuple[Any, ...] = ("\n".join([str(self), *map(str, self.problems)]),)
 
     def __reduce__(self) -> tuple[object, ...]:
         parts = {k: getattr(self, k) for k in ("expected", "got", "why", "fix", "problems")}
@@ -217,6 +217,14 @@ class RetraceWarning(UserWarning):
     """A compiled function is traced again and again; the text names what changes and the remedy."""
 
     code = "retrace"
+
+
+WHERE_CAPTURES_ARE_SOUGHT = (
+    "What a function reaches by itself counts as its argument only in a transform of declax, and where it is in a\n"
+    "variable, a default, a name of its module, a partial, or in an object or container that one of these holds:\n"
+    "not behind an imported module or a class, nor where a call or an attribute of a module gives it"
+)
+"""Why a transform may have overlooked a model."""
 
 
 def _rebuild(cls: type[DeclaxError], where: str, problem: str, parts: dict[str, Any]) -> DeclaxError:

@@ -168,7 +168,7 @@ def _axes(where: str, value: Axes) -> int | tuple[int, ...]:
         ) from None
 
 
-def _dtype(where: str, value: Dtype | None) -> Hashable:
+def _dtype(where: str, value: Any) -> Any:
     if value is None or any(value is scalar for scalar in _PYTHON_SCALARS):
         return value
     try:

@@ -2,8 +2,9 @@
 
 Vocabulary
 ----------
-stacked:   of an array: of all layers, along the first axis.
-drawn:     how many keys one layer takes of a stream.
+stacked: of an array: of all layers, along the first axis.
+fixed:   of an argument of a call: neither an array nor a model, so that it is the
+         same for all layers while JAX traces.
 """
 
 from __future__ import annotations
@@ -19,21 +20,19 @@ import jax.numpy as jnp
 from declax._containers import List
 from declax._module import Module
 from declax._nodes import Kind, kind_of
+from declax._stack_making import EXAMPLE, layer_of, make_layers, read_only, stack
 from declax._static import exact_types
 from declax._typing import MISSING
-from declax._variables import Variable
 from declax.errors import LayerError, describe, type_name
-from declax.graph.api import clone, merge, split, state
-from declax.graph.iteration import iter_graph
+from declax.graph.api import state
 from declax.graph.updating import update
-from declax.rngs import RngCount, Rngs, RngStream
+from declax.rngs import Rngs
 from declax.transforms._roots import is_root
 from declax.transforms._structure import Mode
-from declax.transforms.axes import Carry, StateAxes
+from declax.transforms.axes import Carry
 from declax.transforms.axis_names import PARTITION_NAME
 from declax.transforms.rematerialization import remat as rematerialized
 from declax.transforms.scanning import scan
-from declax.transforms.vectorization import vmap
 
 M = TypeVar("M", bound=Module)
 
@@ -62,7 +61,9 @@ class Stacked(Module, Generic[M]):
       length: how many layers there are.
 
     Raises:
-      LayerError: for a number below one, and for what makes no Module.
+      LayerError: for a number below one, for what makes no Module, for a
+        `remat` that is neither a flag nor a policy, and for a part that the
+        layers share, as one that `build` takes from outside.
 
     The arrays of a call, ``(..., d)``, go through each layer; so the result of
     a layer has the shape and dtype of its argument.
@@ -91,19 +92,12 @@ class Stacked(Module, Generic[M]):
         unroll: int | bool = 1,
         axis_name: str | None = None,
     ) -> None:
-        _check_number(n)
-        if not callable(build):
-            raise LayerError(
-                "Stacked",
-                "what makes a layer is no function",
-                got=describe(build),
-                fix="dx.Stacked(lambda rngs: Block(rngs=rngs), 12, rngs=rngs)",
-            )
+        _check_options(build, n, remat)
         self.length = n
         self.remat = remat
         self.unroll = unroll
         self.axis_name = axis_name
-        self.layers = build.layers if isinstance(build, _Given) else _make_layers(build, n, rngs, self._metadata())
+        self.layers = build.layers if isinstance(build, _Given) else make_layers(build, n, rngs, self._metadata())
 
     @classmethod
     def of(cls, layers: Sequence[M], /, **options: Any) -> Stacked[M]:
@@ -124,7 +118,7 @@ class Stacked(Module, Generic[M]):
         listed = list(layers)
         if not listed:
             raise LayerError("Stacked.of", "there are no layers", expected="at least one", fix="dx.Stacked.of([layer])")
-        return cls(_Given(_stack(listed, options.get("axis_name"))), len(listed), **options)
+        return cls(_Given(stack(listed, options.get("axis_name"))), len(listed), **options)
 
     def _metadata(self) -> dict[str, Any]:
         return {} if self.axis_name is None else {PARTITION_NAME: self.axis_name}
@@ -203,15 +197,23 @@ class Stacked(Module, Generic[M]):
     @overload
     def __getitem__(self, index: slice) -> Stacked[M]: ...
     def __getitem__(self, index: int | slice) -> M | Stacked[M]:
-        """A copy of one layer, or of some as a stack.
+        """A copy of one layer, or of some as a stack: to read and to call.
+
+        What a copy is given would be lost, so it refuses to be changed: also by
+        a call that sets statistics or draws random numbers. ``dx.clone(stack[0])``
+        can be changed, and put back by ``stack[0] = layer``.
 
         Raises:
           IndexError: there is no such layer.
         """
-        if isinstance(index, slice):
-            chosen = [self._layer(number) for number in range(self.length)[index]]
-            return Stacked.of(chosen, remat=self.remat, unroll=self.unroll, axis_name=self.axis_name)
-        return self._layer(range(self.length)[index])
+        if not isinstance(index, slice):
+            number = range(self.length)[index]
+            found: M = read_only(self._layer(number), number)
+            return found
+        chosen = [self._layer(number) for number in range(self.length)[index]]
+        part = Stacked.of(chosen, remat=self.remat, unroll=self.unroll, axis_name=self.axis_name)
+        made: Stacked[M] = read_only(part, index)
+        return made
 
     def __setitem__(self, index: int, layer: M) -> None:
         """Sets the arrays of one layer.
@@ -228,20 +230,15 @@ class Stacked(Module, Generic[M]):
         )
 
     def __iter__(self) -> Iterator[M]:
-        return map(self._layer, range(self.length))
+        return (self[number] for number in range(self.length))
 
     def _layer(self, number: int) -> M:
-        graphdef, stacked = split(self.layers)
-        layer: M = merge(graphdef, jax.tree.map(lambda leaf: leaf[number], stacked))
-        if self.axis_name is not None:
-            for _, variable in iter_graph(layer):
-                if isinstance(variable, Variable):
-                    variable.remove_axis(0, self.axis_name)
+        layer: M = layer_of(self.layers, number, self.axis_name)
         return layer
 
     def unstack(self) -> List[M]:
-        """A `List` of copies of the layers."""
-        return List(list(self))
+        """A `List` of copies of the layers, which can be changed."""
+        return List([self._layer(number) for number in range(self.length)])
 
 
 MAX_RUNNERS = 16
@@ -322,11 +319,28 @@ def _text_of(value: Any) -> str:
     return str(shown)
 
 
-def _check_number(n: object) -> None:
+def _check_options(build: object, n: object, remat: object) -> None:
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         problem = "there is no such number of layers"
         raise LayerError(
             "Stacked", problem, expected="an int of at least 1", got=describe(n), fix="dx.Stacked(build, 12)"
+        )
+    if isinstance(build, Module):
+        raise LayerError(
+            "Stacked",
+            "this is a layer, and no function that makes one",
+            got=describe(build),
+            fix=f"{EXAMPLE}\ndx.Stacked.of([block_0, block_1])        # of layers that exist",
+        )
+    if not callable(build):
+        raise LayerError("Stacked", "what makes a layer is no function", got=describe(build), fix=EXAMPLE)
+    if not isinstance(remat, bool) and not callable(remat):
+        raise LayerError(
+            "Stacked, remat",
+            "this is no policy",
+            expected="True, False, or a policy of jax.checkpoint_policies",
+            got=describe(remat),
+            fix="remat=jax.checkpoint_policies.dots_saveable",
         )
 
 
@@ -338,81 +352,3 @@ class _Given:
 
     def __call__(self) -> Any:
         return self.layers
-
-
-def _stack(layers: list[Any], axis_name: str | None) -> Any:
-    """One module with the arrays of all layers."""
-    graphdef, _ = split(layers[0])
-    parts = []
-    for number, layer in enumerate(layers):
-        other, part = split(layer)
-        if other is not graphdef:
-            raise LayerError(
-                f"Stacked.of, layer {number}",
-                "it has another structure than layer 0",
-                expected=repr(graphdef),
-                got=repr(other),
-                why="the program of a stack is that of one layer",
-                fix="dx.List(layers)        # for layers that differ",
-            )
-        parts.append(part)
-    try:
-        made = merge(graphdef, jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts))
-    except ValueError as error:
-        raise LayerError("Stacked.of", "the layers have arrays of different shapes", why=str(error)) from None
-    if axis_name is not None:
-        for _, variable in iter_graph(made):
-            if isinstance(variable, Variable):
-                variable.add_axis(0, axis_name)
-    return made
-
-
-def _make_layers(build: Callable[..., Any], n: int, rngs: Rngs | None, metadata: dict[str, Any]) -> Any:
-    """The layers in one vectorised construction."""
-    if rngs is None:
-        return vmap(lambda: _checked(build()), axis_size=n, transform_metadata=metadata)()
-    make = functools.partial(_make_layer, build)
-    graphdef, before = split(rngs)
-    # what one layer draws of each stream; the compiler drops the rest of the layer
-    after = jax.jit(lambda values: _counts(make, merge(graphdef, values)))(before)
-    own = clone(rngs)
-    for name, stream in own.items():
-        drawn = after[name] - stream.count.value
-        stream.count.value = stream.count.value + drawn * jnp.arange(n, dtype=drawn.dtype)
-        after[name] = rngs[name].count.value + n * drawn
-    axes = StateAxes({RngCount: 0, ...: None})
-    layers = vmap(make, in_axes=(axes,), axis_size=n, transform_metadata=metadata)(own)
-    for name, count in after.items():
-        rngs[name].count.value = count
-    return layers
-
-
-def _make_layer(build: Callable[..., Any], rngs: Rngs) -> Any:
-    """A layer that shares no stream with the Rngs which it is made from."""
-    layer = _checked(build(rngs))
-    streams = {id(stream) for _, stream in rngs.items()}
-    kept = [path for path, node in iter_graph(layer) if id(node) in streams]
-    if not kept:
-        return layer
-    copied = clone(layer)
-    for path, node in iter_graph(copied):
-        if path in kept and isinstance(node, RngStream):
-            drawn = rngs[node.tag]()
-            node.key.value, node.count.value = drawn, jnp.zeros_like(node.count.value)
-    return copied
-
-
-def _counts(make: Callable[[Rngs], Any], rngs: Rngs) -> dict[str, Any]:
-    make(rngs)
-    return {name: stream.count.value for name, stream in rngs.items()}
-
-
-def _checked(layer: Any) -> Any:
-    if not isinstance(layer, Module):
-        raise LayerError(
-            "Stacked",
-            "the function makes no Module",
-            got=describe(layer),
-            fix="dx.Stacked(lambda rngs: Block(rngs=rngs), 12, rngs=rngs)",
-        )
-    return layer

@@ -16,7 +16,7 @@ from declax._pure_dicts import ReplaceFn
 from declax._pure_dicts import restore_int_paths as restore_int_paths
 from declax._state_diff import LeafChange as LeafChange
 from declax._state_diff import StateDiff as StateDiff
-from declax._typing import Path
+from declax._typing import Path, Tuple2, Tuple3, Tuple4, Tuple5, Tuple6, Tuple7, Tuple8
 from declax.errors import GraphError, describe
 from declax.states import FlatState, State
 
@@ -84,10 +84,30 @@ def replace_by_pure_dict(state: State[Any], pure_dict: Mapping[Any, Any], replac
 
 
 @overload
-def filter_state(state: State[M], first: Filter, /) -> State[M]: ...
+def filter_state(state: State[M], a: Filter, /) -> State[M]: ...
 @overload
-def filter_state(state: State[M], first: Filter, second: Filter, /, *filters: Filter) -> tuple[State[M], ...]: ...
-def filter_state(state: State[M], first: Filter, /, *filters: Filter) -> State[M] | tuple[State[M], ...]:
+def filter_state(state: State[M], a: Filter, b: Filter, /) -> Tuple2[State[M]]: ...
+@overload
+def filter_state(state: State[M], a: Filter, b: Filter, c: Filter, /) -> Tuple3[State[M]]: ...
+@overload
+def filter_state(state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, /) -> Tuple4[State[M]]: ...
+@overload
+def filter_state(state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, /) -> Tuple5[State[M]]: ...
+@overload
+def filter_state(
+    state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, /
+) -> Tuple6[State[M]]: ...
+@overload
+def filter_state(
+    state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, g: Filter, /
+) -> Tuple7[State[M]]: ...
+@overload
+def filter_state(
+    state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, g: Filter, h: Filter, /
+) -> Tuple8[State[M]]: ...
+@overload
+def filter_state(state: State[M], a: Filter, /, *filters: Filter) -> tuple[State[M], ...]: ...
+def filter_state(state: State[M], first: Filter, /, *filters: Filter) -> Any:
     """States of the leaves that each filter takes; what none takes is left out.
 
     Raises:
@@ -101,10 +121,30 @@ def filter_state(state: State[M], first: Filter, /, *filters: Filter) -> State[M
 
 
 @overload
-def split_state(state: State[M], first: Filter, /) -> State[M]: ...
+def split_state(state: State[M], a: Filter, /) -> State[M]: ...
 @overload
-def split_state(state: State[M], first: Filter, second: Filter, /, *filters: Filter) -> tuple[State[M], ...]: ...
-def split_state(state: State[M], first: Filter, /, *filters: Filter) -> State[M] | tuple[State[M], ...]:
+def split_state(state: State[M], a: Filter, b: Filter, /) -> Tuple2[State[M]]: ...
+@overload
+def split_state(state: State[M], a: Filter, b: Filter, c: Filter, /) -> Tuple3[State[M]]: ...
+@overload
+def split_state(state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, /) -> Tuple4[State[M]]: ...
+@overload
+def split_state(state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, /) -> Tuple5[State[M]]: ...
+@overload
+def split_state(
+    state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, /
+) -> Tuple6[State[M]]: ...
+@overload
+def split_state(
+    state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, g: Filter, /
+) -> Tuple7[State[M]]: ...
+@overload
+def split_state(
+    state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, g: Filter, h: Filter, /
+) -> Tuple8[State[M]]: ...
+@overload
+def split_state(state: State[M], a: Filter, /, *filters: Filter) -> tuple[State[M], ...]: ...
+def split_state(state: State[M], first: Filter, /, *filters: Filter) -> Any:
     """As `filter_state`; all leaves have to be taken.
 
     Raises:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from operator import attrgetter
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import jax
 
@@ -52,6 +52,7 @@ from declax._state_draft import (
     same_kind,
     sorted_pair,
 )
+from declax._state_splits import Splits
 from declax._typing import MISSING, Key, Path
 from declax._variables import set_raw
 from declax.errors import GraphError, MissingAttributeError
@@ -60,7 +61,11 @@ from declax.traversals import walk_mapping
 M = TypeVar("M", covariant=True)
 
 
-class State(MutableMapping[Key, Any], Generic[M]):
+class IterateOverKeys:
+    """To a type checker a State cannot be unpacked, and so not iterated over; `State.keys()` can."""
+
+
+class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
     """The values of a graph by path: a nested mapping over a flat list.
 
     As a pytree its leaves are the raw values, in order. Reading a path gives
@@ -288,11 +293,16 @@ class State(MutableMapping[Key, Any], Generic[M]):
             raise no_attribute(name, {} if name == "_rest" else self._tree())  # a State that is being made has no tree
         return self[name]
 
-    def __iter__(self) -> Iterator[Any]:
+    def _iterate(self) -> Iterator[Any]:
         rest = self._rest
         if isinstance(rest, Draft) or (isinstance(rest, Place) and rest.root._rest is not None):
             self._settled()  # so that the order of keys does not depend on what was written last
         return iter(self._tree())
+
+    if TYPE_CHECKING:
+        __iter__: IterateOverKeys  # type: ignore[assignment]  # `loss, grads = dx.grad(f)(model)` is to be an error
+    else:
+        __iter__ = _iterate
 
     def __len__(self) -> int:
         return len(self._tree())
@@ -406,33 +416,8 @@ class State(MutableMapping[Key, Any], Generic[M]):
         positions = tuple(i for i, path in enumerate(definition.paths) if path not in known)
         return make_state(definition.select(positions), [leaves[i] for i in positions])
 
-    @overload
-    def split(self, first: Filter, /) -> State[M]: ...
-    @overload
-    def split(self, first: Filter, second: Filter, /, *filters: Filter) -> tuple[State[M], ...]: ...
-    def split(self, first: Filter, /, *filters: Filter) -> State[M] | tuple[State[M], ...]:
-        """States of the leaves that each filter takes.
-
-        Raises:
-          FilterError: for leaves that no filter takes.
-
-        >>> numbers, rest = State({"a": 1, "b": "text"}).split(int, ...)
-        >>> numbers.to_pure_dict(), rest.to_pure_dict()
-        ({'a': 1}, {'b': 'text'})
-        """
-        leaves, definition = self._pair
-        found = split_leaves(definition, leaves, (first, *filters), "State.split", is_exhaustive=True)
-        return found if filters else found[0]
-
-    @overload
-    def filter(self, first: Filter, /) -> State[M]: ...
-    @overload
-    def filter(self, first: Filter, second: Filter, /, *filters: Filter) -> tuple[State[M], ...]: ...
-    def filter(self, first: Filter, /, *filters: Filter) -> State[M] | tuple[State[M], ...]:
-        """As `split`, leaving out what no filter takes."""
-        leaves, definition = self._pair
-        found = split_leaves(definition, leaves, (first, *filters), "State.filter", is_exhaustive=False)
-        return found if filters else found[0]
+    def _parts(self, filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool) -> tuple[State[M], ...]:
+        return split_leaves(self._pair[1], self._pair[0], filters, where, is_exhaustive=is_exhaustive)
 
     @staticmethod
     def merge(first: State[Any] | Mapping[Any, Any], /, *states: State[Any] | Mapping[Any, Any]) -> State[Any]:

@@ -15,10 +15,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from declax._nodes import children_of
 from declax._pytree import Pytree
-from declax._typing import Dtype, Path, Shape
+from declax._typing import Path, Shape
 from declax._value_text import bytes_text
 from declax.errors import format_path, type_name
 from declax.graph.api import state as state_of
@@ -40,7 +41,7 @@ class Entry:
     name: str
     kind: str
     shape: Shape
-    dtype: Dtype
+    dtype: np.dtype[Any]
 
     @property
     def count(self) -> int:
@@ -53,7 +54,7 @@ class Entry:
         return self.count * int(self.dtype.itemsize)
 
     def __str__(self) -> str:
-        return f"{self.name} {_short(self.dtype)}[{','.join(map(str, self.shape))}]"
+        return f"{self.name} {dtype_text(self.dtype)}[{','.join(map(str, self.shape))}]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +200,7 @@ def _path_text(path: Path) -> str:
     return format_path(path) if path else "(root)"
 
 
-def _short(dtype: Dtype) -> str:
+def dtype_text(dtype: np.dtype[Any]) -> str:
     """A dtype as jax abbreviates it: ``f32``, ``bf16``, ``u8``, ``bool``."""
     text = str(dtype)
     for long, short in (("bfloat", "bf"), ("float", "f"), ("complex", "c"), ("uint", "u"), ("int", "i")):

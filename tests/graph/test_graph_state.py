@@ -100,8 +100,23 @@ def test_parts_of_it_have_no_structure_of_their_own():
     assert dx.state(dx.merge(state.graphdef, params, rest)) == state.filter(...)
 
 
-@pytest.mark.parametrize("function", [dx.split, dx.state, dx.pop])
+@pytest.mark.parametrize("function", [dx.split, dx.pop])
 def test_a_state_is_no_model(function):
     for state in (dx.state(Model()), dx.unpack(Model())):
         with pytest.raises(GraphError, match="a State is the values of a graph, and no graph itself"):
             function(state, dx.Param)
+
+
+def test_a_state_is_its_own_state():
+    model = Model()
+    for state in (dx.state(model), dx.unpack(model)):
+        assert dx.state(state) is state
+        assert dx.state(state, dx.Param) == state.filter(dx.Param) == dx.state(model, dx.Param)
+        params, rest = dx.state(state, dx.Param, ...)
+        assert params == state.filter(dx.Param)
+        assert len(params.leaves) + len(rest.leaves) == len(state.leaves)
+        own, of_params = dx.state(state, copy=True), dx.state(state, dx.Param, copy=True)
+        assert own == state
+        assert of_params == params
+        for copied in (own, of_params):
+            assert not any(leaf is other for leaf in copied.leaves for other in state.leaves if hasattr(leaf, "dtype"))

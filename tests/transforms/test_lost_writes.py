@@ -29,6 +29,7 @@ class Net(dx.Module):
         self.blocks = dx.List([dx.BatchNorm(3, rngs=rngs)])
         self.calls = jnp.array(0.0)
         self.mode = "train"
+        self.sizes = [1, 2]
 
     def __call__(self, x):
         self.calls = self.calls + 1
@@ -197,6 +198,41 @@ def test_a_new_attribute_a_new_part_and_an_element():
     assert paths_of(*lost_by(jax.jit(change), Net(dx.Rngs(0)))) == {"Net.extra", "Net.linear", "Net.blocks[1]"}
 
 
+def test_a_static_attribute():
+    class Steps(Counter):
+        def __init__(self):
+            super().__init__()
+            self.steps, self.sizes, self.note, self.part = 0, [1], "train", Counter()
+
+        def __call__(self, x=1.0):
+            self.steps += 1
+            self.sizes = [1, 2]
+            self.part.last_shape = (3,)
+            return x
+
+    (text,) = lost_by(jax.jit(fresh(call)), Steps())
+    assert paths_of(text) == {"Steps.steps", "Steps.sizes", "Steps.part.last_shape"}
+    assert lost_by(jax.jit(lambda m: (m(), m)[1]), Steps()) == []
+    _lost_writes.forget_told()
+    assert lost_by(jax.jit(lambda m: (m(), m)[1]), Steps()) == []
+    assert lost_by(jax.jit(lambda m: (m(), dx.split(m))[1]), Steps()) == []
+
+
+def test_a_static_attribute_that_cannot_be_compared():
+    class Odd:
+        def __eq__(self, other):
+            raise RuntimeError
+
+        __hash__ = object.__hash__
+
+    class Holder(Counter):
+        def __init__(self):
+            super().__init__()
+            self.odd = Odd()
+
+    assert paths_of(*lost_by(jax.jit(lambda m: setattr(m, "odd", Odd())), Holder())) == {"Holder.odd"}
+
+
 def test_what_is_in_plain_containers():
     class Holder(dx.Module):
         def __init__(self):
@@ -264,6 +300,8 @@ KEPT = {
     "a mapped copy": lambda net: (copied(net)(X), 0)[1],
     "leaves": lambda net: (net(X), jax.tree.leaves(net)),
     "eval": lambda net: (net.eval(), net.norm(X, use_running_average=True))[1],
+    "switches": lambda net: (net.set_attributes(deterministic=True), setattr(net, "mode", "eval"))[1],
+    "an equal static value": lambda net: setattr(net, "sizes", [*net.sizes]),
     "the same value": lambda net: setattr(net.linear.kernel, "value", net.linear.kernel.value),
     "popped": lambda net: (net.linear.sow(dx.Intermediate, "y", X), dx.pop(net, dx.Intermediate))[1],
     "made inside": lambda net: Net(dx.Rngs(0))(X),

@@ -34,7 +34,7 @@ def test_a_static_value_is_named_with_its_path(capsys):
     f(model, 1.0)
     assert explained(f, capsys) == (
         "<lambda> was traced 2 times. What changed the last time:\n"
-        "  part.use_bias of model 0: the static value was True, and is False\n"
+        "  part.use_bias of argument 0: the static value was True, and is False\n"
     )
 
 
@@ -43,17 +43,17 @@ def test_the_second_of_two_models_is_told_from_the_first(capsys):
     f(first, second)
     second.calls = 5
     f(first, second)
-    assert "calls of model 1: the static value was 0, and is 5" in explained(f, capsys)
+    assert "calls of argument 1: the static value was 0, and is 5" in explained(f, capsys)
 
 
 def test_shapes_and_dtypes_are_named(capsys):
     model, f = Counting(), dx.jit(lambda m, x: x)
     f(model, jnp.ones(2))
     f(model, jnp.ones((3, 2)))
-    assert "array 0 of the arguments: the shape or dtype was float32[2], and is float32[3,2]" in explained(f, capsys)
+    assert "argument 1: the shape or dtype was float32[2], and is float32[3,2]" in explained(f, capsys)
     model.weight.value = jnp.ones(2, jnp.int32)
     f(model, jnp.ones((3, 2)))
-    assert "weight of model 0: the shape or dtype was float32[2], and is int32[2]" in explained(f, capsys)
+    assert "weight of argument 0: the shape or dtype was float32[2], and is int32[2]" in explained(f, capsys)
 
 
 def test_weak_types_are_told_apart(capsys):
@@ -77,13 +77,17 @@ def test_what_came_and_went_is_named(capsys):
     f(model)
     model.extra = dx.BatchStat(jnp.zeros(()))
     f(model)
-    assert "extra of model 0: the structure was not there, and is BatchStat" in explained(f, capsys)
+    assert "extra of argument 0: the structure was not there, and is BatchStat" in explained(f, capsys)
     del model.extra
     model.weight = dx.Variable(jnp.ones(2))
     f(model)
-    out = explained(f, capsys)
-    assert "extra of model 0: the structure was BatchStat, and is not there" in out
-    assert "weight of model 0: the kind was Param, and is Variable" in out
+    assert "weight of argument 0: the kind was Param, and is Variable" in explained(f, capsys)
+    g = dx.jit(lambda m: m(1.0))
+    model.extra = dx.BatchStat(jnp.zeros(()))
+    g(model)
+    del model.extra
+    g(model)
+    assert "extra of argument 0: the structure was BatchStat, and is not there" in explained(g, capsys)
 
 
 def test_sharing_is_named(capsys):
@@ -92,7 +96,7 @@ def test_sharing_is_named(capsys):
     f(model)
     model.other = model.weight
     f(model)
-    assert "weight of model 0: the kind was Param, and is the same object as other" in explained(f, capsys)
+    assert "weight of argument 0: the kind was Param, and is the same object as other" in explained(f, capsys)
 
 
 def test_the_tree_of_the_arguments_is_named(capsys):
@@ -100,6 +104,51 @@ def test_the_tree_of_the_arguments_is_named(capsys):
     f([1.0])
     f([1.0, 2.0])
     assert "the arguments: the tree was" in explained(f, capsys)
+
+
+def test_the_nearest_trace_is_compared_not_the_last_one(capsys):
+    model, f = Counting(), dx.jit(lambda m, x, n: x * n, static_argnames="n")
+    f(model, jnp.ones(2), 1)
+    f(model, jnp.ones((3, 2)), n=2)
+    model.part = None
+    f(model, jnp.ones(4), n=3)
+    model.part = Counting().part
+    f(model, jnp.ones(5), 1)
+    assert explained(f, capsys) == (
+        "<lambda> was traced 4 times. What differs from the nearest one, trace 1:\n"
+        "  argument 1: the shape or dtype was float32[2], and is float32[5]\n"
+    )
+    f(model, jnp.ones(6), 1)  # as near to trace 1 as to the last one
+    assert "<lambda> was traced 5 times. What changed the last time:\n" in explained(f, capsys)
+
+
+def test_arrays_are_named_by_the_arguments_that_hold_them(capsys):
+    f = dx.jit(lambda n, tree, *, scale: 1, static_argnums=0)
+    f(3, {"x": [1.0, jnp.ones(2)]}, scale=jnp.ones(1))
+    f(3, {"x": [1.0, jnp.ones(3)]}, scale=jnp.ones(2))
+    out = explained(f, capsys)
+    assert "\n  x[1] of argument 1: the shape or dtype was float32[2], and is float32[3]\n" in out
+    assert "\n  argument 'scale': the shape or dtype was float32[1], and is float32[2]\n" in out
+
+
+def test_models_are_named_by_the_arguments_that_they_are(capsys):
+    captured, model = Counting(), Counting()
+    f = dx.jit(lambda n, x, m: captured(m(x)), static_argnums=0)
+    f(1, 1.0, model)
+    model.calls = 1
+    f(1, 1.0, model)
+    assert "\n  calls of argument 2: the static value was 0, and is 1\n" in explained(f, capsys)
+    captured.calls = 2
+    f(1, 1.0, model)
+    assert "\n  calls of captured Counting (captured): the static value was 0, and is 2\n" in explained(f, capsys)
+
+
+def test_few_earlier_traces_are_kept(monkeypatch, capsys):
+    f = dx.jit(lambda x: x)
+    for length in range(1, 40):
+        f(jnp.ones(length))
+    assert len(f._traces.earlier) == 32
+    assert "was traced 39 times. What changed the last time" in explained(f, capsys)
 
 
 def test_functions_that_were_traced_once_or_never(capsys):
@@ -138,7 +187,7 @@ def test_an_int_that_counts_calls_is_warned_of_once():
             model.calls += 1
     assert [w.category for w in caught] == [dx.errors.RetraceWarning]
     text = str(caught[0].message)
-    assert "calls of model 0: the static value was 2, and is 3" in text
+    assert "calls of argument 0: the static value was 2, and is 3" in text
     assert "dx.Variable(jnp.asarray(3))" in text
 
 
@@ -150,6 +199,106 @@ def test_the_warning_comes_at_the_third_retrace_and_not_for_switches():
         model.train()
         f(model, 1.0)
     assert f.num_traces == 2
+
+
+class Sized(Counting):
+    def __init__(self, size=2, rate=0.0, is_last=False, name=""):
+        super().__init__()
+        self.size, self.rate, self.is_last, self.name = size, rate, is_last, name
+
+
+def warned(calls):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        calls()
+    assert {w.category for w in caught} <= {dx.errors.RetraceWarning}
+    return [str(w.message) for w in caught]
+
+
+def test_sweeps_over_models_are_not_warned_of():
+    f = dx.jit(lambda m, x: m(x))
+    others = [Sized(size=size, rate=size / 10) for size in range(8)]
+    assert warned(lambda: [f(Sized(size=size), 1.0) for size in range(8)]) == []
+    assert warned(lambda: [f(model, 1.0) for model in others * 2]) == []  # as an evaluation of several models
+    assert f.num_traces == 16 - 1  # the first is a model of each
+
+
+def test_what_each_of_many_models_changes_once_is_not_warned_of():
+    f = dx.jit(lambda m, x: m(x))
+
+    def calls():
+        for size in range(6):
+            model = Sized(size)
+            f(model, 1.0)
+            model.size += 100
+            f(model, 1.0)
+
+    assert warned(calls) == []
+
+
+def test_switches_and_names_are_not_warned_of():
+    model, f = Sized(), dx.jit(lambda m, x: m(x))
+
+    def calls():
+        for name in "abcdefgh":
+            model.name, model.is_last = name, name > "d"
+            f(model, 1.0)
+
+    assert warned(calls) == []
+
+
+def test_values_that_come_back_are_not_warned_of():
+    model, f = Sized(), dx.jit(lambda m, x: x * m.size)
+
+    def calls():
+        for size in (1, 2, 3, 1, 2, 3, 2, 1):
+            model.size = size
+            f(model, jnp.ones(size))
+            f(model, jnp.ones((size, 2)))
+
+    assert warned(calls) == []
+
+
+def test_numbers_that_change_on_one_of_several_models_are_warned_of():
+    first, second, f = Sized(), Sized(5), dx.jit(lambda m, x: m(x))
+
+    def calls():
+        for _ in range(5):
+            first.rate += 0.5
+            second.calls += 1
+            f(first, 1.0)
+            f(second, 1.0)
+
+    texts = warned(calls)
+    assert len(texts) == 2
+    assert "rate of argument 0: the static value was 1.5, and is 2.0" in texts[0]
+    assert "calls of argument 0: the static value was 3, and is 4" in texts[1]
+
+
+def test_numbers_of_captured_models_and_deeper_ones_are_warned_of():
+    class Outer(dx.Module):
+        def __init__(self):
+            self.inner = dx.data([Sized()])
+
+    model = Outer()
+    f = dx.jit(lambda x: model.inner[0](x) * 1)
+
+    def calls():
+        for _ in range(5):
+            f(1.0)
+            model.inner[0].calls += 1
+
+    (text,) = warned(calls)
+    assert "inner[0].calls of captured Outer (model): the static value was 2, and is 3" in text
+
+
+def test_models_are_followed_for_as_long_as_they_live(monkeypatch):
+    monkeypatch.setattr("declax.transforms._retraces.MAX_ROOTS", 4)
+    f = dx.jit(lambda m, x: m(x))
+    for size in range(10):
+        f(Sized(size), 1.0)
+    assert len(f._traces._followed) <= 4
+    assert [known.root() for known in f._traces._followed.values() if known.root() is not None] == []
 
 
 def test_equal_optimizers_share_one_trace():

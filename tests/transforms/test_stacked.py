@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 
 import jax
@@ -20,6 +21,14 @@ from declax.unstacking import unstacked_state, update_unstacked
 
 DIM = 4
 INIT = dx.initializers.uniform(0.5)  # the fastest to compile
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """Most of the time of these tests would go into optimising programs that run once."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 class Block(dx.Module):
@@ -155,13 +164,6 @@ def test_one_trace_however_many_layers():
 
 
 def test_layers_without_rngs():
-    class Scale(dx.Module):
-        def __init__(self):
-            self.weight = dx.Param(jnp.full(2, 3.0))
-
-        def __call__(self, x):
-            return x * self.weight
-
     assert Stacked(Scale, 3)(jnp.ones(2)).tolist() == [27.0, 27.0]
 
 
@@ -169,12 +171,12 @@ def test_indexing_copies_and_sets():
     stacked, layers = Stacked(build, 3, rngs=dx.Rngs(0)), as_list(3)
     assert len(stacked) == len(list(stacked)) == 3
     assert_close(dx.state(stacked[-1], dx.Param), dx.state(layers[2], dx.Param))
-    layer = stacked[1]
+    layer = dx.clone(stacked[1])
     layer.up.bias.value = jnp.ones(2 * DIM)
     assert not stacked.layers.up.bias.value[1].any()
     stacked[1] = layer
     assert stacked.layers.up.bias.value.sum(1).tolist() == [0.0, 2.0 * DIM, 0.0]
-    part = stacked[1:]
+    part = dx.clone(stacked[1:])
     assert isinstance(part, Stacked)
     assert part.length == 2
     assert_close(part(X), through([layer, layers[2]], X))
@@ -288,6 +290,190 @@ def test_what_makes_no_layer_is_refused():
     other.kernel.value = jnp.ones((3, 2))
     with pytest.raises(LayerError, match="the layers have arrays of different shapes"):
         Stacked.of([one, other])
+
+
+def test_an_instance_is_no_function_that_makes_layers():
+    with pytest.raises(LayerError, match="this is a layer, and no function that makes one"):
+        Stacked(build(dx.Rngs(0)), 3)
+
+
+@pytest.mark.parametrize("remat", ["foo", 1, None])
+def test_what_remat_may_be_is_checked(remat):
+    with pytest.raises(LayerError, match="this is no policy"):
+        Stacked(Scale, 3, remat=remat)
+    with pytest.raises(LayerError, match="this is no policy"):
+        Stacked.of([Scale(), Scale()], remat=remat)
+
+
+# ================================================================= parts that layers share
+
+
+class Scale(dx.Module):
+    def __init__(self, part=None, rngs=None):
+        self.weight = dx.Param(jnp.full(2, 3.0))
+        self.parts = dx.data([part])
+
+    def __call__(self, x, other=None):
+        return x * self.weight if other is None else x * self.weight + other.weight
+
+
+TABLE = Scale()
+
+
+class WithTable(dx.Module):
+    """Makes its layers before it is finished itself."""
+
+    def __init__(self, rngs):
+        self.table = Scale()
+        self.blocks = Stacked(lambda rngs: Scale(self.table, rngs), 2, rngs=rngs)
+
+
+@dx.dataclass
+class Declared(dx.Module):
+    table: Scale = dx.submodule(lambda self, rngs: Scale())
+    blocks: Stacked[Scale] = dx.submodule(lambda self, rngs: Stacked(lambda: Scale(self.table), 2))
+
+
+def from_a_closure(rngs):
+    table = Scale()
+    return Stacked((lambda rngs: Scale(table)) if rngs else (lambda: Scale(table)), 2, rngs=rngs)
+
+
+def from_a_container(rngs):
+    table = {"its": [Scale()]}
+    return Stacked((lambda rngs: Scale(table["its"][0])) if rngs else (lambda: Scale(table["its"][0])), 2, rngs=rngs)
+
+
+class Plain:
+    table = Scale()
+
+
+@pytest.mark.parametrize(
+    ("make", "place"),
+    [
+        (from_a_closure, "layer.parts[0] and at table"),
+        (from_a_container, "layer.parts[0] and at 0"),
+        (lambda rngs: Stacked(lambda *_: Scale(TABLE), 2, rngs=rngs), "layer.parts[0] and at TABLE"),
+        (lambda rngs: Stacked(lambda *_: Scale(TABLE.weight), 2, rngs=rngs), "parts[0] and at TABLE.weight"),
+        (lambda _: WithTable(dx.Rngs(0)), "layer.parts[0] and at self.table"),
+        (lambda _: Declared(), "layer.parts[0] and at self.table"),
+    ],
+)
+@pytest.mark.parametrize("rngs", [None, 0])
+def test_a_part_that_layers_take_from_outside_is_named(make, place, rngs):
+    with pytest.raises(LayerError, match="a part is shared by all layers") as caught:
+        make(None if rngs is None else dx.Rngs(rngs))
+    assert f"got:      one object at layer.parts[0] and at {place.rpartition(' at ')[2]}" in str(caught.value)
+    assert place in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore::declax.errors.OverlookedModelWarning")
+def test_a_part_from_where_nothing_is_looked_for_is_refused_as_well():
+    with pytest.raises(LayerError, match="somewhere outside of the function"):
+        Stacked(lambda: Scale(Plain.table), 2)
+
+
+def test_layers_that_exist_and_share_a_part_are_refused():
+    table = Scale()
+    with pytest.raises(LayerError, match="a part is shared by all layers") as caught:
+        Stacked.of([Scale(table), Scale(table)])
+    assert "one object at layers[1].parts[0] and at layers[0].parts[0]" in str(caught.value)
+
+
+def test_parts_without_arrays_and_parts_within_a_layer_may_be_shared():
+    tanh = dx.Sequential(dx.tanh)
+
+    class Tied(dx.Module):
+        def __init__(self, rngs):
+            self.first = self.second = dx.Linear(DIM, DIM, rngs=rngs)
+            self.act = tanh
+
+        def __call__(self, x):
+            return self.act(self.second(self.first(x)))
+
+    stacked = Stacked(Tied, 2, rngs=dx.Rngs(0))
+    assert stacked.layers.first is stacked.layers.second
+    assert_close(stacked(X), through(as_list(2, build=Tied), X))
+    assert Stacked.of([Tied(dx.Rngs(0)), Tied(dx.Rngs(1))]).length == 2
+
+
+def test_a_shared_part_is_an_argument_of_the_call():
+    table = Scale()
+    assert Stacked(Scale, 2)(jnp.ones(2), table).tolist() == [21.0, 21.0]  # (1 * 3 + 3) * 3 + 3
+
+
+# ================================================================= copies of layers are to be read
+
+
+WRITES = {
+    "value": lambda layer: setattr(layer.up.bias, "value", jnp.ones(2 * DIM)),
+    "item": lambda layer: layer.up.bias.__setitem__(0, 1.0),
+    "raw value": lambda layer: layer.up.bias.set_raw_value(jnp.ones(2 * DIM)),
+    "metadata": lambda layer: setattr(layer.up.bias, "tag", "mine"),
+    "attribute": lambda layer: setattr(layer.dropout, "rate", 0.5),
+    "new attribute": lambda layer: setattr(layer, "more", 1),
+    "deletion": lambda layer: delattr(layer, "calls"),
+    "switch": lambda layer: layer.eval(),
+    "update": lambda layer: dx.update(layer, jax.tree.map(lambda x: x + 1, dx.state(layer, dx.Param))),
+    "pop": lambda layer: dx.pop(layer, dx.Param),
+    "a call that counts": lambda layer: layer(X),
+    "a compiled call that counts": dx.jit(lambda layer: layer(X)),
+    "a draw": lambda layer: layer.dropout.rngs(),
+    "reseed": lambda layer: dx.reseed(layer, default=1),
+    "metadata of all": lambda layer: dx.set_metadata(layer, trainable=False),
+}
+
+
+@functools.cache
+def never_changed():
+    return Stacked(lambda rngs: Block(rngs=rngs, rate=0.5), 2, rngs=dx.Rngs(0))
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_what_is_set_on_a_copy_of_a_layer_is_never_lost_in_silence(write):
+    stacked = never_changed()
+    copies = {"0": stacked[0], "1": list(stacked)[1]}
+    if "draw" not in write:  # a stream of several layers has no one key to draw
+        part = stacked[0:1]
+        copies["0:1"] = part if "call" in write else part.layers
+    for index, layer in copies.items():
+        with pytest.raises(LayerError, match="and cannot be changed") as caught:
+            WRITES[write](layer)
+        assert f"this is part of a copy, made by stack[{index}]" in str(caught.value)
+        assert f"dx.clone(stack[{index}])" in str(caught.value)
+
+
+def test_copies_of_layers_can_be_read_called_copied_and_put_back():
+    stacked = Stacked(lambda rngs: dx.Linear(DIM, DIM, rngs=rngs), 3, rngs=dx.Rngs(0))
+    layer = stacked[1]
+    assert_close(dx.jit(lambda m, x: m(x))(layer, X), layer(X))
+    assert_close(dx.grad(lambda m, x: m(x).sum())(layer, X)["bias"].value, jnp.full(DIM, 3.0))
+    assert_close(through(stacked, X), stacked(X))
+    assert_close(through(stacked[:2], X), stacked[:2](X))
+    state = dx.state(layer)
+    state["bias"].value = jnp.ones(DIM)
+    for made in (dx.clone(layer), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), dx.merge(*dx.split(layer))):
+        dx.update(made, state)
+        made.note = 1
+    del made.note
+    stacked[0] = layer
+    assert_close(stacked.layers.kernel.value[0], layer.kernel.value)
+    stacked[0] = made
+    assert stacked.layers.bias.value[:, 0].tolist() == [1.0, 0.0, 0.0]
+    for part in stacked.unstack():
+        part.bias.value = jnp.zeros(DIM)
+
+    @dx.jit
+    def first(m):
+        assert_reads_only(m[0])
+        return m[0]
+
+    first(stacked).bias.value = jnp.zeros(DIM)
+
+
+def assert_reads_only(layer):
+    with pytest.raises(LayerError, match="and cannot be changed"):
+        layer.bias.value = layer.bias.value
 
 
 def test_training_switches_reach_the_layers():
@@ -448,6 +634,14 @@ def test_the_default_modes_of_now_are_those_of_a_call():
     assert stacked.layers.seen.value[0].shape == (2,)
 
 
+@pytest.fixture
+def optimised():
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
+
+
+@pytest.mark.usefixtures("optimised")
 def test_remat_keeps_less():
     def size(remat):
         stacked = Stacked(

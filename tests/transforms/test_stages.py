@@ -66,10 +66,10 @@ def test_another_structure_is_refused():
     model, other = Model(), Model()
     compiled = forward.lower(model, X).compile()
     other.extra = dx.Param(jnp.ones(2))
-    with pytest.raises(TransformError, match="it was compiled for arguments of another structure"):
+    with pytest.raises(TransformError, match="it was compiled for other arguments"):
         compiled(other, X)
     assert int(other.count) == 0
-    with pytest.raises(TypeError):  # of JAX: another shape
+    with pytest.raises(TransformError, match="the shape or dtype was float32"):
         compiled(model, jnp.ones((5, 2)))
     assert int(model.count) == 0
 
@@ -79,7 +79,7 @@ def test_static_arguments_are_given_again():
     f = dx.jit(lambda m, x, scale: m(x, scale), static_argnames="scale")
     compiled = f.lower(model, X, 2.0).compile()
     np.testing.assert_allclose(compiled(model, X, 2.0), 2 * Model()(X))
-    with pytest.raises(TransformError, match="it was compiled for arguments of another structure"):
+    with pytest.raises(TransformError, match="it was compiled for other arguments"):
         compiled(model, X, 3.0)
 
 

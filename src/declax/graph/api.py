@@ -13,10 +13,11 @@ from typing import Any, TypeVar, overload
 
 from declax._filters import Filter
 from declax._modes import is_on
+from declax._typing import Tuple2, Tuple3, Tuple4, Tuple5, Tuple6, Tuple7, Tuple8
 from declax._variables import Variable
 from declax.graph.binding import bind
 from declax.graph.build import build, program_of
-from declax.graph.copying import copy_leaves
+from declax.graph.copying import copy_leaves, copy_states
 from declax.graph.defs import GraphDef
 from declax.graph.fit import checked_plain, join
 from declax.graph.graph_state import GraphState, refuse_state
@@ -28,26 +29,56 @@ N = TypeVar("N")
 @overload
 def split(node: N, /, *, graph: bool | None = None) -> tuple[GraphDef[N], State[N]]: ...
 @overload
-def split(node: N, first: Filter, /, *, graph: bool | None = None) -> tuple[GraphDef[N], State[N]]: ...
+def split(node: N, a: Filter, /, *, graph: bool | None = None) -> tuple[GraphDef[N], State[N]]: ...
+@overload
+def split(node: N, a: Filter, b: Filter, /, *, graph: bool | None = None) -> tuple[GraphDef[N], State[N], State[N]]: ...
 @overload
 def split(
-    node: N, first: Filter, second: Filter, /, *, graph: bool | None = None
-) -> tuple[GraphDef[N], State[N], State[N]]: ...
-@overload
-def split(
-    node: N, first: Filter, second: Filter, third: Filter, /, *, graph: bool | None = None
+    node: N, a: Filter, b: Filter, c: Filter, /, *, graph: bool | None = None
 ) -> tuple[GraphDef[N], State[N], State[N], State[N]]: ...
 @overload
 def split(
+    node: N, a: Filter, b: Filter, c: Filter, d: Filter, /, *, graph: bool | None = None
+) -> tuple[GraphDef[N], State[N], State[N], State[N], State[N]]: ...
+@overload
+def split(
+    node: N, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, /, *, graph: bool | None = None
+) -> tuple[GraphDef[N], State[N], State[N], State[N], State[N], State[N]]: ...
+@overload
+def split(
+    node: N, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, /, *, graph: bool | None = None
+) -> tuple[GraphDef[N], State[N], State[N], State[N], State[N], State[N], State[N]]: ...
+@overload
+def split(
     node: N,
-    first: Filter,
-    second: Filter,
-    third: Filter,
-    fourth: Filter,
+    a: Filter,
+    b: Filter,
+    c: Filter,
+    d: Filter,
+    e: Filter,
+    f: Filter,
+    g: Filter,
     /,
-    *filters: Filter,
+    *,
     graph: bool | None = None,
-) -> tuple[GraphDef[N], State[N], State[N], State[N], State[N], *tuple[State[N], ...]]: ...
+) -> tuple[GraphDef[N], State[N], State[N], State[N], State[N], State[N], State[N], State[N]]: ...
+@overload
+def split(
+    node: N,
+    a: Filter,
+    b: Filter,
+    c: Filter,
+    d: Filter,
+    e: Filter,
+    f: Filter,
+    g: Filter,
+    h: Filter,
+    /,
+    *,
+    graph: bool | None = None,
+) -> tuple[GraphDef[N], State[N], State[N], State[N], State[N], State[N], State[N], State[N], State[N]]: ...
+@overload
+def split(node: N, a: Filter, /, *filters: Filter, graph: bool | None = None) -> tuple[Any, ...]: ...
 def split(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     """Takes a graph apart.
 
@@ -129,32 +160,76 @@ GraphDef._merge = staticmethod(merge)
 @overload
 def state(node: N, /, *, copy: bool = False, graph: bool | None = None) -> State[N]: ...
 @overload
-def state(node: N, first: Filter, /, *, copy: bool = False, graph: bool | None = None) -> State[N]: ...
+def state(node: N, a: Filter, /, *, copy: bool = False, graph: bool | None = None) -> State[N]: ...
+@overload
+def state(node: N, a: Filter, b: Filter, /, *, copy: bool = False, graph: bool | None = None) -> Tuple2[State[N]]: ...
 @overload
 def state(
-    node: N, first: Filter, second: Filter, /, *, copy: bool = False, graph: bool | None = None
-) -> tuple[State[N], State[N]]: ...
+    node: N, a: Filter, b: Filter, c: Filter, /, *, copy: bool = False, graph: bool | None = None
+) -> Tuple3[State[N]]: ...
 @overload
 def state(
-    node: N, first: Filter, second: Filter, third: Filter, /, *, copy: bool = False, graph: bool | None = None
-) -> tuple[State[N], State[N], State[N]]: ...
+    node: N, a: Filter, b: Filter, c: Filter, d: Filter, /, *, copy: bool = False, graph: bool | None = None
+) -> Tuple4[State[N]]: ...
+@overload
+def state(
+    node: N, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, /, *, copy: bool = False, graph: bool | None = None
+) -> Tuple5[State[N]]: ...
 @overload
 def state(
     node: N,
-    first: Filter,
-    second: Filter,
-    third: Filter,
-    fourth: Filter,
+    a: Filter,
+    b: Filter,
+    c: Filter,
+    d: Filter,
+    e: Filter,
+    f: Filter,
     /,
-    *filters: Filter,
+    *,
     copy: bool = False,
     graph: bool | None = None,
-) -> tuple[State[N], State[N], State[N], State[N], *tuple[State[N], ...]]: ...
+) -> Tuple6[State[N]]: ...
+@overload
+def state(
+    node: N,
+    a: Filter,
+    b: Filter,
+    c: Filter,
+    d: Filter,
+    e: Filter,
+    f: Filter,
+    g: Filter,
+    /,
+    *,
+    copy: bool = False,
+    graph: bool | None = None,
+) -> Tuple7[State[N]]: ...
+@overload
+def state(
+    node: N,
+    a: Filter,
+    b: Filter,
+    c: Filter,
+    d: Filter,
+    e: Filter,
+    f: Filter,
+    g: Filter,
+    h: Filter,
+    /,
+    *,
+    copy: bool = False,
+    graph: bool | None = None,
+) -> Tuple8[State[N]]: ...
+@overload
+def state(
+    node: N, a: Filter, /, *filters: Filter, copy: bool = False, graph: bool | None = None
+) -> tuple[State[N], ...]: ...
 def state(node: Any, /, *filters: Filter, copy: bool = False, graph: bool | None = None) -> Any:
     """The values of a graph: a snapshot, which later changes of the graph do not touch.
 
     Args:
-      node: a model, or a container of models.
+      node: a model, or a container of models. A State, such as gradients, is
+        its own state, of which `filters` take parts.
       *filters: which leaves go into which State; leaves that none takes are
         left out.
       copy: whether the State owns its arrays. Otherwise it shares them with
@@ -176,7 +251,9 @@ def state(node: Any, /, *filters: Filter, copy: bool = False, graph: bool | None
     >>> state(m, Param).to_pure_dict()
     {'scale': 2.0}
     """
-    refuse_state("state", node)
+    if isinstance(node, State):
+        own: Any = node.filter(*filters) if filters else node
+        return copy_states(own) if copy is not False and is_on("copy", copy) else own
     binding = bind(node, graph)
     graphdef, leaves = binding.graphdef, binding.read()
     if filters:

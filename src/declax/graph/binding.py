@@ -78,7 +78,7 @@ class Binding:
     def __init__(self, found: Walk, token: object) -> None:
         self.graphdef: GraphDef[Any] = found.graphdef
         self.variables: list[Variable[Any] | None] = found.boxes
-        self.has_plain = bool(found.plain)
+        self.has_plain: bool = bool(found.plain)
         # of the leaves without a Variable: where they sit in a node, or the value where they sit in a container
         self._sources: dict[int, Source] = {i: source for i, (_, source) in found.plain.items()}
         self._constants = {i: value for i, (value, source) in found.plain.items() if source is None}

@@ -86,8 +86,8 @@ class Program:
         tokens = graphdef.tokens
         slots = _number(tokens)
         children = [tuple(slots[c] for c in found) for found in _children(graphdef)]
-        self.count = len(tokens)
-        self.root = slots[0]
+        self.count: int = len(tokens)
+        self.root: int = slots[0]
         self.classes: list[type] = []
         self.metadata: list[Any] = []
         self.variable_leaves: list[int] = []
@@ -105,9 +105,11 @@ class Program:
                 continue
             self._add(slots[place], token, leaf, children[place])
             leaf += token[0] <= LEAF
-        self.has_plain = bool(self.plain_leaves)
+        self.has_plain: bool = bool(self.plain_leaves)
         of_nodes = {c for p, t in enumerate(tokens) if isinstance(t, tuple) and t[0] == NODE for c in children[p]}
-        self.contained = frozenset(position for slot, position in self.plain_leaves if slot not in of_nodes)
+        self.contained: frozenset[int] = frozenset(
+            position for slot, position in self.plain_leaves if slot not in of_nodes
+        )
         self.containers.reverse()
 
     def _add(self, slot: int, token: tuple[Any, ...], leaf: int, children: tuple[int, ...]) -> None:

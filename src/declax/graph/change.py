@@ -17,6 +17,7 @@ from declax._attributes import wrong_trace
 from declax._layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY
 from declax._nodes import Kind, kind_of, open_container
 from declax._pytree import Pytree
+from declax._read_only import ReadOnly
 from declax._static import exact_types, freeze
 from declax._typing import MISSING
 from declax._variables import Variable, new_variable, set_raw
@@ -128,6 +129,8 @@ def check_marks(variables: Iterable[Variable[Any] | None], what: str = "write-ba
     mark = _jax.current_trace()
     for variable in variables:
         if variable is not None and variable._trace is not mark:
+            if isinstance(variable._trace, ReadOnly):
+                raise variable._trace.refusal(f"{what} to a {type_name(type(variable))}")
             raise TraceContextError(
                 f"{what} to a {type_name(type(variable))}",
                 "cannot mutate a Variable from a different trace level",

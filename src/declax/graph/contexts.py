@@ -78,12 +78,12 @@ class UpdateContext:
         inner_ref_outer_index: RefMap | None = None,
         static_cache: None = None,
     ) -> None:
-        self.tag = tag
+        self.tag: Hashable = tag
         self.outer_ref_outer_index = outer_ref_outer_index
         self.outer_index_inner_ref = outer_index_inner_ref
         self.outer_index_outer_ref = outer_index_outer_ref
         self.inner_ref_outer_index = inner_ref_outer_index
-        self.static_cache = static_cache
+        self.static_cache: None = static_cache
         self._outer_mark: Any = None
         self._inner_mark: Any = None
 
@@ -183,7 +183,7 @@ class Activation:
     __slots__ = ("tag",)
 
     def __init__(self, tag: Hashable) -> None:
-        self.tag = tag
+        self.tag: Hashable = tag
 
     def __enter__(self) -> UpdateContext:
         context = UpdateContext(self.tag)
@@ -270,7 +270,7 @@ class SplitContext:
     __slots__ = ("_indexes", "_inner", "_update", "ctxtag")
 
     def __init__(self, ctxtag: Hashable | None) -> None:
-        self.ctxtag = ctxtag
+        self.ctxtag: Hashable | None = ctxtag
         self._update: UpdateContext | None = None
         self._inner: RefMap | None = None
         self._indexes: RefMap | None = None
@@ -293,15 +293,31 @@ class SplitContext:
             update._set_outer(indexes)
 
     @overload
-    def split(self, node: N, first: Filter = ..., /, *, graph: bool | None = None) -> tuple[GraphDef[N], State[N]]: ...
+    def split(self, node: N, /, *, graph: bool | None = None) -> tuple[GraphDef[N], State[N]]: ...
+    @overload
+    def split(self, node: N, a: Filter, /, *, graph: bool | None = None) -> tuple[GraphDef[N], State[N]]: ...
     @overload
     def split(
-        self, node: N, first: Filter, second: Filter, /, *, graph: bool | None = None
+        self, node: N, a: Filter, b: Filter, /, *, graph: bool | None = None
     ) -> tuple[GraphDef[N], State[N], State[N]]: ...
     @overload
     def split(
-        self, node: N, first: Filter, second: Filter, third: Filter, /, *filters: Filter, graph: bool | None = None
-    ) -> tuple[GraphDef[N], State[N], State[N], State[N], *tuple[State[N], ...]]: ...
+        self, node: N, a: Filter, b: Filter, c: Filter, /, *, graph: bool | None = None
+    ) -> tuple[GraphDef[N], State[N], State[N], State[N]]: ...
+    @overload
+    def split(
+        self, node: N, a: Filter, b: Filter, c: Filter, d: Filter, /, *, graph: bool | None = None
+    ) -> tuple[GraphDef[N], State[N], State[N], State[N], State[N]]: ...
+    @overload
+    def split(
+        self, node: N, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, /, *, graph: bool | None = None
+    ) -> tuple[GraphDef[N], State[N], State[N], State[N], State[N], State[N]]: ...
+    @overload
+    def split(
+        self, node: N, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, /, *, graph: bool | None = None
+    ) -> tuple[GraphDef[N], State[N], State[N], State[N], State[N], State[N], State[N]]: ...
+    @overload
+    def split(self, node: N, a: Filter, /, *filters: Filter, graph: bool | None = None) -> tuple[Any, ...]: ...
     def split(self, node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
         """As `declax.split`; what an earlier graph of the block has comes as a reference to it.
 
@@ -334,7 +350,7 @@ class MergeContext:
     __slots__ = ("_is_inner", "_objects", "_outer", "_update", "ctxtag")
 
     def __init__(self, ctxtag: Hashable | None, inner: bool | None) -> None:
-        self.ctxtag = ctxtag
+        self.ctxtag: Hashable | None = ctxtag
         self._is_inner = inner
         self._update: UpdateContext | None = None
         self._objects: IndexMap | None = None

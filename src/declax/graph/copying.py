@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from copy import copy
 from itertools import chain
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,8 @@ from declax._nodes import is_ref
 from declax._values import check_depth
 from declax.errors import format_path
 from declax.graph.defs import GraphDef
+
+T = TypeVar("T")
 
 CHUNK = 256
 """How many arrays one program copies; a longer one takes longer to compile than it saves."""
@@ -99,6 +101,13 @@ def _are_in_one_place(arrays: list[Any]) -> bool:
     if first.memory_kind not in (None, device.default_memory().kind):
         return False
     return jax.device_count() == 1 or len(set(map(_is_committed, arrays))) == 1
+
+
+def copy_states(states: T) -> T:
+    """A State, or a tuple of States, that owns its arrays."""
+    refs: dict[int, Any] = {}
+    found: T = jax.tree.map(lambda leaf: _copy_other(leaf, refs), states)
+    return found
 
 
 def _copy_other(leaf: Any, refs: dict[int, Any]) -> Any:

@@ -14,6 +14,7 @@ import jax
 
 from declax._filters import Filter
 from declax._state_def import StateDef
+from declax._typing import Tuple2, Tuple3, Tuple4, Tuple5, Tuple6, Tuple7, Tuple8
 from declax.errors import GraphError
 from declax.graph.binding import bind
 from declax.graph.defs import GraphDef
@@ -89,11 +90,54 @@ def make_graph_state(graphdef: GraphDef[Any], definition: StateDef, leaves: list
 @overload
 def unpack(node: N, /, *, graph: bool | None = None) -> GraphState[N]: ...
 @overload
-def unpack(node: N, first: Filter, /, *, graph: bool | None = None) -> GraphState[N]: ...
+def unpack(node: N, a: Filter, /, *, graph: bool | None = None) -> GraphState[N]: ...
+@overload
+def unpack(node: N, a: Filter, b: Filter, /, *, graph: bool | None = None) -> Tuple2[GraphState[N]]: ...
+@overload
+def unpack(node: N, a: Filter, b: Filter, c: Filter, /, *, graph: bool | None = None) -> Tuple3[GraphState[N]]: ...
 @overload
 def unpack(
-    node: N, first: Filter, second: Filter, /, *filters: Filter, graph: bool | None = None
-) -> tuple[GraphState[N], ...]: ...
+    node: N, a: Filter, b: Filter, c: Filter, d: Filter, /, *, graph: bool | None = None
+) -> Tuple4[GraphState[N]]: ...
+@overload
+def unpack(
+    node: N, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, /, *, graph: bool | None = None
+) -> Tuple5[GraphState[N]]: ...
+@overload
+def unpack(
+    node: N, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, /, *, graph: bool | None = None
+) -> Tuple6[GraphState[N]]: ...
+@overload
+def unpack(
+    node: N,
+    a: Filter,
+    b: Filter,
+    c: Filter,
+    d: Filter,
+    e: Filter,
+    f: Filter,
+    g: Filter,
+    /,
+    *,
+    graph: bool | None = None,
+) -> Tuple7[GraphState[N]]: ...
+@overload
+def unpack(
+    node: N,
+    a: Filter,
+    b: Filter,
+    c: Filter,
+    d: Filter,
+    e: Filter,
+    f: Filter,
+    g: Filter,
+    h: Filter,
+    /,
+    *,
+    graph: bool | None = None,
+) -> Tuple8[GraphState[N]]: ...
+@overload
+def unpack(node: N, a: Filter, /, *filters: Filter, graph: bool | None = None) -> tuple[GraphState[N], ...]: ...
 def unpack(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     """Takes a graph apart into States that have its GraphDef with them.
 

@@ -24,6 +24,7 @@ from declax._filters import Filter, Predicate, as_written
 from declax._modes import is_graph
 from declax._nodes import Kind, enter_container, kind_of, open_container
 from declax._pytree import Pytree
+from declax._read_only import ReadOnly
 from declax._typing import Path
 from declax._variables import Variable
 from declax.errors import RngError, TraceContextError, describe, format_path, suggest
@@ -78,7 +79,7 @@ class Found:
     __slots__ = ("_binding", "_is_call", "_node", "_objects", "_roots", "streams", "where")
 
     def __init__(self, where: str, node: Any, graph: bool | None, *, is_call: bool = False) -> None:
-        self.where = where
+        self.where: str = where
         self._node = node
         self._is_call = is_call
         is_tree = not is_graph(graph)
@@ -232,6 +233,8 @@ def check_is_own(label: str, key: Variable[Any], count: Variable[Any]) -> None:
     mark = _jax.current_trace()
     if key._trace is mark and count._trace is mark:
         return
+    if isinstance(count._trace, ReadOnly):
+        raise count._trace.refusal(label)
     raise TraceContextError(
         label,
         "the keys of a stream cannot be changed from another trace level than its own",

@@ -91,9 +91,9 @@ class Settings:
         self.groups = groups
         self.only = only
         self._only = to_predicate(only)
-        self.graph = is_graph(graph)
+        self.graph: bool = is_graph(graph)
         updates = is_on("graph_updates", graph_updates, set_graph_updates.current_value)
-        self.is_in_place = self.graph and updates
+        self.is_in_place: bool = self.graph and updates
 
     def find(self, node: Any, *, is_call: bool) -> tuple[Found, list[tuple[Stream, How]]]:
         """The streams that are meant, and how to spread each; checked, and nothing changed.

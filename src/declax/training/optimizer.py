@@ -11,8 +11,8 @@ targets:   the paths of the parameters that the optimizer was made for.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,21 @@ if TYPE_CHECKING:
     import optax
 
 M = TypeVar("M")
+
+
+class Transformation(Protocol):
+    """What an optax transformation has, `optax.MultiSteps` too."""
+
+    @property
+    def init(self) -> Callable[..., Any]:
+        """Makes the state from the parameters."""
+        ...
+
+    @property
+    def update(self) -> Callable[..., Any]:
+        """Makes updates and the next state from gradients, state and parameters."""
+        ...
+
 
 _LISTED = 4
 
@@ -84,7 +99,7 @@ class Optimizer(Pytree, Generic[M]):
     def __init__(
         self,
         model: M,
-        tx: optax.GradientTransformation | optax.MultiSteps,
+        tx: Transformation,
         wrt: Filter = Param,
     ) -> None:
         if not (callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None))):
@@ -116,7 +131,7 @@ class Optimizer(Pytree, Generic[M]):
         """
         return self._layout.unflatten(map(_content, slots_of(self.opt_state, self._layout)))
 
-    def update(self, model: M, grads: Any, /, **extra: Any) -> State[Any]:
+    def update(self, model: M, grads: State[M] | M, /, **extra: Any) -> State[M]:
         """Updates the model's parameters, the optimizer's state and the step, in place.
 
         Args:

@@ -30,6 +30,7 @@ from declax.transforms import _holders as holders
 from declax.transforms._holders import CONTAINERS, Place, Sort, attribute_of, content_of, is_library, sort_of
 from declax.transforms._overlooked import warn_of_overlooked
 from declax.transforms._roots import is_finished
+from declax.transforms._structure import Captured
 
 MAX_QUIET = 64
 """Of so many items of a container without models, and of so many containers in others, each is looked at again."""
@@ -61,9 +62,9 @@ class Closure:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         _check_returns(function)
-        self.function = function
+        self.function: Callable[..., Any] = function
         self.survey: Survey | None = None
-        self._keys: dict[Hashable, object] = {}
+        self._keys: dict[Hashable, Captured] = {}
 
     def find(self) -> Survey:
         """What the function captures now.
@@ -77,7 +78,7 @@ class Closure:
             if survey.captured:
                 if len(self._keys) >= MAX_KEYS:
                     self._keys.clear()
-                survey.key = self._keys.setdefault(survey.describe(), object())
+                survey.key = self._keys.setdefault(survey.describe(), Captured(survey.variables()))
             warn_of_overlooked(survey.holders, survey.numbers)
             self.survey = survey
         return survey
@@ -138,6 +139,8 @@ class Survey:
         "values",
     )
 
+    function: Callable[..., Any]
+
     def __init__(self, function: Callable[..., Any]) -> None:
         if (
             sort_of(function) is Sort.OBJECT
@@ -151,7 +154,7 @@ class Survey:
         self.places: list[Place] = []
         self.captured: list[Place] = []
         self.growing: list[Place] = []
-        self.key: object = None
+        self.key: Captured | None = None
         self._is_passing = False  # a model that is being made is no argument yet, but will be one
         self._cells: list[types.CellType] = []
         self._names: list[tuple[dict[str, Any], str]] = []
@@ -161,16 +164,25 @@ class Survey:
         elif sort_of(function) is not None:
             self._follow(function)
         self._contents = self._read()
-        self.values = tuple({id(place.content): place.content for place in self.captured}.values())
+        self.values: tuple[Any, ...] = tuple({id(place.content): place.content for place in self.captured}.values())
         self._items: list[tuple[Any, Sequence[Any]]] = []
         self._quiet: list[list[Any]] = []
         self._watch_containers()
-        self.is_fixed = not (self._contents or self._items or self._quiet or self.captured or self._is_passing)
+        self.is_fixed: bool = not (self._contents or self._items or self._quiet or self.captured or self._is_passing)
 
     def describe(self) -> Hashable:
         """Says which places hold what is captured, and of which functions."""
         codes = tuple(h.__code__ if isinstance(h, types.FunctionType) else None for h in self.holders)
         return codes, tuple(place[:3] for place in self.captured)
+
+    def variables(self) -> tuple[str | None, ...]:
+        """What the function calls each thing that it captures; None where it has no name for it."""
+        found: dict[int, str | None] = {}
+        for place in self.captured:
+            found[id(place.content)] = found.get(id(place.content)) or (
+                place.key if isinstance(place.key, str) and place.kind != "item" else None
+            )
+        return tuple(found[id(root)] for root in self.values)
 
     def is_current(self) -> bool:
         """Whether all places hold what they held."""

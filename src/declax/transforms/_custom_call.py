@@ -184,8 +184,8 @@ class _Rule:
         rebuilt = Rebuilt(self._structure, values, plain)
         rules, rebound = self._rules_over(rebuilt.captured)
         output = rules.function(*self._with_fixed(rebuilt.args))
-        rebound.conclude()
         outcome = keep_unset(rebuilt.conclude(output, self._mode), self._structure, values)
+        rebound.conclude()  # last, since it changes what is outside
         self._plan = outcome.plan
         return outcome
 
@@ -204,10 +204,10 @@ class _Rule:
         if not isinstance(pair, tuple) or len(pair) != 2:
             expected, fix = "(result, residuals)", "return f(...), residuals"
             raise TransformError("fwd", "the rule returns no pair", expected=expected, got=describe(pair), fix=fix)
-        rebound.conclude()
         outcome = keep_unset(rebuilt.conclude(pair[0], self._mode), self._structure, values)
         if self._plan is not None:
             outcome = as_planned(outcome, self._plan, values)
+        rebound.conclude()
         copies = dict(zip(map(id, self.survey.values), rebuilt.captured, strict=True))
         kept = Call((pair[1], tuple(copies[id(root)] for root in self._survey_bwd().values)), {})
         residuals = Residuals(kept.structure, kept.values, kept.plain)

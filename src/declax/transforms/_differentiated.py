@@ -21,6 +21,7 @@ import numpy as np
 
 from declax._filters import Filter, as_written
 from declax._jax import current_trace
+from declax._nodes import plain_key
 from declax._state_def import StateDef
 from declax._variables import new_variable
 from declax.errors import TransformError, describe, format_path
@@ -98,7 +99,8 @@ class Target(NamedTuple):
             shape = jax.tree_util.tree_unflatten(self.tree, ["*"] * len(self.parts))
             problem = "this has not the shape of what it belongs to"
             why = str(error).splitlines()[0]
-            raise TransformError(where, problem, expected=repr(shape), got=describe(given), why=why) from None
+            fix = "jax.tree.map(jnp.ones_like, value)        # has the shape of the value that it belongs to"
+            raise TransformError(where, problem, expected=repr(shape), got=describe(given), why=why, fix=fix) from None
         for part, leaf in zip(self.parts, leaves, strict=True):
             if part.definition is not None:
                 found = _slopes_of_root(part.definition, leaf, where)
@@ -106,6 +108,13 @@ class Target(NamedTuple):
             elif leaf is not None:
                 plain[part.positions[0]] = leaf
         return values, plain
+
+    def place_of_plain(self, where: str, position: int) -> str:
+        """What to call a plain leaf in errors: the target, and the place of the leaf in there."""
+        at = next(i for i, p in enumerate(self.parts) if p.definition is None and p.positions == (position,))
+        numbered = jax.tree_util.tree_unflatten(self.tree, range(len(self.parts)))
+        path = tuple(map(plain_key, jax.tree_util.tree_flatten_with_path(numbered)[0][at][0]))
+        return f"{where}, {format_path(path)}" if path else where
 
     def place(self, where: str, position: int) -> str:
         """What to call a leaf of the graph in errors: the target, and the path of the leaf in there."""
@@ -269,6 +278,7 @@ def check_pair(tree: Any) -> None:
             "the function returns no pair",
             expected="(result, auxiliary result)",
             got=_text_of_tree(tree),
+            fix="return loss, metrics        # or has_aux=False",
         )
 
 
@@ -390,7 +400,8 @@ def fitted(slope: Any, value: Any, where: str) -> Any:
             fit = [new if _is_inexact(old) else zeros_for(_shape_of_array(old)) for new, old in pairs]
             return jax.tree_util.tree_unflatten(tree, fit)
     problem = "this has not the shape and dtype of what it belongs to"
-    raise TransformError(where, problem, expected=_text_of(shape_of(value)), got=_text_of(shape_of(slope)))
+    fix = "jnp.ones_like(value)        # has the shape and dtype of the array that it belongs to"
+    raise TransformError(where, problem, expected=_text_of(shape_of(value)), got=_text_of(shape_of(slope)), fix=fix)
 
 
 def _text_of(shape: Any) -> str:

@@ -6,7 +6,8 @@ holder:  what a function consists of, and what can be made anew: functions,
          partials, methods, callable objects, other lifted functions, and the
          containers and records in which they are kept.
 sort:    of a value: a root, one of the sorts of holders, or none of these.
-record:  a `types.SimpleNamespace`, or an instance of a plain dataclass.
+record:  a `types.SimpleNamespace`, a `UserDict` or `UserList`, or an instance of
+         a plain dataclass.
 place:   where a holder keeps one thing: a cell, a default, a name, an attribute.
 library: modules whose names hold no model of anybody.
 """
@@ -101,16 +102,17 @@ def _find_sort(value: object, cls: type) -> Sort | None:
         return Sort.ROOT
     if issubclass(cls, functools.partial):
         return Sort.PARTIAL
-    if _is_of_library(cls.__module__) and hasattr(cls, "_over"):
+    if is_of_library(cls.__module__) and hasattr(cls, "_over"):
         return Sort.LIFTED
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return Sort.TUPLE
     if issubclass(cls, INERT):
         return None
-    is_record = issubclass(cls, types.SimpleNamespace) or (
-        dataclasses.is_dataclass(cls) and not _is_of_library(cls.__module__)
-    )
+    is_record = issubclass(cls, _RECORDS) or (dataclasses.is_dataclass(cls) and not is_of_library(cls.__module__))
     return Sort.OBJECT if is_record or is_called_by_python(cls) else None
+
+
+_RECORDS = (types.SimpleNamespace, collections.UserDict, collections.UserList)
 
 
 def is_called_by_python(cls: type) -> bool:
@@ -257,17 +259,17 @@ def content_of(cell: types.CellType) -> Any:
         return MISSING
 
 
-def _is_of_library(module: object) -> bool:
+def is_of_library(module: object) -> bool:
     return isinstance(module, str) and module.partition(".")[0] in LIBRARIES
 
 
 def is_library(holder: Any) -> bool:
     """Whether a function or an object is of a library, whose names and cells nobody sets."""
     if not isinstance(holder, types.FunctionType):
-        return _is_of_library(type(holder).__module__)
+        return is_of_library(type(holder).__module__)
     names = base_of(holder.__globals__)
     name = names.get("__name__")
-    return _is_of_library(name) and vars(sys.modules.get(str(name), types)) is names
+    return is_of_library(name) and vars(sys.modules.get(str(name), types)) is names
 
 
 def is_of_module(function: Callable[..., Any], holder: Any) -> bool:

@@ -67,6 +67,14 @@ def spread(prefix: Any, tree: Any, where: str, is_label: Callable[[object], bool
     try:
         jax.tree_util.tree_map(give, prefix, numbered, is_leaf=is_spec)
     except (ValueError, TypeError, KeyError) as error:
+        if prefix.__class__ is tuple and numbered.__class__ is tuple and len(prefix) != len(numbered):
+            raise TransformError(
+                where,
+                f"the prefix does not fit the tree: it has {len(prefix)} entries, for {len(numbered)} values",
+                expected=f"a prefix of {_text_of(tree)}",
+                got=repr(prefix),
+                fix=f"{where}=0        # one for all, or a tuple with one for each",
+            ) from None
         raise TransformError(
             where,
             "the prefix does not fit the tree",
@@ -199,7 +207,8 @@ class Labels:
         self._results = results
         self._where = (where, "the result") if isinstance(where, str) else where
         self._default = default
-        self.plain = [default if spec is ANY else spec for spec, is_one in pairs if not is_one]
+        self.plain: list[Any] = [default if spec is ANY else spec for spec, is_one in pairs if not is_one]
+        _check_plain(self.plain, structure.names_of_plain, self._where[0])
         self.values: list[Any] = []
         if structure.graphdef is not None:
             names = structure.names_of_roots
@@ -271,7 +280,9 @@ class Labels:
 
     def of_results(self, tree: Any) -> list[Any]:
         """The label of each leaf of a result without roots."""
-        return list(self._results(tree))
+        found = list(self._results(tree))
+        _check_plain(found, lambda: names_in_result(tree), self._where[1])
+        return found
 
     def path(self, position: int) -> str:
         """What to call a leaf of the graph in errors: its argument, and its path in there."""
@@ -303,6 +314,24 @@ def _references(graphdef: GraphDef[Any]) -> Iterator[tuple[Path, Path]]:
             yield paths[token], path
         elif token[0] in HAS_INDEX:
             paths.append(path)
+
+
+def _check_plain(labels: Sequence[Any], names: Callable[[], list[str]], where: str) -> None:
+    """Checks that what is in no model has labels that are for single leaves.
+
+    Raises:
+      TransformError: one has those of a model.
+    """
+    for number, label in enumerate(labels):
+        if isinstance(label, StateLabels):
+            raise TransformError(
+                f"{where}, {names()[number]}",
+                f"a {type(label).__name__} is for a model, and this is in none",
+                expected="one label for all of the array",
+                got=repr(label),
+                why="it tells the Variables of a model apart by filters",
+                fix=f"{where}={'0' if where.endswith('axes') else 'sharding'}        # or a tuple with one for each",
+            )
 
 
 def _is_same_label(a: Any, b: Any) -> bool:

@@ -31,17 +31,18 @@ from declax import _jax
 from declax._static import exact_types
 from declax._values import check_depth
 from declax._variables import set_all_raw, set_raw
-from declax.errors import MAX_DEPTH, TransformError, describe, format_path, too_deep
+from declax.errors import MAX_DEPTH, TransformError, describe, too_deep
 from declax.graph.binding import Binding, bind_many, check_mode
 from declax.graph.build import build_slots, program_of
 from declax.graph.change import Change, apply_change, check_marks
-from declax.graph.defs import GraphDef, walk_tokens
+from declax.graph.defs import GraphDef
 from declax.graph.walk import Walk
 from declax.transforms._closure import Closure, Survey
 from declax.transforms._labels import Labels
+from declax.transforms._methods import warn_of_methods
 from declax.transforms._rebinding import Rebound
-from declax.transforms._roots import is_leaf, is_root
-from declax.transforms._structure import Mode, Structure
+from declax.transforms._roots import is_array_like, is_leaf, is_root
+from declax.transforms._structure import Mode, Structure, differing_path, place
 
 
 class Call:
@@ -65,7 +66,7 @@ class Call:
         survey: Survey | None = None,
         statics: Any = None,
     ) -> None:
-        self.statics = statics
+        self.statics: Any = statics
         captured: tuple[Any, ...] = () if survey is None else survey.values
         key = None if survey is None else survey.key
         _check_depth(args, kwargs)
@@ -73,6 +74,8 @@ class Call:
         pattern = tuple(map(is_root, leaves))
         self.binding: Binding | None = None
         self.values: list[Any] = []
+        self.plain: list[Any]
+        self.structure: Structure
         if True in pattern:
             roots = tuple(leaf for leaf, is_one in zip(leaves, pattern, strict=True) if is_one)
             self.plain = [leaf for leaf, is_one in zip(leaves, pattern, strict=True) if not is_one]
@@ -121,7 +124,7 @@ class Call:
             return
         labels = [...] * len(self.plain) if labels is None else labels
         for name, leaf, label in zip(self.structure.names_of_plain(), self.plain, labels, strict=True):
-            if label is not None and not (is_leaf(leaf) or hasattr(leaf, "__jax_array__") or hasattr(leaf, "dtype")):
+            if label is not None and not is_array_like(leaf):
                 raise TransformError(
                     name,
                     "this is no array, no number and no model",
@@ -223,7 +226,7 @@ class Rebuilt:
         found.visit(self._roots)
         is_same = found.graphdef is self._structure.graphdef and all(map(_is, found.objects, self._objects))
         if not is_same and not mode.updates and self._structure.graphdef is not None:
-            raise _structure_changed(self._structure.graphdef, found.graphdef)
+            raise _structure_changed(self._structure, found.graphdef)
         leaves, tree = jax.tree_util.tree_flatten(output, is_leaf=is_root)
         has_roots = any(map(is_root, leaves))
         if self._structure.graphdef is None and not has_roots:
@@ -259,11 +262,12 @@ class Rebuilt:
         return Outcome(Plan((), change, tree, pattern, of_results), new, plain)
 
 
-def _structure_changed(before: GraphDef[Any], after: GraphDef[Any]) -> TransformError:
-    pairs = zip(walk_tokens(before.tokens), walk_tokens(after.tokens), strict=False)
-    path = next((path for (path, old), (_, new) in pairs if old != new), ())
+def _structure_changed(structure: Structure, after: GraphDef[Any]) -> TransformError:
+    assert structure.graphdef is not None  # it has roots
+    path: Any = differing_path(structure.graphdef, after)
+    names = structure.names_of_roots()
     return TransformError(
-        f"argument {format_path(path)}",
+        place(path[1:], names[path[0]]) if path else "the arguments",
         "the function changes the structure of its arguments here, and changes of structure do not come back",
         why="graph_updates=False, graph=False or a default of these says so",
         fix="graph_updates=True        # or undo the change before the function returns, as by dx.pop",
@@ -307,11 +311,11 @@ class Plan:
         is_root: tuple[bool, ...] = (),
         labels: list[Any] | None = None,
     ) -> None:
-        self.changed = changed
-        self.labels = labels
-        self.change = change
-        self.tree = tree
-        self.is_root = is_root
+        self.changed: tuple[int, ...] = changed
+        self.labels: list[Any] | None = labels
+        self.change: Change | None = change
+        self.tree: Any = tree
+        self.is_root: tuple[bool, ...] = is_root
 
     def put(self, values: list[Any], new: Sequence[Any]) -> list[Any]:
         """The values of a call's leaves with the new ones in their places, where the structure stands."""
@@ -335,9 +339,9 @@ class Outcome:
     __slots__ = ("new", "output", "plan")
 
     def __init__(self, plan: Plan, new: Any, output: Any) -> None:
-        self.plan = plan
-        self.new = new
-        self.output = output
+        self.plan: Plan = plan
+        self.new: Any = new
+        self.output: Any = output
 
 
 jax.tree_util.register_pytree_node(
@@ -441,6 +445,7 @@ def lifted(
       labels: of its leaves, where the results are to have some.
       adapt: makes a function of these arguments of the user's.
     """
+    warn_of_methods(closure, structure.graphdef)
 
     def call_on_leaves(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
         rebuilt = Rebuilt(structure, values, plain)

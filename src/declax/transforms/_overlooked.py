@@ -3,7 +3,8 @@
 Vocabulary
 ----------
 overlooked: a model in an attribute of a plain object or module that a function
-            names. Its values are constants of what is traced.
+            names, in a set, or behind a weak reference. Its values are
+            constants of what is traced.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ import functools
 import sys
 import types
 import warnings
+import weakref
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
 from declax import _jax
 from declax._typing import MISSING
 from declax.errors import OverlookedModelWarning, type_name
-from declax.transforms._holders import content_of, is_library, names_in
+from declax.transforms._holders import attributes_of, content_of, is_library, names_in
 from declax.transforms._roots import is_root
 
-_told: Final[set[tuple[types.CodeType, str]]] = set()
+_told: Final[set[tuple[object, str]]] = set()
 """The functions and ways that a warning has named; each is named once."""
 
 
@@ -31,23 +34,70 @@ def forget_told() -> None:
 
 
 def warn_of_overlooked(holders: list[Any], numbers: dict[int, int]) -> None:
-    """Warns of models that functions name by attributes of what is not followed.
+    """Warns of models that functions name by attributes of what is not followed, and of those in sets.
 
     Args:
       holders: what a function reaches.
       numbers: of these, by identity.
     """
+    used = frozenset[str]().union(*(attributes_in(h.__code__) for h in holders if isinstance(h, types.FunctionType)))
     for holder in holders:
-        if not isinstance(holder, types.FunctionType) or is_library(holder):
+        if is_library(holder):
             continue
-        for way, model in _ways(holder, numbers):
-            if (holder.__code__, way) not in _told:
-                _told.add((holder.__code__, way))
-                _warn(holder.__name__, way, model)
+        if isinstance(holder, types.FunctionType):
+            for way, model in _ways(holder, numbers):
+                name = way.rpartition(".")[2]
+                mend = f"Pass it as an argument, or write `{name} = {way}` before the function, and use {name} inside"
+                warn_once(*_named(holder), way, model, _BY_OBJECT, mend)
+        for name, kind, model in _unordered(holder, used):
+            mend = f"Put them in a {_INSTEAD[kind]}" if kind in _INSTEAD else "Hold the model itself"
+            where = f"in a {kind}, which captures do not look into"
+            warn_once(*_named(holder), name, model, where, mend)
+
+
+_BY_OBJECT: Final = "through an object that captures do not look into"
+_INSTEAD: Final = {"set": "list", "frozenset": "tuple"}
+
+
+def _named(holder: Any) -> tuple[object, str]:
+    """What stands for a holder among those that were told of, and what to call it."""
+    if isinstance(holder, types.FunctionType):
+        return holder.__code__, f"{holder.__name__!r} reads"
+    return type(holder), f"a {type_name(type(holder))} holds"
+
+
+def _unordered(holder: Any, used: frozenset[str]) -> Iterator[tuple[str, str, Any]]:
+    """The models that a holder has in sets, which have no order to make them anew in, and by weak references."""
+    for name, content in _kept_in(holder, used):
+        if isinstance(content, (set, frozenset)):
+            model = next(filter(is_root, content), None)
+        elif isinstance(content, weakref.ref):
+            model = content()
+        else:
+            continue
+        if model is not None and is_root(model):
+            kind = "weak reference" if isinstance(content, weakref.ref) else type_name(type(content))
+            yield name, kind, model
+
+
+def _kept_in(holder: Any, used: frozenset[str]) -> Iterator[tuple[str, Any]]:
+    if isinstance(holder, types.FunctionType):
+        yield from _contents(holder)
+        for value in (*(holder.__defaults__ or ()), *(holder.__kwdefaults__ or {}).values()):
+            yield "a default", value
+    elif isinstance(holder, dict):
+        yield from ((repr(key), value) for key, value in tuple(holder.items()))
+    elif isinstance(holder, (list, tuple, deque)):
+        yield from ((f"[{index}]", value) for index, value in enumerate(tuple(holder)))
+    elif isinstance(holder, functools.partial):
+        yield from ((f"argument {index}", value) for index, value in enumerate(holder.args))
+        yield from holder.keywords.items()
+    elif not isinstance(holder, types.MethodType):
+        yield from ((name, value) for name, value in attributes_of(holder).items() if name in used)
 
 
 def _ways(function: types.FunctionType, numbers: dict[int, int]) -> Iterator[tuple[str, Any]]:
-    attributes = _attributes_in(function.__code__)
+    attributes = attributes_in(function.__code__)
     for name, content in _contents(function):
         if id(content) in numbers or is_root(content) or content is MISSING:
             continue
@@ -67,18 +117,29 @@ def _contents(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _attributes_in(code: types.CodeType) -> frozenset[str]:
+def attributes_in(code: types.CodeType) -> frozenset[str]:
     """The names that a function, and those inside of it, look up, those of attributes among them."""
-    inner = (_attributes_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    inner = (attributes_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
     return frozenset(code.co_names).union(*inner)
 
 
-def _warn(function: str, way: str, model: object) -> None:
-    name = way.rpartition(".")[2]
+def warn_once(by: object, reads: str, way: str, model: object, why: str, mend: str) -> None:
+    """Warns of a model that is overlooked, unless it was named already.
+
+    Args:
+      by: the code of what reads it, or a class: each way is named once for it.
+      reads: who reads it.
+      way: how the code says it.
+      model: what is read.
+      why: why it is overlooked.
+      mend: what to do.
+    """
+    if (by, way) in _told:
+        return
+    _told.add((by, way))
     warnings.warn(
-        f"{function!r} reads {way}, a {type_name(type(model))}, through an object that captures do not look into: "
-        f"its values are constants of what is traced, and later ones are not seen. Pass it as an argument, or write "
-        f"`{name} = {way}` before the function, and use {name} inside.",
+        f"{reads} {way}, a {type_name(type(model))}, {why}: its values are constants of what is traced, "
+        f"and later ones are not seen. {mend}.",
         OverlookedModelWarning,
         stacklevel=_jax.level_of_user(sys._getframe(0)),
     )

@@ -43,7 +43,7 @@ class Placing:
     def __init__(self, of_arguments: Any, of_results: Any) -> None:
         self._of_arguments = tuple(of_arguments) if isinstance(of_arguments, list) else of_arguments
         self._of_results = of_results
-        self.is_empty = of_arguments is None and of_results is None
+        self.is_empty: bool = of_arguments is None and of_results is None
         for prefix, name in ((self._of_arguments, "in_shardings"), (of_results, "out_shardings")):
             for label in labels_in(prefix, is_sharding):
                 if not is_sharding(label):

@@ -14,9 +14,10 @@ from typing import Any, cast
 
 import jax
 
-from declax.errors import format_path
+from declax.transforms._explaining import deleted_leaves, note_donating
 from declax.transforms._labels import Labels
 from declax.transforms._lift import Call, Outcome, written_leaves
+from declax.transforms._naming import look_flat, name_of
 from declax.transforms._packing import Groups, packed, unpacked
 from declax.transforms._running import calls_back, wait
 from declax.transforms._selection import Selection
@@ -32,7 +33,7 @@ class Program:
     that suits.
 
     Args:
-      function: of the graph's leaves and the plain ones; made by `lifted`.
+      function: of the graph's leaves and the plain ones; made by `lifted`, and `named`.
       count: how many leaves the graph has.
       donated: which arguments are donated.
       statics: the positions of static arguments, which the calls do not have.
@@ -88,12 +89,18 @@ class Program:
             on_trace(leaves)
             return run(leaves[:count], leaves[count:])
 
+        look_flat(flat, function)
         self._flat = flat
-        self.jitted = jax.jit(flat, **self._options)
-        self.is_donating = not donated.is_empty
-        self.is_plain = placed is None and donated.is_empty
-        self.calls_back = False
+        self.jitted: Any = jax.jit(flat, **self._options)
+        self.is_donating: bool = not donated.is_empty
+        self.is_plain: bool = placed is None and donated.is_empty
+        self.calls_back: bool = False
         self._with_donation: Any = None
+
+    @property
+    def name(self) -> str:
+        """The name of the user's function."""
+        return name_of(self._flat)
 
     def run(self, call: Call) -> Outcome:
         """Runs it on the leaves of a call."""
@@ -129,7 +136,7 @@ class Program:
             if self.calls_back:
                 wait(result)
         except BaseException as error:
-            lost = [path for path, value in _named(call) if isinstance(value, jax.Array) and value.is_deleted()]
+            lost = [name for name, _ in deleted_leaves(call)]
             if lost:
                 error.add_note(
                     "The arguments of this call were donated, and these have lost their buffers: "
@@ -151,6 +158,7 @@ class Program:
             traced = self.jitted.trace(*call.values, *call.plain)
             positions = self._positions(call, written_leaves(call, self.outcome(traced.out_info)))
             self._with_donation = jax.jit(self._flat, donate_argnums=positions, **self._options)
+            note_donating(self.name)
         return self._with_donation
 
     def _positions(self, call: Call, written: set[int]) -> tuple[int, ...]:
@@ -165,12 +173,3 @@ class Program:
         plain_at = [i for i, is_one in enumerate(structure.is_root) if not is_one]
         plain = [self._count + rank for rank, i in enumerate(plain_at) if i in chosen]
         return (*values, *plain)
-
-
-def _named(call: Call) -> list[tuple[str, Any]]:
-    """The leaves of a call with what to call them."""
-    found = [(f"argument {i}", value) for i, value in enumerate(call.plain)]
-    if call.structure.graphdef is not None:
-        paths = call.structure.graphdef.definition.paths
-        found += [(format_path(path[1:]) or f"model {path[0]}", v) for path, v in zip(paths, call.values, strict=True)]
-    return found

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import threading
 import warnings
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +21,7 @@ import jax
 from declax._static import is_frozen, thaw
 from declax._typing import Path
 from declax.errors import RetraceWarning, format_path, type_name
+from declax.graph.binding import Binding
 from declax.graph.defs import (
     CONTAINER,
     HAS_INDEX,
@@ -27,14 +30,19 @@ from declax.graph.defs import (
     OBJECT,
     STATIC,
     VARIABLE,
-    GraphDef,
     node_statics,
     walk_tokens,
 )
-from declax.transforms._structure import Structure
+from declax.transforms._structure import Structure, place
 
 WARN_AFTER = 3
-"""So many traces that one static value of a model has caused are no accident."""
+"""So many new values of one number of one model, each of which was traced for, are no accident."""
+
+MAX_EARLIER = 32
+"""With so many earlier traces, the last one is compared."""
+
+MAX_ROOTS = 64
+"""Of so many models, the numbers are followed."""
 
 
 class Trace(NamedTuple):
@@ -49,6 +57,11 @@ class Trace(NamedTuple):
     structure: Structure
     statics: Any
     avals: tuple[Any, ...]
+
+    @staticmethod
+    def of(structure: Structure, statics: Any, leaves: Sequence[Any]) -> Trace:
+        """What there is to compare of a trace for these leaves."""
+        return Trace(structure, statics, tuple(map(_aval_of, leaves)))
 
 
 class Difference(NamedTuple):
@@ -69,39 +82,124 @@ class Difference(NamedTuple):
         return f"{self.where}: the {self.what} was {self.before}, and is {self.after}"
 
 
+class _Followed(NamedTuple):
+    """What is known of a model that the function was traced for.
+
+    Attributes:
+      root: the model.
+      rank: which root it was of the last trace that was for it.
+      structure: of that trace.
+      values: for each number among its static values, by path, those that it has had.
+    """
+
+    root: weakref.ref[Any]
+    rank: int
+    structure: Structure
+    values: dict[Path, set[str]]
+
+
 class Traces:
-    """The last two traces of one function, and what the static values of models have caused.
+    """The traces of one function, and what the numbers among the static values of models have caused.
 
     Attributes:
       count: how many traces there were.
-      last, before: the last trace, and the one before.
+      last: the last one.
+      earlier: those before it, oldest first.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.last: Trace | None = None
-        self.before: Trace | None = None
-        self._causes: dict[str, int] = {}
+        self.earlier: deque[Trace] = deque(maxlen=MAX_EARLIER)
+        self._followed: dict[int, _Followed] = {}
         self._lock = threading.Lock()
 
-    def note(self, function: Callable[..., Any], structure: Structure, statics: Any, leaves: Sequence[Any]) -> None:
-        """Takes note of a trace; warns where a static value of a model causes one after the other."""
+    def note(
+        self,
+        function: Callable[..., Any],
+        structure: Structure,
+        statics: Any,
+        roots: Sequence[weakref.ref[Any]],
+        leaves: Sequence[Any],
+    ) -> None:
+        """Takes note of a trace; warns where a number of a model causes one after the other."""
         with self._lock:
             self.count += 1
-            self.before, self.last = self.last, Trace(structure, statics, tuple(map(_aval_of, leaves)))
-            if self.before is None or self.before.structure.graphdef is structure.graphdef:
-                return
-            for found in of_graphs(self.before.structure.graphdef, structure.graphdef):
-                if found.what == "static value":
-                    self._causes[found.where] = self._causes.get(found.where, 0) + 1
-                    if self._causes[found.where] == WARN_AFTER:
-                        _warn(function, found)
+            if self.last is not None:
+                self.earlier.append(self.last)
+            self.last = Trace.of(structure, statics, leaves)
+            counting = [found for rank, root in enumerate(roots) for found in self._follow(rank, root, structure)]
+        for found in counting:
+            _warn(function, found)
+
+    def nearest(self) -> Trace | None:
+        """The earlier trace that differs least from the last one; of equals, the latest."""
+        last = self.last
+        if last is None or not self.earlier:
+            return None
+        found: Trace = min(reversed(self.earlier), key=lambda earlier: len(differences(earlier, last)))
+        return found
+
+    def _follow(self, rank: int, root: weakref.ref[Any], structure: Structure) -> list[Difference]:
+        """The numbers of a model that have taken one new value after the other, the last one now."""
+        model = root()
+        known = self._followed.pop(id(model), None)
+        if known is None or known.root() is not model:
+            known = _Followed(root, rank, structure, {})
+        if len(self._followed) >= MAX_ROOTS:
+            self._followed.pop(next(iter(self._followed)))
+        self._followed[id(model)] = known._replace(rank=rank, structure=structure)
+        if known.structure.graphdef is structure.graphdef:
+            return []
+        before, now = _numbers_of(known.structure, known.rank), _numbers_of(structure, rank)
+        found = []
+        for path, number in now.items():
+            if path not in before or before[path] == number:
+                continue
+            values = known.values.setdefault(path, {before[path]})
+            is_new = number not in values and len(values) <= WARN_AFTER
+            values.add(number)
+            if is_new and len(values) == WARN_AFTER + 1:
+                where = place(path, structure.names_of_roots()[rank])
+                found.append(Difference("static value", where, before[path], number))
+        return found
+
+
+def roots_of(binding: Binding | None) -> tuple[weakref.ref[Any], ...]:
+    """The roots that are bound, for as long as they live."""
+    if binding is None:
+        return ()
+    found: list[weakref.ref[Any]] = []
+    objects = iter(binding.objects())
+    known: list[Any] = []
+    for path, token in walk_tokens(binding.graphdef.tokens):
+        if not isinstance(token, int) and token[0] in HAS_INDEX:
+            known.append(next(objects))
+        if len(path) == 1:
+            found.append(weakref.ref(known[token if isinstance(token, int) else -1]))
+    return tuple(found)
+
+
+def _numbers_of(structure: Structure, rank: int) -> dict[Path, str]:
+    """The numbers among the static values of one root, by path."""
+    found: dict[Path, str] = {}
+    for path, token in () if structure.graphdef is None else walk_tokens(structure.graphdef.tokens):
+        if isinstance(token, int) or path[:1] != (rank,):
+            continue
+        if token[0] == NODE:
+            found |= {(*path[1:], name): repr(value) for name, value in node_statics(token) if type(value) in _NUMBERS}
+        elif token[0] == STATIC and type(token[1]) in _NUMBERS:
+            found[path[1:]] = repr(token[1])
+    return found
+
+
+_NUMBERS = (int, float)
 
 
 def _warn(function: Callable[..., Any], found: Difference) -> None:
     warnings.warn(
         f"dx.jit traced {getattr(function, '__name__', function)!r} again {WARN_AFTER} times, since a static value "
-        f"changes: {found}. Each new value compiles the function anew. Make it a Variable, "
+        f"of one model changes: {found}. Each new value compiles the function anew. Make it a Variable, "
         f"dx.Variable(jnp.asarray({found.after})), if it counts or changes with the steps.",
         RetraceWarning,
         stacklevel=2,
@@ -115,7 +213,7 @@ def _aval_of(leaf: Any) -> Any:
 def differences(before: Trace, after: Trace) -> list[Difference]:
     """All differences of two traces, the likely causes first."""
     found = [*_of_statics(before.statics, after.statics)]
-    found += of_graphs(before.structure.graphdef, after.structure.graphdef)
+    found += _of_graphs(before, after)
     if before.structure.tree != after.structure.tree:
         texts = [repr(jax.tree_util.tree_unflatten(s.tree, ["*"] * s.tree.num_leaves)[:2]) for s, *_ in (before, after)]
         if texts[0] != texts[1]:
@@ -136,58 +234,73 @@ def _of_statics(before: Any, after: Any) -> Iterator[Difference]:
             yield Difference("static argument", f"argument {label!r}", *texts)
 
 
-def of_graphs(before: GraphDef[Any] | None, after: GraphDef[Any] | None) -> Iterator[Difference]:
+def _of_graphs(before: Trace, after: Trace) -> Iterator[Difference]:
     """The differences of two structures: static values by path, and what came and went."""
-    if before is after:
+    if before.structure.graphdef is after.structure.graphdef:
         return
     old, new = _described(before), _described(after)
-    for where in [*old, *(w for w in new if w not in old)]:
-        what = (old.get(where) or new[where])[0]
-        texts = [found[where][1] if where in found else "not there" for found in (old, new)]
+    for path in [*old, *(p for p in new if p not in old)]:
+        what = (old.get(path) or new[path])[0]
+        texts = [found[path][1] if path in found else "not there" for found in (old, new)]
         if texts[0] != texts[1]:
-            yield Difference(what if where in old and where in new else "structure", where, *texts)
+            is_in_both = path in old and path in new
+            names = _arguments(after if path in new else before).names_of_roots()
+            yield Difference(what if is_in_both else "structure", _where(path, names), *texts)
 
 
-def _described(graphdef: GraphDef[Any] | None) -> dict[str, tuple[str, str]]:
+def _described(trace: Trace) -> dict[Path, tuple[str, str]]:
     """What a structure says of each path: static values of nodes one by one."""
-    found: dict[str, tuple[str, str]] = {}
-    objects: list[str] = []
+    found: dict[Path, tuple[str, str]] = {}
+    objects: list[Path] = []
+    graphdef = trace.structure.graphdef
     for path, token in () if graphdef is None else walk_tokens(graphdef.tokens):
-        where = _where(path)
         if isinstance(token, int):
-            found[where] = ("kind", f"the same object as {objects[token]}")
+            other = objects[token]
+            found[path] = ("kind", f"the same object as {format_path(other[1:]) if other[1:] else 'the model itself'}")
             continue
         if token[0] in HAS_INDEX:
-            objects.append(where.partition(" of model")[0])
+            objects.append(path)
         if token[0] == VARIABLE:
-            found[where] = ("kind", f"{type_name(token[1])} with {token[2]!r}" if token[2] else type_name(token[1]))
+            found[path] = ("kind", f"{type_name(token[1])} with {token[2]!r}" if token[2] else type_name(token[1]))
         elif token[0] == NODE:
-            found[where] = ("class", type_name(token[1].cls))
+            found[path] = ("class", type_name(token[1].cls))
             for name, value in node_statics(token):
-                found[_where((*path, name))] = ("static value", repr(thaw(value) if is_frozen(value) else value))
+                found[(*path, name)] = ("static value", repr(thaw(value) if is_frozen(value) else value))
         elif token[0] == OBJECT:
-            found[where] = ("class", type_name(token[1]))
+            found[path] = ("class", type_name(token[1]))
         elif token[0] == STATIC:
-            found[where] = ("static value", repr(thaw(token[1]) if is_frozen(token[1]) else token[1]))
+            found[path] = ("static value", repr(thaw(token[1]) if is_frozen(token[1]) else token[1]))
         elif token[0] == CONTAINER and path:
-            found[where] = ("keys", repr(list(token[2])))
+            found[path] = ("keys", repr(list(token[2])))
         elif token[0] <= LEAF:
-            found[where] = ("kind", "an array")
+            found[path] = ("kind", "an array")
     return found
 
 
-def _where(path: Path) -> str:
-    """A path below the tuple of roots: the model's number, and the path in it."""
-    if len(path) < 2:
-        return f"model {path[0]}" if path else "the models"
-    return f"{format_path(path[1:])} of model {path[0]}"
+def _where(path: Path, names: Sequence[str]) -> str:
+    """A path below the tuple of roots: the argument, and the path in it."""
+    number = path[0] if path else None
+    return place(path[1:], names[number]) if isinstance(number, int) else "the models"
+
+
+def _arguments(trace: Trace) -> Structure:
+    """The structure of a trace, with the numbers that arguments have beside the static ones."""
+    structure = trace.structure
+    if not trace.statics or not trace.statics[0]:
+        return structure
+    args, *rest = jax.tree_util.tree_unflatten(structure.tree, range(structure.tree.num_leaves))
+    listed = list(args)
+    for number, _ in trace.statics[0]:
+        listed.insert(number, None)
+    return structure._replace(tree=jax.tree.structure((tuple(listed), *rest)))
 
 
 def _of_avals(before: Trace, after: Trace) -> Iterator[Difference]:
-    graphdef = after.structure.graphdef
-    names = [] if graphdef is None else [_where(path) for path in graphdef.definition.paths]
-    names += [f"array {i} of the arguments" for i in range(len(after.avals) - len(names))]
-    for name, old, new in zip(names, before.avals, after.avals, strict=True):
+    structure = _arguments(after)
+    graphdef, names = structure.graphdef, structure.names_of_roots()
+    places = [] if graphdef is None else [_where(path, names) for path in graphdef.definition.paths]
+    places += structure.names_of_plain()
+    for name, old, new in zip(places, before.avals, after.avals, strict=True):
         if old != new:
             yield Difference("shape or dtype", name, _text_of(old), _text_of(new))
 

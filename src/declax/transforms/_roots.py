@@ -31,6 +31,11 @@ def is_leaf(value: object) -> bool:
     return found
 
 
+def is_array_like(value: object) -> bool:
+    """Whether JAX can take a value for an array."""
+    return is_leaf(value) or hasattr(value, "__jax_array__") or hasattr(value, "dtype")
+
+
 def is_finished(root: object) -> bool:
     """Whether a root has all that its class declares: not so while it is being made.
 

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import jax
 
 from declax.rngs.streams import counting as committing
+from declax.transforms._explaining import explain
 from declax.transforms._lift import UNCHANGED, Call, Outcome, commit
 
 T = TypeVar("T")
@@ -60,6 +61,9 @@ def run_with(
     except (RecursionError, SystemError):
         if call.binding is not None:
             call.binding.check_depth()  # something has grown in a Variable that JAX cannot take apart
+        raise
+    except Exception as error:
+        explain(call, error)
         raise
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from declax._nodes import is_ref
 from declax._state_def import LeafDef
 from declax.errors import TransformError, type_name
 from declax.graph.change import Change
@@ -27,6 +28,7 @@ from declax.transforms._carrying import (
     plain_pairs,
     settled,
 )
+from declax.transforms._explaining import no_ref
 from declax.transforms._labels import ANY, Labels, leaves_of_objects
 from declax.transforms._lift import Outcome
 from declax.transforms._roots import is_root as is_root_value
@@ -209,6 +211,8 @@ class Scan:
                 of_leaf = self._words.of_leaf if of_graph else self._words.of_argument
                 name = of_leaf(self._structure, position if of_graph else at_plain[position])
                 for leaf in jax.tree_util.tree_leaves(value):
+                    if is_ref(leaf):
+                        raise no_ref(name, "this is an array ref, which cannot be scanned along an axis")
                     ndim = jnp.ndim(leaf)
                     if not -ndim <= axis < ndim:
                         raise TransformError(

@@ -25,7 +25,7 @@ class Selection:
     def __init__(self, fun: Callable[..., Any], option: str, numbers: Numbers, names: Names) -> None:
         self.numbers = (numbers,) if isinstance(numbers, int) else tuple(numbers or ())
         self.names = (names,) if isinstance(names, str) else tuple(names or ())
-        self.is_empty = not self.numbers and not self.names
+        self.is_empty: bool = not self.numbers and not self.names
         if self.is_empty:
             return
         known = parameters(fun)
@@ -40,13 +40,15 @@ class Selection:
                     f"{option}_argnames",
                     f"the function has no parameter {name!r}",
                     expected=", ".join(known),
+                    fix=_fix(option, "names", [n for n, p in known.items() if p.kind is not p.POSITIONAL_ONLY]),
                 )
         for number in self.numbers:
             if not -len(positional) <= number < len(positional) and not takes_more:
                 raise TransformError(
                     f"{option}_argnums",
                     f"the function has no positional parameter {number}",
-                    expected=f"a number below {len(positional)}",
+                    expected=_numbers_of(positional),
+                    fix=_fix(option, "nums", list(range(len(positional)))),
                 )
         numbers_ = [n % len(positional) if n < 0 else n for n in self.numbers]
         by_name = [positional.index(n) for n in self.names if n in positional]
@@ -95,3 +97,18 @@ class Selection:
     def chosen(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """The selected ones of given arguments."""
         return [args[i] for i in self.numbers if i < len(args)] + [v for n, v in kwargs.items() if n in self.names]
+
+
+def _numbers_of(positional: Sequence[str]) -> str:
+    """The numbers that a selection can have."""
+    if not positional:
+        return "no number, since the function has no positional parameters"
+    last = len(positional) - 1
+    return f"a number from {-len(positional)} to {last}, where 0 is {positional[0]!r}" + (
+        f" and {last} is {positional[-1]!r}" if last else ""
+    )
+
+
+def _fix(option: str, kind: str, known: Sequence[Any]) -> str:
+    """The line that selects the last parameter."""
+    return f"{option}_arg{kind}={known[-1]!r}" if known else f"leave out {option}_arg{kind}"

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from declax.errors import TransformError
 from declax.graph.change import Change
-from declax.graph.defs import HAS_INDEX, GraphDef, Token, child_keys, types_of, walk_tokens
-from declax.transforms._structure import Structure
+from declax.graph.defs import HAS_INDEX, GraphDef, Token, child_keys, walk_tokens
+from declax.transforms._structure import Structure, differing_path, is_same_token
 from declax.transforms._tracing import name_graph_leaf, name_leaves, name_path
 
 
@@ -77,26 +77,6 @@ def sections(tokens: Sequence[Token], start: int = 0, index: int = 0) -> list[Se
                 index += token[0] in HAS_INDEX
         found.append(Section(begin, place, first))
     return found
-
-
-def is_same_token(one: Token, other: Token) -> bool:
-    """Whether two tokens describe the same, where references have the same numbers."""
-    return one is other or (one == other and types_of(one) == types_of(other))
-
-
-def differing_path(graphdef: GraphDef[Any], other: GraphDef[Any], start: int = 0, other_start: int = 0) -> Any:
-    """The path, in the first graph, of the first token in which two graphs differ from given ones on.
-
-    Where a node has more or fewer attributes, the path of the first such one.
-    """
-    ours, theirs = list(walk_tokens(graphdef.tokens))[start:], other.tokens[other_start:]
-    for (path, token), their in zip(ours, theirs, strict=False):
-        if is_same_token(token, their):
-            continue
-        keys, their_keys = (child_keys(t) if isinstance(t, tuple) else () for t in (token, their))
-        extra = [key for key in (*their_keys, *keys) if key not in keys or key not in their_keys]
-        return (*path, *extra[:1])
-    return ()
 
 
 # ----------------------------------------------------------------- roots that have to stand

@@ -9,15 +9,15 @@ structure: the static part of a call: the tree of the arguments, and the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 
 from declax._modes import is_graph, is_on, set_graph_updates
 from declax._nodes import plain_key
-from declax.errors import format_path
-from declax.graph.defs import GraphDef
+from declax.errors import format_path, type_name
+from declax.graph.defs import OBJECT, VARIABLE, GraphDef, Token, child_keys, types_of, walk_tokens
 
 
 class Mode(NamedTuple):
@@ -39,6 +39,19 @@ class Mode(NamedTuple):
         return Mode(is_graph(graph), is_graph(graph) and updates)
 
 
+class Captured:
+    """Stands for the places of what a function captures; each is another.
+
+    Attributes:
+      names: what the function calls each captured model; None where it has no name for it.
+    """
+
+    __slots__ = ("names",)
+
+    def __init__(self, names: tuple[str | None, ...]) -> None:
+        self.names: tuple[str | None, ...] = names
+
+
 class Structure(NamedTuple):
     """The static part of a call.
 
@@ -52,21 +65,37 @@ class Structure(NamedTuple):
     tree: Any
     is_root: tuple[bool, ...]
     graphdef: GraphDef[Any] | None
-    captured: object = None
+    captured: Captured | None = None
+
+    def variable_of_captured(self, number: int) -> str | None:
+        """What the user's code calls a captured model; None where nothing is known."""
+        return None if self.captured is None else self.captured.names[number]
+
+    def class_of_root(self, rank: int) -> str:
+        """The name of the class of a root."""
+        assert self.graphdef is not None  # it has roots
+        token = dict(walk_tokens(self.graphdef.tokens))[rank,]
+        if isinstance(token, int):
+            return "model"
+        return type_name(token[1] if token[0] in (VARIABLE, OBJECT) else token[1].cls)
 
     def names_of_roots(self) -> list[str]:
         """What to call each root in errors."""
-        return [
-            name for name, is_one in zip(map(_name_in_call, _paths_in(self.tree)), self.is_root, strict=True) if is_one
-        ]
+        return [name for name, is_one in zip(self._names(), self.is_root, strict=True) if is_one]
 
     def names_of_plain(self) -> list[str]:
         """What to call each of the other leaves in errors."""
-        return [
-            name
-            for name, is_one in zip(map(_name_in_call, _paths_in(self.tree)), self.is_root, strict=True)
-            if not is_one
-        ]
+        return [name for name, is_one in zip(self._names(), self.is_root, strict=True) if not is_one]
+
+    def _names(self) -> Iterator[str]:
+        """What to call each leaf of ``(args, kwargs, captured)``."""
+        for position, path in enumerate(_paths_in(self.tree)):
+            if path[0] < 2:
+                yield place(path[2:], f"argument {path[1]!r}")
+                continue
+            variable = self.variable_of_captured(path[1])
+            name = f"captured {self.class_of_root(sum(self.is_root[:position]))}"
+            yield f"{name} ({variable})" if variable else name
 
 
 def names_in_result(tree: Any) -> list[str]:
@@ -89,6 +118,21 @@ def _paths_in(tree: Any) -> list[tuple[Any, ...]]:
     return [tuple(map(plain_key, keys)) for keys, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
 
 
-def _name_in_call(path: tuple[Any, ...]) -> str:
-    """What to call a leaf of ``(args, kwargs, captured)``."""
-    return place(path[2:], f"captured model {path[1]}" if path[0] == 2 else f"argument {path[1]!r}")
+def is_same_token(one: Token, other: Token) -> bool:
+    """Whether two tokens describe the same, where references have the same numbers."""
+    return one is other or (one == other and types_of(one) == types_of(other))
+
+
+def differing_path(graphdef: GraphDef[Any], other: GraphDef[Any], start: int = 0, other_start: int = 0) -> Any:
+    """The path, in the first graph, of the first token in which two graphs differ from given ones on.
+
+    Where a node has more or fewer attributes, the path of the first such one.
+    """
+    ours, theirs = list(walk_tokens(graphdef.tokens))[start:], other.tokens[other_start:]
+    for (path, token), their in zip(ours, theirs, strict=False):
+        if is_same_token(token, their):
+            continue
+        keys, their_keys = (child_keys(t) if isinstance(t, tuple) else () for t in (token, their))
+        extra = [key for key in (*their_keys, *keys) if key not in keys or key not in their_keys]
+        return (*path, *extra[:1])
+    return ()

@@ -22,11 +22,13 @@ import jax.core
 import jax.numpy as jnp
 
 from declax._nodes import is_ref
-from declax.errors import TransformError, describe, format_path, type_name
-from declax.graph.defs import OBJECT, VARIABLE, GraphDef, walk_tokens
+from declax._variables import Variable
+from declax.errors import TransformError, describe, format_path
 from declax.transforms._lift import Outcome, Plan
 from declax.transforms._running import calls_back
 from declax.transforms._structure import Structure
+
+_EFFECTS_ON_REFS = {"ReadEffect", "WriteEffect", "AccumEffect"}
 
 
 class Traced:
@@ -37,12 +39,14 @@ class Traced:
 
     Attributes:
       calls_back: whether it calls Python while it runs.
+      uses_refs: whether it reads or writes array refs.
     """
 
-    __slots__ = ("_function", "_program", "_tree", "_types", "calls_back")
+    __slots__ = ("_function", "_program", "_tree", "_types", "calls_back", "uses_refs")
 
     def __init__(self, function: Callable[..., Outcome]) -> None:
-        self.calls_back = False
+        self.calls_back: bool = False
+        self.uses_refs: bool = False
         self._function = function
         self._program: Any = None
         self._tree: Any = None
@@ -53,6 +57,7 @@ class Traced:
         jaxpr, outcome = jax.make_jaxpr(self._function, return_shape=True)(values, plain)
         self._program = functools.partial(jax.core.eval_jaxpr, jaxpr.jaxpr, jaxpr.consts)
         self.calls_back = calls_back(jaxpr)
+        self.uses_refs = any(type(effect).__name__ in _EFFECTS_ON_REFS for effect in jaxpr.effects)
         self._types = jaxpr.in_avals
         self._tree = jax.tree_util.tree_structure(outcome)
         return cast("Outcome", outcome)
@@ -136,15 +141,26 @@ def text_of_value(value: Any) -> str:
 # ----------------------------------------------------------------- names of leaves
 
 
-def name_leaves(structure: Structure, name_argument: Callable[[int], str]) -> list[str]:
-    """What errors call each leaf of ``(args, kwargs, captured)``."""
+def name_leaves(
+    structure: Structure,
+    name_argument: Callable[[int], str],
+    name_captured: Callable[[Structure, int, int], str] = lambda structure, _, rank: (
+        f"the captured {structure.class_of_root(rank)}"
+    ),
+) -> list[str]:
+    """What errors call each leaf of ``(args, kwargs, captured)``.
+
+    Args:
+      structure: of the call.
+      name_argument: what to call an argument by position.
+      name_captured: what to call a captured model, from its number and its rank among the roots.
+    """
     numbered = jax.tree_util.tree_unflatten(structure.tree, range(len(structure.is_root)))
     found: list[str] = []
     for keys, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]:
         part, first, *below = map(key_of, keys)
         if part == 2:
-            rank = sum(structure.is_root[: len(found)])
-            found.append(f"the captured {_class_name(structure.graphdef, rank)}")
+            found.append(name_captured(structure, first, sum(structure.is_root[: len(found)])))
         else:
             found.append(joined(name_argument(first) if part == 0 else str(first), below))
     return found
@@ -164,14 +180,6 @@ def joined(name: str, path: Sequence[Any]) -> str:
         return name
     text = format_path(path)
     return f"{name}{text}" if text.startswith("[") else f"{name}.{text}"
-
-
-def _class_name(graphdef: GraphDef[Any] | None, rank: int) -> str:
-    assert graphdef is not None  # it has roots
-    token = dict(walk_tokens(graphdef.tokens))[rank,]
-    if isinstance(token, int):
-        return "model"
-    return type_name(token[1] if token[0] in (VARIABLE, OBJECT) else token[1].cls)
 
 
 def name_graph_leaf(structure: Structure, position: int, name_argument: Callable[[int], str]) -> str:
@@ -219,3 +227,21 @@ def checked_function(where: str, name: str, function: object) -> None:
     if not callable(function):
         fix = f"dx.{where}(...), with functions of the same arguments"
         raise TransformError(f"{where}, {name}", "this is no function", got=describe(function), fix=fix)
+
+
+def check_scalar(where: str, value: Any, expected: str, *kinds: Any, fix: str) -> None:
+    """Checks that a value is one number of some kind.
+
+    Raises:
+      TransformError: it is none.
+    """
+    try:
+        shape, dtype, _ = type_of(value.value if isinstance(value, Variable) else value)
+    except TypeError:
+        raise TransformError(where, "this is no array", expected=expected, got=describe(value), fix=fix) from None
+    if shape != ():
+        problem = "this is an array of several, and one of them has to be chosen"
+        raise TransformError(where, problem, expected=expected, got=text_of_type(value), fix=fix)
+    if not any(jnp.issubdtype(dtype, kind) for kind in kinds):
+        problem = f"this is not {expected}"
+        raise TransformError(where, problem, expected=expected, got=text_of_type(value), fix=fix)

@@ -7,27 +7,67 @@ differentiated: the leaves that the gradient is taken with respect to: of a
                 what the function captures, none.
 """
 
+# Overloads overlap on purpose: the first that fits says the type, the last one says what is left.
+# mypy: disable-error-code="overload-overlap"
+# pyright: reportOverlappingOverload=false
+
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, overload
 
 import jax
 
 from declax._filters import Filter
+from declax._nodes import is_ref
 from declax._typing import MISSING, Missing
 from declax._variables import Param
 from declax.errors import TransformError, describe
 from declax.transforms._closure import Closure
-from declax.transforms._differentiated import Arguments, Slopes, check_pair, is_differentiable, with_leaves
+from declax.transforms._differentiated import Arguments, Slopes, is_differentiable, with_leaves
+from declax.transforms._explaining import no_ref
 from declax.transforms._lift import Call, Outcome, lifted
+from declax.transforms._losses import loss_of
 from declax.transforms._running import run_with
 from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
 
-P = ParamSpec("P")
-R = TypeVar("R")
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from jax.typing import ArrayLike
+
+    from declax.states import State
+    from declax.transforms._signatures import (
+        A2,
+        VX,
+        A,
+        B,
+        Both,
+        F,
+        First,
+        GradOptions,
+        L,
+        Loss,
+        LossAux,
+        LossAuxOf,
+        LossOf,
+        M,
+        N,
+        No,
+        Of,
+        OfGrad,
+        OfGradAux,
+        OfValueAndGrad,
+        OfValueAndGradAux,
+        P,
+        Second,
+        Untyped,
+        V,
+        X,
+        Yes,
+    )
 
 
 class DiffState(NamedTuple):
@@ -47,28 +87,189 @@ Argnums = int | DiffState | Sequence[int | DiffState]
 
 @overload
 def grad(
-    f: Callable[P, Any],
+    f: F,  # pyright: ignore[reportInvalidTypeVarUse]  # see F
     /,
     *,
     argnums: Argnums = 0,
     has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
-    reduce_axes: Sequence[Any] = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-) -> Callable[P, Any]: ...
+    **options: Unpack[GradOptions],
+) -> Untyped: ...
 @overload
 def grad(
+    f: LossOf[M, P], /, *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of[M, P, State[M]]: ...
+@overload
+def grad(
+    f: LossOf[A, P], /, *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of[A, P, A]: ...
+@overload
+def grad(
+    f: LossOf[L, P], /, *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of[L, P, jax.Array]: ...
+@overload
+def grad(
+    f: Callable[Concatenate[B, M, P], ArrayLike],
+    /,
     *,
-    argnums: Argnums = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
-    reduce_axes: Sequence[Any] = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
+    argnums: Second,
+    has_aux: No = False,
+    **options: Unpack[GradOptions],
+) -> Callable[Concatenate[B, M, P], State[M]]: ...
+@overload
+def grad(
+    f: Callable[Concatenate[B, A, P], ArrayLike],
+    /,
+    *,
+    argnums: Second,
+    has_aux: No = False,
+    **options: Unpack[GradOptions],
+) -> Callable[Concatenate[B, A, P], A]: ...
+@overload
+def grad(
+    f: Callable[Concatenate[B, L, P], ArrayLike],
+    /,
+    *,
+    argnums: Second,
+    has_aux: No = False,
+    **options: Unpack[GradOptions],
+) -> Callable[Concatenate[B, L, P], jax.Array]: ...
+@overload
+def grad(
+    f: Callable[Concatenate[M, A, P], ArrayLike],
+    /,
+    *,
+    argnums: Both,
+    has_aux: No = False,
+    **options: Unpack[GradOptions],
+) -> Callable[Concatenate[M, A, P], tuple[State[M], A]]: ...
+@overload
+def grad(
+    f: Callable[Concatenate[M, N, P], ArrayLike],
+    /,
+    *,
+    argnums: Both,
+    has_aux: No = False,
+    **options: Unpack[GradOptions],
+) -> Callable[Concatenate[M, N, P], tuple[State[M], State[N]]]: ...
+@overload
+def grad(
+    f: Callable[Concatenate[A, A2, P], ArrayLike],
+    /,
+    *,
+    argnums: Both,
+    has_aux: No = False,
+    **options: Unpack[GradOptions],
+) -> Callable[Concatenate[A, A2, P], tuple[A, A2]]: ...
+@overload
+def grad(
+    f: Loss[P], /, *, argnums: DiffState, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Callable[P, State[Any]]: ...
+@overload
+def grad(
+    f: Loss[P], /, *, argnums: Sequence[int | DiffState], has_aux: No = False, **options: Unpack[GradOptions]
+) -> Callable[P, tuple[Any, ...]]: ...
+@overload
+def grad(
+    f: LossOf[B, P], /, *, argnums: int = 0, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of[B, P, Any]: ...
+@overload
+def grad(*, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]) -> OfGrad: ...
+@overload
+def grad(
+    *, argnums: DiffState, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Callable[[Loss[P]], Callable[P, State[Any]]]: ...
+@overload
+def grad(
+    *, argnums: Argnums, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Callable[[Loss[P]], Callable[P, Any]]: ...
+@overload
+def grad(
+    f: LossAuxOf[M, P, X], /, *, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Of[M, P, tuple[State[M], X]]: ...
+@overload
+def grad(
+    f: LossAuxOf[A, P, X], /, *, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Of[A, P, tuple[A, X]]: ...
+@overload
+def grad(
+    f: LossAuxOf[L, P, X], /, *, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Of[L, P, tuple[jax.Array, X]]: ...
+@overload
+def grad(
+    f: Callable[Concatenate[B, M, P], tuple[ArrayLike, X]],
+    /,
+    *,
+    argnums: Second,
+    has_aux: Yes,
+    **options: Unpack[GradOptions],
+) -> Callable[Concatenate[B, M, P], tuple[State[M], X]]: ...
+@overload
+def grad(
+    f: Callable[Concatenate[B, A, P], tuple[ArrayLike, X]],
+    /,
+    *,
+    argnums: Second,
+    has_aux: Yes,
+    **options: Unpack[GradOptions],
+) -> Callable[Concatenate[B, A, P], tuple[A, X]]: ...
+@overload
+def grad(
+    f: Callable[Concatenate[B, L, P], tuple[ArrayLike, X]],
+    /,
+    *,
+    argnums: Second,
+    has_aux: Yes,
+    **options: Unpack[GradOptions],
+) -> Callable[Concatenate[B, L, P], tuple[jax.Array, X]]: ...
+@overload
+def grad(
+    f: Callable[Concatenate[M, A, P], tuple[ArrayLike, X]],
+    /,
+    *,
+    argnums: Both,
+    has_aux: Yes,
+    **options: Unpack[GradOptions],
+) -> Callable[Concatenate[M, A, P], tuple[tuple[State[M], A], X]]: ...
+@overload
+def grad(
+    f: Callable[Concatenate[M, N, P], tuple[ArrayLike, X]],
+    /,
+    *,
+    argnums: Both,
+    has_aux: Yes,
+    **options: Unpack[GradOptions],
+) -> Callable[Concatenate[M, N, P], tuple[tuple[State[M], State[N]], X]]: ...
+@overload
+def grad(
+    f: Callable[Concatenate[A, A2, P], tuple[ArrayLike, X]],
+    /,
+    *,
+    argnums: Both,
+    has_aux: Yes,
+    **options: Unpack[GradOptions],
+) -> Callable[Concatenate[A, A2, P], tuple[tuple[A, A2], X]]: ...
+@overload
+def grad(
+    f: LossAux[P, X], /, *, argnums: DiffState, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Callable[P, tuple[State[Any], X]]: ...
+@overload
+def grad(
+    f: LossAux[P, X], /, *, argnums: Sequence[int | DiffState], has_aux: Yes, **options: Unpack[GradOptions]
+) -> Callable[P, tuple[tuple[Any, ...], X]]: ...
+@overload
+def grad(
+    f: LossAuxOf[B, P, X], /, *, argnums: int = 0, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Of[B, P, tuple[Any, X]]: ...
+@overload
+def grad(*, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]) -> OfGradAux: ...
+@overload
+def grad(
+    *, argnums: DiffState, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Callable[[LossAux[P, X]], Callable[P, tuple[State[Any], X]]]: ...
+@overload
+def grad(
+    *, argnums: Argnums, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Callable[[LossAux[P, X]], Callable[P, tuple[Any, X]]]: ...
 def grad(
     f: Callable[..., Any] | Missing = MISSING,
     /,
@@ -118,7 +319,7 @@ def grad(
     }
     if f is MISSING:
         return functools.partial(grad, **options, reduce_axes=reduce_axes)
-    with_value = value_and_grad(f, **options, reduce_axes=reduce_axes)
+    with_value: Callable[..., Any] = value_and_grad(f, **options, reduce_axes=reduce_axes)
 
     def gradient(*args: Any, **kwargs: Any) -> Any:
         value, grads = with_value(*args, **kwargs)
@@ -129,28 +330,129 @@ def grad(
 
 @overload
 def value_and_grad(
-    f: Callable[P, R],
+    f: F,  # pyright: ignore[reportInvalidTypeVarUse]  # see F
     /,
     *,
     argnums: Argnums = 0,
     has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
-    reduce_axes: Sequence[Any] = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-) -> Callable[P, tuple[R, Any]]: ...
+    **options: Unpack[GradOptions],
+) -> Untyped: ...
 @overload
 def value_and_grad(
-    *,
-    argnums: Argnums = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
-    reduce_axes: Sequence[Any] = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-) -> Callable[[Callable[P, R]], Callable[P, tuple[R, Any]]]: ...
+    f: Of[M, P, V], /, *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of[M, P, tuple[V, State[M]]]: ...
+@overload
+def value_and_grad(
+    f: Of[A, P, V], /, *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of[A, P, tuple[V, A]]: ...
+@overload
+def value_and_grad(
+    f: Of[L, P, V], /, *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of[L, P, tuple[V, jax.Array]]: ...
+@overload
+def value_and_grad(
+    f: Callable[Concatenate[B, M, P], V], /, *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Callable[Concatenate[B, M, P], tuple[V, State[M]]]: ...
+@overload
+def value_and_grad(
+    f: Callable[Concatenate[B, A, P], V], /, *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Callable[Concatenate[B, A, P], tuple[V, A]]: ...
+@overload
+def value_and_grad(
+    f: Callable[Concatenate[B, L, P], V], /, *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Callable[Concatenate[B, L, P], tuple[V, jax.Array]]: ...
+@overload
+def value_and_grad(
+    f: Callable[Concatenate[M, A, P], V], /, *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Callable[Concatenate[M, A, P], tuple[V, tuple[State[M], A]]]: ...
+@overload
+def value_and_grad(
+    f: Callable[Concatenate[M, N, P], V], /, *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Callable[Concatenate[M, N, P], tuple[V, tuple[State[M], State[N]]]]: ...
+@overload
+def value_and_grad(
+    f: Callable[Concatenate[A, A2, P], V], /, *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Callable[Concatenate[A, A2, P], tuple[V, tuple[A, A2]]]: ...
+@overload
+def value_and_grad(
+    f: Callable[P, V], /, *, argnums: DiffState, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Callable[P, tuple[V, State[Any]]]: ...
+@overload
+def value_and_grad(
+    f: Callable[P, V], /, *, argnums: Sequence[int | DiffState], has_aux: No = False, **options: Unpack[GradOptions]
+) -> Callable[P, tuple[V, tuple[Any, ...]]]: ...
+@overload
+def value_and_grad(
+    f: Of[B, P, V], /, *, argnums: int = 0, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of[B, P, tuple[V, Any]]: ...
+@overload
+def value_and_grad(*, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]) -> OfValueAndGrad: ...
+@overload
+def value_and_grad(
+    *, argnums: DiffState, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Callable[[Callable[P, V]], Callable[P, tuple[V, State[Any]]]]: ...
+@overload
+def value_and_grad(
+    *, argnums: Argnums, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Callable[[Callable[P, V]], Callable[P, tuple[V, Any]]]: ...
+@overload
+def value_and_grad(
+    f: Of[M, P, VX], /, *, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Of[M, P, tuple[VX, State[M]]]: ...
+@overload
+def value_and_grad(
+    f: Of[A, P, VX], /, *, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Of[A, P, tuple[VX, A]]: ...
+@overload
+def value_and_grad(
+    f: Of[L, P, VX], /, *, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Of[L, P, tuple[VX, jax.Array]]: ...
+@overload
+def value_and_grad(
+    f: Callable[Concatenate[B, M, P], VX], /, *, argnums: Second, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Callable[Concatenate[B, M, P], tuple[VX, State[M]]]: ...
+@overload
+def value_and_grad(
+    f: Callable[Concatenate[B, A, P], VX], /, *, argnums: Second, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Callable[Concatenate[B, A, P], tuple[VX, A]]: ...
+@overload
+def value_and_grad(
+    f: Callable[Concatenate[B, L, P], VX], /, *, argnums: Second, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Callable[Concatenate[B, L, P], tuple[VX, jax.Array]]: ...
+@overload
+def value_and_grad(
+    f: Callable[Concatenate[M, A, P], VX], /, *, argnums: Both, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Callable[Concatenate[M, A, P], tuple[VX, tuple[State[M], A]]]: ...
+@overload
+def value_and_grad(
+    f: Callable[Concatenate[M, N, P], VX], /, *, argnums: Both, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Callable[Concatenate[M, N, P], tuple[VX, tuple[State[M], State[N]]]]: ...
+@overload
+def value_and_grad(
+    f: Callable[Concatenate[A, A2, P], VX], /, *, argnums: Both, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Callable[Concatenate[A, A2, P], tuple[VX, tuple[A, A2]]]: ...
+@overload
+def value_and_grad(
+    f: Callable[P, VX], /, *, argnums: DiffState, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Callable[P, tuple[VX, State[Any]]]: ...
+@overload
+def value_and_grad(
+    f: Callable[P, VX], /, *, argnums: Sequence[int | DiffState], has_aux: Yes, **options: Unpack[GradOptions]
+) -> Callable[P, tuple[VX, tuple[Any, ...]]]: ...
+@overload
+def value_and_grad(
+    f: Of[B, P, VX], /, *, argnums: int = 0, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Of[B, P, tuple[VX, Any]]: ...
+@overload
+def value_and_grad(*, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]) -> OfValueAndGradAux: ...
+@overload
+def value_and_grad(
+    *, argnums: DiffState, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Callable[[Callable[P, VX]], Callable[P, tuple[VX, State[Any]]]]: ...
+@overload
+def value_and_grad(
+    *, argnums: Argnums, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Callable[[Callable[P, VX]], Callable[P, tuple[VX, Any]]]: ...
 def value_and_grad(
     f: Callable[..., Any] | Missing = MISSING,
     /,
@@ -235,17 +537,18 @@ class _Gradients(NamedTuple):
         function = lifted(self.closure, call.structure, self.mode)
 
         def on_differentiated(leaves: Slopes, plain_leaves: Slopes) -> tuple[Any, Outcome]:
-            outcome = function(with_leaves(call.values, leaves), with_leaves(call.plain, plain_leaves))
-            return _scalar(outcome, self.has_aux), outcome
+            values = with_leaves(call.values, leaves)
+            outcome = function(values, with_leaves(call.plain, plain_leaves))
+            user, is_complex = self.closure.function, self.options["holomorphic"]
+            return loss_of(outcome, values, user, has_aux=self.has_aux, is_complex=is_complex), outcome
 
         leaves = {i: call.values[i] for t in targets for i in t.values}
         plain = {i: call.plain[i] for t in targets for i in t.plain}
         differentiated = jax.value_and_grad(on_differentiated, argnums=(0, 1), has_aux=True, **self.options)
         try:
             (_, outcome), (leaf_grads, plain_grads) = differentiated(leaves, plain)
-        except TypeError:
-            if not self.options["allow_int"]:
-                _check_differentiable(call, arguments, self.wanted)
+        except (TypeError, ValueError):
+            _check_differentiable(call, arguments, self.wanted, allow_int=self.options["allow_int"])
             raise
         return outcome, tuple(t.assemble(leaf_grads, plain_grads) for t in targets)
 
@@ -267,7 +570,7 @@ def _parse_argnums(argnums: Argnums) -> list[DiffState]:
     return found
 
 
-def _check_differentiable(call: Call, arguments: Arguments, wanted: list[DiffState]) -> None:
+def _check_differentiable(call: Call, arguments: Arguments, wanted: list[DiffState], *, allow_int: bool) -> None:
     """Says which leaf has no gradient, where JAX has refused one.
 
     Raises:
@@ -277,31 +580,13 @@ def _check_differentiable(call: Call, arguments: Arguments, wanted: list[DiffSta
         target = arguments.target(number, chosen)
         found = [(i, call.values[i]) for i in target.values] + [(-1, call.plain[i]) for i in target.plain]
         for position, value in found:
-            if not is_differentiable(value):
+            if is_ref(value):
+                place = target.place(arguments.name(number % len(arguments)), position)
+                raise no_ref(place, "this is an array ref, which has no gradient") from None
+            if not is_differentiable(value) and not allow_int:
                 raise TransformError(
                     target.place(arguments.name(number % len(arguments)), position),
                     "this is no real or complex number, so it has no gradient",
                     got=describe(value),
                     fix=f"argnums=dx.DiffState({number}, dx.Param)        # a filter without it, or allow_int=True",
                 ) from None
-
-
-def _scalar(outcome: Outcome, has_aux: bool) -> Any:
-    """What JAX differentiates: the result, or the first of it."""
-    plan = outcome.plan
-    if plan.change is None:
-        output = outcome.output
-        tree = jax.tree_util.tree_structure(output) if has_aux else None
-    else:
-        output, tree = _plain_output(outcome), plan.tree
-    if not has_aux:
-        return output
-    check_pair(tree)
-    return output[0]
-
-
-def _plain_output(outcome: Outcome) -> Any:
-    """The output with None in place of returned objects."""
-    plain = iter(outcome.output)
-    leaves = [None if is_one else next(plain) for is_one in outcome.plan.is_root]
-    return jax.tree_util.tree_unflatten(outcome.plan.tree, leaves)

@@ -9,24 +9,26 @@ end:    what a branch comes to: its Outcome, as far as it is known before it run
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple, overload
 
 import jax
+import numpy as np
 
-from declax._typing import MISSING, Missing
-from declax.errors import TransformError
+from declax._typing import MISSING, ArrayLike, Missing
+from declax.errors import TransformError, describe
 from declax.graph.change import Change
 from declax.graph.defs import HAS_INDEX, GraphDef, walk_tokens
 from declax.graph.walk import walk
 from declax.transforms._carrying import values_at
 from declax.transforms._lift import Call, Outcome, Plan, lifted
+from declax.transforms._naming import named
 from declax.transforms._roots import is_root
 from declax.transforms._running import run, wait
-from declax.transforms._standing import differing_path
-from declax.transforms._structure import Mode
+from declax.transforms._structure import Mode, differing_path
 from declax.transforms._together import nth, together
 from declax.transforms._tracing import (
     Traced,
+    check_scalar,
     checked_function,
     concluded,
     differing_leaf,
@@ -39,10 +41,31 @@ from declax.transforms._tracing import (
     types_of,
 )
 
+A = TypeVar("A")
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 
+@overload
 def cond(
+    pred: ArrayLike,
+    true_fun: Callable[[*Ts], R],
+    false_fun: Callable[[*Ts], R],
+    *operands: *Ts,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> R: ...
+@overload
+def cond(
+    pred: ArrayLike,
+    true_fun: Callable[[A], R],
+    false_fun: Callable[[A], R],
+    *,
+    operand: A,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> R: ...
+def cond(  # type: ignore[misc]  # no signature takes both `*Ts` and any number of operands
     pred: Any,
     true_fun: Callable[..., R],
     false_fun: Callable[..., R],
@@ -90,13 +113,34 @@ def cond(
     names = ("true_fun", "false_fun")
 
     def select(true_branch: Any, false_branch: Any) -> Any:
-        return jax.lax.cond(pred, true_branch, false_branch)
+        try:
+            return jax.lax.cond(pred, true_branch, false_branch)
+        except TypeError:
+            check_scalar("cond, pred", pred, "one boolean", np.bool_, np.number, fix="pred.all()        # or .any()")
+            raise
 
     result: R = _run("cond", (true_fun, false_fun), names, operands, mode, select)
     return result
 
 
+@overload
 def switch(
+    index: ArrayLike,
+    branches: Sequence[Callable[[*Ts], R]],
+    *operands: *Ts,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> R: ...
+@overload
+def switch(
+    index: ArrayLike,
+    branches: Sequence[Callable[[A], R]],
+    *,
+    operand: A,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> R: ...
+def switch(  # type: ignore[misc]  # no signature takes both `*Ts` and any number of operands
     index: Any,
     branches: Sequence[Callable[..., R]],
     *operands: Any,
@@ -129,6 +173,13 @@ def switch(
         if operands:
             raise TransformError("switch", "there are operands and an `operand`", fix="switch(index, branches, x)")
         operands = (operand,)
+    if callable(branches):
+        raise TransformError(
+            "switch, branches",
+            "this is one function, and not several",
+            got=describe(branches),
+            fix="switch(index, [f, g], *operands)",
+        )
     branches = tuple(branches)
     if not branches:
         raise TransformError("switch", "there are no branches", fix="switch(index, [f, g], *operands)")
@@ -136,7 +187,11 @@ def switch(
     names = tuple(f"branch {number}" for number in range(len(branches)))
 
     def select(*functions: Any) -> Any:
-        return jax.lax.switch(index, functions)
+        try:
+            return jax.lax.switch(index, functions)
+        except TypeError:
+            check_scalar("switch, index", index, "one integer", np.integer, fix="index.astype(int)        # a scalar")
+            raise
 
     result: R = _run("switch", branches, names, operands, mode, select)
     return result
@@ -161,7 +216,10 @@ def _run(
         return call
 
     def choose(call: Call) -> Outcome:
-        traced = [Traced(lifted(closure, call.structure, mode, adapt=nth(i))) for i in range(len(functions))]
+        traced = [
+            Traced(named(lifted(closure, call.structure, mode, adapt=nth(i)), function, call.structure))
+            for i, function in enumerate(functions)
+        ]
         outcomes = [function.look(call.values, call.plain) for function in traced]
         if any(outcome.plan.change is not None for outcome in outcomes):
             unchanged = _unchanged(operands, closure.find().values)

@@ -15,7 +15,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from declax import _jax
 from declax._kept_values import keep
@@ -25,18 +25,21 @@ from declax.errors import TransformError, describe
 from declax.graph.binding import Binding
 from declax.transforms._arguments import positional
 from declax.transforms._closure import Closure, Survey
+from declax.transforms._explaining import explain
 from declax.transforms._lift import UNCHANGED, Call, Outcome, apply, lifted, write
+from declax.transforms._naming import named
 from declax.transforms._placing import Placing
 from declax.transforms._program import Program
-from declax.transforms._retraces import Traces
+from declax.transforms._retraces import Traces, roots_of
 from declax.transforms._roots import is_leaf
 from declax.transforms._running import run
 from declax.transforms._selection import Names, Numbers, Selection
 from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
-from declax.transforms.stages import Dispatch, Lowered, Traced
+from declax.transforms.stages import Lowered, Traced
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
 
 MAX_PROGRAMS = 1024
@@ -187,7 +190,7 @@ class JitWrapped(Generic[P, R]):
             binding = None if plain is None else last.binding()
             if plain is not None and binding is not None and binding.is_valid():
                 if last.run is not None and threading.active_count() == 1:
-                    again: R = self._run_again(last.run, binding, plain)
+                    again: R = self._run_again(last, last.run, binding, plain)
                     return again
                 first = Call.again(last.structure, binding, plain)
         result: R = run(
@@ -198,7 +201,7 @@ class JitWrapped(Generic[P, R]):
         return result
 
     @staticmethod
-    def _run_again(run: Callable[..., Outcome], binding: Binding, plain: list[Any]) -> Any:
+    def _run_again(last: _LastCall, run: Callable[..., Outcome], binding: Binding, plain: list[Any]) -> Any:
         """The way of most calls: as `_run`, without an object for the call."""
         values = binding.kept_values
         if values is None:
@@ -209,6 +212,9 @@ class JitWrapped(Generic[P, R]):
             outcome = run(*values, *plain)
         except (RecursionError, SystemError):
             binding.check_depth()
+            raise
+        except Exception as error:
+            explain(Call.again(last.structure, binding, plain), error)
             raise
         plan = outcome.plan
         if plan is UNCHANGED:
@@ -254,9 +260,10 @@ class JitWrapped(Generic[P, R]):
         adapt = None if statics is None else functools.partial(self._static.give, statics=statics)
         numbers = () if statics is None else tuple(number for number, _ in statics[0])
         labels = None if placing.is_empty else placing.labels(structure, call.values)
-        function = lifted(self._closure, structure, self._mode, labels, adapt)
+        user = self._closure.function
+        function = named(lifted(self._closure, structure, self._mode, labels, adapt), user, structure, statics)
         placed = None if labels is None else (labels, placing.groups(labels))
-        note = functools.partial(self._traces.note, self._closure.function, structure, statics)
+        note = functools.partial(self._traces.note, user, structure, statics, roots_of(call.binding))
         program = Program(function, len(call.values), self._donated, numbers, self._options, placed, note)
         program.look(call)
         return program
@@ -264,7 +271,9 @@ class JitWrapped(Generic[P, R]):
     @overload
     def __get__(self, instance: None, owner: type) -> JitWrapped[P, R]: ...
     @overload
-    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., R]: ...
+    def __get__(
+        self: JitWrapped[Concatenate[Any, Q], R], instance: object, owner: type | None = None
+    ) -> Callable[Q, R]: ...
     def __get__(self, instance: object | None, owner: type | None = None) -> Any:
         """The compiled method of an instance."""
         return self if instance is None else types.MethodType(self, instance)
@@ -293,7 +302,7 @@ class JitWrapped(Generic[P, R]):
         call = self._take(args, kwargs)
         program = self._program(call)
         traced = program.compiled(call).trace(*call.values, *call.plain)
-        return Traced(traced, program, Dispatch(self._take, self._program), call)
+        return Traced(traced, program, self._take, call)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered[R]:
         """Lowers the function for arguments, without compiling or running it.

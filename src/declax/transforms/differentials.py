@@ -14,6 +14,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, TypeVarTuple, overload
 
 import jax
 
+from declax._nodes import is_ref
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.transforms._closure import Closure
@@ -30,7 +31,10 @@ from declax.transforms._differentiated import (
     with_leaves,
     zeros_for,
 )
+from declax.transforms._explaining import no_ref
 from declax.transforms._lift import Call, Outcome, lifted
+from declax.transforms._naming import no_array
+from declax.transforms._roots import is_array_like
 from declax.transforms._running import run_with
 from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
@@ -66,11 +70,15 @@ class Pullback:
         result, (shapes, tree), targets = self._static
         found, plain = result.take_apart(cotangent, "the cotangent")
         values = add_slopes(found, {})
-        for position, shape in zip(result.values, tree.unflatten(shapes), strict=True):
+        shapes_of_values, shapes_of_plain = tree.unflatten(shapes)
+        for position, shape in zip(result.values, shapes_of_values, strict=True):
             if position in values:
                 values[position] = fitted(values[position], shape, result.place("the cotangent", position))
             else:
                 values[position] = zeros_for(shape)
+        for position, shape in zip(result.plain, shapes_of_plain, strict=True):
+            if not is_differentiable(shape):
+                plain[position] = zeros_for(shape)
         if len(plain) < len(result.plain):
             raise TransformError(
                 "the cotangent",
@@ -78,7 +86,12 @@ class Pullback:
                 got=describe(None),
                 fix="jax.tree.map(jnp.ones_like, result)        # an array for each of the result",
             )
-        of_values, of_plain = self._pull((values, plain))
+        try:
+            of_values, of_plain = self._pull((values, plain))
+        except (ValueError, TypeError):
+            for position, shape in zip(result.plain, shapes_of_plain, strict=True):
+                fitted(plain[position], shape, result.place_of_plain("the cotangent", position))
+            raise
         return tuple(target.assemble(of_values, of_plain) for target in targets)
 
 
@@ -211,15 +224,30 @@ def _vjp(closure: Closure, mode: Mode, primals: tuple[Any, ...], has_aux: bool, 
         arguments = Arguments(call, primals, closure.function)
         targets = tuple(map(arguments.target, range(len(primals))))
         function = _Differentiable(call, lifted(closure, call.structure, mode), has_aux)
+        _check_no_refs(call, arguments, targets)
         values = {i: call.values[i] for target in targets for i in target.values}
         plain = {i: call.plain[i] for target in targets for i in target.plain}
-        (leaves, _), pull, outcome = jax.vjp(function, values, plain, has_aux=True, **options)
+        (leaves, others), pull, outcome = jax.vjp(function, values, plain, has_aux=True, **options)
         result = target_of_result(outcome, has_aux)
-        shapes, tree = jax.tree_util.tree_flatten([shape_of(leaves[i]) for i in result.values])
+        of_leaves, of_others = [leaves[i] for i in result.values], [others[i] for i in result.plain]
+        shapes, tree = jax.tree_util.tree_flatten((list(map(shape_of, of_leaves)), list(map(shape_of, of_others))))
         return outcome, Pullback(pull, (result, (tuple(shapes), tree), targets))
 
     output, pullback = run_with(lambda: Call(primals, {}, mode, closure.find()), pull_back)
     return (output[0], pullback, output[1]) if has_aux else (output, pullback)
+
+
+def _check_no_refs(call: Call, arguments: Arguments, targets: Sequence[Target]) -> None:
+    """Checks that no array ref is differentiated.
+
+    Raises:
+      TransformError: one is.
+    """
+    for number, target in enumerate(targets):
+        for position in target.values:
+            if is_ref(call.values[position]):
+                place = target.place(arguments.name(number), position)
+                raise no_ref(place, "this is an array ref, which has no gradient")
 
 
 class _Differentiable:
@@ -236,7 +264,12 @@ class _Differentiable:
     def __call__(self, values: Slopes, plain: Slopes) -> tuple[tuple[Slopes, Slopes], Outcome]:
         given = with_leaves(self._call.values, values)
         outcome = self._function(given, with_leaves(self._call.plain, plain))
-        return result_leaves(outcome, given, target_of_result(outcome, self._has_aux)), outcome
+        result = target_of_result(outcome, self._has_aux)
+        leaves, plain_leaves = result_leaves(outcome, given, result)
+        for position, leaf in plain_leaves.items():
+            if not is_array_like(leaf):
+                raise no_array(result.place_of_plain("the result", position), leaf)
+        return (leaves, plain_leaves), outcome
 
 
 @overload
@@ -356,10 +389,15 @@ def _jvp(closure: Closure, mode: Mode, primals: Any, tangents: Any, has_aux: boo
     primals = tuple(primals)
 
     def push_forward(call: Call) -> tuple[Outcome, Any]:
-        values, plain = _tangents_of(call, Arguments(call, primals, closure.function), tangents)
+        arguments = Arguments(call, primals, closure.function)
+        values, plain = _tangents_of(call, arguments, tangents)
         function = _Differentiable(call, lifted(closure, call.structure, mode), has_aux)
         leaves = {i: call.values[i] for i in values}, {i: call.plain[i] for i in plain}
-        _, (of_values, of_plain), outcome = jax.jvp(function, leaves, (values, plain), has_aux=True)
+        try:
+            _, (of_values, of_plain), outcome = jax.jvp(function, leaves, (values, plain), has_aux=True)
+        except (ValueError, TypeError):
+            _check_plain(call, arguments, tangents)
+            raise
         return outcome, target_of_result(outcome, has_aux).assemble(of_values, of_plain)
 
     output, tangent = run_with(lambda: Call(primals, {}, mode, closure.find()), push_forward)
@@ -402,6 +440,8 @@ def _tangents_of(call: Call, arguments: Arguments, tangents: Sequence[Any]) -> t
             if not is_differentiable(call.values[position]):
                 continue
             here = target.place(where, position)
+            if is_ref(call.values[position]):
+                raise no_ref(here, "this is an array ref, which does not move")
             if position in values and seen[position] is not given:
                 raise TransformError(
                     here,
@@ -411,5 +451,17 @@ def _tangents_of(call: Call, arguments: Arguments, tangents: Sequence[Any]) -> t
                 )
             seen[position] = given
             values[position] = fitted(given, call.values[position], here)
-        plain |= of_plain
+        plain |= {position: given for position, given in of_plain.items() if is_differentiable(call.plain[position])}
     return values, plain
+
+
+def _check_plain(call: Call, arguments: Arguments, tangents: Sequence[Any]) -> None:
+    """Says which tangent of an array in no model JAX has refused.
+
+    Raises:
+      TransformError: one has not the shape and dtype of its primal.
+    """
+    for number, tangent in enumerate(tangents):
+        target, where = arguments.target(number), f"tangents, {arguments.name(number)}"
+        for position, given in target.take_apart(tangent, where)[1].items():
+            fitted(given, call.plain[position], target.place_of_plain(where, position))

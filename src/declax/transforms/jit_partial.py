@@ -8,15 +8,45 @@ partial argument: one that is given once, for all calls.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from declax.transforms._selection import Names, Numbers
 from declax.transforms.compilation import jit
 from declax.transforms.partial import cached_partial
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from declax.transforms._signatures import JitOptions
+
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@overload
+def jit_partial(fun: Callable[P, R], /, **options: Unpack[JitOptions]) -> Callable[P, R]: ...
+@overload
+def jit_partial(fun: Callable[Concatenate[A, P], R], a: A, /, **options: Unpack[JitOptions]) -> Callable[P, R]: ...
+@overload
+def jit_partial(
+    fun: Callable[Concatenate[A, B, P], R], a: A, b: B, /, **options: Unpack[JitOptions]
+) -> Callable[P, R]: ...
+@overload
+def jit_partial(
+    fun: Callable[Concatenate[A, B, C, P], R], a: A, b: B, c: C, /, **options: Unpack[JitOptions]
+) -> Callable[P, R]: ...
+@overload
+def jit_partial(
+    fun: Callable[Concatenate[A, B, C, D, P], R], a: A, b: B, c: C, d: D, /, **options: Unpack[JitOptions]
+) -> Callable[P, R]: ...
+@overload
+def jit_partial(
+    fun: Callable[..., R], a: Any, b: Any, c: Any, d: Any, e: Any, /, *more: Any, **options: Unpack[JitOptions]
+) -> Callable[..., R]: ...
 def jit_partial(
     fun: Callable[..., R],
     /,

@@ -13,22 +13,26 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import jax
+import numpy as np
 
+from declax._typing import ArrayLike
 from declax.errors import TransformError
 from declax.transforms._carrying import Part, Step, loop_step, settled
 from declax.transforms._closure import Closure
+from declax.transforms._explaining import MAX_NAMES, refs_in
 from declax.transforms._lift import Call, Outcome, lifted
+from declax.transforms._naming import named
 from declax.transforms._running import run, wait
 from declax.transforms._standing import Words
 from declax.transforms._structure import Mode
 from declax.transforms._together import nth, together
-from declax.transforms._tracing import Traced, checked_function, concluded, text_of_value
+from declax.transforms._tracing import Traced, check_scalar, checked_function, concluded, text_of_type, text_of_value
 
 T = TypeVar("T")
 
 
 def while_loop(
-    cond_fun: Callable[[T], Any],
+    cond_fun: Callable[[T], ArrayLike],
     body_fun: Callable[[T], T],
     init_val: T,
     *,
@@ -73,8 +77,9 @@ def while_loop(
     words = Words("while_loop", "body_fun", lambda _: "init_val")
 
     def loop(call: Call) -> Outcome:
-        condition = Traced(lifted(closure, call.structure, mode, adapt=nth(0)))
-        body = Traced(lifted(closure, call.structure, mode, adapt=nth(1)))
+        structure = call.structure
+        condition = Traced(named(lifted(closure, structure, mode, adapt=nth(0)), cond_fun, structure))
+        body = Traced(named(lifted(closure, structure, mode, adapt=nth(1)), body_fun, structure))
         outcome, step, (values, plain) = settled_loop(call, body, 0, words)
         _check_condition(condition.look(values, plain), call, words._replace(function="cond_fun"))
 
@@ -85,10 +90,25 @@ def while_loop(
             full = step.put(carried, values, plain)
             return step.next_values(body(*full), full[0])
 
-        last = jax.lax.while_loop(goes_on, advance, step.first(values, plain))
+        try:
+            last = jax.lax.while_loop(goes_on, advance, step.first(values, plain))
+        except ValueError:
+            if condition.uses_refs and body.uses_refs:
+                raise _condition_on_refs(call) from None
+            raise
         return end_of_loop(outcome, step, last, (condition, body))
 
     return cast("T", run(lambda: _take((init_val,), mode, closure), loop))
+
+
+def _condition_on_refs(call: Call) -> TransformError:
+    return TransformError(
+        "while_loop, cond_fun",
+        "the condition reads an array ref that body_fun uses too",
+        got=" and ".join(refs_in(call)[:MAX_NAMES]) or "a ref that both functions close over",
+        why="JAX hands a ref to one of the two functions only",
+        fix="return state, ref[...]        # in body_fun; and cond_fun looks at the second",
+    )
 
 
 def _take(args: tuple[Any, ...], mode: Mode, closure: Closure) -> Call:
@@ -99,8 +119,8 @@ def _take(args: tuple[Any, ...], mode: Mode, closure: Closure) -> Call:
 
 
 def fori_loop(
-    lower: Any,
-    upper: Any,
+    lower: ArrayLike,
+    upper: ArrayLike,
     body_fun: Callable[[Any, T], T],
     init_val: T,
     *,
@@ -142,7 +162,7 @@ def fori_loop(
     words = Words("fori_loop", "body_fun", lambda number: ("i", "init_val")[number])
 
     def loop(call: Call) -> Outcome:
-        body = Traced(lifted(closure, call.structure, mode))
+        body = Traced(named(lifted(closure, call.structure, mode), body_fun, call.structure))
         outcome, step, (values, plain) = settled_loop(call, body, 1, words)
 
         def advance(number: Any, carried: Any) -> Any:
@@ -165,8 +185,29 @@ def _number_like(lower: Any, upper: Any) -> Any:
         found.append(jax.typeof(number))
         return carried
 
-    jax.eval_shape(lambda: jax.lax.fori_loop(lower, upper, see, 0))
+    try:
+        jax.eval_shape(lambda: jax.lax.fori_loop(lower, upper, see, 0))
+    except TypeError:
+        _check_bounds(lower, upper)
+        raise
     return found[0]
+
+
+def _check_bounds(lower: Any, upper: Any) -> None:
+    """Says which bound JAX has refused.
+
+    Raises:
+      TransformError: for a bound that is no integer scalar, and for two of different types.
+    """
+    fix = "dx.fori_loop(0, len(x), body_fun, init_val)"
+    for name, bound in (("lower", lower), ("upper", upper)):
+        check_scalar(f"fori_loop, {name}", bound, "one integer", np.integer, fix=fix)
+    raise TransformError(
+        "fori_loop, lower and upper",
+        "the bounds have different types",
+        got=f"{text_of_type(lower)} and {text_of_type(upper)}",
+        fix="jnp.asarray(lower, upper.dtype)",
+    )
 
 
 def settled_loop(

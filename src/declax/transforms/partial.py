@@ -66,7 +66,16 @@ def cached_partial(
 ) -> Callable[P, R]: ...
 @overload
 def cached_partial(
-    f: Callable[..., R], /, *cached_args: Any, graph: bool | None = None, graph_updates: bool | None = None
+    f: Callable[..., R],
+    a: Any,
+    b: Any,
+    c: Any,
+    d: Any,
+    e: Any,
+    /,
+    *more: Any,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Callable[..., R]: ...
 def cached_partial(
     f: Callable[..., Any], /, *cached_args: Any, graph: bool | None = None, graph_updates: bool | None = None

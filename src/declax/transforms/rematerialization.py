@@ -21,6 +21,7 @@ from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.transforms._closure import Closure
 from declax.transforms._lift import Call, Outcome, lifted
+from declax.transforms._naming import named
 from declax.transforms._running import run
 from declax.transforms._selection import Names, Numbers, Selection
 from declax.transforms._structure import Mode
@@ -160,6 +161,7 @@ class Rematerialized(Generic[P, R]):
         statics = call.statics
         adapt = None if statics is None else functools.partial(self._static.give, statics=statics)
         function = lifted(self._closure, call.structure, self._mode, adapt=adapt)
+        function = named(function, self._closure.function, call.structure, statics)
         made: Callable[..., Outcome] = jax.checkpoint(function, **self._options)
         return made
 

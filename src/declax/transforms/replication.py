@@ -14,17 +14,20 @@ import functools
 import types
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import jax
 
+from declax._nodes import is_ref
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.transforms._arguments import positional, positions
 from declax.transforms._axes import NO_POSITIONS, Axes
 from declax.transforms._closure import Closure
+from declax.transforms._explaining import named_leaves, no_ref
 from declax.transforms._labels import Labels
 from declax.transforms._lift import Call, Outcome, Plan, lifted, written_leaves
+from declax.transforms._naming import name_of
 from declax.transforms._packing import Groups, packed, unpacked
 from declax.transforms._running import run, wait
 from declax.transforms._selection import Numbers, Selection
@@ -33,7 +36,11 @@ from declax.transforms._wrapping import look_like
 from declax.transforms.axis_names import check_metadata, name_axes
 from declax.transforms.vectorization import check_shared
 
+if TYPE_CHECKING:
+    from declax.transforms._signatures import AxisTree
+
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
 
 MAX_PROGRAMS = 1024
@@ -46,8 +53,8 @@ def pmap(
     /,
     *,
     axis_name: Hashable | None = None,
-    in_axes: Any = 0,
-    out_axes: Any = 0,
+    in_axes: AxisTree = 0,
+    out_axes: AxisTree = 0,
     static_broadcasted_argnums: Numbers = None,
     devices: Sequence[Any] | None = None,
     backend: str | None = None,
@@ -61,8 +68,8 @@ def pmap(
 def pmap(
     *,
     axis_name: Hashable | None = None,
-    in_axes: Any = 0,
-    out_axes: Any = 0,
+    in_axes: AxisTree = 0,
+    out_axes: AxisTree = 0,
     static_broadcasted_argnums: Numbers = None,
     devices: Sequence[Any] | None = None,
     backend: str | None = None,
@@ -77,8 +84,8 @@ def pmap(
     /,
     *,
     axis_name: Hashable | None = None,
-    in_axes: Any = 0,
-    out_axes: Any = 0,
+    in_axes: AxisTree = 0,
+    out_axes: AxisTree = 0,
     static_broadcasted_argnums: Numbers = None,
     devices: Sequence[Any] | None = None,
     backend: str | None = None,
@@ -202,6 +209,7 @@ class PmapWrapped(Generic[P, R]):
             return name_axes(function, self._axes, self._metadata)
 
         body = lifted(self._closure, call.structure, self._mode, labels, adapt)
+        body.__name__ = name_of(self._closure.function)
         groups = Groups((None, *self._axes.known(labels)))
         donated = None if self._donated.is_empty else functools.partial(self._positions, statics)
         return _Program(body, (labels, groups), self._options, self._placed, donated, self._warned)
@@ -223,7 +231,9 @@ class PmapWrapped(Generic[P, R]):
     @overload
     def __get__(self, instance: None, owner: type) -> PmapWrapped[P, R]: ...
     @overload
-    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., R]: ...
+    def __get__(
+        self: PmapWrapped[Concatenate[Any, Q], R], instance: object, owner: type | None = None
+    ) -> Callable[Q, R]: ...
     def __get__(self, instance: object | None, owner: type | None = None) -> Any:
         """The mapped method of an instance."""
         return self if instance is None else types.MethodType(self, instance)
@@ -280,6 +290,7 @@ class _Program:
             assert program is not None  # it is calling
             return program._in_groups(leaves[:count], leaves[count:])
 
+        flat.__name__ = flat.__qualname__ = self._body.__name__
         in_axes = (*self._labels.values, *self._labels.plain)
         options: dict[str, Any] = {**self._options, **self._placed, "donate_argnums": donated}
         return jax.pmap(flat, in_axes=in_axes, out_axes=(None, self._groups.known), **options)
@@ -311,7 +322,14 @@ class _Program:
         which a callback is a call of that name, or a transfer to the host.
         """
         pmapped = self._pmap(()) if self._pmapped is None else self._pmapped
-        lowered = pmapped.lower(*leaves)
+        try:
+            lowered = pmapped.lower(*leaves)
+        except (TypeError, ValueError):
+            labels = (*self._labels.plain, *self._labels.values)
+            for (name, leaf), label in zip(named_leaves(call), labels, strict=True):
+                if label is not None and is_ref(leaf):
+                    raise no_ref(name, "this is an array ref, which cannot be spread over devices") from None
+            raise
         text = lowered.as_text()
         self._calls_back = "callback" in text or "host_transfer" in text
         if self._donated is not None:

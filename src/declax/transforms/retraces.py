@@ -12,15 +12,16 @@ from collections.abc import Callable
 from typing import Any
 
 from declax.errors import TransformError, describe
-from declax.transforms._retraces import Trace, differences
+from declax.transforms._retraces import Traces, differences
 from declax.transforms.compilation import JitWrapped
 
 
 def explain_retrace(f: Callable[..., Any], /, *, limit: int | None = 20) -> None:
-    """Prints why a function of `jit` was traced the last time: what changed since the trace before.
+    """Prints why a function of `jit` was traced the last time: what no earlier trace had.
 
-    Names the path of each static value, each change of structure, each static
-    argument, or each shape and dtype, with what it was and what it is.
+    Of the earlier traces, the one that differs least is compared. Names the path
+    of each static value, each change of structure, each static argument, or
+    each shape and dtype, with what it was and what it is.
 
     Args:
       f: the function, as `jit` returned it.
@@ -39,7 +40,7 @@ def explain_retrace(f: Callable[..., Any], /, *, limit: int | None = 20) -> None
     >>> _ = f(m, 1.0)
     >>> explain_retrace(f)
     <lambda> was traced 2 times. What changed the last time:
-      calls of model 0: the static value was 0, and is 1
+      calls of argument 0: the static value was 0, and is 1
     """
     if not isinstance(f, JitWrapped):
         raise TransformError(
@@ -49,16 +50,23 @@ def explain_retrace(f: Callable[..., Any], /, *, limit: int | None = 20) -> None
             fix="f = dx.jit(f); dx.explain_retrace(f)",
         )
     name = getattr(f, "__name__", repr(f))
-    print("\n".join(_lines(name, f.num_traces, f._traces.before, f._traces.last, limit)))  # noqa: T201  # to print is what it is for
+    print("\n".join(_lines(name, f._traces, limit)))  # noqa: T201  # to print is what it is for
 
 
-def _lines(name: str, count: int, before: Trace | None, last: Trace | None, limit: int | None) -> list[str]:
+def _lines(name: str, traces: Traces, limit: int | None) -> list[str]:
+    last, nearest = traces.last, traces.nearest()
     if last is None:
         return [f"{name} was not traced yet."]
-    if before is None:
+    if nearest is None:
         return [f"{name} was traced once."]
-    found = differences(before, last)
-    lines = [f"{name} was traced {count} times. What changed the last time:"]
+    found = differences(nearest, last)
+    since = next(ago for ago, earlier in enumerate(reversed(traces.earlier), 1) if earlier is nearest)
+    changed = (
+        "What changed the last time"
+        if since == 1
+        else f"What differs from the nearest one, trace {traces.count - since}"
+    )
+    lines = [f"{name} was traced {traces.count} times. {changed}:"]
     if not found:
         lines.append("  nothing that declax sees: JAX dropped its trace, or its configuration was changed")
     lines += [f"  {difference}" for difference in found[:limit]]

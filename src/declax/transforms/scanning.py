@@ -14,7 +14,7 @@ import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from operator import is_
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import jax
 from jax.core import Tracer
@@ -27,6 +27,7 @@ from declax.transforms._closure import Closure, Survey
 from declax.transforms._holders import content_of
 from declax.transforms._labels import Labels, spread
 from declax.transforms._lift import Call, Outcome, lifted
+from declax.transforms._naming import named
 from declax.transforms._running import run, wait
 from declax.transforms._scanned import Parts, Scan, carry_parts
 from declax.transforms._standing import Words
@@ -36,10 +37,42 @@ from declax.transforms._wrapping import look_like
 from declax.transforms.axes import Carry, is_axis
 from declax.transforms.axis_names import check_metadata, name_axes
 
+if TYPE_CHECKING:
+    from declax.transforms._signatures import AxisTree, C, F, Of, OfScan, Untyped, Y
+
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
 
 
+@overload
+def scan(
+    f: F,  # pyright: ignore[reportInvalidTypeVarUse]  # see F
+    /,
+    *,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    in_axes: AxisTree = (Carry, 0),
+    out_axes: AxisTree = (Carry, 0),
+    transform_metadata: Mapping[str, Any] | None = None,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+    _split_transpose: bool = False,
+) -> Untyped: ...
+@overload
+def scan(
+    f: Of[C, P, tuple[C, Y]],
+    /,
+    *,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    transform_metadata: Mapping[str, Any] | None = None,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+    _split_transpose: bool = False,
+) -> Of[C, P, tuple[C, Y]]: ...
 @overload
 def scan(
     f: Callable[P, R],
@@ -48,8 +81,22 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
-    in_axes: Any = (Carry, 0),
-    out_axes: Any = (Carry, 0),
+    in_axes: AxisTree,
+    out_axes: AxisTree = (Carry, 0),
+    transform_metadata: Mapping[str, Any] | None = None,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+    _split_transpose: bool = False,
+) -> Callable[P, R]: ...
+@overload
+def scan(
+    f: Callable[P, R],
+    /,
+    *,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    out_axes: AxisTree,
     transform_metadata: Mapping[str, Any] | None = None,
     graph: bool | None = None,
     graph_updates: bool | None = None,
@@ -61,8 +108,31 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
-    in_axes: Any = (Carry, 0),
-    out_axes: Any = (Carry, 0),
+    transform_metadata: Mapping[str, Any] | None = None,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+    _split_transpose: bool = False,
+) -> OfScan: ...
+@overload
+def scan(
+    *,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    in_axes: AxisTree,
+    out_axes: AxisTree = (Carry, 0),
+    transform_metadata: Mapping[str, Any] | None = None,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+    _split_transpose: bool = False,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+@overload
+def scan(
+    *,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    out_axes: AxisTree,
     transform_metadata: Mapping[str, Any] | None = None,
     graph: bool | None = None,
     graph_updates: bool | None = None,
@@ -239,7 +309,8 @@ class Scanned(Generic[P, R]):
 
         def run(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
             labels = axes.labels(structure, values)
-            traced = Traced(lifted(closure, structure, mode, labels, axes.adapt))
+            step = lifted(closure, structure, mode, labels, axes.adapt)
+            traced = Traced(named(step, closure.function, structure))
             outcome = Scan(structure, labels, axes.parts(structure, words), words).run(
                 traced, values, plain, dict(options)
             )
@@ -251,7 +322,9 @@ class Scanned(Generic[P, R]):
     @overload
     def __get__(self, instance: None, owner: type) -> Scanned[P, R]: ...
     @overload
-    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., R]: ...
+    def __get__(
+        self: Scanned[Concatenate[Any, Q], R], instance: object, owner: type | None = None
+    ) -> Callable[Q, R]: ...
     def __get__(self, instance: object | None, owner: type | None = None) -> Any:
         """The method of an instance."""
         return self if instance is None else types.MethodType(self, instance)

@@ -9,28 +9,24 @@ stage: what `jax.jit` makes of a function on the way to running it. Each holds
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import jax
 
 from declax.errors import TransformError
 from declax.transforms._lift import Call, Outcome, Rebuilt
 from declax.transforms._program import Program
+from declax.transforms._retraces import Trace, differences
 from declax.transforms._running import run
 
 R = TypeVar("R", covariant=True)
 
+MAX_DIFFERENCES = 4
+"""So many differences of two calls are listed in an error."""
 
-class Dispatch(NamedTuple):
-    """How a compiled function finds what runs a call.
 
-    Attributes:
-      take: takes arguments apart.
-      program: what runs a call.
-    """
-
-    take: Callable[[tuple[Any, ...], dict[str, Any]], Call]
-    program: Callable[[Call], Program]
+Take = Callable[[tuple[Any, ...], dict[str, Any]], Call]
+"""How a compiled function takes arguments apart."""
 
 
 class Traced(Generic[R]):
@@ -40,10 +36,10 @@ class Traced(Generic[R]):
       traced: the stage of JAX; its arguments and results are flat leaves.
     """
 
-    def __init__(self, traced: jax.stages.Traced, program: Program, dispatch: Dispatch, call: Call) -> None:
+    def __init__(self, traced: jax.stages.Traced, program: Program, take: Take, call: Call) -> None:
         self.traced = traced
         self._program = program
-        self._dispatch = dispatch
+        self._take = take
         self._call = call
 
     @property
@@ -64,9 +60,7 @@ class Traced(Generic[R]):
         Args:
           lowering_platforms: as in JAX; None for the platform of the arguments.
         """
-        return Lowered(
-            self.traced.lower(lowering_platforms=lowering_platforms), self._program, self._dispatch, self._call
-        )
+        return Lowered(self.traced.lower(lowering_platforms=lowering_platforms), self._program, self._take, self._call)
 
 
 class Lowered(Generic[R]):
@@ -76,10 +70,10 @@ class Lowered(Generic[R]):
       lowered: the stage of JAX.
     """
 
-    def __init__(self, lowered: jax.stages.Lowered, program: Program, dispatch: Dispatch, call: Call) -> None:
+    def __init__(self, lowered: jax.stages.Lowered, program: Program, take: Take, call: Call) -> None:
         self.lowered = lowered
         self._program = program
-        self._dispatch = dispatch
+        self._take = take
         self._call = call
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
@@ -102,7 +96,7 @@ class Lowered(Generic[R]):
     def compile(self, compiler_options: dict[str, Any] | None = None) -> Compiled[R]:
         """The next stage."""
         compiled = self.lowered.compile(compiler_options)
-        return Compiled(compiled, self._program, self._dispatch, self._call)
+        return Compiled(compiled, self._program, self._take, self._call)
 
 
 class Compiled(Generic[R]):
@@ -117,11 +111,12 @@ class Compiled(Generic[R]):
     8.0
     """
 
-    def __init__(self, compiled: jax.stages.Compiled, program: Program, dispatch: Dispatch, call: Call) -> None:
+    def __init__(self, compiled: jax.stages.Compiled, program: Program, take: Take, call: Call) -> None:
         self.compiled = compiled
         self._program = program
-        self._dispatch = dispatch
-        self._structure = call.structure
+        self._take = take
+        self._key = call.key
+        self._trace = Trace.of(call.structure, call.statics, (*call.values, *call.plain))
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         """Calls it with the arguments of the function, the static ones too.
@@ -129,20 +124,34 @@ class Compiled(Generic[R]):
         What the function sets comes back, as from the function itself.
 
         Raises:
-          TransformError: for arguments of another structure, or other static ones.
+          TransformError: for arguments of another structure, shape or dtype, or
+            other static ones; says what differs.
         """
-        return cast("R", run(lambda: self._dispatch.take(args, kwargs), self._run))
+        return cast("R", run(lambda: self._take(args, kwargs), self._run))
 
     def _run(self, call: Call) -> Outcome:
-        if self._dispatch.program(call) is not self._program:
-            raise TransformError(
-                "the compiled function",
-                "it was compiled for arguments of another structure",
-                expected=repr(self._structure.graphdef or self._structure.tree),
-                got=repr(call.structure.graphdef or call.structure.tree),
-                fix="call the function of dx.jit itself, which compiles again where it has to",
-            )
-        return self._program.outcome(self.compiled(*call.values, *call.plain))
+        if call.key != self._key:
+            raise self._differs(call)
+        try:
+            return self._program.outcome(self.compiled(*call.values, *call.plain))
+        except (TypeError, ValueError) as error:
+            if Trace.of(call.structure, call.statics, (*call.values, *call.plain)).avals != self._trace.avals:
+                raise self._differs(call) from error
+            raise
+
+    def _differs(self, call: Call) -> TransformError:
+        """The error of a call with other arguments than those for which it was compiled."""
+        found = differences(self._trace, Trace.of(call.structure, call.statics, (*call.values, *call.plain)))
+        texts = [str(difference) for difference in found[:MAX_DIFFERENCES]]
+        if len(found) > MAX_DIFFERENCES:
+            texts.append(f"and {len(found) - MAX_DIFFERENCES} more")
+        return TransformError(
+            f"{self._program.name}, compiled",
+            "it was compiled for other arguments",
+            got="\n".join(texts) or "another graph, which does not print otherwise",
+            why="one executable is for one structure, and one set of shapes, dtypes and static arguments",
+            fix=f"dx.jit({self._program.name})(...)        # compiles again where it has to",
+        )
 
     def as_text(self) -> str:
         """The optimised program as text."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, ParamSpec, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, overload
 
 import jax
 
@@ -25,6 +25,9 @@ from declax.transforms._selection import Numbers, Selection
 from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
 
+if TYPE_CHECKING:
+    from jax.extend.core import ClosedJaxpr
+
 P = ParamSpec("P")
 
 AxisEnv = Sequence[tuple[Hashable, int]] | None
@@ -37,19 +40,39 @@ def make_jaxpr(
     *,
     static_argnums: Numbers = None,
     axis_env: AxisEnv = None,
-    return_shape: bool = False,
+    return_shape: Literal[False] = False,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Callable[P, Any]: ...
+) -> Callable[P, ClosedJaxpr]: ...
 @overload
 def make_jaxpr(
     *,
     static_argnums: Numbers = None,
     axis_env: AxisEnv = None,
-    return_shape: bool = False,
+    return_shape: Literal[False] = False,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
+) -> Callable[[Callable[P, Any]], Callable[P, ClosedJaxpr]]: ...
+@overload
+def make_jaxpr(
+    f: Callable[P, Any],
+    /,
+    *,
+    static_argnums: Numbers = None,
+    axis_env: AxisEnv = None,
+    return_shape: Literal[True],
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Callable[P, tuple[ClosedJaxpr, Any]]: ...
+@overload
+def make_jaxpr(
+    *,
+    static_argnums: Numbers = None,
+    axis_env: AxisEnv = None,
+    return_shape: Literal[True],
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Callable[[Callable[P, Any]], Callable[P, tuple[ClosedJaxpr, Any]]]: ...
 def make_jaxpr(
     f: Callable[..., Any] | Missing = MISSING,
     /,

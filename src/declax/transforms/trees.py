@@ -157,8 +157,8 @@ class NodeStates:
 
     def __init__(self, graphdef: GraphDef[Any] | None, states: tuple[Any, ...], metadata: Hashable = None) -> None:
         self._graphdef = graphdef
-        self.states = states
-        self.metadata = metadata
+        self.states: tuple[Any, ...] = states
+        self.metadata: Hashable = metadata
 
     @classmethod
     def from_split(cls, graphdef: GraphDef[Any], state: Any, /, *states: Any, metadata: Hashable = None) -> NodeStates:

@@ -12,7 +12,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 import jax
 from jax.core import Tracer
@@ -29,11 +29,16 @@ from declax.transforms._axes import Axes
 from declax.transforms._closure import Closure
 from declax.transforms._labels import Labels
 from declax.transforms._lift import Call, Outcome, Plan, lifted
+from declax.transforms._naming import no_array, note_tracers
 from declax.transforms._packing import Groups, packed, unpacked
+from declax.transforms._roots import is_array_like
 from declax.transforms._running import run
 from declax.transforms._structure import Mode, names_in_result, place
 from declax.transforms._wrapping import look_like
 from declax.transforms.axis_names import check_metadata, name_axes
+
+if TYPE_CHECKING:
+    from declax.transforms._signatures import AxisTree
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,8 +49,8 @@ def vmap(
     f: Callable[P, R],
     /,
     *,
-    in_axes: Any = 0,
-    out_axes: Any = 0,
+    in_axes: AxisTree = 0,
+    out_axes: AxisTree = 0,
     axis_name: Hashable | None = None,
     axis_size: int | None = None,
     spmd_axis_name: Hashable | tuple[Hashable, ...] | None = None,
@@ -56,8 +61,8 @@ def vmap(
 @overload
 def vmap(
     *,
-    in_axes: Any = 0,
-    out_axes: Any = 0,
+    in_axes: AxisTree = 0,
+    out_axes: AxisTree = 0,
     axis_name: Hashable | None = None,
     axis_size: int | None = None,
     spmd_axis_name: Hashable | tuple[Hashable, ...] | None = None,
@@ -69,8 +74,8 @@ def vmap(
     f: Callable[..., Any] | Missing = MISSING,
     /,
     *,
-    in_axes: Any = 0,
-    out_axes: Any = 0,
+    in_axes: AxisTree = 0,
+    out_axes: AxisTree = 0,
     axis_name: Hashable | None = None,
     axis_size: int | None = None,
     spmd_axis_name: Hashable | tuple[Hashable, ...] | None = None,
@@ -141,6 +146,9 @@ def vmap(
         except ValueError:
             _check_sizes(call, labels, axis_size)
             raise
+        except jax.errors.ConcretizationTypeError as error:
+            note_tracers(error, "dx.vmap", closure.function, call.structure, (*labels.values, *labels.plain))
+            raise
         return unpacked(result)
 
     def mapped(*args: Any, **kwargs: Any) -> Any:
@@ -162,11 +170,13 @@ def check_shared(call: Call, labels: Labels, warned: set[str], plan: Plan, leave
     places = list(places_set(call, plan))
     for number, (label, value) in enumerate(zip(plan.labels, leaves, strict=True)):
         if label is not None:
+            if label not in _ENDS or not is_array_like(value):
+                _check_axis(value, label, plan, leaves, number, call)
             continue
         if _is_mapped(value):
             if number < len(places):
                 raise _differs(call, *places[number])
-            raise _result_differs(plan, leaves, number)
+            raise _result_differs(_name_of_result(plan, leaves, number))
         if number < len(places) and _is_draw(call, labels, places[number], value):
             _warn_of_draws(call, places[number], warned)
 
@@ -216,23 +226,58 @@ def _differs(call: Call, path: Path, leaf_def: LeafDef) -> TransformError:
         f"the function sets this {kind}, which has no axis, to a value that differs between instances",
         expected="a value that is the same for all, or an axis for it",
         why="one value cannot hold those of all instances",
-        fix=f"in_axes=dx.StateAxes({{{filter_}: 0, ...: None}})        # or reduce it first, as by jax.lax.pmean",
+        fix=_fix_of_axes(call, path, f"dx.StateAxes({{{filter_}: 0, ...: None}})"),
     )
 
 
-def _result_differs(plan: Plan, leaves: Sequence[Any], number: int) -> TransformError:
-    """The error of a result without an axis; the results are the last of the leaves."""
+def _fix_of_axes(call: Call, path: Path, axes: str) -> str:
+    """The line that gives the root of a path an axis; what is captured has none."""
+    if where_of(call, path[:1]).startswith("captured"):
+        return f"dx.vmap(f, in_axes=({axes}, 0))(model, x)        # pass it: what is captured has no axis"
+    return f"in_axes={axes}        # or reduce it first, as by jax.lax.pmean"
+
+
+def _name_of_result(plan: Plan, leaves: Sequence[Any], number: int) -> str:
+    """What to call a result; the results are the last of the leaves."""
     names = names_in_result(plan.tree)
     if plan.change is None:
-        name = names[number - len(leaves)]
-    else:
-        definition = plan.change.graphdef.definition
-        returned = [i for i, kept in enumerate(plan.change.kept) if kept < 0 and definition.paths[i][0] == 1]
-        of_roots = [n for n, is_one in zip(names, plan.is_root, strict=True) if is_one]
-        of_plain = [n for n, is_one in zip(names, plan.is_root, strict=True) if not is_one]
-        rank = number - len(leaves) + len(of_plain) + len(returned)
-        path = definition.paths[returned[rank]] if rank < len(returned) else ()
-        name = place(path[2:], of_roots[cast(int, path[1])]) if path else of_plain[rank - len(returned)]
+        return names[number - len(leaves)]
+    definition = plan.change.graphdef.definition
+    returned = [i for i, kept in enumerate(plan.change.kept) if kept < 0 and definition.paths[i][0] == 1]
+    of_roots = [n for n, is_one in zip(names, plan.is_root, strict=True) if is_one]
+    of_plain = [n for n, is_one in zip(names, plan.is_root, strict=True) if not is_one]
+    rank = number - len(leaves) + len(of_plain) + len(returned)
+    path = definition.paths[returned[rank]] if rank < len(returned) else ()
+    return place(path[2:], of_roots[cast(int, path[1])]) if path else of_plain[rank - len(returned)]
+
+
+_ENDS = (0, -1)
+
+
+def _check_axis(value: Any, label: int, plan: Plan, leaves: Sequence[Any], number: int, call: Call) -> None:
+    """Checks that a value can have the axis that it is to get.
+
+    Raises:
+      TransformError: it is no array, or has too few dimensions.
+    """
+    for leaf in jax.tree.leaves(value):
+        ndim = jax.numpy.ndim(leaf) + 1 if is_array_like(leaf) else 0
+        if -ndim <= label < ndim:
+            continue
+        places = list(places_set(call, plan))
+        name = where_of(call, places[number][0]) if number < len(places) else _name_of_result(plan, leaves, number)
+        if not ndim:
+            raise no_array(name, leaf)
+        raise TransformError(
+            name,
+            f"it is to get the axis {label}, and has no such place for it",
+            expected=f"an axis from {-ndim} to {ndim - 1}",
+            got=f"shape {jax.numpy.shape(leaf)} for one instance",
+            fix="out_axes=0        # or in_axes, for what the function sets",
+        )
+
+
+def _result_differs(name: str) -> TransformError:
     return TransformError(
         name,
         "it has no axis in out_axes, and differs between instances",
@@ -286,6 +331,14 @@ def _check_sizes(call: Call, labels: Labels, axis_size: int | None) -> None:
                     fix=_FIX_OF_SIZES,
                 )
             sizes.setdefault(shape[label], []).append(where)
+    if not sizes:
+        raise TransformError(
+            "vmap",
+            "no argument has an axis, so that nothing says how many instances there are",
+            expected="an axis of one argument at least, or axis_size",
+            why="what is captured, or has None in in_axes, is the same for all",
+            fix="dx.vmap(f, in_axes=0)        # or axis_size=10",
+        )
     if len(sizes) > 1:
         parts = [
             f"{size}: {places[0]}" + f", and {len(places) - 1} more" * (len(places) > 1)

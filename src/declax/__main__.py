@@ -1,0 +1,10 @@
+"""``python -m declax``: the command line."""
+
+from __future__ import annotations
+
+import sys
+
+from declax.command_line.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""What a spec made in Python can be seen to have wrong before anything is built.
+
+An annotation that says little, or a value that declax knows nothing of, is left
+to the constructor.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import enum
+import types
+import typing
+from typing import Any, Final
+
+from declax._annotations import annotation_text
+from declax._pytree import Pytree
+from declax.config._building import PATH_ATTRIBUTE, Walk, element_annotation, locate
+from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, thaw
+from declax.config._parameters import Parameter, allowed_classes, target_name
+from declax.config.problems import Path, Report, shown
+from declax.errors import ConfigError, DepthError, describe
+
+_CALLABLE: Final[Any] = collections.abc.Callable
+_SCALARS: Final[dict[Any, tuple[type, ...]]] = {
+    bool: (bool,),
+    int: (int,),
+    float: (float, int),
+    complex: (complex, float, int),
+    str: (str,),
+    bytes: (bytes,),
+    type(None): (type(None),),
+    None: (type(None),),
+}
+
+
+def check(spec: SpecData) -> None:
+    """Raises one error with all that is wrong with a spec; see `Spec.check`."""
+    walk = _Check(spec)
+    walk.run()
+    if walk.report:
+        raise walk.report.error(f"Spec of {target_name(spec.target)}")
+
+
+class _Check(Walk):
+    """Collects what is wrong with the arguments of each spec."""
+
+    def __init__(self, root: SpecData) -> None:
+        super().__init__(root)
+        self.report = Report()
+
+    def shared(self, ref: Ref, path: Path) -> Any:
+        try:
+            locate(self.root, ref, path)
+            return super().shared(ref, path)
+        except (ConfigError, DepthError) as error:
+            is_new = not hasattr(error, PATH_ATTRIBUTE)
+            if is_new:
+                code = "ref-cycle" if "circle" in error.problem else "bad-ref"
+                self.report.add(code, path, error.problem, expected=error.expected, got=error.got, hint=error.fix)
+            return None
+
+    def call(self, spec: SpecData, path: Path) -> Any:
+        for name, value in spec.arguments.items():
+            parameter = spec.parameters.get(name)
+            if parameter is not None:
+                self._check(parameter, spec, name, value, (*path, name))
+        return super().call(spec, path)
+
+    def _check(self, parameter: Parameter, spec: SpecData, name: str, value: Any, path: Path) -> None:
+        if parameter.name == spec.parameters.variadic:
+            wrong = [((*path, i), *found) for i, v in enumerate(value) for found in misfits(parameter.annotation, v)]
+        else:
+            wrong = [((*path, *inner), *found) for inner, *found in _misfits_at(parameter.annotation, value)]
+        for at, annotation, got in wrong:
+            self.report.add(
+                "wrong-type", at, "the value has the wrong type", expected=annotation_text(annotation), got=_got(got)
+            )
+        if not wrong:
+            self._check_notes(parameter, value, path)
+
+    def _check_notes(self, parameter: Parameter, value: Any, path: Path) -> None:
+        notes = parameter.notes
+        if notes.choices is not None and not isinstance(value, (SpecData, Ref)) and thaw(value) not in notes.choices:
+            expected = "one of " + ", ".join(map(repr, notes.choices))
+            self.report.add(
+                "not-a-choice", path, "the value is none of the choices", expected=expected, got=_got(value)
+            )
+        if not isinstance(value, (int, float)):
+            return
+        is_low = notes.ge is not None and not value >= notes.ge
+        is_high = notes.le is not None and not value <= notes.le
+        if is_low or is_high:
+            bounds = [f"at least {notes.ge:g}"] if notes.ge is not None else []
+            bounds += [f"at most {notes.le:g}"] if notes.le is not None else []
+            self.report.add(
+                "out-of-range", path, "the value is out of range", expected=" and ".join(bounds), got=_got(value)
+            )
+
+
+def _got(value: Any) -> str:
+    if isinstance(value, SpecData):
+        return f"a spec of {target_name(value.target)}"
+    if isinstance(value, (FrozenList, FrozenDict)):
+        return shown(thaw(value))
+    return describe(value)
+
+
+def misfits(annotation: Any, value: Any) -> list[tuple[Any, Any]]:
+    """The annotations that parts of a value do not fit, with those parts.
+
+    >>> misfits(list[int], FrozenList([1, "two"]))
+    [(<class 'int'>, 'two')]
+    """
+    return [(expected, got) for _, expected, got in _misfits_at(annotation, value)]
+
+
+def _misfits_at(annotation: Any, value: Any) -> list[tuple[Path, Any, Any]]:
+    if isinstance(value, Ref):
+        return []
+    members = allowed_classes(annotation)
+    fitting = [member for member in members if _fits(member, value)]
+    if not fitting:
+        return [((), annotation, value)]
+    if type(value) not in (tuple, FrozenList, FrozenDict) or len(fitting) > 1:
+        return []
+    items = value.items() if isinstance(value, FrozenDict) else enumerate(value)
+    return [
+        ((key, *path), expected, got)
+        for key, item in items
+        for path, expected, got in _misfits_at(element_annotation(fitting[0], value, key), item)
+    ]
+
+
+def _fits(annotation: Any, value: Any) -> bool:
+    """Whether a value may be what a member of an annotation says; True in doubt."""
+    if annotation in _SCALARS:
+        return not isinstance(value, (SpecData, tuple, FrozenDict)) and _is_scalar(annotation, value)
+    origin = typing.get_origin(annotation) or annotation
+    if origin is typing.Literal:
+        return any(type(value) is type(option) and value == option for option in typing.get_args(annotation))
+    if not isinstance(origin, type) or getattr(origin, "_is_protocol", False) or origin in (object, Any):
+        return True
+    if issubclass(origin, SpecData):
+        return isinstance(value, SpecData) and _describes(typing.get_args(annotation), value)
+    if isinstance(value, SpecData):
+        return _describes((origin,), value)
+    if issubclass(origin, enum.Enum):
+        return isinstance(value, origin)
+    if issubclass(origin, Pytree):
+        return not isinstance(value, _PLAIN)
+    return (
+        _fits_container(origin, value) if type(value) in (tuple, FrozenList, FrozenDict) else _fits_atom(origin, value)
+    )
+
+
+_PLAIN: Final = (bool, int, float, complex, str, bytes, type(None), tuple, FrozenDict)
+
+
+def _is_scalar(annotation: Any, value: Any) -> bool:
+    if isinstance(value, bool):
+        return annotation is bool
+    if not isinstance(value, (int, float, complex, str, bytes, type(None))):
+        return annotation is not type(None) and annotation is not None and not callable(value)
+    return isinstance(value, _SCALARS[annotation])
+
+
+def _describes(wanted: tuple[Any, ...], spec: SpecData) -> bool:
+    cls: Any = (typing.get_origin(wanted[0]) or wanted[0]) if wanted else None
+    if not isinstance(spec.target, type) or not isinstance(cls, type) or not issubclass(cls, Pytree):
+        return True
+    return issubclass(spec.target, cls) or bool(getattr(cls, "_is_protocol", False))
+
+
+def _fits_container(origin: type, value: Any) -> bool:
+    if issubclass(origin, collections.abc.Mapping):
+        return isinstance(value, FrozenDict)
+    if isinstance(value, FrozenDict):
+        return not issubclass(origin, (collections.abc.Sequence, _CALLABLE))
+    if issubclass(origin, tuple):
+        return type(value) is tuple
+    if issubclass(origin, list):
+        return isinstance(value, FrozenList)
+    return origin is not _CALLABLE
+
+
+def _fits_atom(origin: type, value: Any) -> bool:
+    if not isinstance(value, _PLAIN):
+        return True
+    if issubclass(origin, (list, tuple, dict, collections.abc.Mapping, types.FunctionType)):
+        return False
+    if issubclass(origin, (collections.abc.Sequence, collections.abc.Iterable)):
+        return isinstance(value, (str, bytes))
+    return origin is not _CALLABLE or callable(value)

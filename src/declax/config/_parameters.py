@@ -1,0 +1,340 @@
+"""What a constructor takes: the one table that configurations are read, checked and written by.
+
+Vocabulary
+----------
+target:    what a configuration describes a call of: a class, or a function that makes something.
+parameter: one argument of a target, with all that its declaration says.
+rngs:      the parameter of this name; it is no configuration, and is left out here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import typing_extensions
+
+from declax._annotations import Scope, own_annotations
+from declax._fields import FieldSpec, Notes, specifier_of
+from declax._typing import MISSING
+from declax.errors import ConfigError, describe, type_name
+
+Target: TypeAlias = Callable[..., Any]
+
+RNGS: Final = "rngs"
+_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Parameter:
+    """One argument of a target.
+
+    Attributes:
+      name: its name.
+      annotation: its annotation with all text evaluated; `typing.Any` where there is none, and
+        `declax._annotations.Unresolved` where its names do not exist at run time.
+      kind: as in `inspect.Parameter`.
+      default: its default; MISSING where there is none, or `default_factory` makes it.
+      default_factory: makes its default.
+      notes: what its field declares besides: help, choices, ge, le, renamed_from.
+      help: what the field says in ``help``, else what the docstring of its class does.
+      owner: the class that declares it, or the target.
+      written: its annotation as the source has it, where that is text; aliases have their names there.
+    """
+
+    name: str
+    annotation: Any
+    kind: inspect._ParameterKind
+    default: object = MISSING
+    default_factory: Callable[[], object] | None = None
+    notes: Notes = Notes()  # noqa: RUF009  # it is frozen
+    help: str | None = None
+    owner: Any = None
+    written: str | None = None
+
+    @property
+    def is_required(self) -> bool:
+        """Whether a call has to give it."""
+        is_variadic = self.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        return self.default is MISSING and self.default_factory is None and not is_variadic
+
+    @property
+    def is_positional(self) -> bool:
+        """Whether it may be given by position."""
+        return self.kind in _POSITIONAL
+
+    def make_default(self) -> object:
+        """The default, made by its factory where it has one."""
+        return self.default if self.default_factory is None else self.default_factory()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Parameters:
+    """What a target takes, less its rngs.
+
+    Attributes:
+      target: the class or function.
+      by_name: its parameters in order; ``*args`` among them, ``**kwargs`` not.
+      variadic: the name of its ``*args``.
+      extra: its ``**kwargs``, which take any further name.
+      takes_rngs: whether it has a parameter `rngs`.
+      needs_rngs: whether that has no default.
+      required: the names of its parameters without a default.
+      positional: the names of those that may be given by position.
+    """
+
+    target: Target
+    by_name: Mapping[str, Parameter]
+    variadic: str | None
+    extra: Parameter | None
+    takes_rngs: bool
+    needs_rngs: bool
+    required: tuple[str, ...]
+    positional: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The target's name as a user writes it."""
+        return target_name(self.target)
+
+    def get(self, name: str) -> Parameter | None:
+        """The parameter of a name; ``**kwargs`` for a name that only they take."""
+        return self.by_name.get(name, self.extra)
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(self.by_name.values())
+
+
+def target_name(target: Any) -> str:
+    """The name of a class or function as a user writes it.
+
+    >>> target_name(dict), target_name(sorted)
+    ('dict', 'sorted')
+    """
+    if isinstance(target, type):
+        return type_name(target)
+    name: str = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or repr(target)
+    return name.rpartition("<locals>.")[2]
+
+
+def parameters_of(target: Target) -> Parameters:
+    """What a class's constructor, or a function, takes.
+
+    For a declared class all comes from its fields; for others from the signature and its annotations.
+
+    Raises:
+      ConfigError: for what is no class and no function, or has no signature.
+
+    >>> from declax.nn import Linear
+    >>> [p.name for p in parameters_of(Linear)][:3], parameters_of(Linear).by_name["in_features"].notes.ge
+    (['in_features', 'out_features', 'use_bias'], 1)
+    """
+    if type(target).__hash__ is None:
+        raise _nothing_to_construct(target)
+    known: Callable[[Target], Parameters] = _read
+    return known(target)
+
+
+def plain_target(target: Any) -> Any:
+    """A class without its arguments: ``Model[int]`` is made as ``Model`` is.
+
+    >>> plain_target(list[int])
+    <class 'list'>
+    """
+    origin = typing.get_origin(target)
+    return target if origin is None else origin
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(target: Target) -> Parameters:
+    signature = _signature(target)
+    read = _reader(target, signature)
+    found = {p.name: read(p) for p in signature.parameters.values() if p.name != RNGS}
+    rngs = signature.parameters.get(RNGS)
+    extra = next((p for p in found.values() if p.kind is inspect.Parameter.VAR_KEYWORD), None)
+    variadic = next((p.name for p in found.values() if p.kind is inspect.Parameter.VAR_POSITIONAL), None)
+    return Parameters(
+        target,
+        MappingProxyType({name: p for name, p in found.items() if p is not extra}),
+        variadic,
+        extra,
+        rngs is not None,
+        rngs is not None and rngs.default is inspect.Parameter.empty,
+        tuple(name for name, p in found.items() if p.is_required),
+        tuple(name for name, p in found.items() if p.is_positional),
+    )
+
+
+def _signature(target: Target) -> inspect.Signature:
+    try:
+        return inspect.signature(target)
+    except (TypeError, ValueError):
+        raise _nothing_to_construct(target) from None
+
+
+def _nothing_to_construct(target: object) -> ConfigError:
+    return ConfigError(
+        "spec",
+        "there is no telling which arguments this takes" if callable(target) else "this is nothing to construct",
+        expected="a class, or a function with a signature",
+        got=describe(target),
+        fix="dx.spec(Model, ...)",
+    )
+
+
+def _reader(target: Any, signature: inspect.Signature) -> Callable[[inspect.Parameter], Parameter]:
+    """What makes a `Parameter` of one of the signature."""
+    is_declared = isinstance(target, type) and dataclasses.is_dataclass(target)
+    fields = target.__dataclass_fields__ if is_declared and _has_generated_init(target) else {}
+    specs: Mapping[str, FieldSpec] = getattr(target, "_pytree__specs", {}) if fields else {}
+    helps = _helps(target)
+
+    def read(given: inspect.Parameter) -> Parameter:
+        field, spec = fields.get(given.name), specs.get(given.name)
+        owner = _owner(target, given.name) if field is not None else target
+        scope = Scope(owner if field is not None else _function(target))
+        annotation = given.annotation if field is None else _declared(owner, field)
+        specifier = None if field is None else specifier_of(field)
+        notes = spec.notes if spec is not None else specifier.notes if specifier is not None else Notes()
+        factory = None if field is None or field.default_factory is dataclasses.MISSING else field.default_factory
+        has_default = factory is None and given.default is not inspect.Parameter.empty
+        return Parameter(
+            given.name,
+            resolve(annotation, scope),
+            given.kind,
+            given.default if has_default else MISSING,
+            factory,
+            notes,
+            notes.help or helps.get(given.name),
+            owner,
+            annotation if isinstance(annotation, str) else None,
+        )
+
+    return read
+
+
+def _has_generated_init(cls: Any) -> bool:
+    """Whether the fields say what the constructor takes, and not an ``__init__`` written by hand."""
+    names = cls.__init__.__code__.co_varnames if isinstance(cls.__init__, types.FunctionType) else ()
+    taken = {f.name for f in cls.__dataclass_fields__.values() if f.init and f._field_type is not _CLASS_VAR}
+    code = getattr(cls.__init__, "__code__", None)
+    count = 0 if code is None else code.co_argcount + code.co_kwonlyargcount
+    return set(names[1:count]) == taken
+
+
+_CLASS_VAR: Final = dataclasses._FIELD_CLASSVAR  # type: ignore[attr-defined]  # the standard offers no public way
+
+
+def _owner(cls: type, name: str) -> type:
+    return next((base for base in cls.__mro__ if name in own_annotations(base)), cls)
+
+
+def _declared(owner: type, field: dataclasses.Field[Any]) -> object:
+    return own_annotations(owner).get(field.name, field.type)
+
+
+def _function(target: Any) -> Any:
+    """The function whose module has the names of the annotations."""
+    if isinstance(target, type):
+        made = target.__init__ if target.__init__ is not object.__init__ else target.__new__  # type: ignore[misc]  # only read
+        return made if isinstance(made, types.FunctionType) else target
+    while isinstance(target, functools.partial):
+        target = target.func
+    target = inspect.unwrap(target)
+    return target if hasattr(target, "__name__") and hasattr(target, "__dict__") else type(target)
+
+
+def resolve(annotation: object, scope: Scope) -> Any:
+    """An annotation with its text evaluated, inside of it as well, and without `InitVar`.
+
+    >>> class Model: pass
+    >>> resolve("list['int']", Scope(Model))
+    list[int]
+    """
+    if annotation is inspect.Parameter.empty:
+        return Any
+    annotation = scope.resolve(annotation)
+    if isinstance(annotation, dataclasses.InitVar):
+        return resolve(annotation.type, scope)
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        return typing_extensions.get_type_hints(holder, {}, scope, include_extras=True)["it"]
+    except Exception:  # noqa: BLE001  # an annotation may be anything, and one that is none says nothing
+        return annotation
+
+
+# --- what docstrings say of arguments -----------------------------------------
+
+_SECTION: Final = re.compile(r"(?:Args|Arguments|Parameters|Attributes|Keyword Args):\s*$")
+_ENTRY: Final = re.compile(r"(?P<names>\*{0,2}\w+(?:,\s*\*{0,2}\w+)*)(?:\s*\([^)]*\))?:\s*(?P<text>.*)$")
+
+
+def _helps(target: Any) -> dict[str, str]:
+    """What the docstrings of a target and its bases say of its arguments, by name."""
+    if not isinstance(target, type):
+        return docstring_arguments(inspect.getdoc(target) or "")
+    found: dict[str, str] = {}
+    for base in reversed(target.__mro__[:-1]):
+        for text in (base.__dict__.get("__doc__"), getattr(base.__dict__.get("__init__"), "__doc__", None)):
+            found.update(docstring_arguments(inspect.cleandoc(text)) if isinstance(text, str) else {})
+    return found
+
+
+def docstring_arguments(text: str) -> dict[str, str]:
+    r"""What a docstring in Google's style says of each argument.
+
+    >>> docstring_arguments("Adds.\n\nArgs:\n  a, b: the numbers,\n    any two.\n  c: another.")
+    {'a': 'the numbers, any two.', 'b': 'the numbers, any two.', 'c': 'another.'}
+    """
+    found: dict[str, list[str]] = {}
+    is_inside, indent, open_names = False, 0, list[str]()
+    for line in text.splitlines():
+        stripped = line.strip()
+        depth = len(line) - len(line.lstrip())
+        if depth == 0 and stripped:
+            is_inside, indent, open_names = bool(_SECTION.match(stripped)), 0, []
+            continue
+        if not is_inside or not stripped:
+            continue
+        indent = indent or depth
+        entry = _ENTRY.match(stripped) if depth == indent else None
+        if entry is not None:
+            open_names = [name.strip().lstrip("*") for name in entry["names"].split(",")]
+            found.update((name, [entry["text"]]) for name in open_names)
+        elif depth > indent:
+            for name in open_names:
+                found[name].append(stripped)
+    return {name: " ".join(filter(None, lines)) for name, lines in found.items()}
+
+
+def allowed_classes(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union, or the annotation alone; aliases and `Annotated` are opened.
+
+    >>> allowed_classes(int | None)
+    (<class 'int'>, <class 'NoneType'>)
+    """
+    while True:
+        if isinstance(annotation, _ALIASES):
+            annotation = annotation.__value__
+        elif typing.get_origin(annotation) is typing.Annotated:
+            annotation = typing.get_args(annotation)[0]
+        elif isinstance(annotation, typing.NewType):
+            annotation = annotation.__supertype__
+        else:
+            break
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return tuple(member for arg in typing.get_args(annotation) for member in allowed_classes(arg))
+    return (annotation,)
+
+
+_ALIASES: Final[tuple[Any, ...]] = (
+    typing_extensions.TypeAliasType,
+    getattr(typing, "TypeAliasType", typing_extensions.TypeAliasType),
+)

@@ -1,0 +1,444 @@
+"""Readers of plain values: numbers, texts, names, lists and tables.
+
+Vocabulary
+----------
+reader: what checks plain data against an annotation and gives the value that it stands for; made once for an annotation.
+word:   the type of plain data as files have it: null, bool, int, float, string, list or table.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from typing import Any, Final
+
+from declax.config._data import Ref, SpecData
+from declax.config._tables import DTYPES, dtype_name
+from declax.config.files.documents import MAX_DEPTH, MAX_NODES, too_deep
+from declax.config.problems import Path, Report, described, did_you_mean, path_text, shown
+from declax.errors import ConfigError
+
+
+class _Invalid(enum.Enum):
+    INVALID = "INVALID"
+
+
+INVALID: Final = _Invalid.INVALID
+"""What a reader gives for data that does not fit; the problem is in the report then."""
+
+WORDS: Final = {
+    type(None): "null",
+    bool: "bool",
+    int: "int",
+    float: "float",
+    str: "string",
+    list: "list",
+    tuple: "list",
+    dict: "table",
+}
+_NONE: Final[frozenset[str]] = frozenset()
+_ALL: Final = frozenset(WORDS.values())
+_INT_BITS: Final = 64
+_REF: Final = "$ref"
+
+
+class Context:
+    """What one reading has found so far.
+
+    Attributes:
+      report: the problems.
+      parts: the targets of all parts, by the names and indices of their paths.
+      refs: the refs, each with its path and what may stand there.
+      migrate: whether old names and versions are brought up to date.
+      broken: paths whose text could not be read; what is missing there is no further problem.
+    """
+
+    def __init__(self, report: Report, *, migrate: bool = False, broken: Collection[Path] = ()) -> None:
+        self.report = report
+        self.broken = broken
+        self.parts: dict[tuple[str, ...], Any] = {}
+        self.refs: list[tuple[Path, tuple[str, ...], Mapping[str, Any] | None]] = []
+        self.migrate = migrate
+
+    def wrong(self, path: Path, expected: str, value: object, hint: str | None = None) -> Any:
+        """Notes that a value has the wrong type."""
+        word = WORDS.get(type(value))
+        message = "the value has the wrong type" if word else "this is no plain data"
+        self.report.add("wrong-type", path, message, expected=expected, got=described(value), hint=hint)
+        return INVALID
+
+    def is_too_deep(self, path: Path) -> bool:
+        """Whether a table or list is nested too deeply, as one that contains itself is."""
+        if len(path) < MAX_DEPTH:
+            return False
+        self.report.extend([too_deep(path)])
+        return True
+
+
+class Reader:
+    """Checks plain data, and gives what it stands for.
+
+    Attributes:
+      words: the types of data that it can take.
+      exact: those that it takes as they are.
+      expected: what it takes, for people.
+    """
+
+    words: frozenset[str] = _ALL
+    exact: frozenset[str] = _ALL
+    expected: str = "any plain value"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """The value, or INVALID with a problem in the report of the context."""
+        raise ConfigError(path_text(path), "this is no reader of data")
+
+
+class NullReader(Reader):
+    """None."""
+
+    words = exact = frozenset({"null"})
+    expected = "null"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """None."""
+        return None if value is None else context.wrong(path, self.expected, value)
+
+
+class BoolReader(Reader):
+    """A bool, and nothing that could be taken for one."""
+
+    words = exact = frozenset({"bool"})
+    expected = "bool"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """A bool."""
+        if value is True or value is False:
+            return value
+        hint = f"write {str(value).lower()} without quotes" if value in ("true", "True", "false", "False") else None
+        return context.wrong(path, self.expected, value, hint)
+
+
+class IntReader(Reader):
+    """An int of 64 bits; no bool, no float, no text."""
+
+    words = exact = frozenset({"int"})
+    expected = "int"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """An int."""
+        if type(value) is int:
+            return value if value.bit_length() <= _INT_BITS else _too_large(path, value, context)
+        hint = None
+        if type(value) is str:
+            hint = _unquoted(value, int)
+        elif type(value) is float and value.is_integer() and abs(value) < 1e18:
+            hint = f"write {int(value)}"
+        return context.wrong(path, self.expected, value, hint)
+
+
+class FloatReader(Reader):
+    """A float, or an int, which stays one; no bool, no text."""
+
+    words = frozenset({"int", "float"})
+    exact = frozenset({"float"})
+    expected = "float"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """A number."""
+        if type(value) is float:
+            return value
+        if type(value) is int:
+            return value if value.bit_length() <= _INT_BITS else _too_large(path, value, context)
+        return context.wrong(path, self.expected, value, _unquoted(value, float) if type(value) is str else None)
+
+
+class StrReader(Reader):
+    """A text."""
+
+    words = exact = frozenset({"string"})
+    expected = "string"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """A text."""
+        if type(value) is str:
+            return value
+        is_short = type(value) in (int, float, bool)
+        return context.wrong(path, self.expected, value, f'write "{shown(value)}"' if is_short else None)
+
+
+class MadeReader(StrReader):
+    """A text that a class is made of, such as a path."""
+
+    def __init__(self, make: Callable[[str], Any], expected: str) -> None:
+        self.make = make
+        self.expected = expected
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """What is made of a text."""
+        text = super().read(value, path, context)
+        return text if text is INVALID else self.make(text)
+
+
+class NamesReader(Reader):
+    """One of a table of names."""
+
+    words = exact = frozenset({"string"})
+
+    def __init__(self, noun: str, table: Mapping[str, Any], code: str) -> None:
+        self.noun = noun
+        self.table = table
+        self.code = code
+        self.expected = f"the name of {noun}"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """What a name stands for."""
+        if type(value) is not str:
+            return context.wrong(path, self.expected, value)
+        if value in self.table:
+            return self.table[value]
+        last = value.rpartition(".")[2] if len(value) < 200 else ""
+        hint = did_you_mean(last, self.table)
+        if "." in value and hint is None and last not in self.table:
+            hint = "names of modules and attributes mean nothing in data; dx.register_kind gives a name to more"
+        elif last != value and last in self.table:
+            hint = f"did you mean {last!r}?"
+        context.report.add(
+            self.code, path, f"there is no {self.noun.partition(' ')[2]} of this name",
+            expected=listed(self.table, 40 if hint is None else 6), got=shown(value), hint=hint,
+        )  # fmt: skip
+        return INVALID
+
+
+class DtypeReader(NamesReader):
+    """The name of a dtype."""
+
+    def __init__(self) -> None:
+        super().__init__("a dtype", DTYPES, "unknown-dtype")
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """A scalar type of `jax.numpy`."""
+        name = dtype_name(value)  # a mapping of Python may hold the dtype itself
+        return super().read(value if name is None else name, path, context)
+
+
+class LiteralReader(Reader):
+    """One of several values."""
+
+    def __init__(self, choices: Sequence[Any]) -> None:
+        self.choices = {_exactly(choice): choice for choice in choices}
+        self.words = self.exact = frozenset(WORDS.get(type(choice), "string") for choice in choices)
+        self.expected = "one of " + ", ".join(shown(choice) for choice in choices)
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """The choice."""
+        try:
+            found = self.choices.get(_exactly(value), INVALID)
+        except TypeError:  # a list or a table
+            found = INVALID
+        if found is INVALID:
+            hint = did_you_mean(value, [choice for choice in self.choices.values() if isinstance(choice, str)])
+            context.report.add(
+                "no-choice", path, "the value is none of the choices", expected=self.expected, got=described(value), hint=hint
+            )
+        return found
+
+
+class EnumReader(Reader):
+    """A member of an enum, by its name; by its value where no member has that name."""
+
+    words = exact = frozenset({"string", "int", "float", "bool"})
+
+    def __init__(self, cls: type[enum.Enum]) -> None:
+        self.names = dict(cls.__members__)
+        self.values = {_exactly(m.value): m for m in cls if isinstance(m.value, (str, int, float))}
+        self.expected = f"{cls.__name__}: one of {listed(self.names)}"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """The member."""
+        found: Any = self.names.get(value) if type(value) is str else None
+        if found is None and type(value) in (str, int, float, bool):
+            found = self.values.get(_exactly(value))
+        if found is not None:
+            return found
+        hint = did_you_mean(value, self.names)
+        context.report.add(
+            "no-choice", path, "there is no member of this name", expected=self.expected, got=described(value), hint=hint
+        )
+        return INVALID
+
+
+class ListReader(Reader):
+    """A list of any length."""
+
+    words = exact = frozenset({"list"})
+
+    def __init__(self, item: Reader, make: Callable[[list[Any]], Any]) -> None:
+        self.item = item
+        self.make = make
+        self.expected = f"a list, each item {item.expected}" if item.expected != Reader.expected else "a list"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """The items, in the container that the annotation names."""
+        if type(value) not in (list, tuple):
+            hint = "put it in brackets" if WORDS.get(type(value)) in self.item.words else None
+            return context.wrong(path, self.expected, value, hint)
+        if context.is_too_deep(path) or _is_too_long(value, path, context):
+            return INVALID
+        read = self.item.read
+        found = [read(item, (*path, i), context) for i, item in enumerate(value)]
+        return INVALID if any(item is INVALID for item in found) else self.make(found)
+
+
+class TupleReader(Reader):
+    """A list of as many items as there are annotations."""
+
+    words = exact = frozenset({"list"})
+
+    def __init__(self, items: Sequence[Reader]) -> None:
+        self.items = tuple(items)
+        self.expected = f"a list of {len(items)}: {', '.join(item.expected for item in items)}"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """The tuple."""
+        if type(value) not in (list, tuple) or len(value) != len(self.items):
+            return context.wrong(path, self.expected, value)
+        if context.is_too_deep(path):
+            return INVALID
+        found = [r.read(v, (*path, i), context) for i, (r, v) in enumerate(zip(self.items, value, strict=True))]
+        return INVALID if any(item is INVALID for item in found) else tuple(found)
+
+
+class MappingReader(Reader):
+    """A table with any keys."""
+
+    words = exact = frozenset({"table"})
+
+    def __init__(self, key: Reader, item: Reader) -> None:
+        self.key = key
+        self.item = item
+        self.expected = f"a table, each value {item.expected}" if item.expected != Reader.expected else "a table"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """The dict."""
+        if not isinstance(value, Mapping):
+            return context.wrong(path, self.expected, value)
+        if context.is_too_deep(path) or _is_too_long(value, path, context):
+            return INVALID
+        found = {}
+        is_valid = True
+        for key, item in value.items():
+            if not isinstance(key, str):
+                is_valid = context.wrong((*path, shown(key)), "a string as the key", key) is not INVALID
+                continue
+            inside = (*path, key)
+            made = self.key.read(_number_of(key) if "int" in self.key.words else key, inside, context)
+            read = self.item.read(item, inside, context)
+            if made is INVALID or read is INVALID:
+                is_valid = False
+            else:
+                found[made] = read
+        return found if is_valid else INVALID
+
+
+class AnyReader(Reader):
+    """Any plain data, where an annotation says nothing."""
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """The data itself; a table of `$ref` alone is a ref."""
+        kind = type(value)
+        if kind in (str, bool, float, type(None)) or isinstance(value, (SpecData, Ref)):
+            return value
+        if kind is int:
+            return ANY_INT.read(value, path, context)
+        if kind in (list, tuple):
+            return _ANY_LIST.read(value, path, context)
+        if isinstance(value, Mapping):
+            if len(value) == 1 and _REF in value:
+                return read_ref(value, path, context, None)
+            return _ANY_TABLE.read(value, path, context)
+        name = dtype_name(value)
+        return context.wrong(path, self.expected, value) if name is None else DTYPES[name]
+
+
+class NoReader(Reader):
+    """What data cannot give, such as an array or a class."""
+
+    words = exact = _NONE
+
+    def __init__(self, what: str, hint: str | None = None) -> None:
+        self.expected = what
+        self.hint = hint
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """No value; a problem, always."""
+        context.report.add(
+            "no-data", path, f"a configuration cannot give {self.expected}", got=described(value), hint=self.hint
+        )
+        return INVALID
+
+
+def read_ref(table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any] | None) -> Any:
+    """The Ref of a table with the key ``$ref``; where it leads to is checked when all is read.
+
+    Args:
+      table: the table.
+      path: where it stands.
+      context: of the reading.
+      choices: the targets that may stand there, by tag; None for any.
+    """
+    target = table[_REF]
+    if type(target) is not str or len(table) > 1:
+        expected = '{ "$ref" = "/path/to/part" } and nothing else'
+        context.report.add("ref", path, "this is no reference", expected=expected, got=described(target))
+        return INVALID
+    try:
+        ref = Ref(target)
+    except ConfigError:
+        hint = "/" + target.strip("./").replace(".", "/") if len(target) < 100 else None
+        context.report.add(
+            "ref", path, "a reference is a path from the root, with a / before each name and index", got=shown(target),
+            hint=hint and f'"$ref" = "{hint}"',
+        )  # fmt: skip
+        return INVALID
+    context.refs.append((path, ref.keys, choices))
+    return ref
+
+
+def listed(names: Mapping[str, Any], most: int = 40) -> str:
+    """Names as people list them; the end of a very long list is cut."""
+    found = list(names)
+    return ", ".join(found[:most]) + (", ..." if len(found) > most else "")
+
+
+def _exactly(value: Any) -> Hashable:
+    return (type(value), value)  # so that 1, 1.0 and true are three values
+
+
+def _unquoted(text: str, kind: Callable[[str], object]) -> str:
+    try:
+        kind(text if len(text) <= 40 else "")
+    except ValueError:
+        return "write a number, without quotes"
+    return f"write {text.strip()} without quotes"
+
+
+def _number_of(key: str) -> Any:
+    return int(key) if len(key) < 20 and key.removeprefix("-").isdecimal() and key.isascii() else key
+
+
+def _too_large(path: Path, value: int, context: Context) -> Any:
+    context.report.add("out-of-range", path, "the int is too large", expected=f"at most {_INT_BITS} bits", got=shown(value))
+    return INVALID
+
+
+def _is_too_long(value: Any, path: Path, context: Context) -> bool:
+    if len(value) <= MAX_NODES:
+        return False
+    context.report.add("too-large", path, f"there are more than {MAX_NODES} values", got=shown(value))
+    return True
+
+
+ANY: Final = AnyReader()
+ANY_INT: Final = IntReader()
+_ANY_LIST: Final = ListReader(ANY, list)
+_ANY_TABLE: Final = MappingReader(StrReader(), ANY)

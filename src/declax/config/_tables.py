@@ -1,0 +1,128 @@
+"""The names of functions, dtypes, initializers and optimizers that data may use.
+
+A name that stands in no table here and was not registered by code means nothing in a configuration: data never names a
+module, an attribute or a function.
+
+Vocabulary
+----------
+table: names, and what they stand for.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import jax.numpy as jnp
+import numpy as np
+
+from declax import initializers
+from declax.config._data import is_dtype
+from declax.initializers import NamedInitializer
+from declax.nn import activations
+
+_ACTIVATIONS: Final = (
+    "celu elu gelu glu hard_sigmoid hard_silu hard_tanh identity leaky_relu log_sigmoid log_softmax mish relu relu6 "
+    "selu sigmoid silu soft_sign softmax softplus sparse_plus sparse_sigmoid squareplus standardize tanh "
+    "hard_swish swish"
+).split()
+
+_INITIALIZERS: Final = (
+    "zeros ones constant uniform normal truncated_normal variance_scaling glorot_uniform glorot_normal lecun_uniform "
+    "lecun_normal he_uniform he_normal orthogonal delta_orthogonal "
+    "xavier_uniform xavier_normal kaiming_uniform kaiming_normal"
+).split()
+
+_DTYPES: Final = (
+    "float32 bfloat16 float16 float64 int32 int8 int16 int64 uint8 uint16 uint32 uint64 bool complex64 complex128 int4 "
+    "uint4 float8_e4m3fn float8_e5m2 float8_e4m3 float8_e4m3b11fnuz float8_e4m3fnuz float8_e5m2fnuz float8_e3m4 "
+    "float8_e8m0fnu float4_e2m1fn int2 uint2"
+).split()
+
+_TRANSFORMATIONS: Final = (
+    "adabelief adadelta adafactor adagrad adam adamax adamaxw adamw adan amsgrad fromage lamb lars lion nadam nadamw "
+    "noisy_sgd novograd polyak_sgd radam rmsprop rprop sgd sign_sgd sm3 yogi "
+    "chain identity set_to_zero zero_nans clip clip_by_block_rms clip_by_global_norm adaptive_grad_clip "
+    "add_decayed_weights add_noise centralize ema trace normalize_by_update_norm apply_if_finite "
+    "scale scale_by_adadelta scale_by_adam scale_by_adamax scale_by_adan scale_by_amsgrad scale_by_belief "
+    "scale_by_learning_rate scale_by_lion scale_by_novograd scale_by_param_block_norm scale_by_param_block_rms "
+    "scale_by_polyak scale_by_radam scale_by_rms scale_by_rprop scale_by_rss scale_by_schedule scale_by_sign "
+    "scale_by_sm3 scale_by_stddev scale_by_trust_ratio scale_by_yogi"
+).split()
+
+_SCHEDULES: Final = (
+    "constant_schedule cosine_decay_schedule cosine_onecycle_schedule exponential_decay join_schedules "
+    "linear_onecycle_schedule linear_schedule piecewise_constant_schedule piecewise_interpolate_schedule "
+    "polynomial_schedule sgdr_schedule warmup_constant_schedule warmup_cosine_decay_schedule "
+    "warmup_exponential_decay_schedule"
+).split()
+
+
+def _named(holder: Any, names: list[str]) -> Mapping[str, Any]:
+    return MappingProxyType({name: getattr(holder, name) for name in names if hasattr(holder, name)})
+
+
+ACTIVATIONS: Final = _named(activations, _ACTIVATIONS)
+"""The functions of `jax.nn`, by name."""
+
+INITIALIZERS: Final = _named(initializers, _INITIALIZERS)
+"""The factories of `declax.initializers`; `zeros` and `ones` are initializers themselves."""
+
+DTYPES: Final[Mapping[str, Any]] = MappingProxyType(
+    {name: getattr(jnp, name if name != "bool" else "bool_") for name in _DTYPES if hasattr(jnp, name) or name == "bool"}
+)
+"""The scalar types of `jax.numpy`, by name."""
+
+
+@functools.cache
+def transformations() -> Mapping[str, Callable[..., Any]]:
+    """The functions of optax that make a `GradientTransformation`, by name; loads optax."""
+    import optax
+
+    return _named(optax, _TRANSFORMATIONS)
+
+
+@functools.cache
+def schedules() -> Mapping[str, Callable[..., Any]]:
+    """The functions of optax that make a schedule, by name; loads optax."""
+    import optax
+
+    return _named(optax, _SCHEDULES)
+
+
+def is_transformation_class(annotation: object) -> bool:
+    """Whether an annotation is of optax's transformations; where optax is not loaded, none is."""
+    optax = sys.modules.get("optax")
+    if optax is None or not isinstance(annotation, type):
+        return False
+    return annotation in (optax.GradientTransformation, optax.GradientTransformationExtraArgs)
+
+
+def name_in(table: Mapping[str, Any], value: object) -> str | None:
+    """The first name in a table of an object, looked up by identity."""
+    return next((name for name, named in table.items() if named is value), None)
+
+
+def dtype_name(value: object) -> str | None:
+    """The name of a dtype that data may use.
+
+    >>> dtype_name(jnp.bfloat16), dtype_name(np.dtype("int8")), dtype_name(float)
+    ('bfloat16', 'int8', None)
+    """
+    if not is_dtype(value):
+        return None
+    name = np.dtype(getattr(value, "dtype", value)).name
+    return name if name in DTYPES else None
+
+
+def initializer_of(name: str, arguments: Mapping[str, Any]) -> Any:
+    """The initializer of a name of `INITIALIZERS`, made with arguments.
+
+    >>> initializer_of("normal", {"stddev": 0.02}), initializer_of("zeros", {})
+    (normal(stddev=0.02), zeros)
+    """
+    found: Any = INITIALIZERS[name]
+    return found if isinstance(found, NamedInitializer) else found(**arguments)

@@ -1,0 +1,104 @@
+"""Configurations of older versions of a class.
+
+A class says in ``config_version`` which version its parameters are of, in ``config_upgrades`` how a table of one version
+becomes one of the next, and in ``config_removed`` which keys it had once. A field says in ``renamed_from`` what it was
+called. People's own files must be up to date; those of older runs are brought up to date with ``migrate=True``.
+
+Vocabulary
+----------
+version: an int, 1 for a class that says nothing.
+upgrade: a function from a table of one version to that of the next.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Final
+
+from declax.config._plain import Context
+from declax.config.problems import Path, described
+from declax.errors import FieldError, describe, type_name
+
+VERSION: Final = "$version"
+MIGRATE: Final = "pass migrate=True, which brings old files up to date, and write the result with dx.to_config"
+
+
+def version_of(target: Any) -> int:
+    """The version of a class's parameters; 1 where it says nothing.
+
+    Raises:
+      FieldError: the class says something else than an int of 1 or more.
+    """
+    version = getattr(target, "config_version", 1)
+    if type(version) is not int or version < 1:
+        raise FieldError(
+            f"{type_name(target)}.config_version", "the version of a class is an int of 1 or more", got=describe(version)
+        )
+    return version
+
+
+def upgraded(target: Any, table: Mapping[str, Any], path: Path, context: Context) -> Mapping[str, Any] | None:
+    """A table of the current version, without its ``$version``; None with a problem in the report where there is none.
+
+    Where the version is not said, a table is taken for a current one, or for one of the first version when migrating.
+    """
+    current = version_of(target)
+    given = table.get(VERSION)
+    if given is None and not (context.migrate and current > 1):
+        return table
+    version = 1 if given is None else given
+    if type(version) is not int or version < 1:
+        context.wrong((*path, VERSION), "int", given)
+        return None
+    if version > current:
+        context.report.add(
+            "version",
+            (*path, VERSION),
+            f"the table is of a newer version of {type_name(target)}",
+            expected=f"at most {current}",
+            got=described(version),
+            hint="install the version of the program that wrote it",
+        )
+        return None
+    if version < current and not context.migrate:
+        context.report.add(
+            "version",
+            (*path, VERSION),
+            f"the table is of an older version of {type_name(target)}",
+            expected=str(current),
+            got=described(version),
+            hint=MIGRATE,
+        )
+        return None
+    made = {key: value for key, value in table.items() if key != VERSION}
+    return made if version == current else _upgrade(target, made, version, current, path, context)
+
+
+def _upgrade(
+    target: Any, table: dict[str, Any], version: int, current: int, path: Path, context: Context
+) -> Mapping[str, Any] | None:
+    upgrades: Mapping[int, Any] = getattr(target, "config_upgrades", {})
+    for step in range(version, current):
+        upgrade = upgrades.get(step)
+        if upgrade is None:
+            continue
+        try:
+            table = copy.deepcopy(table)  # an upgrade may change it, and what the user gave stays as it is
+            found = upgrade(table)
+        except Exception as error:  # noqa: BLE001  # the function of a user, on data of anybody
+            message = f"the upgrade of {type_name(target)} from version {step} raised {type(error).__name__}: {error}"
+            context.report.add("version", path, message)
+            return None
+        table = table if found is None else found
+        if not isinstance(table, dict):
+            message = f"the upgrade of {type_name(target)} from version {step} gave no table"
+            context.report.add("version", path, message, expected="a dict", got=described(table))
+            return None
+    return table
+
+
+def removed_in(target: Any, name: str) -> int | None:
+    """The version in which a class lost a parameter; None for a name that it never had."""
+    removed: Mapping[str, int] = getattr(target, "config_removed", {})
+    return removed.get(name)

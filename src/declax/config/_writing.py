@@ -1,0 +1,212 @@
+"""From specs to plain data: the other way of `_structuring`, by the same tables.
+
+Vocabulary
+----------
+minimal form: a tag, and what differs from the defaults; it follows the code when a default changes.
+full form:    the defaults too, and the version of each class; it says the same for ever. A default that has no name in
+              data is left out of it.
+"""
+
+from __future__ import annotations
+
+import enum
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from declax.config import _plain, _tables
+from declax.config._data import FrozenDict, Ref, SpecData, thaw
+from declax.config._parameters import target_name
+from declax.config._plain import Reader
+from declax.config._structuring import KIND, REF, Catalog, ChoiceReader, UnionReader, catalog_for
+from declax.config._versions import VERSION, version_of
+from declax.config.problems import Path, path_text
+from declax.config.registry import registered_name
+from declax.errors import ConfigError, describe
+from declax.initializers import NamedInitializer
+
+_NO_FORM: Final = "a configuration has no words for this value"
+
+
+def plain_data(spec: SpecData, *, full: bool, extra: Iterable[Any] = ()) -> dict[str, Any]:
+    """The table of a spec; see `declax.to_config`.
+
+    Raises:
+      ConfigError: for a value that has no name in any table.
+    """
+    writer = _Writer(catalog_for(tuple(extra)), target_name(spec.target), is_full=full)
+    return writer.table(spec, None, ())
+
+
+def value_as_data(value: object, reader: Reader | None) -> Any:
+    """A value as plain data that a reader takes.
+
+    Raises:
+      ConfigError: it has no name in any table.
+    """
+    return _Writer(catalog_for(()), "", is_full=False).value(value, reader, ())
+
+
+class _Writer:
+    def __init__(self, catalog: Catalog, root: str, *, is_full: bool) -> None:
+        self.catalog = catalog
+        self.root = root
+        self.is_full = is_full
+
+    def table(self, spec: SpecData, reader: Reader | None, path: Path) -> dict[str, Any]:
+        """The table of one spec, its tag first."""
+        made: dict[str, Any] = {KIND: self._tag(spec.target, reader, path)}
+        version = version_of(spec.target)
+        if self.is_full or version > 1:
+            made[VERSION] = version
+        given = spec.arguments
+        for name, value in (spec.full_arguments if self.is_full else given).items():
+            inner = self._reader_of(spec, name)
+            try:
+                made[name] = self.value(value, inner, (*path, name))
+            except ConfigError:
+                if name in given:
+                    raise
+        return made
+
+    def _reader_of(self, spec: SpecData, name: str) -> Reader | None:
+        call = self.catalog.call(spec.target)
+        return call.readers.get(name, call.extra)
+
+    def value(self, value: Any, reader: Reader | None, path: Path) -> Any:
+        """Any value as plain data."""
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        if isinstance(value, SpecData):
+            return self.table(value, reader, path)
+        if isinstance(value, Ref):
+            return {REF: value.path}
+        if isinstance(value, enum.Enum):
+            return value.name
+        if isinstance(value, NamedInitializer):
+            return self._initializer(value, path)
+        if isinstance(value, (tuple, frozenset)) and not hasattr(value, "_fields"):
+            items = sorted(value) if isinstance(value, frozenset) else value
+            inner = _inner_readers(reader, _plain.ListReader, _plain.TupleReader)
+            return [self.value(item, _item_reader(inner, i), (*path, i)) for i, item in enumerate(items)]
+        if isinstance(value, (FrozenDict, dict)):
+            inner = _inner_readers(reader, _plain.MappingReader)
+            return {str(k): self.value(v, _item_reader(inner, 0), (*path, str(k))) for k, v in value.items()}
+        return self._named(value, reader, path)
+
+    def _named(self, value: Any, reader: Reader | None, path: Path) -> Any:
+        """What data has a name for: a dtype, a function, a path."""
+        if (name := _tables.dtype_name(value)) is not None:
+            return name
+        if isinstance(value, pathlib.PurePath):
+            return value.as_posix()
+        tables = [r.table for r in _flat(reader) if isinstance(r, _plain.NamesReader)]
+        for table in [*tables, _tables.ACTIVATIONS]:
+            if (name := _tables.name_in(table, value)) is not None:
+                return name
+        raise ConfigError(
+            f"{self.root}.{path_text(path)}",
+            _NO_FORM,
+            got=describe(value),
+            why="data names functions by tables only, so that no file can run code",
+            fix="dx.register_kind(Callable, function) before this, and where the file is read",
+        )
+
+    def _initializer(self, value: NamedInitializer, path: Path) -> Any:
+        call = None if value.settings is None else self.catalog.call(_tables.INITIALIZERS[value.name])
+        if call is None:
+            return value.name
+        found = {}
+        for name, setting in value.arguments.items():
+            default = call.parameters.by_name[name].default
+            if self.is_full or (setting is not default and setting != default):
+                setting = tuple(setting) if isinstance(setting, list) else setting
+                found[name] = self.value(setting, call.readers[name], (*path, name))
+        return {KIND: value.name, **found} if found else value.name
+
+    def _tag(self, target: Any, reader: Reader | None, path: Path) -> str:
+        """The tag by which the same place reads the target again."""
+        choices = [r.choices for r in _flat(reader) if isinstance(r, ChoiceReader)]
+        for table in choices:
+            if (name := _tables.name_in(table, target)) is not None:
+                return name
+        if choices and path:
+            raise ConfigError(
+                f"{self.root}.{path_text(path)}",
+                f"{target_name(target)} could not be read again: it is none of the choices here",
+                expected=", ".join(list(choices[0])[:40]),
+                got=target_name(target),
+                fix=f"dx.register_kind(base, {target_name(target)}), with the class that the annotation names as base",
+            )
+        if isinstance(target, type):
+            return registered_name(target) or target_name(target).rpartition(".")[2]
+        for table in _function_tables(target):
+            if (name := _tables.name_in(table, target)) is not None:
+                return name
+        return registered_name(target) or target_name(target).rpartition(".")[2]
+
+
+def _function_tables(target: Any) -> Iterator[Mapping[str, Any]]:
+    inner = getattr(target, "func", target)  # of a partial
+    if str(getattr(inner, "__module__", "")).partition(".")[0] == "optax":
+        yield _tables.transformations()
+        yield _tables.schedules()
+
+
+def _flat(reader: Reader | None) -> list[Reader]:
+    """A reader, or those that a union has."""
+    while reader is not None and hasattr(reader, "reader"):
+        reader = reader.reader
+    if isinstance(reader, UnionReader):
+        return [inner for member in reader.members for inner in _flat(member)]
+    return [] if reader is None else [reader]
+
+
+def _inner_readers(reader: Reader | None, *kinds: type[Reader]) -> Reader | None:
+    return next((r for r in _flat(reader) if isinstance(r, kinds)), None)
+
+
+def _item_reader(reader: Reader | None, index: int) -> Reader | None:
+    if isinstance(reader, _plain.TupleReader):
+        return reader.items[index] if index < len(reader.items) else None
+    return getattr(reader, "item", None)
+
+
+def without_nulls(spec: SpecData, data: dict[str, Any], path: Path = ()) -> dict[str, Any]:
+    """The table of a spec for TOML, which has no null: None is left out where it is the default.
+
+    Raises:
+      ConfigError: None is no default, so that leaving it out would say something else.
+    """
+    made: dict[str, Any] = {}
+    for name, value in data.items():
+        if name in (KIND, VERSION):
+            made[name] = value
+            continue
+        parameter = spec.parameters.get(name)
+        inner = spec.full_arguments.get(name)
+        if value is None and parameter is not None and parameter.default is None:
+            continue
+        made[name] = _no_nulls(inner, value, (*path, name))
+    return made
+
+
+def _no_nulls(value: Any, data: Any, path: Path) -> Any:
+    if data is None:
+        raise ConfigError(
+            path_text(path),
+            "TOML has no null, and None is not the default here",
+            fix="write the configuration as JSON or YAML",
+        )
+    if isinstance(value, SpecData):
+        return without_nulls(value, data, path)
+    value = thaw(value)
+    if isinstance(data, list):
+        items = value if isinstance(value, (list, tuple)) else [None] * len(data)
+        return [_no_nulls(v, d, (*path, i)) for i, (v, d) in enumerate(zip(items, data, strict=False))]
+    if isinstance(data, dict):
+        inner = value if isinstance(value, dict) else {}
+        # the settings of an initializer: None is the default of all that may be None
+        is_settings = isinstance(value, NamedInitializer)
+        return {k: _no_nulls(inner.get(k), d, (*path, k)) for k, d in data.items() if d is not None or not is_settings}
+    return data

@@ -1,0 +1,1 @@
+"""Plain data from TOML, JSON and YAML, with the line of each value."""

@@ -1,0 +1,213 @@
+"""What is wrong with a configuration, and how a report of it reads.
+
+Vocabulary
+----------
+path:    the keys and indices from the root of a configuration to a value.
+place:   where that is written: a file, a line, and a column where it is known.
+problem: one thing that is wrong at one path.
+report:  the problems that were found so far; nothing stops at the first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import reprlib
+from collections.abc import Callable, Iterable
+from typing import Final, TypeAlias
+
+from declax.errors import ConfigError, suggest
+
+Path: TypeAlias = tuple[str | int, ...]
+
+MAX_PROBLEMS: Final = 100
+"""How many problems a report keeps; the rest is counted."""
+
+_MAX_SHOWN: Final = 60
+_MAX_KEY: Final = 40
+_MAX_KEYS: Final = 24
+_BIG: Final = 1 << 256  # longer numbers are not written out, which Python may refuse
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value is written.
+
+    Attributes:
+      file: the name of the file; None for data that came from no file.
+      line: from 1; None where it is not known.
+      column: from 1; None where it is not known.
+
+    >>> print(Place("model.toml", 3, 7))
+    model.toml:3:7
+    """
+
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        parts = (self.file or "", self.line, self.column)
+        return ":".join(str(part) for part in parts if part is not None)
+
+
+NOWHERE: Final = Place()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a configuration.
+
+    Attributes:
+      code: the kind of problem, such as ``unknown-key``.
+      path: where in the configuration.
+      message: what is wrong, in one sentence without a full stop.
+      expected: what was expected.
+      got: what came.
+      owner: the class whose parameter the key would be, where it belongs to another choice.
+      hint: how to mend it.
+      place: the file, line and column.
+
+    >>> print(Problem("wrong-type", ("dim",), "the value is no int", expected="int", got="'3'"))
+      dim: the value is no int
+        expected: int
+        got:      '3'
+    """
+
+    code: str
+    path: Path
+    message: str
+    expected: str | None = None
+    got: str | None = None
+    owner: str | None = None
+    hint: str | None = None
+    place: Place = NOWHERE
+
+    def __str__(self) -> str:
+        place = str(self.place)
+        head = f"  {place} {path_text(self.path)}" if place else f"  {path_text(self.path)}"
+        lines = [f"{head}: {self.message}"]
+        lines += [
+            f"    {label + ':':<9} {text}"
+            for label, text in (("expected", self.expected), ("got", self.got), ("fix", self.hint))
+            if text is not None
+        ]
+        return "\n".join(lines)
+
+
+class Report:
+    """Collects problems; later ones of a very long list are only counted."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.count: int = 0
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether further problems are only counted."""
+        return self.count >= MAX_PROBLEMS
+
+    def add(
+        self,
+        code: str,
+        path: Path,
+        message: str,
+        *,
+        expected: str | None = None,
+        got: str | None = None,
+        owner: str | None = None,
+        hint: str | None = None,
+        place: Place = NOWHERE,
+    ) -> None:
+        """Notes a problem."""
+        self.count += 1
+        if self.count <= MAX_PROBLEMS:
+            self.problems.append(Problem(code, path, message, expected, got, owner, hint, place))
+
+    def extend(self, problems: Iterable[Problem]) -> None:
+        """Notes problems that were found elsewhere."""
+        for problem in problems:
+            self.count += 1
+            if self.count <= MAX_PROBLEMS:
+                self.problems.append(problem)
+
+    def error(self, where: str, place_of: Callable[[Path], Place] | None = None) -> ConfigError:
+        """The error that lists all problems, in the order in which they stand in the file."""
+        found = self.problems
+        if place_of is not None:
+            found = [p if p.place is not NOWHERE else dataclasses.replace(p, place=place_of(p.path)) for p in found]
+            found.sort(key=lambda p: (p.place.file or "", p.place.line or 0))
+        left = self.count - len(found)
+        said = "one problem" if self.count == 1 else f"{self.count} problems"
+        return ConfigError(
+            where,
+            f"the configuration has {said}" + (f", of which the first {len(found)} are shown" if left else ""),
+            problems=found,
+        )
+
+
+def path_text(path: Path) -> str:
+    """A path as people write it; long keys and long paths are cut.
+
+    >>> path_text(("blocks", 0, "mixer", "a b"))
+    "blocks.0.mixer.'a b'"
+    """
+    if len(path) > _MAX_KEYS:
+        half = _MAX_KEYS // 2
+        return f"{path_text(path[:half])} ... {len(path) - 2 * half} more keys ... {path_text(path[-half:])}"
+    return ".".join(map(_key_text, path)) or "(the whole)"
+
+
+def _key_text(key: str | int) -> str:
+    if isinstance(key, int):
+        return str(key)
+    is_plain = len(key) <= _MAX_KEY and key.isprintable() and key.replace("_", "").replace("-", "").isalnum()
+    return key if is_plain else shown(key, _MAX_KEY)
+
+
+def shown(value: object, size: int = _MAX_SHOWN) -> str:
+    """A value of plain data, short however large it is.
+
+    >>> shown("x" * 1000)
+    "'xxxxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxxxxx'"
+    """
+    if value is None or value is True or value is False:
+        return {None: "null", True: "true", False: "false"}[value]  # type: ignore[index]  # as in the files
+    if isinstance(value, int) and not -_BIG < value < _BIG:
+        return f"an int of {value.bit_length()} bits"
+    if isinstance(value, dict):
+        keys = ", ".join(shown(key, 20) for key, _ in zip(value, range(4), strict=False))
+        return (
+            f"a table of {len(value)} keys ({keys}{', ...' if len(value) > 4 else ''})" if value else "an empty table"
+        )
+    if isinstance(value, (list, tuple)):
+        return f"a list of {len(value)}" if value else "an empty list"
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = size
+    return short.repr(value)
+
+
+def described(value: object) -> str:
+    """A value with the word for its type, where the value alone could mislead.
+
+    >>> described("3"), described(True), described(0.5)
+    ("the string '3'", 'the bool true', 'the float 0.5')
+    """
+    word = _WORDS.get(type(value))
+    return shown(value) if word is None else f"the {word} {shown(value)}"
+
+
+_WORDS: Final = {str: "string", bool: "bool", int: "int", float: "float"}
+
+
+def did_you_mean(name: object, options: Iterable[str]) -> str | None:
+    """A suggestion for a misspelt name; very long names get none, since comparing them takes long."""
+    if not isinstance(name, str) or len(name) > _MAX_SHOWN:
+        return None
+    options = list(options)
+    lowered = {option.lower(): option for option in options}
+    if name.lower() in lowered:
+        return f"did you mean {lowered[name.lower()]!r}?"
+    return suggest(name, options)

@@ -1,0 +1,126 @@
+"""Which classes a configuration may choose besides those that an annotation names.
+
+Vocabulary
+----------
+base: what an annotation names: a class, a protocol, or one of optax's types.
+kind: the name by which data chooses a class that stands for a base.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, overload
+
+from declax.config._parameters import target_name
+from declax.errors import RegistryError, describe
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+_KINDS: dict[Any, dict[str, Callable[..., Any]]] = {}
+_on_change: list[Callable[[], object]] = []
+
+
+@overload
+def register_kind(base: Any, kind: C, /, *, name: str | None = None) -> C: ...
+@overload
+def register_kind(base: Any, /, *, name: str | None = None) -> Callable[[C], C]: ...
+def register_kind(base: Any, kind: Any = None, /, *, name: str | None = None) -> Any:
+    """Lets configurations choose a class where an annotation names its base.
+
+    A field annotated ``Mixer`` takes the class `Mixer` and no other. A subclass, or another implementation of a protocol,
+    is let in here, by code. It is then chosen by its tag, ``kind = "Attention"``. A function that makes such an object
+    can be let in as well.
+
+    Args:
+      base: the class or protocol that annotations name.
+      kind: the class, or a function that makes one. Without it, a decorator is returned.
+      name: its tag; by default its own name.
+
+    Returns:
+      The class or function itself.
+
+    Raises:
+      RegistryError: the name is taken by another class, or `kind` is none.
+
+    >>> import declax as dx
+    >>> class Mixer(dx.Module): ...
+    >>> @register_kind(Mixer)
+    ... class Shift(Mixer): ...
+    >>> kinds_of(Mixer)["Shift"] is Shift
+    True
+    """
+    if kind is None:
+        return lambda decorated: register_kind(base, decorated, name=name)
+    if not callable(kind):
+        raise RegistryError(
+            "register_kind",
+            "a kind is a class, or a function that makes an object",
+            got=describe(kind),
+            fix="dx.register_kind(Mixer, Attention)",
+        )
+    tag = name or target_name(kind).rpartition(".")[2]
+    kinds = _KINDS.setdefault(base, {})
+    taken = kinds.get(tag)
+    if taken is not None and not _is_again(taken, kind):
+        raise RegistryError(
+            "register_kind",
+            f"the name {tag!r} is already that of another kind of {target_name(base)}",
+            expected="a name of its own",
+            got=f"{taken.__module__}.{target_name(taken)}, and {kind.__module__}.{target_name(kind)}",
+            fix=f"dx.register_kind({target_name(base)}, {target_name(kind)}, name=...)",
+        )
+    kinds[tag] = kind
+    for notify in _on_change:
+        notify()
+    return kind
+
+
+def kinds_of(base: Any) -> Mapping[str, Callable[..., Any]]:
+    """The kinds that are registered for a base, by name."""
+    try:
+        return _KINDS.get(base, {})
+    except TypeError:  # an annotation without a hash
+        return {}
+
+
+def on_change(notify: Callable[[], object]) -> None:
+    """Calls a function at each registration, as what keeps something of the kinds has to know."""
+    _on_change.append(notify)
+
+
+def extra_kinds(base: Any, extra: Iterable[Any]) -> dict[str, Any]:
+    """Which of some classes may stand for a base: the base itself, and those that derive from it."""
+    found = {}
+    for cls in extra:
+        if isinstance(cls, type) and isinstance(base, type) and issubclass(cls, base):
+            found[target_name(cls).rpartition(".")[2]] = cls
+    return found
+
+
+def choices_of(base: Any, extra: Iterable[Any] = ()) -> dict[str, Any]:
+    """All that may stand for a base, by tag: itself where it can be constructed, what is registered, what is extra."""
+    found: dict[str, Any] = {}
+    if not is_abstract(base):
+        found[target_name(base).rpartition(".")[2]] = base
+    found.update(extra_kinds(base, extra))
+    found.update(kinds_of(base))
+    return found
+
+
+def is_abstract(base: Any) -> bool:
+    """Whether nothing can be made of a class itself."""
+    return bool(inspect.isabstract(base) or getattr(base, "_is_protocol", False))
+
+
+def _is_again(taken: Any, kind: Any) -> bool:
+    """Whether a class is the same one, or the one that a module defines when it is run again."""
+    if taken is kind:
+        return True
+    names = [(getattr(k, "__module__", None), getattr(k, "__qualname__", None)) for k in (taken, kind)]
+    return names[0] == names[1] and "<locals>" not in str(names[0][1])
+
+
+def registered_name(kind: Any) -> str | None:
+    """The first name under which a class or function is registered."""
+    return next((tag for kinds in _KINDS.values() for tag, known in kinds.items() if known is kind), None)

@@ -1,0 +1,28 @@
+"""The mypy plugin: checks of models that no annotation can express.
+
+Enable it in mypy's configuration:
+
+```ini
+[mypy]
+plugins = declax.mypy_plugin
+```
+"""
+
+from __future__ import annotations
+
+from mypy.plugin import Plugin
+
+from declax.mypy_plugin.hooks import FINGERPRINT, DeclaxPlugin
+
+__version__ = FINGERPRINT
+"""What mypy asks a plugin for, to tell that its cache is stale."""
+
+
+def plugin(version: str) -> type[Plugin]:
+    """The plugin for a version of mypy; what mypy calls.
+
+    >>> plugin("2.0").__name__
+    'DeclaxPlugin'
+    """
+    del version  # one plugin serves all versions: it asks mypy for what differs
+    return DeclaxPlugin

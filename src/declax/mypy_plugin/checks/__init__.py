@@ -1,0 +1,50 @@
+"""The checks, one a file; each has a function `register` that says where it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from declax.mypy_plugin.checks import (
+    argnames,
+    axes,
+    config,
+    field,
+    filtering,
+    path,
+    post_init,
+    replace,
+    sizes,
+    spec,
+    submodule,
+    undecorated,
+    unset,
+    variable,
+)
+from declax.mypy_plugin.registry import Registry
+
+REGISTER: Final[tuple[Callable[[Registry], None], ...]] = (
+    field.register,
+    variable.register,
+    submodule.register,
+    undecorated.register,
+    unset.register,
+    post_init.register,
+    replace.register,
+    axes.register,
+    argnames.register,
+    path.register,
+    filtering.register,
+    sizes.register,
+    spec.register,
+    config.register,
+)
+"""The checks, in the order in which they run at a hook that several share."""
+
+
+def registry() -> Registry:
+    """All checks by the hook that runs them."""
+    made = Registry()
+    for register in REGISTER:
+        register(made)
+    return made

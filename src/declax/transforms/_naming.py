@@ -1,0 +1,211 @@
+"""What JAX is told of a lifted function, so that its errors speak of the user's.
+
+JAX reads the name and the place of a function from ``__wrapped__``, and what to
+call its arguments from ``__signature__``. Only tracing reads them, so that they
+cost a call nothing.
+
+Vocabulary
+----------
+named:  a lifted function that looks to JAX like the user's.
+result: what the user's function returns, or gives to a Variable.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from declax.errors import TransformError, describe
+from declax.transforms._arguments import parameters
+from declax.transforms._lift import Outcome
+from declax.transforms._roots import is_array_like
+from declax.transforms._structure import Structure, names_in_result, place
+from declax.transforms._tracing import joined, name_leaves
+
+MAX_NAMES = 4
+"""So many leaves are named in a note."""
+
+Lifted = Callable[[Sequence[Any], Sequence[Any]], Outcome]
+
+
+def named(function: Lifted, user: Callable[..., Any], structure: Structure, statics: Any = None) -> Lifted:
+    """A lifted function that JAX calls by the user's name, and whose results are arrays.
+
+    Args:
+      function: of the values of a graph's leaves, and the plain ones.
+      user: the function of the user.
+      structure: of the call.
+      statics: the static arguments, which the call does not have.
+    """
+
+    def call(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
+        outcome = function(values, plain)
+        check_results(outcome, structure, user, statics)
+        return outcome
+
+    _look_like(call, traced_code(user), LeafNames(user, structure, statics))
+    return call
+
+
+def _look_like(made: Any, user: Any, names: LeafNames) -> None:
+    made.__name__ = made.__qualname__ = getattr(user, "__name__", made.__name__)
+    made.__signature__ = names
+    made.__wrapped__ = user
+
+
+def look_flat(flat: Callable[..., Any], function: Lifted) -> None:
+    """Has JAX call a function of one leaf after the other as it calls a named one of two sequences."""
+    told: Any = function
+    _look_like(flat, told.__wrapped__, told.__signature__.flat())
+
+
+def traced_code(user: Callable[..., Any]) -> Any:
+    """The function whose name and place errors show: of a partial, its function; of an object, its method."""
+    found = inspect.unwrap(user)
+    while isinstance(found, functools.partial):
+        found = inspect.unwrap(found.func)
+    return found if hasattr(found, "__name__") else type(found).__call__
+
+
+class LeafNames(inspect.Signature):
+    """A signature that binds leaves to their names in the user's code.
+
+    Args:
+      user: the function of the user.
+      structure: of the call.
+      statics: the static arguments, which the call does not have.
+      is_flat: whether the leaves are arguments each, instead of two sequences.
+    """
+
+    def __init__(self, user: Callable[..., Any], structure: Structure, statics: Any, *, is_flat: bool = False) -> None:
+        names = ("leaves",) if is_flat else ("values", "plain")
+        kind = inspect.Parameter.VAR_POSITIONAL if is_flat else inspect.Parameter.POSITIONAL_OR_KEYWORD
+        super().__init__([inspect.Parameter(name, kind) for name in names])
+        self._of = (user, structure, statics)
+        self._is_flat = is_flat
+
+    def flat(self) -> LeafNames:
+        """The same where each leaf is an argument of its own."""
+        return LeafNames(*self._of, is_flat=True)
+
+    def bind(self, /, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
+        """The leaves by name."""
+        bound = super().bind(*args, **kwargs)
+        leaves = args if self._is_flat else [leaf for part in args for leaf in part]
+        bound.arguments = dict(zip(names_of_leaves(*self._of), leaves, strict=True))
+        return bound
+
+
+def names_of_leaves(user: Callable[..., Any], structure: Structure, statics: Any = None) -> list[str]:
+    """What the user's code calls each leaf of a call: those of the graph, then the plain ones; no name twice."""
+    found: list[str] = []
+    of_parts = name_leaves(structure, _namer(user, statics), _name_captured)
+    if structure.graphdef is not None:
+        roots = [name for name, is_one in zip(of_parts, structure.is_root, strict=True) if is_one]
+        for rank, *below in structure.graphdef.definition.paths:
+            base, note, _ = roots[rank].partition(" (captured)")  # type: ignore[call-overload]  # the first is a number
+            found.append(joined(base, below) + note)
+    found += [name for name, is_one in zip(of_parts, structure.is_root, strict=True) if not is_one]
+    seen: dict[str, int] = {}
+    for i, name in enumerate(found):
+        seen[name] = seen.get(name, 0) + 1
+        if seen[name] > 1:
+            found[i] = f"{name} ({seen[name]})"
+    return found
+
+
+def _name_captured(structure: Structure, number: int, rank: int) -> str:
+    """What the user's code calls a captured model."""
+    return f"{structure.variable_of_captured(number) or structure.class_of_root(rank)} (captured)"
+
+
+def _namer(user: Callable[..., Any], statics: Any) -> Callable[[int], str]:
+    """What a function calls its arguments, from their numbers in a call without the static ones."""
+    taken = set() if statics is None else {number for number, _ in statics[0]}
+    known = list((parameters(user) or {}).values())
+    rest = [i for i in range(len(known)) if i not in taken]
+
+    def name(number: int) -> str:
+        place = rest[number] if number < len(rest) else number + len(taken)
+        for i, parameter in enumerate(known):
+            if parameter.kind is parameter.VAR_POSITIONAL and place >= i:
+                return f"{parameter.name}[{place - i}]"
+            if i == place and parameter.kind <= parameter.POSITIONAL_OR_KEYWORD:
+                return parameter.name
+        return f"argument {place}"
+
+    return name
+
+
+# ----------------------------------------------------------------- results
+
+
+def check_results(outcome: Outcome, structure: Structure, user: Callable[..., Any], statics: Any = None) -> None:
+    """Checks that what a function returns and sets are arrays and models.
+
+    Raises:
+      TransformError: names what is none.
+    """
+    if all(map(_is_array, jax.tree_util.tree_leaves((outcome.new, outcome.output)))):
+        return
+    for where, value in _results(outcome, structure, user, statics):
+        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+            if not _is_array(leaf):
+                raise no_array(where + jax.tree_util.keystr(path), leaf)
+
+
+def _is_array(leaf: Any) -> bool:
+    return is_array_like(leaf) and not (isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSU")
+
+
+def no_array(where: str, value: object) -> TransformError:
+    """The error of a result that JAX cannot hold."""
+    return TransformError(
+        where,
+        "this is no array, no number and no model",
+        expected="a tree of arrays, numbers and models, as the result of a function that JAX traces",
+        got=describe(value),
+        fix="return arrays only, and make the rest of them outside: a name, a text or an object does not change",
+    )
+
+
+def _results(
+    outcome: Outcome, structure: Structure, user: Callable[..., Any], statics: Any
+) -> Iterator[tuple[str, Any]]:
+    """What a function set and returned, with what to call it."""
+    plan, name = outcome.plan, name_of(user)
+    output: list[Any] = jax.tree_util.tree_leaves(outcome.output)
+    if plan.change is None:
+        names = names_of_leaves(user, structure, statics)
+        yield from zip((f"{name}, {names[i]}" for i in plan.changed), outcome.new, strict=True)
+        of_plain = names_in_result(jax.tree_util.tree_structure(outcome.output))
+    else:
+        definition = plan.change.graphdef.definition
+        new = [definition.paths[i] for i, kept in enumerate(plan.change.kept) if kept < 0]
+        roots = structure.names_of_roots()
+        for path, value in zip(new, outcome.new, strict=True):
+            below = path[2:]
+            yield place(below, f"the result of {name}" if path[0] == 1 else roots[path[1]]), value  # type: ignore[call-overload]  # a number
+        named_leaves = zip(names_in_result(plan.tree), plan.is_root, strict=True)
+        of_plain = [where for where, is_one in named_leaves if not is_one]
+    yield from zip((f"{where} of {name}" for where in of_plain), output, strict=True)
+
+
+def name_of(user: Callable[..., Any]) -> str:
+    """What to call a function in errors."""
+    return str(getattr(traced_code(user), "__name__", type(user).__name__))
+
+
+def note_tracers(
+    error: BaseException, transform: str, user: Callable[..., Any], structure: Structure, labels: Sequence[Any]
+) -> None:
+    """Adds to an error which leaves have no values while a function is mapped: those with a label."""
+    names = [n for n, label in zip(names_of_leaves(user, structure), labels, strict=True) if label is not None]
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    listed = ", ".join(names[:MAX_NAMES]) + more
+    error.add_note(f"{transform} maps {name_of(user)} over {listed}: inside of it, these have no values of their own")

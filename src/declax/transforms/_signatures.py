@@ -1,0 +1,177 @@
+"""What the types of transforms are made of; only type checkers read this.
+
+Vocabulary
+----------
+loss:  a function that returns a number, which has a gradient.
+`M`:   the class of a model, whose gradient is a State.
+`A`:   a kind of array or of State, whose gradient is of the same kind.
+`L`:   another number, whose gradient is an array.
+"""
+
+# Overloads overlap on purpose: the first that fits says the type, the last one says what is left.
+# mypy: disable-error-code="overload-overlap"
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, overload
+
+import jax
+from jax.typing import ArrayLike
+
+from declax._pytree import Pytree
+from declax.states import State
+from declax.transforms._selection import Names, Numbers
+from declax.transforms.axes import Carry, StateAxes
+
+P = ParamSpec("P")
+B = TypeVar("B")
+M = TypeVar("M", bound=Pytree)
+N = TypeVar("N", bound=Pytree)
+A = TypeVar("A", bound="jax.Array | State[Any]")
+A2 = TypeVar("A2", bound="jax.Array | State[Any]")
+L = TypeVar("L", bound=ArrayLike)
+C = TypeVar("C")
+R = TypeVar("R")
+X = TypeVar("X")
+Y = TypeVar("Y")
+V = TypeVar("V", bound=ArrayLike)
+VX = TypeVar("VX", bound=tuple[ArrayLike, Any])
+
+Of: TypeAlias = Callable[Concatenate[B, P], R]
+"""A function whose first argument is a `B`, by position."""
+
+Loss: TypeAlias = Callable[P, ArrayLike]
+LossAux: TypeAlias = Callable[P, tuple[ArrayLike, X]]
+LossOf: TypeAlias = Callable[Concatenate[B, P], ArrayLike]
+LossAuxOf: TypeAlias = Callable[Concatenate[B, P], tuple[ArrayLike, X]]
+
+First: TypeAlias = Literal[0]
+Second: TypeAlias = Literal[1]
+Both: TypeAlias = tuple[Literal[0], Literal[1]]
+Yes: TypeAlias = Literal[True]
+No: TypeAlias = Literal[False]
+
+
+class Unannotated:
+    """What no one annotates an argument with."""
+
+
+F = TypeVar("F", bound=Callable[Concatenate[Unannotated, ...], Any])
+"""A lambda, or a function whose first argument takes anything.
+
+It comes first among overloads: checkers give the arguments of a lambda the types of the first overload, and
+those of a model have no operators, those of an array no attributes.
+"""
+
+
+class Untyped(Protocol):
+    """A function of anything.
+
+    No `Callable`: mypy takes overloads that it cannot tell apart for a function without types where all of
+    them give a `Callable`, and for Any where one gives something else.
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class GradOptions(TypedDict, total=False):
+    """The options of gradients that do not say what they are."""
+
+    holomorphic: bool
+    allow_int: bool
+    reduce_axes: Sequence[Any]
+    graph: bool | None
+    graph_updates: bool | None
+
+
+class JitOptions(TypedDict, total=False):
+    """The options of `jit`."""
+
+    in_shardings: Any
+    out_shardings: Any
+    static_argnums: Numbers
+    static_argnames: Names
+    donate_argnums: Numbers
+    donate_argnames: Names
+    keep_unused: bool
+    device: Any
+    backend: str | None
+    inline: bool
+    compiler_options: dict[str, Any] | None
+    graph: bool | None
+    graph_updates: bool | None
+
+
+_Axis: TypeAlias = "int | None | StateAxes | type[Carry] | State[Any] | Pytree"
+AxisTree: TypeAlias = "_Axis | tuple[AxisTree, ...] | list[Any] | Mapping[Any, AxisTree]"
+"""An axis, None, or a tree of these."""
+
+
+class OfGrad(Protocol):
+    """What `grad(...)` without a function is: a decorator."""
+
+    @overload
+    def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
+    @overload
+    def __call__(self, f: LossOf[M, P], /) -> Of[M, P, State[M]]: ...
+    @overload
+    def __call__(self, f: LossOf[A, P], /) -> Of[A, P, A]: ...
+    @overload
+    def __call__(self, f: LossOf[L, P], /) -> Of[L, P, jax.Array]: ...
+    @overload
+    def __call__(self, f: LossOf[B, P], /) -> Of[B, P, Any]: ...
+
+
+class OfGradAux(Protocol):
+    """What `grad(has_aux=True)` is."""
+
+    @overload
+    def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
+    @overload
+    def __call__(self, f: LossAuxOf[M, P, X], /) -> Of[M, P, tuple[State[M], X]]: ...
+    @overload
+    def __call__(self, f: LossAuxOf[A, P, X], /) -> Of[A, P, tuple[A, X]]: ...
+    @overload
+    def __call__(self, f: LossAuxOf[L, P, X], /) -> Of[L, P, tuple[jax.Array, X]]: ...
+    @overload
+    def __call__(self, f: LossAuxOf[B, P, X], /) -> Of[B, P, tuple[Any, X]]: ...
+
+
+class OfValueAndGrad(Protocol):
+    """What `value_and_grad(...)` without a function is."""
+
+    @overload
+    def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
+    @overload
+    def __call__(self, f: Of[M, P, V], /) -> Of[M, P, tuple[V, State[M]]]: ...
+    @overload
+    def __call__(self, f: Of[A, P, V], /) -> Of[A, P, tuple[V, A]]: ...
+    @overload
+    def __call__(self, f: Of[L, P, V], /) -> Of[L, P, tuple[V, jax.Array]]: ...
+    @overload
+    def __call__(self, f: Of[B, P, V], /) -> Of[B, P, tuple[V, Any]]: ...
+
+
+class OfValueAndGradAux(Protocol):
+    """What `value_and_grad(has_aux=True)` is."""
+
+    @overload
+    def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
+    @overload
+    def __call__(self, f: Of[M, P, VX], /) -> Of[M, P, tuple[VX, State[M]]]: ...
+    @overload
+    def __call__(self, f: Of[A, P, VX], /) -> Of[A, P, tuple[VX, A]]: ...
+    @overload
+    def __call__(self, f: Of[L, P, VX], /) -> Of[L, P, tuple[VX, jax.Array]]: ...
+    @overload
+    def __call__(self, f: Of[B, P, VX], /) -> Of[B, P, tuple[VX, Any]]: ...
+
+
+class OfScan(Protocol):
+    """What `scan(...)` without a function and without axes is: a decorator."""
+
+    @overload
+    def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
+    @overload
+    def __call__(self, f: Of[C, P, tuple[C, Y]], /) -> Of[C, P, tuple[C, Y]]: ...

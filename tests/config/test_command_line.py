@@ -1,0 +1,370 @@
+"""The command ``declax``, and `cli` of scripts, as their users see them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import declax as dx
+from declax.command_line.completion import candidates, script
+from declax.command_line.main import main
+from declax.command_line.targets import load_target
+
+MODELS = '''
+import dataclasses
+import jax
+import declax as dx
+from collections.abc import Callable
+
+
+@dx.dataclass
+class Attention(dx.Module):
+    """Looks around."""
+    dim: int = dx.static(ge=1, help="the width")
+    heads: int = dx.static(default=4, ge=1, le=64)
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs]
+    q: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.dim, self.dim, rngs=rngs))
+
+
+@dx.dataclass
+class Mlp(dx.Module):
+    dim: int
+    hidden: int = 128
+    activation: Callable[[jax.Array], jax.Array] = dx.static(default=dx.gelu)
+
+
+@dx.dataclass
+class Net(dx.Module):
+    """A net of blocks."""
+    blocks: list[Attention | Mlp]
+    dtype: str = dx.static(default="float32", choices=("float32", "bfloat16"))
+
+    def __call__(self, x):
+        return self.blocks[0].q(x)
+
+
+@dataclasses.dataclass
+class Train:
+    """One run.
+
+    Attributes:
+      steps: how many.
+    """
+    net: dx.Spec[Net]
+    steps: int = 100
+    rate: float = 0.1
+'''
+NET = '#:schema net.schema.json\ndtype = "bfloat16"\n[[blocks]]\nkind = "Attention"\ndim = 8\n'
+NET += '[[blocks]]\nkind = "Mlp"\ndim = 8\n'
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with models and a configuration, which is the current one."""
+    (tmp_path / "cli_models.py").write_text(MODELS)
+    (tmp_path / "net.toml").write_text(NET)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("cli_models", None)
+
+
+@pytest.fixture
+def run(folder, capsys):
+    """Runs the command in the folder: the status, what it prints and what it complains of."""
+
+    def call(*words):
+        status = main(words)
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+WRONG = ["blocks[*].dmi=4", "blocks.0.heads=100", "blocks.1.kind=Mpl"]
+
+
+def test_schema_and_check_by_it(run, folder):
+    assert run("schema", "cli_models:Net", "-o", "net.schema.json") == (0, "", "")
+    status, printed, _ = run("schema", "cli_models:Net")
+    assert status == 0
+    assert json.loads(printed) == json.loads((folder / "net.schema.json").read_text()) == dx.json_schema(
+        load_target("cli_models:Net")
+    )  # fmt: skip
+    assert run("check", "net.toml") == (0, "net.toml: as the schema has it\n", "")
+    status, _, told = run("check", "net.toml", *WRONG)
+    assert status == 1
+    for piece in ("blocks.0.dmi", "did you mean 'dim'?", "maximum of 64", "'Mpl'", "did you mean 'Mlp'?"):
+        assert piece in told
+    assert "command line: blocks.1.kind=Mpl" in told
+
+
+def test_check_with_the_class_says_the_same_in_more_words(run):
+    status, _, told = run("check", "cli_models:Net", "net.toml", *WRONG)
+    assert status == 1
+    for piece in ("blocks.0.dmi", "did you mean 'dim'?", "at most 64", "'Mpl'", "did you mean 'Mlp'?"):
+        assert piece in told
+    status, printed, _ = run("check", "cli_models:Net", "net.toml")
+    assert status == 0
+    assert "net.toml: a Net, fingerprint" in printed
+
+
+def test_places_in_the_file_are_told(run, folder):
+    (folder / "net.toml").write_text(NET.replace("dim = 8\n[[", 'dim = "8"\n[['))
+    run("schema", "cli_models:Net", "-o", "net.schema.json")
+    for words in (["net.toml"], ["cli_models:Net", "net.toml"]):
+        status, _, told = run("check", *words)
+        assert status == 1
+        assert "net.toml:5" in told, told
+
+
+def test_a_check_by_schema_loads_no_jax(run, folder):
+    run("schema", "cli_models:Net", "-o", "net.schema.json")
+    code = (
+        "import sys; from declax.command_line.main import main; status = main(sys.argv[1:]);"
+        "sys.exit(status or 10 * ('jax' in sys.modules))"
+    )
+    for words in (
+        ["check", "net.toml"],
+        ["complete", "--schema", "net.schema.json", "blo"],
+        ["completion", "bash", "--schema", "s"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], cwd=folder, check=False, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_show_lists_parameters_with_their_help(run):
+    status, printed, _ = run("show", "cli_models:Attention")
+    assert status == 0
+    assert "Looks around." in printed
+    assert "dim: int, at least 1" in printed
+    assert "the width" in printed
+    assert "heads: int, at least 1, at most 64, default 4" in printed
+    assert "rngs" not in printed
+
+
+@pytest.mark.parametrize("format_", ["toml", "json", "yaml", "python"])
+def test_show_writes_a_configuration_that_reads_the_same(run, folder, format_):
+    if format_ == "yaml":
+        pytest.importorskip("yaml")
+    status, printed, _ = run("show", "cli_models:Net", "net.toml", "blocks.0.heads=2", "--format", format_)
+    assert status == 0
+    cls = load_target("cli_models:Net")
+    expected = dx.spec_from_config(cls, "net.toml").replace({"blocks.0.heads": 2})
+    if format_ == "python":
+        space: dict[str, object] = {}
+        exec(printed, space)  # it was made here
+        assert dx.spec_of(space["model"]) == expected
+    else:
+        (folder / f"again.{format_}").write_text(printed)
+        assert dx.spec_from_config(cls, f"again.{format_}") == expected
+
+
+def test_full_has_the_defaults(run):
+    assert "hidden = 128" not in run("show", "cli_models:Net", "net.toml")[1]
+    assert "hidden = 128" in run("show", "cli_models:Net", "net.toml", "--full")[1]
+
+
+def test_a_sweep_shows_each_run(run):
+    _, printed, _ = run("show", "cli_models:Net", "net.toml", "blocks.0.dim=8,16")
+    assert printed.index("# blocks.0.dim=8") < printed.index("# blocks.0.dim=16")
+
+
+def test_summary_and_build(run):
+    status, printed, _ = run("summary", "cli_models:Net", "net.toml", "--input", "float32[2,8]")
+    assert status == 0
+    assert "blocks[0].q" in printed
+    assert "output: " in printed
+    assert "[2,8]" in printed
+    status, built, _ = run("build", "cli_models:Net", "net.toml", "--seed", "3")
+    assert status == 0
+    assert "72 (288 B)" in built
+    status, _, told = run("summary", "cli_models:Net", "net.toml", "--input", "float32")
+    assert status == 1
+    assert "no type of an array" in told
+
+
+def test_diff(run, folder):
+    shutil.copy("net.toml", "other.toml")
+    assert run("diff", "cli_models:Net", "net.toml", "other.toml") == (0, "", "")
+    (folder / "other.toml").write_text(NET + "hidden = 5\n")
+    assert run("diff", "cli_models:Net", "net.toml", "other.toml") == (1, "blocks.1.hidden: 128 → 5\n", "")
+    status, _, told = run("diff", "cli_models:Net", "net.toml")
+    assert status == 1
+    assert "it compares two files" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "piece"),
+    [
+        (["show", "net.toml"], "which class?"),
+        (["check"], "which file?"),
+        (["check", "cli_models:Nett", "net.toml"], "did you mean 'Net'?"),
+        (["check", "cli_modelz:Net", "net.toml"], "did you mean 'cli_models'?"),
+        (["check", "nothing.py:Net", "net.toml"], "there is no such file"),
+        (["check", "cli_models:Net", "cli_models:Mlp"], "there are two classes"),
+        (["show", "cli_models:Net", "net.toml", "b.toml"], "there are two files"),
+        (["check", "net.toml", "--schema", "no.json"], "the schema cannot be read"),
+        (["check", "--schema", "net.toml", "net.toml"], "the schema cannot be read"),
+        (["check", "cli_models:Net", "net.tml"], "the suffix names no format"),
+        (["check", "cli_models:Net", "nett.toml"], "did you mean 'net.toml'?"),
+    ],
+)
+def test_wrong_command_lines(run, words, piece):
+    status, _, told = run(*words)
+    assert status in (1, 2)
+    assert piece in told
+
+
+def test_a_file_that_names_no_schema(run, folder):
+    (folder / "net.toml").write_text("a = 1")
+    status, _, told = run("check", "net.toml")
+    assert status == 2
+    assert "names no schema" in told
+    (folder / "list.json").write_text("[]")
+    status, _, told = run("check", "net.toml", "--schema", "list.json")
+    assert status == 1
+    assert "the file is no schema" in told
+
+
+def test_classes_of_files(folder):
+    assert load_target("cli_models.py:Net").__name__ == "Net"
+    (folder / "broken.py").write_text("raise KeyError('inside')")
+    with pytest.raises(KeyError, match="inside"):
+        load_target("broken.py:Net")
+    assert "broken" not in sys.modules
+
+
+# ----------------------------------------------------------------- completion
+
+
+def test_candidates(folder):
+    schema = dx.json_schema(load_target("cli_models:Net"))
+    assert candidates(schema, "") == ["kind=", "blocks[*]", "blocks[0]", "dtype="]
+    assert candidates(schema, "d") == ["dtype="]
+    assert candidates(schema, "dtype=") == ["dtype=float32", "dtype=bfloat16"]
+    assert candidates(schema, "dtype=float32,b") == ["dtype=float32,bfloat16"]
+    assert candidates(schema, "blocks[0].h") == ["blocks[0].heads=", "blocks[0].hidden="]
+    assert candidates(schema, "blocks.0.kind=") == ["blocks.0.kind=Attention", "blocks.0.kind=Mlp"]
+    assert candidates(schema, "blocks[*].heads=") == ["blocks[*].heads=4"]
+    assert candidates(schema, "nothing.") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_scripts_of_shells_are_read_by_them(shell):
+    text = script(shell, "./train.py", "net.schema.json")
+    assert "./train.py" in text
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    done = subprocess.run([shell, "-n"], input=text, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with pytest.raises(dx.ConfigError, match="there is no completion for 'bush'"):
+        script("bush", "x", "y")
+
+
+def test_bash_completes(folder):
+    (folder / "net.schema.json").write_text(json.dumps(dx.json_schema(load_target("cli_models:Net"))))
+    (folder / "declax").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m declax "$@"\n')
+    (folder / "declax").chmod(0o755)
+    text = script("bash", "declax", "net.schema.json")
+    typed = 'COMP_LINE="declax show blocks[0].he"; COMP_POINT=${#COMP_LINE}'
+    code = f'{text}\n{typed}; _declax_declax; echo "${{COMPREPLY[@]}}"'
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", code], env=environment, text=True, capture_output=True, check=False, cwd=folder
+    )
+    assert done.stdout.split() == ["blocks[0].heads="], done.stderr
+
+
+# ----------------------------------------------------------------- scripts
+
+
+@pytest.fixture
+def train(folder):
+    (folder / "run.toml").write_text("steps = 3\n[net]\n[[net.blocks]]\nkind = 'Mlp'\ndim = 4\n")
+    return load_target("cli_models:Train")
+
+
+def test_cli_reads_a_file_and_overrides(train):
+    found = dx.cli(train, ["run.toml", "rate=0.5", "net.blocks.0.hidden=7"])
+    assert (found.steps, found.rate) == (3, 0.5)
+    assert isinstance(found.net, dx.Spec)
+    assert found.net.build(rngs=dx.Rngs(0)).blocks[0].hidden == 7
+
+
+def test_cli_has_a_default_file(train):
+    assert dx.cli(train, ["rate=0.5"], default="run.toml").steps == 3
+
+
+def test_cli_builds_with_rngs(folder):
+    net = dx.cli(load_target("cli_models:Net"), ["net.toml"], rngs=dx.Rngs(0))
+    assert net.blocks[0].q.kernel.shape == (8, 8)
+
+
+def test_cli_sweeps_where_it_may(train, capsys):
+    runs = dx.cli(train, ["run.toml", "rate=0.5,0.25"], sweep=True)
+    assert [(run.name, run.config.rate) for run in runs] == [("rate=0.5", 0.5), ("rate=0.25", 0.25)]
+    assert runs[0].spec["rate"] == 0.5
+    with pytest.raises(SystemExit) as ended:
+        dx.cli(train, ["run.toml", "rate=0.5,0.25"])
+    assert ended.value.code == 2
+    assert "makes one run, and the values make 2" in capsys.readouterr().err
+
+
+def test_cli_says_all_that_is_wrong_and_ends_with_1(train, capsys):
+    with pytest.raises(SystemExit) as ended:
+        dx.cli(train, ["run.toml", "rat=0.5", "steps=x"])
+    assert ended.value.code == 1
+    told = capsys.readouterr().err
+    assert "did you mean 'rate'?" in told
+    assert "command line: steps=x" in told
+    with pytest.raises(SystemExit) as ended:
+        dx.cli(train, ["run.toml", "other.toml"])
+    assert ended.value.code == 1
+    assert "there is more than one file" in capsys.readouterr().err
+
+
+def test_cli_needs_rngs_where_a_part_does(folder, capsys):
+    with pytest.raises(SystemExit) as ended:
+        dx.cli(load_target("cli_models:Net"), ["net.toml"])
+    assert ended.value.code == 1
+    assert "rngs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "pieces"),
+    [
+        (["--help"], ["fields of Train", "steps: int, default 100", "how many."]),
+        (["--schema"], ['"title": "Train"']),
+        (["run.toml", "--show"], ['"steps": 3']),
+        (["run.toml", "--show", "--full"], ['"rate": 0.1']),
+        (["run.toml", "--check"], ["Train: fingerprint "]),
+    ],
+)
+def test_cli_answers_questions(train, capsys, words, pieces):
+    with pytest.raises(SystemExit) as ended:
+        dx.cli(train, words)
+    assert not ended.value.code
+    printed = capsys.readouterr().out
+    for piece in pieces:
+        assert piece in printed
+
+
+def test_python_m_declax(folder):
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(Path.cwd())])),
+    }
+    command = [sys.executable, "-m", "declax", "show", "cli_models:Mlp"]
+    done = subprocess.run(command, env=environment, text=True, capture_output=True, check=False, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "hidden: int, default 128" in done.stdout

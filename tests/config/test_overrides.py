@@ -1,0 +1,122 @@
+"""Values that a command line gives in the place of those of a file."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from declax.command_line.overrides import MAX_RUNS, expand, is_override, parse_override
+from declax.config.files.documents import Document
+
+DATA = {
+    "rate": 0.1,
+    "blocks": [{"kind": "Attention", "dim": 8, "heads": 2}, {"kind": "Mlp", "dim": 8, "hidden": 3}],
+    "names": {"a": {"size": 1}, "b": {"size": 2}},
+}
+
+
+def runs(*words):
+    return list(expand(Document("net.toml", DATA), [parse_override(word) for word in words]))
+
+
+def overridden(*words):
+    (run,) = runs(*words)
+    assert not run.document.problems, list(map(str, run.document.problems))
+    return run.document.data
+
+
+def problems(*words):
+    (run,) = runs(*words)
+    return [str(problem) for problem in run.document.problems]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3), ("0.5", 0.5), ("1e-3", 1e-3), ("true", True), ("null", None), ("text", "text"), ('"3"', "3"),
+        ("[1, 2]", [1, 2]), ('{a = 1, b = "x,y"}', {"a": 1, "b": "x,y"}), ("a b", "a b"), ("", ""), ("'a,b'", "a,b"),
+        ("x=y", "x=y"), ("models/a.toml", "models/a.toml"),
+    ],
+)  # fmt: skip
+def test_a_value_is_one_of_toml_or_a_text(text, value):
+    found = parse_override(f"rate={text}").values
+    assert found == (value,)
+    assert type(found[0]) is type(value)
+
+
+def test_several_values_are_separated_by_commas_outside_of_brackets():
+    assert parse_override("a=1,2,x").values == (1, 2, "x")
+    assert parse_override("a=[1,2],[3]").values == ([1, 2], [3])
+    assert parse_override('a="x,y",z').values == ("x,y", "z")
+
+
+@given(st.lists(st.one_of(st.integers(-9, 9), st.booleans(), st.floats(-2, 2)), min_size=1, max_size=4))
+def test_values_come_as_they_were_written(values):
+    text = ",".join(str(v).lower() if isinstance(v, bool) else repr(v) for v in values)
+    assert list(parse_override(f"a={text}").values) == values
+
+
+def test_what_is_an_override():
+    assert all(map(is_override, ["a=1", "a.b[0].c=", "~a", "~a[1].b", "a[*].b=1", "a.*.b=1", "a-b=1"]))
+    assert not any(map(is_override, ["a", "net.toml", "module:Class", "a..b=1", "=3", "~", "[x]=3"]))
+
+
+def test_values_are_put_in_their_places():
+    assert overridden("rate=1")["rate"] == 1
+    assert overridden("blocks.1.hidden=5")["blocks"][1]["hidden"] == 5
+    assert overridden("blocks[1].hidden=5") == overridden("blocks.1.hidden=5")
+    assert [block["dim"] for block in overridden("blocks[*].dim=4")["blocks"]] == [4, 4]
+    assert [entry["size"] for entry in overridden("names.*.size=4")["names"].values()] == [4, 4]
+    assert overridden("new=1")["new"] == 1
+    assert overridden("blocks[2]={kind = 'Mlp'}")["blocks"][2] == {"kind": "Mlp"}
+    assert DATA["blocks"][1]["hidden"] == 3, "the data that was given has changed"
+
+
+def test_the_last_of_two_counts():
+    assert overridden("rate=1", "rate=2")["rate"] == 2
+
+
+def test_values_are_taken_away():
+    assert "rate" not in overridden("~rate")
+    assert overridden("~blocks[0]")["blocks"] == DATA["blocks"][1:]
+    assert overridden("~blocks[*]")["blocks"] == []
+
+
+def test_a_changed_kind_starts_its_table_anew():
+    assert overridden("blocks.0.kind=Mlp")["blocks"][0] == {"kind": "Mlp"}
+    for words in (["blocks.0.kind=Mlp", "blocks.0.dim=4"], ["blocks.0.dim=4", "blocks.0.kind=Mlp"]):
+        assert overridden(*words)["blocks"][0] == {"kind": "Mlp", "dim": 4}
+    assert overridden("blocks.1.kind=Mlp") == DATA, "the same kind changes nothing"
+
+
+def test_a_path_to_nothing_is_a_problem_with_a_suggestion():
+    (found,) = problems("blokcs.0.dim=3")
+    assert "there is no 'blokcs'" in found
+    assert "did you mean 'blocks'?" in found
+    assert "command line: blokcs.0.dim=3" in found
+    assert "there is no 7 at blocks" in problems("blocks.7.dim=3")[0]
+    assert "there is no item 5 at blocks" in problems("blocks[5]=3")[0]
+    assert "there is no item 2 at blocks" in problems("~blocks[2]")[0]
+    assert "there is no 'rat'" in problems("~rat")[0]
+    assert "there is no 'x' at rate" in problems("rate.x.y=3")[0]
+    assert "no table at this path" in problems("rate.x=3")[0] or "there is no 'x'" in problems("rate.x=3")[0]
+
+
+def test_a_sweep_makes_a_run_of_each_combination():
+    found = runs("rate=1,2", "blocks.1.hidden=3,4", "new=x")
+    assert [run.name for run in found] == [
+        "rate=1,blocks.1.hidden=3", "rate=1,blocks.1.hidden=4", "rate=2,blocks.1.hidden=3", "rate=2,blocks.1.hidden=4",
+    ]  # fmt: skip
+    assert [(r.document.data["rate"], r.document.data["blocks"][1]["hidden"]) for r in found] == [
+        (1, 3), (1, 4), (2, 3), (2, 4),
+    ]  # fmt: skip
+    assert all(run.document.data["new"] == "x" for run in found)
+    assert len({id(run.document.data["blocks"]) for run in found}) == 4
+
+
+def test_a_sweep_of_too_many_runs_is_a_problem():
+    many = ",".join(map(str, range(101)))
+    (found,) = problems(f"a={many}", f"b={many}")
+    assert "the sweep has 10201 runs" in found
+    assert str(MAX_RUNS) in found

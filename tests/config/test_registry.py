@@ -1,0 +1,170 @@
+"""A closed world: what data may choose, and how code lets more in."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import declax as dx
+from declax import initializers
+from declax._typing import Initializer
+from declax.config import _tables, registry
+from declax.nn import activations
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_registered(monkeypatch):
+    monkeypatch.setattr(registry, "_KINDS", {})
+    registry.on_change(lambda: None)
+    yield
+    for notify in registry._on_change:
+        notify()
+
+
+class Mixer(dx.Module):
+    def __init__(self, size: int = 1):
+        self.size = size
+
+
+class Shift(Mixer):
+    pass
+
+
+@dx.dataclass
+class Block(dx.Module):
+    mixer: Mixer
+
+
+def test_a_base_does_not_let_its_subclasses_in():
+    assert isinstance(dx.from_config(Block, {"mixer": {"kind": "Mixer"}}).mixer, Mixer)
+    with pytest.raises(dx.ConfigError, match="the configuration has one problem") as caught:
+        dx.from_config(Block, {"mixer": {"kind": "Shift"}})
+    assert caught.value.problems[0].code == "unknown-kind"
+
+
+def test_code_lets_them_in():
+    assert dx.register_kind(Mixer, Shift) is Shift
+    assert type(dx.from_config(Block, {"mixer": {"kind": "Shift", "size": 2}}).mixer) is Shift
+    with pytest.raises(dx.ConfigError, match="the configuration has one problem") as caught:
+        dx.from_config(Block, {"mixer": {"size": 2}})
+    assert caught.value.problems[0].code == "missing-kind"
+
+
+def test_a_kind_may_have_another_name_and_be_a_function():
+    @dx.register_kind(Mixer, name="wide")
+    def make_wide(factor: int = 2) -> Mixer:
+        return Mixer(64 * factor)
+
+    config = {"kind": "Block", "mixer": {"kind": "wide", "factor": 3}}
+    spec = dx.spec_from_config(Block, config)
+    assert spec == dx.spec(Block, dx.spec(make_wide, 3))
+    assert dx.to_config(spec) == config
+    assert spec.build().mixer.size == 192
+
+
+def test_extra_classes_stand_for_their_bases_once():
+    assert type(dx.from_config(Block, {"mixer": {"kind": "Shift"}}, extra=[Shift]).mixer) is Shift
+    with pytest.raises(dx.ConfigError, match="the configuration has"):
+        dx.from_config(Block, {"mixer": {"kind": "Shift"}}, extra=[Block])
+    with pytest.raises(dx.ConfigError, match="the configuration has"):
+        dx.from_config(Block, {"mixer": {"kind": "Shift"}})
+
+
+class Encoder(ABC):
+    @abstractmethod
+    def encode(self): ...
+
+
+class Sum(Encoder):
+    def encode(self):
+        return 1
+
+
+class Scorer(Protocol):
+    def score(self) -> int: ...
+
+
+class Ones:
+    def score(self) -> int:
+        return 1
+
+
+@dx.dataclass
+class Model(dx.Module):
+    encoder: Encoder = dx.static()
+    scorer: Scorer | None = dx.static(default=None)
+
+
+def test_abstract_classes_and_protocols_have_only_what_is_registered():
+    with pytest.raises(dx.ConfigError, match="the configuration has one problem") as caught:
+        dx.from_config(Model, {"encoder": {}})
+    assert caught.value.problems[0].code == "no-data"
+    dx.register_kind(Encoder, Sum)
+    dx.register_kind(Scorer, Ones)
+    model = dx.from_config(Model, {"encoder": {}, "scorer": {"kind": "Ones"}})
+    assert (type(model.encoder), type(model.scorer)) == (Sum, Ones)
+
+
+def test_a_name_is_taken_once():
+    dx.register_kind(Mixer, Shift)
+    dx.register_kind(Mixer, Shift)
+    with pytest.raises(dx.DeclaxError, match="the name 'Shift' is already that of another kind of Mixer"):
+        dx.register_kind(Mixer, Block, name="Shift")
+    with pytest.raises(dx.DeclaxError, match="a kind is a class, or a function that makes an object"):
+        dx.register_kind(Mixer, "Shift")
+
+
+def test_a_module_that_runs_again_registers_its_classes_again():
+    first = type("Again", (), {"__module__": "m", "__qualname__": "Again"})
+    second = type("Again", (), {"__module__": "m", "__qualname__": "Again"})
+    dx.register_kind(Mixer, first)
+    assert dx.register_kind(Mixer, second) is second
+    assert registry.kinds_of(Mixer)["Again"] is second
+
+
+def my_activation(x: jax.Array) -> jax.Array:
+    return x * 2
+
+
+def my_init(scale: float = 1.0):
+    return initializers.constant(scale)
+
+
+@dx.dataclass
+class Acting(dx.Module):
+    act: Callable[[jax.Array], jax.Array] = dx.static(default=dx.relu)
+    init: Initializer = dx.static(default=initializers.zeros)
+
+
+def test_functions_and_initializers_get_names():
+    with pytest.raises(dx.ConfigError, match="the configuration has 2 problems"):
+        dx.from_config(Acting, {"act": "my_activation", "init": {"kind": "my_init"}})
+    dx.register_kind(Callable, my_activation)
+    dx.register_kind(Initializer, my_init)
+    model = dx.from_config(Acting, {"act": "my_activation", "init": {"kind": "my_init", "scale": 2.0}})
+    assert model.act is my_activation
+    assert model.init == initializers.constant(2.0)
+    assert dx.to_config(dx.spec(Acting, act=my_activation)) == {"kind": "Acting", "act": "my_activation"}
+
+
+def test_bases_that_have_no_hash_have_no_kinds():
+    assert not registry.kinds_of([])
+
+
+def test_the_tables_hold_what_the_modules_do():
+    for name, function in _tables.ACTIVATIONS.items():
+        assert getattr(activations, name) is function
+    factories = {n for n in vars(initializers) if n.islower() and not n.startswith("_") and callable(getattr(initializers, n))}
+    assert factories - {"dataclass", "get_args", "zeros_init", "ones_init"} == set(_tables.INITIALIZERS)
+    for name, dtype in _tables.DTYPES.items():
+        assert jnp.dtype(dtype).name == name
+        assert _tables.dtype_name(np.dtype(dtype)) == name
+    assert _tables.dtype_name("float32") is None
+    assert _tables.transformations()["adamw"].__module__.startswith("optax")
+    assert _tables.initializer_of("normal", {"stddev": 0.5}) == initializers.normal(0.5)

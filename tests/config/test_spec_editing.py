@@ -1,0 +1,246 @@
+"""Paths, replace, diff and fingerprints."""
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import declax as dx
+from config.spec_models import Block, Gate, Mlp, Model, Order, Point, half, schedule, small
+from declax.config._canonical import canonical_text, short_text
+from declax.config._data import thaw
+from declax.config._editing import parse_path, parts
+from declax.errors import ConfigError, ConstructionError
+
+# ================================================================= paths
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("a", ("a",)),
+        ("a.b.0", ("a", "b", "0")),
+        ("a[0][*].b", ("a", "0", "*", "b")),
+        ("a.*.b-c", ("a", "*", "b-c")),
+        ("a.'x.y'.b", ("a", "x.y", "b")),
+        ('a["x y"]', ("a", "x y")),
+    ],
+)
+def test_written_paths(text, keys):
+    assert parse_path(text) == keys
+
+
+@pytest.mark.parametrize("text", ["", ".", ".a", "a..b", "a[", "a[x]", "a.", "[", "a]b"])
+def test_what_is_no_path(text):
+    with pytest.raises(ConfigError, match="is no path of a part"):
+        parse_path(text)
+
+
+def test_reading_by_path():
+    spec = small()
+    assert spec["blocks.1.mixer"] == dx.spec(Gate, 4)
+    assert spec["blocks[0].mixer.hidden"] == 6
+    assert spec["blocks.1.mixer.order"] is Order.FIRST
+    assert thaw(spec["blocks.0.sizes"]) == [1, 2]
+    assert spec["proto"] is None
+
+
+@pytest.mark.parametrize(
+    ("path", "where", "text"),
+    [
+        ("blocs", "Model", "Model has no parameter 'blocs'; did you mean 'blocks'"),
+        ("blocks.2", "Model.blocks", "there is no element '2'"),
+        ("blocks.x", "Model.blocks", "there is no element 'x'"),
+        ("blocks.0.mixer.rngs", "Model.blocks.0.mixer", "rngs are no part of a spec; build takes them"),
+        ("named.x", "Model.named", "there is no key 'x'; did you mean 'xy'"),
+        ("head.features", "Model.head", "this is a Ref to another part, so that 'features' is found there"),
+        ("embed.features.x", "Model.embed.features", "this value has no part 'x'"),
+        ("blocks.*", "Model.blocks", "means several parts, and one is asked for"),
+    ],
+)
+def test_paths_to_nothing(path, where, text):
+    spec = small(named={"xy": dx.spec(Gate, 1)})
+    with pytest.raises((ConfigError, ConstructionError), match=text) as caught:
+        spec[path]
+    assert caught.value.where == where
+    if path != "blocks.*":
+        with pytest.raises((ConfigError, ConstructionError), match=text):
+            spec.replace({f"{path}.more": 1})
+
+
+def test_a_default_that_is_no_value_of_a_spec():
+    class Holder(dx.Module):
+        def __init__(self, value: object = jnp.zeros):
+            self.value = value
+
+    Holder.__init__.__defaults__ = (jnp.ones(3),)
+    with pytest.raises(ConstructionError, match="was given no 'value', and its default is no value of a spec"):
+        dx.spec(Holder)["value"]
+
+
+def test_all_parts():
+    assert [(path, s.parameters.name) for path, s in parts(small())] == [
+        ((), "Model"),
+        (("embed",), "Embed"),
+        (("blocks", 0), "Block"),
+        (("blocks", 0, "mixer"), "Mlp"),
+        (("blocks", 1), "Block"),
+        (("blocks", 1, "mixer"), "Gate"),
+    ]
+
+
+# ================================================================= replace
+
+
+def test_replace_gives_a_new_spec():
+    spec = small()
+    changed = spec.replace(**{"blocks.0.mixer.hidden": 128}, head=None)
+    assert (spec["blocks.0.mixer.hidden"], changed["blocks.0.mixer.hidden"], changed["head"]) == (6, 128, None)
+    assert changed["blocks.1"] is spec["blocks.1"]
+    assert spec.replace() == spec
+
+
+def test_replace_of_each_element():
+    spec = small(named={"a": dx.spec(Mlp, 1), "b": dx.spec(Mlp, 2)})
+    changed = spec.replace({"blocks[*].rate": 0.5, "named.*.hidden": 3})
+    assert [changed[f"blocks.{i}.rate"] for i in range(2)] == [0.5, 0.5]
+    assert [changed[f"named.{k}.hidden"] for k in "ab"] == [3, 3]
+    assert changed.replace({"blocks.*": dx.spec(Block, dx.spec(Gate, 1))})["blocks.1.mixer.dim"] == 1
+
+
+def test_replace_adds_keys_of_dicts_and_goes_through_defaults():
+    spec = small().replace({"named.new": dx.spec(Gate, 3), "blocks.0.sizes.1": 7})
+    assert spec["named.new"] == dx.spec(Gate, 3)
+    assert thaw(spec["blocks.0.sizes"]) == [1, 7]
+    assert dx.spec(schedule, 1.0, 2.0, 3.0).replace({"more.0": 5.0}).build() == (1.0, 5.0, 3.0, 0.0)
+    assert dx.spec(schedule, 1.0).replace(late=2.0).build() == (1.0, 0.0, 2.0)
+
+
+def test_a_value_equal_to_the_default_is_gone_again():
+    spec = small()
+    assert spec.replace({"blocks.0.rate": 0.5}).replace({"blocks.0.rate": 0.0}) == spec
+
+
+def test_replace_refuses_what_spec_refuses():
+    with pytest.raises(ConfigError, match="an array is no part of a spec") as caught:
+        small().replace({"blocks.0.mixer.dim": jnp.zeros(2)})
+    assert caught.value.where == "Mlp.dim"
+
+
+# ================================================================= diff
+
+
+def test_diff_names_each_path():
+    old = small()
+    new = old.replace({"blocks.0.mixer.hidden": 128, "blocks.1.rate": 0.5, "blocks.1.mixer.init": dx.initializers.ones})
+    assert str(old.diff(new)) == (
+        "blocks.0.mixer.hidden: 6 → 128\nblocks.1.mixer.init: lecun_normal() → ones\nblocks.1.rate: 0.0 → 0.5"
+    )
+    assert repr(new.diff(old)) == str(new.diff(old))
+    assert [change.path for change in old.diff(new)][0] == ("blocks", 0, "mixer", "hidden")
+    assert not old.diff(small())
+
+
+def test_diff_of_other_classes_lengths_and_keys():
+    old, new = small(2, named={"a": dx.spec(Gate, 1)}), small(3, named={"b": dx.spec(Gate, 1)})
+    changed = new.replace({"blocks.0.mixer": dx.spec(Gate, 4), "blocks.1.mixer.order": Order.LAST})
+    assert str(old.diff(changed)) == (
+        "blocks.0.mixer: Mlp(dim=4, hidden=6) → Gate(dim=4)\n"
+        "blocks.1.mixer.order: Order.FIRST → Order.LAST\n"
+        "blocks.2: (absent) → Block(mixer=Mlp(dim=4, hidden=6))\n"
+        "named.a: Gate(dim=1) → (absent)\n"
+        "named.b: (absent) → Gate(dim=1)"
+    )
+
+
+def test_the_order_of_a_dict_is_a_difference():
+    a, b = ({"x": 1, "y": 2}, {"y": 2, "x": 1})
+    assert str(dx.spec(schedule, a).diff(dx.spec(schedule, b))) == "peak: {'x': 1, 'y': 2} → {'y': 2, 'x': 1}"
+
+
+def test_diff_takes_specs():
+    with pytest.raises(ConfigError, match="a spec is compared with another"):
+        small().diff("a spec")
+
+
+def test_short_texts():
+    assert short_text(dx.spec(schedule, (1,), "x" * 200), 40) == "schedule(peak=(1,), more=('xxxxxxxxxx..."
+    assert short_text(dx.spec(schedule, jnp.float32)) == "schedule(peak=float32)"
+    assert short_text(half) == "half"
+
+
+# ================================================================= fingerprints
+
+
+SPECS = {
+    "model": lambda: small(3, protos=[dx.spec(Mlp, 1, activation=dx.relu)], named={"é": dx.spec(Gate, 2)}),
+    "layers": lambda: dx.spec(dx.Sequential, dx.spec(dx.Linear, 3, 4, param_dtype=jnp.bfloat16), dx.gelu, half),
+    "values": lambda: dx.spec(
+        schedule,
+        [1, 2.5, True, None, b"x", 1j, float("inf"), jax.lax.Precision.HIGHEST, range(3), frozenset({"b", "a"}), ...],
+        functools.partial(half, x=1),
+        Point(1, half),
+        dx.initializers.normal(0.5),
+        jax.P("a"),
+    ),
+}
+
+
+def test_fingerprints_are_the_same_in_other_processes():
+    code = (
+        "from config.test_spec_editing import SPECS\n"
+        "for make in SPECS.values(): print(make().fingerprint(), make().fingerprint(full=True))"
+    )
+    env = {"PYTHONPATH": ":".join(sys.path), "JAX_PLATFORMS": "cpu", "PYTHONHASHSEED": "7", "PATH": "/usr/bin"}
+    here = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=here, capture_output=True, text=True, check=True)
+    own = [f"{make().fingerprint()} {make().fingerprint(full=True)}" for make in SPECS.values()]
+    assert done.stdout.splitlines() == own
+
+
+def test_the_canonical_text_is_fixed():
+    """Whoever kept a fingerprint wants it to stay: a change of this text is a change for users."""
+    assert canonical_text(small(1)) == (
+        '{"config.spec_models:Model","embed":{"declax.nn.linear:Embed","num_embeddings":11,"features":4},'
+        '"blocks":[{"config.spec_models:Block","mixer":{"config.spec_models:Mlp","dim":4,"hidden":6}}],'
+        '"head":ref:"/embed"}'
+    )
+    assert canonical_text(SPECS["values"]()).startswith(
+        '{"config.spec_models:schedule","peak":[1,2.5,true,null,b\'x\',1j,inf,jax.lax:Precision.HIGHEST'
+    )
+
+
+def test_the_full_fingerprint_changes_with_defaults_and_versions():
+    def make(size, version=None):
+        @dx.dataclass
+        class Net(dx.Module):
+            dim: int
+            hidden: int = size
+            function: object = dx.static(default=lambda x: x)
+
+        if version is not None:
+            Net.config_version = version
+        return dx.spec(Net, 3)
+
+    assert make(3).fingerprint() == make(4).fingerprint() == make(3, 2).fingerprint()
+    assert len({make(3).fingerprint(full=True), make(4).fingerprint(full=True), make(3, 2).fingerprint(full=True)}) == 3
+    assert make(3).fingerprint(full=True) == make(3).fingerprint(full=True)
+
+
+@pytest.mark.parametrize("value", [lambda x: x, object(), functools.partial(lambda: 0)])
+def test_what_has_no_name_has_no_fingerprint(value):
+    spec = small().replace({"blocks.0.mixer.activation": value})
+    with pytest.raises(ConfigError, match="this value has no text that is the same in every process") as caught:
+        spec.fingerprint()
+    assert caught.value.where.startswith("Model.blocks.0.mixer.activation")
+    with pytest.raises(ConfigError, match="no code makes this value") as caught:
+        spec.to_python()
+    assert caught.value.where.startswith("Model.blocks.0.mixer.activation")
+
+
+def test_models_do_not_confuse_names():
+    assert dx.spec(Model, dx.spec(dx.Embed, 1, 2)).fingerprint() != dx.spec(Model, dx.spec(dx.Linear, 1, 2)).fingerprint()

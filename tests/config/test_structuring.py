@@ -1,0 +1,430 @@
+"""What data may stand for, annotation by annotation, and how strict that is."""
+
+from __future__ import annotations
+
+import collections.abc
+import enum
+import pathlib
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, NewType, Optional, TypeVar, Union
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import config_models as models
+import declax as dx
+from declax._typing import Dtype, Initializer
+from declax.config._plain import INVALID, Context
+from declax.config._structuring import structure
+from declax.config.problems import Report
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = 2
+
+
+@dataclass(frozen=True)
+class Point:
+    x: int
+    y: int = 0
+
+
+class Pair(NamedTuple):
+    a: int
+    b: str = "b"
+
+
+Precision = None | str | jax.lax.Precision | tuple[str, str] | tuple[jax.lax.Precision, jax.lax.Precision]
+Width = NewType("Width", int)
+N = TypeVar("N", bound=int)
+
+
+def read(annotation, data, **options):
+    """The value and the problems of data."""
+    context = Context(Report(), **options)
+    found = structure(annotation, data, context)
+    assert (found is INVALID) == bool(context.report)
+    return found, context.report.problems
+
+
+GOOD = [
+    (int, 3, 3),
+    (int, -(2**63), -(2**63)),
+    (float, 3, 3),
+    (float, 0.5, 0.5),
+    (bool, True, True),
+    (str, "x", "x"),
+    (None, None, None),
+    (Optional[int], None, None),
+    (Optional[int], 1, 1),
+    (int | str, "1", "1"),
+    (int | str, 1, 1),
+    (Union[float, int], 1, 1),
+    (float | str, 1, 1),
+    (bool | int, True, True),
+    (bool | int, 1, 1),
+    (Literal["a", 1, True], 1, 1),
+    (Literal["a", 1, True], True, True),
+    (Color, "RED", Color.RED),
+    (Color, "red", Color.RED),
+    (Color, 2, Color.BLUE),
+    (list, [1, "a", None], [1, "a", None]),
+    (list[int], [1, 2], [1, 2]),
+    (list[int] | None, [], []),
+    (tuple[int, ...], [1, 2], (1, 2)),
+    (tuple[int, str], [1, "a"], (1, "a")),
+    (tuple[()], [], ()),
+    (tuple, [1, "a"], (1, "a")),
+    (int | tuple[int, int], [1, 2], (1, 2)),
+    (Sequence[int], [1], (1,)),
+    (Iterable[float], [1, 2.5], (1, 2.5)),
+    (int | Sequence[int], 3, 3),
+    (frozenset[str], ["a", "b"], frozenset({"a", "b"})),
+    (dict[str, int], {"a": 1, "__class__": 2}, {"a": 1, "__class__": 2}),
+    (Mapping[str, Any], {"a": [{"b": None}]}, {"a": [{"b": None}]}),
+    (dict[int, float], {"10": 0.5}, {10: 0.5}),
+    (dict, {"a": 1}, {"a": 1}),
+    (Any, {"a": [1, {"b": 2.5}]}, {"a": [1, {"b": 2.5}]}),
+    (Any, {"$ref": "/"}, INVALID),
+    (Dtype, "bfloat16", jnp.bfloat16),
+    (Dtype | None, "int8", jnp.int8),
+    (Dtype | None, None, None),
+    (np.dtype, "float32", jnp.float32),
+    (jax.typing.DTypeLike, "bool", jnp.bool_),
+    (Optional[jax.typing.DTypeLike], None, None),
+    (Initializer, "zeros", dx.initializers.zeros),
+    (Initializer, "normal", dx.initializers.normal()),
+    (Initializer, {"kind": "normal", "stddev": 2}, dx.initializers.normal(2)),
+    (Initializer, {"kind": "zeros"}, dx.initializers.zeros),
+    (
+        Initializer,
+        {"kind": "variance_scaling", "scale": 2.0, "mode": "fan_in", "distribution": "normal", "in_axis": [0, 1]},
+        dx.initializers.variance_scaling(2.0, "fan_in", "normal", in_axis=(0, 1)),
+    ),
+    (Initializer | None, None, None),
+    (Callable[[jax.Array], jax.Array], "gelu", dx.gelu),
+    (Callable[..., jax.Array] | None, "relu", dx.relu),
+    (Precision, "highest", "highest"),
+    (Precision, ["highest", "default"], ("highest", "default")),
+    (jax.typing.ArrayLike, 0.5, 0.5),
+    (pathlib.Path, "a/b", pathlib.Path("a/b")),
+    (typing.Annotated[int, "mark"], 3, 3),
+    (Width, 3, 3),
+    (N, 3, 3),
+    (TypeVar("Free"), [1], [1]),
+    (Point, {"x": 1}, dx.spec(Point, 1)),
+    (Point | int, {"x": 1}, dx.spec(Point, 1)),
+    (Point | int, 4, 4),
+    (list[Point], [{"kind": "Point", "x": 1, "y": 2}], [dx.spec(Point, 1, 2)]),
+    (dict[str, Point], {"a": {"x": 1}}, {"a": dx.spec(Point, 1)}),
+    (Pair, {"a": 1}, dx.spec(Pair, 1)),
+    (dx.Spec[Point], {"x": 1}, dx.spec(Point, 1)),
+    (dx.Spec[Point] | None, None, None),
+    (list[dx.Spec[Point]], [{"x": 1}], [dx.spec(Point, 1)]),
+    (Point | Pair, {"kind": "Pair", "a": 1}, dx.spec(Pair, 1)),
+    (Point, dx.spec(Point, 1), dx.spec(Point, 1)),
+]
+
+
+@pytest.mark.parametrize(("annotation", "data", "value"), GOOD, ids=lambda x: "huge" if type(x) is int and x > 2**64 else str(x)[:50])
+def test_what_data_stands_for(annotation, data, value):
+    found, _ = read(annotation, data)
+    assert found == value
+    assert type(found) is type(value)
+
+
+BAD = [
+    (int, True, "wrong-type", "the bool true"),
+    (int, 1.0, "wrong-type", "write 1"),
+    (int, "1", "wrong-type", "write 1 without quotes"),
+    (int, 2**64, "out-of-range", "at most 64 bits"),
+    (int, [1], "wrong-type", "a list of 1"),
+    (float, True, "wrong-type", "float"),
+    (float, "0.5", "wrong-type", "write 0.5 without quotes"),
+    (float, "x" * 100, "wrong-type", "write a number"),
+    (float, 16**5000, "out-of-range", "an int of 20001 bits"),
+    (bool, 1, "wrong-type", "bool"),
+    (bool, "true", "wrong-type", "write true without quotes"),
+    (bool, None, "wrong-type", "null"),
+    (str, 1, "wrong-type", 'write "1"'),
+    (str, None, "wrong-type", "string"),
+    (None, 1, "wrong-type", "null"),
+    (Optional[int], "1", "wrong-type", "int or null"),
+    (int | str, 1.5, "wrong-type", "int or string"),
+    (Literal["a", 1], True, "no-choice", "one of 'a', 1"),
+    (Literal["adam", "sgd"], "adm", "no-choice", "did you mean 'adam'?"),
+    (Literal["a"], [1], "no-choice", "a list of 1"),
+    (Color, "RDE", "no-choice", "did you mean 'RED'?"),
+    (Color, {}, "no-choice", "an empty table"),
+    (list[int], 1, "wrong-type", "put it in brackets"),
+    (list[int], {}, "wrong-type", "a list, each item int"),
+    (list[int], "12", "wrong-type", "a list"),
+    (tuple[int, int], [1], "wrong-type", "a list of 2: int, int"),
+    (dict[str, int], [1], "wrong-type", "a table, each value int"),
+    (dict[int, int], {"a": 1}, "wrong-type", "int"),
+    (dict[str, int], {1: 1}, "wrong-type", "a string as the key"),
+    (Any, object(), "wrong-type", "any plain value"),
+    (Any, {1: 2}, "wrong-type", "a string as the key"),
+    (Any, {"$ref": 3}, "ref", '{ "$ref" = "/path/to/part" }'),
+    (Dtype, "float31", "unknown-dtype", "did you mean 'float32'?"),
+    (Dtype, "jnp.float32", "unknown-dtype", "did you mean 'float32'?"),
+    (Dtype, 32, "wrong-type", "the name of a dtype"),
+    (Initializer, "normall", "unknown-kind", "did you mean 'normal'?"),
+    (Initializer, 1, "wrong-type", "the name of an initializer"),
+    (Initializer, {"stddev": 1}, "missing-kind", "kind = ..."),
+    (Initializer, {"kind": "normal", "std": 1}, "unknown-key", "did you mean 'stddev'?"),
+    (Initializer, {"kind": "zeros", "x": 1}, "unknown-key", 'write "zeros"'),
+    (Initializer, {"kind": "variance_scaling", "mode": "fan_in", "distribution": "normal"}, "missing-key", "scale = ..."),
+    (Initializer, {"$ref": "/x"}, "wrong-type", "the name of an initializer"),
+    (Callable[[int], int], "rellu", "unknown-activation", "did you mean 'relu'?"),
+    (Callable[[int], int], "jax.nn.relu", "unknown-activation", "did you mean 'relu'?"),
+    (Callable[[int], int], "os.system", "unknown-activation", "names of modules and attributes mean nothing"),
+    (Callable[[int], int], {"kind": "relu"}, "wrong-type", "the name of an activation"),
+    (jax.Array, [1], "no-data", "make it when the model is built"),
+    (dx.Param[jax.Array], 1, "no-data", "an array"),
+    (type[int], "int", "no-data", "a class"),
+    (complex, 1, "no-data", "complex"),
+    (collections.abc.Hashable, 1, "no-data", "let its implementations in"),
+    (Point, 3, "wrong-type", "a table of Point"),
+    (Point, "Point", "wrong-type", 'kind = { kind = "Point" }'),
+    (Point, {"x": 1, "z": 2}, "unknown-key", "x, y"),
+    (Point, {}, "missing-key", "x = ..."),
+    (Point, {"x": 1, "kind": "Poin"}, "unknown-kind", "did you mean 'Point'?"),
+    (Point, {"x": 1, "kind": "os.system"}, "unknown-kind", "a tag is no path of an import"),
+    (Point, {"x": 1, "kind": 3}, "wrong-type", "the name of a Point"),
+    (Point, {1: 1, "x": 1}, "wrong-type", "a string as the key"),
+    (Point, {"x": 1, "__class__": 2}, "unknown-key", "__class__"),
+    (Point, {"x": 1, "rngs": 2}, "unknown-key", "random streams are no configuration"),
+    (Point, {"x": 1, "<<": {}}, "unknown-key", "YAML 1.2 has no merge keys"),
+    (Point | Pair, {"x": 1}, "missing-kind", 'kind = "Point"'),
+    (Point | Pair, {"kind": "Pair", "a": 1, "y": 2}, "unknown-key", 'kind = "Point"'),
+    (Point, dx.spec(Pair, 1), "wrong-type", "a table of Point"),
+    (Point, {"$ref": "blocks.0"}, "ref", '"$ref" = "/blocks/0"'),
+    (Point, {"$ref": "/a", "x": 1}, "ref", "and nothing else"),
+    (Point, {"$ref": "/a"}, "ref-to-nothing", "the path of a table"),
+    (list[Point], [{"x": 1}, {"$ref": "/1"}], "ref-cycle", "write one of the parts out"),
+]
+
+
+@pytest.mark.parametrize(("annotation", "data", "code", "text"), BAD, ids=lambda x: "huge" if type(x) is int and x > 2**64 else str(x)[:50])
+def test_what_data_cannot_stand_for(annotation, data, code, text):
+    _, problems = read(annotation, data)
+    assert [p.code for p in problems] == [code]
+    assert text in str(problems[0])
+
+
+def test_one_mistake_is_one_problem():
+    _, problems = read(models.Mlp, {"dim": 1, "hiden": 3})
+    assert [(p.code, p.path) for p in problems] == [("unknown-key", ("hiden",))]
+
+
+def test_notes_are_checked():
+    for data, text in (
+        ({"dim": 0}, "at least 1"),
+        ({"dim": 1, "heads": 65}, "at most 64"),
+        ({"dim": 1, "dropout": float("nan")}, "the least is 0.0"),
+    ):
+        _, problems = read(models.Attention, data)
+        assert [p.code for p in problems] == ["out-of-range"]
+        assert text in str(problems[0])
+
+
+@dx.dataclass
+class Noted(dx.Module):
+    sizes: tuple[int, ...] = dx.static(default=(), ge=1)
+    word: str | None = dx.static(default="a", choices=("alpha", "beta"))
+
+
+def test_notes_hold_for_each_item_and_not_for_null():
+    _, problems = read(Noted, {"sizes": [1, 0, 2, -1]})
+    assert [p.path for p in problems] == [("sizes", 1), ("sizes", 3)]
+    assert read(Noted, {"word": None})[0] == dx.spec(Noted, word=None)
+    _, problems = read(Noted, {"word": "alfa"})
+    assert (problems[0].code, problems[0].hint) == ("no-choice", "did you mean 'alpha'?")
+
+
+class Open(dx.Module):
+    def __init__(self, size: int, *sizes: int, act=dx.relu, dtype=jnp.float32, init=dx.initializers.zeros, **rest: int):
+        self.size = size
+
+
+def test_an_open_class_is_read_by_its_signature_and_defaults():
+    config = {"size": 1, "sizes": [2, 3], "act": "gelu", "dtype": "int8", "init": "ones", "more": 4}
+    spec, _ = read(Open, config)
+    expected = dx.spec(Open, 1, 2, 3, act=dx.gelu, dtype=jnp.int8, init=dx.initializers.ones, more=4)
+    assert spec == expected
+    assert dx.to_config(spec) == {"kind": "Open", **config}
+    for bad in ("__init__", "self", "rngs", "a b", "_x"):
+        _, problems = read(Open, {"size": 1, bad: 1})
+        assert [p.code for p in problems] == ["unknown-key"]
+    assert [p.code for p in read(Open, {"size": 1, "more": "x"})[1]] == ["wrong-type"]
+
+
+class Tagged(dx.Module):
+    def __init__(self, kind: str):
+        self.kind = kind
+
+
+def test_a_parameter_cannot_be_called_as_the_tag():
+    with pytest.raises(dx.ConfigError, match="a parameter is called 'kind', which is the key that chooses a class"):
+        dx.spec_from_config(Tagged, {"kind": "Tagged"})
+
+
+def test_two_classes_of_one_tag_cannot_stand_in_one_place():
+    other = type("Point", (), {"__init__": lambda self, z=1: None})
+    with pytest.raises(dx.ConfigError, match="two classes have the tag 'Point'"):
+        read(Point | other, {"kind": "Point"})
+
+
+def test_what_an_initializer_refuses_has_its_path():
+    _, problems = read(models.Mlp, {"dim": 1, "hidden": 1, "kernel_init": {"kind": "normal", "stddev": "0.02"}})
+    assert [(p.code, p.path) for p in problems] == [("wrong-type", ("kernel_init", "stddev"))]
+    config = {"kind": "variance_scaling", "scale": 1.0, "mode": "fan_inn", "distribution": "normal"}
+    _, problems = read(models.Mlp, {"dim": 1, "hidden": 1, "kernel_init": config})
+    assert [(p.code, p.path, p.hint) for p in problems] == [
+        ("no-choice", ("kernel_init", "mode"), "did you mean 'fan_in'?")
+    ]
+
+
+def test_what_a_spec_refuses_is_a_problem():
+    @dataclass
+    class Table:
+        rows: dict[int, int]
+
+    try:
+        expected = dx.spec(Table, {1: 2})
+    except dx.DeclaxError:
+        _, problems = read(Table, {"rows": {"1": 2}})
+        assert [p.code for p in problems] == ["invalid"]
+    else:
+        assert read(Table, {"rows": {"1": 2}})[0] == expected
+
+
+# --- references ---------------------------------------------------------------
+
+
+def transformer(**changes):
+    return {**models.GOOD, **changes}
+
+
+def test_references_lead_forwards_and_through_lists():
+    blocks = [{"kind": "Block", "mixer": {"$ref": "/blocks/1/mixer"}}, models.GOOD["blocks"][0]]
+    model = dx.from_config(models.Transformer, transformer(blocks=blocks), rngs=dx.Rngs(0))
+    assert model.blocks[0].mixer is model.blocks[1].mixer
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "where"),
+    [
+        ({"head": {"$ref": "/dim"}}, "ref-to-nothing", "head"),
+        ({"head": {"$ref": "/blocks"}}, "ref-to-nothing", "head"),
+        ({"head": {"$ref": "/head"}}, "ref-cycle", "head"),
+        ({"head": {"$ref": "/blocks/0"}}, "ref-kind", "head"),
+        ({"blocks": [{"mixer": {"$ref": "/blocks/0"}}]}, "ref-cycle", "blocks.0.mixer"),
+        ({"blocks": [{"mixer": {"$ref": "/embed"}}]}, "ref-kind", "blocks.0.mixer"),
+    ],
+)
+def test_references_that_lead_nowhere(changes, code, where):
+    _, problems = read(models.Transformer, transformer(**changes))
+    assert [(p.code, ".".join(map(str, p.path))) for p in problems] == [(code, where)]
+
+
+@dx.dataclass
+class Tree(dx.Module):
+    left: Tree | None = None
+    right: Tree | None = None
+
+
+def test_a_class_may_contain_itself():
+    spec, _ = read(Tree, {"left": {"left": {}, "right": {"$ref": "/left/left"}}})
+    assert spec == dx.spec(Tree, dx.spec(Tree, dx.spec(Tree), dx.Ref("/left/left")))
+
+
+def test_a_circle_of_several_references_is_told_once():
+    config = {"left": {"left": {"$ref": "/right"}}, "right": {"left": {"$ref": "/left"}}}
+    _, problems = read(Tree, config)
+    assert [p.code for p in problems] == ["ref-cycle"]
+    assert problems[0].got in ("/left -> /right -> /left", "/right -> /left -> /right")
+
+
+# --- optax --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Training:
+    tx: optax.GradientTransformation
+    warmup: optax.Schedule | None = None
+
+
+def test_optimizers_and_schedules_are_named():
+    config = {
+        "kind": "Training",
+        "tx": {
+            "kind": "chain",
+            "args": [
+                {"kind": "clip_by_global_norm", "max_norm": 1.0},
+                {
+                    "kind": "adamw",
+                    "learning_rate": {"kind": "cosine_decay_schedule", "init_value": 1e-3, "decay_steps": 100},
+                    "weight_decay": 0.1,
+                },
+            ],
+        },
+        "warmup": {"kind": "linear_schedule", "init_value": 0.0, "end_value": 1.0, "transition_steps": 10},
+    }
+    spec, problems = read(Training, config)
+    assert not problems
+    schedule = dx.spec(optax.cosine_decay_schedule, 1e-3, 100)
+    adamw = dx.spec(optax.adamw, schedule, weight_decay=0.1)
+    assert spec.arguments["tx"] == dx.spec(optax.chain, dx.spec(optax.clip_by_global_norm, 1.0), adamw)
+    assert dx.to_config(spec) == config
+    training = spec.build()
+    assert isinstance(training.tx, optax.GradientTransformation)
+    assert float(training.warmup(5)) == 0.5
+
+
+def test_a_learning_rate_is_a_number_or_a_schedule():
+    for rate in (0.1, 1):
+        assert read(optax.GradientTransformation, {"kind": "sgd", "learning_rate": rate})[0] == dx.spec(optax.sgd, rate)
+    for bad, code in (
+        ("0.1", "wrong-type"),
+        (True, "wrong-type"),
+        ({"kind": "cosine"}, "unknown-kind"),
+        ({"kind": "adam"}, "unknown-kind"),
+        ([0.1], "wrong-type"),
+    ):
+        _, problems = read(optax.GradientTransformation, {"kind": "sgd", "learning_rate": bad})
+        assert [p.code for p in problems] == [code]
+    _, problems = read(optax.GradientTransformation, {"kind": "admw", "learning_rate": 0.1})
+    assert problems[0].hint == "did you mean 'adamw'?"
+
+
+# --- properties ---------------------------------------------------------------
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4).filter(lambda k: k != "$ref"), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(PLAIN)
+def test_anything_plain_is_kept_as_it_is(data):
+    spec, problems = read(models.Data, {"path": "x", "options": {"it": data}})
+    assert not problems
+    assert dx.to_config(spec).get("options", {}).get("it") == data
+
+
+@given(PLAIN)
+def test_no_data_makes_anything_else_than_problems(data):
+    for annotation in (models.Transformer, models.Data, Initializer, optax.GradientTransformation, Point | Pair, Open):
+        found, problems = read(annotation, data)
+        assert found is INVALID or not problems

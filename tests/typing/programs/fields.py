@@ -1,0 +1,279 @@
+"""Fields and their specifiers."""
+
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
+
+import jax
+import jax.numpy as jnp
+
+import declax as dx
+
+# == an array as a static field (annotations: no)
+
+
+@dx.dataclass
+class Normalizer(dx.Module):
+    mean: jax.Array = dx.data()
+    # wrong: mean: jax.Array = dx.static()
+    # error: declax-field | - | -
+    eps: float = 1e-6
+
+
+# == an optional array as a static field (annotations: no)
+
+
+@dx.dataclass
+class Masked(dx.Module):
+    mask: jax.Array | None = dx.data(default=None)
+    # wrong: mask: jax.Array | None = dx.static(default=None)
+    # error: declax-field | - | -
+
+
+# == a tuple of arrays as a static field (annotations: no)
+
+
+@dx.dataclass
+class Bounds(dx.Module):
+    limits: tuple[jax.Array, jax.Array] = dx.data()
+    # wrong: limits: tuple[jax.Array, jax.Array] = dx.static()
+    # error: declax-field | - | -
+
+
+# == a module as a static field (annotations: no)
+
+
+@dx.dataclass
+class Wrapper(dx.Module):
+    inner: dx.Linear = dx.data()
+    # wrong: inner: dx.Linear = dx.static()
+    # error: declax-field | - | -
+
+
+# == a Variable as a static field (annotations: no)
+
+
+@dx.dataclass
+class Scaled(dx.Module):
+    scale: dx.Param[jax.Array] = dx.data()
+    # wrong: scale: dx.Param[jax.Array] = dx.static()
+    # error: declax-field | - | -
+
+
+# == a str as data (annotations: yes)
+
+
+@dx.dataclass
+class Named(dx.Module):
+    name: str = dx.static(default="block")
+    # wrong: name: str = dx.data(default="block")
+    # error: assignment, declax-field | assignment | reportAssignmentType
+
+
+# == a str without a default as data (annotations: no)
+
+
+@dx.dataclass
+class Labelled(dx.Module):
+    label: str = dx.static()
+    # wrong: label: str = dx.data()
+    # error: declax-field | - | -
+
+
+# == a container of names as data (annotations: no)
+
+
+@dx.dataclass
+class Tagged(dx.Module):
+    tags: tuple[str, ...] = dx.static(default=())
+    # wrong: tags: tuple[str, ...] = dx.data(default=())
+    # error: declax-field | - | -
+
+
+# == a list as the default of a static field (annotations: yes)
+
+
+@dx.dataclass
+class Sizes(dx.Module):
+    sizes: list[int] = dx.static(default_factory=list[int])
+    # wrong: sizes: list[int] = dx.static(default=[8, 8])
+    # error: assignment, declax-field | assignment | reportAssignmentType
+
+
+# == an array as the default of a static field (annotations: yes)
+
+
+@dx.dataclass
+class Offset(dx.Module):
+    offset: jax.Array = dx.data(default_factory=lambda: jnp.zeros(3))
+    # wrong: offset: jax.Array = dx.static(default=jnp.zeros(3))
+    # error: assignment, declax-field | assignment | reportAssignmentType
+
+
+# == a list as the default of a data field (annotations: yes)
+
+
+@dx.dataclass
+class Stack(dx.Module):
+    layers: list[dx.Linear] = dx.data(default_factory=list[dx.Linear])
+    # wrong: layers: list[dx.Linear] = dx.data(default=[])
+    # error: assignment, declax-field | assignment | reportAssignmentType
+
+
+# == an array as the default of a data field (annotations: yes)
+
+
+@dx.dataclass
+class Shifted(dx.Module):
+    shift: jax.Array = dx.data(default_factory=lambda: jnp.zeros(3))
+    # wrong: shift: jax.Array = dx.data(default=jnp.zeros(3))
+    # error: assignment, declax-field | assignment | reportAssignmentType
+
+
+# == a field of an unhashable class as static (annotations: no)
+
+
+@dataclass(frozen=True)
+class Words:
+    known: tuple[str, ...]
+
+
+@dataclass
+class GrowingWords:
+    known: list[str]
+
+
+@dx.dataclass
+class Vocabulary(dx.Module):
+    words: Words = dx.static()
+    # wrong: words: GrowingWords = dx.static()
+    # error: declax-field | - | -
+
+
+# == an annotation that says data, a specifier that says static (annotations: no)
+
+
+@dx.dataclass
+class Contradicted(dx.Module):
+    values: dx.Data[list[float]] = dx.data(default_factory=list[float])
+    # wrong: values: dx.Data[list[float]] = dx.static(default_factory=list[float])
+    # error: declax-field | - | -
+
+
+# == an annotation that says static, a specifier that says data (annotations: no)
+
+
+@dx.dataclass
+class Confused(dx.Module):
+    table: dx.Static[tuple[float, ...]] = dx.static(default=())
+    # wrong: table: dx.Static[tuple[float, ...]] = dx.data(default=())
+    # error: declax-field | - | -
+
+
+# == a default of another type than the field (annotations: yes)
+
+
+@dx.dataclass
+class Activated(dx.Module):
+    activation: Callable[[jax.Array], jax.Array] = dx.static(default=dx.gelu)
+    # wrong: activation: Callable[[jax.Array], jax.Array] = dx.static(default="gelu")
+    # error: assignment | assignment | reportAssignmentType
+
+
+# == a factory of another type than the field (annotations: yes)
+
+
+@dx.dataclass
+class Produced(dx.Module):
+    count: int = dx.static(default_factory=int)
+    # wrong: count: int = dx.static(default_factory=str)
+    # error: assignment | assignment | reportAssignmentType
+
+
+# == a keyword that no specifier has (annotations: yes)
+
+
+@dx.dataclass
+class Helped(dx.Module):
+    width: int = dx.static(default=8, help="the width")
+    # wrong: width: int = dx.static(default=8, halp="the width")
+    # error: call-overload | call-overload | reportArgumentType, reportCallIssue
+
+
+# == a field without a default after one with (annotations: yes)
+
+
+@dx.dataclass
+class Ordered(dx.Module):
+    first: int = 1
+    second: int = 2
+    # wrong: second: int
+    # error: misc | misc | reportGeneralTypeIssues
+
+
+# == a Module with declared fields that is no dataclass (annotations: no)
+
+
+@dx.dataclass
+# wrong(+1):
+# error: declax-undecorated | - | -
+class Undecorated(dx.Module):
+    width: int
+    rngs: dx.InitVar[dx.Rngs]
+    scale: dx.Param[jax.Array] = dx.variable(("width",), initializer=dx.initializers.ones)
+
+
+# == a field with init=False that nothing sets (annotations: no)
+
+
+@dx.dataclass
+class Derived(dx.Module):
+    width: int
+    area: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.area = self.width**2
+        # wrong(-2): print(self.width)
+        # error: declax-unset | - | -
+
+
+# == __post_init__ without an InitVar (annotations: no)
+
+
+@dx.dataclass
+class Seeded(dx.Module):
+    width: int
+    seed: InitVar[int]
+    key: jax.Array = field(init=False)
+
+    def __post_init__(self, seed: int) -> None:
+        # wrong: def __post_init__(self) -> None:
+        # error: declax-post-init, override | override | reportGeneralTypeIssues
+        self.key = jax.random.key(self.width)
+
+
+# == __post_init__ with an InitVar of another type (annotations: no)
+
+
+@dx.dataclass
+class Reseeded(dx.Module):
+    seed: InitVar[int]
+    key: jax.Array = field(init=False)
+
+    def __post_init__(self, seed: int) -> None:
+        # wrong: def __post_init__(self, seed: str) -> None:
+        # error: override | override | reportGeneralTypeIssues
+        self.key = jax.random.key(0)
+
+
+# == a frozen module is changed (annotations: yes)
+
+
+@dx.dataclass(frozen=True)
+class Settings(dx.Pytree):
+    width: int
+
+
+settings = Settings(3)
+wider = dx.replace(settings, width=4)
+# wrong: settings.width = 4
+# error: misc | misc | reportAttributeAccessIssue

@@ -1,0 +1,91 @@
+"""A package named declax with a few of its names and without JAX, so that mypy reads it in no time.
+
+For tests of how the plugin runs. What it finds is tested on the real package.
+"""
+
+SMALL_DECLAX = {
+    "declax/__init__.py": """
+        from dataclasses import KW_ONLY as KW_ONLY, InitVar as InitVar
+        from declax._dataclass import dataclass as dataclass, replace as replace
+        from declax._fields import data as data, static as static, submodule as submodule, variable as variable
+        from declax._module import Module as Module
+        from declax._variables import Param as Param
+        from declax.rngs.streams import Rngs as Rngs
+    """,
+    "declax/_pytree.py": """
+        class PytreeMeta(type):
+            pass
+
+        class Pytree(metaclass=PytreeMeta):
+            pass
+    """,
+    "declax/_module.py": """
+        from declax._pytree import Pytree
+
+        class Module(Pytree):
+            pass
+    """,
+    "declax/_variables.py": """
+        from typing import Generic, TypeVar
+
+        T = TypeVar("T")
+
+        class Variable(Generic[T]):
+            value: T
+
+        class Param(Variable[T]):
+            pass
+    """,
+    "declax/rngs/__init__.py": "",
+    "declax/rngs/streams.py": """
+        from declax._pytree import Pytree
+
+        class Rngs(Pytree):
+            def __init__(self, seed: int) -> None:
+                self.seed = seed
+    """,
+    "declax/_fields.py": """
+        from typing import Any, Callable, Literal, Sequence, TypeVar
+
+        M = TypeVar("M")
+
+        def data(
+            *, default: Any = ..., default_factory: Any = ..., init: bool = True, kw_only: bool = False
+        ) -> Any: ...
+        def static(
+            *, default: Any = ..., default_factory: Any = ..., init: bool = True, kw_only: bool = False
+        ) -> Any: ...
+        def variable(
+            shape: Sequence[int | str | Callable[[Any], int]] | str | Callable[[Any], Sequence[int]] = (),
+            *,
+            initializer: Any,
+            dtype: Any = None,
+            when: str | None = None,
+            stream: str | None = "params",
+            init: Literal[False] = False,
+        ) -> Any: ...
+        def submodule(
+            build: Callable[[Any, Any], M], *, when: str | None = None, init: Literal[False] = False
+        ) -> M:
+            raise NotImplementedError
+    """,
+    "declax/_dataclass.py": """
+        import dataclasses
+        from typing import Any, Callable, TypeVar, dataclass_transform, overload
+
+        from declax._fields import data, static, submodule, variable
+        from declax._pytree import Pytree
+
+        P = TypeVar("P", bound=Pytree)
+
+        @overload
+        def dataclass(cls: type[P], /) -> type[P]: ...
+        @overload
+        def dataclass(*, eq: bool = False, frozen: bool = False) -> Callable[[type[P]], type[P]]: ...
+        @dataclass_transform(field_specifiers=(data, static, variable, submodule, dataclasses.field))
+        def dataclass(cls: type[P] | None = None, /, **options: Any) -> Any: ...
+
+        def replace(obj: P, /, **changes: Any) -> P:
+            raise NotImplementedError
+    """,
+}

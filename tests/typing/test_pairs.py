@@ -1,0 +1,190 @@
+"""Wrong programs are caught, right ones are not: by mypy with the plugin, by mypy, and by pyright.
+
+The programs are in ``programs/``; how they are written is said in ``pairs.py``. What each checker catches is
+written next to them and into docs/types.md, with ``DECLAX_UPDATE_GOLDEN=1`` in the environment.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import runpy
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import pytest
+
+import declax
+from checkers import CHECKERS, MYPY, PYRIGHT, ROOT, WITH_PLUGIN, Programs, Report, version_of
+from pairs import Group, Pair, read_groups, with_codes
+
+UPDATES = bool(os.environ.get("DECLAX_UPDATE_GOLDEN"))
+GROUPS = read_groups(frozenset(dir(declax)))
+PAIRS = tuple(pair for group in GROUPS for pair in group.pairs)
+PAGE = ROOT / "docs" / "types.md"
+BEGIN, END = "<!-- what is caught: written by tests/typing -->\n", "<!-- the end of what is caught -->\n"
+SHARE = 0.9
+"""Of what annotations can express, this much is caught without the plugin."""
+
+# A wrong program has imports that only its neighbours use. The line stands where right programs have it, too.
+FIRST_LINE = "# pyright: reportUnusedImport=false\n"
+NO_NAME = frozenset({"name-defined", "reportUndefinedVariable"})
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the checkers reported, by checker."""
+
+    reports: Mapping[str, list[Report]]
+
+    def of(self, checker: str) -> list[Report]:
+        if checker not in self.reports:
+            pytest.skip(f"{checker.split()[0]} is not installed")
+        return self.reports[checker]
+
+    def codes(self, checker: str, pair: Pair) -> list[str]:
+        """The codes at the marked line. A type that is unknown to pyright is not what is wrong."""
+        found = (report for report in self.of(checker) if report.module == pair.module)
+        return sorted({r.code for r in found if r.line == pair.marked + 1 and not r.code.startswith("reportUnknown")})
+
+    def caught(self, checker: str, pairs: Iterable[Pair] = PAIRS) -> list[Pair]:
+        return [pair for pair in pairs if self.codes(checker, pair)]
+
+    def row(self, pair: Pair) -> tuple[str, ...]:
+        """The codes of all checkers, as in the marker ``# error:``."""
+        return tuple(", ".join(self.codes(checker, pair)) or "-" for checker in CHECKERS)
+
+
+@pytest.fixture(scope="module")
+def findings(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Findings:
+    folder = tmp_path_factory.mktemp("programs")
+    for group in GROUPS:
+        (folder / f"right_{group.name}.py").write_text(FIRST_LINE + group.right, encoding="utf-8")
+    for pair in PAIRS:
+        (folder / f"{pair.module}.py").write_text(FIRST_LINE + pair.wrong, encoding="utf-8")
+    cache = pytestconfig.cache
+    assert cache is not None
+    return Findings(Programs(folder, cache.mkdir("pairs")).check())
+
+
+# ================================================================= the pairs
+
+
+def test_there_are_many_pairs_each_with_its_name() -> None:
+    assert len({pair.module for pair in PAIRS}) == len(PAIRS) >= 90
+    assert sum(not pair.annotations for pair in PAIRS) >= 30
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.module)
+def test_a_wrong_program_is_valid_python(pair: Pair) -> None:
+    compile(pair.wrong, pair.module, "exec")
+    assert pair.wrong.splitlines()[pair.marked - 1].strip()
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
+def test_the_right_programs_run(group: Group) -> None:
+    runpy.run_path(str(group.path), run_name=f"right_{group.name}")
+
+
+def test_wrong_programs_define_all_names(findings: Findings) -> None:
+    """A name that is not defined would be what is reported, in the place of what is wrong."""
+    assert [str(r) for checker in findings.reports for r in findings.of(checker) if r.code in NO_NAME] == []
+
+
+# ================================================================= what is caught
+
+
+def missed(findings: Findings, checker: str, pairs: Iterable[Pair]) -> list[str]:
+    return [f"{pair.group}: {pair.title}" for pair in pairs if not findings.codes(checker, pair)]
+
+
+def test_the_plugin_catches_all(findings: Findings) -> None:
+    assert missed(findings, WITH_PLUGIN, PAIRS) == []
+
+
+@pytest.mark.parametrize("checker", [MYPY, PYRIGHT])
+def test_nine_in_ten_of_what_annotations_express_are_caught(findings: Findings, checker: str) -> None:
+    expressible = [pair for pair in PAIRS if pair.annotations]
+    lost = missed(findings, checker, expressible)
+    assert len(expressible) - len(lost) >= math.ceil(SHARE * len(expressible)), "\n".join(lost)
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_right_programs_are_not_flagged(findings: Findings, checker: str) -> None:
+    assert [str(report) for report in findings.of(checker) if report.module.startswith("right_")] == []
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_only_the_marked_line_is_reported(findings: Findings, checker: str) -> None:
+    marked = {(pair.module, pair.marked + 1) for pair in PAIRS}
+    wrong = [report for report in findings.of(checker) if report.module.startswith("wrong_")]
+    assert [str(report) for report in wrong if report[:2] not in marked] == []
+
+
+# ================================================================= what is written of it
+
+
+def made_with() -> str:
+    python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+    return f"With mypy {version_of(MYPY)} and pyright {version_of(PYRIGHT)} on {python}"
+
+
+def written() -> str:
+    return PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+
+
+@pytest.fixture
+def same_checkers() -> None:
+    """Other versions report with other codes, and some mistakes later or earlier."""
+    if not UPDATES and made_with() not in written():
+        pytest.skip(f"docs/types.md is not of what is here: {made_with()}")
+
+
+@pytest.mark.usefixtures("same_checkers")
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
+def test_the_codes_are_those_in_the_programs(findings: Findings, group: Group) -> None:
+    if UPDATES:
+        text = with_codes(group.path, {pair.title: findings.row(pair) for pair in group.pairs})
+        group.path.write_text(text, encoding="utf-8")
+        return
+    assert {pair.title: pair.expected for pair in group.pairs} == {p.title: findings.row(p) for p in group.pairs}
+
+
+@pytest.mark.usefixtures("same_checkers")
+def test_the_page_has_the_table(findings: Findings) -> None:
+    table = "\n".join([*_totals(findings), "", *_every_mistake(findings)]) + "\n"
+    if UPDATES:
+        page = PAGE.read_text(encoding="utf-8")
+        before, after = page.partition(BEGIN)[0], page.partition(END)[2]
+        PAGE.write_text(before + BEGIN + table + END + after, encoding="utf-8")
+        return
+    assert written() == table, "run the test with DECLAX_UPDATE_GOLDEN=1, and look at what has changed"
+
+
+def _totals(findings: Findings) -> list[str]:
+    lines = [
+        f"{made_with()}: pairs of a wrong and a right program, and how many of the wrong ones are caught.",
+        "",
+        "| what they are about | pairs | mypy with the plugin | mypy | pyright |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    expressible = [pair for pair in PAIRS if pair.annotations]
+    of_groups = [(group.about, list(group.pairs)) for group in GROUPS]
+    for label, pairs in [*of_groups, ("**all**", PAIRS), ("of which annotations can express", expressible)]:
+        counts = " | ".join(str(len(findings.caught(checker, pairs))) for checker in CHECKERS)
+        lines.append(f"| {label} | {len(pairs)} | {counts} |")
+    return lines
+
+
+def _every_mistake(findings: Findings) -> list[str]:
+    lines = ["Each of them, with the code of mypy; what no annotation can express is in italics."]
+    for group in GROUPS:
+        lines += ["", f"**{group.about}**", "", "| mistake | mypy with the plugin | mypy | pyright |"]
+        lines.append("| --- | --- | --- | --- |")
+        for pair in group.pairs:
+            title = pair.title if pair.annotations else f"*{pair.title}*"
+            code, *others = findings.row(pair)
+            marks = " | ".join("" if found == "-" else "yes" for found in others)
+            lines.append(f"| {title} | {'' if code == '-' else f'`{code}`'} | {marks} |")
+    return lines

@@ -1,0 +1,261 @@
+from plugin_cases import assert_as_marked, check
+
+WRONG = """
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import declax as dx
+
+
+class Mode(Enum):
+    FAST = 1
+
+
+@dataclass
+class Growing:
+    known: list[str]
+
+
+class Comparable:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+ZEROS = jnp.zeros(3)
+
+
+@dx.dataclass
+class StaticData(dx.Module):
+    a: jax.Array = dx.static()  # E: declax-field | StaticData.a: static(...) contradicts the annotation jax.Array
+    b: jax.Array | None = dx.static(default=None)  # E: declax-field | fix: b: jax.Array | None = dx.data(...)
+    c: tuple[jax.Array, int] = dx.static(kw_only=True)  # E: declax-field | tuple[jax.Array, int]
+    d: dx.Linear = dx.static(kw_only=True)  # E: declax-field | the annotation dx.Linear
+    e: dx.Param[jax.Array] = dx.static(kw_only=True)  # E: declax-field | dx.Param[jax.Array]
+    f: list[dx.Linear] = dx.static(default_factory=list)  # E: declax-field | list[dx.Linear]
+    g: dict[str, jax.Array] = dx.static(kw_only=True)  # E: declax-field | dict[str, jax.Array]
+    h: np.ndarray[Any, Any] = dx.static(kw_only=True)  # E: declax-field | np.ndarray
+    i: dx.Data[list[float]] = dx.static(kw_only=True)  # E: declax-field | dx.Data[list[float]]
+    j: "jax.Array" = field(metadata={"static": True}, kw_only=True)  # E: declax-field | static(...) contradicts
+    k: jax.Array | float = dx.static(kw_only=True)  # E: declax-field | jax.Array | float
+
+
+@dx.dataclass
+class Unhashable(dx.Module):
+    a: Growing = dx.static()  # E: declax-field | @dataclasses.dataclass(frozen=True) above class Growing
+    b: Comparable = dx.static()  # E: declax-field | needs values with a hash, and Comparable has none
+
+
+@dx.dataclass
+class NoLeaves(dx.Module):
+    a: str = dx.data()  # E: declax-field | nothing in it is a leaf
+    b: str | None = dx.data(kw_only=True)  # E: declax-field | fix: b: str | None = dx.static(...)
+    c: tuple[str, ...] = dx.data(kw_only=True)  # E: declax-field | tuple[str, ...]
+    d: dict[int, str] = dx.data(kw_only=True)  # E: declax-field | dict[int, str]
+    e: tuple[str, bytes] = dx.data(kw_only=True)  # E: declax-field | tuple[str, bytes]
+    f: Literal["x"] = dx.data(kw_only=True)  # E: declax-field | Literal['x']
+    g: Mode = dx.data(kw_only=True)  # E: declax-field | the annotation Mode
+    h: type[int] = dx.data(kw_only=True)  # E: declax-field | type[int]
+    i: dx.Static[tuple[float, ...]] = dx.data(kw_only=True)  # E: declax-field | dx.Static[tuple[float, ...]]
+
+
+@dx.dataclass
+class Defaults(dx.Module):
+    a: list[int] = []  # E: declax-field | a mutable default would be shared
+    b: jax.Array = ZEROS  # E: declax-field | an array cannot be a default
+    c: dx.Linear = dx.Linear(2, 2, rngs=dx.Rngs(0))  # E: declax-field | a mutable default
+    d: dict[str, int] = {"a": 1}  # E: declax-field | dx.static(default_factory=lambda: ...)
+"""
+
+RIGHT = """
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NewType, Optional, Protocol, TypeVar, Union
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import declax as dx
+
+if TYPE_CHECKING:
+    from later import Later
+
+T = TypeVar("T")
+M = TypeVar("M", bound=dx.Module)
+Size = NewType("Size", int)
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Pair(NamedTuple):
+    left: jax.Array
+    right: int
+
+
+class Act(Protocol):
+    def __call__(self, x: jax.Array, /) -> jax.Array: ...
+
+
+@dataclass(frozen=True)
+class Words:
+    known: tuple[str, ...]
+
+
+@dataclass(eq=False)
+class ById:
+    known: list[str]
+
+
+@dataclass(unsafe_hash=True)
+class Unsafe:
+    known: tuple[str, ...]
+
+
+class Hashed:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 1
+
+
+@dx.dataclass(frozen=True)
+class Point(dx.Pytree):
+    x: int
+    y: int
+
+
+@dx.dataclass
+class Statics(dx.Module):
+    a: int = dx.static()
+    b: Optional[str] = dx.static()
+    c: Callable[[jax.Array], jax.Array] = dx.static()
+    d: list[int] = dx.static()
+    e: Sequence[int] = dx.static()
+    f: Mapping[str, int] = dx.static()
+    g: Any = dx.static()
+    h: object = dx.static()
+    i: Words = dx.static()
+    j: Hashed = dx.static()
+    k: Unsafe = dx.static()
+    l: ById = dx.static()
+    m: dx.Static[Any] = dx.static()
+    n: dx.Static[jax.Array] = dx.static()
+    o: Act = dx.static()
+    p: type[dx.Module] = dx.static()
+    q: np.dtype[Any] = dx.static()
+    r: dx.Linear | Callable[[jax.Array], jax.Array] = dx.static()
+    s: Pair = dx.static()
+    t: Size = dx.static()
+    u: Later = dx.static()
+    v: set[str] = dx.static()
+    w: tuple[int, ...] = dx.static(default=())
+    x: int = field(metadata={"static": True}, default=1)
+
+
+@dx.dataclass
+class Datas(dx.Module):
+    a: jax.Array = dx.data()
+    b: int = dx.data()
+    c: list[int] = dx.data()
+    d: Callable[[jax.Array], jax.Array] = dx.data()
+    e: Any = dx.data()
+    f: object = dx.data()
+    g: Union[str, jax.Array] = dx.data()
+    h: dx.Data[str] = dx.data()
+    i: list[Any] = dx.data()
+    j: Level = dx.data()
+    k: tuple[()] = dx.data()
+    l: Later = dx.data()
+    m: dict[str, jax.Array] = dx.data(default_factory=dict)
+    n: jax.Array | None = dx.data(default=None)
+    o: Sequence[Callable[[jax.Array], jax.Array]] = dx.data(default=())
+    p: int = field(metadata={"static": False}, default=1)
+    q: Point = Point(1, 2)
+    r: tuple[int, ...] = (1, 2)
+    s: Callable[[jax.Array], jax.Array] = jnp.sin
+    t: float = 1.0
+
+
+@dx.dataclass
+class Box(dx.Module, Generic[T]):
+    a: T = dx.static()
+    b: T = dx.data()
+    c: list[T] = dx.data()
+    d: list[T] = dx.static()
+
+
+@dx.dataclass
+class Holder(dx.Module, Generic[M]):
+    part: M = dx.data()
+    parts: list[M] = dx.data(default_factory=list)
+
+
+class Named:
+    name: str
+
+    def describe(self) -> str:
+        return self.name
+
+
+@dx.dataclass
+class Child(Statics, Named):
+    extra: str = dx.static(default="x")
+
+
+def make() -> None:
+    @dx.dataclass(eq=True)
+    class Local(dx.Module):
+        a: str = dx.static()
+        b: Inner
+
+    class Inner:
+        pass
+
+    Local("a", Inner())
+"""
+
+LATER = """
+class Later:
+    def __init__(self) -> None:
+        self.x = 1
+"""
+
+WRONG_LOCAL = """
+import jax
+
+import declax as dx
+
+
+def make(x: jax.Array) -> object:
+    @dx.dataclass(eq=True)
+    class Local(dx.Module):
+        a: jax.Array = dx.static()  # E: declax-field | Local.a: static(...)
+
+    @dx.dataclass
+    class Other(dx.Module):
+        a: jax.Array = dx.static()  # E: declax-field | Other.a: static(...)
+
+    return Local(x), Other(x)
+
+
+class Outer:
+    @dx.dataclass(frozen=True)
+    class Inner(dx.Pytree):
+        a: str = dx.data()  # E: declax-field | Inner.a: data(...)
+"""
+
+
+def test_fields(tmp_path):
+    files = {"wrong.py": WRONG, "right.py": RIGHT, "later.py": LATER, "local.py": WRONG_LOCAL}
+    assert_as_marked(files, check(tmp_path, files))

@@ -1,0 +1,349 @@
+"""How the plugin runs: from the cache, in the daemon, in parallel, on code with errors, with a check that fails."""
+
+import importlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from mypy.version import __version__ as mypy_version
+
+import declax.mypy_plugin
+from checkers import PLUGIN
+from declax.mypy_plugin import hooks, names
+from declax.mypy_plugin.reporting import CODES
+from plugin_cases import Found, assert_as_marked, config, environment, marks, read, write
+from small_declax import SMALL_DECLAX
+
+PROGRAMS = {
+    "models.py": """
+        import declax as dx
+
+
+        @dx.dataclass
+        class Block(dx.Module):
+            width: int
+            name: str = dx.static(default="x")
+            rngs: dx.InitVar[dx.Rngs]
+            part: dx.Module = dx.submodule(lambda self, rngs: dx.Module())
+    """.replace("rngs: dx.InitVar[dx.Rngs]", "_: dx.KW_ONLY\n            rngs: dx.InitVar[dx.Rngs]"),
+    "uses.py": """
+        import declax as dx
+        from models import Block
+
+
+        @dx.dataclass(frozen=False)
+        class Child(Block):
+            a: dx.Param[int] = dx.variable(("widht",), initializer=1)  # E: declax-variable | did you mean 'width'?
+            b: dx.Module = dx.static(kw_only=True)  # E: declax-field | static(...) contradicts
+
+
+        class Open(Block):  # E: declax-undecorated | Open declares c
+            c: int = dx.static(default=1)
+
+
+        def replaced(block: Block, child: Child) -> None:
+            dx.replace(block, widht=1, rngs=dx.Rngs(0))  # E: declax-replace | did you mean 'width'?
+            dx.replace(child, part=dx.Module(), rngs=dx.Rngs(0))  # E: declax-replace | makes 'part' itself
+    """,
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "programs"
+    write(tmp_path / "small", SMALL_DECLAX)
+    write(made, PROGRAMS)
+    configure(made)
+    return made
+
+
+def configure(folder: Path, extra: str = "", *, files: Iterable[str] = PROGRAMS, plugins: str = PLUGIN) -> None:
+    config(folder, f"files = {','.join(files)}\n{extra}", plugins=plugins, first=folder.parent / "small")
+
+
+def run(folder: Path, *given: str, debug: bool = True, config_file: str = "mypy.ini") -> str:
+    """Runs mypy over the programs of a folder, with a cache of its own."""
+    words = [sys.executable, "-m", "mypy", "--config-file", config_file, "--cache-dir", "cache", *given]
+    done = subprocess.run(words, cwd=folder, env=environment(debug=debug), capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return done.stdout
+
+
+def findings(folder: Path, *given: str, config_file: str = "mypy.ini") -> list[Found]:
+    return read(run(folder, "--output", "json", *given, config_file=config_file))
+
+
+def test_findings_are_the_same_from_the_cache(folder):
+    cold = findings(folder)
+    assert_as_marked(PROGRAMS, cold)
+    assert findings(folder) == cold
+    # what crosses modules now comes from the cache
+    (folder / "uses.py").write_text((folder / "uses.py").read_text() + "\n\ndx.replace(Block(1, rngs=dx.Rngs(0)))\n")
+    warm = findings(folder)
+    assert warm[:-1] == cold
+    assert "needs 'rngs'" in warm[-1].text
+
+
+def test_findings_follow_a_change_of_another_module(folder):
+    findings(folder)
+    models = folder / "models.py"
+    models.write_text(models.read_text().replace("    width: int\n", "    width: int\n    widht: int\n"))
+    assert {found.code for found in findings(folder)} == codes_without("declax-variable")
+
+
+@pytest.mark.skipif(mypy_version.startswith("1."), reason="mypy 1 has no parallel mode")
+def test_findings_are_the_same_in_parallel(folder):
+    help_text = run(folder, "--help")
+    if "--num-workers" not in help_text:
+        pytest.skip("this mypy has no parallel mode")
+    assert_as_marked(PROGRAMS, findings(folder, "--num-workers", "2"))
+    assert_as_marked(PROGRAMS, findings(folder, "--num-workers", "2"))
+
+
+def test_findings_are_the_same_in_the_daemon(folder):
+    base = [sys.executable, "-m", "mypy.dmypy", "--status-file", "status.json"]
+    env = environment()
+
+    def ask(*words: str) -> str:
+        done = subprocess.run([*base, *words], cwd=folder, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode in (0, 1), done.stdout + done.stderr
+        return done.stdout
+
+    flags = ("--", "--config-file", "mypy.ini", "--cache-dir", "cache", *PROGRAMS)
+    wanted = {(file, line, code) for file, line, code, _ in marks(PROGRAMS)}
+    try:
+        assert _places(ask("run", *flags)) == wanted
+        assert _places(ask("recheck")) == wanted
+        models = folder / "models.py"
+        text = models.read_text()
+        models.write_text(text.replace("    width: int\n", "    width: int\n    widht: int\n"))
+        gone = {("uses.py", 7, "declax-variable"), ("uses.py", 16, "declax-replace")}
+        assert _places(ask("recheck")) == wanted - gone
+        models.write_text(text)
+        assert _places(ask("recheck")) == wanted
+    finally:
+        ask("stop")
+
+
+def _places(output: str) -> set[tuple[str, int, str]]:
+    lines = [line for line in output.splitlines() if ": error: " in line]
+    return {(line.split(":")[0], int(line.split(":")[1]), line.rpartition("[")[2].rstrip("]")) for line in lines}
+
+
+def codes_without(*codes: str) -> set[str]:
+    return {code for _, _, code, _ in marks(PROGRAMS)} - set(codes)
+
+
+@pytest.mark.skipif(mypy_version.startswith("1."), reason="mypy 1 takes no codes of plugins in its options")
+def test_each_code_can_be_switched_off(folder):
+    assert_as_marked(PROGRAMS, findings(folder))
+    for code in sorted(codes_without()):
+        configure(folder, f"disable_error_code = {code}")
+        assert {found.code for found in findings(folder)} == codes_without(code)
+    configure(folder, f"disable_error_code = {', '.join(CODES)}")
+    assert findings(folder) == []
+    configure(folder, "[mypy-uses]\ndisable_error_code = declax-replace")
+    assert {found.code for found in findings(folder)} == codes_without("declax-replace")
+
+
+def test_codes_are_switched_off_in_a_section_of_their_own(folder):
+    configure(folder, "[declax-mypy]\ndisable_error_code = declax-field, declax-replace, no-such-code")
+    assert {found.code for found in findings(folder)} == codes_without("declax-field", "declax-replace")
+    (folder / "mypy.ini").unlink()
+    (folder / "pyproject.toml").write_text(
+        f'[tool.mypy]\nfiles = {list(PROGRAMS)}\nstrict = true\nplugins = "{PLUGIN}"\n'
+        f'mypy_path = "{folder.parent / "small"}"\n[tool.declax-mypy]\ndisable_error_code = ["declax-replace"]\n'
+    )
+    assert {found.code for found in findings(folder, config_file="pyproject.toml")} == codes_without("declax-replace")
+
+
+def test_a_comment_at_the_top_of_a_file_switches_off(folder):
+    uses = folder / "uses.py"
+    uses.write_text('# mypy: disable-error-code="declax-replace, declax-field"\n' + uses.read_text())
+    assert {found.code for found in findings(folder)} == codes_without("declax-field", "declax-replace")
+
+
+def test_a_comment_silences_one_finding(folder):
+    uses = folder / "uses.py"
+    lines = [line.partition("  # E:")[0] for line in uses.read_text().splitlines()]
+    comment = "  # type: " + "ignore[declax-replace]"
+    silent = [line + comment if "replace(" in line else line for line in lines]
+    uses.write_text("\n".join(silent) + "\n")
+    assert {found.code for found in findings(folder)} == codes_without("declax-replace")
+
+
+BROKEN_PLUGIN = """
+    from declax.mypy_plugin.checks.field import FIELD
+    from declax.mypy_plugin.hooks import DeclaxPlugin
+
+
+    def fail(cls, report):
+        raise LookupError("a mistake in " + cls.name)
+
+
+    class Broken(DeclaxPlugin):
+        def __init__(self, options):
+            super().__init__(options)
+            self._registry.declared_class(FIELD, fail)
+
+
+    def plugin(version):
+        return Broken
+"""
+
+
+def test_a_check_that_fails_is_told_once_and_ends_nothing(folder):
+    write(folder.parent, {"broken.py": BROKEN_PLUGIN})
+    configure(folder, plugins="../broken.py")
+    found = read(run(folder, "--output", "json", debug=False))
+    failures = [one for one in found if one.code == "declax-plugin"]
+    assert len(failures) == 1
+    assert (
+        "the check declax-field of declax.mypy_plugin failed here with LookupError: a mistake in Block"
+        in failures[0].text
+    )
+    assert "DECLAX_PLUGIN_DEBUG=1" in failures[0].text
+    assert_as_marked(PROGRAMS, [one for one in found if one.code != "declax-plugin"])
+
+
+def test_a_check_that_fails_is_raised_for_who_mends_it(folder):
+    write(folder.parent, {"broken.py": BROKEN_PLUGIN})
+    configure(folder, plugins="../broken.py")
+    words = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", "cache", "--show-traceback"]
+    done = subprocess.run(words, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "LookupError: a mistake in Block" in done.stdout + done.stderr
+
+
+ERRORS = """
+    from __future__ import annotations
+
+    import declax as dx
+    from nowhere import Nothing, decorate
+    from models import Missing
+
+    from typing import Generic, TypeVar
+
+    T = TypeVar("T")
+
+    @dx.dataclass
+    class FromNothing(Nothing):
+        a: Unknown = dx.static()
+        b: dx.Param[Unknown] = dx.variable(("a", undefined), initializer=undefined, when=undefined)
+        c: dx.Module = dx.submodule(undefined)
+        d: dx.Module = dx.submodule()
+        e: int = dx.variable(shape=*(1, 2))
+
+    @dx.dataclass(frozen=undefined)
+    class Module(dx.Module, Nothing):
+        a: dx.Param[int] = dx.variable(("zzz",), initializer=1)
+        a: int = dx.static(undefined, default=undefined)
+        b = dx.static()
+        c: dx.Module = dx.submodule(lambda: self.b)
+        d: dx.Module = dx.submodule(lambda *a: a.b)
+        def __post_init__(self, x: Unknown = undefined) -> None: ...
+
+    @dx.dataclass
+    class Self(dx.Module):
+        me: Self = dx.static()
+        other: Other = dx.data()
+        many: list["Self"] = dx.data(default=[])
+        def me(self) -> int: ...
+
+    @dx.dataclass
+    class Other(Self, Missing, Generic[T]):
+        __post_init__ = undefined
+        x: T = dx.static(default=dx)
+        y: list = dx.data(init=False)
+        z = 3
+        z: int
+
+    @decorate
+    @dx.dataclass()
+    @undefined
+    class Decorated(dx.Module):
+        x: int = dx.static(default=[])
+        if undefined:
+            y: int
+        else:
+            y: str = dx.data()
+
+    @dx.dataclass
+    def function() -> None: ...
+
+    class Loop(Loop, dx.Module):
+        x: int = dx.static()
+
+    dx.replace()
+    dx.replace(undefined, x=1)
+    dx.replace(Self, x=1)
+    dx.replace(Self(), *undefined, **undefined)
+    dx.replace(Other[int](), me=undefined)
+    dx.dataclass(undefined)
+    dx.static(default=1)
+    Loop(1, x=2)
+    Decorated(x=1, **undefined)
+"""
+
+NO_SYNTAX_ERRORS = ERRORS.replace("dx.variable(shape=*(1, 2))", "dx.variable(*(1, 2))")
+
+
+def test_code_with_errors_ends_no_check(folder):
+    write(folder, {"errors.py": NO_SYNTAX_ERRORS})
+    configure(folder, files=("errors.py", "uses.py"))
+    for _ in range(2):
+        found = findings(folder)
+        assert "declax-plugin" not in {one.code for one in found}
+        assert {one.code for one in found if one.file == "errors.py"} >= {"name-defined", "declax-field"}
+        assert_as_marked({"uses.py": PROGRAMS["uses.py"]}, [one for one in found if one.file == "uses.py"])
+
+
+def test_the_fingerprint_sees_every_file(tmp_path):
+    package = Path(hooks.__file__).parent
+    copy = tmp_path / "plugin"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    assert hooks.fingerprint(copy) == hooks.FINGERPRINT == declax.mypy_plugin.__version__
+    for path in sorted(copy.rglob("*.py")):
+        text = path.read_text()
+        path.write_text(text + "\n")
+        assert hooks.fingerprint(copy) != hooks.FINGERPRINT, path
+        path.write_text(text)
+    (copy / "checks" / "field.py").rename(copy / "checks" / "fields.py")
+    assert hooks.fingerprint(copy) != hooks.FINGERPRINT
+
+
+def test_a_changed_plugin_makes_the_cache_stale():
+    plugin = declax.mypy_plugin.plugin("2.0")
+    options = importlib.import_module("mypy.options").Options()
+    assert plugin(options).report_config_data(None) == hooks.FINGERPRINT
+
+
+def _declax_names() -> list[str]:
+    found: list[str] = []
+    for value in vars(names).values():
+        given = [value] if isinstance(value, str) else list(value) if isinstance(value, (dict, frozenset)) else []
+        found += [
+            name for name in given if isinstance(name, str) and name.startswith("declax.") and name != names.__name__
+        ]
+    return sorted({name for name in found if not name.startswith("declax.mypy_plugin")})
+
+
+@pytest.mark.parametrize("name", _declax_names())
+def test_what_the_plugin_looks_for_exists(name):
+    module, _, last = name.rpartition(".")
+    found = getattr(importlib.import_module(module), last)
+    assert getattr(found, "__module__", module) == module, "mypy names it by the module that defines it"
+
+
+def test_the_plugin_imports_mypy_and_the_standard_library_only():
+    package = Path(hooks.__file__).parent
+    allowed = {"mypy", *sys.stdlib_module_names}
+    for path in package.rglob("*.py"):
+        for line in path.read_text().splitlines():
+            words = line.split()
+            if words[:1] in (["import"], ["from"]) and not line.startswith(" "):
+                top = words[1].partition(".")[0]
+                assert top in allowed or words[1].startswith(PLUGIN), f"{path.name}: {line}"
