@@ -88,7 +88,12 @@ GOOD: dict[str, Any] = {
     "kind": "Transformer",
     "dim": 8,
     "param_dtype": "bfloat16",
-    "embed": {"kind": "Embed", "num_embeddings": 16, "features": 8, "embedding_init": {"kind": "normal", "stddev": 0.5}},
+    "embed": {
+        "kind": "Embed",
+        "num_embeddings": 16,
+        "features": 8,
+        "embedding_init": {"kind": "normal", "stddev": 0.5},
+    },
     "head": {"$ref": "/embed"},
     "labels": {"a": 1},
     "blocks": [

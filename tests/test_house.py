@@ -30,10 +30,10 @@ SOURCE = ROOT / "src" / "declax"
 LAYERS: list[set[str]] = [
     # words, errors and the private names of jax; what knows no declax
     {"_exports", "errors", "mypy_plugin"},
-    {"_lazy", "_typing", "_jax", "_array_operators", "_codegen", "_epoch", "_kept_values", "_value_text"},
+    {"_lazy", "_read_only", "_typing", "_jax", "_array_operators", "_codegen", "_epoch", "_kept_values", "_value_text"},
     # declarations, filters, snapshots, text
     {"_display", "_fields", "_filters", "_links", "_lost_writes", "_modes", "_static", "initializers", "traversals"},
-    {"_annotations", "_layout", "_metadata", "filterlib"},
+    {"_annotations", "_layout", "_metadata", "_state_splits", "filterlib"},
     {"_specs", "_values", "_variable_fields"},
     {"_attributes", "_variable_metadata"},
     {"_variables"},
@@ -48,13 +48,14 @@ LAYERS: list[set[str]] = [
     {"_module"},
     {"_containers", "refs", "rng_states", "viewing"},
     {"_recording", "transforms"},
-    {"capturing"},
+    {"_stack_making", "capturing"},
     # what is made of all this
     {"abstract", "nn", "training", "displaying", "stacking", "summarizing"},
     {"unstacking"},
     # models from configuration
     {"config"},
-    {""},
+    {"command_line"},
+    {"", "__main__"},
 ]
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}
 

@@ -1,6 +1,7 @@
-"""The network: two convolutions, two linear layers; declared, with no `__init__`."""
+"""Three networks that read digits; declared, with no `__init__`."""
 
 import jax
+import jax.numpy as jnp
 
 import declax as dx
 
@@ -23,11 +24,11 @@ class ConvBlock(dx.Module):
 
 @dx.dataclass
 class CNN(dx.Module):
-    """Reads an 8x8 image of a digit."""
+    """Two convolutions and two linear layers."""
 
-    channels: int
-    hidden: int
-    dropout: float
+    channels: int = dx.static(default=32, ge=1, help="of the first convolution; the second has twice as many")
+    hidden: int = dx.static(default=64, ge=1, help="size between the linear layers")
+    dropout: float = dx.static(default=0.3, ge=0, le=1, help="the share that is dropped before the last layer")
     classes: int = 10
     _: dx.KW_ONLY
     rngs: dx.InitVar[dx.Rngs]
@@ -42,3 +43,91 @@ class CNN(dx.Module):
         features = self.second(self.first(images))
         features = features.reshape(features.shape[0], -1)
         return self.head(self.drop(dx.relu(self.dense(features))))
+
+
+@dx.dataclass
+class MLP(dx.Module):
+    """Linear layers over all pixels."""
+
+    hidden: int = dx.static(default=128, ge=1, help="size of each layer between the pixels and the classes")
+    depth: int = dx.static(default=2, ge=1, help="how many such layers there are")
+    dropout: float = dx.static(default=0.2, ge=0, le=1, help="the share that is dropped after each of them")
+    classes: int = 10
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs]
+    layers: list[dx.Linear] = dx.submodule(
+        lambda self, rngs: [dx.Linear(8 * 8 if i == 0 else self.hidden, self.hidden, rngs=rngs) for i in range(self.depth)]
+    )
+    drop: dx.Dropout = dx.submodule(lambda self, rngs: dx.Dropout(self.dropout, rngs=rngs))
+    head: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.hidden, self.classes, rngs=rngs))
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """Maps images (n, 8, 8, 1) to logits (n, classes)."""
+        features = images.reshape(images.shape[0], -1)
+        for layer in self.layers:
+            features = self.drop(dx.relu(layer(features)))
+        return self.head(features)
+
+
+@dx.dataclass
+class Mix(dx.Module):
+    """Adds what two layers make of the last axis."""
+
+    size: int
+    hidden: int
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs]
+    up: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.size, self.hidden, rngs=rngs))
+    down: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.hidden, self.size, rngs=rngs))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.down(dx.gelu(self.up(x)))
+
+
+@dx.dataclass
+class MixerBlock(dx.Module):
+    """Mixes over the patches, then over the channels of each."""
+
+    patches: int
+    width: int
+    hidden: int
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs]
+    patch_norm: dx.LayerNorm = dx.submodule(lambda self, rngs: dx.LayerNorm(self.width, rngs=rngs))
+    over_patches: Mix = dx.submodule(lambda self, rngs: Mix(self.patches, self.hidden, rngs=rngs))
+    channel_norm: dx.LayerNorm = dx.submodule(lambda self, rngs: dx.LayerNorm(self.width, rngs=rngs))
+    over_channels: Mix = dx.submodule(lambda self, rngs: Mix(self.width, self.hidden, rngs=rngs))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps (n, patches, width) to the same shape."""
+        x = x + self.over_patches(self.patch_norm(x).swapaxes(1, 2)).swapaxes(1, 2)
+        return x + self.over_channels(self.channel_norm(x))
+
+
+@dx.dataclass
+class Mixer(dx.Module):
+    """An MLP-mixer over 16 patches of 2x2 pixels."""
+
+    width: int = dx.static(default=32, ge=1, help="channels of a patch")
+    hidden: int = dx.static(default=64, ge=1, help="size inside of the blocks")
+    depth: int = dx.static(default=2, ge=1, help="how many blocks there are")
+    classes: int = 10
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs]
+    embed: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(2 * 2, self.width, rngs=rngs))
+    blocks: list[MixerBlock] = dx.submodule(
+        lambda self, rngs: [MixerBlock(16, self.width, self.hidden, rngs=rngs) for _ in range(self.depth)]
+    )
+    norm: dx.LayerNorm = dx.submodule(lambda self, rngs: dx.LayerNorm(self.width, rngs=rngs))
+    head: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.width, self.classes, rngs=rngs))
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """Maps images (n, 8, 8, 1) to logits (n, classes)."""
+        patches = images.reshape(-1, 4, 2, 4, 2).swapaxes(2, 3).reshape(-1, 16, 4)
+        x = self.embed(patches)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(jnp.mean(self.norm(x), axis=1))
+
+
+Model = CNN | MLP | Mixer

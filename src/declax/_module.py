@@ -267,9 +267,7 @@ class Module(Pytree):
         graph: bool | None = None,
     ) -> Tuple8[State[Self]]: ...
     @overload
-    def get_state(
-        self, a: Filter, /, *filters: Filter, copy: bool = False, graph: bool | None = None
-    ) -> tuple[State[Self], ...]: ...
+    def get_state(self, a: Filter, /, *filters: Filter, copy: bool = False, graph: bool | None = None) -> Any: ...
     def get_state(self, *filters: Filter, copy: bool = False, graph: bool | None = None) -> Any:
         """The values of the module: `state` with this module as the node.
 

@@ -141,7 +141,7 @@ def _shared(place: str, other: str) -> LayerError:
         "a part is shared by all layers",
         got=f"one object at {place} and at {other}",
         why="a stack has one array of each kind for all layers, so that each would get a part of its own",
-        fix="y = blocks(x, part)        # give it to the call: each layer is called with (x, part)\n"
+        fix="y = blocks(x, part)        # give it to the call: each layer reads it, called with (x, part)\n"
         "dx.List([...])        # for layers that hold what they share",
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from declax._filters import Filter
 from declax._typing import Tuple2, Tuple3, Tuple4, Tuple5, Tuple6, Tuple7, Tuple8
@@ -14,6 +14,10 @@ class Splits(Generic[S]):
     """The methods `split` and `filter` of a State; `S` is what they give."""
 
     __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def _parts(self, filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool) -> tuple[S, ...]: ...
 
     @overload
     def split(self, a: Filter, /) -> S: ...
@@ -34,7 +38,7 @@ class Splits(Generic[S]):
         self, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, g: Filter, h: Filter, /
     ) -> Tuple8[S]: ...
     @overload
-    def split(self, a: Filter, /, *filters: Filter) -> tuple[S, ...]: ...
+    def split(self, a: Filter, /, *filters: Filter) -> Any: ...
     def split(self, a: Filter, /, *filters: Filter) -> Any:
         """States of the leaves that each filter takes.
 
@@ -68,11 +72,8 @@ class Splits(Generic[S]):
         self, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, g: Filter, h: Filter, /
     ) -> Tuple8[S]: ...
     @overload
-    def filter(self, a: Filter, /, *filters: Filter) -> tuple[S, ...]: ...
+    def filter(self, a: Filter, /, *filters: Filter) -> Any: ...
     def filter(self, a: Filter, /, *filters: Filter) -> Any:
         """As `split`, leaving out what no filter takes."""
         found = self._parts((a, *filters), "State.filter", is_exhaustive=False)
         return found if filters else found[0]
-
-    def _parts(self, filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool) -> tuple[S, ...]:
-        raise NotImplementedError

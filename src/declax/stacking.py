@@ -35,6 +35,8 @@ from declax.transforms.rematerialization import remat as rematerialized
 from declax.transforms.scanning import scan
 
 M = TypeVar("M", bound=Module)
+X = TypeVar("X")
+Y = TypeVar("Y")
 
 
 class Stacked(Module, Generic[M]):
@@ -123,7 +125,7 @@ class Stacked(Module, Generic[M]):
     def _metadata(self) -> dict[str, Any]:
         return {} if self.axis_name is None else {PARTITION_NAME: self.axis_name}
 
-    def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, x: X, *args: Any, **kwargs: Any) -> X:
         """Runs the layers one after the other.
 
         Args:
@@ -155,7 +157,7 @@ class Stacked(Module, Generic[M]):
             found = known[key] = self._scan(functools.partial(_run, fixed), (None,))
         return found
 
-    def scan(self, f: Callable[..., Any], x: Any, /, *xs: Any) -> tuple[Any, Any]:
+    def scan(self, f: Callable[..., tuple[X, Y]], x: X, /, *xs: Any) -> tuple[X, Y]:
         """Runs a function on layer after layer, with an input and an output for each.
 
         Args:

@@ -99,6 +99,10 @@ class Open(dx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.layer(x)
 
+    @classmethod
+    def square(cls, dim: int, *, rngs: dx.Rngs) -> Open:
+        return cls(dim, width=dim, rngs=rngs)
+
 
 @dataclasses.dataclass
 class Train:

@@ -210,6 +210,7 @@ def test_diff(run, folder):
         (["check"], "which file?"),
         (["check", "cli_models:Nett", "net.toml"], "did you mean 'Net'?"),
         (["check", "cli_modelz:Net", "net.toml"], "did you mean 'cli_models'?"),
+        (["check", "cli_modelz:Net", "net.toml"], "there is no module 'cli_modelz'"),
         (["check", "nothing.py:Net", "net.toml"], "there is no such file"),
         (["check", "cli_models:Net", "cli_models:Mlp"], "there are two classes"),
         (["show", "cli_models:Net", "net.toml", "b.toml"], "there are two files"),
@@ -242,6 +243,15 @@ def test_classes_of_files(folder):
     with pytest.raises(KeyError, match="inside"):
         load_target("broken.py:Net")
     assert "broken" not in sys.modules
+
+
+def test_a_check_by_schema_says_what_it_needs(run, monkeypatch):
+    run("schema", "cli_models:Net", "-o", "net.schema.json")
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    status, _, told = run("check", "net.toml")
+    assert status == 2
+    assert "checking by a schema needs jsonschema, which is not installed" in told
+    assert 'pip install "declax[cli]"' in told
 
 
 # ----------------------------------------------------------------- completion

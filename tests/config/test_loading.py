@@ -171,7 +171,9 @@ def test_the_error_pickles_with_its_problems(tmp_path):
 
 def test_many_problems_are_counted(tmp_path):
     config = {**models.GOOD, "labels": {f"k{i}": "x" for i in range(500)}}
-    with pytest.raises(dx.ConfigError, match="the configuration has 500 problems, of which the first 100 are shown") as e:
+    with pytest.raises(
+        dx.ConfigError, match="the configuration has 500 problems, of which the first 100 are shown"
+    ) as e:
         dx.spec_from_config(models.Transformer, config)
     assert len(e.value.problems) == 100
 
@@ -249,7 +251,8 @@ def test_yaml_is_read_by_the_rules_of_1_2(tmp_path):
     path = tmp_path / "data.yaml"
     path.write_text(
         "path: no\nbatch: 0o17\nsplits: [1e-3, .5]\n"
-        "options: {a: on, b: 010, c: 1_000, d: ~, e: 0xff, f: .inf, g: 2001-01-01, h: '1', i: !!str 2, j: TRUE, k: +1.}\n"
+        "options: {a: on, b: 010, c: 1_000, d: ~, e: 0xff, f: .inf, g: 2001-01-01, h: '1', i: !!str 2, j: TRUE,\n"
+        "  k: +1.}\n"
     )
     data = dx.from_config(models.Data, path)
     assert (data.path, data.batch, data.splits) == ("no", 15, (0.001, 0.5))
@@ -339,11 +342,15 @@ def test_toml_has_no_null(tmp_path):
 @pytest.mark.parametrize("suffix", [".toml", ".json", ".yaml"])
 def test_texts_of_all_kinds_come_back(suffix, tmp_path):
     texts = [
-        "", " ", "no", "1e3", "0x1", "~", "null", "a: b", "a #b", "- x", "'", '"', "\\", "\n", "\t", "\x00", "\x7f", "\x85",
-        "\u2028", "ä", "日本", "😀", "{", "[1]", "&a", "*a", "!x", "%", "@", "`", "=", "y", "true", ".inf", "2001-01-01",
-        "trailing ", "$ref", "a.b", "kind", "---", "...", "<<", "?",
-    ]  # fmt: skip
-    spec = dx.spec(models.Data, "x", options={"list": texts, "table": {text: text for text in texts}, "floats": [1e22, -0.0, 1.5e-7]})
+        *("", " ", "no", "1e3", "0x1", "~", "null", "a: b", "a #b", "- x", "'", '"', "\\", "\n", "\t", "\x00", "\x7f"),
+        *("\x85", "\u2028", "ä", "日本", "😀", "{", "[1]", "&a", "*a", "!x", "%", "@", "`", "=", "y", "true", ".inf"),
+        *("2001-01-01", "trailing ", "$ref", "a.b", "kind", "---", "...", "<<", "?"),
+    ]
+    spec = dx.spec(
+        models.Data,
+        "x",
+        options={"list": texts, "table": {text: text for text in texts}, "floats": [1e22, -0.0, 1.5e-7]},
+    )
     path = tmp_path / f"data{suffix}"
     dx.write_config(path, spec)
     assert dx.spec_from_config(models.Data, path) == spec

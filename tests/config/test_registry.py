@@ -160,7 +160,9 @@ def test_bases_that_have_no_hash_have_no_kinds():
 def test_the_tables_hold_what_the_modules_do():
     for name, function in _tables.ACTIVATIONS.items():
         assert getattr(activations, name) is function
-    factories = {n for n in vars(initializers) if n.islower() and not n.startswith("_") and callable(getattr(initializers, n))}
+    factories = {
+        n for n in vars(initializers) if n.islower() and not n.startswith("_") and callable(getattr(initializers, n))
+    }
     assert factories - {"dataclass", "get_args", "zeros_init", "ones_init"} == set(_tables.INITIALIZERS)
     for name, dtype in _tables.DTYPES.items():
         assert jnp.dtype(dtype).name == name

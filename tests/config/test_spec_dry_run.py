@@ -56,9 +56,9 @@ def large(blocks: int = 32, dim: int = 4096, hidden: int = 11008) -> dx.Spec[dx.
 
 def test_seven_billion_parameters_in_two_seconds():
     before = len(jax.live_arrays())
-    start = time.perf_counter()
+    start = time.process_time()  # other work of the machine does not count
     found = large().summary(jax.ShapeDtypeStruct((128,), jnp.int32))
-    taken = time.perf_counter() - start
+    taken = time.process_time() - start
     assert found.count("Param") == 2 * 32_000 * 4096 + 32 * (4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096)
     assert found.output.shape == (128, 32_000)
     assert len(jax.live_arrays()) - before < 10  # nothing of the model is there
@@ -66,7 +66,9 @@ def test_seven_billion_parameters_in_two_seconds():
 
 
 def test_sizes_by_kind_and_dtype_and_the_table():
-    spec = dx.spec(dx.Sequential, dx.spec(dx.Linear, 3, 4, param_dtype=jnp.bfloat16, dtype=jnp.float32), dx.spec(dx.BatchNorm, 4))
+    spec = dx.spec(
+        dx.Sequential, dx.spec(dx.Linear, 3, 4, param_dtype=jnp.bfloat16, dtype=jnp.float32), dx.spec(dx.BatchNorm, 4)
+    )
     found = spec.summary(jnp.zeros((2, 3)))
     assert found.sizes == {("Param", "bfloat16"): 32, ("Param", "float32"): 32, ("BatchStat", "float32"): 32}
     text = str(found)

@@ -141,7 +141,7 @@ def test_diff_names_each_path():
         "blocks.0.mixer.hidden: 6 → 128\nblocks.1.mixer.init: lecun_normal() → ones\nblocks.1.rate: 0.0 → 0.5"
     )
     assert repr(new.diff(old)) == str(new.diff(old))
-    assert [change.path for change in old.diff(new)][0] == ("blocks", 0, "mixer", "hidden")
+    assert next(change.path for change in old.diff(new)) == ("blocks", 0, "mixer", "hidden")
     assert not old.diff(small())
 
 
@@ -243,4 +243,6 @@ def test_what_has_no_name_has_no_fingerprint(value):
 
 
 def test_models_do_not_confuse_names():
-    assert dx.spec(Model, dx.spec(dx.Embed, 1, 2)).fingerprint() != dx.spec(Model, dx.spec(dx.Linear, 1, 2)).fingerprint()
+    assert (
+        dx.spec(Model, dx.spec(dx.Embed, 1, 2)).fingerprint() != dx.spec(Model, dx.spec(dx.Linear, 1, 2)).fingerprint()
+    )

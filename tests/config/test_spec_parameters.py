@@ -101,7 +101,10 @@ def test_names_that_do_not_exist_stay_unresolved():
     [
         ("", {}),
         ("Adds.\n\nReturns:\n  x: no argument.", {}),
-        ("Adds.\n\nArgs:\n  a (int): one.\n  *b: two\n    lines.\n\nReturns:\n  c: no.", {"a": "one.", "b": "two lines."}),
+        (
+            "Adds.\n\nArgs:\n  a (int): one.\n  *b: two\n    lines.\n\nReturns:\n  c: no.",
+            {"a": "one.", "b": "two lines."},
+        ),
         ("Attributes:\n  a, b: both.", {"a": "both.", "b": "both."}),
     ],
 )

@@ -2,6 +2,7 @@
 
 import enum
 import functools
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import declax as dx
@@ -42,7 +44,10 @@ def test_a_program_of_constructor_calls():
     [
         small(5, protos=[small(1).replace(head=None)["blocks.0.mixer"]], named={"a": dx.spec(Mlp, 1, activation=half)}),
         dx.spec(dx.Sequential, dx.spec(dx.Linear, 3, 4, param_dtype=jnp.bfloat16), dx.relu, dx.spec(Open, 4, width=3)),
-        dx.spec(dx.List, [dx.Ref("/elements/1"), dx.spec(Gate, 2, Order.LAST), [1.5, (), ("x",)], {"a": dx.Ref("/elements/1")}]),
+        dx.spec(
+            dx.List,
+            [dx.Ref("/elements/1"), dx.spec(Gate, 2, Order.LAST), [1.5, (), ("x",)], {"a": dx.Ref("/elements/1")}],
+        ),
         dx.spec(Gate, 3, init=dx.initializers.variance_scaling(2.0, "fan_in", "normal", dtype="float32")),
         dx.spec(dx.Sequential, dx.spec(dx.Sequential, *[dx.spec(dx.Linear, 3, 3, use_bias=False) for _ in range(4)])),
     ],
@@ -155,7 +160,11 @@ def test_the_main_script_counts_as_the_module_that_it_is(tmp_path):
         "if __name__ == '__main__': print(dx.spec(Net, 3).fingerprint())\n"
     )
     env = {"PYTHONPATH": ":".join([*sys.path, str(tmp_path)]), "JAX_PLATFORMS": "cpu"}
-    commands = [[str(script)], ["-m", "train"], ["-c", "import train; print(train.dx.spec(train.Net, 3).fingerprint())"]]
+    commands = [
+        [str(script)],
+        ["-m", "train"],
+        ["-c", "import train; print(train.dx.spec(train.Net, 3).fingerprint())"],
+    ]
     found = {
         subprocess.run([sys.executable, *c], env=env, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
         for c in commands
@@ -170,3 +179,32 @@ def test_enums_of_strings_are_enums():
     assert dx.spec(schedule, Mode.A) != dx.spec(schedule, "a")
     assert dx.spec(schedule, Mode.A).fingerprint() != dx.spec(schedule, "a").fingerprint()
     assert "Mode.A" in dx.spec(schedule, Mode.A).to_python()
+
+
+def test_class_methods_are_targets():
+    spec = dx.spec(Open.square, 3)
+    assert spec == dx.spec(Open.square, 3)
+    assert public_name(Open.square) == "config.spec_models:Open.square"
+    assert "model = Open.square(dim=3, rngs=rngs)" in spec.to_python()
+    assert run(spec.to_python()).width == spec.build(rngs=dx.Rngs(0)).width == 3
+
+
+def test_an_optimizer_of_a_model():
+    train = dx.spec(
+        dx.Dict,
+        {
+            "model": dx.spec(dx.Linear, 3, 4),
+            "optimizer": dx.spec(
+                dx.Optimizer,
+                dx.Ref("/entries/model"),
+                dx.spec(optax.chain, dx.spec(optax.clip, 1.0), dx.spec(optax.adamw, 1e-3)),
+                wrt=dx.Param,
+            ),
+        },
+    )
+    built = train.build(rngs=dx.Rngs(0))
+    gradients = dx.grad(lambda model: model(jnp.ones(3)).sum())(built.model)
+    built.optimizer.update(built.model, gradients)
+    assert "tx=optax.chain(optax.clip(max_delta=1.0), optax.adamw(learning_rate=0.001))" in train.to_python()
+    assert run(train.to_python()).optimizer.step.value == 0
+    assert train.fingerprint() == pickle.loads(pickle.dumps(train)).fingerprint()

@@ -39,10 +39,9 @@ def test_shared_parts_become_refs_by_identity():
     gate = Gate(4, rngs=dx.Rngs(0))
     several = [gate, Gate(4, rngs=dx.Rngs(0))]
     spec = dx.spec_of(dx.List([gate, several, gate, several]))
-    assert str(spec) == (
-        "spec(\n    List,\n"
-        "    [spec(Gate, dim=4), [Ref('/elements/0'), spec(Gate, dim=4)], Ref('/elements/0'), Ref('/elements/1')],\n)"
-    )
+    shared = dx.Ref("/elements/0")
+    elements = [dx.spec(Gate, 4), [shared, dx.spec(Gate, 4)], shared, dx.Ref("/elements/1")]
+    assert spec == dx.Spec(dx.List, {"elements": elements})
     rebuilt = spec.build(rngs=dx.Rngs(0))
     assert rebuilt[1][0] is rebuilt[0] is rebuilt[2]
     assert rebuilt[3] is rebuilt[1]

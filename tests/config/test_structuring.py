@@ -134,7 +134,9 @@ GOOD = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "data", "value"), GOOD, ids=lambda x: "huge" if type(x) is int and x > 2**64 else str(x)[:50])
+@pytest.mark.parametrize(
+    ("annotation", "data", "value"), GOOD, ids=lambda x: "huge" if type(x) is int and x > 2**64 else str(x)[:50]
+)
 def test_what_data_stands_for(annotation, data, value):
     found, _ = read(annotation, data)
     assert found == value
@@ -182,7 +184,12 @@ BAD = [
     (Initializer, {"stddev": 1}, "missing-kind", "kind = ..."),
     (Initializer, {"kind": "normal", "std": 1}, "unknown-key", "did you mean 'stddev'?"),
     (Initializer, {"kind": "zeros", "x": 1}, "unknown-key", 'write "zeros"'),
-    (Initializer, {"kind": "variance_scaling", "mode": "fan_in", "distribution": "normal"}, "missing-key", "scale = ..."),
+    (
+        Initializer,
+        {"kind": "variance_scaling", "mode": "fan_in", "distribution": "normal"},
+        "missing-key",
+        "scale = ...",
+    ),
     (Initializer, {"$ref": "/x"}, "wrong-type", "the name of an initializer"),
     (Callable[[int], int], "rellu", "unknown-activation", "did you mean 'relu'?"),
     (Callable[[int], int], "jax.nn.relu", "unknown-activation", "did you mean 'relu'?"),
@@ -214,7 +221,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "data", "code", "text"), BAD, ids=lambda x: "huge" if type(x) is int and x > 2**64 else str(x)[:50])
+@pytest.mark.parametrize(
+    ("annotation", "data", "code", "text"), BAD, ids=lambda x: "huge" if type(x) is int and x > 2**64 else str(x)[:50]
+)
 def test_what_data_cannot_stand_for(annotation, data, code, text):
     _, problems = read(annotation, data)
     assert [p.code for p in problems] == [code]
@@ -306,6 +315,15 @@ def test_what_a_spec_refuses_is_a_problem():
         assert [p.code for p in problems] == ["invalid"]
     else:
         assert read(Table, {"rows": {"1": 2}})[0] == expected
+
+
+def test_numbers_of_jaxtyping_are_numbers():
+    jaxtyping = pytest.importorskip("jaxtyping")
+    assert read(jaxtyping.Int[jax.Array, ""], 3)[0] == 3
+    assert read(jaxtyping.Float[jax.Array, ""], 0.5)[0] == 0.5
+    assert read(jaxtyping.Bool[jax.Array, ""] | None, True)[0] is True
+    assert read(jaxtyping.Int[jax.Array, ""], 0.5)[1][0].code == "wrong-type"
+    assert read(jaxtyping.Float[jax.Array, "n"], [0.5])[1][0].code == "no-data"
 
 
 # --- references ---------------------------------------------------------------
@@ -411,7 +429,10 @@ def test_a_learning_rate_is_a_number_or_a_schedule():
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4).filter(lambda k: k != "$ref"), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=4).filter(lambda k: k != "$ref"), inner, max_size=3)
+    ),
     max_leaves=12,
 )
 

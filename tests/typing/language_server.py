@@ -5,6 +5,7 @@ Vocabulary
 message: a JSON object with a header that says its length, as the language server protocol has it.
 request: a message with a number, which the answer has, too. Both sides may send some.
 cursor:  where the user types: a line and a column, both from zero.
+notice:  a message that expects no answer, such as the mistakes that a server finds in a file.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ PATIENCE = 180.0
 CAPABILITIES: Message = {
     "workspace": {"configuration": True, "workspaceFolders": True},
     "textDocument": {
+        "publishDiagnostics": {"relatedInformation": False},
         "completion": {
             "completionItem": {
                 "documentationFormat": ["plaintext"],
@@ -59,13 +61,16 @@ class LanguageServer:
     Args:
       command: starts the server.
       folder: its workspace.
-      python: the interpreter whose packages it shall know.
+      settings: what the user has set, by section; the server asks for it.
+      language: of the files.
     """
 
-    def __init__(self, command: list[str], folder: Path, python: str) -> None:
+    def __init__(self, command: list[str], folder: Path, settings: Message, language: str = "python") -> None:
         self._folder = folder
-        self._python = python
+        self._settings = settings
+        self._language = language
         self._number = 0
+        self._found: dict[str, list[Message]] = {}
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, cwd=folder, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
         self._watch = threading.Timer(PATIENCE, self._process.kill)  # so that no test waits for ever
@@ -77,6 +82,7 @@ class LanguageServer:
         given = {"processId": None, "rootUri": uri, "workspaceFolders": folders, "capabilities": CAPABILITIES}
         self.request("initialize", given)
         self._notify("initialized", {})
+        self._notify("workspace/didChangeConfiguration", {"settings": self._settings})
         return self
 
     def __exit__(
@@ -99,8 +105,15 @@ class LanguageServer:
 
     def open(self, path: Path, text: str) -> None:
         """Tells the server that a file is being edited, and what is in it; it need not be on disk."""
-        document = {"uri": path.as_uri(), "languageId": "python", "version": 1, "text": text}
+        self._found.pop(path.as_uri(), None)
+        document = {"uri": path.as_uri(), "languageId": self._language, "version": 1, "text": text}
         self._notify("textDocument/didOpen", {"textDocument": document})
+
+    def diagnostics(self, path: Path) -> list[Message]:
+        """What the server finds wrong in a file that was opened; waits until it says so."""
+        while path.as_uri() not in self._found:
+            self._take(self._receive())
+        return self._found[path.as_uri()]
 
     def completions(self, path: Path, cursor: tuple[int, int]) -> dict[str, Message]:
         """The names that are offered at a place."""
@@ -145,19 +158,21 @@ class LanguageServer:
         while True:
             message = self._receive()
             if "method" in message:
-                if "id" in message:
-                    self._answer(message)
+                self._take(message)
             elif message.get("id") == number:
                 if "error" in message:
                     raise AssertionError(f"{method}: {message['error']}")
                 return message.get("result")
 
-    def _answer(self, message: Message) -> None:
-        """The server asks for settings, of which there is one beside its file, and says what it can do."""
+    def _take(self, message: Message) -> None:
+        """The server asks for settings, says what it can do, and what it finds."""
+        if message.get("method") == "textDocument/publishDiagnostics":
+            self._found[message["params"]["uri"]] = message["params"]["diagnostics"]
+        if "id" not in message:
+            return
         result = None
         if message["method"] == "workspace/configuration":
-            sections = [item.get("section") for item in message["params"]["items"]]
-            result = [{"pythonPath": self._python} if section == "python" else None for section in sections]
+            result = [self._settings.get(item.get("section")) for item in message["params"]["items"]]
         self._send({"id": message["id"], "result": result})
 
     def _notify(self, method: str, params: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any, assert_type
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 import declax as dx
@@ -29,6 +30,28 @@ class Block(dx.Module):
         return self.activation(self.up(x * self.scale))
 
 
+@dx.dataclass
+class Options(dx.Module):
+    name: str = dx.static(default="block")
+    sizes: list[int] = dx.static(default_factory=list[int])
+    offset: jax.Array = dx.data(default_factory=lambda: jnp.zeros(2))
+    mask: jax.Array | None = dx.data(default=None)
+    rate: float = dx.data(default=0.5, ge=0.0, le=1.0)
+    is_deep: bool = False
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs]
+    inner: dx.Linear | None = dx.submodule(lambda self, rngs: dx.Linear(2, 2, rngs=rngs), when="is_deep")
+
+
+def specifiers_have_the_type_of_their_default() -> None:
+    assert_type(dx.static(default=3), int)
+    assert_type(dx.static(default_factory=list[int]), list[int])
+    assert_type(dx.data(default=None), None)
+    assert_type(dx.data(default_factory=lambda: jnp.zeros(3)), jax.Array)
+    assert_type(Options(rate=0.25, rngs=dx.Rngs(0)).inner, dx.Linear | None)
+    assert_type(Options("a", [3], jnp.ones(2), None, 0.5, True, rngs=dx.Rngs(0)).sizes, list[int])
+
+
 def takes_array(x: jax.Array) -> jax.Array:
     return x
 
@@ -39,6 +62,18 @@ def variables_are_arrays(p: dx.Param[jax.Array], x: jax.Array) -> jax.Array:
     p += 1
     p.value = x
     p[...] = x
+    p[0] = 3.0
+    p.value = 2.0 * p
+    p.value = np.ones(2)
+    assert_type(p[0], jax.Array)
+    assert_type(p + 1, jax.Array)
+    assert_type(1 - p, jax.Array)
+    assert_type(-p, jax.Array)
+    assert_type(p.shape, tuple[int, ...])
+    p.value = x
+    parts = dx.Variable({"a": x})
+    parts["a"] = x
+    assert_type(parts.value, dict[str, jax.Array])
     return takes_array(p) + jnp.sum(p) + x @ p + p.T
 
 
@@ -56,7 +91,9 @@ def graphs_keep_their_types(block: Block) -> None:
     assert_type(state, dx.State[Block])
     assert_type(dx.merge(graphdef, state), Block)
     graphdef, params, rest = dx.split(block, dx.Param, ...)
+    assert_type(rest, dx.State[Block])
     assert_type(dx.merge(graphdef, params, rest), Block)
+    number_of_filters(block)
     assert_type(dx.clone(block), Block)
     assert_type(dx.clone(block, variables=False), Block)
     assert_type(graphdef.merge(state, copy=True), Block)
@@ -77,6 +114,55 @@ def graphs_keep_their_types(block: Block) -> None:
     assert_type(dx.to_arrays(dx.to_refs(block)), Block)
 
 
+def number_of_filters(block: Block) -> None:
+    graphdef, a, b, c, d, e, f = dx.split(block, dx.Param, dx.Cache, dx.BatchStat, dx.RngState, dx.Intermediate, ...)
+    assert_type(f, dx.State[Block])
+    assert_type(dx.merge(graphdef, a, b, c, d, e, f), Block)
+    a, b, c = dx.state(block, dx.Param, dx.Cache, dx.BatchStat)
+    assert_type(c, dx.State[Block])
+    assert_type(dx.state(block, dx.Param), dx.State[Block])
+    assert_type(dx.pop(block, dx.Intermediate, dx.Cache), tuple[dx.State[Block], dx.State[Block]])
+    a, b, c = block.get_state(dx.Param, dx.Cache, ...)
+    graphdef, a, b, c = block.split(dx.Param, dx.Cache, ...)
+    assert_type(graphdef, dx.GraphDef[Block])
+    a, b, c = dx.unpack(block, dx.Param, dx.Cache, ...)
+    assert_type(dx.merge(a, b, c), Block)
+    graphdef, *states = dx.split(block, dx.Param, ...)
+    assert_type(dx.merge(*dx.split(block)), Block)
+    print(states)
+
+
+def states_keep_their_types(state: dx.State[Block]) -> None:
+    params, rest = state.split(dx.Param, ...)
+    assert_type(params, dx.State[Block])
+    assert_type(state.filter(dx.Param), dx.State[Block])
+    assert_type(rest | params, dx.State[Any])
+    assert_type(state - rest, dx.State[Block])
+    assert_type(state.map(lambda path, value: value), dx.State[Block])
+    assert_type(dx.filter_state(state, dx.Param, ...), tuple[dx.State[Block], dx.State[Block]])
+    for key, value in state.items():
+        print(key, value)
+    print(list(state), dict(state), {**state}, sorted(state), "scale" in state, len(state), state.up.kernel)
+
+
+def containers_keep_their_types(x: jax.Array) -> None:
+    rngs = dx.Rngs(0)
+    chain = dx.Sequential(dx.Linear(2, 3, rngs=rngs), dx.relu, dx.Dropout(0.5, rngs=rngs), dx.Linear(3, 2, rngs=rngs))
+    assert_type(chain(x), jax.Array)
+    assert_type(chain(x, rngs=rngs), jax.Array)
+    assert_type(dx.Sequential(chain, chain)(x), jax.Array)
+    made: dx.Sequential = dx.Sequential([dx.Linear(2, 2, rngs=rngs) for _ in range(2)])
+    outputs: jax.Array = made(x)
+    parts = dx.Dict(left=dx.Linear(2, 2, rngs=rngs))
+    assert_type(parts["left"], dx.Linear)
+    assert_type(parts.left(outputs), jax.Array)
+    stack = dx.Stacked(lambda rngs: dx.Linear(2, 2, rngs=rngs), 3, rngs=rngs)
+    assert_type(stack, dx.Stacked[dx.Linear])
+    assert_type(stack[0], dx.Linear)
+    assert_type(stack(x), jax.Array)
+    assert_type(stack.scan(lambda layer, x: (layer(x), x.sum()), x)[0], jax.Array)
+
+
 @dx.jit
 def step(block: Block, optimizer: dx.Optimizer[Block], x: jax.Array) -> jax.Array:
     def loss_of(block: Block) -> tuple[jax.Array, dict[str, Any]]:
@@ -88,9 +174,14 @@ def step(block: Block, optimizer: dx.Optimizer[Block], x: jax.Array) -> jax.Arra
     return loss
 
 
+def loss_of(block: Block, x: jax.Array) -> jax.Array:
+    return block(x).mean()
+
+
 def training_keeps_its_types(block: Block, x: jax.Array) -> None:
     optimizer = dx.Optimizer(block, optax.sgd(0.1))
     assert_type(optimizer, dx.Optimizer[Block])
+    assert_type(optimizer.update(block, dx.grad(loss_of)(block, x)), dx.State[Block])
     assert_type(step(block, optimizer, x), jax.Array)
 
 

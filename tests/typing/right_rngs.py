@@ -14,7 +14,7 @@ class Model(dx.Module):
         self.rngs = dx.Rngs(0, dropout=1, params=2)
 
     @dx.split_rngs(splits=2)
-    def split(self, x: int, *, y: str = "a") -> float:
+    def split_streams(self, x: int, *, y: str = "a") -> float:
         return float(self.rngs.params.key.shape[0])
 
     @dx.fork_rngs(split=3)
@@ -39,7 +39,7 @@ class Model(dx.Module):
 
 
 def methods_keep_their_types(model: Model) -> None:
-    assert_type(model.split(1, y="b"), float)
+    assert_type(model.split_streams(1, y="b"), float)
     assert_type(model.fork(1), float)
     assert_type(model.on_copies(1), float)
     assert_type(model.reseeded(1), float)

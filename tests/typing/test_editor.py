@@ -86,7 +86,8 @@ def editor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
     folder = tmp_path_factory.mktemp("workspace")
     config = {"extraPaths": [str(path) for path in search_paths()], "stubPath": str(ROOT / "stubs")}
     (folder / "pyrightconfig.json").write_text(json.dumps(config), encoding="utf-8")
-    with LanguageServer([sys.executable, "-c", START, "--stdio"], folder, sys.executable) as server:
+    settings = {"python": {"pythonPath": sys.executable}}
+    with LanguageServer([sys.executable, "-c", START, "--stdio"], folder, settings) as server:
         yield Editor(server, folder)
 
 

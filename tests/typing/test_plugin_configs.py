@@ -131,7 +131,7 @@ import declax as dx
 from models import Block, Net
 
 rngs = dx.Rngs(0)
-key = dx.from_config(Block, {"dim": 4, "hiden": 8})  # E: declax-config | config of Block: Block has no parameter 'hiden'
+key = dx.from_config(Block, {"dim": 4, "hiden": 8})  # E: declax-config | config of Block: Block has no
 missing = dx.from_config(Block, {"dim": 4})  # E: declax-config | Block needs 'hidden'
 text = dx.from_config(Block, {"dim": "4", "hidden": 8})  # E: declax-config | config of Block.dim: expected int, got '4'
 choice = dx.from_config(Block, {"dim": 4, "hidden": 8, "mode": "c"})  # E: declax-config | got 'c'
@@ -178,7 +178,7 @@ import declax as dx
 from models import Block, Net, Open
 
 rngs = dx.Rngs(0)
-a = dx.from_config(Block, {"kind": "Block", "dim": 4, "hidden": 8, "mode": "b", "act": "relu", "$schema": "x"}, rngs=rngs)
+a = dx.from_config(Block, {"kind": "Block", "dim": 4, "hidden": 8, "mode": "b", "act": "relu", "$schema": ""})
 b = dx.from_config(Net, {"depth": 2, "block": {"dim": 4, "hidden": 4}, "blocks": [{"dim": 4, "hidden": 4}]}, rngs=rngs)
 c = dx.from_config(Net, {"depth": 2, "block": {"kind": "Wide", "factor": 4, "dim": 1, "hidden": 2}}, extra=[Block])
 d = dx.from_config(Net, {"depth": 2, "block": {"$ref": "/x"}, "pair": None, "name": None, "sizes": [1, 2]})
@@ -251,7 +251,7 @@ c = dx.Sequential(
     ]
 )
 d = dx.Sequential(dx.Linear(2, 3, rngs=r), dx.LayerNorm(2, rngs=r))  # E: declax-sizes | LayerNorm(2) takes 2
-e = dx.Sequential(dx.Conv(1, 8, 3, rngs=r), dx.BatchNorm(4, rngs=r))  # E: declax-sizes | and Conv(1, 8) before it gives 8
+e = dx.Sequential(dx.Conv(1, 8, 3, rngs=r), dx.BatchNorm(4, rngs=r))  # E: declax-sizes | Conv(1, 8) before it
 f = dx.Sequential(
     dx.Conv(1, 8, kernel_size=3, rngs=r),
     functools.partial(dx.avg_pool, window_shape=(2,)),

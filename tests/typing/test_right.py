@@ -1,11 +1,42 @@
 import runpy
 from pathlib import Path
 
+import jax.numpy as jnp
+
+import declax as dx
+
+HERE = Path(__file__).parent
+
 
 def test_the_right_program_runs() -> None:
-    names = runpy.run_path(str(Path(__file__).with_name("right.py")))
+    names = runpy.run_path(str(HERE / "right.py"))
+    names["specifiers_have_the_type_of_their_default"]()
     names["constructors_keep_their_types"]()
-    block = names["Block"](2, 3, rngs=names["dx"].Rngs(0))
+    block = names["Block"](2, 3, rngs=dx.Rngs(0))
     names["graphs_keep_their_types"](block)
-    names["training_keeps_its_types"](block, names["jnp"].ones((1, 2)))
-    assert names["variables_are_arrays"](block.scale, names["jnp"].ones(2)).shape == (2,)
+    names["states_keep_their_types"](dx.state(block))
+    names["containers_keep_their_types"](jnp.ones((1, 2)))
+    names["training_keeps_its_types"](block, jnp.ones((1, 2)))
+    assert names["variables_are_arrays"](block.scale, jnp.ones(2)).shape == (2,)
+
+
+def test_transforms_run_with_these_types() -> None:
+    names = runpy.run_path(str(HERE / "right_transforms.py"))
+    block, x = names["Block"](2, rngs=dx.Rngs(0)), jnp.ones((1, 2))
+    names["gradients_of_others"](x[0])
+    for name in (
+        "methods_keep_their_types",
+        "gradients_are_states",
+        "gradients_in_gradients",
+        "compiled_functions",
+        "control_flow",
+        "rules",
+    ):
+        names[name](block, x)
+
+
+def test_random_streams_have_these_types() -> None:
+    names = runpy.run_path(str(HERE / "right_rngs.py"))
+    names["methods_keep_their_types"](names["Model"]())
+    names["functions_keep_their_types"]()
+    names["streams_draw_arrays"](dx.Rngs(0, dropout=1, params=2))

@@ -18,7 +18,7 @@ def parameter_table(target: Any, *, indent: str = "  ") -> str:
 
     >>> import declax as dx
     >>> print(parameter_table(dx.Dropout).splitlines()[2])
-      rate: float
+      rate: float, at least 0.0, at most 1.0
     """
     parameters = parameters_of(target)
     about = inspect.getdoc(target) or ""

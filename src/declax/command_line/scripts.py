@@ -110,7 +110,7 @@ def cli(
     options = parser.parse_args(argv)
     if options.schema:
         print(json.dumps(json_schema(target, extra=extra), indent=2))
-        raise SystemExit(0)
+        sys.exit(0)
     try:
         words = read_words(options.words)
         found = list(_specs(target, words, default, tuple(extra), is_migrating=options.migrate))
@@ -129,7 +129,7 @@ def cli(
 
 def _end(error: ConfigError) -> NoReturn:
     print(error, file=sys.stderr)
-    raise SystemExit(WRONG) from None
+    sys.exit(WRONG)
 
 
 def _show(found: list[tuple[str, Spec[Any]]], options: argparse.Namespace) -> NoReturn:
@@ -138,7 +138,7 @@ def _show(found: list[tuple[str, Spec[Any]]], options: argparse.Namespace) -> No
             print(f"{name or target_name(spec.target)}: fingerprint {spec.fingerprint()[:12]}")
         else:
             print(*([f"# {name}"] if name else []), config_text(spec, ".json", full=options.full), sep="\n", end="")
-    raise SystemExit(0)
+    sys.exit(0)
 
 
 def _specs(

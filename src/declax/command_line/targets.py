@@ -73,8 +73,7 @@ def _import_file(name: str) -> Any:
     if module_name in sys.modules:
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, path)
-    if spec is None or spec.loader is None:
-        raise errors.ConfigError(name, "this is no file of Python")
+    assert spec is not None and spec.loader is not None  # as for all that ends with .py  # noqa: PT018
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # so that its classes can be pickled, and their annotations read
     sys.path.insert(0, str(path.parent))

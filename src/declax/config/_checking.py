@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from declax._annotations import annotation_text
 from declax._pytree import Pytree
-from declax.config._building import PATH_ATTRIBUTE, Walk, element_annotation, locate
+from declax.config._building import PATH_ATTRIBUTE, Walk, annotation_at, element_annotation, locate
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, thaw
 from declax.config._parameters import Parameter, allowed_classes, target_name
 from declax.config.problems import Path, Report, shown
@@ -59,12 +59,13 @@ class _Check(Walk):
                 self.report.add(code, path, error.problem, expected=error.expected, got=error.got, hint=error.fix)
             return None
 
-    def call(self, spec: SpecData, path: Path) -> Any:
+    def arguments(self, spec: SpecData, path: Path) -> dict[str, Any]:
         for name, value in spec.arguments.items():
             parameter = spec.parameters.get(name)
             if parameter is not None:
                 self._check(parameter, spec, name, value, (*path, name))
-        return super().call(spec, path)
+            self.value(value, (*path, name), annotation_at(spec.parameters, name))
+        return {}
 
     def _check(self, parameter: Parameter, spec: SpecData, name: str, value: Any, path: Path) -> None:
         if parameter.name == spec.parameters.variadic:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any, Final
 
 import jax.numpy as jnp
@@ -26,13 +26,13 @@ def public_name(obj: Any) -> str | None:
     module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None) or getattr(obj, "__name__", "")
     if isinstance(module, str) and isinstance(name, str) and name:
         is_private = any(part.startswith("_") for part in module.split(".")) and module != "__main__"
-        if not is_private and _found(module, name) is obj:
+        if not is_private and _is_found(module, name, obj):
             return f"{_importable(module)}:{name}"
         public = _in_libraries(obj)
         if public is not None:
             return public
         is_local_class = isinstance(obj, type) and "<lambda>" not in name
-        if _found(module, name) is obj or is_local_class:
+        if _is_found(module, name, obj) or is_local_class:
             return f"{_importable(module)}:{name}"
     return _in_libraries(obj)
 
@@ -46,11 +46,12 @@ def is_importable(name: str) -> bool:
     return "<locals>" not in name
 
 
-def _found(module: str, name: str) -> Any:
+def _is_found(module: str, name: str, obj: Any) -> bool:
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
-    return found
+    # a class method is another object each time that it is asked for
+    return found is obj or (isinstance(obj, MethodType) and bool(found == obj))
 
 
 def _in_libraries(obj: Any) -> str | None:

@@ -2,12 +2,13 @@
 
 Vocabulary
 ----------
-reader: what checks plain data against an annotation and gives the value that it stands for; made once for an annotation.
+reader: what checks plain data against an annotation, and gives the value that it stands for; made once for each.
 word:   the type of plain data as files have it: null, bool, int, float, string, list or table.
 """
 
 from __future__ import annotations
 
+import abc
 import enum
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, Final
@@ -15,7 +16,7 @@ from typing import Any, Final
 from declax.config._data import Ref, SpecData
 from declax.config._tables import DTYPES, dtype_name
 from declax.config.files.documents import MAX_DEPTH, MAX_NODES, too_deep
-from declax.config.problems import Path, Report, described, did_you_mean, path_text, shown
+from declax.config.problems import Path, Report, described, did_you_mean, shown
 from declax.errors import ConfigError
 
 
@@ -26,7 +27,7 @@ class _Invalid(enum.Enum):
 INVALID: Final = _Invalid.INVALID
 """What a reader gives for data that does not fit; the problem is in the report then."""
 
-WORDS: Final = {
+WORDS: Final[dict[Any, str]] = {
     type(None): "null",
     bool: "bool",
     int: "int",
@@ -75,7 +76,7 @@ class Context:
         return True
 
 
-class Reader:
+class Reader(abc.ABC):
     """Checks plain data, and gives what it stands for.
 
     Attributes:
@@ -88,9 +89,9 @@ class Reader:
     exact: frozenset[str] = _ALL
     expected: str = "any plain value"
 
+    @abc.abstractmethod
     def read(self, value: Any, path: Path, context: Context) -> Any:
         """The value, or INVALID with a problem in the report of the context."""
-        raise ConfigError(path_text(path), "this is no reader of data")
 
 
 class NullReader(Reader):
@@ -238,7 +239,12 @@ class LiteralReader(Reader):
         if found is INVALID:
             hint = did_you_mean(value, [choice for choice in self.choices.values() if isinstance(choice, str)])
             context.report.add(
-                "no-choice", path, "the value is none of the choices", expected=self.expected, got=described(value), hint=hint
+                "no-choice",
+                path,
+                "the value is none of the choices",
+                expected=self.expected,
+                got=described(value),
+                hint=hint,
             )
         return found
 
@@ -262,7 +268,12 @@ class EnumReader(Reader):
             return found
         hint = did_you_mean(value, self.names)
         context.report.add(
-            "no-choice", path, "there is no member of this name", expected=self.expected, got=described(value), hint=hint
+            "no-choice",
+            path,
+            "there is no member of this name",
+            expected=self.expected,
+            got=described(value),
+            hint=hint,
         )
         return INVALID
 
@@ -427,7 +438,9 @@ def _number_of(key: str) -> Any:
 
 
 def _too_large(path: Path, value: int, context: Context) -> Any:
-    context.report.add("out-of-range", path, "the int is too large", expected=f"at most {_INT_BITS} bits", got=shown(value))
+    context.report.add(
+        "out-of-range", path, "the int is too large", expected=f"at most {_INT_BITS} bits", got=shown(value)
+    )
     return INVALID
 
 

@@ -97,7 +97,7 @@ class References:
             return path
         if module in ("jax.numpy", "numpy"):
             return self.under(module, path)
-        if module == "jax" or module.startswith("jax."):
+        if module.partition(".")[0] in ("jax", "optax"):
             self.imports[module] = f"import {module}"
             return f"{module}.{path}"
         return self._imported(module, path.rpartition("<locals>.")[2], is_there=is_importable(path))

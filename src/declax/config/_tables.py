@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -61,7 +61,7 @@ _SCHEDULES: Final = (
 ).split()
 
 
-def _named(holder: Any, names: list[str]) -> Mapping[str, Any]:
+def _named(holder: Any, names: Sequence[str]) -> Mapping[str, Any]:
     return MappingProxyType({name: getattr(holder, name) for name in names if hasattr(holder, name)})
 
 
@@ -72,7 +72,11 @@ INITIALIZERS: Final = _named(initializers, _INITIALIZERS)
 """The factories of `declax.initializers`; `zeros` and `ones` are initializers themselves."""
 
 DTYPES: Final[Mapping[str, Any]] = MappingProxyType(
-    {name: getattr(jnp, name if name != "bool" else "bool_") for name in _DTYPES if hasattr(jnp, name) or name == "bool"}
+    {
+        name: getattr(jnp, name if name != "bool" else "bool_")
+        for name in _DTYPES
+        if hasattr(jnp, name) or name == "bool"
+    }
 )
 """The scalar types of `jax.numpy`, by name."""
 
@@ -114,7 +118,8 @@ def dtype_name(value: object) -> str | None:
     """
     if not is_dtype(value):
         return None
-    name = np.dtype(getattr(value, "dtype", value)).name
+    dtype: Any = value if isinstance(value, (np.dtype, type)) else getattr(value, "dtype", None)
+    name = np.dtype(dtype).name
     return name if name in DTYPES else None
 
 

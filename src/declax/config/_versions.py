@@ -1,8 +1,8 @@
 """Configurations of older versions of a class.
 
-A class says in ``config_version`` which version its parameters are of, in ``config_upgrades`` how a table of one version
-becomes one of the next, and in ``config_removed`` which keys it had once. A field says in ``renamed_from`` what it was
-called. People's own files must be up to date; those of older runs are brought up to date with ``migrate=True``.
+A class says in ``config_version`` which version its parameters are of, in ``config_upgrades`` how a table of one
+version becomes one of the next, and in ``config_removed`` which keys it had once. A field says in ``renamed_from`` what
+it was called. People's own files must be up to date; those of older runs are brought up to date with ``migrate=True``.
 
 Vocabulary
 ----------
@@ -33,7 +33,9 @@ def version_of(target: Any) -> int:
     version = getattr(target, "config_version", 1)
     if type(version) is not int or version < 1:
         raise FieldError(
-            f"{type_name(target)}.config_version", "the version of a class is an int of 1 or more", got=describe(version)
+            f"{type_name(target)}.config_version",
+            "the version of a class is an int of 1 or more",
+            got=describe(version),
         )
     return version
 

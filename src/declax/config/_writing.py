@@ -18,7 +18,7 @@ from declax.config import _plain, _tables
 from declax.config._data import FrozenDict, Ref, SpecData, thaw
 from declax.config._parameters import target_name
 from declax.config._plain import Reader
-from declax.config._structuring import KIND, REF, Catalog, ChoiceReader, UnionReader, catalog_for
+from declax.config._structuring import KIND, REF, Catalog, CheckedReader, ChoiceReader, UnionReader, catalog_for
 from declax.config._versions import VERSION, version_of
 from declax.config.problems import Path, path_text
 from declax.config.registry import registered_name
@@ -155,7 +155,7 @@ def _function_tables(target: Any) -> Iterator[Mapping[str, Any]]:
 
 def _flat(reader: Reader | None) -> list[Reader]:
     """A reader, or those that a union has."""
-    while reader is not None and hasattr(reader, "reader"):
+    while isinstance(reader, CheckedReader):
         reader = reader.reader
     if isinstance(reader, UnionReader):
         return [inner for member in reader.members for inner in _flat(member)]

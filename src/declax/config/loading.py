@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, overload
 
 from declax._annotations import annotation_text
 from declax.config._data import SpecData
@@ -24,13 +24,17 @@ from declax.rngs import Rngs
 
 M = TypeVar("M")
 
-Source = Mapping[str, Any] | str | os.PathLike[str] | Document
+Source: TypeAlias = Mapping[str, Any] | str | os.PathLike[str] | Document
 """A configuration: plain data, or the file that has it."""
 
 
+@overload
 def spec_from_config(
-    cls: type[M], source: Source, /, *, extra: Iterable[Any] = (), migrate: bool = False
-) -> Spec[M]:
+    cls: Callable[..., M], source: Source, /, *, extra: Iterable[Any] = (), migrate: bool = False
+) -> Spec[M]: ...
+@overload
+def spec_from_config(cls: Any, source: Source, /, *, extra: Iterable[Any] = (), migrate: bool = False) -> Spec[Any]: ...
+def spec_from_config(cls: Any, source: Source, /, *, extra: Iterable[Any] = (), migrate: bool = False) -> Spec[Any]:
     """The spec of a configuration, checked and not built.
 
     Args:
@@ -60,20 +64,40 @@ def spec_from_config(
         found = structure(cls, document.data, context, extra)
     if report:
         raise report.error(where, document.place_of)
-    if not isinstance(found, SpecData):
+    if not isinstance(found, Spec):
         raise ConfigError(where, "the configuration describes no object", expected=_name_of(cls), got=describe(found))
-    return found  # type: ignore[return-value]  # what is read for a class is a spec of it
+    return found
 
 
+@overload
 def from_config(
-    cls: type[M],
+    cls: Callable[..., M],
     source: Source,
     /,
     *,
     rngs: Rngs | None = None,
     extra: Iterable[Any] = (),
     migrate: bool = False,
-) -> M:
+) -> M: ...
+@overload
+def from_config(
+    cls: Any,
+    source: Source,
+    /,
+    *,
+    rngs: Rngs | None = None,
+    extra: Iterable[Any] = (),
+    migrate: bool = False,
+) -> Any: ...
+def from_config(
+    cls: Any,
+    source: Source,
+    /,
+    *,
+    rngs: Rngs | None = None,
+    extra: Iterable[Any] = (),
+    migrate: bool = False,
+) -> Any:
     """Builds what a configuration describes.
 
     Which classes, functions and dtypes data may name is decided by the annotations of `cls` and by code
@@ -154,9 +178,7 @@ def to_config(x: Any, /, *, full: bool = False, extra: Iterable[Any] = ()) -> di
     return plain_data(_spec(x), full=full, extra=extra)
 
 
-def write_config(
-    path: str | os.PathLike[str], x: Any, /, *, full: bool = False, extra: Iterable[Any] = ()
-) -> None:
+def write_config(path: str | os.PathLike[str], x: Any, /, *, full: bool = False, extra: Iterable[Any] = ()) -> None:
     """Writes the configuration of a spec, or of a model, into a file.
 
     Args:
@@ -188,14 +210,14 @@ def config_text(x: Any, suffix: str, /, *, full: bool = False, extra: Iterable[A
     """
     spec = _spec(x)
     data = plain_data(spec, full=full, extra=extra)
-    match suffix.lower():
-        case ".toml":
-            return format_toml(without_nulls(spec, data))
-        case ".json":
-            return format_json(data)
-        case ".yaml" | ".yml":
-            return format_yaml(data)
-    hint = did_you_mean(suffix.lower(), FORMATS)
+    chosen = suffix.lower()
+    if chosen == ".toml":
+        return format_toml(without_nulls(spec, data))
+    if chosen == ".json":
+        return format_json(data)
+    if chosen in (".yaml", ".yml"):
+        return format_yaml(data)
+    hint = did_you_mean(chosen, FORMATS)
     raise ConfigError(
         "config_text", "the suffix names no format of configurations", expected=", ".join(FORMATS), got=suffix, fix=hint
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import reprlib
 from collections.abc import Callable, Iterable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from declax.errors import ConfigError, suggest
 
@@ -25,6 +25,7 @@ MAX_PROBLEMS: Final = 100
 _MAX_SHOWN: Final = 60
 _MAX_KEY: Final = 40
 _MAX_KEYS: Final = 24
+_SIGNS: Final = str.maketrans("", "", "_-$")
 _BIG: Final = 1 << 256  # longer numbers are not written out, which Python may refuse
 
 
@@ -163,7 +164,7 @@ def path_text(path: Path) -> str:
 def _key_text(key: str | int) -> str:
     if isinstance(key, int):
         return str(key)
-    is_plain = len(key) <= _MAX_KEY and key.isprintable() and key.replace("_", "").replace("-", "").isalnum()
+    is_plain = len(key) <= _MAX_KEY and key.isprintable() and key.translate(_SIGNS).isalnum()
     return key if is_plain else shown(key, _MAX_KEY)
 
 
@@ -174,7 +175,7 @@ def shown(value: object, size: int = _MAX_SHOWN) -> str:
     "'xxxxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxxxxx'"
     """
     if value is None or value is True or value is False:
-        return {None: "null", True: "true", False: "false"}[value]  # type: ignore[index]  # as in the files
+        return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int) and not -_BIG < value < _BIG:
         return f"an int of {value.bit_length()} bits"
     if isinstance(value, dict):
@@ -195,11 +196,11 @@ def described(value: object) -> str:
     >>> described("3"), described(True), described(0.5)
     ("the string '3'", 'the bool true', 'the float 0.5')
     """
-    word = _WORDS.get(type(value))
+    word = _WORDS.get(cast("type[Any]", type(value)))
     return shown(value) if word is None else f"the {word} {shown(value)}"
 
 
-_WORDS: Final = {str: "string", bool: "bool", int: "int", float: "float"}
+_WORDS: Final[dict[type[Any], str]] = {str: "string", bool: "bool", int: "int", float: "float"}
 
 
 def did_you_mean(name: object, options: Iterable[str]) -> str | None:

@@ -28,8 +28,8 @@ def register_kind(base: Any, /, *, name: str | None = None) -> Callable[[C], C]:
 def register_kind(base: Any, kind: Any = None, /, *, name: str | None = None) -> Any:
     """Lets configurations choose a class where an annotation names its base.
 
-    A field annotated ``Mixer`` takes the class `Mixer` and no other. A subclass, or another implementation of a protocol,
-    is let in here, by code. It is then chosen by its tag, ``kind = "Attention"``. A function that makes such an object
+    A field annotated ``Mixer`` takes the class `Mixer` and no other. A subclass, or an implementation of a protocol, is
+    let in here, by code. It is then chosen by its tag, ``kind = "Attention"``. A function that makes such an object
     can be let in as well.
 
     Args:

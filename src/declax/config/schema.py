@@ -119,13 +119,13 @@ class _Writer:
 
     def _call_schema(self, tag: str, target: Any, *, is_tag_needed: bool) -> Schema:
         call = self._call(target)
-        properties: dict[str, Schema] = {KIND: {"const": tag, "description": f"describes a {call.name}"}}
+        summary = _summary(target)
+        properties: dict[str, Schema] = {KIND: {"const": tag, "description": summary or f"chooses {call.name}"}}
         if version_of(target) > 1:
             properties[VERSION] = {"type": "integer", "minimum": 1, "maximum": version_of(target)}
         for parameter in call.parameters:
             properties[parameter.name] = self._parameter(parameter, call.readers[parameter.name])
         made: Schema = {"title": tag, "type": "object"}
-        summary = _summary(target)
         if summary:
             made["description"] = summary
         made["properties"] = properties

@@ -157,7 +157,7 @@ class Spec(SpecData, Generic[M_co]):
 
         >>> import declax as dx
         >>> dx.spec(dx.Linear, 3, 4).fingerprint()[:8]
-        '0'
+        'a25eb45f'
         """
         return fingerprint(self, full=full)
 

@@ -78,7 +78,7 @@ def split(
     graph: bool | None = None,
 ) -> tuple[GraphDef[N], State[N], State[N], State[N], State[N], State[N], State[N], State[N], State[N]]: ...
 @overload
-def split(node: N, a: Filter, /, *filters: Filter, graph: bool | None = None) -> tuple[Any, ...]: ...
+def split(node: Any, a: Filter, /, *filters: Filter, graph: bool | None = None) -> tuple[Any, ...]: ...
 def split(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     """Takes a graph apart.
 
@@ -221,9 +221,7 @@ def state(
     graph: bool | None = None,
 ) -> Tuple8[State[N]]: ...
 @overload
-def state(
-    node: N, a: Filter, /, *filters: Filter, copy: bool = False, graph: bool | None = None
-) -> tuple[State[N], ...]: ...
+def state(node: Any, a: Filter, /, *filters: Filter, copy: bool = False, graph: bool | None = None) -> Any: ...
 def state(node: Any, /, *filters: Filter, copy: bool = False, graph: bool | None = None) -> Any:
     """The values of a graph: a snapshot, which later changes of the graph do not touch.
 

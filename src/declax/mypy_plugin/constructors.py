@@ -127,11 +127,13 @@ def _without_variables(parameter: Parameter) -> Parameter:
     return parameter if typ is None else replace(parameter, type=get_proper_type(erase_typevars(typ)))
 
 
-def type_in_context(value: Expression, wanted: ProperType, api: Any) -> ProperType:
-    """The type of an expression where a type is wanted: of ``[]``, of a lambda. What mypy finds wrong is not told."""
-    with api.msg.filter_errors():
+def type_where_wanted(value: Expression, wanted: ProperType, api: Any) -> ProperType:
+    """The type of an expression where a type is wanted, as of ``[]``; as it stands where it cannot have it."""
+    before: Type = api.lookup_type(value)
+    with api.msg.filter_errors() as watcher:
         found: Type = api.get_expression_type(value, wanted)
-        return get_proper_type(found)
+        is_wrong = watcher.has_new_errors()
+    return get_proper_type(before if is_wrong else found)
 
 
 # --- literals of dicts ---------------------------------------------------------
@@ -222,6 +224,8 @@ class _Uses:
                 if self._is_it(arg):
                     self.is_only_read = self.is_only_read and kind is ArgKind.ARG_STAR2
                     yield True
+        elif isinstance(node, DictExpr):
+            yield from (True for key, value in node.items if key is None and self._is_it(value))
         elif isinstance(node, MemberExpr) and self._is_it(node.expr) and node.name in _READING | _ADDING:
             self.is_only_read = self.is_only_read and node.name in _READING
             yield True

@@ -60,6 +60,7 @@ LIST: Final = "declax._containers.List"
 DICT: Final = "declax._containers.Dict"
 SEQUENTIAL: Final = "declax._containers.Sequential"
 
+GRAPH_STATE: Final = "declax.graph.graph_state.GraphState"
 GRAPHDEF: Final = "declax.graph.defs.GraphDef"
 SPLIT: Final = "declax.graph.api.split"
 STATE_OF: Final = "declax.graph.api.state"

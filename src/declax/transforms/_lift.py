@@ -35,7 +35,7 @@ from declax.errors import MAX_DEPTH, TransformError, describe, too_deep
 from declax.graph.binding import Binding, bind_many, check_mode
 from declax.graph.build import build_slots, program_of
 from declax.graph.change import Change, apply_change, check_marks
-from declax.graph.defs import GraphDef
+from declax.graph.defs import HAS_INDEX, GraphDef, walk_tokens
 from declax.graph.walk import Walk
 from declax.transforms._closure import Closure, Survey
 from declax.transforms._labels import Labels
@@ -226,7 +226,8 @@ class Rebuilt:
         found.visit(self._roots)
         is_same = found.graphdef is self._structure.graphdef and all(map(_is, found.objects, self._objects))
         if not is_same and not mode.updates and self._structure.graphdef is not None:
-            raise _structure_changed(self._structure, found.graphdef)
+            replaced = [a is not b for a, b in zip(found.objects, self._objects, strict=False)]
+            raise _structure_changed(self._structure, found.graphdef, replaced)
         leaves, tree = jax.tree_util.tree_flatten(output, is_leaf=is_root)
         has_roots = any(map(is_root, leaves))
         if self._structure.graphdef is None and not has_roots:
@@ -262,9 +263,13 @@ class Rebuilt:
         return Outcome(Plan((), change, tree, pattern, of_results), new, plain)
 
 
-def _structure_changed(structure: Structure, after: GraphDef[Any]) -> TransformError:
+def _structure_changed(structure: Structure, after: GraphDef[Any], replaced: Sequence[bool]) -> TransformError:
     assert structure.graphdef is not None  # it has roots
     path: Any = differing_path(structure.graphdef, after)
+    if not path and True in replaced:  # another object of the same structure
+        tokens = walk_tokens(structure.graphdef.tokens)
+        objects = [path for path, token in tokens if not isinstance(token, int) and token[0] in HAS_INDEX]
+        path = objects[replaced.index(True)]
     names = structure.names_of_roots()
     return TransformError(
         place(path[1:], names[path[0]]) if path else "the arguments",

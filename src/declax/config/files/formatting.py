@@ -26,7 +26,8 @@ def format_json(data: Mapping[str, Any]) -> str:
 def format_toml(data: Mapping[str, Any]) -> str:
     """TOML: plain values first, then tables under headers, short ones without parts in one line.
 
-    >>> print(format_toml({"a": {"$ref": "/x"}, "kind": "Net", "x": {"kind": "Part", "y": {"z": 1.0, "w": {}}}}), end="")
+    >>> part = {"kind": "Part", "y": {"z": 1.0, "w": {}}}
+    >>> print(format_toml({"a": {"$ref": "/x"}, "kind": "Net", "x": part}), end="")
     a = { "$ref" = "/x" }
     kind = "Net"
     <BLANKLINE>

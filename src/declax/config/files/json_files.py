@@ -9,6 +9,7 @@ frame: a table or list that the scan is inside of.
 from __future__ import annotations
 
 import bisect
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ from typing import Any, Final
 
 from declax.config.files.documents import MAX_DEPTH, Document, Places, too_deep
 from declax.config.problems import Path, Place, Problem
+
+MAX_TOKENS: Final = 200_000
+"""How much of a file is searched for places; what is beyond has that of what contains it."""
 
 _TOKENS: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{},:]|[^\s\[\]{},:"]++')
 _BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
@@ -82,7 +86,7 @@ def _broken(error: json.JSONDecodeError, text: str, place: Place) -> Problem:
         hint = "JSON writes strings in double quotes"
     elif re.search(r"\b(True|False|None)\b", line[0]):
         hint = "JSON writes true, false and null"
-    elif text[: error.pos].rstrip().endswith(","):
+    elif text[: error.pos].rstrip().endswith(",") or text[error.pos : error.pos + 1] == ",":
         hint = "leave out the comma before a closing bracket"
     return Problem("syntax", (), f"this is no JSON: {error.msg}", hint=hint, place=place)
 
@@ -114,7 +118,7 @@ def _scan(text: str) -> tuple[Places, list[tuple[Path, tuple[int, int | None]]]]
     index: list[int] = []  # of the next item; -1 in a table
     path: Path = ()
     is_key = False
-    for token in _TOKENS.finditer(text):
+    for token in itertools.islice(_TOKENS.finditer(text), MAX_TOKENS):
         first = token[0][0]
         if first == ":":
             is_key = False

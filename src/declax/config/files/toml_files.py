@@ -12,12 +12,13 @@ statement: a header in brackets, or a key with its value.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import tomllib
 from typing import Final
 
 from declax.config.files.documents import MAX_DEPTH, Document, too_deep
-from declax.config.files.json_files import Lines, duplicate
+from declax.config.files.json_files import MAX_TOKENS, Lines, duplicate
 from declax.config.problems import Path, Place, Problem
 
 _STRINGS: Final = (
@@ -39,7 +40,8 @@ _TOKENS: Final = re.compile(
     ),
     re.DOTALL,
 )
-_MANY_DOTS: Final = MAX_DEPTH
+_PART: Final = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+"""
+_LONG_KEY: Final = re.compile(rf"(?<![A-Za-z0-9_-])(?:{_PART}\.[ \t]*+){{{MAX_DEPTH}}}")
 _MOST_BROKEN: Final = 8
 _MENDED_CHARACTERS: Final = 200_000
 _POSITION: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -48,16 +50,23 @@ _POSITION: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of documen
 def parse_toml(text: str, name: str | None) -> Document:
     """A document from the text of a TOML file; what is wrong with it is among its problems."""
     text = text.replace("\r\n", "\n")
-    if _may_be_deep(text):
+    if _may_have_long_keys(text):
         scan = _Scan(text)
-        if scan.is_too_deep:
+        if scan.is_too_deep or scan.is_cut:
             return Document(name, None, [too_deep((), Place(name, *scan.lines.place(scan.at)))])
     try:
         return Document(name, tomllib.loads(text), find_places=lambda: _Scan(text).places)
     except tomllib.TOMLDecodeError as error:
         return _mended(text, name, error)
-    except (ValueError, RecursionError) as error:  # an int of more digits than Python reads
+    except RecursionError:
+        return Document(name, None, [too_deep((), Place(name, *_place_of_depth(text)))])
+    except ValueError as error:  # an int of more digits than Python reads
         return Document(name, None, [Problem("syntax", (), f"this is no TOML: {error}", place=Place(name))])
+
+
+def _place_of_depth(text: str) -> tuple[int | None, int | None]:
+    scan = _Scan(text)
+    return scan.lines.place(scan.at) if scan.is_too_deep else (None, None)
 
 
 def _mended(text: str, name: str | None, error: tomllib.TOMLDecodeError) -> Document:
@@ -121,13 +130,11 @@ def _broken(error: Exception, text: str, name: str | None) -> Problem:
     return Problem("syntax", (), f"this is no TOML: {said}", hint=hint, place=Place(name, line, column))
 
 
-def _may_be_deep(text: str) -> bool:
-    """Whether a text has as many brackets, or dots in one line, as too deep a nesting needs; a quick look."""
-    if text.count(".") > _MANY_DOTS and any(line.count(".") >= _MANY_DOTS for line in text.split("\n")):
-        return True
-    return any(line.count("[") + line.count("{") > 2 for line in text.split("\n")) and (
-        text.count("[") + text.count("{") > MAX_DEPTH
-    )
+def _may_have_long_keys(text: str) -> bool:
+    """Whether there may be a dotted key of more parts than tables may be deep, for which parsers take long."""
+    if text.count(".") < MAX_DEPTH:
+        return False
+    return any(line.count(".") >= MAX_DEPTH and _LONG_KEY.search(line) for line in text.split("\n"))
 
 
 @dataclasses.dataclass(slots=True)
@@ -147,6 +154,7 @@ class _Scan:
       repairs: stretches of the text that must change for the rest to be read, with what stands in their place.
       aside: the top-level keys that repeated tables are put aside under.
       headers: the line and the path of each header.
+      is_cut: whether there were more tokens than are looked at.
       is_too_deep: whether tables and lists are nested too deeply; the scan ends at `at` then.
     """
 
@@ -159,7 +167,9 @@ class _Scan:
         self.aside: list[str] = []
         self.is_too_deep = False
         self.headers: list[tuple[int, Path]] = []
-        self._tokens = [(t[0], t.start(), t.end()) for t in _TOKENS.finditer(text) if t.lastgroup is None]
+        found = _TOKENS.finditer(text)
+        self._tokens = [(t[0], t.start(), t.end()) for t in itertools.islice(found, MAX_TOKENS) if t.lastgroup is None]
+        self.is_cut = next(found, None) is not None
         self._tokens.append(("\n", len(text), len(text)))
         self.at = 0
         self._i = 0

@@ -1,8 +1,8 @@
 """YAML: the events of PyYAML, made into plain data by the rules of YAML 1.2.
 
-PyYAML resolves plain scalars by YAML 1.1, where ``no`` is a bool and ``1e-3`` a string, and takes the last of two equal
-keys. So only its parser is used, which gives text and places; what a scalar means is decided here, by the core schema of
-YAML 1.2 (https://yaml.org/spec/1.2.2, section 10.3).
+PyYAML resolves plain scalars by YAML 1.1, where ``no`` is a bool and ``1e-3`` a string, and takes the last of two
+equal keys. So only its parser is used, which gives text and places; what a scalar means is decided here, by the core
+schema of YAML 1.2 (https://yaml.org/spec/1.2.2, section 10.3).
 
 Vocabulary
 ----------
@@ -164,7 +164,9 @@ class _Composer:
         try:
             value = core_scalar(event.value) if is_plain or event.tag not in (None, _CORE + "str") else event.value
         except ValueError as error:  # an int of more digits than Python reads
-            return self._give_up(Problem("syntax", self._path(), f"this is no number: {error}", place=self._place(event)))
+            return self._give_up(
+                Problem("syntax", self._path(), f"this is no number: {error}", place=self._place(event))
+            )
         return self._count(event) and self._put(value, 1, event.anchor)
 
     def _key(self, event: Any) -> bool:

@@ -22,7 +22,7 @@ from mypy.types import (
 )
 
 from declax.mypy_plugin import names
-from declax.mypy_plugin.constructors import Entries, Target, entries_of, target_of, target_of_class, type_in_context
+from declax.mypy_plugin.constructors import Entries, Target, entries_of, target_of, target_of_class, type_where_wanted
 from declax.mypy_plugin.expressions import UNKNOWN, arguments_of, items_of, literal
 from declax.mypy_plugin.registry import Registry
 from declax.mypy_plugin.reporting import Report, error_code
@@ -247,6 +247,6 @@ def _check_type(where: str, wanted: ProperType, value: Expression, place: Contex
     found = api.lookup_type_or_none(value)
     if found is None or is_subtype(found, wanted):
         return
-    typ = type_in_context(value, wanted, api)
+    typ = type_where_wanted(value, wanted, api)
     if not is_subtype(typ, wanted):
         report.error(f"{where}: expected {text_of(wanted)}, got {text_of(typ)}", place)

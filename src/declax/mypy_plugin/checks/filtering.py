@@ -8,11 +8,22 @@ taker: a function or method that takes filters; some give a State for each.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from mypy.nodes import ArgKind, CallExpr, DictExpr, EllipsisExpr, Expression, RefExpr, TypeInfo
 from mypy.plugin import FunctionContext, MethodContext
-from mypy.types import CallableType, Instance, Overloaded, ProperType, TupleType, Type, TypeType, get_proper_type
+from mypy.types import (
+    AnyType,
+    CallableType,
+    Instance,
+    Overloaded,
+    ProperType,
+    TupleType,
+    Type,
+    TypeType,
+    get_proper_type,
+)
 
 from declax.mypy_plugin import names
 from declax.mypy_plugin.expressions import arguments_of, items_of, literal
@@ -23,13 +34,35 @@ from declax.mypy_plugin.wording import text_of
 FILTER = error_code("declax-filter", "What stands in the place of a filter is none, or takes what later ones ask for")
 
 _GRAMMAR: Final = "a filter is a kind of Variable, a tag, ..., a function of path and value, or a tuple of these"
-_GIVING: Final = (names.SPLIT, names.STATE_OF, names.POP, names.UNPACK, names.FILTER_STATE, names.SPLIT_STATE)
-"""Functions that give a State for each filter; the first argument is a node or a State."""
-_METHODS: Final = (
-    *((names.MODULE, name) for name in ("split", "get_state")),
-    *((owner, name) for owner in (names.STATE, names.FLAT_STATE) for name in ("split", "filter")),
-)
-"""Methods that do."""
+
+
+@dataclass(frozen=True)
+class Taker:
+    """A function or method that gives a State for each filter.
+
+    Attributes:
+      given: the class of these States, which are of the node; None where they are as the State that is parted.
+      is_headed: whether the GraphDef comes before them.
+    """
+
+    given: str | None = names.STATE
+    is_headed: bool = False
+
+
+_FUNCTIONS: Final = {
+    names.SPLIT: Taker(is_headed=True),
+    names.STATE_OF: Taker(),
+    names.POP: Taker(),
+    names.UNPACK: Taker(names.GRAPH_STATE),
+    names.FILTER_STATE: Taker(None),
+    names.SPLIT_STATE: Taker(None),
+}
+"""Their first argument is a node, or a State."""
+_METHODS: Final = {
+    (names.MODULE, "split"): Taker(is_headed=True),
+    (names.MODULE, "get_state"): Taker(),
+    **{(owner, name): Taker(None) for owner in (names.STATE, names.FLAT_STATE) for name in ("split", "filter")},
+}
 _NAMED: Final = {
     names.DIFF_STATE: (("argnum", "filter"), "filter"),
     names.OPTIMIZER: (("model", "tx", "wrt"), "wrt"),
@@ -40,29 +73,40 @@ _NAMED: Final = {
 
 def register(hooks: Registry) -> None:
     """Puts the check at its hooks."""
-    for taker in _GIVING:
-        hooks.function(taker, FILTER, check_function)
-    for owner, name in _METHODS:
-        hooks.method(owner, name, FILTER, check_method)
+    for function, taker in _FUNCTIONS.items():
+        hooks.function(function, FILTER, _check_function(taker))
+    for (owner, name), taker in _METHODS.items():
+        hooks.method(owner, name, FILTER, _check_method(taker))
     for combination in names.FILTERS:
         hooks.function(combination, FILTER, check_combination)
     hooks.function(names.EXPLAIN_FILTERS, FILTER, check_explained)
-    for taker, (parameters, wanted) in _NAMED.items():
-        hooks.function(taker, FILTER, _check_named(parameters, wanted))
+    for function, (parameters, wanted) in _NAMED.items():
+        hooks.function(function, FILTER, _check_named(parameters, wanted))
     for labels in (names.STATE_AXES, names.STATE_SHARDING):
         hooks.function(labels, FILTER, check_labels)
 
 
-def check_function(ctx: FunctionContext, report: Report) -> Type | None:
-    """Checks a call of a function that gives a State for each filter."""
-    filters = _positional(ctx, skipped=1)
-    return None if filters is None else _check_all(filters, ctx, report)
+def _check_function(taker: Taker) -> Callable[[FunctionContext, Report], Type | None]:
+    def check(ctx: FunctionContext, report: Report) -> Type | None:
+        filters = _positional(ctx, skipped=1)
+        if filters is None:
+            return None
+        _check_order(filters, ctx, report)
+        node = ctx.arg_types[0][0] if ctx.arg_types and ctx.arg_types[0] else None
+        return None if node is None else _exact(taker, node, len(filters), ctx)
+
+    return check
 
 
-def check_method(ctx: MethodContext, report: Report) -> Type | None:
-    """Checks a call of a method that gives a State for each filter."""
-    filters = _positional(ctx, skipped=0)
-    return None if filters is None else _check_all(filters, ctx, report)
+def _check_method(taker: Taker) -> Callable[[MethodContext, Report], Type | None]:
+    def check(ctx: MethodContext, report: Report) -> Type | None:
+        filters = _positional(ctx, skipped=0)
+        if filters is None:
+            return None
+        _check_order(filters, ctx, report)
+        return _exact(taker, ctx.type, len(filters), ctx)
+
+    return check
 
 
 def check_explained(ctx: FunctionContext, report: Report) -> Type | None:
@@ -106,20 +150,17 @@ def _positional(ctx: FunctionContext | MethodContext, *, skipped: int) -> list[E
     return [arg for arg, kind in zip(call.args, call.arg_kinds, strict=True) if kind is ArgKind.ARG_POS][skipped:]
 
 
-def _check_all(filters: list[Expression], ctx: FunctionContext | MethodContext, report: Report) -> Type | None:
-    _check_order(filters, ctx, report)
+def _exact(taker: Taker, node: Type, count: int, ctx: FunctionContext | MethodContext) -> Type | None:
+    """The tuple of the result, where there are more filters than the annotations have overloads for."""
     found = get_proper_type(ctx.default_return_type)
-    if len(filters) < 2 or not isinstance(found, Instance) or found.type.fullname != "builtins.tuple":
+    if count < 2 or isinstance(found, TupleType) or isinstance(get_proper_type(node), AnyType):
         return None
-    # more filters than the annotations have overloads for
-    state = get_proper_type(found.args[0])
-    if isinstance(state, Instance):
-        return TupleType([state] * len(filters), found)
-    node = ctx.type if isinstance(ctx, MethodContext) else ctx.arg_types[0][0]
-    graphdef, state_class = _class_named(names.GRAPHDEF, ctx.api), _class_named(names.STATE, ctx.api)
-    if graphdef is None or state_class is None:
+    state, head = (None if name is None else _class_named(name, ctx.api) for name in (taker.given, names.GRAPHDEF))
+    if taker.given is not None and (state is None or head is None):
         return None
-    return TupleType([Instance(graphdef, [node]), *[Instance(state_class, [node])] * len(filters)], found)
+    each = node if state is None else Instance(state, [node])
+    before = [Instance(head, [node])] if taker.is_headed and head is not None else []
+    return TupleType([*before, *[each] * count], ctx.api.named_generic_type("builtins.tuple", [each]))
 
 
 def _class_named(fullname: str, api: Any) -> TypeInfo | None:

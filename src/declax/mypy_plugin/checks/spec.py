@@ -27,7 +27,7 @@ from mypy.types import (
 )
 
 from declax.mypy_plugin import names
-from declax.mypy_plugin.constructors import RNGS, Target, entries_of, target_of, target_of_class, type_in_context
+from declax.mypy_plugin.constructors import RNGS, Target, entries_of, target_of, target_of_class, type_where_wanted
 from declax.mypy_plugin.expressions import items_of
 from declax.mypy_plugin.registry import Registry
 from declax.mypy_plugin.reporting import Report, error_code
@@ -167,7 +167,7 @@ def _check_value(
         for index, (item, part) in enumerate(zip(items, options[0], strict=True)):
             _check_value(f"{where}[{index}]", part, item, api, report, depth + 1)
         return
-    found = type_in_context(value, wanted, api)
+    found = type_where_wanted(value, wanted, api)
     if not fits(found, wanted):
         report.error(f"{where}: expected {text_of(wanted)}, got {text_of(found)}", value)
 

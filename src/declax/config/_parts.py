@@ -1,0 +1,434 @@
+"""Readers of parts: tables that describe a call of a class or function.
+
+Vocabulary
+----------
+choice: a class or function that data may name where an annotation stands, by its tag.
+tag:    the value of the key ``kind``, which chooses.
+call:   what is read of one table: a target and its arguments.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from declax._typing import MISSING, Initializer
+from declax.config import _plain, _tables
+from declax.config._data import Ref, SpecData
+from declax.config._parameters import Parameter, parameters_of, target_name
+from declax.config._plain import INVALID, Context, Reader, listed
+from declax.config._versions import MIGRATE, VERSION, removed_in, upgraded
+from declax.config.problems import Path, described, did_you_mean, shown
+from declax.config.registry import kinds_of
+from declax.config.spec import Spec
+from declax.errors import ConfigError, DeclaxError
+from declax.initializers import NamedInitializer
+
+KIND: Final = "kind"
+"""The key of the tag."""
+
+REF: Final = "$ref"
+SCHEMA: Final = "$schema"
+"""A key of the whole that names its schema for editors, and means nothing here."""
+
+_FORBIDDEN: Final = frozenset({"rngs"})
+
+
+class Readers(Protocol):
+    """Where readers of parts find those of what is inside."""
+
+    def call(self, target: Any) -> CallReader:
+        """The reader of a target's arguments."""
+        ...
+
+    def parameter_reader(self, parameter: Parameter) -> Reader:
+        """The reader of a parameter."""
+        ...
+
+
+class ChoiceReader(Reader):
+    """A table that describes a part: one of several classes or functions, by its tag."""
+
+    words = exact = frozenset({"table"})
+
+    def __init__(self, catalog: Readers, choices: Mapping[str, Any], noun: str) -> None:
+        self.catalog = catalog
+        self.choices = choices
+        self.noun = noun
+        self.only = next(iter(choices)) if len(choices) == 1 else None
+        self.expected = f"a table of {one_of(choices)}" if len(choices) <= 8 else f"a table of {noun}"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """A spec, or a ref to a part."""
+        if not isinstance(value, Mapping):
+            return self._no_table(value, path, context)
+        if REF in value:
+            return _plain.read_ref(value, path, context, self.choices)
+        if context.is_too_deep(path):
+            return INVALID
+        tag = self._tag(value, path, context)
+        if tag is None:
+            return INVALID
+        return self.catalog.call(self.choices[tag]).read(value, path, context, self.choices)
+
+    def _no_table(self, value: Any, path: Path, context: Context) -> Any:
+        if isinstance(value, Ref):
+            context.refs.append((path, value.keys, self.choices))
+            return value
+        if isinstance(value, SpecData) and any(value.target is choice for choice in self.choices.values()):
+            context.parts[tuple(map(str, path))] = value.target
+            return value
+        hint = None
+        if isinstance(value, str) and value in self.choices:
+            hint = f'{path[-1] if path else KIND} = {{ {KIND} = "{value}" }}'
+        return context.wrong(path, self.expected, value, hint)
+
+    def _tag(self, table: Mapping[str, Any], path: Path, context: Context) -> str | None:
+        tag = table.get(KIND, MISSING)
+        if tag is MISSING:
+            if self.only is not None:
+                return self.only
+            fits = [name for name, choice in self.choices.items() if table.keys() <= set(_names(choice)) | {VERSION}]
+            line = f'{KIND} = "{fits[0]}"' if len(fits) == 1 else f"{KIND} = ..."
+            message = f"the tag {KIND!r} is missing, which chooses the class"
+            context.report.add("missing-kind", path, message, expected=one_of(self.choices), hint=line)
+            return None
+        if type(tag) is str and tag in self.choices:
+            return tag
+        if type(tag) is not str:
+            context.wrong((*path, KIND), f"the name of {self.noun}", tag)
+            return None
+        hint = did_you_mean(tag, self.choices)
+        if hint is None and "." in tag:
+            hint = "a tag is no path of an import: register_kind, or extra=[...], lets a class in"
+        context.report.add(
+            "unknown-kind",
+            (*path, KIND),
+            "nothing of this name can stand here",
+            expected=one_of(self.choices),
+            got=shown(tag),
+            hint=hint,
+        )
+        return None
+
+
+class InitializerReader(ChoiceReader):
+    """An initializer: the name of one, or a table with the tag and arguments."""
+
+    words = exact = frozenset({"table", "string"})
+
+    def __init__(self, catalog: Readers) -> None:
+        super().__init__(catalog, {**_tables.INITIALIZERS, **kinds_of(Initializer)}, "an initializer")
+        self.expected = f'the name of an initializer, or a table {{ {KIND} = "normal", stddev = 0.02 }}'
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """The initializer itself, which is a value."""
+        if isinstance(value, str):
+            tag = self._tag({KIND: value}, path[:-1] if path else path, context) if value in self.choices else None
+            if tag is None:
+                context.report.add(
+                    "unknown-kind", path, "there is no initializer of this name", expected=listed(self.choices),
+                    got=shown(value), hint=did_you_mean(value, self.choices),
+                )  # fmt: skip
+                return INVALID
+            return self._make(self.choices[tag], {}, path, context)
+        if isinstance(value, NamedInitializer):
+            return value
+        if not isinstance(value, Mapping) or REF in value:
+            return context.wrong(path, self.expected, value)
+        tag = self._tag(value, path, context)
+        if tag is None:
+            return INVALID
+        choice = self.choices[tag]
+        if isinstance(choice, NamedInitializer):
+            rest = [key for key in value if key != KIND]
+            for key in rest:
+                context.report.add("unknown-key", (*path, key), f"{tag} takes no arguments", hint=f'write "{tag}"')
+            return INVALID if rest else choice
+        arguments = self.catalog.call(choice).arguments(value, path, context, self.choices)
+        return INVALID if arguments is None else self._make(choice, arguments, path, context)
+
+    def _make(self, choice: Any, arguments: Mapping[str, Any], path: Path, context: Context) -> Any:
+        if isinstance(choice, NamedInitializer):
+            return choice
+        try:
+            return choice(**arguments)
+        except (DeclaxError, TypeError, ValueError) as error:
+            _add_error(error, target_name(choice), path, context)
+            return INVALID
+
+
+class UnionReader(Reader):
+    """One of several readers: by the type of the data, and by trial where several take that."""
+
+    def __init__(self, members: Sequence[Reader]) -> None:
+        self.members = tuple(members)
+        self.words = frozenset().union(*(m.words for m in members))
+        self.exact = frozenset().union(*(m.exact for m in members))
+        self.expected = " or ".join(dict.fromkeys(m.expected for m in members))
+        self._by_word = {
+            word: sorted((m for m in members if word in m.words), key=lambda m: word not in m.exact)  # used at once
+            for word in self.words
+        }
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """What the first reader gives that takes the data."""
+        if value is None and "null" in self.words:
+            return None
+        candidates = self._by_word.get(_plain.WORDS.get(type(value), "table" if isinstance(value, Mapping) else ""), ())
+        if not candidates and isinstance(value, (SpecData, Ref)):
+            candidates = self._by_word.get("table", ())
+        if len(candidates) == 1:
+            return candidates[0].read(value, path, context)
+        if not candidates:
+            named = [m for m in self.members if isinstance(m, ChoiceReader)]
+            return named[0].read(value, path, context) if len(named) == 1 == len(self._plain_members()) else (
+                context.wrong(path, self.expected, value)
+            )  # fmt: skip
+        return self._first_that_fits(candidates, value, path, context)
+
+    def _plain_members(self) -> list[Reader]:
+        return [m for m in self.members if "null" not in m.words]
+
+    def _first_that_fits(self, candidates: Sequence[Reader], value: Any, path: Path, context: Context) -> Any:
+        tried = []
+        for member in candidates:
+            attempt = Context(type(context.report)(), migrate=context.migrate)
+            found = member.read(value, path, attempt)
+            if found is not INVALID:
+                context.refs += attempt.refs
+                context.parts.update(attempt.parts)
+                return found
+            tried.append(attempt.report)
+        best = min(tried, key=lambda report: report.count)
+        context.report.extend(best.problems)
+        context.report.count += best.count - len(best.problems)
+        return INVALID
+
+
+class CallReader:
+    """The arguments of one target, from a table."""
+
+    def __init__(self, catalog: Readers, target: Any) -> None:
+        self.target = target
+        self.name = target_name(target)
+        self.parameters = parameters_of(target)
+        if KIND in self.parameters.by_name:
+            raise ConfigError(
+                f"{self.name}.{KIND}",
+                f"a parameter is called {KIND!r}, which is the key that chooses a class in configurations",
+                fix="give the parameter another name",
+            )
+        self.readers = {p.name: checked(p, catalog.parameter_reader(p)) for p in self.parameters}
+        extra = self.parameters.extra
+        self.extra = None if extra is None else catalog.parameter_reader(extra)
+        self.required = [p.name for p in self.parameters if p.is_required]
+        self.renamed = {p.notes.renamed_from: p.name for p in self.parameters if p.notes.renamed_from is not None}
+
+    def read(self, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]) -> Any:
+        """The spec of a table."""
+        context.parts[tuple(map(str, path))] = self.target
+        arguments = self.arguments(table, path, context, choices)
+        if arguments is None:
+            return INVALID
+        try:
+            return Spec(self.target, arguments)
+        except DeclaxError as error:
+            _add_error(error, self.name, path, context)
+            return INVALID
+
+    def arguments(
+        self, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """The arguments of a table, or None with problems in the report."""
+        current = upgraded(self.target, table, path, context)
+        if current is None:
+            return None
+        found: dict[str, Any] = {}
+        unknown: list[Any] = []
+        is_valid = True
+        for key, item in current.items():
+            if key == KIND:
+                continue
+            name = key if key in self.readers else self._renamed(key, current, context)
+            if name is None:
+                unknown.append(key)
+                continue
+            reader = self.readers[name]
+            value = reader.read(item, (*path, key), context)
+            is_valid = is_valid and value is not INVALID
+            found[name] = value
+        is_valid = self._take_unknown(unknown, current, found, path, context, choices) and is_valid
+        for name in self.required:
+            if name not in found:
+                is_valid = False
+                if (*path, name) not in context.broken and not self._is_guessed(name, unknown):
+                    self._report_missing(name, path, context)
+        return found if is_valid else None
+
+    def _renamed(self, key: Any, table: Mapping[str, Any], context: Context) -> str | None:
+        """The name of today for an old key, when migrating."""
+        name = self.renamed.get(key) if isinstance(key, str) else None
+        return name if context.migrate and name is not None and name not in table else None
+
+    def _is_guessed(self, name: str, unknown: Iterable[Any]) -> bool:
+        """Whether a missing parameter is what a misspelt key means; one mistake is reported once."""
+        few = [key for key in itertools.islice(unknown, 20) if isinstance(key, str)]
+        return any(self._guess(key) == name or self.renamed.get(key) == name for key in few)
+
+    def _guess(self, key: str) -> str | None:
+        near = difflib.get_close_matches(key, self.readers, n=1, cutoff=0.6) if len(key) <= 60 else []
+        return near[0] if near else None
+
+    def _take_unknown(
+        self,
+        unknown: list[Any],
+        table: Mapping[str, Any],
+        found: dict[str, Any],
+        path: Path,
+        context: Context,
+        choices: Mapping[str, Any],
+    ) -> bool:
+        """Hands what is no parameter to ``**kwargs``, or reports it; whether all of it was fine."""
+        is_valid = True
+        for key in unknown:
+            if key == SCHEMA and not path:
+                continue
+            if self.extra is not None and _is_name(key):
+                found[key] = self.extra.read(table[key], (*path, key), context)
+                is_valid = is_valid and found[key] is not INVALID
+                continue
+            if context.migrate and isinstance(key, str) and removed_in(self.target, key) is not None:
+                continue
+            is_valid = False
+            if not context.report.is_full:
+                self._report_key(key, path, context, choices)
+            else:
+                context.report.count += 1
+        return is_valid
+
+    def _report_key(self, key: Any, path: Path, context: Context, choices: Mapping[str, Any]) -> None:
+        if not isinstance(key, str):
+            context.wrong((*path, shown(key)), "a string as the key", key)
+            return
+        message, owner, hint = f"{self.name} has no parameter {shown(key, 40)}", None, None
+        others = [n for n, c in choices.items() if c is not self.target and key in _names(c)] if choices else []
+        if key in self.renamed:
+            message, hint = f"{message}: it is called {self.renamed[key]!r} now", MIGRATE
+        elif (version := removed_in(self.target, key)) is not None:
+            message, hint = f"{message}: it was removed in version {version}", f"leave the key out, or {MIGRATE}"
+        elif others:
+            owner = others[0]
+            message = f"{message}; it belongs to {one_of(others)}"
+            hint = f'{KIND} = "{owner}", or leave the key out'
+        elif key in _FORBIDDEN:
+            hint = "random streams are no configuration: give rngs= where the model is built"
+        elif key == "<<":
+            hint = "YAML 1.2 has no merge keys: write the keys, or an alias for the whole table"
+        else:
+            hint = did_you_mean(key, self.readers)
+        expected = listed(self.readers) or "no keys"
+        context.report.add("unknown-key", (*path, key), message, expected=expected, owner=owner, hint=hint)
+
+    def _report_missing(self, name: str, path: Path, context: Context) -> None:
+        parameter = self.parameters.by_name[name]
+        context.report.add(
+            "missing-key",
+            (*path, name),
+            f"{self.name} needs {name!r}, which has no default",
+            expected=self.readers[name].expected,
+            hint=f"{name} = ..." + (f"   # {parameter.help}" if parameter.help else ""),
+        )
+
+
+class CheckedReader(Reader):
+    """A reader, and what the notes of a field ask of the value besides."""
+
+    def __init__(self, reader: Reader, parameter: Parameter) -> None:
+        notes = parameter.notes
+        self.reader = reader
+        self.words, self.exact = reader.words, reader.exact
+        self.ge, self.le = notes.ge, notes.le
+        self.choices = None if notes.choices is None else notes.choices
+        self.expected = reader.expected + self._bounds()
+
+    def _bounds(self) -> str:
+        parts = [f"at least {self.ge}"] if self.ge is not None else []
+        parts += [f"at most {self.le}"] if self.le is not None else []
+        parts += [f"one of {', '.join(map(shown, self.choices))}"] if self.choices is not None else []
+        return "".join(f", {part}" for part in parts)
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """The value, where it is one of the choices and in the range."""
+        found = self.reader.read(value, path, context)
+        if found is INVALID:
+            return INVALID
+        if self.choices is not None and found is not None and found not in self.choices:
+            hint = did_you_mean(value, [c for c in self.choices if isinstance(c, str)])
+            context.report.add(
+                "no-choice",
+                path,
+                "the value is none of the choices",
+                expected=self.expected,
+                got=described(value),
+                hint=hint,
+            )
+            return INVALID
+        is_fine = self._in_range(found, path, context)
+        return found if is_fine else INVALID
+
+    def _in_range(self, value: Any, path: Path, context: Context) -> bool:
+        if type(value) in (list, tuple):
+            each = [self._in_range(item, (*path, i), context) for i, item in enumerate(value)]
+            return all(each)
+        if type(value) not in (int, float):
+            return True
+        hint = None
+        if self.ge is not None and not value >= self.ge:
+            hint = f"the least is {self.ge}"
+        elif self.le is not None and not value <= self.le:
+            hint = f"the most is {self.le}"
+        if hint is not None:
+            context.report.add(
+                "out-of-range", path, "the value is out of range", expected=self.expected, got=shown(value), hint=hint
+            )
+        return hint is None
+
+
+def checked(parameter: Parameter, reader: Reader) -> Reader:
+    notes = parameter.notes
+    has_checks = notes.ge is not None or notes.le is not None or notes.choices is not None
+    return CheckedReader(reader, parameter) if has_checks else reader
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(target: Any) -> frozenset[str]:
+    """The names of a target's parameters, and the tag."""
+    if isinstance(target, NamedInitializer):
+        return frozenset({KIND})
+    return frozenset(parameters_of(target).by_name) | {KIND}
+
+
+def _is_name(key: Any) -> bool:
+    """Whether a key may be the name of a further argument: no name that Python gives a meaning to."""
+    is_plain = isinstance(key, str) and key.isidentifier() and not key.startswith("_")
+    return is_plain and key not in _FORBIDDEN and key not in ("self", "cls")
+
+
+def one_of(choices: Iterable[str]) -> str:
+    names = list(choices)
+    if len(names) > 40:
+        names = [*names[:40], "..."]
+    return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
+
+
+def _add_error(error: Exception, name: str, path: Path, context: Context) -> None:
+    """Notes the error of a constructor as a problem."""
+    if isinstance(error, DeclaxError):
+        message = f"{error.where}: {error.problem}"
+        context.report.add("invalid", path, message, expected=error.expected, got=error.got, hint=error.fix)
+    else:
+        context.report.add("invalid", path, f"{name} refuses this: {error}")
