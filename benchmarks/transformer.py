@@ -67,7 +67,10 @@ def make_model() -> Transformer:
 
 
 def model_step(model: Transformer, optimizer: dx.Optimizer[Transformer], tokens: jax.Array) -> jax.Array:
-    loss, grads = dx.value_and_grad(lambda model: loss_of(model(tokens), tokens))(model)
+    def loss_of_model(model: Transformer) -> jax.Array:
+        return loss_of(model(tokens), tokens)
+
+    loss, grads = dx.value_and_grad(loss_of_model)(model)
     optimizer.update(model, grads)
     return loss
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from settings import DataSettings
+from settings import Data
 
 Images = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int32]
@@ -28,13 +28,11 @@ class Digits(NamedTuple):
     labels: Labels
 
 
-def load_split(settings: DataSettings) -> tuple[Digits, Digits]:
+def load_split(settings: Data) -> tuple[Digits, Digits]:
     """The training and the test digits: a stratified split, always the same for one seed."""
     bunch = load_digits()
-    images = (bunch.images / 16).astype(np.float32)[..., np.newaxis]
-    labels = bunch.target.astype(np.int32)
-    if settings.examples:
-        images, labels = images[: settings.examples], labels[: settings.examples]
+    images = (bunch.images[: settings.examples] / 16).astype(np.float32)[..., np.newaxis]
+    labels = bunch.target[: settings.examples].astype(np.int32)
     train_images, test_images, train_labels, test_labels = train_test_split(
         images, labels, test_size=settings.test_fraction, random_state=settings.seed, stratify=labels
     )

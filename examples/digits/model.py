@@ -56,7 +56,9 @@ class MLP(dx.Module):
     _: dx.KW_ONLY
     rngs: dx.InitVar[dx.Rngs]
     layers: list[dx.Linear] = dx.submodule(
-        lambda self, rngs: [dx.Linear(8 * 8 if i == 0 else self.hidden, self.hidden, rngs=rngs) for i in range(self.depth)]
+        lambda self, rngs: [
+            dx.Linear(8 * 8 if i == 0 else self.hidden, self.hidden, rngs=rngs) for i in range(self.depth)
+        ]
     )
     drop: dx.Dropout = dx.submodule(lambda self, rngs: dx.Dropout(self.dropout, rngs=rngs))
     head: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.hidden, self.classes, rngs=rngs))

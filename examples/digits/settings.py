@@ -28,7 +28,7 @@ class Training:
     seed: int = dx.static(default=0, help="of the parameters, the dropout and the order of the images")
     epochs: int = dx.static(default=25, ge=1)
     batch_size: int = dx.static(default=64, ge=1)
-    required_accuracy: float = dx.static(default=0.97, ge=0, help="the least share of the test digits that is read right")
+    required_accuracy: float = dx.static(default=0.97, ge=0, help="the least share of right test digits")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

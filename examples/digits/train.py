@@ -1,41 +1,61 @@
-"""Trains a small CNN on scikit-learn's handwritten digits, and reports how well it reads.
+"""Trains networks on scikit-learn's handwritten digits, and reports how well they read.
 
-    python examples/digits/train.py [--config FILE] [--epochs N] [--out FILE]
+    python examples/digits/train.py [FILE] [PATH=VALUE ...]
 
-The exit status is 0 where the test accuracy is at least what the config
-requires, 1 where it is less, and 2 where the command line or config is wrong.
+The files next to this one describe a run each, and `--help` tells what may stand in them. Several values, as in
+``model.hidden=32,64 training.seed=0,1``, make as many runs and a table of their results.
+
+The exit status is 0 where each test accuracy is at least what its run requires, 1 where one is less or the
+configuration is wrong, and 2 where the command line is.
 """
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
 import optax
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 import declax as dx
 from data import Digits, Images, Labels, batches, load_split
-from model import CNN
+from model import Model
 from plots import save_report
-from settings import Settings, SettingsError, load_settings
+from settings import Run
 
 HERE = Path(__file__).parent
 
 
+class Result(NamedTuple):
+    """What came of a run.
+
+    Attributes:
+      parameters: how many numbers the network has.
+      loss: of the last step.
+      accuracy: the share of the test digits that is read right.
+      seconds: what it took.
+    """
+
+    parameters: int
+    loss: float
+    accuracy: float
+    seconds: float
+
+
 @dx.jit
 def train_step(
-    model: CNN, optimizer: dx.Optimizer[CNN], images: jax.Array, labels: jax.Array
+    model: Model, optimizer: dx.Optimizer[Model], images: jax.Array, labels: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """One step of gradient descent, in place; returns the mean loss and the accuracy before it."""
 
-    def loss_of(model: CNN) -> tuple[jax.Array, jax.Array]:
+    def loss_of(model: Model) -> tuple[jax.Array, jax.Array]:
         logits = model(images)
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), logits
 
@@ -45,12 +65,12 @@ def train_step(
 
 
 @dx.jit
-def predict(model: CNN, images: jax.Array) -> jax.Array:
+def predict(model: Model, images: jax.Array) -> jax.Array:
     """The digits that a model in eval mode reads, shape (n,)."""
     return model(images).argmax(axis=-1)
 
 
-def read(model: CNN, images: Images) -> Labels:
+def read(model: Model, images: Images) -> Labels:
     """`predict` without dropout and with the running statistics of batch norm."""
     model.eval()
     digits = np.asarray(predict(model, jax.numpy.asarray(images)), np.int32)
@@ -58,32 +78,18 @@ def read(model: CNN, images: Images) -> Labels:
     return digits
 
 
-def make_optimizer(model: CNN, settings: Settings, steps_per_epoch: int) -> dx.Optimizer[CNN]:
-    """AdamW, warmed up for one epoch, then decayed to nothing along a cosine."""
-    training = settings.training
-    schedule = optax.warmup_cosine_decay_schedule(
-        init_value=0.0,
-        peak_value=training.learning_rate,
-        warmup_steps=steps_per_epoch,
-        decay_steps=max(training.epochs, 2) * steps_per_epoch,
-    )
-    return dx.Optimizer(model, optax.adamw(schedule, weight_decay=training.weight_decay), wrt=dx.Param)
-
-
-def train(model: CNN, settings: Settings, digits: Digits) -> list[float]:
+def train(model: Model, run: Run, digits: Digits) -> list[float]:
     """Trains in place, with a progress bar; returns the loss of each step."""
-    training = settings.training
-    batch_size = min(training.batch_size, len(digits.labels))
-    steps_per_epoch = len(digits.labels) // batch_size
-    optimizer = make_optimizer(model, settings, steps_per_epoch)
-    rng = np.random.default_rng(training.seed)
+    optimizer = dx.Optimizer(model, run.optimizer, wrt=dx.Param)
+    batch_size = min(run.training.batch_size, len(digits.labels))
+    rng = np.random.default_rng(run.training.seed)
     losses: list[jax.Array] = []
     accuracies: list[jax.Array] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress:
-        task = progress.add_task("training", total=training.epochs * steps_per_epoch)
-        for _ in range(training.epochs):
-            for batch in batches(digits, batch_size, shift=settings.data.shift, rng=rng):
+        task = progress.add_task("training", total=run.training.epochs * (len(digits.labels) // batch_size))
+        for _ in range(run.training.epochs):
+            for batch in batches(digits, batch_size, shift=run.data.shift, rng=rng):
                 loss, accuracy = train_step(model, optimizer, *map(jax.numpy.asarray, batch))
                 losses.append(loss)
                 accuracies.append(accuracy)
@@ -92,40 +98,55 @@ def train(model: CNN, settings: Settings, digits: Digits) -> list[float]:
     return [float(loss) for loss in losses]
 
 
-def parse_arguments(argv: Sequence[str] | None) -> tuple[Settings, Path]:
-    """The settings of this run, and where its report goes."""
-    parser = argparse.ArgumentParser(description="Train a small CNN on handwritten digits.")
-    parser.add_argument("--config", type=Path, default=HERE / "digits.toml", help="a TOML file of hyperparameters")
-    parser.add_argument("--epochs", type=int, help="train for so many epochs, whatever the config says")
-    parser.add_argument("--out", type=Path, default=HERE / "out" / "digits.png", help="where the report goes")
-    arguments = parser.parse_args(argv)
-    try:
-        settings = load_settings(arguments.config)
-        if arguments.epochs is not None:
-            training = dataclasses.replace(settings.training, epochs=arguments.epochs)
-            settings = dataclasses.replace(settings, training=training)
-    except SettingsError as error:
-        parser.error(str(error))
-    return settings, arguments.out
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Trains, reports, and says by the exit status whether the accuracy suffices."""
-    settings, out = parse_arguments(argv)
+def run_once(run: Run, out: Path) -> Result:
+    """Builds, trains, reports, and tells what came of it."""
     started = time.perf_counter()
-    train_digits, test_digits = load_split(settings.data)
-    model = CNN(**dataclasses.asdict(settings.model), rngs=dx.Rngs(settings.training.seed))
+    train_digits, test_digits = load_split(run.data)
+    model = run.model.build(rngs=dx.Rngs(run.training.seed))
     print(dx.summary(model))
-    losses = train(model, settings, train_digits)
+    losses = train(model, run, train_digits)
     predicted = read(model, test_digits.images)
     save_report(out, losses, test_digits, predicted)
     accuracy = float(np.mean(predicted == test_digits.labels))
     seconds = time.perf_counter() - started
     print(f"test accuracy {accuracy:.2%} on {len(predicted)} digits, in {seconds:.1f} s; see {out}")
-    if accuracy < settings.training.required_accuracy:
-        print(f"less than the {settings.training.required_accuracy:.2%} that the config requires", file=sys.stderr)
-        return 1
-    return 0
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(dx.state(model, dx.Param)))
+    return Result(parameters, losses[-1], accuracy, seconds)
+
+
+def results_table(runs: Sequence[dx.CliRun[Run]], results: Sequence[Result]) -> Table:
+    """A row for each run: the values that the sweep varies, and what came of them."""
+    first = runs[0].spec
+    paths = list(dict.fromkeys(change.path for run in reversed(runs) for change in first.diff(run.spec)))
+    names = [".".join(map(str, path)) for path in paths]
+    table = Table(*names, *("parameters", "last loss", "test accuracy", "seconds"), title=f"{len(runs)} runs")
+    for run, result in zip(runs, results, strict=True):
+        values = [run.spec[name] for name in names]
+        cells = [value.target.__name__ if isinstance(value, dx.Spec) else str(value) for value in values]
+        figures = (f"{result.parameters:,}", f"{result.loss:.3f}", f"{result.accuracy:.2%}", f"{result.seconds:.1f}")
+        table.add_row(*cells, *figures)
+    return table
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs what is asked for, and says by the exit status whether each accuracy suffices."""
+    runs = dx.cli(Run, argv, default=HERE / "cnn.toml", sweep=True)
+    results = []
+    for number, run in enumerate(runs, 1):
+        if run.name:
+            print(f"run {number} of {len(runs)}: {run.name}")
+        out = run.config.out or HERE / "out" / "digits.png"
+        results.append(run_once(run.config, out.with_stem(f"{out.stem}-{number}") if run.name else out))
+    if len(runs) > 1:
+        Console().print(results_table(runs, results))
+    failed = 0
+    for run, result in zip(runs, results, strict=True):
+        required = run.config.training.required_accuracy
+        if result.accuracy < required:
+            failed = 1
+            where = f" ({run.name})" if run.name else ""
+            print(f"less than the {required:.2%} that the configuration requires{where}", file=sys.stderr)
+    return failed
 
 
 if __name__ == "__main__":

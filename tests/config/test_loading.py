@@ -114,16 +114,27 @@ def test_every_mistake_is_in_one_report(suffix, tmp_path):
 
 
 def test_a_file_that_is_no_toml_tells_the_rest_as_well(tmp_path):
-    """The fourteenth mistake: a line is broken, and the others are found all the same."""
+    """The fourteenth mistake: a line is broken, and the thirteen others are found all the same."""
     path = tmp_path / "model.toml"
-    path.write_text(models.TOML.replace('nam = "first"', "name = first"), encoding="utf-8")
+    lines = models.TOML.split("\n")
+    assert not lines[5]
+    lines[5] = "sizes = high"
+    path.write_text("\n".join(lines), encoding="utf-8")
     error = report_of(path)
-    others = [row for row in MISTAKES if row[1] != "blocks.0.nam"]
-    assert len(error.problems) == 13
-    broken = error.problems[4]
-    assert (broken.code, broken.path, broken.place.line) == ("syntax", ("blocks", 0, "name"), 16)
-    assert broken.hint == 'text stands in quotes: name = "first"'
-    assert [p.code for p in error.problems if p is not broken] == [row[0] for row in others]
+    assert len(error.problems) == 14
+    (broken,) = [p for p in error.problems if p.code == "syntax"]
+    assert (broken.path, broken.place.line, broken.place.column) == (("sizes",), 6, 9)
+    assert broken.hint == 'text stands in quotes: sizes = "high"'
+    others = [(code, at, lines[0]) for code, at, _, lines in MISTAKES]
+    assert [row for row in summary_of(error) if row[0] != "syntax"] == others
+
+
+def test_what_a_broken_line_says_is_not_missing(tmp_path):
+    path = tmp_path / "data.toml"
+    path.write_text("path = here\nbatch = '3'\n", encoding="utf-8")
+    with pytest.raises(dx.ConfigError, match="the configuration has 2 problems") as caught:
+        dx.spec_from_config(models.Data, path)
+    assert summary_of(caught.value) == [("syntax", "path", 1), ("wrong-type", "batch", 2)]
 
 
 @pytest.mark.parametrize(

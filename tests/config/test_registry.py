@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
@@ -9,6 +10,7 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import declax as dx
@@ -151,6 +153,22 @@ def test_functions_and_initializers_get_names():
     assert model.act is my_activation
     assert model.init == initializers.constant(2.0)
     assert dx.to_config(dx.spec(Acting, act=my_activation)) == {"kind": "Acting", "act": "my_activation"}
+
+
+def test_a_base_may_be_written_with_arguments():
+    dx.register_kind(typing.Callable, my_activation)
+    assert dx.from_config(Acting, {"act": "my_activation"}).act is my_activation
+
+
+def test_a_schedule_of_one_s_own():
+    def steps(every: int):
+        return lambda step: step // every
+
+    dx.register_kind(optax.Schedule, steps)
+    config = {"kind": "sgd", "learning_rate": {"kind": "steps", "every": 2}}
+    assert dx.spec_from_config(optax.GradientTransformation, config).arguments["learning_rate"] == dx.spec(steps, 2)
+    with pytest.raises(dx.ConfigError, match="the configuration has one problem"):
+        dx.from_config(Acting, {"act": "steps"})
 
 
 def test_bases_that_have_no_hash_have_no_kinds():

@@ -100,6 +100,10 @@ class OpenBase(dx.Module):
 RIGHT = """
 from __future__ import annotations
 
+from pathlib import Path
+
+from pathlib import Path
+
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable
@@ -297,6 +301,6 @@ class OfInt(GenericBase[int]):
 """
 
 
-def test_undecorated_unset_and_post_init(tmp_path):
+def test_undecorated_unset_and_post_init(tmp_path: Path) -> None:
     files = {"wrong.py": WRONG, "right.py": RIGHT, "bases.py": BASES}
     assert_as_marked(files, check(tmp_path, files))

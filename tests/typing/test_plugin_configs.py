@@ -301,7 +301,7 @@ k = dx.Sequential()
 """
 
 
-def test_specs_configs_and_sizes(tmp_path):
+def test_specs_configs_and_sizes(tmp_path: Path) -> None:
     files = {"models.py": MODELS, "wrong_specs.py": WRONG_SPECS, "right_specs.py": RIGHT_SPECS}
     files |= {"wrong_configs.py": WRONG_CONFIGS, "right_configs.py": RIGHT_CONFIGS}
     files |= {"wrong_sizes.py": WRONG_SIZES, "right_sizes.py": RIGHT_SIZES}

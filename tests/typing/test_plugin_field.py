@@ -74,6 +74,10 @@ class Defaults(dx.Module):
 RIGHT = """
 from __future__ import annotations
 
+from pathlib import Path
+
+from pathlib import Path
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
@@ -256,6 +260,6 @@ class Outer:
 """
 
 
-def test_fields(tmp_path):
+def test_fields(tmp_path: Path) -> None:
     files = {"wrong.py": WRONG, "right.py": RIGHT, "later.py": LATER, "local.py": WRONG_LOCAL}
     assert_as_marked(files, check(tmp_path, files))

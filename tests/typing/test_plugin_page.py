@@ -45,12 +45,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
     return check(tmp_path_factory.mktemp("page"), FILES, extra="disable_error_code = no-redef")
 
 
-def test_right_programs_of_the_page_pass(found):
+def test_right_programs_of_the_page_pass(found: list[Found]) -> None:
     assert [one for one in found if one.file.startswith("right")] == []
 
 
 @pytest.mark.parametrize("file", WRONG)
-def test_wrong_programs_of_the_page_fail_as_it_says(file, found):
+def test_wrong_programs_of_the_page_fail_as_it_says(file: str, found: list[Found]) -> None:
     code, message, line = WRONG[file]
     told = [one for one in found if one.file == file]
     assert {one.code for one in told} == {code}
@@ -59,7 +59,7 @@ def test_wrong_programs_of_the_page_fail_as_it_says(file, found):
     assert texts == [message]
 
 
-def test_each_code_has_an_entry_with_a_wrong_and_a_right_program():
+def test_each_code_has_an_entry_with_a_wrong_and_a_right_program() -> None:
     text = PAGE.read_text(encoding="utf-8")
     entries = dict(re.findall(r"^## (declax-[\w-]+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
     assert set(entries) == set(CODES)

@@ -91,6 +91,10 @@ class Named(dx.Module):
 RIGHT = """
 from __future__ import annotations
 
+from pathlib import Path
+
+from pathlib import Path
+
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
@@ -206,6 +210,6 @@ def local() -> object:
 """
 
 
-def test_variables_and_submodules(tmp_path):
+def test_variables_and_submodules(tmp_path: Path) -> None:
     files = {"wrong_variables.py": WRONG_VARIABLES, "wrong_submodules.py": WRONG_SUBMODULES, "right.py": RIGHT}
     assert_as_marked(files, check(tmp_path, files))

@@ -106,6 +106,6 @@ def of_pytree(tree: P, anything: Any) -> P:
 """
 
 
-def test_replace(tmp_path):
+def test_replace(tmp_path: Path) -> None:
     files = {"wrong.py": WRONG, "right.py": RIGHT, "models.py": MODELS}
     assert_as_marked(files, check(tmp_path, files))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mypy.version import __version__ as mypy_version
@@ -52,7 +53,7 @@ PROGRAMS = {
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path: Path) -> Path:
     made = tmp_path / "programs"
     write(tmp_path / "small", SMALL_DECLAX)
     write(made, PROGRAMS)
@@ -76,7 +77,7 @@ def findings(folder: Path, *given: str, config_file: str = "mypy.ini") -> list[F
     return read(run(folder, "--output", "json", *given, config_file=config_file))
 
 
-def test_findings_are_the_same_from_the_cache(folder):
+def test_findings_are_the_same_from_the_cache(folder: Path) -> None:
     cold = findings(folder)
     assert_as_marked(PROGRAMS, cold)
     assert findings(folder) == cold
@@ -87,7 +88,7 @@ def test_findings_are_the_same_from_the_cache(folder):
     assert "needs 'rngs'" in warm[-1].text
 
 
-def test_findings_follow_a_change_of_another_module(folder):
+def test_findings_follow_a_change_of_another_module(folder: Path) -> None:
     findings(folder)
     models = folder / "models.py"
     models.write_text(models.read_text().replace("    width: int\n", "    width: int\n    widht: int\n"))
@@ -95,7 +96,7 @@ def test_findings_follow_a_change_of_another_module(folder):
 
 
 @pytest.mark.skipif(mypy_version.startswith("1."), reason="mypy 1 has no parallel mode")
-def test_findings_are_the_same_in_parallel(folder):
+def test_findings_are_the_same_in_parallel(folder: Path) -> None:
     help_text = run(folder, "--help")
     if "--num-workers" not in help_text:
         pytest.skip("this mypy has no parallel mode")
@@ -103,7 +104,7 @@ def test_findings_are_the_same_in_parallel(folder):
     assert_as_marked(PROGRAMS, findings(folder, "--num-workers", "2"))
 
 
-def test_findings_are_the_same_in_the_daemon(folder):
+def test_findings_are_the_same_in_the_daemon(folder: Path) -> None:
     base = [sys.executable, "-m", "mypy.dmypy", "--status-file", "status.json"]
     env = environment()
 
@@ -138,7 +139,7 @@ def codes_without(*codes: str) -> set[str]:
 
 
 @pytest.mark.skipif(mypy_version.startswith("1."), reason="mypy 1 takes no codes of plugins in its options")
-def test_each_code_can_be_switched_off(folder):
+def test_each_code_can_be_switched_off(folder: Path) -> None:
     assert_as_marked(PROGRAMS, findings(folder))
     for code in sorted(codes_without()):
         configure(folder, f"disable_error_code = {code}")
@@ -149,7 +150,7 @@ def test_each_code_can_be_switched_off(folder):
     assert {found.code for found in findings(folder)} == codes_without("declax-replace")
 
 
-def test_codes_are_switched_off_in_a_section_of_their_own(folder):
+def test_codes_are_switched_off_in_a_section_of_their_own(folder: Path) -> None:
     configure(folder, "[declax-mypy]\ndisable_error_code = declax-field, declax-replace, no-such-code")
     assert {found.code for found in findings(folder)} == codes_without("declax-field", "declax-replace")
     (folder / "mypy.ini").unlink()
@@ -160,13 +161,13 @@ def test_codes_are_switched_off_in_a_section_of_their_own(folder):
     assert {found.code for found in findings(folder, config_file="pyproject.toml")} == codes_without("declax-replace")
 
 
-def test_a_comment_at_the_top_of_a_file_switches_off(folder):
+def test_a_comment_at_the_top_of_a_file_switches_off(folder: Path) -> None:
     uses = folder / "uses.py"
     uses.write_text('# mypy: disable-error-code="declax-replace, declax-field"\n' + uses.read_text())
     assert {found.code for found in findings(folder)} == codes_without("declax-field", "declax-replace")
 
 
-def test_a_comment_silences_one_finding(folder):
+def test_a_comment_silences_one_finding(folder: Path) -> None:
     uses = folder / "uses.py"
     lines = [line.partition("  # E:")[0] for line in uses.read_text().splitlines()]
     comment = "  # type: " + "ignore[declax-replace]"
@@ -195,7 +196,7 @@ BROKEN_PLUGIN = """
 """
 
 
-def test_a_check_that_fails_is_told_once_and_ends_nothing(folder):
+def test_a_check_that_fails_is_told_once_and_ends_nothing(folder: Path) -> None:
     write(folder.parent, {"broken.py": BROKEN_PLUGIN})
     configure(folder, plugins="../broken.py")
     found = read(run(folder, "--output", "json", debug=False))
@@ -209,7 +210,7 @@ def test_a_check_that_fails_is_told_once_and_ends_nothing(folder):
     assert_as_marked(PROGRAMS, [one for one in found if one.code != "declax-plugin"])
 
 
-def test_a_check_that_fails_is_raised_for_who_mends_it(folder):
+def test_a_check_that_fails_is_raised_for_who_mends_it(folder: Path) -> None:
     write(folder.parent, {"broken.py": BROKEN_PLUGIN})
     configure(folder, plugins="../broken.py")
     words = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", "cache", "--show-traceback"]
@@ -291,7 +292,7 @@ ERRORS = """
 NO_SYNTAX_ERRORS = ERRORS.replace("dx.variable(shape=*(1, 2))", "dx.variable(*(1, 2))")
 
 
-def test_code_with_errors_ends_no_check(folder):
+def test_code_with_errors_ends_no_check(folder: Path) -> None:
     write(folder, {"errors.py": NO_SYNTAX_ERRORS})
     configure(folder, files=("errors.py", "uses.py"))
     for _ in range(2):
@@ -301,7 +302,7 @@ def test_code_with_errors_ends_no_check(folder):
         assert_as_marked({"uses.py": PROGRAMS["uses.py"]}, [one for one in found if one.file == "uses.py"])
 
 
-def test_the_fingerprint_sees_every_file(tmp_path):
+def test_the_fingerprint_sees_every_file(tmp_path: Path) -> None:
     package = Path(hooks.__file__).parent
     copy = tmp_path / "plugin"
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -315,10 +316,11 @@ def test_the_fingerprint_sees_every_file(tmp_path):
     assert hooks.fingerprint(copy) != hooks.FINGERPRINT
 
 
-def test_a_changed_plugin_makes_the_cache_stale():
+def test_a_changed_plugin_makes_the_cache_stale() -> None:
     plugin = declax.mypy_plugin.plugin("2.0")
     options = importlib.import_module("mypy.options").Options()
-    assert plugin(options).report_config_data(None) == hooks.FINGERPRINT
+    unused: Any = None
+    assert plugin(options).report_config_data(unused) == hooks.FINGERPRINT
 
 
 def _declax_names() -> list[str]:
@@ -332,13 +334,13 @@ def _declax_names() -> list[str]:
 
 
 @pytest.mark.parametrize("name", _declax_names())
-def test_what_the_plugin_looks_for_exists(name):
+def test_what_the_plugin_looks_for_exists(name: str) -> None:
     module, _, last = name.rpartition(".")
     found = getattr(importlib.import_module(module), last)
     assert getattr(found, "__module__", module) == module, "mypy names it by the module that defines it"
 
 
-def test_the_plugin_imports_mypy_and_the_standard_library_only():
+def test_the_plugin_imports_mypy_and_the_standard_library_only() -> None:
     package = Path(hooks.__file__).parent
     allowed = {"mypy", *sys.stdlib_module_names}
     for path in package.rglob("*.py"):

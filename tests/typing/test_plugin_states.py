@@ -250,7 +250,7 @@ g, a, b, c, d, e, f = dx.split(model, "a", "b", "c", "d", "e", "f", "g", "h", "i
 """
 
 
-def test_paths_and_filters(tmp_path):
+def test_paths_and_filters(tmp_path: Path) -> None:
     files = {"models.py": MODELS, "wrong_paths.py": WRONG_PATHS, "right_paths.py": RIGHT_PATHS}
     files |= {"wrong_filters.py": WRONG_FILTERS, "right_filters.py": RIGHT_FILTERS, "wrong_count.py": WRONG_COUNT}
     assert_as_marked(files, check(tmp_path, files))

@@ -296,7 +296,7 @@ result: jax.Array = by_partial(ones, mode="a")
 )
 
 
-def test_transforms(tmp_path):
+def test_transforms(tmp_path: Path) -> None:
     files = {"models.py": MODELS, "wrong_axes.py": WRONG_AXES, "wrong_names.py": WRONG_NAMES}
     files |= {"right_axes.py": RIGHT_AXES, "right_names.py": RIGHT_NAMES}
     assert_as_marked(files, check(tmp_path, files))

@@ -14,7 +14,7 @@ import itertools
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from declax.config.files.documents import Document
 from declax.config.problems import Path, Place, Problem, did_you_mean, path_text, shown
@@ -185,7 +185,7 @@ def _children(holder: Any, key: str | int) -> list[tuple[str | int, Any]]:
 def _put(made: Document, holder: Any, path: Path, override: Override, value: Any) -> None:
     """Sets, or takes away, what an override names in one table or list."""
     last = override.path[-1]
-    keys: list[Any] = [last]
+    keys: list[Any] = [last]  # of a table names, of a list positions
     if last == "*":
         keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
     elif isinstance(holder, dict):
@@ -205,7 +205,7 @@ def _put(made: Document, holder: Any, path: Path, override: Override, value: Any
         if isinstance(holder, list) and key == len(holder):
             holder.append(value)
         else:
-            holder[key] = value
+            cast("dict[Any, Any]", holder)[key] = value  # or a list
         made.origins[(*path, key)] = Place(f"{COMMAND_LINE}: {override.text}")
 
 

@@ -8,7 +8,9 @@ kind: the name by which data chooses a class that stands for a base.
 
 from __future__ import annotations
 
+import collections.abc
 import inspect
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
@@ -60,6 +62,9 @@ def register_kind(base: Any, kind: Any = None, /, *, name: str | None = None) ->
             fix="dx.register_kind(Mixer, Attention)",
         )
     tag = name or target_name(kind).rpartition(".")[2]
+    origin: Any = typing.get_origin(base)
+    if isinstance(origin, type) and (origin is not collections.abc.Callable or not typing.get_args(base)):
+        base = origin  # what is registered for `Base[int]` or `typing.Callable` is so for the class
     kinds = _KINDS.setdefault(base, {})
     taken = kinds.get(tag)
     if taken is not None and not _is_again(taken, kind):

@@ -40,6 +40,8 @@ Schema = dict[str, Any]
 
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 _REFERENCE: Final = "reference"
+_MAX_NAMED: Final = 4
+"""How many classes the name of a choice between them may list."""
 
 
 def json_schema(cls: Any, /, *, extra: Iterable[Any] = ()) -> Schema:
@@ -87,6 +89,7 @@ class _Writer:
     def whole(self, reader: ChoiceReader) -> Schema:
         """The schema of a file."""
         head: Schema = {"$schema": DRAFT}
+        body: Schema
         if reader.only is not None:
             body = self._call_schema(reader.only, reader.choices[reader.only], is_tag_needed=False)
             body["properties"] = {SCHEMA: {"type": "string"}, **body["properties"]}
@@ -197,6 +200,8 @@ class _Writer:
 
 def _noun(reader: ChoiceReader) -> str:
     """What several choices are called together."""
+    if len(reader.choices) <= _MAX_NAMED:
+        return "-or-".join(reader.choices)
     return re.sub(r"[^A-Za-z0-9_]+", "-", reader.noun.partition(" ")[2]).strip("-")
 
 
