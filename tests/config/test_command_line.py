@@ -315,6 +315,13 @@ def test_cli_has_a_default_file(train):
     assert dx.cli(train, ["rate=0.5"], default="run.toml").steps == 3
 
 
+def test_cli_fills_tables_that_the_file_leaves_out(train, folder):
+    (folder / "empty.toml").write_text("")
+    found = dx.cli(train, ["empty.toml", "net.dtype=bfloat16", "net.blocks=[{kind = 'Mlp', dim = 4}]"])
+    assert found.net["dtype"] == "bfloat16"
+    assert found.net["blocks.0.dim"] == 4
+
+
 def test_cli_builds_with_rngs(folder):
     net = dx.cli(load_target("cli_models:Net"), ["net.toml"], rngs=dx.Rngs(0))
     assert net.blocks[0].q.kernel.shape == (8, 8)

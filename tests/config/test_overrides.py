@@ -73,6 +73,17 @@ def test_values_are_put_in_their_places():
     assert DATA["blocks"][1]["hidden"] == 3, "the data that was given has changed"
 
 
+def test_a_table_that_the_file_leaves_out_is_made():
+    """There may be a default for it; whether it may stand there is the validator's to say."""
+    assert overridden("training.schedule.steps=3", "training.seed=1")["training"] == {
+        "schedule": {"steps": 3},
+        "seed": 1,
+    }
+    assert "there is no 'training'" in problems("~training.seed")[0]
+    assert "there is no 'training'" in problems("training.stages.0.rate=1")[0]
+    assert "training" not in DATA
+
+
 def test_the_last_of_two_counts():
     assert overridden("rate=1", "rate=2")["rate"] == 2
 

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 from plugin_cases import assert_as_marked, check
 
 WRONG = """
@@ -99,10 +101,6 @@ class OpenBase(dx.Module):
 
 RIGHT = """
 from __future__ import annotations
-
-from pathlib import Path
-
-from pathlib import Path
 
 import dataclasses
 from abc import abstractmethod

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 from plugin_cases import assert_as_marked, check
 
 MODELS = """
@@ -281,7 +283,7 @@ def flat(x: jax.Array) -> jax.Array:
 
 
 class Own(dx.Linear):
-    def __call__(self, x: jax.Array) -> jax.Array:  # type: ignore[override]
+    def __call__(self, x: jax.Array) -> jax.Array:  # type: ignore[override]  # that is its point
         return x
 
 

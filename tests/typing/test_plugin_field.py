@@ -1,3 +1,5 @@
+from pathlib import Path
+
 from plugin_cases import assert_as_marked, check
 
 WRONG = """
@@ -73,10 +75,6 @@ class Defaults(dx.Module):
 
 RIGHT = """
 from __future__ import annotations
-
-from pathlib import Path
-
-from pathlib import Path
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

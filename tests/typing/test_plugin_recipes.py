@@ -1,3 +1,5 @@
+from pathlib import Path
+
 from plugin_cases import assert_as_marked, check
 
 WRONG_VARIABLES = """
@@ -90,10 +92,6 @@ class Named(dx.Module):
 
 RIGHT = """
 from __future__ import annotations
-
-from pathlib import Path
-
-from pathlib import Path
 
 import dataclasses
 from collections.abc import Callable, Sequence

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 from plugin_cases import assert_as_marked, check
 
 MODELS = """
@@ -137,7 +139,7 @@ def kept(model: Model, state: dx.State[Model], x: jax.Array) -> None:
         print(state.perhaps)
 
 
-def unknown(any_state: dx.State[Any], plain: dx.State, flat: dict[str, Any]) -> None:  # type: ignore[type-arg]
+def unknown(any_state: dx.State[Any], plain: dx.State, flat: dict[str, Any]) -> None:  # type: ignore[type-arg]  # meant
     any_state.whatever["a"].b
     plain.whatever
     dx.State(flat).whatever

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 from plugin_cases import assert_as_marked, check
 
 MODELS = """
@@ -143,7 +145,7 @@ def keywords(model: Model, *, x: jax.Array) -> jax.Array:
     return model(x)
 
 
-def untyped(model, x):  # type: ignore[no-untyped-def]
+def untyped(model, x):  # type: ignore[no-untyped-def]  # that is its point
     return model(x)
 
 

@@ -154,12 +154,24 @@ def _overridden(document: Document, chosen: Iterable[tuple[Override, Any]]) -> D
     )
     # a tag first, since a changed one starts its table anew
     for override, value in sorted(chosen, key=lambda pair: pair[0].path[-1] != _KIND):
+        if not override.is_removal:
+            _make_tables(made.data, override.path[:-1])
         places = list(_places(made.data, override.path[:-1]))
         if not places:
             made.problems.append(_no_place(made.data, override))
         for path, holder in places:
             _put(made, holder, path, override, copy.deepcopy(value))
     return made
+
+
+def _make_tables(data: Any, path: Path) -> None:
+    """Makes tables that a file leaves out, as it may where there is a default; the validator knows their names."""
+    if not all(isinstance(key, str) and key != "*" for key in path):
+        return
+    for key in path:
+        if not isinstance(data, dict):
+            return
+        data = data.setdefault(key, {})
 
 
 def _places(data: Any, path: Path) -> list[tuple[Path, Any]]:

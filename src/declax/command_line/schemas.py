@@ -113,7 +113,7 @@ def _of_choice(error: Any, path: KeyPath) -> Iterator[Problem]:
         expected, got, hint = "one of " + ", ".join(tags), described(tag), did_you_mean(tag, tags)
         yield Problem("unknown-kind", (*path, _KIND), "there is no class of this name here", expected, got, hint=hint)
         return
-    rest = [e for e in fits if isinstance(error.instance, Mapping) == (not any(x.validator == "type" for x in e))]
+    rest = [e for e in fits if isinstance(error.instance, Mapping) != any(map(_is_of_type, e))]
     nearest = min(rest or fits or list(options.values()), key=lambda errors: (_is_reference(errors), len(errors)))
     for inner in nearest:
         yield from _problems(inner, path)
@@ -121,6 +121,11 @@ def _of_choice(error: Any, path: KeyPath) -> Iterator[Problem]:
 
 def _is_of_tag(error: Any) -> bool:
     return error.validator == "const" and list(error.relative_path)[-1:] == [_KIND]
+
+
+def _is_of_type(error: Any) -> bool:
+    """Whether the value itself has the wrong type, and not one inside of it."""
+    return error.validator == "type" and not error.relative_path
 
 
 def _is_reference(errors: list[Any]) -> bool:
