@@ -6,7 +6,9 @@ The blocks of a page share one namespace and run in order. What may stand after 
 - ``{raises=StatusError}``: the block must raise that error, at its end or before;
 - ``{mypy=declax-field}``: the block is for mypy, which must give that error; tests/typing/test_plugin_page.py runs it.
 
-A block of any language marked ``{output}`` holds what the Python block before it printed, or the
+A block ``sh {run}`` has lines ``declax ...`` or ``python file.py ...``, which run here, as a shell would run them.
+
+A block of any language marked ``{output}`` holds what the block before it printed, or the
 message of what it raised; ``...`` stands for anything. Blocks with ``>>>`` run as doctests.
 No other marker makes a block not run.
 """
@@ -19,6 +21,8 @@ import importlib
 import io
 import pkgutil
 import re
+import runpy
+import shlex
 import sys
 import types
 from pathlib import Path
@@ -29,6 +33,7 @@ import numpy as np
 import pytest
 
 import declax
+from declax.command_line.main import main
 from fenced import ROOT, Block, blocks_of, pages
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -41,12 +46,15 @@ def run_page(path: Path) -> None:
     module = types.ModuleType("page_of_" + re.sub(r"\W", "_", path.stem))
     sys.modules[module.__name__] = module
     outcome: str | None = None
+    known, path_before = set(sys.modules), list(sys.path)
     try:
         for block in blocks_of(path.read_text(encoding="utf-8")):
             if block.language == "python" and FOR_MYPY.fullmatch(block.info):
                 outcome = None
             elif block.language == "python":
                 outcome = run_block(path, block, module)
+            elif block.language == "sh" and block.info == "{run}":
+                outcome = run_shell(path, block)
             elif block.info == "{output}":
                 check_output(path, block, outcome)
             else:
@@ -54,6 +62,35 @@ def run_page(path: Path) -> None:
                 assert not is_python, f"{path.name}:{block.line}: write ```python or ```text {{output}}"
     finally:
         del sys.modules[module.__name__]
+        sys.path[:] = path_before
+        for name in set(sys.modules) - known:
+            if Path.cwd() in Path(getattr(sys.modules[name], "__file__", None) or "/").parents:
+                del sys.modules[name]  # what the page has written
+
+
+def run_shell(path: Path, block: Block) -> str:
+    """Runs the lines of a block and returns what they print, with what they complain of."""
+    printed = io.StringIO()
+    for line in block.text.splitlines():
+        command, *words = shlex.split(line)
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            if command == "declax":
+                main(words)
+            else:
+                assert command == "python", f"{path.name}:{block.line}: {command} is not run here"
+                run_script(words)
+    return printed.getvalue()
+
+
+def run_script(words: list[str]) -> None:
+    """Runs a script of the current folder with words of its command line."""
+    before = sys.argv, list(sys.path)
+    sys.argv, sys.path[:0] = words, [str(Path.cwd())]
+    try:
+        with contextlib.suppress(SystemExit):
+            runpy.run_path(words[0], run_name="__main__")
+    finally:
+        sys.argv, sys.path[:] = before
 
 
 def run_block(path: Path, block: Block, module: types.ModuleType) -> str:
@@ -134,6 +171,10 @@ def test_examples_of_docstrings_run(name, tmp_path, monkeypatch):
         ("```python {raises=LookupError}\n{}['x']\n```\n", None),
         ("```python {raises=TypeError}\nint('x')\n```\n", "raised ValueError"),
         ("```python {raises=TypeError}\n1\n```\n", "raised no TypeError"),
+        ("```sh {run}\ndeclax show declax:Dropout\n```\n```text {output}\nDropout\n...rate: float...\n```\n", None),
+        ("```sh {run}\ndeclax show\n```\n```text {output}\nnothing\n```\n", "which class?"),
+        ("```sh {run}\nrm page.md\n```\n", "page.md:2: rm is not run here"),
+        ("```sh\nrm page.md\n```\n", None),
         ("```python {notest: slow}\n1\n```\n", "is not a marker"),
         ("```py\n1\n```\n", "write ```python"),
         ("text\n\n```python\n1 / 0\n```\n", "page.md:4: ZeroDivisionError"),

@@ -30,7 +30,8 @@ class Predicate(Protocol):
 
 
 Filter: TypeAlias = (
-    "type | str | bool | EllipsisType | None | Callable[[Path, AnyType], bool] | tuple[Filter, ...] | list[Filter]"
+    "type | UnionType | str | bool | EllipsisType | None | Callable[[Path, AnyType], bool] | "
+    "tuple[Filter, ...] | list[Filter]"
 )
 """Anything that `to_predicate` takes."""
 

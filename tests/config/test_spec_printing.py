@@ -16,6 +16,7 @@ import pytest
 import declax as dx
 from config.spec_models import Block, Gate, Mlp, Open, Order, Point, Train, half, pick, schedule, small
 from declax.config._names import dtype_code, is_importable, public_name
+from naming import name_of
 
 
 def run(code):
@@ -81,7 +82,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("value", VALUES, ids=name_of)
 def test_values_as_code(value):
     spec = dx.spec(schedule, value)
     code = spec.to_python().replace("model = schedule(", "model = dx.spec(schedule, ")

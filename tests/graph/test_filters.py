@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import declax as dx
 from declax import filterlib
 from declax.errors import FilterError
+from naming import name_of
 from strategies import Open
 
 
@@ -202,7 +203,7 @@ def test_keys_of_paths():
 # ================================================================= what is refused
 
 
-@pytest.mark.parametrize("wrong", [3, 1, 0, 2.5, {"a": 1}, {1}, b"x", object()], ids=repr)
+@pytest.mark.parametrize("wrong", [3, 1, 0, 2.5, {"a": 1}, {1}, b"x", object()], ids=name_of)
 def test_what_is_no_filter_shows_the_grammar(wrong):
     state = dx.state(Foo())
     state.filter(True), state.filter(False)  # an answer that was kept for these must not serve 1 and 0

@@ -12,6 +12,7 @@ from hypothesis import given
 
 import declax as dx
 from declax.errors import GraphError
+from naming import name_of
 from strategies import Box, Open, build, objects_of, recipes, same_graph
 
 Pair = namedtuple("Pair", ["first", "second"])
@@ -490,7 +491,7 @@ def test_no_state_at_all():
         dx.merge(dx.graphdef(model), model)
 
 
-@pytest.mark.parametrize("node", [Open, "text", dx.graphdef, dx.graphdef(Open())], ids=repr)
+@pytest.mark.parametrize("node", [Open, "text", dx.graphdef, dx.graphdef(Open())], ids=name_of)
 def test_no_model_at_all(node):
     functions = [dx.split, dx.state, dx.clone, dx.graphdef, lambda node: dx.update(node, {"a": 1})]
     for function in functions:

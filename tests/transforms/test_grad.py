@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import declax as dx
 from declax.errors import TransformError
+from naming import name_of
 from strategies import Box, Open, build, objects_of, recipes, same_graph
 
 
@@ -115,7 +116,7 @@ def test_forms_of_argnums(argnums, shape):
         (lambda path, value: path[0] == "first", [("first", "kernel")]),
         (dx.All(dx.Param, dx.Not(dx.PathContains("first"))), [("second", "kernel")]),
     ],
-    ids=str,
+    ids=name_of,
 )
 def test_leaves_that_a_filter_takes(chosen, paths):
     where = {("first", "kernel"): 0, ("second", "kernel"): 1, ("mean",): 2, ("raw",): 3}

@@ -100,6 +100,7 @@ def graphs_keep_their_types(block: Block) -> None:
     assert_type(block.split(), tuple[dx.GraphDef[Block], dx.State[Block]])
     assert_type(block.split(dx.Param, ...), tuple[dx.GraphDef[Block], dx.State[Block], dx.State[Block]])
     assert_type(block.get_state(), dx.State[Block])
+    assert_type(dx.state(block, dx.Param | dx.BatchStat), dx.State[Block])
     assert_type(dx.unpack(block), dx.GraphState[Block])
     assert_type(dx.merge(dx.unpack(block)), Block)
     assert_type(dx.update(block, state, strict=False), dx.UpdateReport)
