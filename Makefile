@@ -8,7 +8,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n auto --dist loadfile
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -39,7 +39,7 @@ lint: $(VENV)/.has-dev
 	$(BIN)/ruff check $(LINTED)
 	$(BIN)/ruff format --check $(LINTED)
 
-types: $(VENV)/.has-dev
+types: $(VENV)/.has-dev $(VENV)/.has-wheel
 	$(BIN)/mypy --strict $(TYPED)
 
 pyright: $(VENV)/.has-dev

@@ -10,6 +10,8 @@ from types import ModuleType, SimpleNamespace
 import jax
 import pytest
 
+import declax as dx
+
 ROOT = Path(__file__).parent.parent
 ROOM = 1.5
 """How far over its bar a figure may be here, where other work may run beside it; `--check` allows nothing."""
@@ -112,6 +114,39 @@ def test_models_have_the_arrays_they_are_named_for(benchmarks, system):
     pytest.importorskip(system)
     model = importlib.import_module(f"benchmarks.systems.of_{system}").make_model(2)
     assert len(jax.tree.leaves(model)) == 2 * benchmarks.figures.LEAVES_OF_A_BLOCK
+
+
+def test_the_table_of_configurations(benchmarks):
+    config = importlib.import_module("benchmarks.config")
+    lines = [
+        config.Line("quick", [1e6] * 3, 10e6),
+        config.Line("slow", [20e6] * 3, 10e6),
+        config.Line("free", [1e6] * 3, None, "does not import jax"),
+        config.Line("heavy", [1e6] * 3, None, "imports jax", is_right=False),
+    ]
+    assert [line.is_met for line in lines] == [True, False, True, False]
+    assert config.table(lines).splitlines()[2:] == [
+        "| quick | **1 ms** (1 ms to 1 ms) | 10 ms: met |",
+        "| slow | **20 ms** (20 ms to 20 ms) | 10 ms: MISSED |",
+        "| free | **1 ms** (1 ms to 1 ms) | does not import jax |",
+        "| heavy | **1 ms** (1 ms to 1 ms) | imports jax: MISSED |",
+    ]
+
+
+def test_the_configured_transformer_runs(benchmarks):
+    configured = importlib.import_module("benchmarks.configured")
+    data = configured.config(2, dim=8, hidden=16, heads=2, is_mixed=True)
+    model = dx.from_config(configured.Transformer, data, rngs=dx.Rngs(0))
+    assert [type(block.mixer).__name__ for block in model.blocks] == ["Attention", "Shift"]
+    assert model(jax.numpy.zeros((1, 4), "int32")).shape == (1, 4, 32_000)
+
+
+@pytest.mark.slow
+def test_configurations_stay_near_their_bars(benchmarks):
+    config = importlib.import_module("benchmarks.config")
+    lines = [*config.structuring(config.Effort(rounds=5)), *config.dry_runs(2), *config.checks(2)]
+    assert [line.title for line in lines if not line.is_right] == []
+    assert [line.title for line in lines if line.bar is not None and line.spread.median > ROOM * line.bar] == []
 
 
 @pytest.mark.slow

@@ -226,6 +226,20 @@ def test_wrong_command_lines(run, words, piece):
     assert piece in told
 
 
+def test_options_may_stand_between_words(run, train, capsys):
+    status, printed, _ = run("show", "cli_models:Net", "--format", "json", "net.toml", "--full", "blocks.0.heads=2")
+    assert status == 0
+    assert '"heads": 2' in printed
+    for words in (["show", "cli_models:Net", "--ful", "x=1", "--fast"], ["complete", "--schema", "s", "a", "b"]):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 2
+        assert "unrecognized arguments: " in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        dx.cli(train, ["run.toml", "--show", "steps=7"])
+    assert '"steps": 7' in capsys.readouterr().out
+
+
 def test_a_file_that_names_no_schema(run, folder):
     (folder / "net.toml").write_text("a = 1")
     status, _, told = run("check", "net.toml")
@@ -298,6 +312,14 @@ def test_bash_completes(folder):
 # ----------------------------------------------------------------- scripts
 
 
+HELP_OF_PARTS = [
+    "\n    net.blocks: ",
+    "      net.blocks[*].kind=Attention: Looks around.\n        net.blocks[*].dim: int, at least 1\n",
+    "        net.blocks[*].dim: int, at least 1\n            the width\n",
+    "      net.blocks[*].kind=Mlp\n        net.blocks[*].dim: int\n        net.blocks[*].hidden: int, default 128\n",
+]
+
+
 @pytest.fixture
 def train(folder):
     (folder / "run.toml").write_text("steps = 3\n[net]\n[[net.blocks]]\nkind = 'Mlp'\ndim = 4\n")
@@ -360,7 +382,7 @@ def test_cli_needs_rngs_where_a_part_does(folder, capsys):
 @pytest.mark.parametrize(
     ("words", "pieces"),
     [
-        (["--help"], ["fields of Train", "steps: int, default 100", "how many."]),
+        (["--help"], ["fields of Train", "steps: int, default 100", "how many.", *HELP_OF_PARTS]),
         (["--schema"], ['"title": "Train"']),
         (["run.toml", "--show"], ['"steps": 3']),
         (["run.toml", "--show", "--full"], ['"rate": 0.1']),

@@ -22,6 +22,8 @@ from language_server import LanguageServer
 
 YAML_SERVER = "yaml-language-server@1.25.0"
 
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "digits"
+
 TOML = """\
 #:schema transformer.schema.json
 dim = 8
@@ -118,9 +120,11 @@ class Editor:
     def good(self) -> str:
         return TOML if self._suffix == ".toml" else YAML
 
-    def mistakes(self, text: str) -> list[Found]:
+    def mistakes(self, text: str, path: Path | None = None) -> list[Found]:
         lines = text.splitlines()
-        found = self._server.diagnostics(self._opened(text))
+        if path is not None:
+            self._server.open(path, text)
+        found = self._server.diagnostics(path or self._opened(text))
         return [Found(lines[item["range"]["start"]["line"]].strip(), item["message"]) for item in found]
 
     def offers(self, text: str) -> set[str]:
@@ -151,7 +155,7 @@ def yaml_server(cache: Path) -> list[str]:
         pytest.skip("node and npm, which yaml-language-server needs, are not installed")
     folder = cache / YAML_SERVER
     script = folder / "node_modules" / "yaml-language-server" / "bin" / "yaml-language-server"
-    if not script.exists():
+    if not (folder / "node_modules" / ".package-lock.json").exists():  # npm writes it last
         folder.mkdir(parents=True, exist_ok=True)
         words = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=0", "--prefix", "."]
         try:
@@ -202,6 +206,16 @@ def test_all_mistakes_of_a_file_are_marked_at_once(editor: Editor) -> None:
             marks.append(editor.written(marked))
     found = {mistake.line for mistake in editor.mistakes(text)}
     assert [mark for mark in marks if not any(line.endswith(mark) for line in found)] == []
+
+
+@pytest.mark.parametrize("name", ["cnn.toml", "mlp.toml", "mixer.toml"])
+@pytest.mark.parametrize("editor", [".toml"], indirect=True)
+def test_files_of_the_example_name_their_schema(editor: Editor, name: str) -> None:
+    text = (EXAMPLE / name).read_text(encoding="utf-8")
+    assert editor.mistakes(text, EXAMPLE / name) == []
+    for right, wrong in (("epochs", "epoch"), ("cosine_decay_schedule", "cosine_schedule"), ("required_", "required")):
+        typed = text.replace(right, wrong)
+        assert any(wrong in mistake.line for mistake in editor.mistakes(typed, EXAMPLE / f"typed_{wrong}_{name}"))
 
 
 def test_tags_are_offered(editor: Editor) -> None:

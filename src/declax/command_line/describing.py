@@ -4,32 +4,95 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
 from declax._annotations import annotation_text
 from declax._typing import MISSING
 from declax.config._parameters import Parameter, parameters_of, target_name
+from declax.config._plain import ListReader, Reader
+from declax.config._structuring import (
+    KIND,
+    CallReader,
+    CheckedReader,
+    ChoiceReader,
+    InitializerReader,
+    UnionReader,
+    catalog_for,
+)
 
-_WIDTH = 100
+_WIDTH: Final = 100
+_INDENT: Final = "  "
+_DEPTH: Final = 3
+"""How many parts deep the parameters are told."""
+_FEW: Final = 4
+"""How many kinds there may be to choose from, so that each is told."""
 
 
-def parameter_table(target: Any, *, indent: str = "  ") -> str:
+def parameter_table(target: Any, *, has_parts: bool = False, extra: tuple[Any, ...] = ()) -> str:
     """What a class takes: name, type, default, range and help of each parameter.
+
+    Args:
+      target: the class, or a function.
+      has_parts: whether the parameters of its parts are told as well, where there are few kinds to choose from, and not
+        those of layers of declax. Their names are the paths of overrides.
+      extra: as in `from_config`.
 
     >>> import declax as dx
     >>> print(parameter_table(dx.Dropout).splitlines()[2])
       rate: float, at least 0.0, at most 1.0
     """
-    parameters = parameters_of(target)
+    about = _about(target)
+    lines = [target_name(target), *textwrap.wrap(about, _WIDTH, initial_indent=_INDENT)[:1]]
+    calls = catalog_for(extra).call if has_parts else None
+    return "\n".join([*lines, *_parameter_lines(target, "", _INDENT, calls, ())])
+
+
+def _about(target: Any) -> str:
+    """The first paragraph of a docstring, unless Python wrote it."""
     about = inspect.getdoc(target) or ""
-    if isinstance(target, type) and about.startswith(f"{target.__name__}("):
-        about = ""
-    lines = [target_name(target), *textwrap.wrap(about.partition("\n\n")[0], _WIDTH, initial_indent=indent)]
-    lines = [lines[0], *lines[1:2]] if about else lines
-    for parameter in parameters:
-        lines.append(f"{indent}{parameter.name}: {', '.join(_facts(parameter))}")
-        lines += textwrap.wrap(parameter.help or "", _WIDTH, initial_indent=indent * 3, subsequent_indent=indent * 3)
-    return "\n".join(lines)
+    is_made = isinstance(target, type) and about.startswith(f"{target.__name__}(")
+    return "" if is_made else about.partition("\n\n")[0]
+
+
+def _parameter_lines(
+    target: Any, prefix: str, indent: str, calls: Callable[[Any], CallReader] | None, above: tuple[Any, ...]
+) -> Iterator[str]:
+    """The lines of the parameters of a target at a path, and of those of its parts."""
+    for parameter in parameters_of(target):
+        path = f"{prefix}{parameter.name}"
+        yield f"{indent}{path}: {', '.join(_facts(parameter))}"
+        further = indent + 2 * _INDENT
+        yield from textwrap.wrap(parameter.help or "", _WIDTH, initial_indent=further, subsequent_indent=further)
+        if calls is None or len(above) >= _DEPTH:
+            continue
+        item, choices = _parts(calls(target).readers[parameter.name])
+        inside = indent + _INDENT
+        for tag, choice in choices.items():
+            if len(choices) > 1:
+                kind = f"{path}{item}.{KIND}={tag}: {_about(choice)}".rstrip(": ")
+                yield from textwrap.wrap(kind, _WIDTH, initial_indent=indent + _INDENT)[:1]
+                inside = indent + 2 * _INDENT
+            if choice not in (*above, target) and choice.__module__.partition(".")[0] != "declax":
+                yield from _parameter_lines(choice, f"{path}{item}.", inside, calls, (*above, target))
+
+
+def _parts(reader: Reader) -> tuple[str, Mapping[str, Any]]:
+    """The few classes that may stand for a parameter, and what leads to an item of it."""
+    item = ""
+    while isinstance(reader, (CheckedReader, ListReader, UnionReader)):
+        if isinstance(reader, UnionReader):
+            tables = [member for member in reader.members if "table" in member.words or isinstance(member, ListReader)]
+            if len(tables) != 1:
+                return item, {}
+            reader = tables[0]
+        elif isinstance(reader, ListReader):
+            reader, item = reader.item, f"{item}[*]"
+        else:
+            reader = reader.reader
+    if not isinstance(reader, ChoiceReader) or isinstance(reader, InitializerReader):
+        return item, {}
+    return item, reader.choices if len(reader.choices) <= _FEW else {}
 
 
 def _facts(parameter: Parameter) -> list[str]:

@@ -42,8 +42,7 @@ class Words(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command, and returns its exit status: 0, 1 for a wrong configuration, 2 for a wrong command line."""
-    parser = _parser()
-    options = parser.parse_args(argv)
+    options = _parse(_parser(), argv)
     try:
         status: int = options.run(options)
     except errors.ConfigError as error:
@@ -53,6 +52,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return USAGE
     return status
+
+
+def _parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Options may stand between words, which `argparse` alone takes as one run only where there are commands."""
+    options, rest = parser.parse_known_args(argv)
+    if rest and (not hasattr(options, "words") or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.words += rest
+    return options
 
 
 class _UsageError(Exception):

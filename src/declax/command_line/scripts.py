@@ -106,8 +106,8 @@ def cli(
     >>> [run.name for run in cli(Train, ["rate=0.5,0.25", "steps=1"], sweep=True)]
     ['rate=0.5', 'rate=0.25']
     """
-    parser = _parser(target, default)
-    options = parser.parse_args(argv)
+    parser = _parser(target, default, tuple(extra))
+    options = parser.parse_intermixed_args(argv)
     if options.schema:
         print(json.dumps(json_schema(target, extra=extra), indent=2))
         sys.exit(0)
@@ -155,12 +155,11 @@ def _specs(
         yield run.name, spec
 
 
-def _parser(target: Any, default: str | Path | None) -> argparse.ArgumentParser:
+def _parser(target: Any, default: str | Path | None, extra: tuple[Any, ...]) -> argparse.ArgumentParser:
     file = f"a configuration ({', '.join(FORMATS)}), and values in the place of those of it, such as a.b=3"
-    parser = argparse.ArgumentParser(
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=f"fields of {parameter_table(target)}" + (f"\n\nwithout a file: {default}" if default else ""),
-    )
+    about = f"fields of {parameter_table(target, has_parts=True, extra=extra)}"
+    about += f"\n\nwithout a file: {default}" if default else ""
+    parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter, epilog=about)
     parser.add_argument("words", nargs="*", metavar="FILE|PATH=VALUE", help=file)
     parser.add_argument("--check", action="store_true", help="only check the configuration")
     parser.add_argument("--show", action="store_true", help="print the configuration as it is resolved, as JSON")

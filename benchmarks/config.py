@@ -1,0 +1,185 @@
+"""Measures models from configuration: ``python -m benchmarks.config --help``.
+
+What a person waits for: plain data read into a spec, files read and checked, the dry run of a large model, and
+`declax check` before JAX would have been imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import declax as dx
+from benchmarks import report
+from benchmarks.configured import Transformer, config
+from benchmarks.harness import Batch, Effort, Spread, compare
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+SUFFIXES = (".toml", ".json", ".yaml")
+BLOCKS = 96
+
+DRY_RUN = """
+import time
+import jax, jax.numpy as jnp
+import declax as dx
+from benchmarks.configured import Transformer, config
+spec = dx.spec_from_config(Transformer, config(32))
+start = time.perf_counter_ns()
+found = spec.summary({inputs})
+str(found)
+print(time.perf_counter_ns() - start, found.count("Param"))
+"""
+
+CHECK = """
+import sys, time
+start = time.perf_counter_ns()
+from declax.command_line.main import main
+status = main(sys.argv[1:])
+print(time.perf_counter_ns() - start, "jax" in sys.modules)
+sys.exit(status)
+"""
+
+
+@dataclass
+class Line:
+    """One line of the table.
+
+    Attributes:
+      title: what is measured.
+      times: nanoseconds.
+      bar: the most that the median may be; None where there is no bar.
+      remark: what else was seen.
+      is_right: whether the remark is what it has to be.
+    """
+
+    title: str
+    times: list[float]
+    bar: float | None = None
+    remark: str = ""
+    is_right: bool = True
+    spread: Spread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.spread = Spread.of(self.times)
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the line is as it has to be."""
+        return self.is_right and (self.bar is None or self.spread.median <= self.bar)
+
+
+def repeated(work: Callable[[], object]) -> Batch:
+    def batch(n: int) -> None:
+        for _ in range(n):
+            work()
+
+    return batch
+
+
+def structuring(effort: Effort) -> list[Line]:
+    """Plain data to a spec, and files of the same configuration."""
+    data = config(BLOCKS, dim=8, hidden=16, heads=2, is_mixed=True)
+    title = f"structuring a configuration of {BLOCKS} blocks, {_count(data)} values"
+    with tempfile.TemporaryDirectory() as name:
+        batches = {title: repeated(partial(dx.spec_from_config, Transformer, data))}
+        for suffix in SUFFIXES:
+            path = Path(name) / f"transformer{suffix}"
+            dx.write_config(path, dx.spec_from_config(Transformer, data))
+            batches[f"the same from a file, {suffix}"] = repeated(partial(dx.spec_from_config, Transformer, path))
+        samples = compare(batches, effort)
+    return [Line(name, times, 10e6 if name == title else None) for name, times in samples.items()]
+
+
+def _count(data: object) -> int:
+    """How many keys and items there are in plain data."""
+    children = list(data.values()) if isinstance(data, dict) else data if isinstance(data, list) else []
+    return len(children) + sum(map(_count, children))
+
+
+def fresh(code: str, words: Sequence[str], folder: Path, rounds: int) -> list[list[str]]:
+    """What a program prints last, from fresh processes; the first writes byte code and does not count."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", code, *words]
+    runs = [subprocess.check_output(command, text=True, env=env, cwd=folder) for _ in range(rounds + 1)]
+    return [run.splitlines()[-1].split() for run in runs[1:]]
+
+
+def dry_runs(rounds: int) -> list[Line]:
+    """The first dry run of a process: nothing has been traced yet."""
+    lines = []
+    for title, inputs in (("", ""), (" and its answer to 4,096 tokens", "jax.ShapeDtypeStruct((1, 4096), jnp.int32)")):
+        found = fresh(DRY_RUN.format(inputs=inputs), [], ROOT, rounds)
+        count = int(found[0][1])
+        what = f"the summary of 32 blocks, {count / 1e9:.2f} billion parameters{title}"
+        lines.append(Line(what, [float(time) for time, _ in found], 2e9))
+    return lines
+
+
+def checks(rounds: int) -> list[Line]:
+    """`declax check` in fresh processes, import of declax included."""
+    lines = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "transformer.schema.json").write_text(json.dumps(dx.json_schema(Transformer)), encoding="utf-8")
+        path = folder / "transformer.toml"
+        dx.write_config(path, dx.spec_from_config(Transformer, config(32)))
+        path.write_text("#:schema transformer.schema.json\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
+        for title, words in (
+            ("declax check of 32 blocks, by a saved schema", [path.name]),
+            ("the same, with the class", ["benchmarks.configured:Transformer", path.name]),
+        ):
+            found = fresh(CHECK, ["check", *words], folder, rounds)
+            is_loaded = any(loaded == "True" for _, loaded in found)
+            remark = "imports jax" if is_loaded else "does not import jax"
+            is_right = not is_loaded if len(words) == 1 else True
+            lines.append(Line(title, [float(time) for time, _ in found], None, remark, is_right))
+    return lines
+
+
+def table(lines: Sequence[Line]) -> str:
+    """The medians, with the quartiles behind them."""
+    rows = ["| what | time | bar |", "| --- | --- | --- |"]
+    for line in lines:
+        low, median, high = map(report.duration, (line.spread.low, line.spread.median, line.spread.high))
+        verdict = "met" if line.is_met else "MISSED"
+        bar = f"{report.duration(line.bar)}: {verdict}" if line.bar is not None else ""
+        if line.remark:
+            bar = line.remark + ("" if line.is_right else ": MISSED")
+        rows.append(f"| {line.title} | **{median}** ({low} to {high}) | {bar} |")
+    return "\n".join(rows)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measures, prints, and returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.config", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few rounds")
+    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}/config.md")
+    parser.add_argument("--check", action="store_true", help="fail where a bar is missed")
+    chosen = parser.parse_args(words)
+    effort = Effort(rounds=5 if chosen.quick else 31)
+    rounds = 2 if chosen.quick else 7
+    lines = [*structuring(effort), *dry_runs(rounds), *checks(rounds)]
+    made = table(lines)
+    print(made)
+    if chosen.write:
+        parts = [
+            "# Models from configuration, measured",
+            f"One run of `python -m benchmarks.config --write` on {report.machine()}.",
+            made,
+            "What each line does is said in [the README](../README.md).",
+        ]
+        (RESULTS / "config.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return int(chosen.check and not all(line.is_met for line in lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
