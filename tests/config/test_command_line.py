@@ -60,6 +60,7 @@ class Train:
     net: dx.Spec[Net]
     steps: int = 100
     rate: float = 0.1
+    is_fast: bool = False
 '''
 NET = '#:schema net.schema.json\ndtype = "bfloat16"\n[[blocks]]\nkind = "Attention"\ndim = 8\n'
 NET += '[[blocks]]\nkind = "Mlp"\ndim = 8\n'
@@ -203,6 +204,114 @@ def test_diff(run, folder):
     assert "it compares two files" in told
 
 
+def test_diff_compares_no_sweep(run):
+    shutil.copy("net.toml", "other.toml")
+    status, _, told = run("diff", "cli_models:Net", "net.toml", "other.toml", "blocks.0.dim=8,16")
+    assert status == 1
+    assert "a sweep has several runs, and two configurations are compared" in told
+    assert "blocks.0.dim=8,16" in told
+
+
+def test_check_looks_at_all_files_and_runs(run, folder):
+    run("schema", "cli_models:Net", "-o", "net.schema.json")
+    (folder / "bad.toml").write_text(NET.replace("dim = 8", "dmi = 8", 1))
+    (folder / "other.toml").write_text(NET)
+    files = ["bad.toml", "net.toml", "no.toml", "other.toml"]
+    for words in (["--schema", "net.schema.json"], ["cli_models:Net"], []):
+        status, printed, told = run("check", *words, *files)
+        assert status == 1
+        assert [line.partition(":")[0] for line in printed.splitlines()] == ["net.toml", "other.toml"]
+        assert "bad.toml: the configuration has" in told
+        assert "did you mean 'dim'?" in told
+        assert "no.toml: the file cannot be read" in told
+        status, printed, told = run("check", *words, "net.toml", "other.toml", "blocks.0.heads=4,100,5")
+        assert status == 1
+        assert [line.partition(":")[0] for line in printed.splitlines()] == [
+            f"{file}, blocks.0.heads={heads}" for file in ("net.toml", "other.toml") for heads in (4, 5)
+        ]
+        for file in ("net.toml", "other.toml"):
+            assert f"{file}, blocks.0.heads=100: the configuration has one problem" in told or (
+                told.count(f"{file}: the configuration has one problem") == 1
+            )
+    (folder / "plain.toml").write_text("dtype = 'float32'")
+    status, printed, told = run("check", "plain.toml", "net.toml")
+    assert status == 2
+    assert "plain.toml names no schema" in told
+    assert "net.toml: as the schema has it" in printed
+
+
+SIZES = """
+import declax as dx
+from declax.errors import ConstructionError
+
+
+@dx.dataclass
+class Even(dx.Module):
+    dim: int
+
+    def __post_init__(self):
+        if self.dim % 2:
+            raise ConstructionError("Even.dim", "it is odd")
+
+
+@dx.dataclass
+class Net(dx.Module):
+    parts: list[Even]
+"""
+
+
+@pytest.mark.parametrize("command", ["summary", "build"])
+def test_an_error_of_a_part_says_where_it_is_written(run, folder, command):
+    (folder / "cli_sizes.py").write_text(SIZES)
+    (folder / "net.toml").write_text("[[parts]]\ndim = 2\n[[parts]]\ndim = 3\n")
+    try:
+        status, _, told = run(command, "cli_sizes:Net", "net.toml")
+        assert status == 1
+        assert "it is odd" in told
+        assert "JAX_TRACEBACK_FILTERING" not in told
+        assert "in the configuration at parts.1 (Even)" in told
+        assert "its arguments are written in net.toml:3:1" in told
+        assert "written in command line: parts=[{}]" in run(command, "cli_sizes:Net", "parts=[{}]", "parts.0.dim=5")[2]
+    finally:
+        sys.modules.pop("cli_sizes", None)
+
+
+@pytest.mark.parametrize(
+    ("word", "fix"),
+    [
+        ("rate=.5", "rate=0.5"),
+        ("rate='.5'", "rate=0.5"),
+        ("rate=5.", "rate=5.0"),
+        ("steps=1e5", "write 100000"),
+        ("steps=007", "steps=7"),
+        ("rate=high", "write a number\n"),
+        ("net.dtype=16", "net.dtype='\"16\"'"),
+        ("net.dtype=1e5", "net.dtype='\"1e5\"'"),
+        ("rate=0.1,.5", "rate=0.5"),
+        ("is_fast=True", "is_fast=true"),
+    ],
+)
+def test_hints_are_for_the_command_line(run, train, word, fix):
+    status, _, told = run("check", "cli_models:Train", "run.toml", word)
+    assert status == 1
+    assert f"    fix:      {fix}" in told + "\n", told
+    run("schema", "cli_models:Train", "-o", "train.schema.json")
+    status, _, told = run("check", "run.toml", "--schema", "train.schema.json", word)
+    assert status == 1
+    if not fix.startswith(("write", "net.dtype")):
+        assert f"    fix:      {fix}" in told, told
+
+
+def test_a_file_with_quotes_is_told_of_them(run, train, folder):
+    (folder / "run.toml").write_text((folder / "run.toml").read_text().replace("steps = 3", "steps = '3'"))
+    assert "write 3 without quotes" in run("check", "cli_models:Train", "run.toml", "rate=x")[2]
+
+
+def test_a_misspelt_table_is_placed_at_the_command_line(run):
+    told = run("check", "cli_models:Net", "net.toml", "modl.x=3")[2]
+    assert "command line: modl.x=3 modl: " in told
+
+
 @pytest.mark.parametrize(
     ("words", "piece"),
     [
@@ -249,6 +358,68 @@ def test_a_file_that_names_no_schema(run, folder):
     status, _, told = run("check", "net.toml", "--schema", "list.json")
     assert status == 1
     assert "the file is no schema" in told
+
+
+LAUGHS = {f"a{i}": {"allOf": [{"$ref": f"#/definitions/a{i + 1}"}] * 10} for i in range(12)} | {"a12": {}}
+DEEP = '{"not":' * 5000 + "{}" + "}" * 5000
+
+
+@pytest.mark.parametrize(
+    ("schema", "piece"),
+    [
+        ({"type": 3}, "the file is no schema of draft-07"),
+        ({"properties": {"a": {"type": "texxt"}}}, "the file is no schema of draft-07"),
+        ({"required": "a"}, "the file is no schema of draft-07"),
+        ({"properties": []}, "the file is no schema of draft-07"),
+        ({"anyOf": [3]}, "this is no schema that declax has written"),
+        ({"items": "x"}, "this is no schema that declax has written"),
+        ({"properties": {"a": {"pattern": "(a+)+$"}}}, "the pattern the string '(a+)+$'"),
+        ({"patternProperties": {"(a+)+$": {}}}, "the key 'patternProperties'"),
+        ({"not": {"additionalProperties": {"$ref": "http://localhost:1/x"}}}, "'http://localhost:1/x'"),
+        ({"$ref": "file:///etc/passwd"}, "the reference the string 'file:///etc/passwd'"),
+        ({"$ref": "#"}, "the reference the string '#'"),
+        ({"$ref": "#/definitions/no"}, "the reference the string '#/definitions/no'"),
+        ({"$ref": "#/definitions/x", "definitions": 3}, "the reference the string '#/definitions/x'"),
+        ({"$id": "http://localhost:1/x"}, "the key '$id'"),
+        ({"$ref": "#/definitions/a", "definitions": {"a": {"$ref": "#/definitions/a"}}}, "the schema cannot be used"),
+        ({"$ref": "#/definitions/a0", "definitions": LAUGHS}, "a check by this schema would take too long"),
+        (DEEP, "the schema cannot be"),
+        ("{", "the schema cannot be read"),
+        (" " * (8 * 1024 * 1024 + 1), "the file is too large for a schema"),
+    ],
+)
+def test_hostile_schemas(run, folder, schema, piece, monkeypatch):
+    monkeypatch.setattr("declax.command_line.schemas.MAX_STEPS", 10_000)
+    (folder / "net.schema.json").write_text(schema if isinstance(schema, str) else json.dumps(schema))
+    status, _, told = run("check", "net.toml")
+    assert status == 1
+    assert piece in told
+
+
+def test_schemas_are_regular_files(run, folder):
+    os.mkfifo(folder / "pipe.json")
+    for path in ("/dev/zero", "pipe.json", "."):
+        (folder / "net.toml").write_text(f"#:schema {path}\na = 1\n")
+        status, _, told = run("check", "net.toml")
+        assert status == 1
+        assert "the schema is no regular file" in told
+
+
+def test_tags_of_odd_schemas_are_told(run, folder):
+    options = [{"properties": {"kind": {"const": tag}}} for tag in (3, "Mlp", None)]
+    (folder / "net.schema.json").write_text(json.dumps({"properties": {"blocks": {"items": {"oneOf": options}}}}))
+    status, _, told = run("check", "net.toml")
+    assert status == 1
+    assert "one of 3, Mlp, None" in told
+
+
+def test_each_problem_is_told_once(run, folder):
+    run("schema", "cli_models:Mlp", "-o", "net.schema.json")
+    (folder / "net.toml").write_text("#:schema net.schema.json\nb = 1\na = 1\n")
+    status, _, told = run("check", "net.toml")
+    assert status == 1
+    assert "3 problems" in told
+    assert told.index("has no parameter 'b'") < told.index("has no parameter 'a'")
 
 
 def test_classes_of_files(folder):

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import declax as dx
 from declax.config.files.formatting import format_json, format_toml, format_yaml
 from declax.config.files.json_files import parse_json
 from declax.config.files.toml_files import parse_toml
 from declax.config.files.yaml_files import parse_yaml
+from declax.config.problems import Place
 
 TOML = '''# places
 kind = "Transformer"
@@ -83,7 +85,7 @@ def test_places_in_toml():
         ("[a]\nx = 1\n[a]\ny = 2\n[b]\nz = 3", {"a": {"x": 1}, "b": {"z": 3}}, [(("a",), 3)]),
         ("[a]\nx = 1\n[[b]]\nx = 1\nx = 2", {"a": {"x": 1}, "b": [{"x": 1}]}, [(("b", 0, "x"), 5)]),
         ("[a]\nx = 1\n[c]\n[[c]]\ny = 2", None, []),
-        ("a = { x = 1, x = 2 }\nb = 3", None, [(("a", "x"), 1)]),
+        ("a = { x = 1, x = 2 }\nb = 3", {"a": {"x": 1}, "b": 3}, [(("a", "x"), 1)]),
         ("a = 1\n[a]\nb = 2", {"a": 1}, [(("a",), 2)]),
         ("[a.b]\nx = 1\n[a]\ny = 1", {"a": {"b": {"x": 1}, "y": 1}}, []),
     ],
@@ -103,6 +105,21 @@ def test_keys_that_are_given_twice_in_json_and_yaml():
     for parse in (parse_json, parse_yaml):
         found = [(p.path, p.place.line) for p in parse(text, "m").problems]
         assert sorted(found) == [(("a",), 3), (("a", "b"), 2)]
+
+
+@pytest.mark.parametrize("end", range(1, 64))
+def test_a_toml_file_that_ends_anywhere_is_told_so(end):
+    text = "m={d={'e'=[1,{f=2.5,\"g\".h='x'}]},i=1}\n[[a.b]]\nc=[\n1,\n]\n[d]\n"
+    for cut in (text[:end], "a = = 1\n" + text[:end]):
+        document = parse_toml(cut, "m.toml")
+        assert isinstance(document.place_of(("m", "d")), Place)
+        try:
+            data = tomllib.loads(cut)
+        except tomllib.TOMLDecodeError:
+            assert document.problems
+        else:
+            assert document.data == data
+            assert not document.problems
 
 
 def test_a_broken_line_leaves_the_rest_of_a_toml_file():
@@ -169,3 +186,26 @@ def test_every_value_has_a_place_of_its_own(data):
             assert column <= len(lines[line - 1]) + 1
             if path and isinstance(path[-1], str) and path[-1].isalpha() and path[-1].isascii():
                 assert path[-1] in lines[line - 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "data", "paths"),
+    [
+        ("m = {d = 1, d = 2}\nx = 3\n", {"m": {"d": 1}, "x": 3}, [("m", "d")]),
+        ("m = {d = {a = 1}, d = {a = 2, a = 3}, e = 1}\n", {"m": {"d": {"a": 1}, "e": 1}}, [("m", "d")]),
+        ("m = {a.b = 1, a.b = 2, c = 3}\n", {"m": {"a": {"b": 1}, "c": 3}}, [("m", "a", "b")]),
+        ("m = [{}, {d = 1, d = 2, d = 3}]\n", {"m": [{}, {"d": 1}]}, [("m", 1, "d")] * 2),
+        ("[[t]]\n[[t]]\nm = {d = 1, 'd' = [{e = 1, e = 2}]}\n", {"t": [{}, {"m": {"d": 1}}]}, [("t", 1, "m", "d")]),
+        ("m = 1\nm = {d = 1, d = 2}\nx = 3\n", {"m": 1, "x": 3}, [("m",)]),
+    ],
+)
+def test_a_key_that_an_inline_table_has_twice_is_one_problem(text, data, paths):
+    document = parse_toml(text, None)
+    assert document.data == data
+    assert [(p.code, p.path) for p in document.problems] == [("duplicate-key", path) for path in paths]
+
+
+def test_what_else_is_wrong_is_reported_next_to_a_key_given_twice():
+    document = parse_toml("in_features = {d = 1, d = 2}\nout_features = 'x'\n", "layer.toml")
+    with pytest.raises(dx.ConfigError, match="the configuration has 3 problems"):
+        dx.from_config(dx.Linear, document)

@@ -360,7 +360,11 @@ def test_texts_of_all_kinds_come_back(suffix, tmp_path):
     spec = dx.spec(
         models.Data,
         "x",
-        options={"list": texts, "table": {text: text for text in texts}, "floats": [1e22, -0.0, 1.5e-7]},
+        options={
+            "list": texts,
+            "table": {text: text for text in texts if text != "kind"},
+            "floats": [1e22, -0.0, 1.5e-7],
+        },
     )
     path = tmp_path / f"data{suffix}"
     dx.write_config(path, spec)

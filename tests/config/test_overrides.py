@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from declax.command_line.overrides import MAX_RUNS, expand, is_override, parse_override
 from declax.config.files.documents import Document
+from declax.config.files.toml_files import parse_toml
 
 DATA = {
     "rate": 0.1,
@@ -101,6 +104,86 @@ def test_a_changed_kind_starts_its_table_anew():
     assert overridden("blocks.1.kind=Mlp") == DATA, "the same kind changes nothing"
 
 
+def test_a_later_word_wins_over_an_earlier_one_for_what_is_around_it():
+    found = overridden(
+        "block={kind = 'Block', mixer = {kind = 'Mlp'}}", "block.mixer.kind=Attention", "block.mixer.dim=9"
+    )
+    assert found["block"] == {"kind": "Block", "mixer": {"kind": "Attention", "dim": 9}}
+    found = overridden("blocks.0.kind=Mlp", "blocks.0={kind = 'Attention', dim = 3}")
+    assert found["blocks"][0] == {"kind": "Attention", "dim": 3}
+    assert overridden("blocks.0.dim=4", "blocks.0={kind = 'Mlp'}")["blocks"][0] == {"kind": "Mlp"}
+    assert overridden("blocks.0.kind=Mlp", "blocks.0.dim=4", "blocks.0.kind=Wide")["blocks"][0] == {
+        "kind": "Wide",
+        "dim": 4,
+    }
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_tags_come_before_what_is_inside_in_any_order(order):
+    words = ["blocks.0.kind=Block", "blocks.0.mixer.kind=Wide", "blocks.0.mixer.dim=9", "blocks.0.rate=1"]
+    found = overridden(*[words[index] for index in order])
+    assert found["blocks"][0] == {"kind": "Block", "mixer": {"kind": "Wide", "dim": 9}, "rate": 1}
+
+
+def test_a_tag_for_all_items_comes_before_what_is_said_of_one():
+    assert overridden("blocks.0.dim=4", "blocks[*].kind=Wide")["blocks"] == [
+        {"kind": "Wide", "dim": 4},
+        {"kind": "Wide"},
+    ]
+    found = overridden("blocks.1.dim=4", "~blocks[0]", "blocks.0.kind=Wide")["blocks"]
+    assert found == [{"kind": "Wide"}], "an item that moved is another one"
+
+
+def test_absent_parts_of_items_are_made():
+    found = overridden("blocks.0.norm.num_features=16", "blocks.0.norm.kind=LayerNorm")
+    assert found["blocks"][0]["norm"] == {"kind": "LayerNorm", "num_features": 16}
+    found = overridden("blocks[*].norm.size=1")["blocks"]
+    assert [block["norm"] for block in found] == [{"size": 1}, {"size": 1}]
+    document = Document(None, {"head": None})
+    (run,) = expand(document, [parse_override("head.dim=3")])
+    assert run.document.data == {"head": {"dim": 3}}
+
+
+def test_a_tag_makes_a_table_of_a_name_and_of_a_reference():
+    data = {"init": "zeros", "inits": ["zeros"], "tied": {"$ref": "/head"}, "blocks": []}
+
+    def changed(*words):
+        (run,) = expand(Document(None, data), [parse_override(word) for word in words])
+        assert not run.document.problems
+        return run.document.data
+
+    assert changed("init.kind=normal", "init.stddev=0.1")["init"] == {"kind": "normal", "stddev": 0.1}
+    assert changed("inits[*].kind=normal")["inits"] == [{"kind": "normal"}]
+    assert changed("tied.dim=3", "tied.kind=Mlp")["tied"] == {"kind": "Mlp", "dim": 3}
+    assert changed("blocks.0.dim=3", "blocks.0.kind=Mlp", "blocks.1.kind=Wide")["blocks"] == [
+        {"kind": "Mlp", "dim": 3},
+        {"kind": "Wide"},
+    ]
+    (run,) = expand(Document(None, data), [parse_override("blocks.kind=Mlp")])
+    assert "there is no item kind at blocks" in str(run.document.problems[0])
+    (run,) = expand(Document(None, data), [parse_override("blocks.0.dim=3")])
+    assert "blocks.0.kind=... appends one" in str(run.document.problems[0])
+
+
+def test_what_is_overridden_is_placed_at_the_command_line():
+    text = "rate = 1\n[[blocks]]\nkind = 'Mlp'\ndim = 3\n[[blocks]]\nkind = 'Attention'\ndim = 4\n"
+
+    def place(path, *words):
+        (run,) = expand(parse_toml(text, "net.toml"), [parse_override(word) for word in words])
+        assert not run.document.problems
+        return str(run.document.place_of(path))
+
+    assert place(("blocks", 1, "dim")) == "net.toml:7:1"
+    assert place(("blocks", 1, "dim"), "blocks.1.dim=3") == "command line: blocks.1.dim=3"
+    assert place(("modl",), "modl.x=3") == "command line: modl.x=3"
+    assert place(("modl",), "modl.y.x=3") == "command line: modl.y.x=3"
+    assert place(("blocks", 1, "dim"), "blocks.1.kind=Wide") == "command line: blocks.1.kind=Wide"
+    assert place(("blocks", 1, "dim"), "blocks.1={kind='Wide'}") == "command line: blocks.1={kind='Wide'}"
+    assert place(("rate",), "~rate") == "command line: ~rate"
+    assert place(("blocks", 0, "dim"), "~blocks[0]") == "net.toml:7:1"
+    assert place(("blocks", 0, "dim"), "blocks.1.dim=3", "~blocks[0]") == "command line: blocks.1.dim=3"
+
+
 def test_a_path_to_nothing_is_a_problem_with_a_suggestion():
     (found,) = problems("blokcs.0.dim=3")
     assert "there is no 'blokcs'" in found
@@ -110,6 +193,9 @@ def test_a_path_to_nothing_is_a_problem_with_a_suggestion():
     assert "there is no item 5 at blocks" in problems("blocks[5]=3")[0]
     assert "there is no item 2 at blocks" in problems("~blocks[2]")[0]
     assert "there is no 'rat'" in problems("~rat")[0]
+    (found,) = problems("~blocks.0.heats")
+    assert "there is no 'heats' at blocks.0" in found
+    assert "did you mean 'heads'?" in found
     assert "there is no 'x' at rate" in problems("rate.x.y=3")[0]
     assert "no table at this path" in problems("rate.x=3")[0] or "there is no 'x'" in problems("rate.x=3")[0]
 

@@ -188,3 +188,68 @@ def test_the_tables_hold_what_the_modules_do():
     assert _tables.dtype_name("float32") is None
     assert _tables.transformations()["adamw"].__module__.startswith("optax")
     assert _tables.initializer_of("normal", {"stddev": 0.5}) == initializers.normal(0.5)
+
+
+class Mixes(Protocol):
+    size: int
+
+    def mix(self, x: float) -> float: ...
+
+
+class Adds(dx.Module):
+    def __init__(self, size: int = 1):
+        self.size = size
+
+    def mix(self, x: float) -> float:
+        return x + self.size
+
+
+class Sums(dx.Module):
+    pass
+
+
+class Takes(dx.Module):
+    def __init__(self, mixer: Mixes, other: Mixer | None = None, call: Callable[[float], float] | None = None):
+        self.mixer, self.other, self.call = mixer, other, call
+
+
+def make_shift(size: int = 3) -> Shift | None:
+    return Shift(size)
+
+
+def twice(x: float) -> float:
+    return 2 * x
+
+
+def test_extra_classes_stand_for_a_protocol_whose_methods_they_have():
+    built = dx.from_config(Takes, {"mixer": {"kind": "Adds", "size": 2}}, extra=[Adds, Sums, make_shift])
+    assert type(built.mixer) is Adds
+    with pytest.raises(dx.ConfigError, match="nothing of this name can stand here"):
+        dx.from_config(Takes, {"mixer": {"kind": "Sums"}}, extra=[Adds, Sums])
+    assert dx.json_schema(Takes, extra=[Adds])["properties"]["mixer"]
+    runtime = typing.runtime_checkable(Mixes)
+    assert list(registry.extra_kinds(runtime, [Adds, Sums])) == ["Adds"]
+
+
+def test_a_protocol_without_implementations_is_no_function():
+    with pytest.raises(dx.ConfigError, match="a configuration cannot give a Mixes") as caught:
+        dx.from_config(Takes, {"mixer": {"kind": "Adds"}})
+    assert "extra=" in str(caught.value)
+    assert "function" not in str(caught.value)
+
+
+def test_extra_functions_stand_for_what_they_return_and_for_functions():
+    data = {"mixer": {"kind": "Adds"}, "other": {"kind": "make_shift"}, "call": "twice"}
+    extra = [Adds, make_shift, twice]
+    spec = dx.spec_from_config(Takes, data, extra=extra)
+    built = spec.build()
+    assert (type(built.other), built.other.size, built.call) == (Shift, 3, twice)
+    assert dx.spec_from_config(Takes, dx.to_config(spec, extra=extra), extra=extra) == spec
+    with pytest.raises(dx.ConfigError, match="the configuration has"):
+        dx.from_config(Takes, {"mixer": {"kind": "twice"}}, extra=extra)
+
+
+def test_what_is_neither_class_nor_function_is_no_extra():
+    with pytest.raises(dx.ConfigError, match="what is let in is a class, or a function") as caught:
+        dx.from_config(Takes, {"mixer": {"kind": "Adds"}}, extra=["Adds"])
+    assert "'Adds'" in str(caught.value)

@@ -153,6 +153,22 @@ def test_the_schema_says_what_from_config_says(change, validator):
             assert is_taken(config) == (not errors), (path, change, errors[:2])
 
 
+def test_what_to_config_writes_is_taken(validator):
+    for full in (False, True):
+        written = dx.to_config(dx.spec_from_config(Net, CONFIG), full=full)
+        assert ("$version" in written) == full
+        assert [error.message for error in validator.iter_errors(written)] == []
+        assert is_taken(written)
+
+
+@pytest.mark.parametrize("version", [1, 2, 0, "1", None, True, []])
+def test_versions_are_those_of_the_class(version, validator):
+    for path in [path for path in places(CONFIG) if path[-1:] == ("kind",) and path[0] != "anything"]:
+        config = changed(CONFIG, (*path[:-1], "$version"), put(version))
+        errors = [error.message for error in validator.iter_errors(config)]
+        assert is_taken(config) == (not errors), (path, errors[:2])
+
+
 def test_a_reference_stands_for_a_part_only(validator):
     reference = {"$ref": "/blocks/0/mixer"}
     assert validator.is_valid(changed(CONFIG, ("blocks", 1, "mixer"), put(reference)))

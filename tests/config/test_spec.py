@@ -85,7 +85,7 @@ def test_rngs_are_given_to_build(make):
         (dx.List([1]), "a model is no part of a spec; its description is", "dx.spec(List, ...), or dx.spec_of(model)"),
         (dx.Param(1), "a model is no part of a spec", "dx.spec_of"),
         ({1, 2}, "a value that can change is no part of a spec", "a tuple or list"),
-        ({1: 2}, "the keys of a dict in a spec are strings", "a list of pairs"),
+        ({1.5: 2}, "the keys of a dict in a spec are strings", "a list of pairs"),
     ],
 )
 def test_what_is_no_value_is_refused_with_a_fix(value, text, fix):

@@ -5,7 +5,7 @@ import functools
 import pickle
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 
 import jax
 import jax.numpy as jnp
@@ -209,3 +209,22 @@ def test_an_optimizer_of_a_model():
     assert "tx=optax.chain(optax.clip(max_delta=1.0), optax.adamw(learning_rate=0.001))" in train.to_python()
     assert run(train.to_python()).optimizer.step.value == 0
     assert train.fingerprint() == pickle.loads(pickle.dumps(train)).fingerprint()
+
+
+class Saves(dx.Module):
+    def __init__(self, folder: Path, other: PurePath | None = None):
+        self.folder, self.other = folder, other
+
+
+def test_paths_are_written_as_code():
+    spec = dx.spec(Saves, Path("runs/it's"), PurePosixPath("a/b"))
+    assert "import pathlib\n" in spec.to_python()
+    made = run(spec.to_python())
+    assert (made.folder, made.other) == (Path("runs/it's"), PurePosixPath("a/b"))
+    assert "pathlib.PureWindowsPath('c')" in dx.spec(Saves, Path("x"), PureWindowsPath("c")).to_python()
+    assert "pathlib.Path('x')" in repr(dx.spec(Saves, Path("x")))
+
+
+def test_specs_with_paths_have_a_fingerprint():
+    assert dx.spec(Saves, Path("x")).fingerprint() == dx.spec(Saves, Path("x")).fingerprint()
+    assert dx.spec(Saves, Path("x")).fingerprint() != dx.spec(Saves, Path("y")).fingerprint()

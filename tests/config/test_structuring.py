@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import enum
 import pathlib
+import time
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -446,3 +447,123 @@ def test_no_data_makes_anything_else_than_problems(data):
     for annotation in (models.Transformer, models.Data, Initializer, optax.GradientTransformation, Point | Pair, Open):
         found, problems = read(annotation, data)
         assert found is INVALID or not problems
+
+
+class Branch(dx.Module):
+    def __init__(self, inner: list[Branch] | tuple[Branch, ...] = (), leaf: int = 0):
+        self.inner = inner
+        self.leaf = leaf
+
+
+def _branches(depth: int, leaf: object) -> dict[str, object]:
+    made: dict[str, object] = {"leaf": leaf}
+    for _ in range(depth):
+        made = {"inner": [made, {"leaf": 1}]}
+    return made
+
+
+def test_a_union_of_lists_of_one_part_reads_each_part_once():
+    started = time.perf_counter()
+    found, _ = read(Branch, _branches(30, 3))
+    assert len(found["inner"]) == 2
+    _, problems = read(Branch, _branches(30, "x"))  # by trial of both at each level, this would take 2**30 steps
+    assert time.perf_counter() - started < 20
+    assert [(p.code, p.path) for p in problems] == [("wrong-type", (*("inner", 0) * 30, "leaf"))]
+
+
+def test_refs_in_a_union_of_lists_are_checked_as_elsewhere():
+    good = {"inner": [{"inner": [{"leaf": 2}, {"$ref": "/inner/0/inner/0"}]}]}
+    assert not read(Branch, good)[1]
+    problems = read(Branch, {"inner": [{"inner": [{"leaf": 2}, {"$ref": "/inner/7"}]}]})[1]
+    assert [p.code for p in problems] == ["ref-to-nothing"]
+
+
+class Rope(dx.Module):
+    def __init__(self, a: Rope | None = None, b: Rope | None = None, c: Rope | None = None):
+        self.a, self.b, self.c = a, b, c
+
+
+def _ref(path: str) -> dict[str, str]:
+    return {"$ref": path}
+
+
+def test_a_ref_may_lead_to_a_part_by_way_of_others():
+    data = {"a": {}, "b": _ref("/a"), "c": _ref("/b")}
+    found, problems = read(Rope, data)
+    assert not problems
+    built = found.build()
+    assert built.a is built.b is built.c
+    through, problems = read(Rope, {"a": {"a": {}}, "b": _ref("/a"), "c": _ref("/b/a")})
+    assert not problems
+    built = through.build()
+    assert built.c is built.a.a
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"a": _ref("/b"), "b": _ref("/a")},
+        {"a": _ref("/a")},
+        {"a": _ref("/b"), "b": _ref("/c"), "c": _ref("/a")},
+        {"a": _ref("/b"), "b": _ref("/c"), "c": _ref("/b")},
+        {"a": _ref("/b/a"), "b": _ref("/a")},
+        {"a": {"a": _ref("/a")}, "b": _ref("/a/a")},
+        {"a": _ref("/b/x"), "b": _ref("/c"), "c": _ref("/a")},
+    ],
+)
+def test_refs_in_a_circle_are_one_problem(data):
+    assert [p.code for p in read(Rope, data)[1]] == ["ref-cycle"]
+
+
+def test_a_ref_may_not_go_by_way_of_very_many():
+    data = {"inner": [{"leaf": 1}, *({"$ref": f"/inner/{i}"} for i in range(40))]}
+    problems = read(Branch, data)[1]
+    assert {p.code for p in problems} == {"ref-cycle"}
+    assert "the reference leads on by way of more than 20 others" in problems[0].message
+
+
+def test_a_ref_by_way_of_another_leads_to_a_class_that_fits():
+    problems = read(Holder, {"rope": {"a": {}}, "branch": _ref("/other"), "other": _ref("/rope/a")})[1]
+    assert [(p.code, p.path) for p in problems] == [("ref-kind", ("branch",))]
+    problems = read(Rope, {"a": _ref("/b"), "b": _ref("/nothing")})[1]
+    assert [p.code for p in problems] == ["ref-to-nothing"]
+
+
+class Holder(dx.Module):
+    def __init__(self, rope: Rope, branch: Branch, other: Rope):
+        self.rope, self.branch, self.other = rope, branch, other
+
+
+class Later(dx.Module):
+    def __init__(self, size: int, parts: dict[str, list[DefinedLater] | None] | None = None):  # noqa: F821
+        self.size, self.parts = size, parts
+
+
+class ForTypes(dx.Module):
+    def __init__(
+        self,
+        size: int = 1,
+        call: Callable[[OnlyForTypes], OnlyForTypes] | None = None,  # noqa: F821
+        activation: OnlyForTypes = dx.relu,  # noqa: F821
+    ):
+        self.size, self.call, self.activation = size, call, activation
+
+
+def test_an_annotation_without_meaning_is_refused_at_the_first_use(monkeypatch):
+    assert dx.spec(Later, size=1).build().size == 1
+    for use in (
+        lambda: dx.from_config(Later, {"size": 1}),
+        lambda: dx.json_schema(Later),
+        lambda: dx.to_config(dx.spec(Later, size=1)),
+    ):
+        with pytest.raises(dx.ConfigError, match="which does not exist at run time") as caught:
+            use()
+        assert "Later.parts: the annotation names 'DefinedLater'" in str(caught.value)
+    monkeypatch.setitem(globals(), "DefinedLater", Branch)
+    spec = dx.spec_from_config(Later, {"size": 1, "parts": {"a": [{"leaf": 2}]}})
+    assert spec["parts.a.0"] == dx.spec(Branch, leaf=2)
+
+
+def test_names_for_types_only_that_decide_nothing_stay_as_they_are():
+    built = dx.from_config(ForTypes, {"size": 2, "activation": "gelu"})
+    assert (built.size, built.activation) == (2, dx.gelu)

@@ -130,3 +130,10 @@ def test_a_class_without_version_has_the_first():
     assert dx.to_config(dx.spec(Net, []), full=True)["$version"] == 1
     assert "$version" not in dx.to_config(dx.spec(Net, []))
     assert dx.spec_from_config(Net, {"layers": [], "$version": 1}) == dx.spec(Net, [])
+
+
+def test_a_key_under_its_old_and_its_new_name_is_a_problem():
+    for migrate in (True, False):
+        with pytest.raises(dx.ConfigError, match="it is called 'act' now, and both are given") as caught:
+            dx.from_config(Layer, {"$version": 3, "width": 1, "act": "a", "activation": "b"}, migrate=migrate)
+        assert "leave 'activation' out" in str(caught.value)

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 import declax
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,6 +105,12 @@ def version_of(checker: str) -> str:
     tool = "pyright" if checker == PYRIGHT else "mypy"
     done = subprocess.run([sys.executable, "-m", tool, "--version"], capture_output=True, text=True, check=False)
     return done.stdout.split()[1] if done.returncode == 0 else ""
+
+
+def cache_folder(name: str, folders: pytest.TempPathFactory, config: pytest.Config) -> Path:
+    """A folder of pytest's cache; a temporary one where pytest runs without its cache (``-p no:cacheprovider``)."""
+    cache: pytest.Cache | None = getattr(config, "cache", None)  # its plugin sets it
+    return folders.mktemp(f"{name}_cache") if cache is None else cache.mkdir(name)
 
 
 def search_paths() -> list[Path]:

@@ -25,8 +25,6 @@ from functools import cached_property
 from pathlib import Path
 
 PROGRAMS = Path(__file__).parent / "programs"
-WAITING = ".later"
-"""The suffix of files whose programs use what declax does not have yet; their first line of code names it."""
 
 _TITLE = re.compile(r"# == (?P<title>.+) \(annotations: (?P<annotations>yes|no)\)")
 _WRONG = re.compile(r" *# wrong(?:\((?P<shift>[+-]\d+)\))?:(?P<code> .*)?")
@@ -129,16 +127,9 @@ def read_group(path: Path) -> Group:
     return Group(path, opening, tuple(pairs))
 
 
-def read_groups(names: frozenset[str]) -> tuple[Group, ...]:
-    """Reads all files of pairs, and those that wait for a name where it is among `names`."""
-    waiting = [path for path in PROGRAMS.glob(f"*{WAITING}") if _awaited(path) in names]
-    return tuple(read_group(path) for path in sorted([*PROGRAMS.glob("*.py"), *waiting], key=lambda path: path.stem))
-
-
-def _awaited(path: Path) -> str:
-    found = re.search(r"^# waits for: (\w+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    assert found, f"{path.name} does not say what it waits for"
-    return found[1]
+def read_groups() -> tuple[Group, ...]:
+    """Reads all files of pairs."""
+    return tuple(read_group(path) for path in sorted(PROGRAMS.glob("*.py")))
 
 
 def with_codes(path: Path, codes: dict[str, tuple[str, ...]]) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, assert_type
+from typing import Any, Self, TypeVar, assert_type
 
 import jax
 import jax.numpy as jnp
 import optax
 
 import declax as dx
+
+B = TypeVar("B", bound="Block")
 
 
 @dx.dataclass
@@ -66,6 +68,23 @@ class Block(dx.Module):
     def watched(self, x: jax.Array) -> jax.Array:
         return self.up(x)
 
+    @dx.jit
+    def itself(self) -> Self:
+        return self
+
+    @dx.jit(static_argnames=("times",))
+    def itself_with_options(self: B, times: int) -> B:
+        return self
+
+    @dx.jit
+    def in_a_pair(self, x: jax.Array) -> tuple[Self, jax.Array]:
+        return self, x
+
+
+@dx.dataclass
+class Wide(Block):
+    pass
+
 
 def loss_of(block: Block, x: jax.Array) -> jax.Array:
     return block(x).sum()
@@ -112,6 +131,25 @@ def methods_keep_their_types(block: Block, x: jax.Array) -> None:
     assert_type(block.checked(x)[1], jax.Array)
     assert_type(block.steps(x, x[None]), tuple[jax.Array, jax.Array])
     assert_type(block.watched(x), tuple[jax.Array, dx.State[Any]])
+
+
+def methods_know_their_instance(wide: Wide, x: jax.Array) -> None:
+    same: Wide = wide.itself()
+    again: Wide = wide.itself_with_options(2)
+    assert_type(wide.in_a_pair(x), tuple[Wide, jax.Array])
+    assert_type(wide.predict(x), jax.Array)
+    print(same.dim, again.dim)  # reached, which it is not behind a value of the type Never
+
+
+def trees_of_optax(block: Block, x: jax.Array) -> None:
+    grads = dx.grad(loss_of)(block, x)
+    clipped, _ = optax.clip_by_global_norm(1.0).update(grads, optax.EmptyState())
+    assert_type(clipped, dx.State[Block])
+    assert_type(dx.Optimizer(block, optax.sgd(0.1)).update(block, clipped), dx.State[Block])
+    average = optax.incremental_update(dx.state(block), dx.state(block), 0.1)
+    assert_type(average, dx.State[Block])
+    assert_type(optax.tree.scale(0.5, average), dx.State[Block])
+    dx.update(block, average)
 
 
 def gradients_are_states(block: Block, x: jax.Array) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from checkers import PYRIGHT, WITH_PLUGIN, Programs, Report
+from checkers import PYRIGHT, WITH_PLUGIN, Programs, Report, cache_folder
 from fenced import ROOT, Block, blocks_of, pages
 
 REDEFINED = frozenset({"no-redef", "reportRedeclaration"})
@@ -98,8 +98,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Confi
     folder = tmp_path_factory.mktemp("pages")
     for page in PAGES.values():
         (folder / f"{page.module}.py").write_text(page.text, encoding="utf-8")
-    assert pytestconfig.cache is not None
-    programs = Programs(folder, pytestconfig.cache.mkdir("pages"), OF_MYPY, OF_PYRIGHT)
+    programs = Programs(folder, cache_folder("pages", tmp_path_factory, pytestconfig), OF_MYPY, OF_PYRIGHT)
     found = programs.check((WITH_PLUGIN, PYRIGHT))
     return {checker: [r for r in them if r.module in PAGES and _counts(r)] for checker, them in found.items()}
 

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 
 import pytest
 
-import declax
-from checkers import CHECKERS, MYPY, PYRIGHT, ROOT, WITH_PLUGIN, Programs, Report, version_of
+from checkers import CHECKERS, MYPY, PYRIGHT, ROOT, WITH_PLUGIN, Programs, Report, cache_folder, version_of
 from pairs import Group, Pair, read_groups, with_codes
 
 UPDATES = bool(os.environ.get("DECLAX_UPDATE_GOLDEN"))
-GROUPS = read_groups(frozenset(dir(declax)))
+GROUPS = read_groups()
 PAIRS = tuple(pair for group in GROUPS for pair in group.pairs)
 PAGE = ROOT / "docs" / "types.md"
 BEGIN, END = "<!-- what is caught: written by tests/typing -->\n", "<!-- the end of what is caught -->\n"
@@ -63,9 +62,7 @@ def findings(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Conf
         (folder / f"right_{group.name}.py").write_text(FIRST_LINE + group.right, encoding="utf-8")
     for pair in PAIRS:
         (folder / f"{pair.module}.py").write_text(FIRST_LINE + pair.wrong, encoding="utf-8")
-    cache = pytestconfig.cache
-    assert cache is not None
-    return Findings(Programs(folder, cache.mkdir("pairs")).check())
+    return Findings(Programs(folder, cache_folder("pairs", tmp_path_factory, pytestconfig)).check())
 
 
 # ================================================================= the pairs

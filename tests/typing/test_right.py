@@ -24,8 +24,10 @@ def test_transforms_run_with_these_types() -> None:
     names = runpy.run_path(str(HERE / "right_transforms.py"))
     block, x = names["Block"](2, rngs=dx.Rngs(0)), jnp.ones((1, 2))
     names["gradients_of_others"](x[0])
+    names["methods_know_their_instance"](names["Wide"](2, rngs=dx.Rngs(0)), x)
     for name in (
         "methods_keep_their_types",
+        "trees_of_optax",
         "gradients_are_states",
         "gradients_in_gradients",
         "compiled_functions",

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import jax
 
 from declax.command_line.describing import parameter_table
-from declax.command_line.main import Words
+from declax.command_line.main import Words, check_each, check_files
 from declax.command_line.overrides import Run, expand
 from declax.command_line.targets import load_target
 from declax.config._parameters import target_name
@@ -38,9 +40,25 @@ def specs(words: Words, *, is_migrating: bool = False) -> Iterator[tuple[Run, Sp
     cls = load_target(words.target)
     if len(words.files) > 1:
         raise ConfigError("declax", "there are two files", got=", ".join(words.files), fix="name one")
-    document = read_document(words.files[0]) if words.files else Document(None, {})
-    for run in expand(document, words.overrides):
+    for run in expand(_document(words.files), words.overrides):
         yield run, spec_from_config(cls, run.document, migrate=is_migrating)
+
+
+def _document(files: Sequence[str]) -> Document:
+    return read_document(files[0]) if files else Document(None, {})
+
+
+@contextlib.contextmanager
+def _placed(run: Run) -> Generator[None, None, None]:
+    """Notes at an error of a part where its arguments are written."""
+    try:
+        yield
+    except Exception as error:
+        path = getattr(error, "config_path", None)
+        place = "" if path is None else str(run.document.place_of(tuple(path)))
+        if place:
+            error.add_note(f"its arguments are written in {place}")
+        raise
 
 
 def schema(words: Words, options: argparse.Namespace) -> int:
@@ -56,10 +74,21 @@ def schema(words: Words, options: argparse.Namespace) -> int:
 
 def check(words: Words, options: argparse.Namespace) -> int:
     """Checks configurations with the class itself."""
-    for run, spec in specs(words, is_migrating=options.migrate):
+    assert words.target is not None  # the command looks
+    cls = load_target(words.target)
+
+    def check_run(name: str | None, run: Run) -> None:
+        spec = spec_from_config(cls, run.document, migrate=options.migrate)
         spec.check()
-        print(f"{_name(words, run)}: a {target_name(spec.target)}, fingerprint {spec.fingerprint()[:12]}")
-    return 0
+        title = ", ".join(filter(None, (name, run.name))) or words.target
+        print(f"{title}: a {target_name(spec.target)}, fingerprint {spec.fingerprint()[:12]}")
+
+    def check_file(file: str) -> int:
+        return check_each(expand(read_document(file), words.overrides), functools.partial(check_run, file))
+
+    if words.files:
+        return check_files(words.files, check_file)
+    return check_each(expand(Document(None, {}), words.overrides), functools.partial(check_run, None))
 
 
 def show(words: Words, options: argparse.Namespace) -> int:
@@ -84,7 +113,8 @@ def summary(words: Words, options: argparse.Namespace) -> int:
     for run, spec in specs(words):
         if run.name:
             print(f"# {run.name}")
-        print(spec.summary(*inputs))
+        with _placed(run):
+            print(spec.summary(*inputs))
     return 0
 
 
@@ -93,7 +123,8 @@ def build(words: Words, options: argparse.Namespace) -> int:
     for run, spec in specs(words):
         if run.name:
             print(f"# {run.name}")
-        print(summary_of(spec.build(rngs=Rngs(options.seed))))
+        with _placed(run):
+            print(summary_of(spec.build(rngs=Rngs(options.seed))))
     return 0
 
 
@@ -103,14 +134,14 @@ def diff(words: Words, options: argparse.Namespace) -> int:
     if len(words.files) != 2:
         fix = "declax diff module:Class a.toml b.toml"
         raise ConfigError("declax diff", "it compares two files", got=", ".join(words.files) or "none", fix=fix)
+    sweep = next((override for override in words.overrides if len(override.values) > 1), None)
+    if sweep is not None:
+        problem = "a sweep has several runs, and two configurations are compared"
+        raise ConfigError("declax diff", problem, got=sweep.text, fix="give one value")
     first, second = (next(specs(words._replace(files=(file,))))[1] for file in words.files)
     found = first.diff(second)
     print(found, end="\n" if found else "")
     return int(bool(found))
-
-
-def _name(words: Words, run: Run) -> str:
-    return ", ".join(filter(None, (*words.files, run.name))) or str(words.target)
 
 
 def _input(text: str) -> jax.ShapeDtypeStruct:

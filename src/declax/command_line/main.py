@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from declax import errors
 from declax.command_line.completion import SHELLS, candidates, script
-from declax.command_line.overrides import Override, Run, expand, is_override, parse_override
+from declax.command_line.overrides import Override, Run, expand, is_override, parse_override, text_with_hints
 from declax.command_line.schemas import load_schema, problems_by_schema, schema_of_file
 from declax.command_line.targets import is_target
 from declax.config.files.reading import FORMATS, read_document
@@ -24,6 +24,10 @@ WRONG: Final = 1
 
 USAGE: Final = 2
 """The exit status where the command line is."""
+
+
+_OF_TRACEBACKS: Final = "JAX_TRACEBACK_FILTERING"
+"""What a note of JAX speaks of, which is of use below a traceback only."""
 
 
 class Words(NamedTuple):
@@ -45,12 +49,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parse(_parser(), argv)
     try:
         status: int = options.run(options)
-    except errors.ConfigError as error:
-        print(error, file=sys.stderr)
-        return WRONG
     except (errors.DeclaxError, _UsageError) as error:
-        print(error, file=sys.stderr)
-        return USAGE
+        return tell(error)
+    return status
+
+
+def tell(error: errors.DeclaxError | _UsageError) -> int:
+    """Prints an error, with the notes that say where in a configuration it arose, and returns the exit status."""
+    shown = text_with_hints(error) if isinstance(error, errors.ConfigError) else str(error)
+    notes = [note for note in getattr(error, "__notes__", ()) if _OF_TRACEBACKS not in note]
+    print(shown, *notes, sep="\n", file=sys.stderr)
+    is_of_configuration = isinstance(error, errors.ConfigError) or hasattr(error, "config_path")
+    return WRONG if is_of_configuration else USAGE
+
+
+def check_each(runs: Iterable[Run], check: Callable[[Run], None]) -> int:
+    """Checks all runs, also after one that is wrong, and returns the exit status."""
+    status = 0
+    for run in runs:
+        try:
+            check(run)
+        except errors.ConfigError as error:
+            status = max(status, tell(error))
+    return status
+
+
+def check_files(files: Sequence[str], check: Callable[[str], int]) -> int:
+    """Checks all files, also after one that is wrong, and returns the exit status."""
+    status = 0
+    for file in files:
+        try:
+            status = max(status, check(file))
+        except (errors.ConfigError, _UsageError) as error:
+            status = max(status, tell(error))
     return status
 
 
@@ -141,10 +172,7 @@ def _check(options: argparse.Namespace) -> int:
         return _with_class("check")(options)  # type: ignore[no-any-return]  # it is an int
     if not words.files:
         raise _UsageError("declax check: which file?")
-    status = 0
-    for file in words.files:
-        status = max(status, _check_by_schema(file, words, options.schema))
-    return status
+    return check_files(words.files, lambda file: _check_by_schema(file, words, options.schema))
 
 
 def _check_by_schema(file: str, words: Words, saved: str | None) -> int:
@@ -156,15 +184,17 @@ def _check_by_schema(file: str, words: Words, saved: str | None) -> int:
             "begin the file with `#:schema model.schema.json`."
         )
     schema = load_schema(path)
-    for run in expand(document, words.overrides):
+
+    def check(run: Run) -> None:
         report = Report()
         report.extend(run.document.problems)
         if run.document.data is not None:
             report.extend(problems_by_schema(run.document, schema))
         if report:
             raise report.error(_title(file, run), run.document.place_of)
-    print(f"{file}: as the schema has it")
-    return 0
+        print(f"{_title(file, run)}: as the schema has it")
+
+    return check_each(expand(document, words.overrides), check)
 
 
 def _title(file: str, run: Run) -> str:

@@ -10,20 +10,27 @@ run:      the plain data of one combination of values, and what it is called.
 from __future__ import annotations
 
 import copy
+import dataclasses
+import functools
 import itertools
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from declax.config.files.documents import Document
-from declax.config.problems import Path, Place, Problem, did_you_mean, path_text, shown
+from declax.config.problems import Path, Place, Problem, described, did_you_mean, path_text, shown
+from declax.errors import ConfigError
 
 MAX_RUNS: Final = 10_000
 """How many runs a sweep may have; a typing mistake should not fill a cluster."""
 
+_P = TypeVar("_P")
+
 COMMAND_LINE: Final = "command line"
 _KIND: Final = "kind"
+_REF: Final = "$ref"
+_NUMBERS: Final = frozenset({"int", "float", "integer", "number"})
 _PATH: Final = re.compile(r"(?:[^.\[\]=]+|\[(?:\d+|\*)\])(?:\.[^.\[\]=]+|\[(?:\d+|\*)\])*")
 PART: Final = re.compile(r"[^.\[\]]+")
 
@@ -144,18 +151,10 @@ def _short(value: Any) -> str:
 
 
 def _overridden(document: Document, chosen: Iterable[tuple[Override, Any]]) -> Document:
-    made = Document(
-        document.name,
-        copy.deepcopy(document.data),
-        list(document.problems),
-        document.find_places,
-        document.broken,
-        dict(document.origins),
-    )
-    # a tag first, since a changed one starts its table anew
-    for override, value in sorted(chosen, key=lambda pair: pair[0].path[-1] != _KIND):
+    made = _Overridden(document)
+    for override, value in _in_order(chosen):
         if not override.is_removal:
-            _make_tables(made.data, override.path[:-1])
+            _make_tables(made, override)
         places = list(_places(made.data, override.path[:-1]))
         if not places:
             made.problems.append(_no_place(made.data, override))
@@ -164,14 +163,121 @@ def _overridden(document: Document, chosen: Iterable[tuple[Override, Any]]) -> D
     return made
 
 
-def _make_tables(data: Any, path: Path) -> None:
-    """Makes tables that a file leaves out, as it may where there is a default; the validator knows their names."""
-    if not all(isinstance(key, str) and key != "*" for key in path):
-        return
-    for key in path:
-        if not isinstance(data, dict):
-            return
-        data = data.setdefault(key, {})
+class _Overridden(Document):
+    """A document that overrides change, and with it where its parts are written."""
+
+    def __init__(self, document: Document) -> None:
+        self._moves: list[tuple[Path, int | None]] = []
+        super().__init__(
+            document.name,
+            copy.deepcopy(document.data),
+            list(document.problems),
+            lambda: functools.reduce(_moved, self._moves, document.find_places()),
+            document.broken,
+            dict(document.origins),
+        )
+
+    def note(self, path: Path, override: Override) -> None:
+        """Notes that what is at a path comes from the command line."""
+        self._move(path, None)
+        self.origins[path] = Place(f"{COMMAND_LINE}: {override.text}")
+
+    def note_without(self, path: Path, index: int) -> None:
+        """Notes that an item of a list was taken away."""
+        self._move(path, index)
+
+    def _move(self, path: Path, index: int | None) -> None:
+        self._moves.append((path, index))
+        self.origins = _moved(self.origins, (path, index))
+
+
+def _moved(places: Mapping[Path, _P], move: tuple[Path, int | None]) -> dict[Path, _P]:
+    """Places without those inside of a path, or where an index is said, with those of the items after it moved up."""
+    above, index = move
+    size = len(above)
+    made: dict[Path, _P] = {}
+    for path, place in places.items():
+        if len(path) <= size or path[:size] != above:
+            made[path] = place
+        elif index is not None and isinstance(at := path[size], int) and at != index:
+            made[(*above, at - (at > index), *path[size + 1 :])] = place
+    return made
+
+
+def _in_order(chosen: Iterable[tuple[Override, Any]]) -> list[tuple[Override, Any]]:
+    """The overrides as they were given, but that a tag comes before what was given for its table.
+
+    A changed tag starts its table anew, and what the same command line says for that table is meant for the new one.
+    """
+    made: list[tuple[Override, Any]] = []
+    for override, value in chosen:
+        at = len(made)
+        table = override.path[:-1]
+        if override.path[-1] == _KIND and not override.is_removal:
+            for index in range(len(made) - 1, -1, -1):
+                earlier = made[index][0]
+                if _decides(earlier, table):
+                    break
+                if _leads(table, earlier.path):
+                    at = index
+        made.insert(at, (override, value))
+    return made
+
+
+def _decides(earlier: Override, table: Path) -> bool:
+    """Whether an earlier override says what a table is, or where, so that no later one may come before it."""
+    above = earlier.path[:-1]
+    if _leads(earlier.path, table):
+        return True
+    return _leads(above, table) and (
+        earlier.path[-1] == _KIND or (earlier.is_removal and not isinstance(earlier.path[-1], str))
+    )
+
+
+def _leads(above: Path, path: Path) -> bool:
+    """Whether a path is of something in the other's place, or inside of it; a star is in each."""
+    if len(above) > len(path):
+        return False
+    return all(str(a) == str(b) or "*" in (a, b) for a, b in zip(above, path, strict=False))
+
+
+def _make_tables(made: _Overridden, override: Override) -> None:
+    """Makes tables that a file leaves out, as it may where there is a default; the validator knows their names.
+
+    A tag makes a table of what is a name or a number, and appends one to a list.
+    """
+    path = override.path
+    found: list[tuple[Path, Any]] = [((), made.data)]
+    for depth, key in enumerate(path[:-1]):
+        is_tagged = depth == len(path) - 2 and path[-1] == _KIND
+        can_be_made = is_tagged or all(isinstance(k, str) and k != "*" for k in path[depth:-1])
+        for at, holder in found:
+            for name in _keys_to_make(holder, key) if can_be_made else ():
+                known = None if name not in _keys(holder) else holder[name]
+                if known is None or (is_tagged and not isinstance(known, (dict, list))):
+                    _set(holder, name, {})
+                    made.note((*at, name), override)
+        found = [((*at, k), child) for at, holder in found for k, child in _children(holder, key)]
+
+
+def _keys_to_make(holder: Any, key: str | int) -> Iterable[Any]:
+    """What a part of a path names in a table or list, also where that is not there yet."""
+    if key == "*":
+        return list(_keys(holder))
+    if isinstance(holder, dict):
+        return (str(key),)
+    return (key,) if isinstance(holder, list) and isinstance(key, int) and key <= len(holder) else ()
+
+
+def _keys(holder: Any) -> Iterable[Any]:
+    return range(len(holder)) if isinstance(holder, list) else holder if isinstance(holder, dict) else ()
+
+
+def _set(holder: Any, key: Any, value: Any) -> None:
+    if isinstance(holder, list) and key == len(holder):
+        holder.append(value)
+    else:
+        holder[key] = value
 
 
 def _places(data: Any, path: Path) -> list[tuple[Path, Any]]:
@@ -194,12 +300,12 @@ def _children(holder: Any, key: str | int) -> list[tuple[str | int, Any]]:
     return []
 
 
-def _put(made: Document, holder: Any, path: Path, override: Override, value: Any) -> None:
+def _put(made: _Overridden, holder: Any, path: Path, override: Override, value: Any) -> None:
     """Sets, or takes away, what an override names in one table or list."""
     last = override.path[-1]
     keys: list[Any] = [last]  # of a table names, of a list positions
     if last == "*":
-        keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
+        keys = list(_keys(holder))
     elif isinstance(holder, dict):
         keys = [str(last)]
     elif not isinstance(last, int) or last > len(holder) or (override.is_removal and last == len(holder)):
@@ -208,17 +314,61 @@ def _put(made: Document, holder: Any, path: Path, override: Override, value: Any
     for key in reversed(keys) if override.is_removal else keys:
         if override.is_removal:
             if isinstance(holder, dict) and key not in holder:
-                made.problems.append(_no_place(holder, override))
+                made.problems.append(_no_member(holder, key, path, override))
                 return
             del holder[key]
+            if isinstance(holder, list):
+                made.note_without(path, key)
+            else:
+                made.note((*path, key), override)
             continue
-        if key == _KIND and isinstance(holder, dict) and holder.get(_KIND, value) != value:
+        if key == _KIND and isinstance(holder, dict) and (holder.get(_KIND, value) != value or _REF in holder):
             holder.clear()  # what the old kind takes is nothing to the new one
-        if isinstance(holder, list) and key == len(holder):
-            holder.append(value)
-        else:
-            cast("dict[Any, Any]", holder)[key] = value  # or a list
-        made.origins[(*path, key)] = Place(f"{COMMAND_LINE}: {override.text}")
+            made.note(path, override)
+        _set(holder, key, value)
+        made.note((*path, key), override)
+
+
+def text_with_hints(error: ConfigError) -> str:
+    """The text of an error, with hints for values of a command line, where a shell takes quotes away."""
+    text = str(error)
+    for problem in error.problems:
+        if isinstance(problem, Problem):
+            text = text.replace(str(problem), str(_hinted(problem)), 1)
+    return text
+
+
+def _hinted(problem: Problem) -> Problem:
+    word = (problem.place.file or "").removeprefix(f"{COMMAND_LINE}: ")
+    if problem.code != "wrong-type" or word == problem.place.file or not is_override(word):
+        return problem
+    path, _, text = word.partition("=")
+    given = next((raw.strip() for raw in _split(text) if described(_value(raw)) == problem.got), None)
+    if given is None or len(problem.path) != len(_path(path)):
+        return problem
+    name = path_text(problem.path)
+    expected = set(re.findall(r"[a-z]+", problem.expected or ""))
+    value = _value(given)
+    hint = problem.hint
+    if not isinstance(value, str):
+        if "string" in expected and not isinstance(value, (list, dict)):
+            hint = f"{name}='\"{given}\"'"
+    elif value.lower() in ("true", "false") and expected & {"bool", "boolean"}:
+        hint = f"{name}={value.lower()}"
+    elif expected & _NUMBERS:
+        number = _number(value)
+        hint = f"{name}={number}" if number is not None else "write a number"
+    return problem if hint == problem.hint else dataclasses.replace(problem, hint=hint)
+
+
+def _number(text: str) -> str | None:
+    """A number as TOML has it, of a text that people take for one, such as ``.5``."""
+    for read in (int, float):
+        try:
+            return repr(read(text))
+        except ValueError:
+            continue
+    return None
 
 
 def _no_place(data: Any, override: Override) -> Problem:
@@ -228,12 +378,16 @@ def _no_place(data: Any, override: Override) -> Problem:
     for key in override.path:
         children = _children(known, key)
         if not children:
-            names = list(known) if isinstance(known, dict) else []
-            return _problem(
-                override, f"there is no {key!r} at {path_text(path)}", path=path, hint=did_you_mean(key, names)
-            )
+            return _no_member(known, key, path, override)
         path, known = (*path, children[0][0]), children[0][1]
     return _problem(override, "there is no table at this path", path=path)
+
+
+def _no_member(holder: Any, key: str | int, path: Path, override: Override) -> Problem:
+    hint = did_you_mean(key, list(holder)) if isinstance(holder, dict) else None
+    if isinstance(holder, list) and key == len(holder) and not override.is_removal:
+        hint = f"{path_text((*path, key, _KIND))}=... appends one"
+    return _problem(override, f"there is no {key!r} at {path_text(path)}", path=path, hint=hint)
 
 
 def _problem(override: Override, message: str, path: Path | None = None, hint: str | None = None) -> Problem:

@@ -1,7 +1,9 @@
 """Files held against a saved schema, without JAX.
 
 What needs the classes themselves (where references lead to, what a ``__post_init__`` asks) is left to a check with the
-class.
+class. A file names its schema, so that a schema is as little trusted as the file: it is a regular file of limited size,
+refers to its own definitions only, has no patterns but those that declax writes, and is checked in a limited number of
+steps.
 """
 
 from __future__ import annotations
@@ -9,27 +11,41 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from declax.config.files.documents import Document
 from declax.config.problems import Path as KeyPath
-from declax.config.problems import Problem, described, did_you_mean
+from declax.config.problems import Problem, described, did_you_mean, path_text
 from declax.errors import ConfigError, MissingExtraError
 
 Schema = dict[str, Any]
 
+MAX_SCHEMA_BYTES: Final = 8 * 1024 * 1024
+"""How large a schema may be."""
+
+MAX_STEPS: Final = 2_000_000
+"""How much work a check may be: keywords of the schema, each for one value."""
+
 _NAMED: Final = re.compile(r"^#:schema\s+(\S+)|^#\s*yaml-language-server:\s*\$schema=(\S+)", re.MULTILINE)
 _KIND: Final = "kind"
+_HEAD: Final = 4096
+_PATTERNS: Final = ("^/",)
+_DEFINITION: Final = "#/definitions/"
+_REFUSED: Final = ("$id", "patternProperties", "uniqueItems", "format", "dependencies")
+_OF_ONE: Final = ("additionalItems", "additionalProperties", "contains", "else", "if", "not", "propertyNames", "then")
+_OF_MANY: Final = ("allOf", "anyOf", "oneOf")
+_OF_NAMES: Final = ("properties", "definitions")
 
 
 def schema_of_file(file: str, document: Document) -> Path | None:
     """The schema that a file names: by a first comment that editors know, or by the key ``$schema``."""
     named: object = document.data.get("$schema") if isinstance(document.data, Mapping) else None
     if named is None and not file.endswith(".json"):
-        head = Path(file).read_text(encoding="utf-8", errors="replace")[:4096]
-        found = _NAMED.search(head)
+        with open(file, "rb") as opened:
+            head = opened.read(_HEAD)
+        found = _NAMED.search(head.decode("utf-8", errors="replace"))
         named = (found[1] or found[2]) if found else None
     if not isinstance(named, str) or "://" in named:
         return None
@@ -40,22 +56,76 @@ def load_schema(path: str | Path) -> Schema:
     """A saved schema.
 
     Raises:
-      ConfigError: the file is none.
+      ConfigError: the file is none, is too large, or has what declax does not write: patterns, references elsewhere.
     """
+    fix = f"declax schema module:Class -o {path}"
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = _content(Path(path))
+        found: object = json.loads(content) if len(content) <= MAX_SCHEMA_BYTES else None
+    except ConfigError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
-        fix = f"declax schema module:Class -o {path}"
         raise ConfigError(str(path), "the schema cannot be read", why=str(error), fix=fix) from None
+    if len(content) > MAX_SCHEMA_BYTES:
+        expected = f"at most {MAX_SCHEMA_BYTES // 1024} KiB"
+        raise ConfigError(str(path), "the file is too large for a schema", expected=expected, fix=fix)
     if not isinstance(found, dict):
         raise ConfigError(str(path), "the file is no schema", got=described(found), fix="declax schema module:Class")
+    wrong = next(_not_allowed(found), None)
+    if wrong is not None:
+        raise ConfigError(str(path), "this is no schema that declax has written", got=wrong, fix=fix)
     return found
+
+
+def _content(path: Path) -> bytes:
+    """The content of a file, or a little more of it than is allowed."""
+    if path.exists() and not path.is_file():  # a device or a pipe has no end
+        raise ConfigError(str(path), "the schema is no regular file", fix="declax schema module:Class -o FILE")
+    with open(path, "rb") as file:
+        return file.read(MAX_SCHEMA_BYTES + 1)
+
+
+def _not_allowed(schema: Schema) -> Iterator[str]:
+    """What a schema has that may cost much time, or lead out of its file."""
+    definitions = schema.get("definitions", {})
+    waiting: list[object] = [schema]
+    while waiting:
+        here = waiting.pop()
+        if not isinstance(here, dict):
+            if not isinstance(here, bool):
+                yield f"{described(here)}, where a schema was expected"
+            continue
+        yield from (f"the key {key!r}" for key in _REFUSED if key in here)
+        if "pattern" in here and here["pattern"] not in _PATTERNS:
+            yield f"the pattern {described(here['pattern'])}"
+        if "$ref" in here and not _is_definition(here["$ref"], definitions):
+            yield f"the reference {described(here['$ref'])}"
+        waiting += _inner(here)
+
+
+def _is_definition(reference: object, definitions: object) -> bool:
+    is_here = isinstance(reference, str) and reference.startswith(_DEFINITION) and isinstance(definitions, dict)
+    return is_here and str(reference)[len(_DEFINITION) :] in cast("Schema", definitions)
+
+
+def _inner(schema: Schema) -> Iterator[object]:
+    """The schemas that stand in a schema."""
+    yield from (schema[key] for key in _OF_ONE if key in schema)
+    for key in (*_OF_MANY, "items", *_OF_NAMES):
+        value = schema.get(key, ())
+        if isinstance(value, list):
+            yield from value
+        elif key in _OF_NAMES and isinstance(value, dict):
+            yield from value.values()
+        elif value != ():
+            yield value
 
 
 def problems_by_schema(document: Document, schema: Schema) -> list[Problem]:
     """What a schema finds wrong with a document.
 
     Raises:
+      ConfigError: the schema is none, or a check by it would take too long.
       MissingExtraError: jsonschema is not installed.
     """
     try:
@@ -66,8 +136,50 @@ def problems_by_schema(document: Document, schema: Schema) -> list[Problem]:
             "checking by a schema needs jsonschema, which is not installed",
             fix='pip install "declax[cli]"        # or name the class: declax check module:Class FILE',
         ) from None
-    errors = jsonschema.Draft7Validator(schema).iter_errors(document.data)
-    return [problem for error in errors for problem in _problems(error, ())]
+    fix = "declax check module:Class FILE"
+    try:
+        validator = _counting(jsonschema)
+        wrong = next(validator(jsonschema.Draft7Validator.META_SCHEMA).iter_errors(schema), None)
+        if wrong is None:
+            errors = validator(schema).iter_errors(document.data)
+            return list(dict.fromkeys(problem for error in errors for problem in _problems(error, ())))
+    except _TooManySteps:
+        why = f"it takes more than {MAX_STEPS} steps"
+        raise ConfigError("declax check", "a check by this schema would take too long", why=why, fix=fix) from None
+    except (ArithmeticError, RecursionError, ValueError) as error:
+        is_deep = isinstance(error, RecursionError)
+        reason = "it leads in circles, or one of both is nested too deeply" if is_deep else str(error)
+        raise ConfigError("declax check", "the schema cannot be used", why=reason, fix=fix) from None
+    raise ConfigError(
+        "declax check",
+        "the file is no schema of draft-07",
+        got=f"{path_text(tuple(wrong.path))}: {described(wrong.instance)}",
+        fix="declax schema module:Class -o FILE",
+    )
+
+
+class _TooManySteps(Exception):  # noqa: N818  # it ends a check, and nobody sees it
+    pass
+
+
+def _counting(jsonschema: Any) -> Any:
+    """A class of validators that counts its steps, and takes no float for an int."""
+    left = MAX_STEPS
+
+    def counted(check: Callable[..., Any]) -> Callable[..., Any]:
+        def check_once(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+            nonlocal left
+            left -= 1 + (len(value) // 8 if isinstance(value, (dict, list)) else 0)
+            if left < 0:
+                raise _TooManySteps
+            return check(validator, value, instance, schema)
+
+        return check_once
+
+    known = jsonschema.Draft7Validator
+    checks = {name: counted(check) for name, check in known.VALIDATORS.items()}
+    types = known.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)  # 1.0 is none to `from_config`
+    return jsonschema.validators.extend(known, checks, type_checker=types)
 
 
 def _problems(error: Any, above: KeyPath) -> Iterator[Problem]:
@@ -77,7 +189,7 @@ def _problems(error: Any, above: KeyPath) -> Iterator[Problem]:
         yield from _of_choice(error, path)
     elif error.validator == "additionalProperties" and isinstance(error.instance, Mapping):
         known = error.schema.get("properties", {})
-        for key in error.instance.keys() - known.keys():
+        for key in (key for key in error.instance if key not in known):
             message = f"{error.schema.get('title', 'this')} has no parameter {key!r}"
             yield Problem("unknown-key", (*path, key), message, hint=did_you_mean(key, known))
     elif error.validator == "required":
@@ -108,7 +220,7 @@ def _of_choice(error: Any, path: KeyPath) -> Iterator[Problem]:
     tagged = isinstance(error.instance, Mapping) and _KIND in error.instance
     fits = [e for e in options.values() if not any(map(_is_of_tag, e)) and not (tagged and _is_reference(e))]
     if tagged and not fits:
-        tags = [inner.validator_value for errors in options.values() for inner in errors if _is_of_tag(inner)]
+        tags = [str(inner.validator_value) for errors in options.values() for inner in errors if _is_of_tag(inner)]
         tag = error.instance[_KIND]
         expected, got, hint = "one of " + ", ".join(tags), described(tag), did_you_mean(tag, tags)
         yield Problem("unknown-kind", (*path, _KIND), "there is no class of this name here", expected, got, hint=hint)

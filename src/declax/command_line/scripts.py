@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, NoReturn, TypeVar, overload
 
 from declax.command_line.describing import parameter_table
-from declax.command_line.main import WRONG, Words, read_words
+from declax.command_line.main import Words, read_words, tell
 from declax.command_line.overrides import expand
 from declax.config._parameters import target_name
 from declax.config.files.documents import Document
@@ -128,8 +128,7 @@ def cli(
 
 
 def _end(error: ConfigError) -> NoReturn:
-    print(error, file=sys.stderr)
-    sys.exit(WRONG)
+    sys.exit(tell(error))
 
 
 def _show(found: list[tuple[str, Spec[Any]]], options: argparse.Namespace) -> NoReturn:

@@ -137,8 +137,8 @@ def _step(place: Place, key: str) -> Place | None:
         if not key.isdecimal() or int(key) >= len(value):
             return None
         return Place((*place.path, int(key)), value[int(key)], element_annotation(place.annotation, value, int(key)))
-    if isinstance(value, FrozenDict) and key in value:
-        return Place((*place.path, key), value[key], element_annotation(place.annotation, value, key))
+    if isinstance(value, FrozenDict) and (known := value.key_like(key)) is not None:
+        return Place((*place.path, known), value[known], element_annotation(place.annotation, value, known))
     return None
 
 

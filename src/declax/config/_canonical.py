@@ -13,6 +13,7 @@ import enum
 import functools
 import hashlib
 import json
+import pathlib
 from typing import Any, Final
 
 import jax
@@ -93,6 +94,8 @@ class _Text:
             return f"dtype:{jnp.dtype(value).name}"
         if isinstance(value, enum.Enum):
             return f"{self._name(type(value), path)}.{value.name}"
+        if isinstance(value, pathlib.PurePath):
+            return f"path:{json.dumps(value.as_posix())}"
         if isinstance(value, NamedInitializer):
             return f"initializer:{value!r}"
         if isinstance(value, jax.sharding.PartitionSpec):

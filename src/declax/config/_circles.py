@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
 
 from declax.config._parameters import target_name
 from declax.config._parts import one_of
 from declax.config._plain import Context
 from declax.config.problems import Path, did_you_mean, shown
 
+MAX_STEPS: Final = 20
+"""By way of how many other refs one may lead to its part."""
+
+_Followed: TypeAlias = tuple[Path, tuple[str, ...], str, Mapping[str, Any] | None]
+"""The path of a ref, the path that it leads to in the end, the one that is written, and what may stand there."""
+
 
 def check_refs(context: Context) -> None:
     """Checks where refs lead to: to a part, of a class that fits, and not in a circle."""
-    circular = _check_circles(context)
-    for path, target, choices in context.refs:
+    refs = _followed(context)
+    circular = _check_circles(context, refs)
+    broken = {target for _, target, written, _ in refs if target not in context.parts and written == _written(target)}
+    for path, target, written, choices in refs:
         if path in circular:
             continue
         part = context.parts.get(target)
-        written = "/" + "/".join(target)
         if part is None:
+            if written != _written(target) and any(target[:n] in broken for n in range(1, len(target) + 1)):
+                continue  # the other ref, by way of which it leads there, is the problem
             names = ["/" + "/".join(keys) for keys in itertools.islice(context.parts, 1000) if keys]
             context.report.add(
                 "ref-to-nothing", path, "the reference leads to no part", got=shown(written),
@@ -32,15 +43,54 @@ def check_refs(context: Context) -> None:
             )  # fmt: skip
 
 
-def _check_circles(context: Context) -> set[Path]:
+def _followed(context: Context) -> list[_Followed]:
+    """The refs with the targets that are reached by way of others; without those that only lead to each other."""
+    at = {tuple(map(str, path)): (path, target) for path, target, _ in context.refs}
+    found: list[_Followed] = []
+    lost: set[Path] = set()
+    for path, target, choices in context.refs:
+        written = _written(target)
+        trail: dict[Path, tuple[str, ...]] = {path: target}
+        while (start := next((n for n in range(1, len(target) + 1) if target[:n] in at), None)) is not None:
+            here, further = at[target[:start]]
+            if path in lost or here in lost:
+                break
+            target = (*further, *target[start:])
+            if here in trail or len(trail) > MAX_STEPS:
+                _add_circle(context, path, [*trail.values()])
+                break
+            trail[here] = target
+        else:
+            found.append((path, target, written, choices))
+            continue
+        lost.update(trail)
+    return found
+
+
+def _written(keys: tuple[str, ...]) -> str:
+    return "/" + "/".join(keys)
+
+
+def _add_circle(context: Context, path: Path, targets: list[tuple[str, ...]]) -> None:
+    if len(targets) > MAX_STEPS:
+        message = f"the reference leads on by way of more than {MAX_STEPS} others"
+        context.report.add("ref-cycle", path, message, got=shown(_written(targets[0])), hint="refer to the part itself")
+        return
+    context.report.add(
+        "ref-cycle", path, "the references go in a circle: they lead to each other, and to no part",
+        got=" -> ".join(map(_written, [*targets, targets[0]][:8])), hint="write one of the parts out",
+    )  # fmt: skip
+
+
+def _check_circles(context: Context, refs: list[_Followed]) -> set[Path]:
     """Reports refs whose part contains, or leads back to, themselves; gives their paths.
 
     A target needs the targets of all refs that stand inside of it. A ref stands inside of no more targets than its path
     is long, so there are few of these.
     """
-    targets = {target for _, target, _ in context.refs}
+    targets = {target for _, target, _, _ in refs}
     needs: dict[tuple[str, ...], list[tuple[Path, tuple[str, ...]]]] = {target: [] for target in targets}
-    for path, target, _ in context.refs:
+    for path, target, _, _ in refs:
         keys = tuple(map(str, path))
         for end in range(1, len(keys) + 1):
             if keys[:end] in targets:

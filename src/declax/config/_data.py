@@ -53,18 +53,21 @@ class FrozenList(tuple[T, ...]):
         return repr(list(self))
 
 
-class FrozenDict(Mapping[str, T]):
-    """A dict inside of a spec. The order counts, since what is in it is built in that order."""
+class FrozenDict(Mapping[str | int, T]):
+    """A dict inside of a spec. The order counts, since what is in it is built in that order.
+
+    The keys are strings, or ints such as those of `optax.piecewise_constant_schedule`.
+    """
 
     __slots__ = ("_entries",)
 
-    def __init__(self, entries: Mapping[str, T] | Iterable[tuple[str, T]] = ()) -> None:
-        self._entries = dict(entries)
+    def __init__(self, entries: Mapping[Any, T] | Iterable[tuple[str | int, T]] = ()) -> None:
+        self._entries: dict[str | int, T] = dict(entries)
 
-    def __getitem__(self, key: str) -> T:
+    def __getitem__(self, key: str | int) -> T:
         return self._entries[key]
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[str | int]:
         return iter(self._entries)
 
     def __len__(self) -> int:
@@ -81,6 +84,16 @@ class FrozenDict(Mapping[str, T]):
 
     def __reduce__(self) -> tuple[object, ...]:
         return FrozenDict, (self._entries,)
+
+    def key_like(self, key: str) -> str | int | None:
+        """The key that a path means by a text: the text, or an int that is written so; None where it is not there.
+
+        >>> FrozenDict({"a": 1, 100: 2}).key_like("100")
+        100
+        """
+        if key in self._entries:
+            return key
+        return next((known for known in self._entries if type(known) is int and str(known) == key), None)
 
 
 class Ref:
@@ -399,11 +412,11 @@ class _Freezing:
             return value.item()
         return self._opaque(value, path)
 
-    def _key(self, key: object, path: Path) -> str:
-        if not isinstance(key, str):
+    def _key(self, key: object, path: Path) -> str | int:
+        if not isinstance(key, str) and type(key) is not int:
             raise ConfigError(
                 f"{self.owner}.{path_text(path)}",
-                "the keys of a dict in a spec are strings",
+                "the keys of a dict in a spec are strings, or ints",
                 got=describe(key),
                 fix="a list of pairs, which the class makes a dict of",
             )
@@ -441,6 +454,15 @@ class _Freezing:
                 fix="a tuple or list of what is in it" if isinstance(value, (set, bytearray)) else None,
             ) from None
         return value
+
+
+def freeze(value: Any) -> Any:
+    """A value as it is inside of a spec.
+
+    >>> freeze([1, {"a": 2}])
+    [1, {'a': 2}]
+    """
+    return _Freezing(None).freeze(value, ())
 
 
 def _is_rngs(value: Any) -> bool:

@@ -102,11 +102,12 @@ def _child(root: SpecData, value: Any, key: str, path: Path) -> tuple[str | int,
             )
         return int(key), value[int(key)]
     if isinstance(value, FrozenDict):
-        if key not in value:
-            hint = did_you_mean(key, value)
+        known = value.key_like(key)
+        if known is None:
+            hint = did_you_mean(key, map(str, value))
             problem = f"there is no key {key!r}" + (f"; {hint}" if hint else "")
             raise ConfigError(_where(root, path), problem, expected="one of " + ", ".join(map(repr, value)))
-        return key, value[key]
+        return known, value[known]
     raise _no_parts(root, value, key, path)
 
 
@@ -165,7 +166,9 @@ def _replaced(root: SpecData, value: Any, keys: tuple[str, ...], change: tuple[o
         inner = None if not rest else _child(root, value, key, path)[1]
         return value.with_arguments({**value.arguments, key: go(key, inner)})
     if isinstance(value, FrozenDict) and not rest:
-        return {**value, key: go(key, None)}
+        known = value.key_like(key)
+        step = key if known is None else known
+        return {**value, step: go(step, None)}
     step, inner = _child(root, value, key, path)
     return _with(value, {step: go(step, inner)})
 

@@ -172,6 +172,11 @@ def _read(target: Target) -> Parameters:
     )
 
 
+def forget_targets() -> None:
+    """Has all targets read again when they are asked for, since the names of an annotation did not exist yet."""
+    _read.cache_clear()
+
+
 def _signature(target: Target) -> inspect.Signature:
     try:
         return inspect.signature(target)

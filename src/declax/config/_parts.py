@@ -13,11 +13,13 @@ import difflib
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from declax._typing import MISSING, Initializer
 from declax.config import _plain, _tables
 from declax.config._data import Ref, SpecData
+from declax.config._generics import Bindings, bindings_of
 from declax.config._parameters import Parameter, parameters_of, target_name
 from declax.config._plain import INVALID, Context, Reader, listed
 from declax.config._versions import MIGRATE, VERSION, removed_in, upgraded
@@ -40,13 +42,16 @@ _FORBIDDEN: Final = frozenset({"rngs"})
 class Readers(Protocol):
     """Where readers of parts find those of what is inside."""
 
-    def call(self, target: Any) -> CallReader:
-        """The reader of a target's arguments."""
+    def call(self, target: Any, annotation: Any = None) -> CallReader:
+        """The reader of a target's arguments; the annotation says what its type variables stand for."""
         ...
 
-    def parameter_reader(self, parameter: Parameter) -> Reader:
+    def parameter_reader(self, parameter: Parameter, bindings: Bindings) -> Reader:
         """The reader of a parameter."""
         ...
+
+
+_NO_ANNOTATIONS: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
 class ChoiceReader(Reader):
@@ -54,8 +59,11 @@ class ChoiceReader(Reader):
 
     words = exact = frozenset({"table"})
 
-    def __init__(self, catalog: Readers, choices: Mapping[str, Any], noun: str) -> None:
+    def __init__(
+        self, catalog: Readers, choices: Mapping[str, Any], noun: str, annotations: Mapping[Any, Any] = _NO_ANNOTATIONS
+    ) -> None:
         self.catalog = catalog
+        self.annotations = annotations
         self.choices = choices
         self.noun = noun
         self.only = next(iter(choices)) if len(choices) == 1 else None
@@ -69,10 +77,25 @@ class ChoiceReader(Reader):
             return _plain.read_ref(value, path, context, self.choices)
         if context.is_too_deep(path):
             return INVALID
+        if context.known is None:
+            return self._read_table(value, path, context)
+        key = (id(self), id(value), path)
+        known = context.known.get(key)
+        if known is None:
+            attempt = context.trial()
+            known = context.known[key] = (self._read_table(value, path, attempt), value, attempt)
+        context.take(known[2])
+        return known[0]
+
+    def call_of(self, target: Any) -> CallReader:
+        """The reader of the arguments of one of the choices."""
+        return self.catalog.call(target, self.annotations.get(target))
+
+    def _read_table(self, value: Mapping[str, Any], path: Path, context: Context) -> Any:
         tag = self._tag(value, path, context)
         if tag is None:
             return INVALID
-        return self.catalog.call(self.choices[tag]).read(value, path, context, self.choices)
+        return self.call_of(self.choices[tag]).read(value, path, context, self.choices)
 
     def _no_table(self, value: Any, path: Path, context: Context) -> Any:
         if isinstance(value, Ref):
@@ -170,14 +193,19 @@ class UnionReader(Reader):
         self.exact = frozenset().union(*(m.exact for m in members))
         self.expected = " or ".join(dict.fromkeys(m.expected for m in members))
         self._by_word = {
-            word: sorted((m for m in members if word in m.words), key=lambda m: word not in m.exact)  # used at once
+            word: sorted((m for m in members if word in m.words), key=lambda m: _rank(m, word))  # used at once
             for word in self.words
         }
+        self._enums = [m for m in members if isinstance(m, _plain.EnumReader)] if "string" in self.words else []
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         """What the first reader gives that takes the data."""
         if value is None and "null" in self.words:
             return None
+        if type(value) is str:  # the name of a member is meant before any text is
+            named_by = next((m for m in self._enums if value in m.names), None)
+            if named_by is not None:
+                return named_by.read(value, path, context)
         candidates = self._by_word.get(_plain.WORDS.get(type(value), "table" if isinstance(value, Mapping) else ""), ())
         if not candidates and isinstance(value, (SpecData, Ref)):
             candidates = self._by_word.get("table", ())
@@ -195,24 +223,30 @@ class UnionReader(Reader):
 
     def _first_that_fits(self, candidates: Sequence[Reader], value: Any, path: Path, context: Context) -> Any:
         tried = []
+        shared = context.trial()  # the members may hold the same parts, which are read once
         for member in candidates:
-            attempt = Context(type(context.report)(), migrate=context.migrate)
+            attempt = shared.trial()
             found = member.read(value, path, attempt)
             if found is not INVALID:
-                context.refs += attempt.refs
-                context.parts.update(attempt.parts)
+                context.take(attempt)
                 return found
-            tried.append(attempt.report)
-        best = min(tried, key=lambda report: report.count)
-        context.report.extend(best.problems)
-        context.report.count += best.count - len(best.problems)
+            tried.append(attempt)
+        best = min(tried, key=lambda attempt: attempt.report.count)
+        context.report.extend(best.report.problems)
+        context.report.count += best.report.count - len(best.report.problems)
         return INVALID
+
+
+def _rank(reader: Reader, word: str) -> tuple[bool, bool]:
+    """Which of the readers of a union is tried first: those of the type itself; tuples of enums before texts."""
+    is_named = isinstance(reader, _plain.TupleReader) and all(isinstance(r, _plain.EnumReader) for r in reader.items)
+    return word not in reader.exact, not is_named
 
 
 class CallReader:
     """The arguments of one target, from a table."""
 
-    def __init__(self, catalog: Readers, target: Any) -> None:
+    def __init__(self, catalog: Readers, target: Any, annotation: Any = None) -> None:
         self.target = target
         self.name = target_name(target)
         self.parameters = parameters_of(target)
@@ -222,9 +256,10 @@ class CallReader:
                 f"a parameter is called {KIND!r}, which is the key that chooses a class in configurations",
                 fix="give the parameter another name",
             )
-        self.readers = {p.name: checked(p, catalog.parameter_reader(p)) for p in self.parameters}
+        bindings = bindings_of(target if annotation is None else annotation)
+        self.readers = {p.name: checked(p, catalog.parameter_reader(p, bindings)) for p in self.parameters}
         extra = self.parameters.extra
-        self.extra = None if extra is None else catalog.parameter_reader(extra)
+        self.extra = None if extra is None else catalog.parameter_reader(extra, bindings)
         self.required = [p.name for p in self.parameters if p.is_required]
         self.renamed = {p.notes.renamed_from: p.name for p in self.parameters if p.notes.renamed_from is not None}
 
@@ -305,18 +340,23 @@ class CallReader:
                 continue
             is_valid = False
             if not context.report.is_full:
-                self._report_key(key, path, context, choices)
+                self._report_key(key, table, path, context, choices)
             else:
                 context.report.count += 1
         return is_valid
 
-    def _report_key(self, key: Any, path: Path, context: Context, choices: Mapping[str, Any]) -> None:
+    def _report_key(
+        self, key: Any, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]
+    ) -> None:
         if not isinstance(key, str):
             context.wrong((*path, shown(key)), "a string as the key", key)
             return
         message, owner, hint = f"{self.name} has no parameter {shown(key, 40)}", None, None
         others = [n for n, c in choices.items() if c is not self.target and key in _names(c)] if choices else []
-        if key in self.renamed:
+        if key in self.renamed and self.renamed[key] in table:
+            message = f"{message}: it is called {self.renamed[key]!r} now, and both are given"
+            hint = f"leave {key!r} out"
+        elif key in self.renamed:
             message, hint = f"{message}: it is called {self.renamed[key]!r} now", MIGRATE
         elif (version := removed_in(self.target, key)) is not None:
             message, hint = f"{message}: it was removed in version {version}", f"leave the key out, or {MIGRATE}"

@@ -9,9 +9,12 @@ word:   the type of plain data as files have it: null, bool, int, float, string,
 from __future__ import annotations
 
 import abc
+import contextlib
 import enum
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, Final
+
+import jax
 
 from declax.config._data import Ref, SpecData
 from declax.config._tables import DTYPES, dtype_name
@@ -52,6 +55,7 @@ class Context:
       refs: the refs, each with its path and what may stand there.
       migrate: whether old names and versions are brought up to date.
       broken: paths whose text could not be read; what is missing there is no further problem.
+      known: in a trial, the parts that were read in it or in others, with what was found; None outside of trials.
     """
 
     def __init__(self, report: Report, *, migrate: bool = False, broken: Collection[Path] = ()) -> None:
@@ -60,6 +64,20 @@ class Context:
         self.parts: dict[tuple[str, ...], Any] = {}
         self.refs: list[tuple[Path, tuple[str, ...], Mapping[str, Any] | None]] = []
         self.migrate = migrate
+        self.known: dict[Hashable, tuple[Any, object, Context]] | None = None
+
+    def trial(self) -> Context:
+        """The context of a reading that may come to nothing; it shares the parts that other trials have read."""
+        attempt = Context(type(self.report)(), migrate=self.migrate, broken=self.broken)
+        attempt.known = {} if self.known is None else self.known
+        return attempt
+
+    def take(self, attempt: Context) -> None:
+        """Takes over all that a trial has found."""
+        self.refs += attempt.refs
+        self.parts.update(attempt.parts)
+        self.report.extend(attempt.report.problems)
+        self.report.count += attempt.report.count - len(attempt.report.problems)
 
     def wrong(self, path: Path, expected: str, value: object, hint: str | None = None) -> Any:
         """Notes that a value has the wrong type."""
@@ -165,6 +183,34 @@ class StrReader(Reader):
             return value
         is_short = type(value) in (int, float, bool)
         return context.wrong(path, self.expected, value, f'write "{shown(value)}"' if is_short else None)
+
+
+class PrecisionReader(StrReader):
+    """A text that says how precisely JAX multiplies; an annotation names it as a text."""
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """The text itself, where JAX knows it."""
+        text = super().read(value, path, context)
+        if text is INVALID or text in _PRECISIONS or text in jax.lax.DotAlgorithmPreset.__members__:
+            return text
+        names = {**_PRECISIONS, **jax.lax.DotAlgorithmPreset.__members__}
+        context.report.add(
+            "no-choice", path, "there is no precision of this name", expected=", ".join(_PRECISIONS),
+            got=shown(text), hint=did_you_mean(text, names),
+        )  # fmt: skip
+        return INVALID
+
+
+def _precisions() -> dict[str, Any]:
+    """The names of precisions that this release of JAX takes."""
+    found = dict[str, Any]()
+    for name in ("default", "high", "highest", "fastest", "bfloat16", "bfloat16_3x", "tensorfloat32", "float32"):
+        with contextlib.suppress(ValueError):
+            found[name] = jax.lax.Precision(name)
+    return found
+
+
+_PRECISIONS: Final = _precisions()
 
 
 class MadeReader(StrReader):
@@ -338,13 +384,17 @@ class MappingReader(Reader):
         found = {}
         is_valid = True
         for key, item in value.items():
-            if not isinstance(key, str):
+            if not isinstance(key, str) and not (type(key) is int and "int" in self.key.words):
                 is_valid = context.wrong((*path, shown(key)), "a string as the key", key) is not INVALID
                 continue
-            inside = (*path, key)
-            made = self.key.read(_number_of(key) if "int" in self.key.words else key, inside, context)
+            inside = (*path, str(key))
+            given = _number_of(key) if isinstance(key, str) and "int" in self.key.words else key
+            made = self.key.read(given, inside, context)
             read = self.item.read(item, inside, context)
             if made is INVALID or read is INVALID:
+                is_valid = False
+            elif made in found:
+                context.report.add("duplicate-key", inside, "the key is given twice, as a text and as a number")
                 is_valid = False
             else:
                 found[made] = read
@@ -354,6 +404,10 @@ class MappingReader(Reader):
 class AnyReader(Reader):
     """Any plain data, where an annotation says nothing."""
 
+    def __init__(self) -> None:
+        self.items = ListReader(self, list)
+        self.table = MappingReader(StrReader(), self)
+
     def read(self, value: Any, path: Path, context: Context) -> Any:
         """The data itself; a table of `$ref` alone is a ref."""
         kind = type(value)
@@ -362,11 +416,11 @@ class AnyReader(Reader):
         if kind is int:
             return ANY_INT.read(value, path, context)
         if kind in (list, tuple):
-            return _ANY_LIST.read(value, path, context)
+            return self.items.read(value, path, context)
         if isinstance(value, Mapping):
             if len(value) == 1 and _REF in value:
                 return read_ref(value, path, context, None)
-            return _ANY_TABLE.read(value, path, context)
+            return self.table.read(value, path, context)
         name = dtype_name(value)
         return context.wrong(path, self.expected, value) if name is None else DTYPES[name]
 
@@ -434,7 +488,8 @@ def _unquoted(text: str, kind: Callable[[str], object]) -> str:
 
 
 def _number_of(key: str) -> Any:
-    return int(key) if len(key) < 20 and key.removeprefix("-").isdecimal() and key.isascii() else key
+    is_number = len(key) < 20 and key.removeprefix("-").isdecimal() and key.isascii()
+    return int(key) if is_number and str(int(key)) == key else key  # no second spelling of a key
 
 
 def _too_large(path: Path, value: int, context: Context) -> Any:
@@ -451,7 +506,4 @@ def _is_too_long(value: Any, path: Path, context: Context) -> bool:
     return True
 
 
-ANY: Final = AnyReader()
 ANY_INT: Final = IntReader()
-_ANY_LIST: Final = ListReader(ANY, list)
-_ANY_TABLE: Final = MappingReader(StrReader(), ANY)

@@ -14,6 +14,7 @@ import importlib
 import inspect
 import keyword
 import math
+import pathlib
 import types
 from typing import Any, Final
 
@@ -42,7 +43,14 @@ _PREFIXES: Final = {
     "numpy": "import numpy as np",
     "jax": "import jax",
     "functools": "import functools",
+    "pathlib": "import pathlib",
     "declax": "import declax as dx",
+}
+_PATHS: Final = {  # the classes of paths of this system have the names of those that make them
+    pathlib.PurePosixPath: "PurePosixPath",
+    pathlib.PureWindowsPath: "PureWindowsPath",
+    type(pathlib.PurePath()): "PurePath",
+    type(pathlib.Path()): "Path",
 }
 _AS: Final = {"jax.numpy": "jnp", "numpy": "np", "declax": "dx"}
 
@@ -66,7 +74,9 @@ class References:
 
     def __init__(self, reserved: tuple[str, ...] = ()) -> None:
         self.imports: dict[str, str] = {}
-        self._taken: dict[str, str | None] = dict.fromkeys((*reserved, "dx", "jnp", "np", "jax", "functools"))
+        self._taken: dict[str, str | None] = dict.fromkeys(
+            (*reserved, "dx", "jnp", "np", "jax", "functools", "pathlib")
+        )
 
     def reserve(self, name: str) -> str:
         """A name that nothing else has: this one, or this one with a number."""
@@ -190,9 +200,15 @@ class Values:
         if parts is not None:
             named = [f"{name}={self.any(v, path)}" for name, v in parts.items()]
             return call_text(self._name(type(value), path), named, 0)
+        if isinstance(value, pathlib.PurePath):
+            return f"{self._path_class(value, path)}({str(value)!r})"
         if isinstance(value, (range, frozenset, slice, types.EllipsisType)):
             return "..." if value is ... else repr(value)
         return self._name(value, path)
+
+    def _path_class(self, value: pathlib.PurePath, path: Path) -> str:
+        name = _PATHS.get(type(value))
+        return self._name(type(value), path) if name is None else self.references.under("pathlib", name)
 
     def any(self, value: Any, path: Path) -> str:
         """The code of a value inside of one that is opaque: a plain tuple, or as `text`."""

@@ -13,11 +13,15 @@ from declax._containers import Dict, List
 from declax._pytree import Pytree
 from declax._typing import MISSING
 from declax._variables import Variable
+from declax.abstract import eval_shape
+from declax.config._building import element_annotation
 from declax.config._data import MAX_DEPTH, Ref, SpecData
-from declax.config._parameters import Parameter, Parameters, parameters_of
+from declax.config._parameters import Parameter, Parameters, allowed_classes, parameters_of, plain_target
 from declax.config.problems import Path, path_text
 from declax.config.spec import Spec
 from declax.errors import ConfigError, DepthError, describe, type_name
+from declax.graph.iteration import find_duplicates
+from declax.rngs import Rngs
 
 M = TypeVar("M")
 
@@ -37,7 +41,8 @@ def spec_of(model: M, /) -> Spec[M]:
 
     Raises:
       ConfigError: for an argument that no attribute has, and for arrays that a
-        constructor takes.
+        constructor takes. For a Variable, or a part that no argument has, in
+        two places, unless building the spec puts it in both.
       DepthError: for models nested more than 100 levels deep.
 
     >>> import declax as dx
@@ -49,8 +54,44 @@ def spec_of(model: M, /) -> Spec[M]:
         raise ConfigError(
             "spec_of", "this is no model", expected="a Module, or an instance of a dataclass", got=describe(model)
         )
-    found: Spec[M] = _Reader(model).value(model, ())
+    reader = _Reader(model)
+    found: Spec[M] = reader.value(model, ())
+    if isinstance(model, Pytree):
+        _check_ties(model, found, reader)
     return found
+
+
+def _check_ties(model: Pytree, spec: Spec[Any], reader: _Reader) -> None:
+    """Asks that what the model holds in several places is in these places of what the spec builds."""
+    ties = [(paths, value) for paths, value in _ties(model) if reader.count(value) < len(paths)]
+    if not ties:
+        return
+    try:
+        built = [set(paths) for paths, _ in _ties(eval_shape(lambda: spec.build(rngs=Rngs(0)), graph=True))]
+    except Exception:  # noqa: BLE001  # a constructor may raise anything; nothing is tied then
+        built = []
+    for paths, value in ties:
+        if not any(known.issuperset(paths) for known in built):
+            first, second = (path_text(path) for path in paths[:2])
+            raise ConfigError(
+                f"{reader.name}.{second}",
+                f"this is the same object as {first}, and a model built from the spec would have two",
+                got=describe(value),
+                why="a spec says which parts are one object (Ref), and not which of what is inside of parts is",
+                fix=f"tie {first} and {second} in __init__ or __post_init__, so that building ties them",
+            )
+
+
+def _ties(model: Any) -> list[tuple[list[tuple[Any, ...]], Any]]:
+    """The parts and Variables that a model holds in several places, with all of their paths."""
+    values: list[Any] = []
+
+    def is_shared(path: tuple[Any, ...], value: Any) -> bool:
+        is_object = isinstance(value, (Pytree, Variable))
+        values.extend([value] if is_object else [])
+        return is_object
+
+    return list(zip(find_duplicates(model, only=is_shared), values, strict=True))
 
 
 _VALUES: Final = (bool, int, float, complex, str, bytes, type(None))
@@ -60,9 +101,14 @@ class _Reader:
     def __init__(self, root: object) -> None:
         self.name = type_name(type(root))
         self._seen: dict[int, Path] = {}
+        self._counts: dict[int, int] = {}
         self._kept: list[object] = []
 
-    def value(self, value: Any, path: Path) -> Any:
+    def count(self, value: object) -> int:
+        """In how many places of the spec a part is, as a spec or a Ref."""
+        return self._counts.get(id(value), 0)
+
+    def value(self, value: Any, path: Path, annotation: Any = Any) -> Any:
         """The spec of a part, the Ref to it, or a value as it is."""
         if isinstance(value, (*_VALUES, SpecData, Ref)):
             return value
@@ -73,22 +119,26 @@ class _Reader:
         is_part = isinstance(value, Pytree) and not isinstance(value, Variable)
         is_container = type(value) in (list, dict)
         if is_part or is_container:
+            self._counts[id(value)] = self._counts.get(id(value), 0) + 1
             if id(value) in self._seen:
                 return self._again(value, path)
             self._seen[id(value)] = path
             self._kept.append(value)  # an id means something only while its object lives
-        if is_part or (dataclasses.is_dataclass(value) and _is_constructed(value)):
+        if is_part or (dataclasses.is_dataclass(value) and _is_constructed(value, annotation)):
             return self._spec(value, path)
         if type(value) in (list, tuple):
-            return self._items(value, path)
+            return self._items(value, path, annotation)
         if isinstance(value, dict):
-            return {key: self.value(item, (*path, key)) for key, item in value.items()}
+            return {
+                key: self.value(item, (*path, key), element_annotation(annotation, value, key))
+                for key, item in value.items()
+            }
         if isinstance(value, (Variable, jax.Array, np.ndarray)):
             self._refuse(value, path)
         return value
 
-    def _items(self, value: Any, path: Path) -> Any:
-        items = [self.value(item, (*path, i)) for i, item in enumerate(value)]
+    def _items(self, value: Any, path: Path, annotation: Any) -> Any:
+        items = [self.value(v, (*path, i), element_annotation(annotation, value, i)) for i, v in enumerate(value)]
         return items if type(value) is list else tuple(items)
 
     def _again(self, value: Any, path: Path) -> Any:
@@ -121,7 +171,9 @@ class _Reader:
             given = self._attributes(model, parameters, path)
         found = {}
         for name, value in given.items():
-            found[name] = self.value(value, (*path, name))
+            parameter = parameters.get(name)
+            annotation = Any if parameter is None or name == parameters.variadic else parameter.annotation
+            found[name] = self.value(value, (*path, name), annotation)
         return Spec(type(model), found)
 
     def _attributes(self, model: Any, parameters: Parameters, path: Path) -> dict[str, Any]:
@@ -146,7 +198,16 @@ class _Reader:
         )
 
 
-def _is_constructed(value: Any) -> bool:
-    """Whether an instance of a dataclass is described by a spec, and not a value that a spec holds as it is."""
+def _is_constructed(value: Any, annotation: Any) -> bool:
+    """Whether an instance of a dataclass is described by a spec, and not a value that a spec holds as it is.
+
+    A frozen one is a value where the annotation does not name its class.
+    """
+    if isinstance(value, type):
+        return False
     is_value = type(value).__dataclass_params__.frozen and type(value).__hash__ is not None
-    return not isinstance(value, type) and not is_value
+    return not is_value or any(_is_of(value, plain_target(member)) for member in allowed_classes(annotation))
+
+
+def _is_of(value: object, cls: Any) -> bool:
+    return isinstance(cls, type) and dataclasses.is_dataclass(cls) and isinstance(value, cls)

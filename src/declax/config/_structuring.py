@@ -22,12 +22,15 @@ import jax
 import numpy as np
 
 from declax._annotations import Unresolved, annotation_text, is_data_class
+from declax._containers import List, Sequential
 from declax._typing import MISSING, Initializer
 from declax._variables import Variable
 from declax.config import _plain, _tables
+from declax.config._anything import AnythingReader, LayerReader, anywhere
 from declax.config._circles import check_refs
-from declax.config._data import SpecData, is_dtype
-from declax.config._parameters import Parameter, allowed_classes, target_name
+from declax.config._data import MAX_DEPTH, SpecData, is_dtype
+from declax.config._generics import Bindings, substituted
+from declax.config._parameters import Parameter, allowed_classes, forget_targets, target_name
 from declax.config._parts import KIND as KIND
 from declax.config._parts import REF as REF
 from declax.config._parts import SCHEMA as SCHEMA
@@ -37,27 +40,38 @@ from declax.config._parts import ChoiceReader as ChoiceReader
 from declax.config._parts import InitializerReader as InitializerReader
 from declax.config._parts import UnionReader as UnionReader
 from declax.config._plain import INVALID, Context, Reader
-from declax.config.registry import choices_of, kinds_of, on_change
+from declax.config.registry import check_extra, choices_of, extra_functions, kinds_of, on_change
 from declax.config.spec import Spec
 from declax.errors import ConfigError
 from declax.initializers import NamedInitializer
+
+_NO_BINDINGS: Final[Bindings] = types.MappingProxyType({})
 
 
 class Catalog:
     """The readers of annotations, where some extra classes are let in."""
 
     def __init__(self, extra: tuple[Any, ...] = ()) -> None:
+        check_extra(extra)
         self.extra = extra
         self._calls: dict[Any, CallReader] = {}
         self._readers: dict[Any, Reader] = {}
         self._initializer: InitializerReader | None = None
+        self._anything: AnythingReader | None = None
 
-    def call(self, target: Any) -> CallReader:
-        """The reader of a target's arguments."""
-        found = self._calls.get(target)
+    def call(self, target: Any, annotation: Any = None) -> CallReader:
+        """The reader of a target's arguments; the annotation says what its type variables stand for."""
+        key = target if annotation is None else annotation
+        found = self._calls.get(key)
         if found is None:
-            found = self._calls[target] = CallReader(self, target)
+            found = self._calls[key] = CallReader(self, target, annotation)
         return found
+
+    def anything(self) -> AnythingReader:
+        """The reader of what no annotation narrows."""
+        if self._anything is None:
+            self._anything = AnythingReader(self, anywhere(self.extra))
+        return self._anything
 
     def initializer(self) -> InitializerReader:
         """The reader of initializers."""
@@ -79,10 +93,13 @@ class Catalog:
             return ChoiceReader(self, {name: annotation}, f"a {name}")
         return self.reader(annotation)
 
-    def parameter_reader(self, parameter: Parameter) -> Reader:
+    def parameter_reader(self, parameter: Parameter, bindings: Bindings = _NO_BINDINGS) -> Reader:
         """The reader of a parameter; its default tells what an annotation leaves open."""
         default = parameter.default
-        reader = self.reader(parameter.annotation, default)
+        annotation = substituted(parameter.annotation, bindings.get(parameter.owner, {}))
+        if parameter.owner is List:  # what it holds is a list again
+            annotation = list[typing.get_args(annotation)[0]]  # type: ignore[misc]  # made at run time
+        reader = self.reader(annotation, default)
         if isinstance(reader, _plain.AnyReader):
             if is_dtype(default):
                 return UnionReader([_plain.DtypeReader(), _plain.NullReader()])
@@ -90,6 +107,9 @@ class Catalog:
                 return self.initializer()
             if isinstance(default, types.FunctionType) or _tables.name_in(_tables.ACTIVATIONS, default) is not None:
                 return self._function(default)
+            if parameter.owner is Sequential:
+                reader = LayerReader(self, anywhere(self.extra), self._function(MISSING))
+        _check_resolved(parameter)
         if parameter.name == self._variadic(parameter):
             return _plain.ListReader(reader, tuple)
         return reader
@@ -127,11 +147,14 @@ class Catalog:
             not_numbers = (bool, complex, int) if float in members else (complex,)
             members = [m for m in members if not _is_array(m) and m not in not_numbers]
         choices: dict[str, Any] = {}
+        annotations = {typing.get_origin(m): m for m in members if isinstance(typing.get_origin(m), type)}
         readers: list[Reader] = []
+        is_precision = jax.lax.Precision in members
         for member in members:
             made = self._choices(member)
             if made is None:
-                readers.append(self._one(member, default))
+                is_word = is_precision and member is str
+                readers.append(_plain.PrecisionReader() if is_word else self._one(member, default))
                 continue
             for tag, choice in made.items():
                 if choices.setdefault(tag, choice) is not choice:
@@ -144,7 +167,7 @@ class Catalog:
             names = [
                 "schedule" if _is_schedule(m) else annotation_text(m) for m in members if self._choices(m) is not None
             ]
-            readers.append(ChoiceReader(self, choices, "a " + " or ".join(names)))
+            readers.append(ChoiceReader(self, choices, "a " + " or ".join(names), annotations))
         return readers
 
     def _choices(self, member: Any) -> dict[str, Any] | None:
@@ -176,13 +199,13 @@ class Catalog:
             return simple
         if member in (Any, object) or isinstance(member, (Unresolved, typing.TypeVar)) or member is Spec:
             bound = getattr(member, "__bound__", None)
-            return self.reader(bound) if bound is not None else _plain.ANY
+            return self.reader(bound) if bound is not None else self.anything()
         if typing.get_origin(member) is typing.Literal:
             return _plain.LiteralReader(typing.get_args(member))
         origin = typing.get_origin(member) or member
         if origin is Initializer or isinstance(default, NamedInitializer):
             return self.initializer()
-        if origin is collections.abc.Callable or getattr(origin, "_is_protocol", False):
+        if origin is collections.abc.Callable or _is_function_protocol(origin):
             return self._function(default, origin)
         if _is_array_type(origin):
             return _scalar_of(origin)
@@ -199,9 +222,9 @@ class Catalog:
             return _plain.TupleReader([] if args == ((),) else [self.reader(arg) for arg in args])
         make = _LISTS.get(origin)
         if make is not None:
-            return _plain.ListReader(self.reader(args[0]) if args else _plain.ANY, make)
+            return _plain.ListReader(self.reader(args[0]) if args else self.anything(), make)
         if origin in _MAPPINGS:
-            key, item = (self.reader(arg) for arg in args) if len(args) == 2 else (_SIMPLE[str], _plain.ANY)
+            key, item = (self.reader(arg) for arg in args) if len(args) == 2 else (_SIMPLE[str], self.anything())
             return _plain.MappingReader(key, item)
         if is_data_class(origin) or issubclass(origin, (Variable, np.generic)):
             return _plain.NoReader(f"an array ({annotation_text(member)})", "make it when the model is built")
@@ -212,7 +235,12 @@ class Catalog:
 
     def _function(self, default: object, origin: Any = collections.abc.Callable) -> Reader:
         """The reader of names of functions: activations, what is registered, and the default by its own name."""
-        table = {**_tables.ACTIVATIONS, **kinds_of(collections.abc.Callable), **kinds_of(origin)}
+        table = {
+            **_tables.ACTIVATIONS,
+            **extra_functions(self.extra),
+            **kinds_of(collections.abc.Callable),
+            **kinds_of(origin),
+        }
         name = getattr(default, "__name__", None)
         if callable(default) and isinstance(name, str) and name != "<lambda>":
             table.setdefault(name, default)
@@ -301,8 +329,38 @@ def _is_part(base: Any) -> bool:
         return False
     if is_data_class(base) and base.__module__.partition(".")[0] in ("jax", "jaxlib", "numpy"):
         return False
-    is_function = getattr(base, "_is_protocol", False) and "__call__" in vars(base)
-    return not is_function and base is not collections.abc.Callable
+    return not _is_function_protocol(base) and base is not collections.abc.Callable
+
+
+def _check_resolved(parameter: Parameter) -> None:
+    """Asks that the names exist by which an annotation says what data may be."""
+    unresolved = _unresolved_in(parameter.annotation, 0)
+    if unresolved is not None:
+        forget_targets()  # so that the name may be defined, and the class be used then
+        raise ConfigError(
+            f"{target_name(parameter.owner)}.{parameter.name}",
+            f"the annotation names {unresolved.name!r}, which does not exist at run time",
+            got=parameter.written,
+            why="data is checked by annotations, and by this one nothing could be",
+            fix="an import outside of `if TYPE_CHECKING:`, or Any where all plain data is fine",
+        )
+
+
+def _unresolved_in(annotation: Any, depth: int) -> Unresolved | None:
+    for member in _members(annotation):
+        if isinstance(member, Unresolved):
+            return member
+        origin = typing.get_origin(member)
+        is_read = origin in _LISTS or origin in _MAPPINGS or origin is Spec
+        for inner in typing.get_args(member) if is_read and depth < MAX_DEPTH else ():
+            found = None if inner is Ellipsis else _unresolved_in(inner, depth + 1)
+            if found is not None:
+                return found
+    return None
+
+
+def _is_function_protocol(base: Any) -> bool:
+    return bool(getattr(base, "_is_protocol", False)) and "__call__" in vars(base)
 
 
 # --- the whole ----------------------------------------------------------------

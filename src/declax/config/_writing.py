@@ -9,20 +9,32 @@ full form:    the defaults too, and the version of each class; it says the same 
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from declax.config import _plain, _tables
+from declax.config._anything import AnythingReader
 from declax.config._data import FrozenDict, Ref, SpecData, thaw
 from declax.config._parameters import target_name
 from declax.config._plain import Reader
-from declax.config._structuring import KIND, REF, Catalog, CheckedReader, ChoiceReader, UnionReader, catalog_for
+from declax.config._reading_back import check_read_back, reads_back
+from declax.config._structuring import (
+    KIND,
+    REF,
+    CallReader,
+    Catalog,
+    CheckedReader,
+    ChoiceReader,
+    UnionReader,
+    catalog_for,
+)
 from declax.config._versions import VERSION, version_of
 from declax.config.problems import Path, path_text
 from declax.config.registry import registered_name
-from declax.errors import ConfigError, describe
+from declax.errors import ConfigError, describe, type_name
 from declax.initializers import NamedInitializer
 
 _NO_FORM: Final = "a configuration has no words for this value"
@@ -32,10 +44,12 @@ def plain_data(spec: SpecData, *, full: bool, extra: Iterable[Any] = ()) -> dict
     """The table of a spec; see `declax.to_config`.
 
     Raises:
-      ConfigError: for a value that has no name in any table.
+      ConfigError: for a value that has no name in any table, and for one that would be read as another.
     """
-    writer = _Writer(catalog_for(tuple(extra)), target_name(spec.target), is_full=full)
-    return writer.table(spec, None, ())
+    catalog = catalog_for(tuple(extra))
+    data = _Writer(catalog, target_name(spec.target), is_full=full).table(spec, None, ())
+    check_read_back(spec, data, catalog)
+    return data
 
 
 def value_as_data(value: object, reader: Reader | None) -> Any:
@@ -56,22 +70,27 @@ class _Writer:
     def table(self, spec: SpecData, reader: Reader | None, path: Path) -> dict[str, Any]:
         """The table of one spec, its tag first."""
         made: dict[str, Any] = {KIND: self._tag(spec.target, reader, path)}
+        call = self._call(spec.target, reader)
         version = version_of(spec.target)
         if self.is_full or version > 1:
             made[VERSION] = version
         given = spec.arguments
         for name, value in (spec.full_arguments if self.is_full else given).items():
-            inner = self._reader_of(spec, name)
-            try:
+            inner = call.readers.get(name, call.extra)
+            if name in given:
                 made[name] = self.value(value, inner, (*path, name))
-            except ConfigError:
-                if name in given:
-                    raise
+                continue
+            with contextlib.suppress(ConfigError):  # a default that data has no name for
+                data = self.value(value, inner, (*path, name))
+                if inner is None or reads_back(value, data, inner):
+                    made[name] = data
         return made
 
-    def _reader_of(self, spec: SpecData, name: str) -> Reader | None:
-        call = self.catalog.call(spec.target)
-        return call.readers.get(name, call.extra)
+    def _call(self, target: Any, reader: Reader | None) -> CallReader:
+        """The reader of a target's arguments at its place, which may say what its type variables stand for."""
+        parts = (choice for choice in _choices(reader) if any(target is known for known in choice.choices.values()))
+        choice = next(parts, None)
+        return self.catalog.call(target) if choice is None else choice.call_of(target)
 
     def value(self, value: Any, reader: Reader | None, path: Path) -> Any:
         """Any value as plain data."""
@@ -87,10 +106,10 @@ class _Writer:
             return self._initializer(value, path)
         if isinstance(value, (tuple, frozenset)) and not hasattr(value, "_fields"):
             items = sorted(value) if isinstance(value, frozenset) else value
-            inner = _inner_readers(reader, _plain.ListReader, _plain.TupleReader)
+            inner = _inner_readers(reader, _plain.ListReader, _plain.TupleReader, AnythingReader)
             return [self.value(item, _item_reader(inner, i), (*path, i)) for i, item in enumerate(items)]
         if isinstance(value, (FrozenDict, dict)):
-            inner = _inner_readers(reader, _plain.MappingReader)
+            inner = _inner_readers(reader, _plain.MappingReader, AnythingReader)
             return {str(k): self.value(v, _item_reader(inner, 0), (*path, str(k))) for k, v in value.items()}
         return self._named(value, reader, path)
 
@@ -104,12 +123,17 @@ class _Writer:
         for table in [*tables, _tables.ACTIVATIONS]:
             if (name := _tables.name_in(table, value)) is not None:
                 return name
+        is_function = callable(value)
+        name = type_name(type(value))
+        fix = f"dx.spec({name}, ...) in place of the object, and {name} in the annotation"
         raise ConfigError(
             f"{self.root}.{path_text(path)}",
             _NO_FORM,
             got=describe(value),
-            why="data names functions by tables only, so that no file can run code",
-            fix="dx.register_kind(Callable, function) before this, and where the file is read",
+            why="data names functions by tables only, so that no file can run code"
+            if is_function
+            else "data has texts, numbers, lists and tables; an object is the table of what makes it",
+            fix="dx.register_kind(Callable, function) before this, and where the file is read" if is_function else fix,
         )
 
     def _initializer(self, value: NamedInitializer, path: Path) -> Any:
@@ -126,7 +150,7 @@ class _Writer:
 
     def _tag(self, target: Any, reader: Reader | None, path: Path) -> str:
         """The tag by which the same place reads the target again."""
-        choices = [r.choices for r in _flat(reader) if isinstance(r, ChoiceReader)]
+        choices = [choice.choices for choice in _choices(reader)]
         for table in choices:
             if (name := _tables.name_in(table, target)) is not None:
                 return name
@@ -136,7 +160,8 @@ class _Writer:
                 f"{target_name(target)} could not be read again: it is none of the choices here",
                 expected=", ".join(list(choices[0])[:40]),
                 got=target_name(target),
-                fix=f"dx.register_kind(base, {target_name(target)}), with the class that the annotation names as base",
+                fix=f"extra=[{target_name(target)}], or dx.register_kind(base, {target_name(target)}) with the class "
+                "that the annotation names as base",
             )
         if isinstance(target, type):
             return registered_name(target) or target_name(target).rpartition(".")[2]
@@ -162,6 +187,12 @@ def _flat(reader: Reader | None) -> list[Reader]:
     return [] if reader is None else [reader]
 
 
+def _choices(reader: Reader | None) -> list[ChoiceReader]:
+    """What says which parts may stand at a place."""
+    found = [r.parts if isinstance(r, AnythingReader) else r for r in _flat(reader)]
+    return [r for r in found if isinstance(r, ChoiceReader)]
+
+
 def _inner_readers(reader: Reader | None, *kinds: type[Reader]) -> Reader | None:
     return next((r for r in _flat(reader) if isinstance(r, kinds)), None)
 
@@ -169,7 +200,7 @@ def _inner_readers(reader: Reader | None, *kinds: type[Reader]) -> Reader | None
 def _item_reader(reader: Reader | None, index: int) -> Reader | None:
     if isinstance(reader, _plain.TupleReader):
         return reader.items[index] if index < len(reader.items) else None
-    return getattr(reader, "item", None)
+    return reader if isinstance(reader, AnythingReader) else getattr(reader, "item", None)
 
 
 def without_nulls(spec: SpecData, data: dict[str, Any], path: Path = ()) -> dict[str, Any]:

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import collections.abc
 import inspect
+import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
-from declax.config._parameters import target_name
-from declax.errors import RegistryError, describe
+import typing_extensions
+
+from declax._annotations import Scope
+from declax.config._parameters import allowed_classes, plain_target, resolve, target_name
+from declax.errors import ConfigError, RegistryError, describe
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -95,12 +99,57 @@ def on_change(notify: Callable[[], object]) -> None:
 
 
 def extra_kinds(base: Any, extra: Iterable[Any]) -> dict[str, Any]:
-    """Which of some classes may stand for a base: the base itself, and those that derive from it."""
+    """Which of some classes and functions may stand for a base.
+
+    Of the classes these are the base itself and those that derive from it; for a protocol, those that have its methods.
+    Of the functions, those that are annotated to return such a class.
+    """
     found = {}
-    for cls in extra:
-        if isinstance(cls, type) and isinstance(base, type) and issubclass(cls, base):
-            found[target_name(cls).rpartition(".")[2]] = cls
+    for kind in map(plain_target, extra):
+        made = [kind] if isinstance(kind, type) else returned_classes(kind)
+        if made and isinstance(base, type) and all(_stands_for(cls, base) for cls in made):
+            found[target_name(kind).rpartition(".")[2]] = kind
     return found
+
+
+def extra_functions(extra: Iterable[Any]) -> dict[str, Any]:
+    """The functions among what is let in, by name; they may stand where an annotation names a callable."""
+    return {target_name(kind).rpartition(".")[2]: kind for kind in extra if isinstance(kind, types.FunctionType)}
+
+
+def check_extra(extra: Iterable[Any]) -> None:
+    """Asks that what is let in are classes and functions.
+
+    Raises:
+      ConfigError: something else is among them.
+    """
+    for kind in extra:
+        if not callable(kind):
+            raise ConfigError(
+                "extra",
+                "what is let in is a class, or a function that makes an object",
+                got=describe(kind),
+                fix="extra=[Attention]",
+            )
+
+
+def returned_classes(function: Any) -> list[Any]:
+    """The classes that a function is annotated to return, None left out; none of them where it does not say."""
+    if not isinstance(function, types.FunctionType) or "return" not in function.__annotations__:
+        return []
+    returned = resolve(function.__annotations__["return"], Scope(cast(type, function)))
+    found = [plain_target(member) for member in allowed_classes(returned) if member not in (None, type(None))]
+    return found if all(isinstance(cls, type) for cls in found) else []
+
+
+def _stands_for(cls: type, base: type) -> bool:
+    if base in cls.__mro__:
+        return True
+    if not getattr(base, "_is_protocol", False):
+        return issubclass(cls, base)
+    # members that are annotated only are set by constructors, which a class does not tell
+    names = [name for name in typing_extensions.get_protocol_members(base) if hasattr(base, name)]
+    return all(getattr(cls, name, None) is not None for name in names)
 
 
 def choices_of(base: Any, extra: Iterable[Any] = ()) -> dict[str, Any]:

@@ -124,8 +124,7 @@ class _Writer:
         call = self._call(target)
         summary = _summary(target)
         properties: dict[str, Schema] = {KIND: {"const": tag, "description": summary or f"chooses {call.name}"}}
-        if version_of(target) > 1:
-            properties[VERSION] = {"type": "integer", "minimum": 1, "maximum": version_of(target)}
+        properties[VERSION] = {"type": "integer", "minimum": 1, "maximum": version_of(target)}
         for parameter in call.parameters:
             properties[parameter.name] = self._parameter(parameter, call.readers[parameter.name])
         made: Schema = {"title": tag, "type": "object"}

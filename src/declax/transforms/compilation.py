@@ -15,7 +15,9 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Hashable
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, overload
+
+from typing_extensions import TypeVar
 
 from declax import _jax
 from declax._kept_values import keep
@@ -40,7 +42,8 @@ from declax.transforms.stages import Lowered, Traced
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
-R = TypeVar("R")
+R = TypeVar("R", default=Any)  # which mypy takes where a method returns Self; it would take Never
+T = TypeVar("T")
 
 MAX_PROGRAMS = 1024
 """How many structures one function keeps programs for; the oldest goes first."""
@@ -271,9 +274,13 @@ class JitWrapped(Generic[P, R]):
     @overload
     def __get__(self, instance: None, owner: type) -> JitWrapped[P, R]: ...
     @overload
+    def __get__(self: JitWrapped[Concatenate[T, Q], R], instance: T, owner: type | None = None) -> Callable[Q, R]: ...
+    @overload
     def __get__(
-        self: JitWrapped[Concatenate[Any, Q], R], instance: object, owner: type | None = None
+        self: JitWrapped[Concatenate[type[T], Q], R], instance: T, owner: type | None = None
     ) -> Callable[Q, R]: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[P, R]: ...
     def __get__(self, instance: object | None, owner: type | None = None) -> Any:
         """The compiled method of an instance."""
         return self if instance is None else types.MethodType(self, instance)

@@ -16,10 +16,11 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, overload
 
 import jax
 from jax.core import Tracer
+from typing_extensions import TypeVar
 
 from declax._filters import Filter
 from declax._typing import MISSING, Missing
@@ -37,7 +38,8 @@ from declax.transforms.autodiff import Argnums, DiffState
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
-R = TypeVar("R")
+R = TypeVar("R", default=Any)  # which mypy takes where a method returns Self; it would take Never
+T = TypeVar("T")
 
 
 @overload
@@ -220,9 +222,13 @@ class CustomVjp(Generic[P, R]):
     @overload
     def __get__(self, instance: None, owner: type) -> CustomVjp[P, R]: ...
     @overload
+    def __get__(self: CustomVjp[Concatenate[T, Q], R], instance: T, owner: type | None = None) -> Callable[Q, R]: ...
+    @overload
     def __get__(
-        self: CustomVjp[Concatenate[Any, Q], R], instance: object, owner: type | None = None
+        self: CustomVjp[Concatenate[type[T], Q], R], instance: T, owner: type | None = None
     ) -> Callable[Q, R]: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[P, R]: ...
     def __get__(self, instance: object | None, owner: type | None = None) -> Any:
         """The function as a method of an instance."""
         return self if instance is None else types.MethodType(self, instance)

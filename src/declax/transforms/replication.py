@@ -14,9 +14,10 @@ import functools
 import types
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, overload
 
 import jax
+from typing_extensions import TypeVar
 
 from declax._nodes import is_ref
 from declax._typing import MISSING, Missing
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
-R = TypeVar("R")
+R = TypeVar("R", default=Any)  # which mypy takes where a method returns Self; it would take Never
+T = TypeVar("T")
 
 MAX_PROGRAMS = 1024
 """How many programs one function keeps; the oldest goes first."""
@@ -231,9 +233,13 @@ class PmapWrapped(Generic[P, R]):
     @overload
     def __get__(self, instance: None, owner: type) -> PmapWrapped[P, R]: ...
     @overload
+    def __get__(self: PmapWrapped[Concatenate[T, Q], R], instance: T, owner: type | None = None) -> Callable[Q, R]: ...
+    @overload
     def __get__(
-        self: PmapWrapped[Concatenate[Any, Q], R], instance: object, owner: type | None = None
+        self: PmapWrapped[Concatenate[type[T], Q], R], instance: T, owner: type | None = None
     ) -> Callable[Q, R]: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[P, R]: ...
     def __get__(self, instance: object | None, owner: type | None = None) -> Any:
         """The mapped method of an instance."""
         return self if instance is None else types.MethodType(self, instance)

@@ -14,10 +14,11 @@ import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from operator import is_
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, overload
 
 import jax
 from jax.core import Tracer
+from typing_extensions import TypeVar
 
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
-R = TypeVar("R")
+R = TypeVar("R", default=Any)  # which mypy takes where a method returns Self; it would take Never
+T = TypeVar("T")
 
 
 @overload
@@ -322,9 +324,13 @@ class Scanned(Generic[P, R]):
     @overload
     def __get__(self, instance: None, owner: type) -> Scanned[P, R]: ...
     @overload
+    def __get__(self: Scanned[Concatenate[T, Q], R], instance: T, owner: type | None = None) -> Callable[Q, R]: ...
+    @overload
     def __get__(
-        self: Scanned[Concatenate[Any, Q], R], instance: object, owner: type | None = None
+        self: Scanned[Concatenate[type[T], Q], R], instance: T, owner: type | None = None
     ) -> Callable[Q, R]: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[P, R]: ...
     def __get__(self, instance: object | None, owner: type | None = None) -> Any:
         """The method of an instance."""
         return self if instance is None else types.MethodType(self, instance)

@@ -15,7 +15,7 @@ import dataclasses
 import itertools
 import re
 import tomllib
-from typing import Final
+from typing import Any, Final
 
 from declax.config.files.documents import MAX_DEPTH, Document, too_deep
 from declax.config.files.json_files import MAX_TOKENS, Lines, duplicate
@@ -90,11 +90,24 @@ def _mended(text: str, name: str | None, error: tomllib.TOMLDecodeError) -> Docu
             broken.append(_broken(again, rest, name))
             break
         else:
-            for key in scan.aside:
-                data.pop(key, None)
+            for path in scan.aside:
+                _drop(data, path)
             return Document(name, data, [*problems, *broken], lambda: scan.places, frozenset(p.path for p in broken))
     first = broken[0] if broken else _broken(error, text, name)
     return Document(name, None, [*problems, first])
+
+
+def _drop(data: Any, path: Path) -> None:
+    """Takes out what was put aside, where it is still there."""
+    *outer, last = path
+    for key in outer:
+        is_there = key in data if isinstance(data, dict) else isinstance(data, list) and int(key) < len(data)
+        if not is_there:
+            return
+        held: Any = data
+        data = held[key]
+    if isinstance(data, dict):
+        data.pop(last, None)
 
 
 def _without_line(text: str, number: int | None) -> str | None:
@@ -152,7 +165,7 @@ class _Scan:
       places: the line and column of each path.
       repeated: the paths that are given twice, the line of the first, the place of the second.
       repairs: stretches of the text that must change for the rest to be read, with what stands in their place.
-      aside: the top-level keys that repeated tables are put aside under.
+      aside: the paths that repeated tables, and repeated values of inline tables, are put aside under.
       headers: the line and the path of each header.
       is_cut: whether there were more tokens than are looked at.
       is_too_deep: whether tables and lists are nested too deeply; the scan ends at `at` then.
@@ -164,7 +177,7 @@ class _Scan:
         self.places: dict[Path, tuple[int, int | None]] = {(): (1, 1)}
         self.repeated: list[tuple[Path, int, tuple[int, int | None]]] = []
         self.repairs: list[tuple[int, int, str]] = []
-        self.aside: list[str] = []
+        self.aside: list[Path] = []
         self.is_too_deep = False
         self.headers: list[tuple[int, Path]] = []
         found = _TOKENS.finditer(text)
@@ -176,6 +189,7 @@ class _Scan:
         self._counts: dict[Path, int] = {}  # the index of the last table of each list of tables
         self._values: set[Path] = set()
         self._tables: set[Path] = set()
+        self._aside_names: set[str | int] = set()
         self._run()
 
     def repaired(self) -> str:
@@ -250,16 +264,23 @@ class _Scan:
             path = (*path, self._counts[path])
         elif path in self._tables or path in self._values or path in self._counts:
             self._repeat(path, (line, column))
-            aside = f"given twice {len(self.aside)}"
-            self.repairs.append((start, end, f'["{aside}"]'))
-            self.aside.append(aside)
-            path = (aside,)
+            path = self._put_aside((), start, end, "[{}]")
         self._tables.add(path)
         self.headers.append((line, path))
         self.places.setdefault(path, (line, column))
         return path
 
+    def _put_aside(self, table: Path, start: int, end: int, form: str) -> Path:
+        """Has a name that nothing else has stand for a key that is given twice; the path of what it names."""
+        name = f"given twice {len(self.aside)}"
+        self.repairs.append((start, end, form.format(f'"{name}"')))
+        self.aside.append((*table, name))
+        self._aside_names.add(name)
+        return self.aside[-1]
+
     def _repeat(self, path: Path, place: tuple[int, int | None]) -> None:
+        if not self._aside_names.isdisjoint(path):
+            return  # what stands in a value that is left out
         self.repeated.append((path, self.places.get(path, place)[0], place))
 
     def _pair(self, table: Path, start: int) -> None:
@@ -270,11 +291,11 @@ class _Scan:
         self._i += 1
         path = self._resolved(table, keys)
         is_repeated = self._define(path, len(table), self.lines.place(start))
-        count = len(self.repeated)
+        count, repairs = len(self.repeated), len(self.repairs)
         self._value(path)
         self._skip_line()
         if is_repeated:
-            del self.repeated[count:]  # what stands in a value that is left out
+            del self.repeated[count:], self.repairs[repairs:]  # what stands in a value that is left out
             end = self._tokens[self._i - 1][2]
             self.repairs.append((start, end, "\n" * self.text.count("\n", start, end)))
 
@@ -292,9 +313,10 @@ class _Scan:
     def _value(self, path: Path) -> None:
         """Passes over a value, and notes what is inside."""
         frames: list[_Frame] = []
+        last = len(self._tokens) - 1
         while True:
             token, start, _ = self._tokens[self._i]
-            if token == "\n" and (not frames or self._i == len(self._tokens) - 1):
+            if token == "\n" and (not frames or self._i == last):
                 return
             if frames and token not in "]},\n":
                 frame = frames[-1]
@@ -304,9 +326,12 @@ class _Scan:
                         self._i += not keys
                         continue
                     path = (*frame.path, *keys)
-                    self._define(path, len(frame.path), self.lines.place(start))
+                    if self._define(path, len(frame.path), self.lines.place(start)):
+                        path = self._put_aside(frame.path, start, self._tokens[self._i - 1][2], "{}")
                     self._i += 1
                     token, start, _ = self._tokens[self._i]
+                    if self._i == last:
+                        return
                 else:
                     path = (*frame.path, frame.index)
                     self.places.setdefault(path, self.lines.place(start))

@@ -1,5 +1,4 @@
 """Specs, configs, and what is built of them."""
-# waits for: spec
 
 import jax
 

@@ -1,0 +1,101 @@
+"""Whether the table of a spec says the same when it is read.
+
+Vocabulary
+----------
+back: of a value: what the reader of its place makes of the data that was written for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from declax.config._circles import check_refs
+from declax.config._data import FrozenDict, FrozenList, SpecData, freeze, key_of, thaw
+from declax.config._parameters import target_name
+from declax.config._parts import Readers
+from declax.config._plain import INVALID, Context, Reader
+from declax.config.problems import Path, Report, path_text, shown
+from declax.errors import ConfigError, describe
+
+
+def reads_back(value: Any, data: Any, reader: Reader) -> bool:
+    """Whether a reader makes an equal value of data."""
+    context = Context(Report())
+    found = reader.read(data, (), context)
+    return found is not INVALID and not context.report and key_of(freeze(found)) == key_of(value)
+
+
+def check_read_back(spec: SpecData, data: dict[str, Any], readers: Readers) -> None:
+    """Reads a table again, and compares.
+
+    Raises:
+      ConfigError: it cannot be read, or says something else. The path is that of the first such value.
+    """
+    context = Context(Report())
+    found = readers.call(spec.target).read(data, (), context, {})
+    check_refs(context)
+    root = target_name(spec.target)
+    if context.report:
+        problem = context.report.problems[0]
+        raise ConfigError(
+            _where(root, problem.path),
+            f"what is written here could not be read back: {problem.message}",
+            expected=problem.expected,
+            got=problem.got,
+            fix=problem.hint,
+        )
+    if found != spec:
+        path, value, back = _difference(spec, found, ())
+        raise ConfigError(
+            _where(root, path),
+            "this would be read back as another value",
+            expected=f"a value that data can tell from others: {_described(back)}",
+            got=_described(value),
+            why="data has texts, numbers, lists and tables only; the annotation says what they stand for",
+            fix=_fix(value, back),
+        )
+
+
+def _where(root: str, path: Path) -> str:
+    return f"{root}.{path_text(path)}" if path else root
+
+
+def _difference(value: Any, back: Any, path: Path) -> tuple[Path, Any, Any]:
+    """The innermost place at which two values differ."""
+    for key, old, new in _pairs(value, back):
+        if key_of(old) != key_of(new):
+            return _difference(old, new, (*path, key))
+    return path, value, back
+
+
+def _pairs(value: Any, back: Any) -> list[tuple[Any, Any, Any]]:
+    """What is at the same places of two values; nothing where they are of two kinds."""
+    if type(value) is not type(back):
+        return []
+    if isinstance(value, SpecData):
+        if value.target is not back.target:
+            return []
+        names = dict.fromkeys((*value.arguments, *back.arguments))
+        old, new = value.full_arguments, back.full_arguments
+        return [(name, old.get(name), new.get(name)) for name in names]
+    if isinstance(value, tuple) and len(value) == len(back):
+        return [(i, *pair) for i, pair in enumerate(zip(value, back, strict=True))]
+    if isinstance(value, FrozenDict) and list(value) == list(back):
+        return [(key, value[key], back[key]) for key in value]
+    return []
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, SpecData):
+        return f"a spec of {target_name(value.target)}"
+    if isinstance(value, (tuple, FrozenDict)):
+        return shown(thaw(value))
+    return describe(value)
+
+
+def _fix(value: Any, back: Any) -> str:
+    if type(value) is tuple and type(back) is FrozenList:
+        return "a list in place of the tuple, or an annotation that names tuples alone: tuple[int, ...]"
+    if type(value) is FrozenList and type(back) is tuple:
+        return "a tuple in place of the list, or an annotation that names lists alone: list[int]"
+    return "an annotation that allows one of the two alone"
