@@ -22,7 +22,15 @@ PyTree: TypeAlias = Any
 
 Shape: TypeAlias = tuple[int, ...]
 if TYPE_CHECKING:
-    Dtype: TypeAlias = str | type[Any] | np.dtype[Any]
+
+    class SupportsDtype(Protocol):
+        """What has a dtype: the scalar types of `jax.numpy`, to a checker."""
+
+        @property
+        def dtype(self) -> np.dtype[Any]:
+            """Its dtype."""
+
+    Dtype: TypeAlias = str | type[Any] | np.dtype[Any] | SupportsDtype
     """What `jax.numpy.dtype` takes: scalar types, dtypes and their names."""
 else:
     Dtype = Annotated[Any, "dtype"]  # to tell a field of a dtype from one of anything, which configurations have to

@@ -128,7 +128,7 @@ class Variables(dx.Module, Sizes):
     dim: int
     sizes: tuple[int, ...]
     use_bias: bool = True
-    param_dtype: jnp.dtype = dx.static(default=jnp.bfloat16)
+    param_dtype: jax.typing.DTypeLike = dx.static(default=jnp.bfloat16)
     name_of_dtype: str = "float32"
     kernel_init: Initializer = dx.static(default=ones)
     any_init: Callable[..., jax.Array] = dx.static(default=ones)

@@ -61,15 +61,16 @@ made = dx.Linear(4, 8, kernel_init=dx.initializers.normal(0.02), rngs=rngs)
 # wrong: made = dx.Linear(4, 8, kernel_init=dx.initializers.normal, rngs=rngs)
 # error: arg-type | arg-type | reportArgumentType
 
-# == an array in the place of a dtype (annotations: yes)
+# == an initializer in the place of a dtype (annotations: yes)
 
 narrow = dx.Linear(4, 8, param_dtype=jnp.bfloat16, rngs=rngs)
-# wrong: narrow = dx.Linear(4, 8, param_dtype=jnp.zeros(3), rngs=rngs)
+# wrong: narrow = dx.Linear(4, 8, param_dtype=dx.initializers.zeros, rngs=rngs)
 # error: arg-type | arg-type | reportArgumentType
 
 # == a number in the place of a dtype (annotations: yes)
 
-half = dx.Linear(4, 8, dtype=jnp.float16, rngs=rngs)
+computed_in: jax.typing.DTypeLike = jnp.float16
+half = dx.Linear(4, 8, dtype=computed_in, rngs=rngs)
 # wrong: half = dx.Linear(4, 8, dtype=16, rngs=rngs)
 # error: arg-type | arg-type | reportArgumentType
 
