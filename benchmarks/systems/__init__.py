@@ -29,12 +29,15 @@ class GraphBatches:
 class Operations:
     """What is done with a model as data; the model is one of `blocks` blocks.
 
-    `sow` leaves a value in each block, and is not measured; `pop` takes these values out.
+    `sow` leaves a value in each block, and `write` sets a Variable; neither is measured. `pop` takes out what was sown,
+    and `state_written` reads what was written.
     """
 
     split_two: Callable[[], object]
     merge: Callable[[], object]
     state: Callable[[], object]
+    write: Callable[[], object]
+    state_written: Callable[[], object]
     update: Callable[[], object]
     clone: Callable[[], object]
     sow: Callable[[], object]

@@ -1,5 +1,6 @@
 """declax: declared as dataclasses, or open, with Variables in its layers."""
 
+import itertools
 from functools import partial
 
 import jax
@@ -116,17 +117,24 @@ def make_graph(blocks: int) -> GraphBatches:
 def make_operations(blocks: int) -> Operations:
     model = make_model(blocks)
     graphdef, state = dx.split(model)
+    states = itertools.cycle([jax.tree.map(jax.numpy.copy, state), state])
     seen = jax.numpy.zeros(())
 
     def sow() -> None:
         for block in model.blocks:
             block.seen = dx.Intermediate(seen)
 
+    def write() -> None:
+        kernel = model.blocks[0].linear.kernel
+        kernel.value = kernel.value
+
     return Operations(
         split_two=lambda: dx.split(model, dx.Param, ...),
         merge=lambda: dx.merge(graphdef, state),
         state=lambda: dx.state(model),
-        update=lambda: dx.update(model, state),
+        write=write,
+        state_written=lambda: dx.state(model),
+        update=lambda: dx.update(model, next(states)),
         clone=lambda: dx.clone(model),
         sow=sow,
         pop=lambda: dx.pop(model, dx.Intermediate),

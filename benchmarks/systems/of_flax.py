@@ -4,6 +4,7 @@
 # classes needs a remark for mypy.
 
 import importlib
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -158,17 +159,24 @@ def make_graph(blocks: int, **mode: bool) -> GraphBatches:
 def make_operations(blocks: int) -> Operations:
     model = make_model(blocks)
     graphdef, state = nnx.split(model)
+    states = itertools.cycle([jax.tree.map(jax.numpy.copy, state), state])
     seen = jax.numpy.zeros(())
 
     def sow() -> None:
         for block in model.blocks:
             block.seen = nnx.Intermediate(seen)
 
+    def write() -> None:
+        kernel = model.blocks[0].linear.kernel
+        kernel.value = kernel.value
+
     return Operations(
         split_two=lambda: nnx.split(model, nnx.Param, ...),
         merge=lambda: nnx.merge(graphdef, state),
         state=lambda: nnx.state(model),
-        update=lambda: nnx.update(model, state),
+        write=write,
+        state_written=lambda: nnx.state(model),
+        update=lambda: nnx.update(model, next(states)),
         clone=lambda: nnx.clone(model),  # its arrays are those of the model
         sow=sow,
         pop=lambda: nnx.pop(model, nnx.Intermediate),

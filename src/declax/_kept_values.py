@@ -23,19 +23,26 @@ class Holder(Protocol):
     """What can keep values."""
 
     kept_values: list[Any] | None
+    kept_shapes: list[Any] | None
 
 
 holders: Final[list[weakref.ref[Any]]] = []
 """References to what keeps values now; empty where there is nothing to forget."""
 
 
-def keep(holder: Holder, values: list[Any]) -> None:
-    """Has a holder keep the values that it has read, or has written, just now."""
+def keep(holder: Holder, values: list[Any], shapes: list[Any] | None = None) -> None:
+    """Has a holder keep the values that it has read, or has written, just now.
+
+    Args:
+      holder: what keeps them.
+      values: a list that nobody changes.
+      shapes: of the values, where they are known; they are kept too.
+    """
     if holder.kept_values is None:
         if len(holders) >= MOST:
             forget()
         holders.append(weakref.ref(holder))
-    holder.kept_values = values
+    holder.kept_values, holder.kept_shapes = values, shapes
 
 
 def forget() -> None:

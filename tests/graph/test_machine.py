@@ -32,6 +32,7 @@ from hypothesis.stateful import (
 import declax as dx
 import strategies
 from declax.errors import FilterError, GraphError
+from declax.graph import binding, build, updating
 from graph import reference_model as reference
 from graph.reference_model import Leaf, Node, Refused, Var
 
@@ -664,6 +665,15 @@ def test_random_sequences_agree_with_the_reference_model():
     before = steps
     run_state_machine_as_test(GraphMachine, settings=_SETTINGS)
     assert steps - before >= 200
+
+
+def test_random_sequences_agree_where_models_count_as_large(monkeypatch):
+    """Values are kept, and Variables made and checked in batches, as of models of thousands of leaves."""
+    for module in (binding, updating):
+        monkeypatch.setattr(module, "WORTH_KEEPING", 1)
+    for module in (build, updating):
+        monkeypatch.setattr(module, "BATCH", 2)
+    run_state_machine_as_test(GraphMachine, settings=_SETTINGS)
 
 
 @pytest.mark.slow

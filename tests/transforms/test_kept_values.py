@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import declax as dx
 from declax import _kept_values
+from declax.graph import binding, updating
 
 
 class Model(dx.Module):
@@ -144,6 +145,76 @@ def test_each_write_is_seen(function, route):
     assert_equal(function(model), seen(model))
     route(model)
     assert_equal(function(model), seen(model))
+
+
+def by_state(model):
+    return [key(leaf) for leaf in jax.tree.leaves(dx.state(model))]
+
+
+def by_split(model):
+    graphdef, first, rest = dx.split(model, dx.Param, ...)
+    return seen(dx.merge(graphdef, first, rest))
+
+
+def by_clone(model):
+    return seen(dx.clone(model))
+
+
+@pytest.fixture
+def all_are_large(monkeypatch):
+    for module in (binding, updating):
+        monkeypatch.setattr(module, "WORTH_KEEPING", 1)
+
+
+@pytest.mark.usefixtures("all_are_large")
+@pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES)
+@pytest.mark.parametrize("function", [by_state, by_split, by_clone])
+def test_each_write_is_seen_by_what_reads_large_models(function, route):
+    model = Model()
+    in_order = sorted(map(repr, seen(model)))
+    for _ in range(2):
+        assert sorted(map(repr, map(np.asarray, function(model)))) == in_order
+    assert _kept_values.holders, "nothing is kept, so that the test says nothing"
+    for _ in range(2):
+        route(model)
+        assert sorted(map(repr, map(np.asarray, function(model)))) == sorted(map(repr, seen(model)))
+
+
+@pytest.mark.usefixtures("all_are_large")
+def test_a_state_of_a_large_model_is_its_own():
+    model = Model()
+    first, second = dx.state(model), dx.state(model)
+    first["a"].value = jnp.array(9.0)
+    first.replace_by_pure_dict({"b": jnp.array(8.0)})
+    assert second.to_pure_dict()["a"] == 0.0
+    assert dx.state(model).to_pure_dict()["a"] == dx.state(model).to_pure_dict()["b"] == 0.0
+
+
+@pytest.mark.usefixtures("all_are_large")
+def test_updates_of_a_large_model_keep_what_they_wrote():
+    model = Model()
+    del model.rngs  # keys are looked at one by one
+    given = dx.state(model)
+    for number in range(4):
+        given = jax.tree.map(lambda leaf: leaf + 1, given)
+        dx.update(model, given)
+        assert _kept_values.holders, "nothing is kept, so that the test says nothing"
+        assert [*map(id, jax.tree.leaves(dx.state(model)))] == [*map(id, jax.tree.leaves(given))]
+        with pytest.raises(dx.errors.GraphError, match="shape"):
+            dx.update(model, {"a": jnp.zeros(3), "b": jnp.zeros(3)})
+        given["a"].value = jnp.array(-7.0)
+        assert model.a.value != -7.0
+
+
+@pytest.mark.usefixtures("all_are_large")
+def test_a_large_model_that_is_written_keeps_no_old_array():
+    model = Model()
+    del model.rngs
+    dx.update(model, jax.tree.map(lambda leaf: leaf + 1, dx.state(model)))
+    assert _kept_values.holders, "nothing is kept, so that the test says nothing"
+    array = weakref.ref(model.a.raw_value)
+    model.a.value = jnp.ones(())
+    assert array() is None
 
 
 @given(st.lists(st.sampled_from([*sorted(set(ROUTES) - {"replaced"}), "read", "step"]), max_size=12))

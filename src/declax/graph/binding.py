@@ -11,15 +11,17 @@ cache:   the bindings that start at one node, kept in that node's ``__dict__``,
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from types import FunctionType
-from typing import Any
+from typing import Any, Final
 
 from declax import _epoch, _jax
 from declax._attributes import wrong_trace
+from declax._kept_values import keep
 from declax._layout import BOUND_KEY, TRACE_KEY
 from declax._modes import is_graph, is_graph_mode
 from declax._pytree import Pytree
@@ -29,6 +31,9 @@ from declax._variables import Variable
 from declax.errors import GraphError, describe, format_path
 from declax.graph.defs import HAS_INDEX, LEAF, NODE, OBJECT, GraphDef, walk_tokens
 from declax.graph.walk import Source, Walk, Watch, walk
+
+WORTH_KEEPING: Final = 1024
+"""The values of graphs with so many leaves are kept when they are read, since there each takes a wait for memory."""
 
 _raw_value = attrgetter("raw_value")
 _mark = attrgetter("_trace")
@@ -57,6 +62,7 @@ class Binding:
       has_plain: whether there are leaves that are no Variable's.
       mark: the trace of all Variables, or `MISSING` where they differ.
       kept_values: of the leaves, if no Variable was written since; see `_kept_values`.
+      kept_shapes: of the kept values, all of them arrays; None where nobody has looked.
     """
 
     __slots__ = (
@@ -70,6 +76,7 @@ class Binding:
         "_watches",
         "graphdef",
         "has_plain",
+        "kept_shapes",
         "kept_values",
         "mark",
         "variables",
@@ -86,6 +93,7 @@ class Binding:
         self._live, self._kept = found.live, found.kept
         self._token = token
         self.kept_values: list[Any] | None = None
+        self.kept_shapes: list[Any] | None = None
         self._objects = found.objects  # a Walk is made to be bound once
         for index in found.nodes:
             self._objects[index] = weakref.ref(self._objects[index])
@@ -107,6 +115,16 @@ class Binding:
             self._read_plain(position) if variable is None else variable.raw_value
             for position, variable in enumerate(self.variables)
         ]
+
+    def values(self) -> list[Any]:
+        """As `read`; a list that is kept, and not to be changed, where the graph is large and nobody writes to it."""
+        found = self.kept_values
+        if found is None:
+            found = self.read()
+            is_large = len(found) >= WORTH_KEEPING and self.mark is _jax.TOP and not self.has_plain
+            if is_large and threading.active_count() == 1:  # or another thread may write between these two lines
+                keep(self, found)
+        return found
 
     def _read_plain(self, position: int) -> Any:
         source = self._sources[position]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain, repeat
 from operator import is_
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from declax import _jax
 from declax._layout import BOUND_KEY, LAYOUT_KEY, TRACE_KEY, blank_maker
@@ -39,6 +39,10 @@ from declax.graph.defs import (
 )
 
 _new = object.__new__
+
+BATCH: Final = 1024
+"""So many Variables are dealt with at a time where several passes go over them, so that they stay in the processor's
+cache from one pass to the next; with 100,000 at a time each pass waits for memory again."""
 
 
 class Program:
@@ -99,11 +103,12 @@ class Program:
         self.references: list[tuple[int, int]] = []
         self.indexed: list[int] = list(range(len(tokens), len(tokens) + graphdef.base))
         leaf = 0
+        recipes: dict[tuple[int, ...], _Recipe] = {}
         for place, token in enumerate(tokens):
             if isinstance(token, int):
                 self.references.append((slots[place], self.indexed[token]))
                 continue
-            self._add(slots[place], token, leaf, children[place])
+            self._add(slots[place], token, leaf, children[place], recipes)
             leaf += token[0] <= LEAF
         self.has_plain: bool = bool(self.plain_leaves)
         of_nodes = {c for p, t in enumerate(tokens) if isinstance(t, tuple) and t[0] == NODE for c in children[p]}
@@ -112,7 +117,14 @@ class Program:
         )
         self.containers.reverse()
 
-    def _add(self, slot: int, token: tuple[Any, ...], leaf: int, children: tuple[int, ...]) -> None:
+    def _add(
+        self,
+        slot: int,
+        token: tuple[Any, ...],
+        leaf: int,
+        children: tuple[int, ...],
+        recipes: dict[tuple[int, ...], _Recipe],
+    ) -> None:
         tag = token[0]
         if tag in HAS_INDEX:
             self.indexed.append(slot)
@@ -124,11 +136,12 @@ class Program:
             self.plain_leaves.append((slot, leaf))
         elif tag == NODE:
             layout = token[1]
-            fixed = {} if layout.is_closed else {LAYOUT_KEY: layout}
             self.node_makers.append((blank_maker(layout.cls), layout.cls))
-            values = dict(node_statics(token))
-            copiers = tuple((name, _copier(value)) for name, value in values.items() if is_frozen(value))
-            self.nodes.append(NodeProgram({**values, **fixed}, copiers, layout.data_names, children))
+            key = (id(layout), *map(id, token[2]))  # the tokens live as long as the GraphDef that has the program
+            recipe = recipes.get(key)
+            if recipe is None:
+                recipe = recipes[key] = _recipe(token)
+            self.nodes.append(NodeProgram(*recipe, layout.data_names, children))
         elif tag == OBJECT:
             self.node_makers.append((blank_maker(token[1]), token[1]))
             self.nodes.append(NodeProgram({}, (), token[2], children))
@@ -176,6 +189,18 @@ class NodeProgram(NamedTuple):
         made = {**self.shared, **{name: copier() for name, copier in self.copiers}}
         made.update((name, slots[child]) for name, child in zip(self.names, self.children, strict=True))
         return made
+
+
+_Recipe = tuple[dict[Any, Any], tuple[tuple[Any, Callable[[], Any]], ...]]
+"""The static attributes of nodes that are alike, as a `NodeProgram` has them."""
+
+
+def _recipe(token: tuple[Any, ...]) -> _Recipe:
+    layout = token[1]
+    fixed = {} if layout.is_closed else {LAYOUT_KEY: layout}
+    values = dict(node_statics(token))
+    copiers = tuple((name, _copier(value)) for name, value in values.items() if is_frozen(value))
+    return {**values, **fixed}, copiers
 
 
 def _copier(frozen: Any) -> Callable[[], Any]:
@@ -250,12 +275,7 @@ def build_slots(
     """
     program = program_of(graphdef)
     mark = _jax.trace_state.value
-    slots: list[Any] = list(map(_new, program.classes)) if variables is None else list(variables)
-    if variables is None:
-        raw_values = [leaves[i] for i in program.variable_leaves] if program.has_plain else leaves
-        deque(map(fill_raw, slots, raw_values), 0)
-        deque(map(set_metadata, slots, program.metadata if metadata is None else metadata), 0)
-        deque(map(set_mark, slots, repeat(mark)), 0)
+    slots = _new_variables(program, leaves, metadata, mark) if variables is None else list(variables)
     nodes: list[Any] = [maker(cls) for maker, cls in program.node_makers]
     slots += nodes
     slots += [None] * (program.count - len(slots))
@@ -275,6 +295,20 @@ def build_slots(
         for node in nodes:
             node.__dict__[TRACE_KEY] = mark
     return slots
+
+
+def _new_variables(program: Program, leaves: Sequence[Any], metadata: Sequence[Any] | None, mark: Any) -> list[Any]:
+    raw_values = [leaves[i] for i in program.variable_leaves] if program.has_plain else leaves
+    metadata = program.metadata if metadata is None else metadata
+    made: list[Any] = []
+    for start in range(0, len(program.classes), BATCH):
+        batch = slice(start, start + BATCH)
+        variables: list[Any] = list(map(_new, program.classes[batch]))
+        deque(map(fill_raw, variables, raw_values[batch]), 0)
+        deque(map(set_metadata, variables, metadata[batch]), 0)
+        deque(map(set_mark, variables, repeat(mark)), 0)
+        made += variables
+    return made
 
 
 def known_objects(graphdef: GraphDef[Any], objects: Mapping[int, Any]) -> list[Any]:

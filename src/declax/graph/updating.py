@@ -7,8 +7,9 @@ write: one leaf and its new value.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
-from operator import attrgetter, eq
+from operator import attrgetter
 from typing import Any, Literal, cast, overload
 
 import jax
@@ -17,6 +18,7 @@ from jax.core import Tracer
 
 from declax import _epoch, _jax
 from declax._attributes import wrong_trace
+from declax._kept_values import keep
 from declax._layout import TRACE_KEY
 from declax._modes import is_on
 from declax._nodes import Kind, children_of, is_ref, kind_of, put_in_container
@@ -26,8 +28,8 @@ from declax._typing import Path
 from declax._variables import _set_metadata as set_metadata
 from declax._variables import set_all_raw, set_raw
 from declax.errors import GraphError, format_path, type_name
-from declax.graph.binding import Binding, bind
-from declax.graph.build import program_of
+from declax.graph.binding import WORTH_KEEPING, Binding, bind
+from declax.graph.build import BATCH, program_of
 from declax.graph.change import check_marks
 from declax.graph.fit import Fit, Mismatch, UpdateReport, as_state, explain, fit_of, in_container, shape_mismatches
 from declax.states import State
@@ -126,18 +128,52 @@ def _update_at_once(binding: Binding, given: State[Any]) -> bool:
     fit = fit_of(binding.graphdef.definition, given.definition)
     if fit.faults or not fit.keeps_metadata or binding.mark is not _jax.current_trace():
         return False
+    new = given.leaves
+    if fit.positions is None and len(new) >= WORTH_KEEPING and not binding.has_plain:
+        return _update_whole(binding, new)
     variables = cast("list[Any]", binding.variables)
     if fit.positions is not None:
         variables = [variables[position] for position in fit.positions]
     if binding.has_plain and any(variable is None for variable in variables):
         return False
-    old, new = list(map(_raw_value, variables)), given.leaves
-    if not all(map(_is_array_class, {*map(type, old), *map(type, new)})):
-        return False  # numbers, trees, keys and refs are looked at one by one
-    is_alike = all(map(eq, map(_shape, old), map(_shape, new)))
-    if is_alike:
-        set_all_raw(variables, new)
-    return is_alike
+    shapes = _shapes(list(map(_raw_value, variables)))
+    if shapes is None or shapes != _shapes(new):
+        return False
+    set_all_raw(variables, new)
+    return True
+
+
+def _update_whole(binding: Binding, new: list[Any]) -> bool:
+    """As `_update_at_once` for all leaves of a large graph, of which the shapes are kept with the values."""
+    values = binding.values()
+    is_kept = binding.kept_values is values
+    shapes = binding.kept_shapes if is_kept else None
+    if shapes is None:
+        shapes = _in_batches(values)
+    if shapes is None or shapes != _in_batches(new):
+        return False
+    set_all_raw(cast("list[Any]", binding.variables), new)
+    if is_kept and threading.active_count() == 1:
+        keep(binding, new[:], shapes)
+    return True
+
+
+def _in_batches(values: list[Any]) -> list[Any] | None:
+    """As `_shapes`, for many."""
+    shapes: list[Any] = []
+    for start in range(0, len(values), BATCH):
+        found = _shapes(values[start : start + BATCH])
+        if found is None:
+            return None
+        shapes += found
+    return shapes
+
+
+def _shapes(values: list[Any]) -> list[Any] | None:
+    """The shape of each, if all are arrays of numbers; numbers, trees, keys and refs are looked at one by one."""
+    if not all(map(_is_array_class, set(map(type, values)))):
+        return None
+    return list(map(_shape, values))
 
 
 _is_array: dict[type, bool] = {}
