@@ -195,7 +195,7 @@ def test_updates_of_a_large_model_keep_what_they_wrote():
     model = Model()
     del model.rngs  # keys are looked at one by one
     given = dx.state(model)
-    for number in range(4):
+    for _ in range(4):
         given = jax.tree.map(lambda leaf: leaf + 1, given)
         dx.update(model, given)
         assert _kept_values.holders, "nothing is kept, so that the test says nothing"
