@@ -9,6 +9,7 @@ functional: a training step on States: `split` once, raw `jax.jit`, `merge` and 
 from __future__ import annotations
 
 import gc
+import itertools
 import resource
 import sys
 import time
@@ -124,65 +125,71 @@ def _beyond(make: Callable[[int], dict[str, Batch]], leaves: int) -> Measure:
 
 
 class Net(dx.Module):
-    """The shape of the peer's benchmark: blocks of a linear layer and a normalization."""
+    """The shape of the peer's benchmark: blocks of a linear layer and a normalization, and a count of the calls."""
 
     def __init__(self, blocks: int, rngs: dx.Rngs) -> None:
-        self.linears = dx.List([dx.Linear(1 if i == 0 else 32, 32, rngs=rngs) for i in range(blocks)])
-        self.norms = dx.List([dx.BatchNorm(32, rngs=rngs) for _ in range(blocks)])
-        self.head = dx.Linear(32, 1, rngs=rngs)
+        widths = [1, *[32] * (blocks - 1), 1]
+        pairs = list(itertools.pairwise(widths))
+        self.linears = dx.List([dx.Linear(inputs, outputs, rngs=rngs) for inputs, outputs in pairs])
+        self.norms = dx.List([dx.BatchNorm(outputs, rngs=rngs) for _, outputs in pairs])
         self.calls = dx.Variable(jnp.zeros((), jnp.int32))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         self.calls += 1
         for linear, norm in zip(self.linears, self.norms, strict=True):
             x = dx.relu(norm(linear(x)))
-        return self.head(x)
+        return x
 
 
-def _train(model: Net, optimizer: dx.Optimizer[Net], x: jax.Array, y: jax.Array) -> jax.Array:
-    loss, grads = dx.value_and_grad(lambda model: ((model(x) - y) ** 2).mean())(model)
+Batched = tuple[jax.Array, jax.Array]
+
+
+def _train(model: Net, optimizer: dx.Optimizer[Net], batch: Batched) -> None:
+    x, y = batch
+    grads = dx.grad(lambda model: jnp.mean((model(x) - y) ** 2))(model)
     optimizer.update(model, grads)
-    return jnp.asarray(loss)
+
+
+def _make_training() -> tuple[Net, dx.Optimizer[Net]]:
+    model = Net(5, dx.Rngs(0))
+    return model, dx.Optimizer(model, optax.sgd(1e-3), wrt=dx.Param)
 
 
 def _training(_: Sequence[System], effort: Effort) -> Samples:
-    x, y = jnp.ones((BATCH, 1)), jnp.ones((BATCH, 1))
-    model = Net(5, dx.Rngs(0))
-    optimizer = dx.Optimizer(model, optax.sgd(1e-3), wrt=dx.Param)
-    lifted = dx.jit(_train)
+    batch = jnp.ones((BATCH, 1)), jnp.ones((BATCH, 1))
+    model, optimizer = _make_training()
+    lifted = dx.jit(_train, donate_argnums=(0, 1))
 
     def ours(n: int) -> None:
-        loss = x
         for _ in range(n):
-            loss = lifted(model, optimizer, x, y)
-        wait_for(loss)
+            lifted(model, optimizer, batch)
+        wait_for(model.calls.get_value())
 
-    other = Net(5, dx.Rngs(0))
-    graphdef, first = dx.split((other, dx.Optimizer(other, optax.sgd(1e-3), wrt=dx.Param)))
+    graphdef, first = dx.split(_make_training())
     held = [first]
 
-    @jax.jit
-    def raw(state: dx.State[Any], x: jax.Array, y: jax.Array) -> tuple[jax.Array, dx.State[Any]]:
+    @partial(jax.jit, donate_argnums=0)
+    def raw(state: dx.State[Any], batch: Batched) -> dx.State[Any]:
         model, optimizer = dx.merge(graphdef, state)
-        loss = _train(model, optimizer, x, y)
-        return loss, dx.state((model, optimizer))
+        _train(model, optimizer, batch)
+        return dx.state((model, optimizer))
 
     def functional(n: int) -> None:
-        state, loss = held[0], x
+        state = held[0]
         for _ in range(n):
-            loss, state = raw(state, x, y)
+            state = raw(state, batch)
         held[0] = state
-        wait_for(loss)
+        wait_for(state.leaves[0])
 
-    return compare({OURS: ours, FUNCTIONAL: functional} | _peer_training(x, y), effort)
+    return compare({OURS: ours, FUNCTIONAL: functional} | _peer_training(batch), effort)
 
 
-def _peer_training(x: jax.Array, y: jax.Array) -> dict[str, Batch]:
+def _peer_training(data: Batched) -> dict[str, Batch]:
     try:
         from benchmarks.systems.of_flax import make_training  # where it is installed
     except ImportError:
         return {}
-    batch: Batch = make_training(5, x, y)
+    batch: Batch = make_training(5, data)
     return {PEER: batch}
 
 
@@ -224,7 +231,7 @@ def retraces() -> int:
     evaluate = dx.jit(lambda model, x: model(x))
     for number in range(1000):
         model.train()
-        step(model, optimizer, x, y)
+        step(model, optimizer, (x, y))
         if number % 50 == 0:
             model.eval()
             evaluate(model, x)
@@ -237,7 +244,7 @@ def growth_of_steps() -> float:
     optimizer = dx.Optimizer(model, optax.sgd(1e-3), wrt=dx.Param)
     x, y = jnp.ones((4, 1)), jnp.ones((4, 1))
     step = dx.jit(_train)
-    return _growth(lambda _: step(model, optimizer, x, y), 100, 1000)
+    return _growth(lambda _: step(model, optimizer, (x, y)), 100, 1000)
 
 
 def growth_of_models() -> float:
@@ -247,7 +254,7 @@ def growth_of_models() -> float:
 
     def one(seed: int) -> None:
         model = Net(2, dx.Rngs(seed))
-        step(model, dx.Optimizer(model, optax.sgd(1e-3), wrt=dx.Param), x, y)
+        step(model, dx.Optimizer(model, optax.sgd(1e-3), wrt=dx.Param), (x, y))
 
     return _growth(one, 50, 450)
 

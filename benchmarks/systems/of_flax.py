@@ -109,33 +109,35 @@ def make_step(blocks: int, bind: Callable[[Model], Callable[[], object]] | None 
 
 class Net(nnx.Module):  # type: ignore[misc]  # base class without types
     def __init__(self, blocks: int, rngs: nnx.Rngs) -> None:
-        self.linears = nnx.List([nnx.Linear(1 if i == 0 else 32, 32, rngs=rngs) for i in range(blocks)])
-        self.norms = nnx.List([nnx.BatchNorm(32, rngs=rngs) for _ in range(blocks)])
-        self.head = nnx.Linear(32, 1, rngs=rngs)
+        widths = [1, *[32] * (blocks - 1), 1]
+        pairs = list(itertools.pairwise(widths))
+        self.linears = nnx.List([nnx.Linear(inputs, outputs, rngs=rngs) for inputs, outputs in pairs])
+        self.norms = nnx.List([nnx.BatchNorm(outputs, rngs=rngs) for _, outputs in pairs])
         self.calls = nnx.Variable(jnp.zeros((), jnp.int32))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         self.calls[...] += 1
         for linear, norm in zip(self.linears, self.norms, strict=True):
             x = nnx.relu(norm(linear(x)))
-        out: jax.Array = self.head(x)
-        return out
+        return x
 
 
-def make_training(blocks: int, x: jax.Array, y: jax.Array) -> Batch:
+def make_training(blocks: int, data: tuple[jax.Array, jax.Array]) -> Batch:
     """Steps of a small network with SGD, by `nnx.jit`."""
     model = Net(blocks, nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.sgd(1e-3), wrt=nnx.Param)
 
-    def train(model: Net, optimizer: Any, x: jax.Array, y: jax.Array) -> Any:
-        loss, grads = nnx.value_and_grad(lambda model: ((model(x) - y) ** 2).mean())(model)
+    def train(model: Net, optimizer: Any, batch: tuple[jax.Array, jax.Array]) -> None:
+        x, y = batch
+        grads = nnx.grad(lambda model: jnp.mean((model(x) - y) ** 2))(model)
         optimizer.update(model, grads)
-        return loss
 
-    step = nnx.jit(train)
+    step = nnx.jit(train, donate_argnums=(0, 1))
 
     def batch(n: int) -> None:
-        wait_for([step(model, optimizer, x, y) for _ in range(n)][-1])
+        for _ in range(n):
+            step(model, optimizer, data)
+        wait_for(model.calls.get_value())
 
     return batch
 

@@ -437,6 +437,25 @@ def set_all_raw(variables: Iterable[Variable[Any]], values: Iterable[Any]) -> No
         _kept_values.forget()
 
 
+def set_all_kept(
+    variables: Iterable[Variable[Any]], new: Iterable[Any], holder: _kept_values.Holder, values: list[Any]
+) -> None:
+    """As `set_all_raw` by who keeps the values of these Variables, and knows what they are then.
+
+    Args:
+      variables: what is written.
+      new: the raw value of each.
+      holder: what keeps values.
+      values: all that it keeps, with the new ones.
+    """
+    deque(map(_set_raw, variables, new), 0)
+    if len(_holders) == 1 and holder.kept_values is not None:  # nobody else has anything to forget
+        holder.kept_values, holder.kept_shapes = values, None
+    else:
+        _kept_values.forget()
+        _kept_values.keep(holder, values)
+
+
 _FLAT: Final[set[type]] = set()
 """Classes of values that were found to hold no others, so that each is asked once."""
 

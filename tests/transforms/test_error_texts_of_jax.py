@@ -25,6 +25,9 @@ def net(shape=(3,)):
     return made
 
 
+ONE_DEVICE = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+
 def with_refs(shape=(3,)):
     return dx.to_refs(net(shape))
 
@@ -524,6 +527,18 @@ MISTAKES = {
     "a ref over devices": (
         lambda: dx.pmap(read_ref, in_axes=(dx.StateAxes({dx.Param: 0, ...: None}), 0))(with_refs((1,)), jnp.ones(1)),
         "kernel of argument 0: this is an array ref, which cannot be spread",
+    ),
+    "a ref over a mesh": (
+        lambda: dx.shard_map(read_ref, mesh=ONE_DEVICE, in_specs=(None, None), out_specs=jax.P())(with_refs(), X),
+        "count of argument 0: this is an array ref, which shard_map cannot split outside of a compiled function",
+        "dx.jit(dx.shard_map(f, ...))",
+    ),
+    "a captured ref over a mesh": (
+        lambda: dx.shard_map(functools.partial(read_ref, with_refs()), mesh=ONE_DEVICE, in_specs=None, out_specs=None)(
+            X
+        ),
+        "count of captured Net",
+        "this is an array ref, which shard_map cannot split",
     ),
     "a condition on a ref": (
         lambda: dx.while_loop(lambda model: model.count[...] < 3, keyed, with_refs()),

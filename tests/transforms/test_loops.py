@@ -526,6 +526,54 @@ def test_refs_go_through_loops_and_branches():
     assert counter.count.value.tolist() == [6.0, 6.0]
 
 
+class Refs(dx.Module):
+    def __init__(self):
+        self.limit = dx.Variable(dx.array_ref(jnp.full((), 3.0)))
+        self.count = dx.Variable(dx.array_ref(jnp.zeros(())))
+
+
+@pytest.mark.parametrize("jit", [lambda f: f, dx.jit], ids=["eager", "jit"])
+def test_a_condition_cannot_read_a_ref_that_the_body_writes(jit):
+    """A loop that JAX has compiled would ask for the first value each time, and not end."""
+
+    def count(refs):
+        refs.count[...] += 1
+        return refs
+
+    refs = Refs()
+    with pytest.raises(TransformError, match="the condition reads an array ref that body_fun uses too") as caught:
+        jit(lambda refs: dx.while_loop(lambda refs: refs.count[...] < refs.limit[...], count, refs))(refs)
+    assert caught.value.got == "count of argument 0"
+    assert float(refs.count[...]) == 0
+
+
+def test_a_condition_cannot_read_a_closed_over_ref_that_the_body_writes():
+    ref = dx.array_ref(jnp.zeros(()))
+
+    def count(i):
+        ref[...] += 1
+        return i + 1
+
+    with pytest.raises(TransformError, match="the condition reads an array ref that body_fun uses too") as caught:
+        jax.jit(lambda: dx.while_loop(lambda i: ref[...] + i < 3, count, 0))()
+    assert caught.value.got == "a ref that both functions close over"
+
+
+def test_a_condition_can_read_a_ref_that_nobody_writes():
+    refs = Refs()
+
+    def count(carried):
+        refs, i = carried
+        refs.count[...] += 1
+        return refs, i + 1
+
+    for loop in (dx.while_loop, dx.jit(dx.while_loop, static_argnums=(0, 1))):
+        dx_refs, i = loop(lambda carried: carried[1] < carried[0].limit[...], count, (refs, 0))
+        assert dx_refs is refs
+        assert int(i) == 3
+    assert float(refs.count[...]) == 6
+
+
 def test_numbers_stay_weakly_typed():
     out = dx.cond(True, lambda x: x, lambda x: x * 2, 2.0)
     assert out.weak_type

@@ -428,3 +428,31 @@ def test_warnings_as_errors_do_not_harm(monkeypatch):
         warnings.simplefilter("error")
         assert jax.jit(fresh(call))(Counter(), 3.0) == 3.0
     assert [type(error) for error in raised] == [LostWriteWarning]
+
+
+class Ring(dx.Module):
+    """One that can be part of itself."""
+
+    me: dx.Data[object]
+
+    def __init__(self):
+        self.count = dx.Variable(jnp.array(0.0))
+        self.me = None
+
+
+def write_in_a_cycle(ring):
+    ring.me = ring
+    ring.count.value = ring.count.value + 1
+
+
+def write(variable):
+    variable.value = variable.value + 1
+
+
+@pytest.mark.parametrize(("function", "make"), [(write, lambda: dx.Variable(jnp.array(0.0))), (write_in_a_cycle, Ring)])
+def test_the_two_that_are_not_looked_after(function, make):
+    """A Variable has no `__del__`, which each one would pay for; a cycle is freed when the trace is over."""
+    assert lost_by(jax.jit(fresh(function)), make()) == []
+    made = make()
+    dx.jit(function)(made)
+    assert float(made.value if isinstance(made, dx.Variable) else made.count.value) == 1

@@ -56,6 +56,16 @@ def test_shapes_and_dtypes_are_named(capsys):
     assert "weight of argument 0: the shape or dtype was float32[2], and is int32[2]" in explained(f, capsys)
 
 
+def test_a_static_value_and_a_shape_are_both_named(capsys):
+    model, f = Counting(), dx.jit(lambda m, x: x)
+    f(model, jnp.ones(2))
+    model.part.use_bias = False
+    f(model, jnp.ones(3))
+    text = explained(f, capsys)
+    assert "part.use_bias of argument 0: the static value was True, and is False" in text
+    assert "argument 1: the shape or dtype was float32[2], and is float32[3]" in text
+
+
 def test_weak_types_are_told_apart(capsys):
     f = dx.jit(lambda x: x)
     f(1.0)

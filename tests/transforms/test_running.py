@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
@@ -9,9 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import declax as dx
+from declax import _jax
+from declax.transforms import _running
 from declax.transforms.differentials import jvp, vjp
 
 
@@ -198,3 +202,98 @@ def test_a_failing_callback_leaves_all_as_it_was(name):
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="the callback failed"):
         run()
     assert dx.state(model) == before
+
+
+# ----------------------------------------------------------------- callbacks in what runs eagerly
+
+
+@jax.jit
+def slow(x):
+    """A number that is still computed when the call of this function is over."""
+    y = jnp.zeros((400, 400)) * x
+    for _ in range(10):
+        y = y @ y / 400
+    return x + 0 * y.sum()
+
+
+def fails_at_2(x):
+    if x == 2:
+        raise ValueError("the callback failed")
+    return np.asarray(x)
+
+
+def jitted_with(callback, jit=jax.jit):
+    def function(x):
+        if callback == "debug_callback":
+            jax.debug.callback(fails_at_2, x)
+            return x
+        if callback == "pure_callback":
+            return jax.pure_callback(fails_at_2, jax.ShapeDtypeStruct((), x.dtype), x, vmap_method="sequential")
+        return jax.experimental.io_callback(fails_at_2, jax.ShapeDtypeStruct((), x.dtype), x)
+
+    return jit(function)
+
+
+@pytest.fixture
+def tokens_gone():
+    yield
+    with contextlib.suppress(Exception):
+        jax.effects_barrier()
+    _jax.forget_callbacks()  # a version of JAX keeps those that have failed, and raises again at the end
+
+
+def function_with(inner):
+    def function(model):
+        add_one(model)
+        seen = inner(slow(jax.lax.stop_gradient(model.calls.value)))
+        return model.scale.value + 0 * seen
+
+    return function
+
+
+def check_a_late_failure(name, inner):
+    model = Counting()
+    function = function_with(inner)
+    apply(name, function, model)
+    before = dx.state(model, copy=True)
+    assert float(model.calls.value) == 1
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="the callback failed"):
+        apply(name, function, model)
+    assert dx.state(model) == before
+
+
+@pytest.mark.parametrize("callback", ["debug_callback", "pure_callback", "io_callback"])
+@pytest.mark.parametrize("name", ["grad", "value_and_grad", "vjp", "jvp", "vmap", "remat", "custom_vjp", "checkify"])
+def test_a_callback_that_fails_late_in_a_jitted_function_of_an_eager_one(name, callback, tokens_gone):
+    """The program of the jitted function is not known to the transform, which has JAX run what runs eagerly."""
+    check_a_late_failure(name, jitted_with(callback))
+
+
+@pytest.mark.parametrize("name", ["grad", "vmap"])
+def test_a_callback_that_fails_late_in_a_lifted_jit(name, tokens_gone):
+    check_a_late_failure(name, jitted_with("pure_callback", jit=dx.jit))
+
+
+def test_the_one_late_failure_that_is_not_waited_for(monkeypatch, tokens_gone):
+    """JAX shows that a program has a `pure_callback` when it runs for the first time, and until `effects_barrier`."""
+    model, function = Counting(), function_with(jitted_with("pure_callback"))
+    apply("vmap", function, model)
+    jax.effects_barrier()
+    monkeypatch.setattr(_running, "_called_back", False)  # as where it has run in a `jax.vmap`
+    result = apply("vmap", function, model)
+    assert float(model.calls.value) == 2
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="the callback failed"):
+        jax.block_until_ready(result)
+
+    model.calls.value = jnp.ones(())
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="the callback failed"):
+        dx.jit(lambda model: apply("vmap", function, model))(model)
+    assert float(model.calls.value) == 1
+
+
+def test_a_failure_of_an_earlier_callback_is_none_of_a_later_call(tokens_gone):
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        jitted_with("debug_callback")(slow(2.0))
+    model = Counting()
+    assert float(apply("vmap", add_one, model)) == 1
+    assert float(model.calls.value) == 1

@@ -111,3 +111,19 @@ def test_what_others_make_is_no_argument(make):
     jax.jit(f)(jnp.ones(2))
     assert Probe.made
     assert not any(is_argument for is_argument, _, _ in Probe.made)
+
+
+def test_programs_that_call_back_leave_a_token():
+    """Also where nothing of it goes into a result. The callback waits, so that the call is over before it is."""
+    jax.effects_barrier()
+    assert _jax.callback_tokens() == ()
+    jax.jit(lambda x: x + 1)(1.0)
+    assert _jax.callback_tokens() == ()
+    seen = []
+    jax.jit(lambda x: jax.debug.callback(seen.append, x))(1.0)
+    (token,) = _jax.callback_tokens()
+    token.block_until_ready()
+    assert seen == [1.0]
+    assert _jax.callback_tokens() == (token,)
+    _jax.forget_callbacks()
+    assert _jax.callback_tokens() == ()

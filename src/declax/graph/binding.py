@@ -74,6 +74,7 @@ class Binding:
         "_sources",
         "_token",
         "_watches",
+        "_written",
         "graphdef",
         "has_plain",
         "kept_shapes",
@@ -93,6 +94,7 @@ class Binding:
         self._live, self._kept = found.live, found.kept
         self._token = token
         self.kept_values: list[Any] | None = None
+        self._written: tuple[tuple[int, ...], list[Variable[Any] | None]] = ((), [])
         self.kept_shapes: list[Any] | None = None
         self._objects = found.objects  # a Walk is made to be bound once
         for index in found.nodes:
@@ -125,6 +127,12 @@ class Binding:
             if is_large and threading.active_count() == 1:  # or another thread may write between these two lines
                 keep(self, found)
         return found
+
+    def variables_at(self, positions: tuple[int, ...]) -> list[Variable[Any] | None]:
+        """The Variables of some leaves; remembers those that were asked for last, as a loop writes the same ones."""
+        if self._written[0] is not positions:
+            self._written = positions, [self.variables[i] for i in positions]
+        return self._written[1]
 
     def _read_plain(self, position: int) -> Any:
         source = self._sources[position]

@@ -8,8 +8,7 @@ axis: of a leaf: which of its dimensions the function is mapped over; None for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -17,14 +16,11 @@ import jax
 from declax.errors import TransformError, describe
 from declax.graph.binding import bind
 from declax.states import State
-from declax.transforms._labels import Labels, spread
+from declax.transforms._arguments import positioned
+from declax.transforms._labels import Labels, spread, spread_over
 from declax.transforms._lift import Call
 from declax.transforms._roots import is_root
 from declax.transforms.axes import Carry, StateLabels, is_axis
-
-NO_POSITIONS: Mapping[str, int] = MappingProxyType({})
-
-_NOTHING = jax.tree_util.tree_structure(None)
 
 
 class Axes:
@@ -55,42 +51,28 @@ class Axes:
                     raise TransformError(name, "this is no axis", got=describe(label), fix=fix)
 
     def labels(
-        self, call: Call, default: Any = None, of_keywords: Any = 0, positions: Mapping[str, int] = NO_POSITIONS
+        self,
+        call: Call,
+        function: Callable[..., Any],
+        default: Any = None,
+        of_keywords: Any = 0,
+        skipped: Collection[int] = (),
     ) -> Labels:
         """The axis of each leaf of a call.
 
         Args:
           call: the call.
+          function: whose parameters say which arguments by name have a position.
           default: of what is captured.
           of_keywords: of arguments that have no position.
-          positions: of arguments that are given by name.
+          skipped: the positions that the call does not have.
 
         Raises:
           TransformError: for axes that do not fit the arguments.
         """
-        args, kwargs, _ = call.structure.tree.children()
-        if positions:
-            specs = self._of_named(args, kwargs, of_keywords, positions)
-        else:
-            specs = spread(self._of_arguments, args, self._names[0], self._is_label)
-            specs += [of_keywords] * kwargs.num_leaves
+        arguments = positioned(function, call.structure.tree, skipped)
+        specs = spread_over(self._of_arguments, arguments, of_keywords, self._names[0], self._is_label)
         return Labels(call.structure, call.values, specs, self.of_results, self._names, default)
-
-    def _of_named(self, args: Any, kwargs: Any, of_keywords: Any, positions: Mapping[str, int]) -> list[Any]:
-        """The specs of arguments of which some are given by name; those that are not given have no leaves."""
-        given = args.children()
-        by_name = dict(zip(kwargs.node_data()[1], kwargs.children(), strict=True))
-        count = max(len(given), 1 + max(positions.values()))
-        listed = [*given, *[_NOTHING] * (count - len(given))]
-        for name, position in positions.items():
-            listed[position] = by_name[name]
-        tree = jax.tree_util.treedef_tuple(listed)
-        rest = iter(spread(self._of_arguments, tree, self._names[0], self._is_label))
-        specs = [[next(rest) for _ in range(part.num_leaves)] for part in listed]
-        found = [spec for part in specs[: len(given)] for spec in part]
-        for name, part in by_name.items():
-            found += specs[positions[name]] if name in positions else [of_keywords] * part.num_leaves
-        return found
 
     def of_results(self, tree: Any) -> Sequence[Any]:
         """The spec of each leaf of a result."""

@@ -24,6 +24,7 @@ from declax.errors import TransformError, describe, format_path
 from declax.graph.change import Change
 from declax.graph.defs import HAS_INDEX, LEAF, GraphDef, walk_tokens
 from declax.states import State
+from declax.transforms._arguments import Positioned
 from declax.transforms._roots import is_root
 from declax.transforms._structure import Structure, names_in_result, place
 from declax.transforms.axes import StateLabels
@@ -83,6 +84,25 @@ def spread(prefix: Any, tree: Any, where: str, is_label: Callable[[object], bool
             why=str(error).splitlines()[0],
             fix=f"{where}=0      # one for all, or a tuple with one for each",
         ) from None
+    return specs
+
+
+def spread_over(
+    prefix: Any, arguments: Positioned, of_named: Any, where: str, is_label: Callable[[object], bool]
+) -> list[Any]:
+    """The spec of each leaf of the arguments, from a prefix of those that have a position.
+
+    Args:
+      prefix, where, is_label: as in `spread`.
+      arguments: the arguments.
+      of_named: the spec of those that have no position.
+
+    Raises:
+      TransformError: as in `spread`.
+    """
+    specs: list[Any] = [of_named] * (len(arguments.leaves) + len(arguments.named))
+    for number, spec in zip(arguments.leaves, spread(prefix, arguments.tree, where, is_label), strict=True):
+        specs[number] = spec
     return specs
 
 

@@ -416,7 +416,7 @@ def write(binding: Binding, changed: tuple[int, ...], new: Iterable[Any]) -> Non
     """
     variables = binding.variables
     if len(changed) < len(variables):
-        variables = [variables[i] for i in changed]
+        variables = binding.variables_at(changed)
     if not binding.has_plain:
         if binding.mark is not _jax.trace_state.value:
             check_marks(variables)

@@ -8,17 +8,18 @@ sharding: where the parts of an array lie: a `jax.sharding.Sharding`, or a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
 from jax.experimental.layout import Format
 
 from declax.errors import TransformError, describe
+from declax.transforms._arguments import positioned
 from declax.transforms._axes import labels_in
-from declax.transforms._labels import Labels, spread
+from declax.transforms._labels import Labels, spread, spread_over
+from declax.transforms._lift import Call
 from declax.transforms._packing import Groups
-from declax.transforms._structure import Structure
 
 
 def is_sharding(label: object) -> bool:
@@ -55,10 +56,17 @@ class Placing:
                         fix=f"{name}=dx.StateSharding({{dx.Param: jax.P('data'), ...: None}})",
                     )
 
-    def labels(self, structure: Structure, values: Sequence[Any]) -> Labels:
-        """The sharding of each leaf of a call; arguments by keyword only, and what is captured, have none."""
-        args, kwargs, _ = structure.tree.children()
-        specs = spread(self._of_arguments, args, "in_shardings", is_sharding) + [None] * kwargs.num_leaves
+    def labels(self, call: Call, function: Callable[..., Any], skipped: Collection[int]) -> Labels:
+        """The sharding of each leaf of a call; arguments by keyword only, and what is captured, have none.
+
+        Args:
+          call: the call.
+          function: whose parameters say which arguments by name have a position.
+          skipped: the positions of static arguments, which the call does not have.
+        """
+        structure, values = call.structure, call.values
+        arguments = positioned(function, structure.tree, skipped)
+        specs = spread_over(self._of_arguments, arguments, None, "in_shardings", is_sharding)
         return Labels(structure, values, specs, self._of_result, "in_shardings")
 
     def _of_result(self, tree: Any) -> Sequence[Any]:

@@ -44,7 +44,8 @@ class Program:
     Attributes:
       jitted: JAX's compiled function of the leaves, where nothing is donated.
       is_donating: whether something is.
-      is_plain: whether results are Outcomes, as they come from JAX.
+      at_once: JAX's function that runs each call, where nothing has to be done
+        before or after; None otherwise.
       calls_back: whether it calls Python while it runs; then nothing is given
         back before it has run to the end, since it may fail so late.
     """
@@ -57,9 +58,9 @@ class Program:
         "_options",
         "_statics",
         "_with_donation",
+        "at_once",
         "calls_back",
         "is_donating",
-        "is_plain",
         "jitted",
     )
 
@@ -93,7 +94,7 @@ class Program:
         self._flat = flat
         self.jitted: Any = jax.jit(flat, **self._options)
         self.is_donating: bool = not donated.is_empty
-        self.is_plain: bool = placed is None and donated.is_empty
+        self.at_once: Callable[..., Outcome] | None = self.jitted if placed is None and donated.is_empty else None
         self.calls_back: bool = False
         self._with_donation: Any = None
 
@@ -123,7 +124,8 @@ class Program:
                 call.binding.check_depth()  # something has grown in a Variable that JAX cannot take apart
             raise
         self.calls_back = calls_back(traced.jaxpr)
-        self.is_plain &= not self.calls_back
+        if self.calls_back:
+            self.at_once = None
 
     def _run_donating(self, call: Call) -> Outcome:
         """Runs it on the leaves of a call, some of which are lost.
@@ -136,15 +138,19 @@ class Program:
             if self.calls_back:
                 wait(result)
         except BaseException as error:
-            lost = [name for name, _ in deleted_leaves(call)]
-            if lost:
-                error.add_note(
-                    "The arguments of this call were donated, and these have lost their buffers: "
-                    f"{', '.join(lost)}. Load a checkpoint, or call it without donation."
-                )
+            self.note_lost(call, error)
             raise
         outcome: Outcome = unpacked(result) if self._is_packed else result
         return outcome
+
+    def note_lost(self, call: Call, error: BaseException) -> None:
+        """Adds to an error which of the donated leaves have lost their buffers."""
+        lost = [name for name, _ in deleted_leaves(call)] if self.is_donating else []
+        if lost:
+            error.add_note(
+                "The arguments of this call were donated, and these have lost their buffers: "
+                f"{', '.join(lost)}. Load a checkpoint, or call it without donation."
+            )
 
     def outcome(self, result: Any) -> Outcome:
         """What a result of JAX's function says, whether it comes in groups or not."""
@@ -158,6 +164,8 @@ class Program:
             traced = self.jitted.trace(*call.values, *call.plain)
             positions = self._positions(call, written_leaves(call, self.outcome(traced.out_info)))
             self._with_donation = jax.jit(self._flat, donate_argnums=positions, **self._options)
+            if not (self._is_packed or self.calls_back):
+                self.at_once = self._with_donation
             note_donating(self.name)
         return self._with_donation
 

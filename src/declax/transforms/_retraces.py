@@ -220,9 +220,15 @@ def differences(before: Trace, after: Trace) -> list[Difference]:
             found.append(Difference("tree", "the arguments", *texts))
     if before.structure.captured is not after.structure.captured:
         found.append(Difference("place of captured models", "the function", "another", "this"))
-    if before.structure.graphdef is after.structure.graphdef and len(before.avals) == len(after.avals):
+    if _paths_of(before) == _paths_of(after) and len(before.avals) == len(after.avals):
         found += _of_avals(before, after)
     return found
+
+
+def _paths_of(trace: Trace) -> Sequence[Path]:
+    """The paths of the graph's leaves."""
+    graphdef = trace.structure.graphdef
+    return () if graphdef is None else graphdef.definition.paths
 
 
 def _of_statics(before: Any, after: Any) -> Iterator[Difference]:

@@ -8,6 +8,7 @@ Vocabulary
 ----------
 body:     what a transform does with a call: it has JAX run, and says what came out.
 conflict: a leaf, which a call is about to set, is not what it has read.
+token:    what JAX gives for a program that calls back, to be waited for.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 
 import jax
 
+from declax import _jax
 from declax.rngs.streams import counting as committing
 from declax.transforms._explaining import explain
 from declax.transforms._lift import UNCHANGED, Call, Outcome, commit
@@ -55,7 +57,7 @@ def run_with(
     call = take() if first is None else first
     try:
         if threading.active_count() == 1:
-            outcome, extra = body(call)
+            outcome, extra = _run_to_end(call, body)
             return commit(call, outcome), extra
         return _run_among_threads(call, take, body)
     except (RecursionError, SystemError):
@@ -78,7 +80,7 @@ def _run_among_threads(
     while True:
         with committing:  # so that no other call has written half of them
             call.read_again()
-        outcome, extra = body(call)
+        outcome, extra = _run_to_end(call, body)
         with committing:
             if _has_its_values(call, outcome) and _has_its_structure(call, outcome, take):
                 return commit(call, outcome), extra
@@ -113,6 +115,34 @@ def _has_its_structure(call: Call, outcome: Outcome, take: Callable[[], Call]) -
 
 wait: Callable[[Any], Any] = jax.block_until_ready  # without types
 """Waits until arrays are computed. What fails in a callback fails here, at the latest."""
+
+
+_called_back = False
+"""Whether this process is known to have run a program that calls back."""
+
+
+def _run_to_end(call: Call, body: Callable[[Call], tuple[Outcome, T]]) -> tuple[Outcome, T]:
+    """Runs a call; where what it ran may still fail in a callback, waits for it before something is committed.
+
+    A transform that has JAX run the function eagerly does not see the programs
+    of jitted functions that are called in there. JAX has tokens of those that
+    call back; of one with a `pure_callback` only when it runs for the first
+    time. So nothing is waited for until the first token of the process is
+    seen, and every call that sets something is from then on.
+    """
+    global _called_back
+    before = _jax.callback_tokens()
+    outcome, extra = body(call)
+    after = _jax.callback_tokens()
+    if after:
+        _called_back = True
+    if _called_back and (outcome.plan.changed or outcome.plan.change is not None):
+        if _jax.trace_state.value is _jax.TOP:
+            wait((outcome.new, outcome.output))
+            for token in after:
+                if not any(token is known for known in before):
+                    token.block_until_ready()
+    return outcome, extra
 
 
 def calls_back(jaxpr: Any) -> bool:

@@ -14,7 +14,7 @@ plain:  leaves of arguments and results that belong to no root.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, cast
 
 import jax
@@ -28,7 +28,8 @@ from declax.transforms._lift import Outcome, Plan
 from declax.transforms._running import calls_back
 from declax.transforms._structure import Structure
 
-_EFFECTS_ON_REFS = {"ReadEffect", "WriteEffect", "AccumEffect"}
+_EFFECTS_ON_REFS = {"ReadEffect": False, "WriteEffect": True, "AccumEffect": True}
+"""The effects on array refs, and whether they write."""
 
 
 class Traced:
@@ -39,14 +40,15 @@ class Traced:
 
     Attributes:
       calls_back: whether it calls Python while it runs.
-      uses_refs: whether it reads or writes array refs.
+      refs: the array refs that it reads or writes: the number of a leaf, or the
+        identity of what it closes over; with whether it writes.
     """
 
-    __slots__ = ("_function", "_program", "_tree", "_types", "calls_back", "uses_refs")
+    __slots__ = ("_function", "_program", "_tree", "_types", "calls_back", "refs")
 
     def __init__(self, function: Callable[..., Outcome]) -> None:
         self.calls_back: bool = False
-        self.uses_refs: bool = False
+        self.refs: dict[Hashable, bool] = {}
         self._function = function
         self._program: Any = None
         self._tree: Any = None
@@ -57,7 +59,7 @@ class Traced:
         jaxpr, outcome = jax.make_jaxpr(self._function, return_shape=True)(values, plain)
         self._program = functools.partial(jax.core.eval_jaxpr, jaxpr.jaxpr, jaxpr.consts)
         self.calls_back = calls_back(jaxpr)
-        self.uses_refs = any(type(effect).__name__ in _EFFECTS_ON_REFS for effect in jaxpr.effects)
+        self.refs = _refs_in(jaxpr) if jaxpr.effects else {}
         self._types = jaxpr.in_avals
         self._tree = jax.tree_util.tree_structure(outcome)
         return cast("Outcome", outcome)
@@ -69,6 +71,20 @@ class Traced:
         leaves = jax.tree_util.tree_leaves((values, plain))
         made = self._program(*map(_as_array, leaves, self._types))
         return cast("Outcome", jax.tree_util.tree_unflatten(self._tree, made))
+
+
+def _refs_in(jaxpr: Any) -> dict[Hashable, bool]:
+    """The array refs that a program reads or writes; see `Traced.refs`."""
+    names: dict[Any, Hashable] = {variable: number for number, variable in enumerate(jaxpr.jaxpr.invars)}
+    closed_over = zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True)
+    names |= {variable: ("closed over", id(ref)) for variable, ref in closed_over}
+    found: dict[Hashable, bool] = {}
+    for effect in jaxpr.effects:
+        writes = _EFFECTS_ON_REFS.get(type(effect).__name__)
+        if writes is not None:
+            name = names[effect.input]
+            found[name] = found.get(name, False) or writes
+    return found
 
 
 def _as_array(leaf: Any, type_: Any) -> Any:

@@ -24,7 +24,6 @@ from declax._variable_fields import names_of_axes
 from declax._variables import Variable
 from declax.errors import TransformError, describe, suggest, type_name
 from declax.graph.binding import bind_many
-from declax.transforms._arguments import positions
 from declax.transforms._axes import Axes
 from declax.transforms._closure import Closure
 from declax.transforms._labels import label_at
@@ -141,13 +140,12 @@ def name_axes(function: Callable[..., Any], axes: Axes, metadata: Mapping[str, A
 
 def _named(closure: Closure, axes: Axes, name: str | None, mode: Mode) -> Callable[..., Any]:
     def named(*args: Any, **kwargs: Any) -> Any:
-        by_name = positions(closure.function, kwargs)
-        found = _Found(axes, name)
-        found.look_at(Call(args, kwargs, mode, closure.find()), by_name)
+        found = _Found(axes, name, closure.function)
+        found.look_at(Call(args, kwargs, mode, closure.find()))
         with found.restored_on_error():
             found.remove()
             output = closure.function(*args, **kwargs)
-            found.look_at(Call(args, kwargs, Mode(), closure.find()), by_name)
+            found.look_at(Call(args, kwargs, Mode(), closure.find()))
             found.look_at_results(output)
             found.add()
         return output
@@ -158,20 +156,16 @@ def _named(closure: Closure, axes: Axes, name: str | None, mode: Mode) -> Callab
 class _Found:
     """The Variables that a call has reached so far, with their axes."""
 
-    def __init__(self, axes: Axes, name: str | None) -> None:
+    def __init__(self, axes: Axes, name: str | None, function: Callable[..., Any]) -> None:
         self._axes = axes
+        self._function = function
         self._name = name
         self._known: dict[int, tuple[Variable[Any], Any]] = {}
         self._before: list[tuple[Variable[Any], Metadata]] = []
 
-    def look_at(self, call: Call, by_name: Mapping[str, int]) -> None:
-        """Takes note of the Variables of a call that are not known yet.
-
-        Args:
-          call: the call.
-          by_name: the positions of arguments that are given by name.
-        """
-        labels = self._axes.labels(call, positions=by_name)
+    def look_at(self, call: Call) -> None:
+        """Takes note of the Variables of a call that are not known yet."""
+        labels = self._axes.labels(call, self._function)
         if call.binding is not None:
             self._note(zip(call.binding.variables, labels.values, strict=True))
 

@@ -21,19 +21,18 @@ from typing_extensions import TypeVar
 
 from declax import _jax
 from declax._kept_values import keep
-from declax._pytree import Pytree
 from declax._typing import MISSING, Missing
+from declax._variables import set_all_kept
 from declax.errors import TransformError, describe
 from declax.graph.binding import Binding
-from declax.transforms._arguments import positional
 from declax.transforms._closure import Closure, Survey
 from declax.transforms._explaining import explain
 from declax.transforms._lift import UNCHANGED, Call, Outcome, apply, lifted, write
 from declax.transforms._naming import named
+from declax.transforms._patterns import match_all, pattern_of
 from declax.transforms._placing import Placing
 from declax.transforms._program import Program
 from declax.transforms._retraces import Traces, roots_of
-from declax.transforms._roots import is_leaf
 from declax.transforms._running import run
 from declax.transforms._selection import Names, Numbers, Selection
 from declax.transforms._structure import Mode
@@ -188,17 +187,18 @@ class JitWrapped(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function with arguments of its own signature."""
         last, first = self._last, None
-        if last is not None and not kwargs:
-            plain = last.match(args, self._closure.find())
+        if last is not None:
+            plain = last.match(args, kwargs, self._closure.find())
             binding = None if plain is None else last.binding()
             if plain is not None and binding is not None and binding.is_valid():
-                if last.run is not None and threading.active_count() == 1:
-                    again: R = self._run_again(last, last.run, binding, plain)
+                run_at_once = last.program.at_once
+                if run_at_once is not None and threading.active_count() == 1:
+                    again: R = self._run_again(last, run_at_once, binding, plain)
                     return again
                 first = Call.again(last.structure, binding, plain)
         result: R = run(
             lambda: self._take(args, kwargs),
-            lambda call: (last.program if call is first else self._program(call, None if kwargs else args)).run(call),  # type: ignore[union-attr]  # there is a first call where there was a last
+            lambda call: (last.program if call is first else self._program(call, (args, kwargs))).run(call),  # type: ignore[union-attr]  # there is a first call where there was a last
             first,
         )
         return result
@@ -213,28 +213,25 @@ class JitWrapped(Generic[P, R]):
                 keep(binding, values)
         try:
             outcome = run(*values, *plain)
-        except (RecursionError, SystemError):
-            binding.check_depth()
-            raise
-        except Exception as error:
-            explain(Call.again(last.structure, binding, plain), error)
+        except BaseException as error:
+            _explain_failure(Call.again(last.structure, binding, plain), last.program, error)
             raise
         plan = outcome.plan
         if plan is UNCHANGED:
             return outcome.output
         if plan.change is not None:
             return apply(outcome, binding.objects(), values)
-        is_kept = binding.kept_values is values  # nobody has written to a Variable while it ran
-        write(binding, plan.changed, outcome.new)
-        if is_kept:
-            keep(binding, plan.put(values, outcome.new))
+        new = outcome.new
+        if binding.kept_values is not values:
+            write(binding, plan.changed, new)
+        elif len(new) == len(values):  # and nobody has written to a Variable while it ran
+            set_all_kept(binding.variables, new, binding, list(new))  # type: ignore[arg-type]  # all have Variables
+        else:
+            set_all_kept(binding.variables_at(plan.changed), new, binding, plan.put(values, new))  # type: ignore[arg-type]  # as above
         return outcome.output
 
     def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """Takes the arguments apart."""
-        if kwargs and not self._placing.is_empty:
-            kwargs = dict(kwargs)  # the same call may be taken again
-            args = positional(self._closure.function, args, kwargs)
         statics = None
         if not self._static.is_empty:
             args, kwargs, statics = self._static.take(args, kwargs)
@@ -242,12 +239,12 @@ class JitWrapped(Generic[P, R]):
         call.check_arrays()
         return call
 
-    def _program(self, call: Call, given: tuple[Any, ...] | None = None) -> Program:
+    def _program(self, call: Call, given: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> Program:
         """What runs a call.
 
         Args:
           call: the call.
-          given: its arguments, if all of them were given by position.
+          given: its arguments, where the next call is to be compared with it.
         """
         program = self._programs.get(call.key)
         if program is None:
@@ -255,14 +252,14 @@ class JitWrapped(Generic[P, R]):
                 self._programs.pop(next(iter(tuple(self._programs))), None)
             program = self._programs.setdefault(call.key, self._make_program(call))
         if given is not None and call.statics is None:
-            self._last = _LastCall.of(given, call, program, self._closure.find())
+            self._last = _LastCall.of(*given, call, program, self._closure.find())
         return program
 
     def _make_program(self, call: Call) -> Program:
         structure, placing, statics = call.structure, self._placing, call.statics
         adapt = None if statics is None else functools.partial(self._static.give, statics=statics)
         numbers = () if statics is None else tuple(number for number, _ in statics[0])
-        labels = None if placing.is_empty else placing.labels(structure, call.values)
+        labels = None if placing.is_empty else placing.labels(call, self._closure.function, self._static.numbers)
         user = self._closure.function
         function = named(lifted(self._closure, structure, self._mode, labels, adapt), user, structure, statics)
         placed = None if labels is None else (labels, placing.groups(labels))
@@ -328,6 +325,16 @@ class JitWrapped(Generic[P, R]):
         return self.trace(*args, **kwargs).out_info
 
 
+def _explain_failure(call: Call, program: Program, error: BaseException) -> None:
+    """Says of an error of JAX's function what it is in the user's words."""
+    program.note_lost(call, error)
+    if isinstance(error, (RecursionError, SystemError)):
+        if call.binding is not None:
+            call.binding.check_depth()  # something has grown in a Variable that JAX cannot take apart
+    elif isinstance(error, Exception):
+        explain(call, error)
+
+
 class _LastCall:
     """The models of the last call, to recognise them in the next one.
 
@@ -339,37 +346,35 @@ class _LastCall:
       binding: a reference to the binding of the roots.
       structure: of the call.
       program: what the call ran.
-      run: JAX's function, where its results are the outcome as it is.
     """
 
-    __slots__ = ("_roots", "_survey", "binding", "program", "run", "structure")
+    __slots__ = ("_patterns", "_size", "_survey", "binding", "program", "structure")
 
-    def __init__(self, roots: tuple[int | None, ...], call: Call, program: Program, survey: Survey) -> None:
-        self._roots = roots
+    def __init__(self, patterns: tuple[tuple[Any, ...], Any], call: Call, program: Program, survey: Survey) -> None:
+        self._patterns = patterns
+        self._size = len(patterns[0])
         self._survey = survey
         assert call.binding is not None  # `of` looks
         self.binding: Callable[[], Binding | None] = weakref.ref(call.binding)
         self.structure = call.structure
         self.program = program
-        self.run: Callable[..., Outcome] | None = program.jitted if program.is_plain else None
 
     @staticmethod
-    def of(args: tuple[Any, ...], call: Call, program: Program, survey: Survey) -> _LastCall | None:
-        """What to remember of a call; None where its arguments hold trees."""
-        if call.binding is None or not all(is_leaf(arg) or isinstance(arg, Pytree) for arg in args):
+    def of(
+        args: tuple[Any, ...], kwargs: dict[str, Any], call: Call, program: Program, survey: Survey
+    ) -> _LastCall | None:
+        """What to remember of a call; None where its arguments have no pattern."""
+        patterns = tuple(map(pattern_of, args)), pattern_of(kwargs) if kwargs else None
+        if call.binding is None or MISSING in patterns[0] or patterns[1] is MISSING:
             return None
-        return _LastCall(tuple(None if is_leaf(arg) else id(arg) for arg in args), call, program, survey)
+        return _LastCall(patterns, call, program, survey)
 
-    def match(self, args: tuple[Any, ...], survey: Survey) -> list[Any] | None:
+    def match(self, args: tuple[Any, ...], kwargs: dict[str, Any], survey: Survey) -> list[Any] | None:
         """The other arguments, if these have the same models, provided that the binding lives."""
-        if survey is not self._survey or len(args) != len(self._roots):
+        positional, named = self._patterns
+        plain: list[Any] = []
+        if survey is not self._survey or len(args) != self._size or not match_all(positional, args, plain):
             return None
-        plain = []
-        for arg, root in zip(args, self._roots):  # noqa: B905  # just compared
-            if root is None:
-                if not is_leaf(arg):
-                    return None
-                plain.append(arg)
-            elif root != id(arg):
-                return None
+        if kwargs or named is not None:
+            return plain if named is not None and match_all((named,), (kwargs,), plain) else None
         return plain

@@ -9,7 +9,7 @@ carried: what differs from step to step; see `_carrying`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence, Set
 from typing import Any, TypeVar, cast
 
 import jax
@@ -19,7 +19,7 @@ from declax._typing import ArrayLike
 from declax.errors import TransformError
 from declax.transforms._carrying import Part, Step, loop_step, settled
 from declax.transforms._closure import Closure
-from declax.transforms._explaining import MAX_NAMES, refs_in
+from declax.transforms._explaining import named_leaves
 from declax.transforms._lift import Call, Outcome, lifted
 from declax.transforms._naming import named
 from declax.transforms._running import run, wait
@@ -90,22 +90,28 @@ def while_loop(
             full = step.put(carried, values, plain)
             return step.next_values(body(*full), full[0])
 
+        shared = condition.refs.keys() & body.refs.keys()
+        if any(body.refs[ref] for ref in shared):  # a compiled loop of JAX would ask for the first value each time
+            raise _condition_on_refs(call, shared)
         try:
             last = jax.lax.while_loop(goes_on, advance, step.first(values, plain))
         except ValueError:
-            if condition.uses_refs and body.uses_refs:
-                raise _condition_on_refs(call) from None
+            if shared:
+                raise _condition_on_refs(call, shared) from None
             raise
         return end_of_loop(outcome, step, last, (condition, body))
 
     return cast("T", run(lambda: _take((init_val,), mode, closure), loop))
 
 
-def _condition_on_refs(call: Call) -> TransformError:
+def _condition_on_refs(call: Call, shared: Set[Hashable]) -> TransformError:
+    names, count = list(named_leaves(call)), len(call.plain)  # a program has the plain ones last
+    leaves = [name for name, value in names[count:] + names[:count] for _ in jax.tree_util.tree_leaves(value)]
     return TransformError(
         "while_loop, cond_fun",
         "the condition reads an array ref that body_fun uses too",
-        got=" and ".join(refs_in(call)[:MAX_NAMES]) or "a ref that both functions close over",
+        got=" and ".join(leaves[i] for i in sorted(i for i in shared if isinstance(i, int)))
+        or "a ref that both functions close over",
         why="JAX hands a ref to one of the two functions only",
         fix="return state, ref[...]        # in body_fun; and cond_fun looks at the second",
     )

@@ -22,8 +22,7 @@ from typing_extensions import TypeVar
 from declax._nodes import is_ref
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._arguments import positional, positions
-from declax.transforms._axes import NO_POSITIONS, Axes
+from declax.transforms._axes import Axes
 from declax.transforms._closure import Closure
 from declax.transforms._explaining import named_leaves, no_ref
 from declax.transforms._labels import Labels
@@ -177,24 +176,21 @@ class PmapWrapped(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function with arguments that have one axis more."""
-        result: R = run(lambda: self._take(args, kwargs), lambda call: self._program(call, kwargs).run(call))
+        result: R = run(lambda: self._take(args, kwargs), lambda call: self._program(call).run(call))
         return result
 
     def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """Takes the arguments apart."""
         statics = None
         if not self._static.is_empty:
-            kwargs = dict(kwargs)  # the same call may be taken again
-            args = positional(self._closure.function, args, kwargs)
             args, kwargs, statics = self._static.take(args, kwargs)
         call = Call(args, kwargs, self._mode, self._closure.find(), statics)
         call.check_arrays()
         return call
 
-    def _program(self, call: Call, kwargs: dict[str, Any]) -> _Program:
-        """What runs a call with these named arguments."""
-        of_named = positions(self._closure.function, kwargs) if call.statics is None else NO_POSITIONS
-        labels = self._axes.labels(call, positions=of_named)
+    def _program(self, call: Call) -> _Program:
+        """What runs a call."""
+        labels = self._axes.labels(call, self._closure.function, skipped=self._static.numbers)
         key = (call.key, tuple(labels.values), tuple(labels.plain))
         program = self._programs.get(key)
         if program is None:

@@ -22,11 +22,11 @@ from typing_extensions import TypeVar
 
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._arguments import parameters, positional
+from declax.transforms._arguments import Positioned, parameters, positioned
 from declax.transforms._axes import Axes
 from declax.transforms._closure import Closure, Survey
 from declax.transforms._holders import content_of
-from declax.transforms._labels import Labels, spread
+from declax.transforms._labels import Labels, spread_over
 from declax.transforms._lift import Call, Outcome, lifted
 from declax.transforms._naming import named
 from declax.transforms._running import run, wait
@@ -235,22 +235,21 @@ class ScanAxes:
             return None
         return functools.partial(name_axes, axes=self._axes, metadata=self._metadata)
 
-    def labels(self, structure: Structure, values: Sequence[Any]) -> Labels:
+    def labels(self, structure: Structure, values: Sequence[Any], arguments: Positioned) -> Labels:
         """The label of each leaf of a call; `Carry` for what is captured only."""
-        args, kwargs, _ = structure.tree.children()
-        specs = spread(self._in_axes, args, "in_axes", is_axis) + [0] * kwargs.num_leaves
+        specs = spread_over(self._in_axes, arguments, 0, "in_axes", is_axis)
         return Labels(structure, values, specs, self._axes.of_results, "in_axes", Carry)
 
-    def parts(self, structure: Structure, words: Words) -> Parts:
+    def parts(self, structure: Structure, arguments: Positioned, words: Words) -> Parts:
         """What goes from step to step."""
-        args = structure.tree.children()[0]
-        is_one = self._in_axes is Carry and len(args.children()) == 1
+        is_one = self._in_axes is Carry and len(arguments.tree.children()) == 1
         prefix = (Carry,) if is_one else self._in_axes
 
         def name(path: Sequence[Any]) -> str:
             return joined(words.argument(path[0]), path[1:]) if path else "the arguments"
 
-        given = carry_parts(prefix, args, structure.is_root, name)
+        found = carry_parts(prefix, arguments.tree, structure.is_root, name)
+        given = [part._replace(leaves=[arguments.leaves[i] for i in part.leaves]) for part in found]
         return Parts(given, self._of_output)
 
     def _of_output(self, tree: Any, is_root: Sequence[bool]) -> list[Any]:
@@ -272,7 +271,6 @@ class Scanned(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function step by step."""
-        args = positional(self._closure.function, args, kwargs)  # type: ignore[assignment]  # they are what they were
         result: R = run(lambda: self._take(args, kwargs), self._run)
         return result
 
@@ -310,10 +308,11 @@ class Scanned(Generic[P, R]):
         words = Words("scan", "the function", functools.partial(_name_argument, closure))
 
         def run(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
-            labels = axes.labels(structure, values)
+            arguments = positioned(closure.function, structure.tree)
+            labels = axes.labels(structure, values, arguments)
             step = lifted(closure, structure, mode, labels, axes.adapt)
             traced = Traced(named(step, closure.function, structure))
-            outcome = Scan(structure, labels, axes.parts(structure, words), words).run(
+            outcome = Scan(structure, labels, axes.parts(structure, arguments, words), words).run(
                 traced, values, plain, dict(options)
             )
             self._calls_back |= traced.calls_back

@@ -15,14 +15,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
+from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
+from declax._nodes import is_ref
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._arguments import positional
+from declax.transforms._arguments import positioned
 from declax.transforms._axes import labels_in
 from declax.transforms._closure import Closure
-from declax.transforms._labels import Labels, spread
+from declax.transforms._explaining import named_leaves
+from declax.transforms._labels import Labels, spread, spread_over
 from declax.transforms._lift import Call, Outcome, Plan, lifted
 from declax.transforms._packing import Groups, packed, unpacked
 from declax.transforms._running import run, wait
@@ -120,7 +123,8 @@ def shard_map(
         def map_over(call: Call) -> Outcome:
             found = jax.sharding.get_abstract_mesh() if mesh is None else mesh
             _check_mesh(found, axis_names, is_inferred=in_specs is MISSING)
-            labels = specs.labels(call)
+            labels = specs.labels(call, closure.function)
+            _check_refs(call)
             _check_arguments(call, labels, found)
             groups = Groups((_REPLICATED, *specs.known(labels)))
             look = functools.partial(_check_results, call)
@@ -131,8 +135,6 @@ def shard_map(
             return wait(unpacked(function(call.values, call.plain)))  # type: ignore[no-any-return]  # it gives back what it gets
 
         def mapped(*args: Any, **kwargs: Any) -> Any:
-            args = positional(closure.function, args, kwargs)
-
             def take() -> Call:
                 call = Call(args, kwargs, mode, closure.find())
                 call.check_arrays()
@@ -168,12 +170,11 @@ class _Specs:
                 if not _is_spec(label):
                     raise _no_spec(name, label)
 
-    def labels(self, call: Call) -> Labels:
-        """The spec of each leaf of a call."""
-        args, kwargs, _ = call.structure.tree.children()
+    def labels(self, call: Call, function: Callable[..., Any]) -> Labels:
+        """The spec of each leaf of a call of a function."""
         is_inferred = self._of_arguments is MISSING
-        specs = [None] * args.num_leaves if is_inferred else spread(self._of_arguments, args, "in_specs", _is_spec)
-        specs += [None] * kwargs.num_leaves
+        prefix = None if is_inferred else self._of_arguments
+        specs = spread_over(prefix, positioned(function, call.structure.tree), None, "in_specs", _is_spec)
         labels = Labels(call.structure, call.values, specs, self._of_result, ("in_specs", "out_specs"), _REPLICATED)
         if is_inferred:
             labels.values = list(map(_spec_of, call.values))
@@ -232,6 +233,22 @@ def _check_mesh(mesh: Mesh | AbstractMesh, axis_names: Set[str], *, is_inferred:
             got=f"a mesh whose axes {', '.join(map(repr, automatic))} are not explicit",
             fix="in_specs=(None, jax.P('data'))",
         )
+
+
+def _check_refs(call: Call) -> None:
+    """Checks that there are no array refs where JAX runs the function eagerly.
+
+    Raises:
+      TransformError: names the first one.
+    """
+    for where, value in named_leaves(call):
+        if is_ref(value) and not isinstance(value, Tracer):
+            raise TransformError(
+                where,
+                "this is an array ref, which shard_map cannot split outside of a compiled function",
+                why="JAX splits the buffers of arrays, and those of refs only where it compiles the whole",
+                fix="dx.jit(dx.shard_map(f, ...))        # or dx.to_arrays(model), a copy with arrays in their place",
+            )
 
 
 def _check_arguments(call: Call, labels: Labels, mesh: Mesh | AbstractMesh) -> None:

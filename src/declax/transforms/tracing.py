@@ -18,7 +18,6 @@ import jax
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.graph.binding import bind_many
-from declax.transforms._arguments import positional
 from declax.transforms._closure import Closure
 from declax.transforms._lift import Call, Outcome, Rebuilt, commit, lifted
 from declax.transforms._selection import Numbers, Selection
@@ -124,7 +123,7 @@ def make_jaxpr(
         def traced(*args: Any, **kwargs: Any) -> Any:
             adapt = None
             if not static.is_empty:
-                args, kwargs, statics = static.take(positional(closure.function, args, kwargs), kwargs)
+                args, kwargs, statics = static.take(args, kwargs)
                 adapt = functools.partial(static.give, statics=statics)
             call = Call(args, kwargs, mode, closure.find())
             call.check_arrays()

@@ -24,7 +24,6 @@ from declax._variables import new_variable
 from declax.errors import TransformError, describe, type_name
 from declax.rngs.broadcasting import is_broadcast_meant
 from declax.rngs.streams import RngCount
-from declax.transforms._arguments import positions
 from declax.transforms._axes import Axes
 from declax.transforms._closure import Closure
 from declax.transforms._labels import Labels
@@ -134,8 +133,8 @@ def vmap(
     adapt = functools.partial(name_axes, axes=axes, metadata=transform_metadata) if transform_metadata else None
     warned: set[str] = set()
 
-    def map_over(kwargs: dict[str, Any], call: Call) -> Outcome:
-        labels = axes.labels(call, positions=positions(closure.function, kwargs))
+    def map_over(call: Call) -> Outcome:
+        labels = axes.labels(call, closure.function)
         call.check_arrays(labels.plain)  # without an axis, anything goes in as it is
         groups = Groups((None, *axes.known(labels)))
         look = functools.partial(check_shared, call, labels, warned)
@@ -152,7 +151,7 @@ def vmap(
         return unpacked(result)
 
     def mapped(*args: Any, **kwargs: Any) -> Any:
-        return run(lambda: Call(args, kwargs, mode, closure.find()), functools.partial(map_over, kwargs))
+        return run(lambda: Call(args, kwargs, mode, closure.find()), map_over)
 
     return look_like(mapped, closure.function)
 
