@@ -3,6 +3,7 @@ from pathlib import Path
 from plugin_cases import assert_as_marked, check
 
 WRONG = """
+import dataclasses
 from dataclasses import InitVar, field
 
 import jax
@@ -45,6 +46,28 @@ def calls() -> None:
 
     class Local(dx.Module):  # E: declax-undecorated | Local declares a
         a: int = dx.static(default=1)
+
+
+@dataclasses.dataclass
+class StandardMade(dx.Pytree):  # E: declax-undecorated | part: the standard decorator makes no declared Variables
+    rngs: dx.InitVar[dx.Rngs]
+    part: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(2, 2, rngs=rngs))
+
+
+@dataclasses.dataclass(eq=False)
+class StandardSpecified(dx.Pytree):  # E: declax-undecorated | a, b: below the standard decorator
+    a: int = dx.static(default=1)
+    b: int = dx.data(default=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class StandardModule(dx.Module):  # E: declax-undecorated | @dx.dataclass above class StandardModule
+    width: int
+
+
+@dataclasses.dataclass
+class StandardChild(Base):  # E: declax-undecorated | compares models by value
+    width: int = 1
 
 
 @dx.dataclass
@@ -179,6 +202,17 @@ Decorated = dx.dataclass(Late)
 @dataclasses.dataclass
 class Standard(dx.Pytree):
     a: int = field(metadata={"static": True})
+
+
+@dataclasses.dataclass(eq=False)
+class StandardModule(dx.Module):
+    a: int = field(default=1)
+
+
+@dataclasses.dataclass
+class StandardEmpty(dx.Module):
+    def __call__(self) -> int:
+        return 1
 
 
 class NoPytree:

@@ -79,6 +79,17 @@ of_dict = dx.spec(Block, **{"dim": 4, "hiden": 3})  # E: declax-spec | did you m
 layer = dx.spec(dx.Linear, 2, 3, use_bias="no")  # E: declax-spec | use_bias: expected bool
 inner = dx.spec(Net, 3, dx.spec(Block, 4, "8"))  # E: declax-spec | spec(Block, ...): hidden: expected int
 derived = dx.spec(Wide, 4)  # E: declax-spec | Wide needs 'hidden'
+without = dx.spec(Block, 4, 8).build()  # E: declax-spec | spec(Block, ...).build(): Block takes rngs
+as_none = dx.spec(dx.Linear, 4, 8).build(rngs=None)  # E: declax-spec | fix: spec.build(rngs=dx.Rngs(0))
+by_replace = block.replace(dim=3).build()  # E: declax-spec | Block takes rngs
+of_name = block.build()  # E: declax-spec | Block takes rngs
+
+
+def local() -> Block:
+    made = dx.spec(Block, 4, 8)
+    return made.build()  # E: declax-spec | Block takes rngs
+
+
 replaced = block.replace({"hiden": 3})  # E: declax-spec | Spec[Block].replace: Block has no parameter 'hiden'
 by_name = block.replace(hidden="x")  # E: declax-spec | hidden: expected int, got str
 path = dx.spec(Net, 3, block).replace({"bloks.0.hidden": 4})  # E: declax-spec | did you mean 'blocks'?
@@ -109,6 +120,8 @@ d = dx.spec(Net, 3, block, listed, (1, 2), body=dx.spec(dx.Linear, 2, 3))
 e = dx.spec(Net, 3, block, [], body=lambda x: x)
 f = dx.spec(Box, block)
 g = dx.spec(Block, **given)
+dx.spec(Block, 4, 8).build(rngs=dx.Rngs(0)), block.build(rngs=dx.Rngs(0)), dx.spec(make, 3).build()
+dx.spec(dx.Dropout, 0.5).build(), f.build(), block.build(**given), dx.spec(dx.Sequential, dx.relu).build()
 h = dx.spec(Block, act=dx.relu, **known)
 i = dx.spec(dx.Sequential, dx.spec(dx.Linear, 3, 4), dx.relu)
 j = dx.spec(Open, 3, width=4)

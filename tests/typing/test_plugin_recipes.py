@@ -77,7 +77,8 @@ class Parts(dx.Module):
 
 @dx.dataclass
 class Bare(dx.Module):
-    a: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(2, 2, rngs=rngs))  # E: arg-type | "None"
+    a: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(2, 2, rngs=rngs))  # E: arg-type & declax-submodule | fix:
+    b: dx.Linear = dx.submodule(lambda me, keys: dx.Linear(2, 2, rngs=keys))  # E: arg-type & declax-submodule | keys is
 
 
 def for_bare(self: Bare, rngs: dx.Rngs) -> dx.Linear:
@@ -181,6 +182,8 @@ class Parts(dx.Module, Generic[M]):
 @dx.dataclass
 class Bare(dx.Module):
     a: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(2, 2, rngs=dx.Rngs(0)))
+    b: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(2, 2, rngs=rngs or dx.Rngs(0)))
+    c: dx.Dropout = dx.submodule(lambda self, rngs: dx.Dropout(0.5, rngs=rngs))
 
 
 @dx.dataclass

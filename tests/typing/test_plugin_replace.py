@@ -19,6 +19,7 @@ def replaced(block: Block, boxed: Boxed[int], either: Block | Boxed[str], rngs: 
     dx.replace(block, width="3", rngs=rngs)  # E: declax-replace | replace(Block, width=...): expected int, got str
     dx.replace(block, part=dx.Linear(2, 2, rngs=rngs), rngs=rngs)  # E: declax-replace | the object makes 'part' itself
     dx.replace(block, width=3)  # E: declax-replace | fix: dx.replace(obj, rngs=...)
+    dx.replace(block, widht=3)  # E: declax-replace | replace constructs anew, and the constructor needs 'rngs'
     dx.replace(block, layers=["a"], rngs=rngs)  # E: declax-replace | expected list[int], got list[str]
     dx.replace(block, activation=lambda x, y: x, rngs=rngs)  # E: declax-replace | replace(Block, activation=...)
     dx.replace(block, rngs=3)  # E: declax-replace | expected dx.Rngs, got int
@@ -106,6 +107,24 @@ def of_pytree(tree: P, anything: Any) -> P:
     dx.replace(anything, x=3)
     return dx.replace(tree, x=3)
 """
+
+
+def test_an_unknown_name_is_all_that_is_told(tmp_path: Path) -> None:
+    """What the call needs besides stands in a note, so that the name comes first."""
+    files = {
+        "uses.py": """
+            import declax as dx
+
+
+            def replaced(linear: dx.Linear) -> None:
+                dx.replace(linear, out_featuers=3)
+        """
+    }
+    (found,) = check(tmp_path, files)
+    first, fields, needed = found.text.splitlines()
+    assert first == "replace(Linear, ...): 'out_featuers' is no field of Linear; did you mean 'out_features'?"
+    assert fields.startswith("its fields are in_features, out_features, ")
+    assert needed == "replace constructs anew, and the constructor needs 'rngs'"
 
 
 def test_replace(tmp_path: Path) -> None:

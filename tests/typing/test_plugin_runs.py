@@ -27,12 +27,20 @@ PROGRAMS = {
         class Block(dx.Module):
             width: int
             name: str = dx.static(default="x")
+            kind: object = dx.static(default=None)
             rngs: dx.InitVar[dx.Rngs]
             part: dx.Module = dx.submodule(lambda self, rngs: dx.Module())
     """.replace("rngs: dx.InitVar[dx.Rngs]", "_: dx.KW_ONLY\n            rngs: dx.InitVar[dx.Rngs]"),
     "uses.py": """
+        import dataclasses
+
         import declax as dx
         from models import Block
+
+
+        @dataclasses.dataclass
+        class Standard(Block):  # E: declax-undecorated | the standard decorator compares models by value
+            c: int = 1
 
 
         @dx.dataclass(frozen=False)
@@ -46,6 +54,7 @@ PROGRAMS = {
 
 
         def replaced(block: Block, child: Child) -> None:
+            Block(1, kind=block, rngs=dx.Rngs(0))  # E: declax-field | Block(...): kind is static, and Block is data
             dx.replace(block, widht=1, rngs=dx.Rngs(0))  # E: declax-replace | did you mean 'width'?
             dx.replace(child, part=dx.Module(), rngs=dx.Rngs(0))  # E: declax-replace | makes 'part' itself
     """,
@@ -91,7 +100,7 @@ def test_findings_are_the_same_from_the_cache(folder: Path) -> None:
 def test_findings_follow_a_change_of_another_module(folder: Path) -> None:
     findings(folder)
     models = folder / "models.py"
-    models.write_text(models.read_text().replace("    width: int\n", "    width: int\n    widht: int\n"))
+    models.write_text(models.read_text().replace("    width: int\n", "    width: int\n    widht: int = 2\n"))
     assert {found.code for found in findings(folder)} == codes_without("declax-variable")
 
 
@@ -120,8 +129,8 @@ def test_findings_are_the_same_in_the_daemon(folder: Path) -> None:
         assert _places(ask("recheck")) == wanted
         models = folder / "models.py"
         text = models.read_text()
-        models.write_text(text.replace("    width: int\n", "    width: int\n    widht: int\n"))
-        gone = {("uses.py", 7, "declax-variable"), ("uses.py", 16, "declax-replace")}
+        models.write_text(text.replace("    width: int\n", "    width: int\n    widht: int = 2\n"))
+        gone = {("uses.py", 14, "declax-variable"), ("uses.py", 24, "declax-replace")}
         assert _places(ask("recheck")) == wanted - gone
         models.write_text(text)
         assert _places(ask("recheck")) == wanted

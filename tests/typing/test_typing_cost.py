@@ -36,9 +36,11 @@ def test_the_file_is_long_and_runs(cost: ModuleType, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("nanoseconds", "verdict"), [(1.05e9, "1.1: met"), (1.2e9, "1.1: MISSED")])
 def test_the_table_has_the_ratio_and_the_verdict(cost: ModuleType, nanoseconds: float, verdict: str) -> None:
-    row = cost.page({cost.WITHOUT: [1e9] * 3, cost.WITH: [nanoseconds] * 3}).splitlines()[-1]
+    samples = {cost.WITHOUT: [1e9] * 3, cost.EMPTY: [1.01e9] * 3, cost.WITH: [nanoseconds] * 3}
+    row, empty = cost.page(samples).splitlines()[-2:]
     assert f"| 1 s | {nanoseconds / 1e9:.3g} s | **{nanoseconds / 1e9:.3g}** (" in row
     assert row.endswith(f"{verdict} |")
+    assert "| 1 s | 1.01 s | **1.01** (" in empty
 
 
 @pytest.mark.slow

@@ -10,8 +10,7 @@ whole:   of entries, that there are no others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mypy.erasetype import erase_typevars
 from mypy.nodes import (
@@ -40,8 +39,7 @@ from declax.mypy_plugin.transformed import Function, Parameter, function_of
 RNGS: Final = "rngs"
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """What a target takes.
 
     Attributes:
@@ -62,8 +60,7 @@ class Target:
 
     def without_rngs(self) -> Target:
         """The same, less the random streams, which no spec has."""
-        return replace(
-            self,
+        return self._replace(
             parameters={name: parameter for name, parameter in self.parameters.items() if name != RNGS},
             positional=tuple(name for name in self.positional if name != RNGS),
             least=tuple(name for name in self.least if name != RNGS),
@@ -105,7 +102,7 @@ def target_of_class(typ: Instance, api: Any) -> Target | None:
     if not isinstance(signature, CallableType) or typ.type.fallback_to_any or not signature.arg_types:
         return None
     function = function_of(typ.type.name, signature)
-    return None if function is None else _target(replace(function, parameters=function.parameters[1:]))
+    return None if function is None else _target(function._replace(parameters=function.parameters[1:]))
 
 
 def _target(function: Function) -> Target | None:
@@ -124,7 +121,7 @@ def _target(function: Function) -> Target | None:
 
 def _without_variables(parameter: Parameter) -> Parameter:
     typ = parameter.type
-    return parameter if typ is None else replace(parameter, type=get_proper_type(erase_typevars(typ)))
+    return parameter if typ is None else parameter._replace(type=get_proper_type(erase_typevars(typ)))
 
 
 def type_where_wanted(value: Expression, wanted: ProperType, api: Any) -> ProperType:
@@ -139,8 +136,7 @@ def type_where_wanted(value: Expression, wanted: ProperType, api: Any) -> Proper
 # --- literals of dicts ---------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Entries:
+class Entries(NamedTuple):
     """What a dict holds.
 
     Attributes:
@@ -181,7 +177,7 @@ def _of_name(var: Var, api: Any) -> Entries | None:
     if len(uses.values) != 1 or uses.others or isinstance(uses.values[0], NameExpr):
         return None
     found = entries_of(uses.values[0], api)
-    return found if found is None or uses.is_only_read else replace(found, is_whole=False)
+    return found if found is None or uses.is_only_read else found._replace(is_whole=False)
 
 
 _READING: Final = frozenset({"get", "items", "keys", "values", "copy"})

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import islice
 from typing import Any, Final
 
 from mypy.expandtype import expand_type_by_instance
@@ -22,7 +23,7 @@ from mypy.types import Instance, ProperType, Type, UnboundType, deserialize_type
 from mypy.typevars import fill_typevars
 
 from declax.mypy_plugin import names
-from declax.mypy_plugin.expressions import arguments_of, literal, own_fields, walk
+from declax.mypy_plugin.expressions import arguments_of, literal, members_in, own_fields, walk
 
 KEY: Final = "declax"
 """The plugin's entry in the metadata of a class."""
@@ -42,13 +43,16 @@ def note_declaration(ctx: ClassDefContext) -> None:
                 "mark": _mark_of(statement, ctx.api),
             }
         )
-    ctx.cls.info.metadata[KEY] = {"fields": declared, "sown": sorted(set(sown_in(ctx.cls.defs)))}
+    keeps = any(member.name in _KEEPING for member in members_in(ctx.cls.defs))
+    ctx.cls.info.metadata[KEY] = {"fields": declared, "sown": sorted(set(sown_in(ctx.cls.defs))) if keeps else []}
 
 
 def declaration_of(info: TypeInfo) -> dict[str, dict[str, Any]]:
     """What a class itself declares, by the names of its fields and in their order."""
     return {entry["name"]: entry for entry in info.metadata.get(KEY, {}).get("fields", ())}
 
+
+_KEEPING: Final = ("sow", "perturb")
 
 ANY_NAME: Final = "*"
 """Stands for a name that is not known before the program runs."""
@@ -57,11 +61,7 @@ ANY_NAME: Final = "*"
 def sown_in(tree: Node) -> Iterator[str]:
     """The names under which code keeps values by ``sow`` and ``perturb``; `ANY_NAME` for one that is computed."""
     for node in walk(tree):
-        if (
-            isinstance(node, CallExpr)
-            and isinstance(node.callee, MemberExpr)
-            and node.callee.name in ("sow", "perturb")
-        ):
+        if isinstance(node, CallExpr) and isinstance(node.callee, MemberExpr) and node.callee.name in _KEEPING:
             named = [arg.value for arg in node.args[:2] if isinstance(arg, StrExpr)]
             yield named[-1] if named else ANY_NAME
 
@@ -124,8 +124,7 @@ class DeclaredField:
         self._cls = cls
         self._attribute = attribute
         self.name: str = attribute["name"]
-        self.owner: TypeInfo = _owner_of(self.name, cls.info)
-        entry = declaration_of(self.owner).get(self.name, {})
+        self.owner, entry = _declared_by(self.name, cls)
         self.specifier: str | None = entry.get("specifier")
         self.mark: str | None = entry.get("mark")
         self.in_init: bool = attribute["is_in_init"]
@@ -174,11 +173,16 @@ class DeclaredClass:
         return self.info.name
 
     @cached_property
+    def declarations(self) -> list[tuple[TypeInfo, dict[str, dict[str, Any]]]]:
+        """What the class and its bases declare, in the order in which attributes are looked up."""
+        return [(base, declaration_of(base)) for base in self.info.mro if KEY in base.metadata]
+
+    @cached_property
     def fields(self) -> dict[str, DeclaredField]:
         """All its fields and InitVars by name, in declaration order, those of bases first."""
         return {field.name: field for field in _fields_of(self)}
 
-    @property
+    @cached_property
     def own(self) -> list[DeclaredField]:
         """The fields that the class itself declares."""
         return [field for field in self.fields.values() if field.owner is self.info]
@@ -205,18 +209,20 @@ def is_declared(info: TypeInfo) -> bool:
     return "fields" in info.metadata.get(KEY, ()) and "dataclass" in info.metadata
 
 
-_last: list[DeclaredClass] = []
-"""The class that was asked for last: a class asks for itself with each of its parts."""
+_kept: dict[int, DeclaredClass] = {}
+"""The classes that were asked for while one module is checked; in the daemon only the last one."""
 
 
 def declared_class(info: TypeInfo, api: Any) -> DeclaredClass:
     """The declared class of this description."""
-    for found in _last:
-        # the daemon keeps the description of a class that changes, and gives it new metadata
-        if found.info is info and found.api is api and found.metadata is info.metadata.get("dataclass"):
-            return found
-    _last[:] = [DeclaredClass(info, api)]
-    return _last[0]
+    found = _kept.get(id(info))
+    # the daemon keeps the description of a class that changes, and gives it new metadata
+    if found is not None and found.api is api and found.metadata is info.metadata.get("dataclass"):
+        return found
+    if api.options.fine_grained_incremental or any(kept.api is not api for kept in islice(_kept.values(), 1)):
+        _kept.clear()
+    _kept[id(info)] = DeclaredClass(info, api)
+    return _kept[id(info)]
 
 
 def declared_fields(info: TypeInfo, api: Any) -> dict[str, DeclaredField]:
@@ -229,23 +235,25 @@ def _fields_of(cls: DeclaredClass) -> Iterator[DeclaredField]:
     attributes = {found["name"]: found for found in cls.info.metadata.get("dataclass", {}).get("attributes", ())}
     attributes.pop("_", None)  # KW_ONLY
     own = dict(own_fields(cls.info.defn))
-    for name in _in_order(cls.info, attributes):
+    for name in _in_order(cls, attributes):
         yield DeclaredField(cls, attributes[name], own.get(name))
 
 
-def _in_order(info: TypeInfo, attributes: dict[str, Any]) -> list[str]:
+def _in_order(cls: DeclaredClass, attributes: dict[str, Any]) -> list[str]:
     """The names as they are declared; mypy keeps keyword-only fields behind the others."""
     order: dict[str, None] = {}
-    for base in reversed(info.mro):
-        order.update(dict.fromkeys(declaration_of(base)))
+    for _, declaration in reversed(cls.declarations):
+        order.update(dict.fromkeys(declaration))
     return [*(name for name in order if name in attributes), *(name for name in attributes if name not in order)]
 
 
-def _owner_of(name: str, info: TypeInfo) -> TypeInfo:
-    for base in info.mro:
-        if name in declaration_of(base):
-            return base
-    return next((base for base in reversed(info.mro) if name in base.names and "dataclass" in base.metadata), info)
+def _declared_by(name: str, cls: DeclaredClass) -> tuple[TypeInfo, dict[str, Any]]:
+    """The class that declares a field, and what it declares."""
+    for base, declaration in cls.declarations:
+        if name in declaration:
+            return base, declaration[name]
+    mro = cls.info.mro
+    return next((base for base in reversed(mro) if name in base.names and "dataclass" in base.metadata), cls.info), {}
 
 
 def _type_of(name: str, attribute: dict[str, Any], info: TypeInfo, owner: TypeInfo, api: Any) -> ProperType:

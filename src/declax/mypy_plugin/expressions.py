@@ -9,17 +9,21 @@ import enum
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from mypy import traverser
 from mypy.nodes import (
     ArgKind,
     AssignmentStmt,
+    Block,
     CallExpr,
     ClassDef,
+    Context,
     DictExpr,
     Expression,
     IfStmt,
     IntExpr,
     LambdaExpr,
     ListExpr,
+    MemberExpr,
     NameExpr,
     Node,
     RefExpr,
@@ -96,6 +100,19 @@ def own_fields(defn: ClassDef) -> Iterator[tuple[str, AssignmentStmt]]:
     yield from _annotated(defn.defs.body)
 
 
+_values: dict[int, tuple[Expression, ClassDef]] = {}
+"""The values of the annotated names of the class that was asked for last: each of its specifiers asks."""
+
+
+def is_own_value(expr: Context, defn: ClassDef) -> bool:
+    """Whether an expression is what stands behind an annotated name in the body of a class."""
+    value, owner = _values.get(id(expr), (None, None))
+    if value is not expr or owner is not defn:
+        _values.clear()
+        _values.update((id(statement.rvalue), (statement.rvalue, defn)) for _, statement in own_fields(defn))
+    return id(expr) in _values
+
+
 def _annotated(statements: Sequence[Statement]) -> Iterator[tuple[str, AssignmentStmt]]:
     for statement in statements:
         if isinstance(statement, AssignmentStmt):
@@ -107,6 +124,19 @@ def _annotated(statements: Sequence[Statement]) -> Iterator[tuple[str, Assignmen
             for block in blocks:
                 if not block.is_unreachable:
                     yield from _annotated(block.body)
+
+
+_COLLECT: Final = getattr(traverser, "all_name_and_member_expressions", None)
+"""mypy's own search for attributes; mypy 1 has none."""
+
+
+def members_in(node: Expression | Block) -> list[MemberExpr]:
+    """All attributes in a tree, parents first; much quicker than `walk` where mypy has a search of its own."""
+    if _COLLECT is None:
+        return [found for found in walk(node) if isinstance(found, MemberExpr)]
+    tree = LambdaExpr([], node) if isinstance(node, Block) else node  # it takes expressions only
+    found: list[MemberExpr] = _COLLECT(tree)[1]
+    return found
 
 
 _CHILDREN: Final[Mapping[str, tuple[str, ...]]] = {
@@ -194,6 +224,7 @@ class _Children(dict[type, "tuple[str, ...] | None"]):
 
 _ALL: Final = _Children(_CHILDREN)
 _STATEMENTS: Final = _Children(_BODIES)
+_DEFINITIONS: Final = _Children({**_BODIES, "FuncDef": ()})
 
 
 def walk(node: Node | None) -> Iterator[Node]:
@@ -204,6 +235,11 @@ def walk(node: Node | None) -> Iterator[Node]:
 def statements(node: Node | None) -> Iterator[Node]:
     """All statements and definitions in a node, parents first; much quicker than `walk`."""
     return _walk(node, _STATEMENTS)
+
+
+def definitions(node: Node | None) -> Iterator[Node]:
+    """As `statements`, less what is in functions."""
+    return _walk(node, _DEFINITIONS)
 
 
 def _walk(node: Node | None, children_of: _Children) -> Iterator[Node]:

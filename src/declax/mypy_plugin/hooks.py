@@ -3,17 +3,18 @@
 Vocabulary
 ----------
 hook:        a function that mypy asks for by the full name of what it looks at.
+answer:      a hook, or None; mypy asks for the same name at each call, so the answer is found once and kept.
 fingerprint: a hash over all files of the plugin; another one makes mypy's cache stale.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, Final
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
 
-from mypy.nodes import CallExpr, ClassDef, Context, TypeInfo
+from mypy.nodes import ArgKind, CallExpr, ClassDef, Context, TypeInfo
 from mypy.options import Options
 from mypy.plugin import (
     AttributeContext,
@@ -36,18 +37,47 @@ from declax.mypy_plugin.reporting import Failures, Report
 from declax.mypy_plugin.settings import switch_off
 
 
-def fingerprint(folder: Path) -> str:
+def fingerprint(folder: str | os.PathLike[str]) -> str:
     """A hash over all Python files in a folder, by name and content."""
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in sorted(_files(folder, "")):
+        with open(os.path.join(folder, path), "rb") as file:
+            digest.update(path.encode() + b"\0" + file.read() + b"\0")
     return digest.hexdigest()[:16]
 
 
-FINGERPRINT: Final = fingerprint(Path(__file__).parent)
+def _files(folder: str | os.PathLike[str], below: str) -> Iterator[str]:
+    """The paths of the Python files in a folder, from there; half as long as `Path.rglob` takes, at each start."""
+    with os.scandir(os.path.join(folder, below)) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                yield below + entry.name
+            elif "." not in entry.name and not entry.name.startswith("__") and entry.is_dir():
+                yield from _files(folder, f"{below}{entry.name}/")
+
+
+FINGERPRINT: Final = fingerprint(os.path.dirname(__file__))
 """The fingerprint of the plugin."""
 
+Hook: TypeAlias = Callable[[Any], Any]
+
+_DICT: Final = ArgKind.ARG_STAR2
 _DECORATORS: Final = frozenset({names.DATACLASS, names.STANDARD_DATACLASS})
+
+
+class Answers(dict[str, "Hook | None"]):
+    """The hooks by full name; one that is not there yet is looked for."""
+
+    def __init__(self, find: Callable[[str], Hook | None], *, is_kept: bool = True) -> None:
+        super().__init__()
+        self._find = find
+        self._is_kept = is_kept
+
+    def __missing__(self, fullname: str) -> Hook | None:
+        found = self._find(fullname)
+        if self._is_kept:
+            self[fullname] = found
+        return found
 
 
 class DeclaxPlugin(Plugin):
@@ -60,6 +90,13 @@ class DeclaxPlugin(Plugin):
         self._failures = Failures()
         self._decorated: dict[int, tuple[CallExpr, ClassDef]] = {}
         self._decorator_of: dict[str, int] = {}
+        # In the daemon a class may be a Pytree in one run, and none in the next.
+        is_kept = not options.fine_grained_incremental
+        self._functions = Answers(self._find_function, is_kept=is_kept)
+        self._function_signatures = Answers(self._find_function_signature, is_kept=is_kept)
+        self._methods = Answers(self._find_method, is_kept=is_kept)
+        self._method_signatures = Answers(self._find_method_signature, is_kept=is_kept)
+        self._attributes = Answers(self._find_attribute)
 
     def report_config_data(self, ctx: ReportConfigContext) -> Any:
         """What makes cached results stale when it changes."""
@@ -110,43 +147,82 @@ class DeclaxPlugin(Plugin):
 
     def get_function_hook(self, fullname: str) -> Callable[[FunctionContext], Type] | None:
         """The checks of a call of a function or class."""
+        return self._functions[fullname]
+
+    def _find_function(self, fullname: str) -> Hook | None:
         if fullname in _DECORATORS:
             return self._check_class
         entries = self._registry.functions.get(fullname)
         if entries:
-            return lambda ctx: self._chain(entries, ctx, "default_return_type")
+            return self._chain(entries, "default_return_type")
         info = self._pytree(fullname) if self._registry.calls else None
-        return None if info is None else lambda ctx: self._check_call(info, ctx)
+        return None if info is None else self._calls_of(info)
 
-    def _check_call(self, info: TypeInfo, ctx: FunctionContext) -> Type:
-        for entry in self._registry.calls:
-            found = self._run(entry, ctx, info, ctx)
-            ctx = ctx if found is None else ctx._replace(default_return_type=found)
-        return ctx.default_return_type
+    def _calls_of(self, info: TypeInfo) -> Hook | None:
+        """The checks of the calls of a class."""
+        entries = [entry for entry in self._registry.calls if entry.suits is None or entry.suits(info)]
+        always = [entry for entry in entries if not entry.needs_dict]
+
+        def check(ctx: FunctionContext) -> Type:
+            call = ctx.context
+            has_dict = isinstance(call, CallExpr) and _DICT in call.arg_kinds
+            for entry in entries if has_dict else always:
+                try:
+                    found = entry.check(info, ctx, Report(ctx.api, entry.code))
+                except Exception as error:  # noqa: BLE001  # as in `_chain`
+                    self._failures.tell(entry.code.code, ctx.api, call, error)
+                    continue
+                if found is not None:
+                    ctx = ctx._replace(default_return_type=found)
+            return ctx.default_return_type
+
+        return check if entries else None
 
     def get_function_signature_hook(self, fullname: str) -> Callable[[FunctionSigContext], FunctionLike] | None:
         """The signature of a function, for one call of it."""
+        return self._function_signatures[fullname]
+
+    def _find_function_signature(self, fullname: str) -> Hook | None:
         entries = self._registry.function_signatures.get(fullname)
-        if not entries and self._registry.call_signatures and self._pytree(fullname) is not None:
-            entries = self._registry.call_signatures
-        return None if not entries else lambda ctx: self._chain(entries, ctx, "default_signature")
+        if entries:
+            return self._chain(entries, "default_signature")
+        entries = self._registry.call_signatures
+        if not entries or self._pytree(fullname) is None:
+            return None
+        chain = self._chain(entries, "default_signature")
+
+        def sign(ctx: FunctionSigContext) -> FunctionLike:
+            call = ctx.context
+            found: FunctionLike = ctx.default_signature
+            return chain(ctx) if isinstance(call, CallExpr) and _DICT in call.arg_kinds else found
+
+        return sign
 
     # --- methods and attributes
 
     def get_method_hook(self, fullname: str) -> Callable[[MethodContext], Type] | None:
         """The checks of a call of a method."""
+        return self._methods[fullname]
+
+    def _find_method(self, fullname: str) -> Hook | None:
         entries = self._of_method(self._registry.methods, fullname)
-        return None if not entries else lambda ctx: self._chain(entries, ctx, "default_return_type")
+        return self._chain(entries, "default_return_type") if entries else None
 
     def get_method_signature_hook(self, fullname: str) -> Callable[[MethodSigContext], FunctionLike] | None:
         """The signature of a method, for one call of it."""
+        return self._method_signatures[fullname]
+
+    def _find_method_signature(self, fullname: str) -> Hook | None:
         entries = self._of_method(self._registry.method_signatures, fullname)
-        return None if not entries else lambda ctx: self._chain(entries, ctx, "default_signature")
+        return self._chain(entries, "default_signature") if entries else None
 
     def get_attribute_hook(self, fullname: str) -> Callable[[AttributeContext], Type] | None:
         """The type of an attribute of an instance."""
+        return self._attributes[fullname]
+
+    def _find_attribute(self, fullname: str) -> Hook | None:
         entries = self._registry.attributes.get(fullname.rpartition(".")[0])
-        return None if not entries else lambda ctx: self._chain(entries, ctx, "default_attr_type")
+        return self._chain(entries, "default_attr_type") if entries else None
 
     # --- what all share
 
@@ -158,12 +234,22 @@ class DeclaxPlugin(Plugin):
             self._failures.tell(entry.code.code, ctx.api, ctx.context, error)
             return None
 
-    def _chain(self, entries: Sequence[Entry], ctx: Any, result: str) -> Any:
-        """Runs checks one after the other; each sees what those before it made of the result."""
-        for entry in entries:
-            found = self._run(entry, ctx, ctx)
-            ctx = ctx if found is None else ctx._replace(**{result: found})
-        return getattr(ctx, result)
+    def _chain(self, entries: Sequence[Entry], result: str) -> Hook:
+        """A hook that runs checks one after the other; each sees what those before it made of the result."""
+        pairs = [(entry.check, entry.code) for entry in entries]
+
+        def run(ctx: Any) -> Any:
+            for check, code in pairs:
+                try:
+                    found = check(ctx, Report(ctx.api, code))
+                except Exception as error:  # noqa: BLE001  # mypy would end the run for any; it has found nothing
+                    self._failures.tell(code.code, ctx.api, ctx.context, error)
+                    continue
+                if found is not None:
+                    ctx = ctx._replace(**{result: found})
+            return getattr(ctx, result)
+
+        return run
 
     def _of_method(self, table: dict[str, dict[str, list[Entry]]], fullname: str) -> list[Entry]:
         """The entries of a method. mypy names it by the class of the receiver, or by the one that defines it."""

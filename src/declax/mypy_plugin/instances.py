@@ -20,7 +20,7 @@ from mypy.typevars import fill_typevars
 
 from declax.mypy_plugin import names
 from declax.mypy_plugin.declared import is_declared
-from declax.mypy_plugin.expressions import own_fields
+from declax.mypy_plugin.expressions import is_own_value
 
 _MAX_DEPTH = 20
 
@@ -28,9 +28,7 @@ _MAX_DEPTH = 20
 def class_around(ctx: FunctionSigContext) -> TypeInfo | None:
     """The declared class in whose body this call stands as a specifier."""
     info = class_in_scope(ctx.api)
-    if info is None or not is_declared(info):
-        return None
-    return info if any(statement.rvalue is ctx.context for _, statement in own_fields(info.defn)) else None
+    return info if info is not None and is_declared(info) and is_own_value(ctx.context, info.defn) else None
 
 
 def class_in_scope(api: Any) -> TypeInfo | None:

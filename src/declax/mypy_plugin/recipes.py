@@ -8,10 +8,10 @@ wanted: what the type of that field has to be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import NamedTuple
 
-from mypy.nodes import Context, Expression, MemberExpr, NameExpr, StrExpr
+from mypy.nodes import Context, Expression, NameExpr, StrExpr
 from mypy.types import (
     AnyType,
     CallableType,
@@ -28,15 +28,14 @@ from mypy.types import (
 
 from declax.mypy_plugin import names
 from declax.mypy_plugin.declared import DeclaredClass, DeclaredField
-from declax.mypy_plugin.expressions import literal, walk
+from declax.mypy_plugin.expressions import literal, members_in
 from declax.mypy_plugin.reporting import Report, suggest
 from declax.mypy_plugin.wording import text_of
 
 RNGS = "rngs"
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(NamedTuple):
     """The declaration of a member that the object makes itself, and where to tell of it."""
 
     cls: DeclaredClass
@@ -58,10 +57,9 @@ class Recipe:
         """Checks an option that is the name of a field; any other expression is left alone."""
         if not isinstance(expr, StrExpr) or not self.cls.is_complete:
             return
-        known = {name: field for name, field in self.cls.fields.items() if not field.is_init_var}
-        named = known.get(expr.value)
-        if named is None:
-            self._tell_unknown(option, expr, known)
+        named = self.cls.fields.get(expr.value)
+        if named is None or named.is_init_var:
+            self._tell_unknown(option, expr)
         elif not self._has_value(named):
             self.report.error(
                 f"{self.where}: {option} names {expr.value!r}, which has no value yet when this member is made",
@@ -75,8 +73,9 @@ class Recipe:
                 notes=[f"it is declared as {expr.value}: {text_of(named.type)}"],
             )
 
-    def _tell_unknown(self, option: str, expr: StrExpr, known: Iterable[str]) -> None:
+    def _tell_unknown(self, option: str, expr: StrExpr) -> None:
         is_passed = expr.value in self.cls.fields
+        known = [name for name, field in self.cls.fields.items() if not field.is_init_var]
         others = [name for name in known if name != self.field.name]
         hint = "; an InitVar is gone when members are made" if is_passed else suggest(expr.value, others)
         fields = ", ".join(others) or "none"
@@ -99,8 +98,8 @@ class Recipe:
 
     def check_attributes(self, function: Expression, parameter: str) -> None:
         """Checks that a function of the instance reads no member that is made after this one."""
-        for node in walk(function):
-            if isinstance(node, MemberExpr) and isinstance(node.expr, NameExpr) and node.expr.name == parameter:
+        for node in members_in(function):
+            if isinstance(node.expr, NameExpr) and node.expr.name == parameter:
                 named = self.cls.fields.get(node.name)
                 if named is not None and not self._has_value(named):
                     self.report.error(

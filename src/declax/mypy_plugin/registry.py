@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from mypy.errorcodes import ErrorCode
 from mypy.nodes import TypeInfo
@@ -37,29 +36,37 @@ ClassCheck: TypeAlias = Callable[[DeclaredClass, Report], None]
 CallCheck: TypeAlias = Callable[[TypeInfo, FunctionContext, Report], Type | None]
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A check and its code."""
+class Entry(NamedTuple):
+    """A check and its code.
+
+    Attributes:
+      check: the function that runs.
+      code: the code of what it finds.
+      suits: of a check of calls, which classes it is for; all, where None.
+      needs_dict: of a check of calls, whether it is only for those with ``**``.
+    """
 
     check: Callable[..., Any]
     code: ErrorCode
+    suits: Callable[[TypeInfo], bool] | None = None
+    needs_dict: bool = False
 
 
-@dataclass
 class Registry:
     """All checks by the hook that runs them; several may share one.
 
     A check that gives a type replaces the one that mypy found; None leaves it.
     """
 
-    functions: dict[str, list[Entry]] = field(default_factory=lambda: defaultdict(list))
-    function_signatures: dict[str, list[Entry]] = field(default_factory=lambda: defaultdict(list))
-    methods: dict[str, dict[str, list[Entry]]] = field(default_factory=lambda: defaultdict(dict))
-    method_signatures: dict[str, dict[str, list[Entry]]] = field(default_factory=lambda: defaultdict(dict))
-    attributes: dict[str, list[Entry]] = field(default_factory=lambda: defaultdict(list))
-    classes: list[Entry] = field(default_factory=list)
-    calls: list[Entry] = field(default_factory=list)
-    call_signatures: list[Entry] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.functions: dict[str, list[Entry]] = defaultdict(list)
+        self.function_signatures: dict[str, list[Entry]] = defaultdict(list)
+        self.methods: dict[str, dict[str, list[Entry]]] = defaultdict(dict)
+        self.method_signatures: dict[str, dict[str, list[Entry]]] = defaultdict(dict)
+        self.attributes: dict[str, list[Entry]] = defaultdict(list)
+        self.classes: list[Entry] = []
+        self.calls: list[Entry] = []
+        self.call_signatures: list[Entry] = []
 
     def function(self, fullname: str, code: ErrorCode, check: FunctionCheck) -> None:
         """Runs after the types of a call of this function are known."""
@@ -85,10 +92,24 @@ class Registry:
         """Runs once for each class under ``@dx.dataclass``, when all types in its body are known."""
         self.classes.append(Entry(check, code))
 
-    def pytree_call(self, code: ErrorCode, check: CallCheck) -> None:
-        """Runs after a call of a class that derives from Pytree."""
-        self.calls.append(Entry(check, code))
+    def pytree_call(
+        self,
+        code: ErrorCode,
+        check: CallCheck,
+        *,
+        suits: Callable[[TypeInfo], bool] | None = None,
+        needs_dict: bool = False,
+    ) -> None:
+        """Runs after a call of a class that derives from Pytree.
+
+        Args:
+          code: the code of the check.
+          check: the check.
+          suits: which classes it is for, asked once for each; all, where None.
+          needs_dict: whether it is only for calls with ``**``.
+        """
+        self.calls.append(Entry(check, code, suits, needs_dict))
 
     def pytree_signature(self, code: ErrorCode, check: FunctionSignature) -> None:
-        """Runs before the arguments of a call of a class that derives from Pytree are checked."""
+        """Runs before the arguments of a call with ``**`` of a class that derives from Pytree are checked."""
         self.call_signatures.append(Entry(check, code))

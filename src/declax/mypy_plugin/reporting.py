@@ -50,7 +50,9 @@ class Report:
         self.api: Any = api
         self.code: ErrorCode = code
 
-    def error(self, message: str, node: Context, *, fix: str | None = None, notes: Iterable[str] = ()) -> None:
+    def error(
+        self, message: str, node: Context, *, fix: str | None = None, notes: Iterable[str] = (), always: bool = False
+    ) -> None:
         """Tells one finding.
 
         Args:
@@ -58,9 +60,10 @@ class Report:
           node: the place.
           fix: the line that mends it.
           notes: further lines.
+          always: whether to tell it in a trial too that has failed already, as for what no overload takes.
         """
         with outside_of_trials(self.api) as is_shown:
-            if not is_shown:
+            if not is_shown and not always:
                 return
             self.api.fail(message, node, code=self.code)
             for note in notes:
@@ -81,12 +84,10 @@ def outside_of_trials(api: Any) -> Generator[bool]:
     if not watchers:
         yield True
         return
-    if any(watcher.has_new_errors() for watcher in watchers):
-        yield False
-        return
+    is_shown = not any(watcher.has_new_errors() for watcher in watchers)
     errors._watchers = []  # type: ignore[union-attr]  # there are watchers, so there is what they watch
     try:
-        yield True
+        yield is_shown
     finally:
         errors._watchers = watchers  # type: ignore[union-attr]  # as above
 

@@ -9,9 +9,8 @@ application: one transform with its options and the function that it is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from mypy.errorcodes import ErrorCode
 from mypy.nodes import (
@@ -32,7 +31,7 @@ from mypy.subtypes import find_member
 from mypy.types import CallableType, Instance, Overloaded, ProperType, Type, get_proper_type
 
 from declax.mypy_plugin import names
-from declax.mypy_plugin.expressions import walk
+from declax.mypy_plugin.expressions import definitions, statements, walk
 from declax.mypy_plugin.registry import FunctionCheck, Registry
 from declax.mypy_plugin.reporting import FAILED, Report
 
@@ -47,8 +46,7 @@ _KEEPING: Final = frozenset(
 """Decorators whose result takes what the function takes."""
 
 
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(NamedTuple):
     """A parameter of a function; the name is None where only a position is known."""
 
     name: str | None
@@ -56,8 +54,7 @@ class Parameter:
     type: ProperType | None
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(NamedTuple):
     """What is known of a function.
 
     Attributes:
@@ -97,8 +94,7 @@ class Function:
         return ", ".join(marks.get(parameter.kind, "") + (parameter.name or "_") for parameter in self.parameters)
 
 
-@dataclass(frozen=True)
-class Application:
+class Application(NamedTuple):
     """A transform with its options, and the function that it is given.
 
     Attributes:
@@ -126,13 +122,26 @@ class Application:
 Check: TypeAlias = Callable[[Application, Report], None]
 
 
-def register_transforms(hooks: Registry, transforms: Sequence[str], code: ErrorCode, check: Check) -> None:
-    """Runs a check for each application of some transforms."""
+def register_transforms(
+    hooks: Registry, transforms: Sequence[str], code: ErrorCode, check: Check, options: frozenset[str] | None = None
+) -> None:
+    """Runs a check for each application of some transforms.
+
+    Args:
+      hooks: where it is registered.
+      transforms: their full names.
+      code: the code of the check.
+      check: the check.
+      options: those without all of which there is nothing to check; None where there always is.
+    """
     if names.PARTIAL not in hooks.functions:
         hooks.function(names.PARTIAL, FAILED, _type_of_partial)
 
     def check_call(transform: str) -> FunctionCheck:
         def run(ctx: FunctionContext, report: Report) -> Type | None:
+            call = ctx.context
+            if options is not None and (not isinstance(call, CallExpr) or options.isdisjoint(call.arg_names)):
+                return None
             check(_application(transform.rpartition(".")[2], ctx), report)
             return None
 
@@ -278,61 +287,31 @@ class _Applied:
 
     def __init__(self) -> None:
         self._tree: Node | None = None
-        self._found: dict[int, tuple[CallExpr, Node]] = {}
-        self._has_calls = False
+        self._found: dict[int, tuple[CallExpr, Node | None]] = {}
 
     def find(self, factory: CallExpr, tree: Node) -> Node | None:
         """The decorated function, or the call of the result."""
-        if tree is not self._tree or self._get(factory) is None:
-            self._read(tree, decorated(tree))
-            self._has_calls = False
-        if self._get(factory) is None and not self._has_calls:
-            self._read(tree, called(tree))
-            self._has_calls = True
-        return self._get(factory)
-
-    def _get(self, factory: CallExpr) -> Node | None:
-        kept, found = self._found.get(id(factory), (None, None))
-        return found if kept is factory else None
-
-    def _read(self, tree: Node, found: Iterator[tuple[CallExpr, Node]]) -> None:
         if tree is not self._tree:
             self._tree, self._found = tree, {}
-        self._found |= {id(factory): (factory, node) for factory, node in found}
+        if not self._knows(factory):
+            self._read(factory, tree)
+        return self._found[id(factory)][1]
+
+    def _knows(self, factory: CallExpr) -> bool:
+        return self._found.get(id(factory), (None, None))[0] is factory
+
+    def _read(self, factory: CallExpr, tree: Node) -> None:
+        """Reads the module, first where most factories are; the daemon puts new nodes into a module that it has."""
+        for found in (decorated(definitions(tree)), decorated(statements(tree)), called(tree)):
+            self._found |= {id(call): (call, node) for call, node in found}
+            if self._knows(factory):
+                return
+        self._found[id(factory)] = factory, None
 
 
-_BODIES: Final[Mapping[str, tuple[str, ...]]] = {
-    "MypyFile": ("defs",),
-    "Block": ("body",),
-    "WhileStmt": ("body", "else_body"),
-    "ForStmt": ("body", "else_body"),
-    "TryStmt": ("body", "handlers", "else_body", "finally_body"),
-    "WithStmt": ("body",),
-    "MatchStmt": ("bodies",),
-    "IfStmt": ("body", "else_body"),
-    "Decorator": ("func",),
-    "OverloadedFuncDef": ("items",),
-    "FuncDef": ("body",),
-    "ClassDef": ("defs",),
-}
-"""Where statements have statements."""
-
-
-def statements(node: Node) -> Iterator[Node]:
-    """All statements and definitions in a node, parents first; much quicker than `walk`."""
-    stack: list[Any] = [node]
-    while stack:
-        found = stack.pop()
-        if isinstance(found, (list, tuple)):
-            stack.extend(reversed(found))
-        elif isinstance(found, Node):
-            yield found
-            stack.extend(getattr(found, name, None) for name in reversed(_BODIES.get(type(found).__name__, ())))
-
-
-def decorated(tree: Node) -> Iterator[tuple[CallExpr, Node]]:
+def decorated(nodes: Iterator[Node]) -> Iterator[tuple[CallExpr, Node]]:
     """Each call that is a decorator, and what it decorates."""
-    for node in statements(tree):
+    for node in nodes:
         if isinstance(node, Decorator):
             yield from ((one, node) for one in node.decorators if isinstance(one, CallExpr))
 

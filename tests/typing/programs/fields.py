@@ -277,3 +277,25 @@ settings = Settings(3)
 wider = dx.replace(settings, width=4)
 # wrong: settings.width = 4
 # error: misc | misc | reportAttributeAccessIssue
+
+# == a Module under the decorator of the standard (annotations: no)
+
+
+@dx.dataclass
+# wrong(+1): @dataclass
+# error: declax-undecorated | - | -
+class Sized(dx.Module):
+    size: int
+
+
+# == an array for a static field that takes anything (annotations: no)
+
+
+@dx.dataclass
+class Keyed(dx.Module):
+    key: object = dx.static()
+
+
+keyed = Keyed("a")
+# wrong: keyed = Keyed(jnp.ones(2))
+# error: declax-field | - | -

@@ -1,12 +1,14 @@
 """Gradients and what is done with them."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
 
 import declax as dx
+
+M = TypeVar("M", bound=dx.Module)
 
 
 @dx.dataclass
@@ -26,6 +28,11 @@ def loss_of(model: Model, x: jax.Array) -> jax.Array:
 def loss_and_logits(model: Model, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     logits = model(x)
     return jnp.mean(logits**2), logits
+
+
+def distance(model: M, other: M) -> jax.Array:
+    pairs = zip(jax.tree.leaves(model), jax.tree.leaves(other), strict=True)
+    return jnp.asarray(sum(jnp.sum((a - b) ** 2) for a, b in pairs))
 
 
 @dx.custom_vjp
@@ -92,7 +99,7 @@ only_loss: jax.Array = d_loss
 
 e_grads, e_logits = dx.grad(loss_and_logits, has_aux=True)(model, inputs)
 # wrong: e_grads, e_logits = dx.grad(loss_and_logits)(model, inputs)
-# error: type-var | type-var | reportArgumentType, reportCallIssue
+# error: declax-aux, type-var | type-var | reportArgumentType, reportCallIssue
 
 # == has_aux of a function that returns one value (annotations: yes)
 
@@ -233,3 +240,10 @@ clipped_loss = clipped(model, inputs)
 clipped.defvjp(clipped_fwd, clipped_bwd)
 # wrong: clipped.defvjp(clipped_fwd)
 # error: call-arg | call-arg | reportCallIssue
+
+# == the gradient of a generic loss, of another model (annotations: yes)
+
+v_grads = dx.grad(distance)(model, dx.clone(model))
+optimizer.update(model, v_grads)
+# wrong: optimizer.update(model, dx.grad(distance)(other, dx.clone(other)))
+# error: arg-type | - | reportArgumentType

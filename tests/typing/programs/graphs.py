@@ -158,3 +158,28 @@ selected = dx.state(model, dx.Param)
 b_def, b_1, b_2, b_3, b_4, b_5, b_6, b_7, b_8 = dx.split(model, "a", "b", "c", "d", "e", "f", "g", ...)
 # wrong: b_def, b_1, b_2, b_3, b_4, b_5, b_6, b_7 = dx.split(model, "a", "b", "c", "d", "e", "f", "g", ...)
 # error: misc | misc | reportAssignmentType
+
+# == the class in the place of a model (annotations: no)
+
+c_def, c_state = dx.split(model)
+# wrong: c_def, c_state = dx.split(Model)
+# error: declax-model | - | -
+
+# == a copy of a class (annotations: no)
+
+c_copy = dx.clone(model.norm)
+# wrong: c_copy = dx.clone(dx.BatchNorm)
+# error: declax-model | - | -
+
+# == an update by the State of another model (annotations: no)
+
+dx.update(model.linear, dx.state(model.linear))
+# wrong: dx.update(model.linear, dx.state(model))
+# error: declax-model | - | -
+
+# == a GraphDef and the State of another model (annotations: no)
+
+d_def, d_state = dx.split(model.linear)
+d_merged = dx.merge(d_def, d_state)
+# wrong: d_merged = dx.merge(d_def, dx.state(model.norm))
+# error: declax-model | - | -

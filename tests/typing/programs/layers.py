@@ -224,3 +224,9 @@ shifted: jax.Array = model.perturb("after", inputs)
 embedding = dx.Embed(16, 4, rngs=rngs)
 # wrong: embedding = dx.Embed(features=4, rngs=rngs)
 # error: call-arg | call-arg | reportCallIssue
+
+# == an array in the place of a dtype (annotations: no)
+
+stored = dx.Linear(4, 8, param_dtype=inputs.dtype, rngs=rngs)
+# wrong: stored = dx.Linear(4, 8, param_dtype=inputs, rngs=rngs)
+# error: declax-field | - | -

@@ -70,3 +70,9 @@ depth = depth_of(dx.spec(Block, 4, 8))
 config = dx.from_config(Block, {"dim": 4, "hidden": 8}, rngs=dx.Rngs(0))
 # wrong: config = dx.from_config(Block, {"dim": 4, "hiden": 8}, rngs=dx.Rngs(0))
 # error: declax-config | - | -
+
+# == build without rngs (annotations: no)
+
+seeded = dx.spec(Block, 4, 8).build(rngs=dx.Rngs(0))
+# wrong: seeded = dx.spec(Block, 4, 8).build()
+# error: declax-spec | - | -

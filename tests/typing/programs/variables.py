@@ -108,3 +108,15 @@ count.unit = "epochs"
 rotated = rotate(kernel)
 # wrong: rotated = rotate(dx.Param)
 # error: arg-type | arg-type | reportArgumentType
+
+# == a misspelt attribute of a Variable (annotations: no)
+
+content = kernel.value
+# wrong: content = kernel.valeu
+# error: declax-attribute | - | -
+
+# == misspelt metadata (annotations: no)
+
+is_trained = kernel.trainable if kernel.has_metadata("trainable") else True
+# wrong: is_trained = kernel.trainabel if kernel.has_metadata("trainable") else True
+# error: declax-attribute | - | -

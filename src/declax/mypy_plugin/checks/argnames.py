@@ -30,7 +30,7 @@ _TRANSFORMS = (
 
 def register(hooks: Registry) -> None:
     """Puts the check at its hooks."""
-    register_transforms(hooks, _TRANSFORMS, ARGNAMES, check)
+    register_transforms(hooks, _TRANSFORMS, ARGNAMES, check, frozenset((*_NAMES, *_NUMBERS)))
 
 
 def check(found: Application, report: Report) -> None:

@@ -16,18 +16,19 @@ from declax.mypy_plugin.wording import text_of
 
 AXES = error_code("declax-axes", "Axes do not fit the function that is mapped")
 
-_TRANSFORMS = (names.VMAP, names.PMAP, names.SCAN)
+_OPTIONS = ("in_axes", "out_axes")
 _NUMBERS = ("builtins.int", "builtins.float", "builtins.complex")
 
 
 def register(hooks: Registry) -> None:
     """Puts the check at its hooks."""
-    register_transforms(hooks, _TRANSFORMS, AXES, check)
+    register_transforms(hooks, (names.VMAP, names.PMAP), AXES, check, frozenset(_OPTIONS))
+    register_transforms(hooks, (names.SCAN,), AXES, check)  # whose axes have a default that can be wrong
 
 
 def check(found: Application, report: Report) -> None:
     """Checks the axes of one application."""
-    for option in ("in_axes", "out_axes"):
+    for option in _OPTIONS:
         if option in found.options:
             _check_labels(found, option, found.options[option], report)
     if found.function is not None:

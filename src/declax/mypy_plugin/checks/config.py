@@ -48,7 +48,7 @@ def register(hooks: Registry) -> None:
     for function in (names.FROM_CONFIG, names.SPEC_FROM_CONFIG):
         hooks.function(function, CONFIG, check)
     hooks.pytree_signature(CONFIG, without_types)
-    hooks.pytree_call(CONFIG, check_call)
+    hooks.pytree_call(CONFIG, check_call, needs_dict=True)
 
 
 # --- configurations ------------------------------------------------------------

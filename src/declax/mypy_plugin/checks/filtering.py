@@ -8,8 +8,7 @@ taker: a function or method that takes filters; some give a State for each.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mypy.nodes import ArgKind, CallExpr, DictExpr, EllipsisExpr, Expression, RefExpr, TypeInfo
 from mypy.plugin import FunctionContext, MethodContext
@@ -36,8 +35,7 @@ FILTER = error_code("declax-filter", "What stands in the place of a filter is no
 _GRAMMAR: Final = "a filter is a kind of Variable, a tag, ..., a function of path and value, or a tuple of these"
 
 
-@dataclass(frozen=True)
-class Taker:
+class Taker(NamedTuple):
     """A function or method that gives a State for each filter.
 
     Attributes:
@@ -155,7 +153,7 @@ def _exact(taker: Taker, node: Type, count: int, ctx: FunctionContext | MethodCo
     found = get_proper_type(ctx.default_return_type)
     if count < 2 or isinstance(found, TupleType) or isinstance(get_proper_type(node), AnyType):
         return None
-    state, head = (None if name is None else _class_named(name, ctx.api) for name in (taker.given, names.GRAPHDEF))
+    state, head = (None if name is None else info_named(name, ctx.api) for name in (taker.given, names.GRAPHDEF))
     if taker.given is not None and (state is None or head is None):
         return None
     each = node if state is None else Instance(state, [node])
@@ -163,7 +161,7 @@ def _exact(taker: Taker, node: Type, count: int, ctx: FunctionContext | MethodCo
     return TupleType([*before, *[each] * count], ctx.api.named_generic_type("builtins.tuple", [each]))
 
 
-def _class_named(fullname: str, api: Any) -> TypeInfo | None:
+def info_named(fullname: str, api: Any) -> TypeInfo | None:
     """A class by its full name; the checker's own search finds none in a package that nobody imports as a whole."""
     module, _, name = fullname.rpartition(".")
     tree = api.modules.get(module)
@@ -177,7 +175,7 @@ def _check_order(filters: list[Expression], ctx: Any, report: Report) -> None:
         if place < len(filters) - 1 and (isinstance(entry, EllipsisExpr) or literal(entry) is True):
             said = "..." if isinstance(entry, EllipsisExpr) else "True"
             report.error(
-                f"{_taker(ctx)}: the filter {said} takes all leaves, so the filters behind it take none",
+                f"{taker_of(ctx)}: the filter {said} takes all leaves, so the filters behind it take none",
                 entry,
                 fix=f"{said} as the last filter",
             )
@@ -187,7 +185,7 @@ def _check_filter(expr: Expression, ctx: Any, report: Report) -> None:
     for entry in _leaves(expr):
         problem = _problem_of(entry, ctx.api)
         if problem is not None:
-            report.error(f"{_taker(ctx)}: {problem}", entry, notes=[_GRAMMAR])
+            report.error(f"{taker_of(ctx)}: {problem}", entry, notes=[_GRAMMAR])
 
 
 def _leaves(expr: Expression) -> Iterator[Expression]:
@@ -201,7 +199,8 @@ def _leaves(expr: Expression) -> Iterator[Expression]:
             waiting += items
 
 
-def _taker(ctx: Any) -> str:
+def taker_of(ctx: Any) -> str:
+    """The name of what is called."""
     call = ctx.context
     callee = call.callee if isinstance(call, CallExpr) else None
     return str(getattr(callee, "name", "the call"))
@@ -212,7 +211,7 @@ def _problem_of(expr: Expression, api: Any) -> str | None:
         return "typing.Any is no filter; dx.Any(filter, ...) is, and ... takes all leaves"
     found = api.lookup_type_or_none(expr)
     typ = None if found is None else get_proper_type(found)
-    info = _class_of(typ)
+    info = class_of(typ)
     if info is not None:
         return _problem_of_class(info)
     if isinstance(typ, Instance) and (typ.type.has_base(names.VARIABLE) or typ.type.has_base(names.PYTREE)):
@@ -220,7 +219,7 @@ def _problem_of(expr: Expression, api: Any) -> str | None:
     return None
 
 
-def _class_of(typ: ProperType | None) -> TypeInfo | None:
+def class_of(typ: ProperType | None) -> TypeInfo | None:
     """The class that an expression of this type is."""
     if isinstance(typ, (CallableType, Overloaded)):
         return typ.type_object() if typ.is_type_obj() else None

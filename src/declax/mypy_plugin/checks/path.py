@@ -104,23 +104,15 @@ class _Lookup:
         field = fields.get(str(key))
         found = info.get(str(key))
         if field is not None and not field.is_init_var:
-            if self._is_static(field):
+            if is_static(field):
                 self._tell_static(holder, field, place)
                 return None
         elif found is None or not isinstance(found.node, Var):
-            if found is None and _is_closed(info) and not self._may_be_kept(info, str(key)):
+            if found is None and is_closed(info) and not self._may_be_kept(info, str(key)):
                 self._tell_missing(holder, key, fields, place)
             return None
         member = find_member(str(key), holder, holder)
         return None if member is None else self._view(get_proper_type(member))
-
-    def _is_static(self, field: DeclaredField) -> bool:
-        """Whether a field is static for sure."""
-        if field.specifier in ("static", "data"):
-            return field.specifier == "static"
-        if field.mark is not None:
-            return field.mark == "static"
-        return field.specifier is None and status_of(field.type) in ("static", "snapshot")
 
     def _tell_static(self, holder: Instance, field: DeclaredField, place: Context) -> None:
         name = holder.type.name
@@ -131,7 +123,7 @@ class _Lookup:
         )
 
     def _tell_missing(self, holder: Instance, key: str | int, fields: dict[str, DeclaredField], place: Context) -> None:
-        known = [name for name, field in fields.items() if not field.is_init_var and not self._is_static(field)]
+        known = [name for name, field in fields.items() if not field.is_init_var and not is_static(field)]
         self._report.error(
             f"State[{text_of(holder)}]: {holder.type.name} has no field {key!r}{suggest(str(key), known)}",
             place,
@@ -209,7 +201,16 @@ def _is_unpacked(typ: Type) -> bool:
     return type(get_proper_type(typ)).__name__ == "UnpackType"
 
 
-def _is_closed(info: TypeInfo) -> bool:
+def is_static(field: DeclaredField) -> bool:
+    """Whether a field is static for sure."""
+    if field.specifier in ("static", "data"):
+        return field.specifier == "static"
+    if field.mark is not None:
+        return field.mark == "static"
+    return field.specifier is None and status_of(field.type) in ("static", "snapshot")
+
+
+def is_closed(info: TypeInfo) -> bool:
     """Whether a class declares all that its instances have."""
     if not is_declared(info) or info.fallback_to_any or info.get("__getattr__") is not None:
         return False

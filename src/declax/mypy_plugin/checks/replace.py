@@ -29,8 +29,8 @@ def register(hooks: Registry) -> None:
 def check(ctx: FunctionContext, report: Report) -> Type | None:
     """Checks a call of `dx.replace`."""
     for obj in _objects(ctx):
-        _check_names(obj, ctx, report)
-        _check_missing(obj, ctx, report)
+        if not _check_names(obj, ctx, report):
+            _check_missing(obj, ctx, report)
     return None
 
 
@@ -71,21 +71,27 @@ def _changes(call: Any) -> list[tuple[str, Expression]]:
     return [(name, value) for name, value in named if name is not None]
 
 
-def _check_names(obj: Instance, ctx: FunctionContext, report: Report) -> None:
+def _check_names(obj: Instance, ctx: FunctionContext, report: Report) -> bool:
+    """Checks each name and value; whether a name is unknown, which is what has to be mended first."""
     fields = declared_fields(obj.type, ctx.api)
+    missing = _missing(obj, ctx)
+    has_unknown = False
     for name, value in _changes(ctx.context):
         field = fields.get(name)
         if field is None:
             known = [field.name for field in fields.values() if field.in_init]
+            needed = [f"replace constructs anew, and the constructor needs {wanted!r}" for wanted in missing]
             report.error(
                 f"replace({obj.type.name}, ...): {name!r} is no field of {obj.type.name}{suggest(name, known)}",
                 value,
-                notes=[f"its fields are {', '.join(known)}"],
+                notes=[f"its fields are {', '.join(known)}", *needed],
             )
+            has_unknown = True
         elif not field.in_init:
             _tell_made(obj, field, value, report)
         else:
             _check_type(obj, field, value, ctx, report)
+    return has_unknown
 
 
 def _tell_made(obj: Instance, field: DeclaredField, value: Expression, report: Report) -> None:
@@ -118,15 +124,20 @@ def field_class(obj: Instance) -> Any:
 
 
 def _check_missing(obj: Instance, ctx: FunctionContext, report: Report) -> None:
+    for name in _missing(obj, ctx):
+        report.error(
+            f"replace({obj.type.name}, ...) constructs anew, and the constructor needs {name!r}",
+            ctx.context,
+            fix=f"dx.replace(obj, {name}=...)",
+        )
+
+
+def _missing(obj: Instance, ctx: FunctionContext) -> list[str]:
+    """The InitVars without a default that the call does not give."""
     call = ctx.context
     assert isinstance(call, CallExpr)
     if ArgKind.ARG_STAR2 in call.arg_kinds:
-        return
+        return []
     given = {name for name, _ in _changes(call)}
-    for field in declared_fields(obj.type, ctx.api).values():
-        if field.is_init_var and not field.has_default and field.name not in given:
-            report.error(
-                f"replace({obj.type.name}, ...) constructs anew, and the constructor needs {field.name!r}",
-                call,
-                fix=f"dx.replace(obj, {field.name}=...)",
-            )
+    fields = declared_fields(obj.type, ctx.api).values()
+    return [field.name for field in fields if field.is_init_var and not field.has_default and field.name not in given]

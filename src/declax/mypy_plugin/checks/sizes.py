@@ -9,8 +9,7 @@ passed: of a layer, that it gives the size that it takes: an activation, a dropo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mypy.nodes import ArgKind, CallExpr, Expression, RefExpr, StarExpr
 from mypy.plugin import FunctionContext
@@ -24,8 +23,7 @@ from declax.mypy_plugin.reporting import Report, error_code
 SIZES = error_code("declax-sizes", "A layer of a Sequential does not take what the layer before it gives")
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """How a class of layers says its sizes.
 
     Attributes:
@@ -58,8 +56,7 @@ _PASSING: Final = frozenset(
 _MAX_DEPTH: Final = 50
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """One layer: the sizes that it takes and gives, where they are known, and where it stands."""
 
     place: Expression

@@ -9,7 +9,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from mypy.nodes import ArgKind, CallExpr, Context, DictExpr, Expression, StrExpr
+from mypy.nodes import (
+    ArgKind,
+    AssignmentStmt,
+    CallExpr,
+    Context,
+    DictExpr,
+    Expression,
+    MemberExpr,
+    NameExpr,
+    RefExpr,
+    StrExpr,
+    Var,
+)
 from mypy.plugin import FunctionContext, FunctionSigContext, MethodContext
 from mypy.subtypes import is_subtype
 from mypy.types import (
@@ -28,7 +40,7 @@ from mypy.types import (
 
 from declax.mypy_plugin import names
 from declax.mypy_plugin.constructors import RNGS, Target, entries_of, target_of, target_of_class, type_where_wanted
-from declax.mypy_plugin.expressions import items_of
+from declax.mypy_plugin.expressions import items_of, literal, walk
 from declax.mypy_plugin.registry import Registry
 from declax.mypy_plugin.reporting import Report, error_code
 from declax.mypy_plugin.wording import text_of
@@ -43,6 +55,7 @@ def register(hooks: Registry) -> None:
     hooks.function_signature(names.SPEC, SPEC, any_arguments)
     hooks.function(names.SPEC, SPEC, check)
     hooks.method(names.SPEC_CLASS, "replace", SPEC, check_replace)
+    hooks.method(names.SPEC_CLASS, "build", SPEC, check_build)
 
 
 def any_arguments(ctx: FunctionSigContext, report: Report) -> FunctionLike | None:
@@ -261,3 +274,65 @@ def _changes(call: CallExpr, api: Any) -> list[tuple[str, Expression, Context]]:
             entries = entries_of(arg, api)
             found += [] if entries is None else [(key, value, call) for key, value in entries.items.items()]
     return found
+
+
+# --- build ---------------------------------------------------------------------
+
+
+def check_build(ctx: MethodContext, report: Report) -> Type | None:
+    """Checks that ``dx.spec(C, ...).build()`` has the random streams that C asks for.
+
+    A spec whose call is not seen may be of a function, which gives a C and takes no streams.
+    """
+    call = ctx.context
+    if not isinstance(call, CallExpr) or not isinstance(call.callee, MemberExpr) or _has_streams(call):
+        return None
+    made = _call_of_spec(call.callee.expr, ctx.api)
+    found = None if made is None else ctx.api.lookup_type_or_none(made.args[0])  # type: ignore[attr-defined]  # as above
+    typ = None if found is None else get_proper_type(found)
+    target = target_of(typ) if isinstance(typ, CallableType) and typ.is_type_obj() else None
+    if target is not None and RNGS in target.least:
+        report.error(
+            f"spec({target.name}, ...).build(): {target.name} takes rngs, and build is given none",
+            call,
+            fix="spec.build(rngs=dx.Rngs(0))",
+        )
+    return None
+
+
+def _has_streams(call: CallExpr) -> bool:
+    return any(kind is not ArgKind.ARG_NAMED or literal(arg) is not None for arg, kind in _arguments(call))
+
+
+def _arguments(call: CallExpr) -> list[tuple[Expression, ArgKind]]:
+    return list(zip(call.args, call.arg_kinds, strict=True))
+
+
+def _call_of_spec(expr: Expression, api: Any) -> CallExpr | None:
+    """The call of `spec` that an expression is made by, also where `replace` changes it, or a name stands for it."""
+    expr = _replaced(expr)
+    if isinstance(expr, NameExpr) and isinstance(expr.node, Var):
+        expr = _replaced(_value_of(expr.node, api) or expr)
+    if not isinstance(expr, CallExpr) or not isinstance(expr.callee, RefExpr) or expr.callee.fullname != names.SPEC:
+        return None
+    return expr if expr.args and expr.arg_kinds[0] is ArgKind.ARG_POS else None
+
+
+def _replaced(expr: Expression) -> Expression:
+    """What ``replace`` is called of."""
+    while isinstance(expr, CallExpr) and isinstance(expr.callee, MemberExpr) and expr.callee.name == "replace":
+        expr = expr.callee.expr
+    return expr
+
+
+def _value_of(var: Var, api: Any) -> Expression | None:
+    """What a name is set to, where one statement sets it and nothing else does."""
+    uses = [node for node in walk(api.tree) if isinstance(node, AssignmentStmt) and _sets(node, var)]
+    count = sum(isinstance(node, NameExpr) and node.node is var and node.is_inferred_def for node in walk(api.tree))
+    if len(uses) != 1 or count > 1 or not isinstance(uses[0].lvalues[0], NameExpr):
+        return None
+    return uses[0].rvalue
+
+
+def _sets(statement: AssignmentStmt, var: Var) -> bool:
+    return any(isinstance(node, NameExpr) and node.node is var for target in statement.lvalues for node in walk(target))

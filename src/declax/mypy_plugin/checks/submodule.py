@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from mypy.nodes import Expression, FuncDef, LambdaExpr, RefExpr, TypeInfo
+from collections.abc import Mapping
+
+from mypy.nodes import CallExpr, Expression, FuncDef, LambdaExpr, NameExpr, RefExpr, TypeInfo
 from mypy.plugin import FunctionSigContext
+from mypy.subtypes import is_subtype
 from mypy.types import (
     AnyType,
     CallableType,
@@ -18,7 +21,8 @@ from mypy.types import (
 from mypy.typevars import fill_typevars
 
 from declax.mypy_plugin import names
-from declax.mypy_plugin.declared import DeclaredClass, declared_fields
+from declax.mypy_plugin.declared import DeclaredClass, DeclaredField, declared_fields
+from declax.mypy_plugin.expressions import walk
 from declax.mypy_plugin.instances import class_around, with_parameter
 from declax.mypy_plugin.recipes import RNGS, Recipe
 from declax.mypy_plugin.registry import Registry
@@ -43,6 +47,31 @@ def check(cls: DeclaredClass, report: Report) -> None:
         build = field.arguments.get("build")
         if isinstance(build, LambdaExpr) and build.arg_names:
             recipe.check_attributes(build, build.arg_names[0] or "")
+            _check_streams(cls, field, build, report)
+
+
+def _check_streams(cls: DeclaredClass, field: DeclaredField, build: LambdaExpr, report: Report) -> None:
+    """Says where the None comes from that a part is given for its random streams."""
+    if len(build.arg_names) < 2 or _has_streams(cls.info, cls.fields):
+        return
+    for node in walk(build):
+        if not isinstance(node, CallExpr):
+            continue
+        for name, arg in zip(node.arg_names, node.args, strict=True):
+            if name == RNGS and isinstance(arg, NameExpr) and arg.node is build.arguments[1].variable:
+                callee = cls.type_of(node.callee)
+                wanted = _parameter(callee, RNGS) if isinstance(callee, CallableType) else None
+                if wanted is not None and not is_subtype(NoneType(), wanted):
+                    report.error(
+                        f"{cls.name}.{field.name}: {arg.name} is None here, as the class takes no rngs",
+                        arg,
+                        fix=f"{RNGS}: dx.InitVar[dx.Rngs]        # in {cls.name}",
+                    )
+
+
+def _parameter(function: CallableType, name: str) -> Type | None:
+    found = function.argument_by_name(name)
+    return None if found is None else found.typ
 
 
 def typed_build(ctx: FunctionSigContext, report: Report) -> FunctionLike | None:
@@ -74,12 +103,17 @@ def _asks_for_protocol(function: Expression) -> bool:
     return isinstance(first, Instance) and first.type.is_protocol
 
 
+def _has_streams(info: TypeInfo, fields: Mapping[str, DeclaredField]) -> bool:
+    return RNGS in fields or info.fallback_to_any or info.get(RNGS) is not None
+
+
 def _rngs_of(info: TypeInfo, ctx: FunctionSigContext) -> Type:
-    declared = declared_fields(info, ctx.api).get(RNGS)
-    if declared is None:
-        is_open = info.fallback_to_any or info.get(RNGS) is not None
-        return AnyType(TypeOfAny.special_form) if is_open else NoneType()
-    typ = declared.type
+    fields = declared_fields(info, ctx.api)
+    if not _has_streams(info, fields):
+        return NoneType()
+    if RNGS not in fields:
+        return AnyType(TypeOfAny.special_form)
+    typ = fields[RNGS].type
     if not isinstance(typ, UnionType):
         return typ
     # whether None is ever given is the caller's business

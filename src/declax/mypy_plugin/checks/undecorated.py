@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from mypy.nodes import CallExpr, NameExpr, RefExpr, SymbolTableNode, TypeInfo, Var
+from mypy.nodes import CallExpr, Expression, NameExpr, RefExpr, SymbolTableNode, TypeInfo, Var
 from mypy.plugin import FunctionContext
 from mypy.types import Type
 
 from declax.mypy_plugin import names
-from declax.mypy_plugin.declared import is_declared, specifier_call
-from declax.mypy_plugin.expressions import own_fields, walk
+from declax.mypy_plugin.declared import DeclaredClass, specifier_call
+from declax.mypy_plugin.expressions import arguments_of, is_own_value, literal, own_fields, walk
 from declax.mypy_plugin.instances import class_in_scope
 from declax.mypy_plugin.registry import Registry
 from declax.mypy_plugin.reporting import Report, error_code
@@ -20,7 +20,8 @@ def register(hooks: Registry) -> None:
     """Puts the check at its hooks."""
     for specifier in names.SPECIFIERS:
         hooks.function(specifier, UNDECORATED, check_specifier)
-    hooks.pytree_call(UNDECORATED, check_call)
+    hooks.pytree_call(UNDECORATED, check_call, suits=_may_be_undecorated)
+    hooks.declared_class(UNDECORATED, check_decorated)
 
 
 def check_specifier(ctx: FunctionContext, report: Report) -> Type | None:
@@ -28,8 +29,8 @@ def check_specifier(ctx: FunctionContext, report: Report) -> Type | None:
     info = class_in_scope(ctx.api)
     if info is None or _is_dataclass(info) or info.defn.decorators or _is_made_otherwise(info, ctx):
         return None
-    declared = [name for name, statement in own_fields(info.defn) if specifier_call(statement) is not None]
-    if any(statement.rvalue is ctx.context for _, statement in own_fields(info.defn)):
+    if is_own_value(ctx.context, info.defn):
+        declared = [name for name, statement in own_fields(info.defn) if specifier_call(statement) is not None]
         _tell(info, declared, ctx, report)
     return None
 
@@ -42,8 +43,44 @@ def _tell(info: TypeInfo, declared: list[str], ctx: FunctionContext, report: Rep
     )
 
 
+def check_decorated(cls: DeclaredClass, report: Report) -> None:
+    """Checks a class under the standard's decorator."""
+    decorator = _standard_decorator(cls.info)
+    if decorator is None:
+        return
+    made = [field.name for field in cls.own if field.is_made]
+    specified = [field.name for field in cls.own if field.specifier in ("data", "static")]
+    if made:
+        problem = f"{', '.join(made)}: the standard decorator makes no declared Variables and submodules"
+    elif specified:
+        problem = f"{', '.join(specified)}: below the standard decorator, checkers take a specifier for a default"
+    elif cls.own and cls.info.has_base(names.MODULE) and not _keeps_identity(decorator):
+        problem = "the standard decorator compares models by value, array by array, and takes their hash"
+    else:
+        return
+    report.error(f"{cls.name}: {problem}", cls.info.defn, fix=f"@dx.dataclass above class {cls.name}")
+
+
+def _standard_decorator(info: TypeInfo) -> Expression | None:
+    for decorator in info.defn.decorators:
+        called = decorator.callee if isinstance(decorator, CallExpr) else decorator
+        if isinstance(called, RefExpr) and called.fullname == names.STANDARD_DATACLASS:
+            return decorator
+    return None
+
+
+def _keeps_identity(decorator: Expression) -> bool:
+    """Whether ``eq`` is given, and may be False."""
+    equal = arguments_of(decorator).get("eq") if isinstance(decorator, CallExpr) else None
+    return equal is not None and literal(equal) is not True
+
+
+def _may_be_undecorated(info: TypeInfo) -> bool:
+    return not _is_dataclass(info) and not info.module_name.startswith("declax.")
+
+
 def _is_dataclass(info: TypeInfo) -> bool:
-    return is_declared(info) or "dataclass" in info.metadata or info.dataclass_transform_spec is not None
+    return "dataclass" in info.metadata or info.dataclass_transform_spec is not None
 
 
 def _is_made_otherwise(info: TypeInfo, ctx: FunctionContext) -> bool:
@@ -69,7 +106,7 @@ def _is_plain(call: CallExpr) -> bool:
 
 def check_call(info: TypeInfo, ctx: FunctionContext, report: Report) -> Type | None:
     """Checks a call with arguments that only fields could take."""
-    if _is_dataclass(info) or not isinstance(ctx.context, CallExpr) or info.fallback_to_any:
+    if not isinstance(ctx.context, CallExpr) or info.fallback_to_any:
         return None
     constructor = info.get("__init__")
     if constructor is None or info.defn.decorators or not _is_without_fields(constructor):

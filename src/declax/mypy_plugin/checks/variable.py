@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mypy.nodes import Expression, LambdaExpr, StrExpr
+from mypy.nodes import Expression, IntExpr, LambdaExpr, StrExpr
 from mypy.plugin import FunctionSigContext
 from mypy.types import AnyType, FunctionLike, Instance, ProperType, UnionType, get_proper_type
 
@@ -19,9 +19,7 @@ from declax.mypy_plugin.wording import text_of
 
 VARIABLE = error_code("declax-variable", "A declared Variable refers to what there is not, or is annotated as none")
 
-_DTYPE = re.compile(
-    r"(b?float|u?int|complex)\d*(_\w+)?|float\d_\w+|bool_?|half|single|double|[<>=|]?[?bhilqefdgBHILQFDG]\d*"
-)
+_DTYPE = r"(b?float|u?int|complex)\d*(_\w+)?|float\d_\w+|bool_?|half|single|double|[<>=|]?[?bhilqefdgBHILQFDG]\d*"
 """Names of dtypes: numpy's, those of jax, and their codes."""
 
 
@@ -45,14 +43,19 @@ def check(cls: DeclaredClass, report: Report) -> None:
 def typed_self(ctx: FunctionSigContext, report: Report) -> FunctionLike | None:
     """Types the parameter of the functions in a shape as the class."""
     del report
-    info = class_around(ctx)
     signature = ctx.default_signature
-    if info is None or "shape" not in signature.arg_names:
+    at = signature.arg_names.index("shape") if "shape" in signature.arg_names else None
+    info = class_around(ctx) if at is not None and any(map(_may_have_function, ctx.args[at])) else None
+    if info is None or at is None:
         return None
-    at = signature.arg_names.index("shape")
     types = list(signature.arg_types)
     types[at] = with_instance(types[at], info)
     return signature.copy_modified(arg_types=types)
+
+
+def _may_have_function(shape: Expression) -> bool:
+    """Whether a shape is more than names of fields and numbers, as most are."""
+    return not all(isinstance(entry, (StrExpr, IntExpr)) for entry in items_of(shape) or (shape,))
 
 
 def _check_annotation(recipe: Recipe) -> None:
@@ -95,7 +98,7 @@ def _check_options(recipe: Recipe) -> None:
     if "metadata" in given:
         recipe.check_name("metadata", given["metadata"], "mapping", lambda typ: True)
     dtype = given.get("dtype")
-    if isinstance(dtype, StrExpr) and (dtype.value in recipe.cls.fields or not _DTYPE.fullmatch(dtype.value)):
+    if isinstance(dtype, StrExpr) and (dtype.value in recipe.cls.fields or not re.fullmatch(_DTYPE, dtype.value)):
         recipe.check_name("dtype", dtype, "dtype", is_dtype)
 
 

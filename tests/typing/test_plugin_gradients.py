@@ -1,0 +1,218 @@
+from pathlib import Path
+
+from plugin_cases import assert_as_marked, check
+
+MODELS = """
+from typing import Any, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+from typing_extensions import Self
+
+import declax as dx
+
+M = TypeVar("M", bound=dx.Module)
+T = TypeVar("T")
+
+
+@dx.dataclass
+class Base(dx.Module):
+    width: int
+    rngs: dx.InitVar[dx.Rngs]
+    linear: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.width, self.width, rngs=rngs))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.linear(x)
+
+    @dx.grad
+    def slope(self, x: jax.Array) -> jax.Array:
+        return jnp.sum(self(x))
+
+    @dx.value_and_grad(has_aux=True)
+    def both(self, x: jax.Array) -> tuple[jax.Array, int]:
+        return jnp.sum(self(x)), 3
+
+    @dx.jit
+    @dx.grad
+    def jitted(self, x: jax.Array) -> jax.Array:
+        return jnp.sum(self(x))
+
+    @dx.grad
+    def of_self(self: Self, x: jax.Array) -> jax.Array:
+        return jnp.sum(self(x))
+
+    @dx.grad
+    def over(self, x: jax.Array) -> jax.Array:
+        return jnp.sum(self(x))
+
+    @staticmethod
+    @dx.grad
+    def static(x: jax.Array) -> jax.Array:
+        return jnp.sum(x)
+
+    def step(self, x: jax.Array) -> dx.State[Self]:
+        return self.slope(x)
+
+
+@dx.dataclass
+class Sub(Base):
+    more: int = 2
+
+    @dx.grad
+    def over(self, x: jax.Array) -> jax.Array:
+        return jnp.sum(self(x))
+
+    def grads(self, x: jax.Array) -> "dx.State[Sub]":
+        return super().slope(x)
+
+
+@dx.dataclass
+class Box(dx.Module, Generic[T]):
+    inner: T
+
+    @dx.grad
+    def slope(self, x: jax.Array) -> jax.Array:
+        return jnp.sum(x)
+
+
+def loss(model: M, x: jax.Array, options: dict[str, Any]) -> jax.Array:
+    return x
+
+
+def aux(model: M, x: jax.Array) -> tuple[jax.Array, list[int]]:
+    return x, [1]
+"""
+
+RIGHT = """
+from collections.abc import Callable
+from typing import Any, Generic
+
+import jax
+import jax.numpy as jnp
+from typing_extensions import assert_type
+
+import declax as dx
+from models import Base, Box, M, Sub, aux, loss
+
+base, sub = Base(2, rngs=dx.Rngs(0)), Sub(2, rngs=dx.Rngs(0))
+x = jnp.ones(2)
+
+
+@dx.grad
+def decorated(model: M, x: jax.Array) -> jax.Array:
+    return x
+
+
+@dx.value_and_grad(argnums=0)
+def by_options(model: M, *, x: jax.Array) -> jax.Array:
+    return x
+
+
+assert_type(dx.grad(loss)(sub, x, {}), dx.State[Sub])
+assert_type(dx.value_and_grad(loss)(sub, x, {}), tuple[jax.Array, dx.State[Sub]])
+assert_type(dx.grad(aux, has_aux=True)(sub, x), tuple[dx.State[Sub], list[int]])
+assert_type(dx.value_and_grad(aux, has_aux=True)(sub, x), tuple[tuple[jax.Array, list[int]], dx.State[Sub]])
+assert_type(dx.jit(dx.grad(loss))(sub, x, {}), dx.State[Sub])
+assert_type(dx.vmap(dx.grad(loss), in_axes=(None, 0, None))(sub, x, {}), dx.State[Sub])
+assert_type(decorated(sub, x), dx.State[Sub])
+assert_type(by_options(base, x=x), tuple[jax.Array, dx.State[Base]])
+
+assert_type(sub.slope(x), dx.State[Sub])
+assert_type(base.slope(x), dx.State[Base])
+assert_type(Base.slope(sub, x), dx.State[Sub])
+assert_type(sub.both(x), tuple[tuple[jax.Array, int], dx.State[Sub]])
+assert_type(sub.jitted(x), dx.State[Base])
+assert_type(sub.of_self(x), dx.State[Sub])
+assert_type(sub.over(x), dx.State[Sub])
+assert_type(sub.static(x), jax.Array)
+assert_type(Box(3).slope(x), dx.State[Box[int]])
+assert_type(dx.jit(Base.slope)(sub, x), dx.State[Sub])
+
+assert_type(dx.grad(lambda model, x: jnp.sum(model(x)))(sub, x), dx.State[Sub])
+assert_type(dx.grad(lambda model: jnp.sum(model(x)), argnums=0)(model := sub), dx.State[Sub])
+assert_type(dx.grad(lambda x: 3 * x)(jnp.ones(2)), jax.Array)
+assert_type(dx.grad(lambda x: 3 * x)(2.0), Any)
+assert_type(dx.grad(lambda model: 3 * model)(dx.state(sub)), dx.State[Sub])
+assert_type(dx.value_and_grad(lambda model: model(x))(sub), tuple[Any, dx.State[Sub]])
+assert_type(dx.grad(lambda model: (model(x), 3), has_aux=True)(sub), tuple[dx.State[Sub], Any])
+assert_type(dx.grad(lambda a, model: a * model(x), argnums=1)(x, base), Any)
+assert_type(dx.grad(lambda models: models[0](x))([base]), Any)
+assert_type(dx.jit(dx.grad(lambda model: model(x)))(base), Any)
+kept: Callable[[Base, jax.Array], dx.State[Base]] = dx.grad(lambda model, x: model(x))
+kept = decorated
+
+
+def of_flags(has_aux: bool, number: int, options: dict[str, Any]) -> None:
+    assert_type(dx.grad(lambda model: model(x), has_aux=has_aux)(base), Any)
+    assert_type(dx.grad(lambda model: model(x), argnums=number)(base), Any)
+
+
+def generic(model: M) -> dx.State[M]:
+    return dx.grad(loss)(model, x, {})
+
+
+def of_lambda(model: M) -> dx.State[M]:
+    return dx.grad(lambda m: m(x))(model)
+
+
+class Trainer(Generic[M]):
+    def __init__(self, model: M) -> None:
+        self.model = model
+        self.slope = dx.grad(lambda model: model(x))
+
+    def step(self) -> dx.State[M]:
+        self.slope(self.model)
+        return dx.grad(lambda model: model(x))(self.model)
+"""
+
+WRONG = """
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import declax as dx
+from models import Base, aux, loss
+
+base, other = Base(2, rngs=dx.Rngs(0)), dx.Linear(2, 2, rngs=dx.Rngs(0))
+x = jnp.ones(2)
+optimizer = dx.Optimizer(base, optax.sgd(0.1))
+optimizer.update(base, dx.grad(lambda model: model(x))(other))  # E: arg-type | State[Linear]
+optimizer.update(base, dx.grad(loss)(other, x, {}))  # E: arg-type | expected "Base"
+dx.grad(lambda model: model(x))(base).lineaar  # E: declax-path | did you mean 'linear'?
+dx.grad(loss)(base, x, {}).lineaar  # E: declax-path | did you mean 'linear'?
+dx.grad(loss)(base, x)  # E: call-arg
+base.slope(x).lineaar  # E: declax-path | did you mean 'linear'?
+
+
+def pair(model: Base, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return model(x), x
+
+
+def many(model: Base, x: jax.Array) -> tuple[jax.Array, jax.Array, int]:
+    return model(x), x, 3
+
+
+grads = dx.grad(pair)(base, x)  # E: type-var & declax-aux | grad(pair): pair returns tuple[jax.Array, jax.Array], and
+value, _ = dx.value_and_grad(pair)(base, x)  # E: type-var & declax-aux | fix: has_aux=True
+said = dx.grad(pair, has_aux=False)(base, x)  # E: type-var & declax-aux | a loss is one number
+three = dx.grad(many)(base, x)  # E: type-var & declax-aux | and return a pair: the loss, and a tuple of all others
+unpacked, made = dx.grad(aux)(base, x)  # E: declax-aux | fix: has_aux=True
+of_lambda = dx.grad(lambda model, x: (model(x), x))(base, x)  # E: declax-aux | lambda returns
+
+
+@dx.grad  # E: type-var & declax-aux | grad(decorated)
+def decorated(model: Base, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return model(x), x
+
+
+@dx.value_and_grad(argnums=0)  # E: type-var & declax-aux | value_and_grad(by_options)
+def by_options(model: Base, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return model(x), x
+"""
+
+
+def test_gradients(tmp_path: Path) -> None:
+    files = {"models.py": MODELS, "right.py": RIGHT, "wrong.py": WRONG}
+    assert_as_marked(files, check(tmp_path, files))
