@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import declax as dx
-from declax.command_line.completion import candidates, script
+from declax.command_line.completion import candidates
 from declax.command_line.main import main
 from declax.command_line.targets import load_target
 
@@ -452,32 +452,6 @@ def test_candidates(folder):
     assert candidates(schema, "blocks.0.kind=") == ["blocks.0.kind=Attention", "blocks.0.kind=Mlp"]
     assert candidates(schema, "blocks[*].heads=") == ["blocks[*].heads=4"]
     assert candidates(schema, "nothing.") == []
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_scripts_of_shells_are_read_by_them(shell):
-    text = script(shell, "./train.py", "net.schema.json")
-    assert "./train.py" in text
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
-    done = subprocess.run([shell, "-n"], input=text, text=True, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    with pytest.raises(dx.ConfigError, match="there is no completion for 'bush'"):
-        script("bush", "x", "y")
-
-
-def test_bash_completes(folder):
-    (folder / "net.schema.json").write_text(json.dumps(dx.json_schema(load_target("cli_models:Net"))))
-    (folder / "declax").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m declax "$@"\n')
-    (folder / "declax").chmod(0o755)
-    text = script("bash", "declax", "net.schema.json")
-    typed = 'COMP_LINE="declax show blocks[0].he"; COMP_POINT=${#COMP_LINE}'
-    code = f'{text}\n{typed}; _declax_declax; echo "${{COMPREPLY[@]}}"'
-    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-c", code], env=environment, text=True, capture_output=True, check=False, cwd=folder
-    )
-    assert done.stdout.split() == ["blocks[0].heads="], done.stderr
 
 
 # ----------------------------------------------------------------- scripts

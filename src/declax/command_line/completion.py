@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -29,9 +30,7 @@ _{name}_declax() {{
 }}
 compdef _{name}_declax {command}
 """,
-    "fish": """\
-complete -c {command} -a '(declax complete --schema {schema} -- (commandline -ct) 2>/dev/null)'
-""",
+    "fish": "complete -c {command} -a {words}\n",
 }
 
 
@@ -45,7 +44,9 @@ def script(shell: str, command: str, schema: str) -> str:
         fix = suggest(shell, SHELLS)
         raise ConfigError("completion", f"there is no completion for {shell!r}", expected=", ".join(SHELLS), fix=fix)
     name = "".join(c if c.isalnum() else "_" for c in command)
-    return SHELLS[shell].format(name=name, schema=json.dumps(schema), command=command)
+    schema = shlex.quote(schema)
+    words = shlex.quote(f"(declax complete --schema {schema} -- (commandline -ct) 2>/dev/null)")  # fish reads it twice
+    return SHELLS[shell].format(name=name, schema=schema, command=shlex.quote(command), words=words)
 
 
 def candidates(schema: Schema, word: str) -> list[str]:

@@ -102,6 +102,8 @@ def _facts(parameter: Parameter) -> list[str]:
     if notes.choices is not None:
         facts.append("one of " + ", ".join(map(repr, notes.choices)))
     facts += [f"{word} {bound}" for word, bound in (("at least", notes.ge), ("at most", notes.le)) if bound is not None]
+    name = getattr(notes.check, "__name__", "<lambda>")
+    facts += [f"checked by {name}"] if name != "<lambda>" else []
     if parameter.default is not MISSING:
         facts.append(f"default {_default_text(parameter.default)}")
     elif parameter.default_factory is not None:

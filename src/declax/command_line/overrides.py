@@ -333,8 +333,7 @@ def text_with_hints(error: ConfigError) -> str:
     """The text of an error, with hints for values of a command line, where a shell takes quotes away."""
     text = str(error)
     for problem in error.problems:
-        if isinstance(problem, Problem):
-            text = text.replace(str(problem), str(_hinted(problem)), 1)
+        text = text.replace(str(problem), str(_hinted(problem)), 1)
     return text
 
 

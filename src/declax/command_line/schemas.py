@@ -103,6 +103,53 @@ def _not_allowed(schema: Schema) -> Iterator[str]:
         waiting += _inner(here)
 
 
+_KEYWORDS: Final[Mapping[str, tuple[type, ...]]] = {
+    **dict.fromkeys(("$schema", "$ref", "title", "description", "pattern"), (str,)),
+    **dict.fromkeys(("properties", "definitions", "not"), (dict,)),
+    **dict.fromkeys((*_OF_MANY, "required", "enum"), (list,)),
+    **dict.fromkeys(("minimum", "maximum"), (int, float)),
+    **dict.fromkeys(("minItems", "maxItems"), (int,)),
+    "type": (str, list),
+    "items": (dict, list),
+    "additionalProperties": (dict, bool),
+    "const": (),
+    "default": (),
+}
+"""The keywords that declax writes, and the types of their values; any for an empty tuple."""
+_TYPES: Final = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
+
+
+def _is_as_written(schema: Schema) -> bool:
+    """Whether a schema has nothing but what declax writes, so that it need not be held against that of schemas.
+
+    That takes longer than the check of a file.
+    """
+    waiting: list[object] = [schema]
+    while waiting:
+        here = waiting.pop()
+        if isinstance(here, bool):
+            continue
+        if not isinstance(here, dict) or not here.keys() <= _KEYWORDS.keys():
+            return False
+        if any(_KEYWORDS[key] and not isinstance(value, _KEYWORDS[key]) for key, value in here.items()):
+            return False
+        if any(isinstance(here.get(key), bool) for key in ("minimum", "maximum", "minItems", "maxItems")):
+            return False
+        types = here.get("type", [])
+        if not _are_texts(here.get("required", [])) or not _are_texts([types] if isinstance(types, str) else types):
+            return False
+        if not _TYPES.issuperset([types] if isinstance(types, str) else types):
+            return False
+        if any(not here.get(key, True) for key in (*_OF_MANY, "type")):
+            return False
+        waiting += _inner(here)
+    return True
+
+
+def _are_texts(values: list[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
 def _is_definition(reference: object, definitions: object) -> bool:
     is_here = isinstance(reference, str) and reference.startswith(_DEFINITION) and isinstance(definitions, dict)
     return is_here and str(reference)[len(_DEFINITION) :] in cast("Schema", definitions)
@@ -139,7 +186,8 @@ def problems_by_schema(document: Document, schema: Schema) -> list[Problem]:
     fix = "declax check module:Class FILE"
     try:
         validator = _counting(jsonschema)
-        wrong = next(validator(jsonschema.Draft7Validator.META_SCHEMA).iter_errors(schema), None)
+        meta_schema = jsonschema.Draft7Validator.META_SCHEMA
+        wrong = None if _is_as_written(schema) else next(validator(meta_schema).iter_errors(schema), None)
         if wrong is None:
             errors = validator(schema).iter_errors(document.data)
             return list(dict.fromkeys(problem for error in errors for problem in _problems(error, ())))
@@ -218,15 +266,18 @@ def _of_choice(error: Any, path: KeyPath) -> Iterator[Problem]:
     for inner in error.context:
         options.setdefault(inner.schema_path[0], []).append(inner)
     tagged = isinstance(error.instance, Mapping) and _KIND in error.instance
-    fits = [e for e in options.values() if not any(map(_is_of_tag, e)) and not (tagged and _is_reference(e))]
+    others = [e for e in options.values() if not any(map(_is_of_tag, e))]
+    fits = [e for e in others if not (tagged and (_is_reference(e) or any(map(_is_of_type, e))))]
     if tagged and not fits:
         tags = [str(inner.validator_value) for errors in options.values() for inner in errors if _is_of_tag(inner)]
-        tag = error.instance[_KIND]
+        tag, message = error.instance[_KIND], "there is no class of this name here"
         expected, got, hint = "one of " + ", ".join(tags), described(tag), did_you_mean(tag, tags)
-        yield Problem("unknown-kind", (*path, _KIND), "there is no class of this name here", expected, got, hint=hint)
+        yield Problem("unknown-kind", (*path, _KIND), message, expected, got, hint=hint)
         return
-    rest = [e for e in fits if isinstance(error.instance, Mapping) != any(map(_is_of_type, e))]
-    nearest = min(rest or fits or list(options.values()), key=lambda errors: (_is_reference(errors), len(errors)))
+    of_its_type = [e for e in fits if not any(map(_is_of_type, e))]
+    nearest = min(
+        of_its_type or fits or list(options.values()), key=lambda errors: (_is_reference(errors), len(errors))
+    )
     for inner in nearest:
         yield from _problems(inner, path)
 

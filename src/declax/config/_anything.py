@@ -75,6 +75,8 @@ class LayerReader(AnythingReader):
         """The part or the function."""
         if type(value) is str:
             return self.functions.read(value, path, context)
+        if isinstance(value, Mapping) and not value.keys() & {KIND, _plain.REF, _plain.TUPLE}:
+            return self.parts.read(value, path, context)  # which says that the tag is missing
         if isinstance(value, (Mapping, list, tuple, SpecData, Ref)):
             return super().read(value, path, context)
         return context.wrong(path, self.expected, value)

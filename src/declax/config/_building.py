@@ -9,7 +9,6 @@ kept:  of a spec: handed over as it is, since the parameter is annotated as `Spe
 
 from __future__ import annotations
 
-import collections.abc
 import functools
 import inspect
 import types
@@ -18,9 +17,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData
-from declax.config._parameters import RNGS, Parameter, Parameters, allowed_classes
+from declax.config._members import allowed_classes, element_annotation
+from declax.config._optimizers import remember
+from declax.config._parameters import RNGS, Parameter, Parameters
 from declax.config.problems import Path, did_you_mean, path_text
 from declax.errors import ConfigError, DepthError
+from declax.training.optimizer import Optimizer
 
 MAX_OPEN: Final = MAX_DEPTH + 10
 """How many parts may be begun and not be done; more than the levels of a spec, since Refs lead forwards."""
@@ -45,27 +47,6 @@ def keeps_spec(annotation: Any) -> bool:
 
 def _is_spec_class(cls: Any) -> bool:
     return isinstance(cls, type) and issubclass(cls, SpecData)
-
-
-def element_annotation(annotation: Any, value: Any, key: str | int) -> Any:
-    """The annotation of an element of a list, tuple or dict; Any where the annotation does not tell.
-
-    >>> element_annotation(dict[str, int], FrozenDict(), "a")
-    <class 'int'>
-    """
-    is_mapping = isinstance(value, (dict, FrozenDict))
-    for member in allowed_classes(annotation):
-        origin, args = typing.get_origin(member), typing.get_args(member)
-        if not isinstance(origin, type) or not args or not issubclass(origin, collections.abc.Iterable):
-            continue
-        if issubclass(origin, collections.abc.Mapping):
-            if is_mapping and len(args) == 2:
-                return args[1]
-        elif not is_mapping:
-            if issubclass(origin, tuple) and not (len(args) == 2 and args[1] is Ellipsis):
-                return args[key] if isinstance(key, int) and key < len(args) else Any
-            return args[0]
-    return Any
 
 
 @functools.lru_cache(maxsize=65536)
@@ -303,10 +284,13 @@ class Builder(Walk):
                 )
             named[RNGS] = self.rngs
         try:
-            return spec.target(*args, **named)
+            made = spec.target(*args, **named)
         except Exception as error:
             note_config_path(error, path, parameters.name)
             raise
+        if isinstance(made, Optimizer):
+            remember(made, spec, named.get("model"))
+        return made
 
 
 def positions(parameters: Parameters, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -14,10 +14,14 @@ from typing import Any, Final
 
 from declax._annotations import annotation_text
 from declax._pytree import Pytree
-from declax.config._building import PATH_ATTRIBUTE, Walk, annotation_at, element_annotation, locate
+from declax.config._building import PATH_ATTRIBUTE, Walk, annotation_at, locate
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, thaw
-from declax.config._parameters import Parameter, allowed_classes, target_name
-from declax.config.problems import Path, Report, shown
+from declax.config._members import allowed_classes, allows_dtypes, element_annotation, is_dtype_like, spells_dtypes
+from declax.config._objections import problem_of
+from declax.config._parameters import Parameter, target_name
+from declax.config._plain import NO_DTYPE, listed
+from declax.config._tables import DTYPES
+from declax.config.problems import Path, Report, did_you_mean, shown
 from declax.errors import ConfigError, DepthError, describe
 
 _CALLABLE: Final[Any] = collections.abc.Callable
@@ -73,11 +77,24 @@ class _Check(Walk):
         else:
             wrong = [((*path, *inner), *found) for inner, *found in _misfits_at(parameter.annotation, value)]
         for at, annotation, got in wrong:
-            self.report.add(
-                "wrong-type", at, "the value has the wrong type", expected=annotation_text(annotation), got=_got(got)
-            )
-        if not wrong:
-            self._check_notes(parameter, value, path)
+            self._report_misfit(annotation, got, at)
+        if wrong:
+            return
+        before = self.report.count
+        self._check_notes(parameter, value, path)
+        check = parameter.notes.check
+        if check is not None and self.report.count == before:
+            problem = problem_of(check, thaw(value))
+            if problem is not None:
+                self.report.add("check", path, problem, got=_got(value))
+
+    def _report_misfit(self, annotation: Any, value: Any, path: Path) -> None:
+        if isinstance(value, str) and allows_dtypes(allowed_classes(annotation)):
+            expected, hint = listed(DTYPES, 6), did_you_mean(value, DTYPES)
+            self.report.add("unknown-dtype", path, NO_DTYPE, expected=expected, got=shown(value), hint=hint)
+        else:
+            message, expected = "the value has the wrong type", _annotation_text(annotation)
+            self.report.add("wrong-type", path, message, expected=expected, got=_got(value))
 
     def _check_notes(self, parameter: Parameter, value: Any, path: Path) -> None:
         notes = parameter.notes
@@ -96,6 +113,14 @@ class _Check(Walk):
             self.report.add(
                 "out-of-range", path, "the value is out of range", expected=" and ".join(bounds), got=_got(value)
             )
+
+
+def _annotation_text(annotation: Any) -> str:
+    members = allowed_classes(annotation)
+    if not allows_dtypes(members):
+        return annotation_text(annotation)
+    others = [annotation_text(member) for member in members if not spells_dtypes(member)]
+    return " or ".join(["a dtype, such as jnp.float32", *others])
 
 
 def _got(value: Any) -> str:
@@ -119,6 +144,10 @@ def _misfits_at(annotation: Any, value: Any) -> list[tuple[Path, Any, Any]]:
     if isinstance(value, Ref):
         return []
     members = allowed_classes(annotation)
+    if allows_dtypes(members):
+        if is_dtype_like(value):
+            return []
+        members = tuple(member for member in members if not spells_dtypes(member))
     fitting = [member for member in members if _fits(member, value)]
     if not fitting:
         return [((), annotation, value)]

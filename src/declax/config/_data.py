@@ -23,6 +23,14 @@ from declax._metadata import Metadata
 from declax._pytree import Pytree
 from declax._typing import MISSING
 from declax._variables import Variable
+from declax.config._members import (
+    allowed_classes,
+    allows_dtypes,
+    dtype_named,
+    element_annotation,
+    is_dtype,
+    makes_tuple,
+)
 from declax.config._parameters import RNGS, Parameter, Parameters, Target, parameters_of, plain_target, target_name
 from declax.config.problems import Path, did_you_mean, path_text
 from declax.errors import ConfigError, ConstructionError, DepthError, describe, type_name
@@ -189,6 +197,8 @@ class SpecData:
                 freezing = _Freezing(parameters)
                 value = freezing.freeze(value, (name,))
                 depth, has_refs = max(depth, freezing.depth), has_refs or freezing.has_refs
+            if name in parameters.decided:
+                value = _as_annotated(value, parameters.decided[name])
             key = key_of(value)
             if parameter is None or key != _default_key(parameter):
                 kept[name] = value
@@ -490,13 +500,21 @@ def thaw(value: Any) -> Any:
     return value
 
 
-def is_dtype(value: object) -> bool:
-    """Whether a value stands for a dtype of arrays: `numpy.dtype`, its scalar classes, and those of `jax.numpy`."""
-    if isinstance(value, np.dtype):
-        return True
-    if isinstance(value, type) and issubclass(value, np.generic):
-        return True
-    return type(value).__name__ == "_ScalarMeta" and isinstance(getattr(value, "dtype", None), np.dtype)
+def _as_annotated(value: Any, annotation: Any) -> Any:
+    """A frozen value as its annotation means it: a dtype for a text that names one, a tuple for a list in a sequence.
+
+    A list of parts stays one, since what is built of it is part of a model's structure.
+    """
+    if type(value) is str:
+        return dtype_named(value) if allows_dtypes(allowed_classes(annotation)) else value
+    if type(value) is FrozenDict:
+        return FrozenDict({k: _as_annotated(v, element_annotation(annotation, value, k)) for k, v in value.items()})
+    if type(value) not in (tuple, FrozenList):
+        return value
+    items = [_as_annotated(v, element_annotation(annotation, value, i)) for i, v in enumerate(value)]
+    has_parts = any(isinstance(item, (SpecData, Ref)) for item in items)
+    is_list = type(value) is FrozenList and (has_parts or not makes_tuple(allowed_classes(annotation)))
+    return FrozenList(items) if is_list else tuple(items)
 
 
 def key_of(value: Any) -> Hashable:

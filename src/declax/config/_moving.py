@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from declax.config._building import annotation_at, element_annotation, keeps_spec, locate
+from declax.config._building import annotation_at, keeps_spec, locate
 from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData
+from declax.config._members import element_annotation
 from declax.config.problems import Path
 from declax.errors import ConfigError
 

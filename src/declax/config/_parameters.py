@@ -24,6 +24,7 @@ import typing_extensions
 from declax._annotations import Scope, own_annotations
 from declax._fields import FieldSpec, Notes, specifier_of
 from declax._typing import MISSING
+from declax.config._members import decides_values
 from declax.errors import ConfigError, describe, type_name
 
 Target: TypeAlias = Callable[..., Any]
@@ -88,6 +89,7 @@ class Parameters:
       needs_rngs: whether that has no default.
       required: the names of its parameters without a default.
       positional: the names of those that may be given by position.
+      decided: the annotations of the values of those whose annotations tell what a text or a list means.
     """
 
     target: Target
@@ -98,6 +100,7 @@ class Parameters:
     needs_rngs: bool
     required: tuple[str, ...]
     positional: tuple[str, ...]
+    decided: Mapping[str, Any]
 
     @property
     def name(self) -> str:
@@ -169,7 +172,13 @@ def _read(target: Target) -> Parameters:
         rngs is not None and rngs.default is inspect.Parameter.empty,
         tuple(name for name, p in found.items() if p.is_required),
         tuple(name for name, p in found.items() if p.is_positional),
+        {p.name: _annotation_of_values(p) for p in found.values() if decides_values(p.annotation)},
     )
+
+
+def _annotation_of_values(parameter: Parameter) -> Any:
+    is_variadic = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+    return types.GenericAlias(tuple, (parameter.annotation, ...)) if is_variadic else parameter.annotation
 
 
 def forget_targets() -> None:
@@ -317,29 +326,3 @@ def docstring_arguments(text: str) -> dict[str, str]:
             for name in open_names:
                 found[name].append(stripped)
     return {name: " ".join(filter(None, lines)) for name, lines in found.items()}
-
-
-def allowed_classes(annotation: Any) -> tuple[Any, ...]:
-    """The members of a union, or the annotation alone; aliases and `Annotated` are opened.
-
-    >>> allowed_classes(int | None)
-    (<class 'int'>, <class 'NoneType'>)
-    """
-    while True:
-        if isinstance(annotation, _ALIASES):
-            annotation = annotation.__value__
-        elif typing.get_origin(annotation) is typing.Annotated:
-            annotation = typing.get_args(annotation)[0]
-        elif isinstance(annotation, typing.NewType):
-            annotation = annotation.__supertype__
-        else:
-            break
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return tuple(member for arg in typing.get_args(annotation) for member in allowed_classes(arg))
-    return (annotation,)
-
-
-_ALIASES: Final[tuple[Any, ...]] = (
-    typing_extensions.TypeAliasType,
-    getattr(typing, "TypeAliasType", typing_extensions.TypeAliasType),
-)

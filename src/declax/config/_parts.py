@@ -20,9 +20,10 @@ from declax._typing import MISSING, Initializer
 from declax.config import _plain, _tables
 from declax.config._data import Ref, SpecData
 from declax.config._generics import Bindings, bindings_of
+from declax.config._objections import problem_of
 from declax.config._parameters import Parameter, parameters_of, target_name
 from declax.config._plain import INVALID, Context, Reader, listed
-from declax.config._versions import MIGRATE, VERSION, removed_in, upgraded
+from declax.config._versions import MIGRATE, VERSION, removal_of, upgraded
 from declax.config.problems import Path, described, did_you_mean, shown
 from declax.config.registry import kinds_of
 from declax.config.spec import Spec
@@ -336,7 +337,9 @@ class CallReader:
                 found[key] = self.extra.read(table[key], (*path, key), context)
                 is_valid = is_valid and found[key] is not INVALID
                 continue
-            if context.migrate and isinstance(key, str) and removed_in(self.target, key) is not None:
+            removal = removal_of(self.target, key) if context.migrate and isinstance(key, str) else None
+            if removal is not None:
+                context.dropped.append(((*path, key), self.name, removal))
                 continue
             is_valid = False
             if not context.report.is_full:
@@ -358,8 +361,9 @@ class CallReader:
             hint = f"leave {key!r} out"
         elif key in self.renamed:
             message, hint = f"{message}: it is called {self.renamed[key]!r} now", MIGRATE
-        elif (version := removed_in(self.target, key)) is not None:
-            message, hint = f"{message}: it was removed in version {version}", f"leave the key out, or {MIGRATE}"
+        elif (removal := removal_of(self.target, key)) is not None:
+            message = f"{message}: it was removed in version {removal.version}"
+            hint = f"{removal.advice or 'leave the key out'}; or {MIGRATE}"
         elif others:
             owner = others[0]
             message = f"{message}; it belongs to {one_of(others)}"
@@ -392,6 +396,7 @@ class CheckedReader(Reader):
         self.reader = reader
         self.words, self.exact = reader.words, reader.exact
         self.ge, self.le = notes.ge, notes.le
+        self.check = notes.check
         self.choices = None if notes.choices is None else notes.choices
         self.expected = reader.expected + self._bounds()
 
@@ -417,8 +422,15 @@ class CheckedReader(Reader):
                 hint=hint,
             )
             return INVALID
-        is_fine = self._in_range(found, path, context)
+        is_fine = self._in_range(found, path, context) and self._passes(found, value, path, context)
         return found if is_fine else INVALID
+
+    def _passes(self, found: Any, value: Any, path: Path, context: Context) -> bool:
+        """Whether the check of the field has nothing against a value; parts are checked when they are made."""
+        problem = None if self.check is None else problem_of(self.check, found)
+        if problem is not None:
+            context.report.add("check", path, problem, got=described(value))
+        return problem is None
 
     def _in_range(self, value: Any, path: Path, context: Context) -> bool:
         if type(value) in (list, tuple):
@@ -440,7 +452,7 @@ class CheckedReader(Reader):
 
 def checked(parameter: Parameter, reader: Reader) -> Reader:
     notes = parameter.notes
-    has_checks = notes.ge is not None or notes.le is not None or notes.choices is not None
+    has_checks = any(note is not None for note in (notes.ge, notes.le, notes.choices, notes.check))
     return CheckedReader(reader, parameter) if has_checks else reader
 
 

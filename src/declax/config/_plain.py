@@ -43,7 +43,10 @@ WORDS: Final[dict[Any, str]] = {
 _NONE: Final[frozenset[str]] = frozenset()
 _ALL: Final = frozenset(WORDS.values())
 _INT_BITS: Final = 64
-_REF: Final = "$ref"
+REF: Final = "$ref"
+
+TUPLE: Final = "$tuple"
+"""The key of a table that stands for a tuple, where no annotation tells one from a list."""
 
 
 class Context:
@@ -54,6 +57,7 @@ class Context:
       parts: the targets of all parts, by the names and indices of their paths.
       refs: the refs, each with its path and what may stand there.
       migrate: whether old names and versions are brought up to date.
+      dropped: keys that the migration has left out, each with the class and when that lost it.
       broken: paths whose text could not be read; what is missing there is no further problem.
       known: in a trial, the parts that were read in it or in others, with what was found; None outside of trials.
     """
@@ -64,6 +68,7 @@ class Context:
         self.parts: dict[tuple[str, ...], Any] = {}
         self.refs: list[tuple[Path, tuple[str, ...], Mapping[str, Any] | None]] = []
         self.migrate = migrate
+        self.dropped: list[tuple[Path, str, Any]] = []
         self.known: dict[Hashable, tuple[Any, object, Context]] | None = None
 
     def trial(self) -> Context:
@@ -75,6 +80,7 @@ class Context:
     def take(self, attempt: Context) -> None:
         """Takes over all that a trial has found."""
         self.refs += attempt.refs
+        self.dropped += attempt.dropped
         self.parts.update(attempt.parts)
         self.report.extend(attempt.report.problems)
         self.report.count += attempt.report.count - len(attempt.report.problems)
@@ -256,6 +262,9 @@ class NamesReader(Reader):
         return INVALID
 
 
+NO_DTYPE: Final = "there is no dtype of this name"
+
+
 class DtypeReader(NamesReader):
     """The name of a dtype."""
 
@@ -418,11 +427,23 @@ class AnyReader(Reader):
         if kind in (list, tuple):
             return self.items.read(value, path, context)
         if isinstance(value, Mapping):
-            if len(value) == 1 and _REF in value:
+            if len(value) == 1 and REF in value:
                 return read_ref(value, path, context, None)
+            if TUPLE in value:
+                return self._tuple(value, path, context)
             return self.table.read(value, path, context)
         name = dtype_name(value)
         return context.wrong(path, self.expected, value) if name is None else DTYPES[name]
+
+    def _tuple(self, table: Mapping[str, Any], path: Path, context: Context) -> Any:
+        items = table[TUPLE]
+        if len(table) > 1 or type(items) not in (list, tuple):
+            context.report.add(
+                "tuple", path, "this is no tuple", expected='{ "$tuple" = [1, 2] } and nothing else', got=shown(table)
+            )
+            return INVALID
+        found = self.items.read(items, path, context)  # a Ref counts items of tuples as those of lists
+        return found if found is INVALID else tuple(found)
 
 
 class NoReader(Reader):
@@ -451,7 +472,7 @@ def read_ref(table: Mapping[str, Any], path: Path, context: Context, choices: Ma
       context: of the reading.
       choices: the targets that may stand there, by tag; None for any.
     """
-    target = table[_REF]
+    target = table[REF]
     if type(target) is not str or len(table) > 1:
         expected = '{ "$ref" = "/path/to/part" } and nothing else'
         context.report.add("ref", path, "this is no reference", expected=expected, got=described(target))

@@ -26,7 +26,8 @@ from declax._exports import NAMES
 from declax._typing import MISSING
 from declax.config._building import Walk, locate, positions
 from declax.config._canonical import parts_of_value, short_text
-from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, is_dtype
+from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
+from declax.config._members import is_dtype
 from declax.config._names import dtype_code, is_importable, public_name
 from declax.config._parameters import RNGS, target_name
 from declax.config.problems import Path, path_text

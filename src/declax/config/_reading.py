@@ -14,14 +14,16 @@ from declax._pytree import Pytree
 from declax._typing import MISSING
 from declax._variables import Variable
 from declax.abstract import eval_shape
-from declax.config._building import element_annotation
 from declax.config._data import MAX_DEPTH, Ref, SpecData
-from declax.config._parameters import Parameter, Parameters, allowed_classes, parameters_of, plain_target
+from declax.config._members import allowed_classes, element_annotation
+from declax.config._optimizers import origin_of
+from declax.config._parameters import Parameter, Parameters, parameters_of, plain_target
 from declax.config.problems import Path, path_text
 from declax.config.spec import Spec
 from declax.errors import ConfigError, DepthError, describe, type_name
 from declax.graph.iteration import find_duplicates
 from declax.rngs import Rngs
+from declax.training.optimizer import Optimizer
 
 M = TypeVar("M")
 
@@ -167,6 +169,8 @@ class _Reader:
             given: dict[str, Any] = {"elements": list(model)}
         elif isinstance(model, Dict):
             given = {"entries": dict(model)}
+        elif isinstance(model, Optimizer):
+            given = self._optimizer(model, path)
         else:
             given = self._attributes(model, parameters, path)
         found = {}
@@ -175,6 +179,19 @@ class _Reader:
             annotation = Any if parameter is None or name == parameters.variadic else parameter.annotation
             found[name] = self.value(value, (*path, name), annotation)
         return Spec(type(model), found)
+
+    def _optimizer(self, optimizer: Optimizer[Any], path: Path) -> dict[str, Any]:
+        """The arguments of an optimizer that was built from a spec."""
+        origin = origin_of(optimizer)
+        if origin is None:
+            raise ConfigError(
+                f"{self.name}.{path_text(path)}" if path else self.name,
+                "how this optimizer was made cannot be told",
+                why="it keeps neither its model nor the arguments of its transformation; of one that is built from a\n"
+                "spec these are remembered, of copies they are not",
+                fix='dx.spec(dx.Optimizer, dx.Ref("/model"), dx.spec(optax.adamw, 1e-3), wrt=dx.Param).build()',
+            )
+        return {"model": origin.model(), "tx": origin.tx, "wrt": optimizer.wrt}
 
     def _attributes(self, model: Any, parameters: Parameters, path: Path) -> dict[str, Any]:
         found: dict[str, Any] = {}

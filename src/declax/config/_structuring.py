@@ -28,9 +28,10 @@ from declax._variables import Variable
 from declax.config import _plain, _tables
 from declax.config._anything import AnythingReader, LayerReader, anywhere
 from declax.config._circles import check_refs
-from declax.config._data import MAX_DEPTH, SpecData, is_dtype
+from declax.config._data import MAX_DEPTH, SpecData
 from declax.config._generics import Bindings, substituted
-from declax.config._parameters import Parameter, allowed_classes, forget_targets, target_name
+from declax.config._members import DTYPE_MARK, allowed_classes, allows_dtypes, is_dtype, spells_dtypes
+from declax.config._parameters import Parameter, forget_targets, target_name
 from declax.config._parts import KIND as KIND
 from declax.config._parts import REF as REF
 from declax.config._parts import SCHEMA as SCHEMA
@@ -129,8 +130,6 @@ class Catalog:
         return found
 
     def _make(self, annotation: Any, default: object) -> Reader:
-        if typing.get_origin(annotation) is typing.Annotated and "dtype" in annotation.__metadata__:
-            return _plain.DtypeReader()
         members = [m for m in _members(annotation) if m is not type(None)]
         has_null = len(members) < len(_members(annotation))
         if not members:
@@ -140,8 +139,8 @@ class Catalog:
         return readers[0] if len(readers) == 1 else UnionReader(readers)
 
     def _member_readers(self, members: list[Any], default: object) -> list[Reader]:
-        if np.dtype in members:
-            members = [m for m in members if not _is_dtype_like(m)]
+        if allows_dtypes(tuple(members)):
+            members = [m for m in members if not spells_dtypes(m)]
             return [_plain.DtypeReader(), *(self._member_readers(members, default) if members else [])]
         if len(members) > 1 and any(_is_array(m) for m in members):
             not_numbers = (bool, complex, int) if float in members else (complex,)
@@ -276,18 +275,13 @@ def _members(annotation: Any) -> tuple[Any, ...]:
     if origin in (typing.Union, types.UnionType):
         return tuple(m for arg in typing.get_args(annotation) for m in _members(arg))
     if origin is typing.Annotated:
-        return (np.dtype,) if "dtype" in annotation.__metadata__ else _members(annotation.__origin__)
+        return (np.dtype,) if DTYPE_MARK in annotation.__metadata__ else _members(annotation.__origin__)
     if origin in (typing.Final, typing.ClassVar, typing.Required, typing.NotRequired):
         return _members(typing.get_args(annotation)[0])
     if annotation is None:
         return (type(None),)
     opened = allowed_classes(annotation)
     return opened if opened == (annotation,) else tuple(m for arg in opened for m in _members(arg))
-
-
-def _is_dtype_like(member: Any) -> bool:
-    name = getattr(member, "__name__", "")
-    return member in (np.dtype, str) or typing.get_origin(member) in (type, np.dtype) or name == "SupportsDType"
 
 
 def _is_array(member: Any) -> bool:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from declax import initializers
-from declax.config._data import is_dtype
+from declax.config._members import is_dtype
 from declax.initializers import NamedInitializer
 from declax.nn import activations
 
@@ -43,14 +43,17 @@ _DTYPES: Final = (
 ).split()
 
 _TRANSFORMATIONS: Final = (
-    "adabelief adadelta adafactor adagrad adam adamax adamaxw adamw adan amsgrad fromage lamb lars lion nadam nadamw "
-    "noisy_sgd novograd polyak_sgd radam rmsprop rprop sgd sign_sgd sm3 yogi "
-    "chain identity set_to_zero zero_nans clip clip_by_block_rms clip_by_global_norm adaptive_grad_clip "
-    "add_decayed_weights add_noise centralize ema trace normalize_by_update_norm apply_if_finite "
-    "scale scale_by_adadelta scale_by_adam scale_by_adamax scale_by_adan scale_by_amsgrad scale_by_belief "
-    "scale_by_learning_rate scale_by_lion scale_by_novograd scale_by_param_block_norm scale_by_param_block_rms "
-    "scale_by_polyak scale_by_radam scale_by_rms scale_by_rprop scale_by_rss scale_by_schedule scale_by_sign "
-    "scale_by_sm3 scale_by_stddev scale_by_trust_ratio scale_by_yogi"
+    "adabelief adadelta adafactor adagrad adam adamax adamaxw adamw adan amsgrad fromage lamb lars lbfgs lion "
+    "nadam nadamw noisy_sgd novograd optimistic_adam_v2 optimistic_gradient_descent polyak_sgd radam rmsprop "
+    "rprop sgd sign_sgd signum sm3 yogi MultiSteps chain named_chain apply_every flatten keep_params_nonnegative "
+    "with_extra_args_support identity set_to_zero zero_nans clip clip_by_block_rms clip_by_global_norm "
+    "adaptive_grad_clip add_decayed_weights add_noise centralize ema trace normalize_by_update_norm "
+    "apply_if_finite scale scale_by_adadelta scale_by_adam scale_by_adamax scale_by_adan scale_by_amsgrad "
+    "scale_by_belief scale_by_backtracking_linesearch scale_by_distance_over_gradients scale_by_lbfgs "
+    "scale_by_optimistic_gradient scale_by_zoom_linesearch scale_by_learning_rate scale_by_lion scale_by_novograd "
+    "scale_by_param_block_norm scale_by_param_block_rms scale_by_polyak scale_by_radam scale_by_rms "
+    "scale_by_rprop scale_by_rss scale_by_schedule scale_by_sign scale_by_sm3 scale_by_stddev "
+    "scale_by_trust_ratio scale_by_yogi"
 ).split()
 
 _SCHEDULES: Final = (
@@ -121,6 +124,15 @@ def dtype_name(value: object) -> str | None:
     dtype: Any = value if isinstance(value, (np.dtype, type)) else getattr(value, "dtype", None)
     name = np.dtype(dtype).name
     return name if name in DTYPES else None
+
+
+def default_dtype(value: type) -> str:
+    """The name of the dtype that JAX takes for a type of Python's numbers, by its present settings.
+
+    >>> default_dtype(bool)
+    'bool'
+    """
+    return str(jnp.zeros((), value).dtype.name)
 
 
 def initializer_of(name: str, arguments: Mapping[str, Any]) -> Any:

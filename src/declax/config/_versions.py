@@ -1,8 +1,9 @@
 """Configurations of older versions of a class.
 
 A class says in ``config_version`` which version its parameters are of, in ``config_upgrades`` how a table of one
-version becomes one of the next, and in ``config_removed`` which keys it had once. A field says in ``renamed_from`` what
-it was called. People's own files must be up to date; those of older runs are brought up to date with ``migrate=True``.
+version becomes one of the next, and in ``config_removed_in`` which keys it had once. A field says in ``renamed_from``
+what it was called. People's own files must be up to date; those of older runs are brought up to date with
+``migrate=True``.
 
 Vocabulary
 ----------
@@ -13,11 +14,11 @@ upgrade: a function from a table of one version to that of the next.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from declax.config._plain import Context
-from declax.config.problems import Path, described
+from declax.config.problems import Path, described, path_text
 from declax.errors import FieldError, describe, type_name
 
 VERSION: Final = "$version"
@@ -100,7 +101,48 @@ def _upgrade(
     return table
 
 
-def removed_in(target: Any, name: str) -> int | None:
-    """The version in which a class lost a parameter; None for a name that it never had."""
-    removed: Mapping[str, int] = getattr(target, "config_removed", {})
-    return removed.get(name)
+class Removal(NamedTuple):
+    """That a class lost a parameter.
+
+    Attributes:
+      version: in which version.
+      advice: what to do in its place; None where the class does not say.
+    """
+
+    version: int
+    advice: str | None
+
+
+def removal_of(target: Any, name: str) -> Removal | None:
+    """When a class lost a parameter; None for a name that it never had.
+
+    Raises:
+      FieldError: the entry of the class is neither a version nor a version with advice.
+    """
+    removed: Mapping[str, Any] = getattr(target, "config_removed_in", {})
+    if name not in removed:
+        return None
+    said = removed[name]
+    version, advice = said if isinstance(said, tuple) and len(said) == 2 else (said, None)
+    if type(version) is not int or not isinstance(advice, str | None):
+        raise FieldError(
+            f"{type_name(target)}.config_removed_in[{name!r}]",
+            "an entry is the version in which the parameter was removed, or that and what to do",
+            got=describe(said),
+            fix=f'config_removed_in = {{{name!r}: (2, "what to write in its place")}}',
+        )
+    return Removal(version, advice)
+
+
+def dropped_text(where: str, dropped: Iterable[Dropped]) -> str:
+    """What a warning says of the keys that a migration has left out."""
+    lines = [
+        f"  {path_text(path)}: removed from {name} in version {removal.version}"
+        + (f"; {removal.advice}" if removal.advice else "")
+        for path, name, removal in dropped
+    ]
+    return "\n".join([f"{where}: migrating left out what newer versions do not have. [migration]", *lines])
+
+
+Dropped: TypeAlias = tuple[Path, str, Removal]
+"""A key that a migration has left out: its path, the class, and when that lost it."""

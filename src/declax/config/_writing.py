@@ -13,7 +13,7 @@ import contextlib
 import enum
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from declax.config import _plain, _tables
 from declax.config._anything import AnythingReader
@@ -107,7 +107,9 @@ class _Writer:
         if isinstance(value, (tuple, frozenset)) and not hasattr(value, "_fields"):
             items = sorted(value) if isinstance(value, frozenset) else value
             inner = _inner_readers(reader, _plain.ListReader, _plain.TupleReader, AnythingReader)
-            return [self.value(item, _item_reader(inner, i), (*path, i)) for i, item in enumerate(items)]
+            made = [self.value(item, _item_reader(inner, i), (*path, i)) for i, item in enumerate(items)]
+            is_open = type(value) is tuple and isinstance(inner, AnythingReader)
+            return {_plain.TUPLE: made} if is_open else made
         if isinstance(value, (FrozenDict, dict)):
             inner = _inner_readers(reader, _plain.MappingReader, AnythingReader)
             return {str(k): self.value(v, _item_reader(inner, 0), (*path, str(k))) for k, v in value.items()}
@@ -123,6 +125,8 @@ class _Writer:
         for table in [*tables, _tables.ACTIVATIONS]:
             if (name := _tables.name_in(table, value)) is not None:
                 return name
+        if isinstance(value, type) and any(isinstance(r, _plain.DtypeReader) for r in _flat(reader)):
+            self._no_dtype(value, path)
         is_function = callable(value)
         name = type_name(type(value))
         fix = f"dx.spec({name}, ...) in place of the object, and {name} in the annotation"
@@ -134,6 +138,15 @@ class _Writer:
             if is_function
             else "data has texts, numbers, lists and tables; an object is the table of what makes it",
             fix="dx.register_kind(Callable, function) before this, and where the file is read" if is_function else fix,
+        )
+
+    def _no_dtype(self, value: type, path: Path) -> NoReturn:
+        raise ConfigError(
+            f"{self.root}.{path_text(path)}",
+            _NO_FORM,
+            got=describe(value),
+            why="which dtype a type of Python stands for is up to the settings of JAX",
+            fix=f"jnp.{_tables.default_dtype(value)}, which has a name",
         )
 
     def _initializer(self, value: NamedInitializer, path: Path) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, overload
@@ -13,13 +14,14 @@ from declax.config._parameters import target_name
 from declax.config._plain import INVALID, Context
 from declax.config._reading import spec_of
 from declax.config._structuring import structure
+from declax.config._versions import dropped_text
 from declax.config._writing import plain_data, without_nulls
 from declax.config.files.documents import Document
 from declax.config.files.formatting import format_json, format_toml, format_yaml
 from declax.config.files.reading import FORMATS, read_document
 from declax.config.problems import Report, did_you_mean
 from declax.config.spec import Spec
-from declax.errors import ConfigError, describe
+from declax.errors import ConfigError, MigrationWarning, describe
 from declax.rngs import Rngs
 
 M = TypeVar("M")
@@ -41,7 +43,8 @@ def spec_from_config(cls: Any, source: Source, /, *, extra: Iterable[Any] = (), 
       cls: the class that it describes; a union or a function may stand for it.
       source: plain data, or the path of a TOML, JSON or YAML file.
       extra: classes that may be chosen by their names wherever an annotation names a base class of theirs.
-      migrate: bring old names and versions up to date (``renamed_from``, ``config_version``) instead of refusing them.
+      migrate: bring old names and versions up to date (``renamed_from``, ``config_version``) instead of refusing them;
+        a MigrationWarning lists the keys that are left out for it.
 
     Returns:
       The spec, with all names resolved; equal to the one that `spec` makes of the same arguments.
@@ -54,6 +57,11 @@ def spec_from_config(cls: Any, source: Source, /, *, extra: Iterable[Any] = (), 
     >>> spec_from_config(dx.Linear, {"in_features": 2, "out_features": 3}) == dx.spec(dx.Linear, 2, 3)
     True
     """
+    return _spec_of_source(cls, source, extra, migrate)
+
+
+def _spec_of_source(cls: Any, source: Source, extra: Iterable[Any], migrate: bool) -> Spec[Any]:
+    """The spec of a configuration; a warning is that of the line that called the caller of this."""
     document = read_source(source)
     report = Report()
     report.extend(document.problems)
@@ -66,6 +74,8 @@ def spec_from_config(cls: Any, source: Source, /, *, extra: Iterable[Any] = (), 
         raise report.error(where, document.place_of)
     if not isinstance(found, Spec):
         raise ConfigError(where, "the configuration describes no object", expected=_name_of(cls), got=describe(found))
+    if context.dropped:
+        warnings.warn(dropped_text(where, context.dropped), MigrationWarning, stacklevel=3)
     return found
 
 
@@ -108,7 +118,8 @@ def from_config(
       source: plain data, or the path of a TOML, JSON or YAML file.
       rngs: given to every part that takes them.
       extra: classes that may be chosen by their names wherever an annotation names a base class of theirs.
-      migrate: bring old names and versions up to date (``renamed_from``, ``config_version``) instead of refusing them.
+      migrate: bring old names and versions up to date (``renamed_from``, ``config_version``) instead of refusing them;
+        a MigrationWarning lists the keys that are left out for it.
 
     Returns:
       The object.
@@ -125,7 +136,7 @@ def from_config(
     ((2, 3), None)
     """
     document = read_source(source)
-    spec = spec_from_config(cls, document, extra=extra, migrate=migrate)
+    spec = _spec_of_source(cls, document, extra, migrate)
     try:
         return spec.build(rngs=rngs)
     except Exception as error:

@@ -17,7 +17,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from declax._typing import MISSING
 from declax.config import _plain
+from declax.config._anything import AnythingReader, LayerReader, layers
 from declax.config._parameters import Parameter
 from declax.config._plain import Reader
 from declax.config._structuring import (
@@ -140,7 +142,8 @@ class _Writer:
     def _parameter(self, parameter: Parameter, reader: Reader) -> Schema:
         found = self.schema(reader)
         notes: Schema = {"description": parameter.help} if parameter.help else {}
-        if not parameter.is_required:
+        has_default = parameter.default is not MISSING or parameter.default_factory is not None
+        if has_default:
             with contextlib.suppress(ConfigError):  # of a default that has no name in data
                 notes["default"] = value_as_data(parameter.make_default(), reader)
         if not notes:
@@ -158,6 +161,8 @@ class _Writer:
             return _any_of([self.schema(member) for member in reader.members])
         if isinstance(reader, ChoiceReader):
             return self._choices(reader)
+        if isinstance(reader, AnythingReader):
+            return self._shared_definition(reader, "layer" if isinstance(reader, LayerReader) else "anything")
         if isinstance(reader, _plain.ListReader):
             return {"type": "array", "items": self.schema(reader.item)}
         if isinstance(reader, _plain.TupleReader):
@@ -176,13 +181,50 @@ class _Writer:
 
     def _choices(self, reader: ChoiceReader) -> Schema:
         """One of several tables; a table of the key `$ref` may stand for each. Written once for a reader."""
+        return self._shared_definition(reader, f"{reader.only}-or-reference" if reader.only else _noun(reader))
+
+    def _shared_definition(self, reader: Reader, name: str) -> Schema:
+        """A reference to the definition of what a reader takes, which is written once."""
         known = self._shared.get(id(reader))
         if known is None:
-            name = self._free_name(f"{reader.only}-or-reference" if reader.only else _noun(reader))
+            name = self._free_name(name)
             known = self._shared[id(reader)] = (reader, name)
             self._definitions[name] = {}  # so that the name is taken while those inside are named
-            self._definitions[name] = self._one_of(reader)
+            self._definitions[name] = self._definition_of(reader, {"$ref": f"#/definitions/{name}"})
         return {"$ref": f"#/definitions/{known[1]}"}
+
+    def _definition_of(self, reader: Reader, itself: Schema) -> Schema:
+        if isinstance(reader, LayerReader):
+            return self._layer(reader, itself)
+        if isinstance(reader, AnythingReader):
+            return self._anything(reader, itself)
+        assert isinstance(reader, ChoiceReader)  # nothing else is shared
+        return self._one_of(reader)
+
+    def _layer(self, reader: LayerReader, itself: Schema) -> Schema:
+        """What `Sequential` takes: a part, the name of a function, or a list of these."""
+        names = {"title": "by name", "type": "string", **self.schema(reader.functions)}
+        parts = [self._definition(tag, target, True) for tag, target in reader.parts.choices.items()]
+        options = [names, {"type": "array", "items": itself}, *parts, self._reference()]
+        return {"title": "layer", "anyOf": options}
+
+    def _anything(self, reader: AnythingReader, itself: Schema) -> Schema:
+        """Plain data, where a table with the tag is a part; those of declax itself are only named, as they are many."""
+        kinds = {tag: target for tag, target in reader.parts.choices.items() if layers().get(tag) is not target}
+        table: Schema = {
+            "type": "object",
+            "properties": {KIND: {"enum": list(layers())}},
+            "additionalProperties": itself,
+        }
+        options: list[Schema] = [
+            {"type": ["null", "boolean", "number", "string"]}, {"type": "array", "items": itself}, table,
+        ]  # fmt: skip
+        options += [self._definition(tag, target, True) for tag, target in kinds.items()]
+        return {"title": "anything", "anyOf": options}
+
+    def _reference(self) -> Schema:
+        self._definitions[_REFERENCE] = _reference_schema()
+        return {"$ref": f"#/definitions/{_REFERENCE}"}
 
     def _one_of(self, reader: ChoiceReader) -> Schema:
         options: list[Schema] = []
@@ -193,8 +235,7 @@ class _Writer:
             return {"title": "initializer", "anyOf": options}
         is_tag_needed = reader.only is None
         options += [self._definition(tag, target, is_tag_needed) for tag, target in reader.choices.items()]
-        self._definitions[_REFERENCE] = _reference_schema()
-        return {"oneOf": [*options, {"$ref": f"#/definitions/{_REFERENCE}"}]}
+        return {"oneOf": [*options, self._reference()]}
 
 
 def _noun(reader: ChoiceReader) -> str:

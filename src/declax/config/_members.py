@@ -1,0 +1,180 @@
+"""What an annotation allows, and how it is asked of what is inside of a value.
+
+Vocabulary
+----------
+member: one of the annotations that a union joins.
+dtypes: of an annotation: it allows them where `numpy.dtype` is a member, as it is of `jax.typing.DTypeLike`; the other
+        members by which that spells dtypes (str, type[Any], protocols) stand for nothing else then.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import re
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import typing_extensions
+
+DTYPE_MARK: Final = "dtype"
+"""What `declax._typing.Dtype` is annotated with at run time."""
+
+_MAX_DEPTH: Final = 100
+_ALIASES: Final[tuple[Any, ...]] = (
+    typing_extensions.TypeAliasType,
+    getattr(typing, "TypeAliasType", typing_extensions.TypeAliasType),
+)
+_PYTHON_DTYPES: Final = (bool, int, float, complex)
+_ABSTRACT: Final = frozenset(
+    {np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger, np.inexact, np.floating}
+    | {np.complexfloating, np.flexible, np.character}
+)
+_CODE: Final = re.compile(r"[<=|]?[biufc]\d{1,2}")
+
+
+def allowed_classes(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union, or the annotation alone; aliases and `Annotated` are opened.
+
+    >>> allowed_classes(int | None)
+    (<class 'int'>, <class 'NoneType'>)
+    """
+    while True:
+        if isinstance(annotation, _ALIASES):
+            annotation = annotation.__value__
+        elif typing.get_origin(annotation) is typing.Annotated:
+            annotation = np.dtype if DTYPE_MARK in annotation.__metadata__ else typing.get_args(annotation)[0]
+        elif isinstance(annotation, typing.NewType):
+            annotation = annotation.__supertype__
+        else:
+            break
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return tuple(member for arg in typing.get_args(annotation) for member in allowed_classes(arg))
+    return (annotation,)
+
+
+def element_annotation(annotation: Any, value: Any, key: str | int) -> Any:
+    """The annotation of an element of a list, tuple or dict; Any where the annotation does not tell.
+
+    >>> element_annotation(dict[str, int], {}, "a")
+    <class 'int'>
+    """
+    is_mapping = isinstance(value, Mapping)
+    for member in allowed_classes(annotation):
+        origin, args = typing.get_origin(member), typing.get_args(member)
+        if not isinstance(origin, type) or not args or not issubclass(origin, collections.abc.Iterable):
+            continue
+        if issubclass(origin, collections.abc.Mapping):
+            if is_mapping and len(args) == 2:
+                return args[1]
+        elif not is_mapping:
+            if issubclass(origin, tuple) and not (len(args) == 2 and args[1] is Ellipsis):
+                return args[key] if isinstance(key, int) and key < len(args) else Any
+            return args[0]
+    return Any
+
+
+# --- values that annotations decide ---------------------------------------------
+
+
+def allows_dtypes(members: tuple[Any, ...]) -> bool:
+    """Whether the members of an annotation are, among others, those that spell dtypes.
+
+    >>> allows_dtypes(allowed_classes(jax.typing.DTypeLike | None)), allows_dtypes((str,))
+    (True, False)
+    """
+    return any(member is np.dtype or typing.get_origin(member) is np.dtype for member in members)
+
+
+def spells_dtypes(member: Any) -> bool:
+    """Whether a member of an annotation that allows dtypes is one of those that spell them.
+
+    >>> spells_dtypes(str), spells_dtypes(int)
+    (True, False)
+    """
+    if member in (np.dtype, str) or typing.get_origin(member) in (type, np.dtype):
+        return True
+    return bool(getattr(member, "_is_protocol", False)) and hasattr(member, "dtype")
+
+
+def is_dtype(value: object) -> bool:
+    """Whether a value stands for a dtype of arrays: `numpy.dtype`, its scalar classes, and those of `jax.numpy`."""
+    if isinstance(value, np.dtype):
+        return True
+    if isinstance(value, type) and issubclass(value, np.generic):
+        return value not in _ABSTRACT and not issubclass(value, jax.dtypes.extended)
+    return type(value).__name__ == "_ScalarMeta" and isinstance(getattr(value, "dtype", None), np.dtype)
+
+
+def is_dtype_like(value: object) -> bool:
+    """Whether `jax.numpy.dtype` takes a value that is no text: a dtype, a type of Python's numbers, that of a key.
+
+    >>> is_dtype_like(jnp.int8), is_dtype_like(float), is_dtype_like(3)
+    (True, True, False)
+    """
+    if is_dtype(value) or any(value is number for number in _PYTHON_DTYPES):
+        return True
+    return not isinstance(value, type) and type(value).__module__.startswith("jax") and _is_extended(value)
+
+
+def _is_extended(value: Any) -> bool:
+    try:
+        return bool(jnp.issubdtype(value, jax.dtypes.extended))
+    except TypeError:
+        return False
+
+
+def dtype_named(text: str) -> Any:
+    """The scalar type of `jax.numpy` of a name, or a code of NumPy such as ``f4``; the text itself where it is none.
+
+    >>> dtype_named("bfloat16"), dtype_named("i1"), dtype_named("float31")
+    (<class 'jax.numpy.bfloat16'>, <class 'jax.numpy.int8'>, 'float31')
+    """
+    name = text
+    if _CODE.fullmatch(text):
+        try:
+            name = np.dtype(text).name
+        except TypeError:
+            return text
+    found = getattr(jnp, "bool_" if name == "bool" else name, None) if name.isidentifier() else None
+    return found if is_dtype(found) and not isinstance(found, np.dtype) else text
+
+
+def makes_tuple(members: tuple[Any, ...]) -> bool:
+    """Whether a list says nothing else than a tuple: an annotation names sequences in general, and no lists.
+
+    >>> makes_tuple((collections.abc.Sequence[int], str)), makes_tuple((collections.abc.Sequence[int], list[str]))
+    (True, False)
+    """
+    origins = [typing.get_origin(member) or member for member in members]
+    return any(o in _SEQUENCES for o in origins) and not any(o in _LISTS or _is_open(o) for o in origins)
+
+
+_SEQUENCES: Final = (collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
+_LISTS: Final = (list, collections.abc.MutableSequence)
+
+
+def _is_open(member: Any) -> bool:
+    return member in (Any, object) or isinstance(member, typing.TypeVar)
+
+
+def decides_values(annotation: Any, depth: int = 0) -> bool:
+    """Whether an annotation tells what a value means: a text a dtype, a list a tuple; of what is inside as well.
+
+    >>> decides_values(dict[str, jax.typing.DTypeLike | None]), decides_values(type[int])
+    (True, False)
+    """
+    members = allowed_classes(annotation)
+    if allows_dtypes(members) or makes_tuple(members):
+        return True
+    containers = [m for m in members if _is_container(typing.get_origin(m))]
+    inner = (arg for member in containers for arg in typing.get_args(member) if arg is not Ellipsis)
+    return depth < _MAX_DEPTH and any(decides_values(arg, depth + 1) for arg in inner)
+
+
+def _is_container(origin: Any) -> bool:
+    return isinstance(origin, type) and issubclass(origin, collections.abc.Collection)

@@ -1,0 +1,113 @@
+"""Optimizers in configurations: the tables of optax, and the way back from an optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+import pytest
+
+import declax as dx
+
+
+@dx.dataclass
+class Training(dx.Module):
+    model: dx.Linear
+    optimizer: dx.Optimizer[dx.Linear]
+
+
+ADAM = dx.spec(optax.adamw, dx.spec(optax.cosine_decay_schedule, 1e-3, 100))
+SGD = {"kind": "sgd", "learning_rate": 0.1}
+SPEC = dx.spec(Training, dx.spec(dx.Linear, 2, 3), dx.spec(dx.Optimizer, dx.Ref("/model"), ADAM, wrt=dx.Param))
+
+
+def test_an_optimizer_that_was_built_from_a_spec_has_one():
+    training = SPEC.build(rngs=dx.Rngs(0))
+    assert dx.spec_of(training) == SPEC
+    training.optimizer.update(training.model, dx.state(training.model, dx.Param))
+    assert dx.spec_of(training) == SPEC
+    assert dx.spec_of(dx.spec_of(training).build(rngs=dx.Rngs(0))) == SPEC
+
+
+def test_alone_it_is_described_with_its_model():
+    training = SPEC.build(rngs=dx.Rngs(0))
+    spec = dx.spec_of(training.optimizer)
+    assert spec == dx.spec(dx.Optimizer, dx.spec(dx.Linear, 2, 3), ADAM)
+    assert spec.build(rngs=dx.Rngs(0)).tx.init
+
+
+def test_an_optimizer_before_its_model():
+    @dx.dataclass
+    class Reverse(dx.Module):
+        optimizer: dx.Optimizer[dx.Linear]
+        model: dx.Linear
+
+    built = dx.spec(Reverse, dx.spec(dx.Optimizer, dx.Ref("/model"), ADAM), dx.spec(dx.Linear, 2, 3)).build(
+        rngs=dx.Rngs(0)
+    )
+    again = dx.spec_of(built)
+    assert again == dx.spec(Reverse, dx.spec(dx.Optimizer, dx.spec(dx.Linear, 2, 3), ADAM), dx.Ref("/optimizer/model"))
+    assert dx.spec_of(again.build(rngs=dx.Rngs(0))) == again
+
+
+def test_of_others_it_cannot_be_told():
+    model = dx.Linear(2, 3, rngs=dx.Rngs(0))
+    by_hand = dx.Optimizer(model, optax.sgd(0.1), wrt=dx.Param)
+    copied = dx.clone(SPEC.build(rngs=dx.Rngs(0)))
+    of_an_object = dx.spec(dx.Optimizer, dx.spec(dx.Linear, 2, 3), optax.sgd(0.1)).build(rngs=dx.Rngs(0))
+    lonely = dx.spec(dx.Optimizer, dx.spec(dx.Linear, 2, 3), ADAM).build(rngs=dx.Rngs(0))
+    for held, where in (
+        (by_hand, "Optimizer"),
+        (Training(model, by_hand), "Training.optimizer"),
+        (copied, "Training.optimizer"),
+        (of_an_object, "Optimizer"),
+        (lonely, "Optimizer"),
+    ):
+        with pytest.raises(dx.ConfigError, match="how this optimizer was made cannot be told") as caught:
+            dx.spec_of(held)
+        assert caught.value.where == where
+
+
+# ----------------------------------------------------------------- the tables
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"kind": "lbfgs"},
+        {"kind": "lbfgs", "linesearch": {"kind": "scale_by_zoom_linesearch", "max_linesearch_steps": 5}},
+        {"kind": "lbfgs", "learning_rate": 0.1, "linesearch": None},
+        {"kind": "MultiSteps", "opt": {"kind": "adam", "learning_rate": 0.1}, "every_k_schedule": 4},
+        {"kind": "MultiSteps", "opt": SGD, "every_k_schedule": 2, "accumulator_dtype": "bfloat16"},
+        {"kind": "named_chain", "args": [["clip", {"kind": "clip", "max_delta": 1.0}], ["x", {"kind": "identity"}]]},
+        {"kind": "flatten", "inner": {"kind": "optimistic_adam_v2", "learning_rate": 0.1}},
+        {"kind": "chain", "args": [{"kind": "apply_every", "k": 2}, {"kind": "signum", "learning_rate": 0.1}]},
+    ],
+    ids=lambda data: data["kind"],
+)  # fmt: skip
+def test_what_data_can_say_of_optax(data: dict[str, Any]):
+    spec = dx.spec_from_config(optax.GradientTransformation, data)
+    assert dx.to_config(spec) == data
+    assert dx.spec_from_config(optax.GradientTransformation, dx.to_config(spec, full=True)) == spec
+    model = dx.Linear(2, 3, rngs=dx.Rngs(0))
+    optimizer = dx.spec(dx.Optimizer, dx.spec(dx.Linear, 2, 3), spec).build(rngs=dx.Rngs(0))
+    assert optimizer.opt_state is not None
+    if data["kind"] != "lbfgs":
+        optimizer.update(model, dx.state(model, dx.Param))
+        assert jnp.isfinite(model.kernel.value).all()
+
+
+@pytest.mark.parametrize(
+    "kind", ["masked", "partition", "multi_transform", "inject_hyperparams", "stateless", "freeze"]
+)
+def test_what_data_cannot_say(kind):
+    with pytest.raises(dx.ConfigError, match="nothing of this name can stand here"):
+        dx.spec_from_config(optax.GradientTransformation, {"kind": kind})
+
+
+def test_problems_are_typed():
+    with pytest.raises(dx.ConfigError, match="the configuration has one problem") as caught:
+        dx.spec_from_config(optax.GradientTransformation, {"kind": "adm"})
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.path, problem.place.line) == ("unknown-kind", ("kind",), None)

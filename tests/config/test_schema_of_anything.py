@@ -1,0 +1,110 @@
+"""The schema where an annotation says nothing, and of what `Sequential` takes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import optax
+import pytest
+
+import declax as dx
+from declax.command_line.schemas import _is_as_written, problems_by_schema
+from declax.config.files.documents import Document
+
+
+@dx.dataclass
+class Own(dx.Module):
+    size: int = 1
+
+
+@dx.dataclass
+class Model(dx.Module):
+    net: dx.Sequential
+    anything: Any = dx.data(default=None)
+
+
+SCHEMA = dx.json_schema(Model, extra=[Own])
+LINEAR = {"kind": "Linear", "in_features": 1, "out_features": 2}
+
+
+def layers_of(*layers: Any, **more: Any) -> dict[str, Any]:
+    return {"net": {"kind": "Sequential", "layers": list(layers)}, **more}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        layers_of(LINEAR, "relu", {"kind": "Own", "size": 2}, {"kind": "Sequential", "layers": [LINEAR]}),
+        layers_of([LINEAR, "gelu"]),
+        layers_of(LINEAR, {"$ref": "/net/layers/0"}),
+        layers_of(LINEAR, anything={"a": [1, {"b": None, "c": "text"}], "d": True}),
+        layers_of(LINEAR, anything=[LINEAR, {"kind": "Own"}, {"$tuple": [1, 2]}, {"$ref": "/net/layers/0"}]),
+    ],
+)
+def test_what_may_stand(config):
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+    assert dx.spec_from_config(Model, config, extra=[Own])
+    assert problems_by_schema(Document(None, config), SCHEMA) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "path"),
+    [
+        (layers_of({**LINEAR, "kind": "Linaer"}), ("net", "layers", 0, "kind")),
+        (layers_of({**LINEAR, "in_features": "1"}), ("net", "layers", 0, "in_features")),
+        (layers_of({"kind": "Linear", "in_features": 1}), ("net", "layers", 0, "out_features")),
+        (layers_of({**LINEAR, "features": 3}), ("net", "layers", 0, "features")),
+        (layers_of([LINEAR, {"kind": "Own", "size": "x"}]), ("net", "layers", 0, 1, "size")),
+        (layers_of("rleu"), ("net", "layers", 0)),
+        (layers_of(3), ("net", "layers", 0)),
+        (layers_of(anything={"kind": "Linaer"}), ("anything", "kind")),
+        (layers_of(anything=[{"a": {"kind": 3}}]), ("anything", 0, "a", "kind")),
+    ],
+)
+def test_what_is_wrong_is_so_to_both(config, path):
+    with pytest.raises(dx.ConfigError, match="the configuration has one problem") as caught:
+        dx.spec_from_config(Model, config, extra=[Own])
+    assert [p.path for p in caught.value.problems] == [path]
+    assert [p.path for p in problems_by_schema(Document(None, config), SCHEMA)] == [path]
+
+
+def test_a_table_without_a_tag_is_no_layer():
+    config = layers_of({"in_features": 1, "out_features": 2})
+    with pytest.raises(dx.ConfigError, match="the tag 'kind' is missing"):
+        dx.spec_from_config(Model, config)
+    assert problems_by_schema(Document(None, config), SCHEMA)
+
+
+def test_there_is_no_default_where_there_is_none():
+    assert "default" not in dx.json_schema(dx.Sequential)["properties"]["layers"]
+    assert "MISSING" not in json.dumps(SCHEMA)
+
+
+def test_schemas_stay_small():
+    assert len(json.dumps(dx.json_schema(dx.Linear))) < 30_000
+    assert len(json.dumps(SCHEMA)) < 200_000
+
+
+def test_what_declax_writes_need_not_be_held_against_the_schema_of_schemas():
+    assert all(
+        _is_as_written(schema)
+        for schema in (SCHEMA, dx.json_schema(dx.Sequential), dx.json_schema(optax.GradientTransformation))
+    )
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"type": "integr"}, {"type": []}, {"type": [3]}, {"type": 3}, {"required": "abc"}, {"required": [1]},
+        {"oneOf": []}, {"anyOf": {}}, {"minimum": "1"}, {"minimum": True}, {"minItems": 1.5}, {"items": 3}, {"not": []},
+        {"properties": []}, {"properties": {"a": 3}}, {"additionalProperties": 1}, {"title": 3}, {"unheard": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_all_else_is(odd):
+    schema = {"properties": {"net": {"anyOf": [odd]}}}
+    assert not _is_as_written(schema)
+    if odd != {"unheard": 1}:
+        assert next(jsonschema.Draft7Validator(jsonschema.Draft7Validator.META_SCHEMA).iter_errors(schema))
