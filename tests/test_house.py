@@ -64,7 +64,9 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 WITHIN_A_LAYER: set[tuple[str, str]] = set()
 
 # Names that only a type checker follows upwards: (importing module, imported module) -> why.
-UPWARDS_FOR_TYPES: dict[tuple[str, str], str] = {}
+UPWARDS_FOR_TYPES: dict[tuple[str, str], str] = {
+    ("errors", "config"): "what the attribute `problems` of a ConfigError holds",
+}
 
 # Importing these inside a function keeps them optional, or keeps `import declax` quick.
 LATE_IMPORTS: dict[str, str] = {

@@ -1,4 +1,4 @@
-"""Makes the Variables and submodules that a class declares.
+"""Makes the Variables and submodules that a class declares, once the values of its fields pass their checks.
 
 Vocabulary
 ----------
@@ -10,16 +10,16 @@ stream: the named source of random keys that an initializer draws from.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
 from declax._annotations import Scope, annotation_text, decide, variable_class
-from declax._fields import FieldSpec, Recipe, SubmoduleRecipe, VariableRecipe, specifier_of
+from declax._fields import FieldSpec, Recipe, SubmoduleRecipe, VariableRecipe, objection, specifier_of
 from declax._pytree import MAKES_MEMBERS
 from declax._variables import Variable, VariableMetadata
-from declax.errors import FieldError, InitializerError, describe, suggest, type_name
+from declax.errors import FieldError, InitializerError, LayerError, describe, suggest, type_name
 
 RNGS = "rngs"
 
@@ -35,13 +35,16 @@ def recipes_of(cls: type) -> dict[str, Recipe]:
 
 
 def install_recipes(cls: Any) -> None:
-    """Puts the making of declared members in front of ``__post_init__``.
+    """Puts the checks of fields and the making of declared members in front of ``__post_init__``.
 
     Must run before `dataclasses.dataclass`, which looks for ``__post_init__``.
     """
     original: Callable[..., None] | None = cls.__dict__.get("__post_init__")
 
     def __post_init__(self: Any, *init_vars: object, **named: object) -> None:
+        checks = type(self)._pytree__checks
+        if checks and type(self).__post_init__ is __post_init__:  # of several classes, the last checks for all
+            check_values(self, checks, init_vars)
         make_members(self, init_vars)
         if original is not None:
             original(self, *init_vars, **named)
@@ -55,6 +58,29 @@ def install_recipes(cls: Any) -> None:
     __post_init__.__module__ = cls.__module__
     cls.__post_init__ = __post_init__
     cls._pytree__install = staticmethod(install_recipes)
+
+
+def checks_of(cls: type) -> tuple[tuple[str, Callable[[Any], object]], ...]:
+    """The checks that the fields of a dataclass declare, by name, in declaration order."""
+    fields = getattr(cls, "__dataclass_fields__", {})
+    specifiers = ((name, specifier_of(field)) for name, field in fields.items())
+    return tuple((name, s.notes.check) for name, s in specifiers if s is not None and s.notes.check is not None)
+
+
+def check_values(self: Any, checks: Iterable[tuple[str, Callable[[Any], object]]], init_vars: Sequence[object]) -> None:
+    """Runs the checks of fields on what the constructor was given.
+
+    Raises:
+      LayerError: a check has an objection.
+    """
+    cls = type(self)
+    names = [f.name for f in cls.__dataclass_fields__.values() if is_init_var(f)]
+    handed_on = dict(zip(names, init_vars, strict=False))
+    for name, check in checks:
+        value = handed_on.get(name) if name in names else self.__dict__.get(name)
+        problem = None if value is None else objection(check, value)
+        if problem is not None:
+            raise LayerError(f"{type_name(cls)}.{name}", problem, got=describe(value))
 
 
 def make_members(self: Any, init_vars: Sequence[object]) -> None:

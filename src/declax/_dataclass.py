@@ -16,7 +16,7 @@ import numpy as np
 from typing_extensions import dataclass_transform
 
 from declax._annotations import Scope, annotation_text, decide, own_annotations
-from declax._construction import check_recipe, install_recipes, recipes_of
+from declax._construction import check_recipe, checks_of, install_recipes, recipes_of
 from declax._display import same_value
 from declax._fields import KW_ONLY, InitVar, Status, Tagged, data, specifier_of, static, submodule, variable
 from declax._pytree import MAKES_MEMBERS, Pytree, has_data, is_data, prepare
@@ -98,6 +98,7 @@ def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
     if _declares_recipes(cls):
         install_recipes(cls)
     dataclasses.dataclass(repr=False, **options)(cls)
+    cls._pytree__checks = checks_of(cls)
     _check_fields(cls)
     prepare(cls)
     return cls
@@ -119,14 +120,15 @@ def _resolve_pseudo_fields(cls: type) -> None:
 
 
 def _declares_recipes(cls: type) -> bool:
-    """Whether the `__post_init__` of the class has to make members, and none that it inherits does."""
+    """Whether the `__post_init__` of the class has to make members or run checks, and none that it inherits does."""
     own = [cls.__dict__.get(name) for name in own_annotations(cls)]
     specifiers = [specifier_of(field) for field in own if isinstance(field, dataclasses.Field)]
-    if any(s is not None and s.recipe is not None for s in specifiers):
+    if any(s is not None and (s.recipe is not None or s.notes.check is not None) for s in specifiers):
         return True
     if getattr(getattr(cls, "__post_init__", None), MAKES_MEMBERS, False):
         return False
-    return any(dataclasses.is_dataclass(base) and recipes_of(base) for base in cls.__mro__[1:])
+    bases = [base for base in cls.__mro__[1:] if dataclasses.is_dataclass(base)]
+    return any(recipes_of(base) or checks_of(base) for base in bases)
 
 
 def _check_call(cls: Any, options: Mapping[str, Any]) -> None:

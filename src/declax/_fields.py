@@ -19,7 +19,7 @@ from dataclasses import InitVar as InitVar
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from declax._typing import MISSING, Dtype, Initializer, Missing
-from declax.errors import FieldError, suggest
+from declax.errors import DeclaxError, FieldError, describe, suggest
 
 if TYPE_CHECKING:
     import jax
@@ -97,6 +97,7 @@ class Notes:
     weight_decay: bool = True
     renamed_from: str | None = None
     group: str | None = None
+    check: Callable[[Any], object] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -173,6 +174,8 @@ def _specify(status: Status, options: dict[str, Any]) -> Any:
     notes = Notes(**{k: options.pop(k) for k in tuple(options) if k in Notes.__dataclass_fields__})
     if notes.choices is not None:
         notes = dataclasses.replace(notes, choices=tuple(notes.choices))
+    if notes.check is not None:
+        _check_check(notes.check, options)
     return _field(Specifier(status, notes=notes), **{"metadata": None, **options})
 
 
@@ -232,6 +235,7 @@ def data(
     choices: Sequence[object] | None = None,
     ge: float | None = None,
     le: float | None = None,
+    check: Callable[[Any], object] | None = None,
     trainable: bool = True,
     weight_decay: bool = True,
     renamed_from: str | None = None,
@@ -252,6 +256,7 @@ def data(
     choices: Sequence[object] | None = None,
     ge: float | None = None,
     le: float | None = None,
+    check: Callable[[Any], object] | None = None,
     trainable: bool = True,
     weight_decay: bool = True,
     renamed_from: str | None = None,
@@ -271,6 +276,7 @@ def data(
     choices: Sequence[object] | None = None,
     ge: float | None = None,
     le: float | None = None,
+    check: Callable[[Any], object] | None = None,
     trainable: bool = True,
     weight_decay: bool = True,
     renamed_from: str | None = None,
@@ -292,6 +298,8 @@ def data(value: Any = MISSING, /, **options: Any) -> Any:
       help: one line that explains the field.
       choices: the values that the field may have.
       ge, le: the field's bounds, both included.
+      check: asks more of a value than its type: it raises a ValueError, or returns a text that says what is wrong,
+        or False. The constructor calls it, as do configurations; not for None.
       trainable: whether optimizers change it.
       weight_decay: whether weight decay applies to it.
       renamed_from: the field's former name.
@@ -301,7 +309,7 @@ def data(value: Any = MISSING, /, **options: Any) -> Any:
       A field specifier, or the tagged value.
 
     Raises:
-      FieldError: for a value together with the options of a field.
+      FieldError: for a value together with the options of a field, and for a `check` that nothing would call.
 
     >>> data(3)
     data(3)
@@ -330,6 +338,7 @@ def static(
     choices: Sequence[object] | None = None,
     ge: float | None = None,
     le: float | None = None,
+    check: Callable[[Any], object] | None = None,
     renamed_from: str | None = None,
 ) -> H: ...
 @overload
@@ -346,6 +355,7 @@ def static(
     choices: Sequence[object] | None = None,
     ge: float | None = None,
     le: float | None = None,
+    check: Callable[[Any], object] | None = None,
     renamed_from: str | None = None,
 ) -> T: ...
 @overload
@@ -361,6 +371,7 @@ def static(
     choices: Sequence[object] | None = None,
     ge: float | None = None,
     le: float | None = None,
+    check: Callable[[Any], object] | None = None,
     renamed_from: str | None = None,
 ) -> Any: ...
 def static(value: Any = MISSING, /, **options: Any) -> Any:
@@ -378,13 +389,15 @@ def static(value: Any = MISSING, /, **options: Any) -> Any:
       help: one line that explains the field.
       choices: the values that the field may have.
       ge, le: the field's bounds, both included.
+      check: asks more of a value than its type: it raises a ValueError, or returns a text that says what is wrong,
+        or False. The constructor calls it, as do configurations; not for None.
       renamed_from: the field's former name.
 
     Returns:
       A field specifier, or the tagged value.
 
     Raises:
-      FieldError: for a value together with the options of a field.
+      FieldError: for a value together with the options of a field, and for a `check` that nothing would call.
 
     >>> static("relu")
     static('relu')
@@ -550,3 +563,36 @@ def _check_options(options: dict[str, Any]) -> None:
                 f"there is no option {name!r} of a field" + (f"; {hint}" if hint else ""),
                 expected=f"an option of dataclasses.field, or {', '.join(notes)}",
             )
+
+
+def _check_check(check: object, options: Mapping[str, Any]) -> None:
+    if not callable(check):
+        raise FieldError(
+            "field",
+            "the check of a field is a function of its value",
+            got=describe(check),
+            fix='check=lambda size: "it is odd" if size % 2 else None',
+        )
+    if options.get("init") is False:
+        raise FieldError(
+            "field",
+            "a check is for what the constructor is given, and init=False says that it is given nothing",
+            fix="check the value in __post_init__, where it is set",
+        )
+
+
+def objection(check: Callable[[Any], object], value: object) -> str | None:
+    """What the check of a field has against a value, or None.
+
+    >>> objection(lambda size: size % 2 == 0, 3)
+    'the value does not pass the check of its field'
+    """
+    try:
+        found = check(value)
+    except DeclaxError as error:
+        return error.problem
+    except ValueError as error:
+        found = str(error)
+    if found is False or (isinstance(found, str) and not found):
+        return "the value does not pass the check of its field"
+    return found.removesuffix(".") if isinstance(found, str) else None

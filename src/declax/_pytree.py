@@ -152,6 +152,7 @@ class Pytree(metaclass=PytreeMeta):
     _pytree__layout: ClassVar[Layout]
     _pytree__reserved: ClassVar[frozenset[str]] = frozenset()
     _pytree__install: ClassVar[Callable[[type], None] | None] = None
+    _pytree__checks: ClassVar[tuple[tuple[str, Callable[[Any], object]], ...]] = ()
 
     def __init_subclass__(cls, *, pytree: bool | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -339,14 +340,14 @@ def _first_layout(cls: type[Pytree], specs: Mapping[str, FieldSpec]) -> Layout:
 
 
 def _ensure_members_are_made(cls: type[Pytree], specs: Mapping[str, FieldSpec]) -> None:
-    """Sees to it that `__post_init__` makes the declared Variables and submodules, also in a subclass."""
-    declared = [name for name, spec in specs.items() if spec.recipe is not None]
+    """Sees to it that `__post_init__` makes and checks what is declared, also in a subclass."""
+    declared = [name for name, spec in specs.items() if spec.recipe is not None or spec.notes.check is not None]
     if not declared or getattr(getattr(cls, "__post_init__", None), MAKES_MEMBERS, False):
         return
     if cls._pytree__install is None or "__dataclass_fields__" in cls.__dict__:
         raise FieldError(
             f"{type_name(cls)}.{declared[0]}",
-            "only the decorator of declax makes declared Variables and submodules",
+            "only the decorator of declax makes declared Variables and submodules, and checks fields",
             fix="@dx.dataclass",
         )
     cls._pytree__install(cls)

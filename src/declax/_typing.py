@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         @property
         def dtype(self) -> np.dtype[Any]:
             """Its dtype."""
+            ...
 
     Dtype: TypeAlias = str | type[Any] | np.dtype[Any] | SupportsDtype
     """What `jax.numpy.dtype` takes: scalar types, dtypes and their names."""

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from declax.config.problems import Problem
 
 
 class DeclaxError(Exception):
@@ -178,10 +181,10 @@ class ConfigError(DeclaxError, ValueError):
         got: str | None = None,
         why: str | None = None,
         fix: str | None = None,
-        problems: Iterable[object] = (),
+        problems: Iterable[Problem] = (),
     ) -> None:
         super().__init__(where, problem, expected=expected, got=got, why=why, fix=fix)
-        self.problems: tuple[object, ...] = tuple(problems)
+        self.problems: tuple[Problem, ...] = tuple(problems)
         self.args: tuple[Any, ...] = ("\n".join([str(self), *map(str, self.problems)]),)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -217,6 +220,12 @@ class RetraceWarning(UserWarning):
     """A compiled function is traced again and again; the text names what changes and the remedy."""
 
     code = "retrace"
+
+
+class MigrationWarning(UserWarning):
+    """A configuration was brought up to date, and old keys were left out for it; the text lists them."""
+
+    code = "migration"
 
 
 WHERE_CAPTURES_ARE_SOUGHT = (

@@ -76,6 +76,8 @@ ERRORS = {
     "a tag as the default of a specifier": lambda: dx.static(default=dx.data(3)),
     "a value with options": lambda: dx.data(3, kw_only=True),
     "an option that does not exist": lambda: dx.data(defualt=3),
+    "a check that is no function": lambda: dx.static(check=3),
+    "a check that nothing calls": lambda: dx.static(check=abs, init=False),
     # classes
     "an unknown option of dataclass": lambda: declare({}, options={"frozn": True}),
     "slots": lambda: declare({}, options={"slots": True}),
@@ -107,6 +109,7 @@ ERRORS = {
     "a parameter that is near nothing": lambda: Block(1, zzz=3),
     "a parameter that the object makes": lambda: Block(1, made=3),
     "a field without a stored value": stored,
+    "a value that its check refuses": lambda: declare({"a": int}, a=dx.static(check=lambda a: f"{a} is odd"))(3),
     # replace
     "replace of no dataclass": lambda: dx.replace(dx.Module()),
     "replace of an unknown field": lambda: dx.replace(Block(1), hiden=3),
