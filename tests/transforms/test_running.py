@@ -297,3 +297,30 @@ def test_a_failure_of_an_earlier_callback_is_none_of_a_later_call(tokens_gone):
     model = Counting()
     assert float(apply("vmap", add_one, model)) == 1
     assert float(model.calls.value) == 1
+
+
+def test_a_compiled_step_is_not_waited_for_because_something_else_has_called_back(monkeypatch):
+    """A `jax.debug.print` anywhere must not make a training loop wait for each of its steps."""
+    jax.jit(lambda x: jax.debug.callback(lambda x: None, x))(1.0)
+    jax.effects_barrier()
+    monkeypatch.setattr(_running, "_called_back", True)
+    monkeypatch.setattr(_running, "wait", lambda _: pytest.fail("the step was waited for"))
+    model = dx.Linear(2, 2, rngs=dx.Rngs(0))
+
+    @dx.jit
+    def step(model):
+        model.kernel.value = model.kernel.value + 1
+
+    other = threading.Event()
+    thread = threading.Thread(target=other.wait)
+    thread.start()  # with another thread no call takes the short way
+    try:
+        step(model)
+        step(model)
+    finally:
+        other.set()
+        thread.join()
+    with pytest.raises(pytest.fail.Exception, match="waited for"):
+        dx.vmap(lambda model, x: setattr(model.kernel, "value", model.kernel.value * 2), in_axes=(None, 0))(
+            model, jnp.ones(2)
+        )

@@ -13,6 +13,7 @@ token:    what JAX gives for a program that calls back, to be waited for.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from operator import is_
@@ -28,13 +29,17 @@ from declax.transforms._lift import UNCHANGED, Call, Outcome, commit
 T = TypeVar("T")
 
 
-def run(take: Callable[[], Call], body: Callable[[Call], Outcome], first: Call | None = None) -> Any:
+def run(
+    take: Callable[[], Call], body: Callable[[Call], Outcome], first: Call | None = None, *, is_known: bool = False
+) -> Any:
     """Runs a call and commits it.
 
     Args:
       take: takes the arguments apart; is called again after a conflict.
       body: what the transform does.
       first: the call, where it is known.
+      is_known: whether the transform has the program of JAX, and so knows
+        whether it calls back; it waits itself then.
 
     Returns:
       What the user's function returned.
@@ -43,11 +48,15 @@ def run(take: Callable[[], Call], body: Callable[[Call], Outcome], first: Call |
       TraceContextError: for changed objects of another trace level; nothing is
         changed then.
     """
-    return run_with(take, lambda call: (body(call), None), first)[0]
+    return run_with(take, lambda call: (body(call), None), first, is_known=is_known)[0]
 
 
 def run_with(
-    take: Callable[[], Call], body: Callable[[Call], tuple[Outcome, T]], first: Call | None = None
+    take: Callable[[], Call],
+    body: Callable[[Call], tuple[Outcome, T]],
+    first: Call | None = None,
+    *,
+    is_known: bool = False,
 ) -> tuple[Any, T]:
     """As `run`, with something else that the body makes, which does not go to the caller's models.
 
@@ -56,10 +65,11 @@ def run_with(
     """
     call = take() if first is None else first
     try:
+        finish = body if is_known else functools.partial(_run_to_end, body)
         if threading.active_count() == 1:
-            outcome, extra = _run_to_end(call, body)
+            outcome, extra = finish(call)
             return commit(call, outcome), extra
-        return _run_among_threads(call, take, body)
+        return _run_among_threads(call, take, finish)
     except (RecursionError, SystemError):
         if call.binding is not None:
             call.binding.check_depth()  # something has grown in a Variable that JAX cannot take apart
@@ -70,7 +80,7 @@ def run_with(
 
 
 def _run_among_threads(
-    call: Call, take: Callable[[], Call], body: Callable[[Call], tuple[Outcome, T]]
+    call: Call, take: Callable[[], Call], finish: Callable[[Call], tuple[Outcome, T]]
 ) -> tuple[Any, T]:
     """Runs a call until there is no conflict.
 
@@ -80,7 +90,7 @@ def _run_among_threads(
     while True:
         with committing:  # so that no other call has written half of them
             call.read_again()
-        outcome, extra = _run_to_end(call, body)
+        outcome, extra = finish(call)
         with committing:
             if _has_its_values(call, outcome) and _has_its_structure(call, outcome, take):
                 return commit(call, outcome), extra
@@ -121,7 +131,7 @@ _called_back = False
 """Whether this process is known to have run a program that calls back."""
 
 
-def _run_to_end(call: Call, body: Callable[[Call], tuple[Outcome, T]]) -> tuple[Outcome, T]:
+def _run_to_end(body: Callable[[Call], tuple[Outcome, T]], call: Call) -> tuple[Outcome, T]:
     """Runs a call; where what it ran may still fail in a callback, waits for it before something is committed.
 
     A transform that has JAX run the function eagerly does not see the programs

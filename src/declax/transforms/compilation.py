@@ -200,6 +200,7 @@ class JitWrapped(Generic[P, R]):
             lambda: self._take(args, kwargs),
             lambda call: (last.program if call is first else self._program(call, (args, kwargs))).run(call),  # type: ignore[union-attr]  # there is a first call where there was a last
             first,
+            is_known=True,
         )
         return result
 
