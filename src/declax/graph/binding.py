@@ -11,7 +11,6 @@ cache:   the bindings that start at one node, kept in that node's ``__dict__``,
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,6 +24,7 @@ from declax._kept_values import keep
 from declax._layout import BOUND_KEY, TRACE_KEY
 from declax._modes import is_graph, is_graph_mode
 from declax._pytree import Pytree
+from declax._threads import is_alone
 from declax._typing import MISSING, Path
 from declax._values import check_depth
 from declax._variables import Variable
@@ -124,7 +124,7 @@ class Binding:
         if found is None:
             found = self.read()
             is_large = len(found) >= WORTH_KEEPING and self.mark is _jax.TOP and not self.has_plain
-            if is_large and threading.active_count() == 1:  # or another thread may write between these two lines
+            if is_large and is_alone():  # or another thread may write between these two lines
                 keep(self, found)
         return found
 

@@ -7,7 +7,6 @@ write: one leaf and its new value.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Literal, cast, overload
@@ -24,6 +23,7 @@ from declax._modes import is_on
 from declax._nodes import Kind, children_of, is_ref, kind_of, put_in_container
 from declax._pytree import Pytree
 from declax._state_def import LeafDef
+from declax._threads import is_alone
 from declax._typing import Path
 from declax._variables import _set_metadata as set_metadata
 from declax._variables import set_all_raw, set_raw
@@ -153,7 +153,7 @@ def _update_whole(binding: Binding, new: list[Any]) -> bool:
     if shapes is None or shapes != _in_batches(new):
         return False
     set_all_raw(cast("list[Any]", binding.variables), new)
-    if is_kept and threading.active_count() == 1:
+    if is_kept and is_alone():
         keep(binding, new[:], shapes)
     return True
 

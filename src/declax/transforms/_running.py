@@ -14,7 +14,6 @@ token:    what JAX gives for a program that calls back, to be waited for.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 from operator import is_
 from typing import Any, TypeVar
@@ -22,6 +21,7 @@ from typing import Any, TypeVar
 import jax
 
 from declax import _jax
+from declax._threads import is_alone
 from declax.rngs.streams import counting as committing
 from declax.transforms._explaining import explain
 from declax.transforms._lift import UNCHANGED, Call, Outcome, commit
@@ -66,7 +66,7 @@ def run_with(
     call = take() if first is None else first
     try:
         finish = body if is_known else functools.partial(_run_to_end, body)
-        if threading.active_count() == 1:
+        if is_alone():
             outcome, extra = finish(call)
             return commit(call, outcome), extra
         return _run_among_threads(call, take, finish)
