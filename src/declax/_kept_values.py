@@ -2,8 +2,9 @@
 
 A loop calls one compiled function with one model, again and again, and nobody
 else writes to the model meanwhile. Then its values need not be read anew for
-each call. Whoever writes to an existing Variable says so by `forget`; the
-writers are `_variables.set_raw` and `set_all_raw`, and nobody else has the slot.
+each call. Whoever writes to an existing Variable says so by `forget`, before the
+write, so that an interrupt between the two leaves nothing that is no longer true;
+the writers are those of `_variables`, and nobody else has the slot.
 
 Vocabulary
 ----------
@@ -46,11 +47,12 @@ def keep(holder: Holder, values: list[Any], shapes: list[Any] | None = None) -> 
 
 
 def forget() -> None:
-    """Says that some Variable is written: whatever was kept is no longer true."""
-    while holders:
-        try:
-            holder = holders.pop()()
-        except IndexError:  # another thread has taken the last one
-            return
+    """Says that some Variable is about to be written: whatever was kept is no longer true."""
+    for reference in tuple(holders):
+        holder = reference()
         if holder is not None:
             holder.kept_values = None
+        try:
+            holders.remove(reference)  # last, or an interrupt would leave one that nobody tells
+        except ValueError:  # another thread has taken it
+            continue

@@ -196,9 +196,9 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
             content = item_set(self.raw_value, ... if index is MISSING else index, content)
         if content.__class__ not in _FLAT:
             _check_depth(type(self), content)
-        _set_raw(self, content)
         if _holders:
             _kept_values.forget()
+        _set_raw(self, content)
 
     def create_value(self, value: T) -> T:
         """What a new Variable holds of the value it is made from: runs the ``on_create_value`` hooks."""
@@ -302,9 +302,9 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
                 and value.__class__ in _FLAT
                 and self.raw_value.__class__ in _NEVER_REFS
             ):
-                _set_raw(self, value)  # set_value with nothing to do but this
                 if _holders:
                     _kept_values.forget()
+                _set_raw(self, value)  # set_value with nothing to do but this
             else:
                 self.set_value(value)
         elif name == "raw_value":
@@ -425,16 +425,16 @@ _holders: Final = _kept_values.holders
 
 def set_raw(variable: Variable[Any], value: Any) -> None:
     """Writes a raw value past hooks and checks."""
-    _set_raw(variable, value)
     if _holders:
         _kept_values.forget()
+    _set_raw(variable, value)
 
 
 def set_all_raw(variables: Iterable[Variable[Any]], values: Iterable[Any]) -> None:
     """Writes raw values past hooks and checks, without a frame of Python for each."""
-    deque(map(_set_raw, variables, values), 0)
     if _holders:
         _kept_values.forget()
+    deque(map(_set_raw, variables, values), 0)
 
 
 def set_all_kept(
@@ -445,15 +445,17 @@ def set_all_kept(
     Args:
       variables: what is written.
       new: the raw value of each.
-      holder: what keeps values.
+      holder: what keeps values; has forgotten those from before.
       values: all that it keeps, with the new ones.
     """
-    deque(map(_set_raw, variables, new), 0)
-    if len(_holders) == 1 and holder.kept_values is not None:  # nobody else has anything to forget
-        holder.kept_values, holder.kept_shapes = values, None
-    else:
+    is_only = len(_holders) == 1 and _holders[0]() is holder  # nobody else has anything to forget
+    if not is_only:
         _kept_values.forget()
+    deque(map(_set_raw, variables, new), 0)
+    if not is_only:
         _kept_values.keep(holder, values)
+    elif _holders:  # nobody has written meanwhile
+        holder.kept_values, holder.kept_shapes = values, None
 
 
 _FLAT: Final[set[type]] = set()

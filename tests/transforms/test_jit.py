@@ -1242,3 +1242,51 @@ def test_a_program_that_calls_back_is_waited_for():
         each(model)
     assert [next(iter(each._programs.values())).calls_back for each in (f, g, h)] == [True, True, False]
     assert [each.num_traces for each in (f, g, h)] == [1, 1, 1]
+
+
+def test_a_donating_function_that_sets_other_variables_for_other_shapes():
+    """What one trace sets, and another one reads, keeps its buffer."""
+    model = dx.Module()
+    model.a, model.b = dx.Variable(jnp.zeros(())), dx.Variable(jnp.zeros(()))
+
+    @dx.jit(donate_argnums=0)
+    def step(model, x):
+        if x.shape[0] == 2:
+            model.a.value = model.a.value + 1
+        else:
+            model.b.value = model.b.value + model.a.value
+
+    for size in (2, 2, 3, 3, 2, 3):
+        step(model, jnp.ones(size))
+    assert (float(model.a.value), float(model.b.value)) == (3.0, 7.0)
+
+
+def test_a_donating_function_traces_once_for_each_shape():
+    model = dx.Module()
+    model.a = dx.Variable(jnp.zeros(()))
+
+    @dx.jit(donate_argnums=0)
+    def step(model, x):
+        model.a.value = model.a.value + x.sum()
+
+    for size in (2, 2, 3, 3, 4, 2):
+        before = model.a.raw_value
+        step(model, jnp.ones(size))
+        assert before.is_deleted()
+    assert step.num_traces == 3
+    assert float(model.a.value) == 16.0
+
+
+def test_a_function_that_calls_itself_compiled():
+    model = dx.Module()
+    model.a = dx.Variable(jnp.zeros(()))
+
+    @dx.jit
+    def step(model, x):
+        model.a.value = model.a.value + 1
+        if x.shape[0] > 1:
+            step(model, x[1:])
+
+    for size in (3, 3, 2, 4):
+        step(model, jnp.ones(size))
+    assert float(model.a.value) == 12.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -261,6 +262,90 @@ def test_writes_of_other_threads():
     thread.start()
     thread.join()
     assert_equal(read(model), seen(model))
+
+
+@pytest.mark.parametrize("transform", [jax.jit, jax.grad], ids=["jit", "grad"])
+def test_what_is_kept_does_not_let_a_trace_write_outside(transform):
+    model = Model()
+    for _ in range(3):
+        add(model, 1.0)
+    assert _kept_values.holders, "nothing is kept, so that the test says nothing"
+    with pytest.raises(dx.errors.TraceContextError, match="from a different trace level"):
+        transform(lambda x: add(model, x))(2.0)
+    assert model.a.value == 3.0
+    assert add(model, 1.0) == 4.0
+
+
+@dx.jit
+def add(model, x):
+    model.a.value = model.a.value + x
+    return model.a.value * 1
+
+
+WRITERS = (
+    "_variables",
+    "_kept_values",
+    "graph.updating",
+    "graph.binding",
+    "transforms._lift",
+    "transforms.compilation",
+)
+
+
+class Interrupted:
+    """Raises KeyboardInterrupt at the nth line of the files that write."""
+
+    FILES = {sys.modules[f"declax.{name}"].__file__ for name in WRITERS}
+
+    def __init__(self, number):
+        self.left = number
+
+    def trace(self, frame, event, arg):
+        if frame.f_code.co_filename not in self.FILES:
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self.trace
+
+    def __enter__(self):
+        self.outer = sys.gettrace()
+        sys.settrace(self.trace)
+
+    def __exit__(self, kind, *_):
+        sys.settrace(self.outer)
+        return kind is KeyboardInterrupt
+
+
+def by_update(model):
+    dx.update(model, dx.State({"a": dx.Param(jnp.array(7.0))}))
+
+
+def by_update_of_all(model):
+    dx.update(model, dx.State({"a": dx.Param(jnp.array(7.0)), "b": dx.BatchStat(jnp.array(6.0))}))
+
+
+@pytest.mark.usefixtures("all_are_large")
+@pytest.mark.parametrize("function", [set_value, by_update, by_update_of_all, step], ids=lambda f: f.__name__)
+def test_an_interrupt_leaves_nothing_kept_that_is_not_true(function):
+    model = Model()
+    del model.rngs
+    number, is_done = 0, False
+    while not is_done:
+        for _ in range(2):
+            read(model), step(model), dx.state(model)
+        number += 1
+        interrupted = Interrupted(number)
+        with interrupted:
+            function(model)
+        is_done = interrupted.left > 0
+        for _ in range(2):
+            assert_equal(by_state(model), seen(model))
+            assert_equal(read(model), seen(model))
+            set_value(model)
+            assert_equal(read(model), seen(model))
+    assert number > 5, "nothing was interrupted, so that the test says nothing"
 
 
 def test_what_is_kept_dies_with_the_model():

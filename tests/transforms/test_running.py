@@ -299,6 +299,26 @@ def test_a_failure_of_an_earlier_callback_is_none_of_a_later_call(tokens_gone):
     assert float(model.calls.value) == 1
 
 
+@pytest.mark.parametrize("donated", [None, 0], ids=["kept", "donated"])
+@pytest.mark.parametrize("rounds", [1, 2], ids=["second", "later"])
+def test_a_callback_that_only_some_shapes_have(donated, rounds, tokens_gone):
+    model = Counting()
+
+    @dx.jit(donate_argnums=donated)
+    def count(model, x):
+        add_one(model)
+        if x.shape == (2,):
+            jax.debug.callback(fails_at_2, slow(x[0]))
+
+    for _ in range(rounds):
+        count(model, jnp.zeros(1))
+    before = model.calls.raw_value
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="the callback failed"):
+        count(model, jnp.full(2, 2.0))
+    assert model.calls.raw_value is before
+    assert count.num_traces == 2
+
+
 def test_a_compiled_step_is_not_waited_for_because_something_else_has_called_back(monkeypatch):
     """A `jax.debug.print` anywhere must not make a training loop wait for each of its steps."""
     jax.jit(lambda x: jax.debug.callback(lambda x: None, x))(1.0)

@@ -9,7 +9,9 @@ donation: JAX may reuse the buffers of what is donated. Of a model, only those
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import jax
@@ -25,12 +27,17 @@ from declax.transforms._selection import Selection
 Traced = Callable[[Sequence[Any]], None]
 
 
+class Untraced(Exception):  # noqa: N818  # no error: nobody but a Program and who runs it sees this
+    """JAX is about to trace a function for shapes that nobody has looked at."""
+
+
 class Program:
     """What is compiled for one structure.
 
-    Donation needs to know which Variables the function sets. So the function
-    is traced first; JAX keeps that trace, and compiles it with the donation
-    that suits.
+    For other shapes a function may do other things: set other Variables, or
+    call back. Donation and waiting depend on that. So each trace is looked at
+    before it runs: the function refuses to be traced by a call, and is traced
+    by `look`; JAX keeps that trace, and compiles it with the donation that suits.
 
     Args:
       function: of the graph's leaves and the plain ones; made by `lifted`, and `named`.
@@ -42,12 +49,12 @@ class Program:
       on_trace: is called with the leaves whenever JAX traces the function.
 
     Attributes:
-      jitted: JAX's compiled function of the leaves, where nothing is donated.
-      is_donating: whether something is.
+      is_donating: whether something is donated.
       at_once: JAX's function that runs each call, where nothing has to be done
-        before or after; None otherwise.
+        before or after; None otherwise. It may raise `Untraced`.
       calls_back: whether it calls Python while it runs; then nothing is given
-        back before it has run to the end, since it may fail so late.
+        back before it has run to the end, since it may fail so late. One trace
+        that does speaks for all.
     """
 
     __slots__ = (
@@ -56,12 +63,13 @@ class Program:
         "_flat",
         "_is_packed",
         "_options",
+        "_positions",
+        "_run",
         "_statics",
-        "_with_donation",
+        "_tracing",
         "at_once",
         "calls_back",
         "is_donating",
-        "jitted",
     )
 
     def __init__(
@@ -85,18 +93,22 @@ class Program:
             run = packed(function, groups)
             self._options["in_shardings"] = (*labels.values, *labels.plain)
             self._options["out_shardings"] = (None, groups.known)
+        tracing: list[int] = []
 
         def flat(*leaves: Any) -> Any:
+            if threading.get_ident() not in tracing and not _is_jit_disabled():
+                raise Untraced
             on_trace(leaves)
             return run(leaves[:count], leaves[count:])
 
         look_flat(flat, function)
         self._flat = flat
-        self.jitted: Any = jax.jit(flat, **self._options)
+        self._tracing = tracing
+        self._run: Any = jax.jit(flat, **self._options)
+        self._positions: tuple[int, ...] | None = None
         self.is_donating: bool = not donated.is_empty
-        self.at_once: Callable[..., Outcome] | None = self.jitted if placed is None and donated.is_empty else None
+        self.at_once: Callable[..., Outcome] | None = None
         self.calls_back: bool = False
-        self._with_donation: Any = None
 
     @property
     def name(self) -> str:
@@ -104,44 +116,68 @@ class Program:
         return name_of(self._flat)
 
     def run(self, call: Call) -> Outcome:
-        """Runs it on the leaves of a call."""
-        if self.is_donating:
-            return self._run_donating(call)
-        result = self.jitted(*call.values, *call.plain)
-        if self.calls_back:
-            wait(result)
-        outcome: Outcome = unpacked(result) if self._is_packed else result
-        return outcome
-
-    def look(self, call: Call) -> None:
-        """Traces it for a call, to see whether it calls back; JAX keeps the trace for running it."""
-        if cast("Any", jax.config).jax_disable_jit:  # whoever sets this wants no trace
-            return
-        try:
-            traced = self.jitted.trace(*call.values, *call.plain)
-        except (RecursionError, SystemError):
-            if call.binding is not None:
-                call.binding.check_depth()  # something has grown in a Variable that JAX cannot take apart
-            raise
-        self.calls_back = calls_back(traced.jaxpr)
-        if self.calls_back:
-            self.at_once = None
-
-    def _run_donating(self, call: Call) -> Outcome:
-        """Runs it on the leaves of a call, some of which are lost.
+        """Runs it on the leaves of a call, some of which are lost if it donates.
 
         An error says which Variables have lost their buffers.
         """
-        function = self.compiled(call)
         try:
-            result = function(*call.values, *call.plain)
+            result = self._result(call)
             if self.calls_back:
                 wait(result)
         except BaseException as error:
             self.note_lost(call, error)
             raise
-        outcome: Outcome = unpacked(result) if self._is_packed else result
-        return outcome
+        return self.outcome(result)
+
+    def _result(self, call: Call) -> Any:
+        leaves = (*call.values, *call.plain)
+        try:
+            return self._run(*leaves)
+        except Untraced:
+            pass
+        self.look(call)
+        with self._may_trace():  # where JAX tells apart what its own trace does not
+            return self._run(*leaves)
+
+    def look(self, call: Call) -> None:
+        """Traces it for a call, to see what it sets and whether it calls back; JAX keeps the trace for running it."""
+        if _is_jit_disabled():  # whoever sets this wants no trace
+            return
+        try:
+            with self._may_trace():
+                traced = self._run.trace(*call.values, *call.plain)
+        except (RecursionError, SystemError):
+            if call.binding is not None:
+                call.binding.check_depth()  # something has grown in a Variable that JAX cannot take apart
+            raise
+        self.calls_back = self.calls_back or calls_back(traced.jaxpr)
+        if self.is_donating:
+            self._donate(self._chosen(call, written_leaves(call, self.outcome(traced.out_info))))
+        self.at_once = None if self._is_packed or self.calls_back else self._run
+
+    def trace(self, call: Call) -> Any:
+        """The stage of JAX for a call."""
+        self.look(call)
+        with self._may_trace():
+            return self._run.trace(*call.values, *call.plain)
+
+    @contextlib.contextmanager
+    def _may_trace(self) -> Iterator[None]:
+        """Lets this thread trace the function."""
+        self._tracing.append(threading.get_ident())
+        try:
+            yield
+        finally:
+            self._tracing.remove(threading.get_ident())
+
+    def _donate(self, positions: tuple[int, ...]) -> None:
+        """Donates these leaves from now on, of those that were donated so far."""
+        if self._positions is not None:
+            positions = tuple(position for position in self._positions if position in positions)
+        if positions != self._positions:
+            self._positions = positions
+            self._run = jax.jit(self._flat, donate_argnums=positions, **self._options)
+            note_donating(self.name)
 
     def note_lost(self, call: Call, error: BaseException) -> None:
         """Adds to an error which of the donated leaves have lost their buffers."""
@@ -156,20 +192,7 @@ class Program:
         """What a result of JAX's function says, whether it comes in groups or not."""
         return unpacked(result) if self._is_packed else result
 
-    def compiled(self, call: Call) -> Any:
-        """The function of JAX that runs the calls of this structure."""
-        if not self.is_donating:
-            return self.jitted
-        if self._with_donation is None:
-            traced = self.jitted.trace(*call.values, *call.plain)
-            positions = self._positions(call, written_leaves(call, self.outcome(traced.out_info)))
-            self._with_donation = jax.jit(self._flat, donate_argnums=positions, **self._options)
-            if not (self._is_packed or self.calls_back):
-                self.at_once = self._with_donation
-            note_donating(self.name)
-        return self._with_donation
-
-    def _positions(self, call: Call, written: set[int]) -> tuple[int, ...]:
+    def _chosen(self, call: Call, written: set[int]) -> tuple[int, ...]:
         """The donated leaves: of the graph those that are written, and the plain ones."""
         structure = call.structure
         args, kwargs, _ = jax.tree_util.tree_unflatten(structure.tree, range(len(structure.is_root)))
@@ -181,3 +204,7 @@ class Program:
         plain_at = [i for i, is_one in enumerate(structure.is_root) if not is_one]
         plain = [self._count + rank for rank, i in enumerate(plain_at) if i in chosen]
         return (*values, *plain)
+
+
+def _is_jit_disabled() -> bool:
+    return bool(cast("Any", jax.config).jax_disable_jit)

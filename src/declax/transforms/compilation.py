@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import threading
 import types
 import weakref
 from collections.abc import Callable, Hashable
@@ -21,6 +20,7 @@ from typing_extensions import TypeVar
 
 from declax import _jax
 from declax._kept_values import keep
+from declax._threads import is_alone
 from declax._typing import MISSING, Missing
 from declax._variables import set_all_kept
 from declax.errors import TransformError, describe
@@ -31,7 +31,7 @@ from declax.transforms._lift import UNCHANGED, Call, Outcome, apply, lifted, wri
 from declax.transforms._naming import named
 from declax.transforms._patterns import match_all, pattern_of
 from declax.transforms._placing import Placing
-from declax.transforms._program import Program
+from declax.transforms._program import Program, Untraced
 from declax.transforms._retraces import Traces, roots_of
 from declax.transforms._running import run
 from declax.transforms._selection import Names, Numbers, Selection
@@ -192,9 +192,12 @@ class JitWrapped(Generic[P, R]):
             binding = None if plain is None else last.binding()
             if plain is not None and binding is not None and binding.is_valid():
                 run_at_once = last.program.at_once
-                if run_at_once is not None and threading.active_count() == 1:
-                    again: R = self._run_again(last, run_at_once, binding, plain)
-                    return again
+                if run_at_once is not None and is_alone():
+                    try:
+                        again: R = self._run_again(last, run_at_once, binding, plain)
+                        return again
+                    except Untraced:  # other shapes than those from before go the longer way
+                        pass
                 first = Call.again(last.structure, binding, plain)
         result: R = run(
             lambda: self._take(args, kwargs),
@@ -214,6 +217,8 @@ class JitWrapped(Generic[P, R]):
                 keep(binding, values)
         try:
             outcome = run(*values, *plain)
+        except Untraced:
+            raise  # to who knows the longer way
         except BaseException as error:
             _explain_failure(Call.again(last.structure, binding, plain), last.program, error)
             raise
@@ -223,9 +228,11 @@ class JitWrapped(Generic[P, R]):
         if plan.change is not None:
             return apply(outcome, binding.objects(), values)
         new = outcome.new
-        if binding.kept_values is not values:
+        if binding.kept_values is not values or _jax.trace_state.value is not _jax.TOP:
             write(binding, plan.changed, new)
-        elif len(new) == len(values):  # and nobody has written to a Variable while it ran
+            return outcome.output
+        binding.kept_values = None  # until all is written, or an interrupt would leave what is not true
+        if len(new) == len(values):  # and nobody has written to a Variable while it ran
             set_all_kept(binding.variables, new, binding, list(new))  # type: ignore[arg-type]  # all have Variables
         else:
             set_all_kept(binding.variables_at(plan.changed), new, binding, plan.put(values, new))  # type: ignore[arg-type]  # as above
@@ -306,7 +313,7 @@ class JitWrapped(Generic[P, R]):
         """
         call = self._take(args, kwargs)
         program = self._program(call)
-        traced = program.compiled(call).trace(*call.values, *call.plain)
+        traced = program.trace(call)
         return Traced(traced, program, self._take, call)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered[R]:
