@@ -21,7 +21,7 @@ import sys
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import jax
 import numpy as np
@@ -308,6 +308,9 @@ def _decide_container(origin: type, args: tuple[Any, ...], scope: Scope) -> Deci
     return _SNAPSHOT
 
 
+_DTYPES: Final = str(jax.typing.DTypeLike).removeprefix("typing.Union[").removesuffix("]")
+
+
 def annotation_text(annotation: object) -> str:
     """An annotation as a user writes it.
 
@@ -317,6 +320,8 @@ def annotation_text(annotation: object) -> str:
     text = type_name(annotation) if isinstance(annotation, type) else str(annotation)
     if annotation is jax.Array:
         return "jax.Array"
+    text = text.replace(_DTYPES, "dtype").replace("typing.Union[dtype]", "dtype")
+    text = text.replace("typing.Union[dtype, NoneType]", "dtype | None")
     text = text.replace(f"{jax.Array.__module__}.{jax.Array.__qualname__}", "jax.Array")
     return re.sub(r"\bdeclax(?:\.\w+)*\.(\w+)", r"dx.\1", text)
 

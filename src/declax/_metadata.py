@@ -30,6 +30,9 @@ KNOWN: Final = frozenset(
 )
 """Names that mean something to declax; what is spelt nearly like one is an error."""
 
+_VALUE: Final = {"".join(sorted(name)): name for name in ("value", "raw_value")}
+"""By its letters in order, what is misspelt by swapping some of them; `v.vaule = x` would leave the value as it was."""
+
 NEAR: Final = 0.85
 """How alike two names are (0 to 1) before one counts as a misspelling of the other."""
 
@@ -190,11 +193,12 @@ def check_names(names: Iterable[str], where: str, known: frozenset[str], reserve
                 fix="choose another name",
             )
         near = difflib.get_close_matches(name, known, n=1, cutoff=NEAR)
-        if near:
+        meant = near[0] if near else _VALUE.get("".join(sorted(name)))
+        if meant is not None:
             raise errors.MetadataError(
                 f"{where}.{name}",
-                "unknown metadata, and spelt nearly like metadata that means something",
-                fix=f"did you mean {near[0]!r}?",
+                f"unknown metadata, and spelt nearly like {'metadata that means something' if near else 'the value'}",
+                fix=f"did you mean {meant!r}?",
             )
 
 

@@ -526,8 +526,8 @@ def _unpickle(cls: type[V], raw_value: Any, metadata: Metadata) -> V:
 
 @functools.lru_cache(maxsize=256)
 def _suggestion(kind: Any, value_type: Any, metadata: Metadata, name: str) -> str | None:
-    options = [*metadata, *dir(kind), *dir(value_type)]
-    return errors.suggest(name, [option for option in options if not option.startswith("_")])
+    options = {*metadata, *dir(kind), *dir(value_type)} - {name}  # a kind has `shape`, and its value may have none
+    return errors.suggest(name, sorted(option for option in options if not option.startswith("_")))
 
 
 def _register(cls: type[Variable[Any]]) -> None:

@@ -199,6 +199,22 @@ def test_a_value_of_the_wrong_type_or_range_is_not_checked_besides():
     assert problems_of({"width": 1}) == [("out-of-range", ("width",), "the value is out of range")]
 
 
+@dx.dataclass
+class Shares(dx.Module):
+    rates: tuple[float, ...] = dx.static(default=(), ge=0, le=1)
+    sizes: list[list[int]] = dx.static(default_factory=list, ge=1)
+
+
+def test_limits_are_those_of_each_item_in_files_and_specs_alike():
+    data = {"rates": [0.5, 1.5], "sizes": [[1], [2, 0]]}
+    told = [("out-of-range", path, "the value is out of range") for path in (("rates", 1), ("sizes", 1, 1))]
+    assert problems_of(data, Shares) == told
+    with pytest.raises(dx.ConfigError, match="the configuration has 2 problems") as caught:
+        dx.spec(Shares, (0.5, 1.5), [[1], [2, 0]]).check()
+    assert [(p.code, p.path, p.message) for p in caught.value.problems] == told
+    assert dx.spec(Shares, (0.5, 1.0), [[1]]).check() is None
+
+
 def test_problems_have_a_line(tmp_path):
     file = tmp_path / "net.toml"
     file.write_text("[[nets]]\nwidth = 4\nsizes = [\n  2, 1]\n")
@@ -261,3 +277,22 @@ def test_the_schema_and_the_table_say_that_there_is_more():
     assert dx.json_schema(Net)["properties"]["width"] == {"type": "integer", "minimum": 2}
     assert "width: int, at least 2, checked by even" in parameter_table(Net)
     assert parameter_table(Net).endswith("gain: float, default 2.0")
+
+
+@dx.dataclass
+class Rates(dx.Module):
+    rates: dict[str, float] = dx.static(default_factory=dict, ge=0, le=1)
+    nested: dict[str, list[float]] | None = dx.static(default=None, le=1)
+
+
+def test_limits_are_those_of_each_value_of_a_dict():
+    dx.spec(Rates, {"a": 1.0, "b": 0.0}, {"a": [1.0]}).check()
+    with pytest.raises(dx.ConfigError, match=r"rates\.b: the value is out of range") as caught:
+        dx.spec(Rates, {"a": 1.0, "b": 2.0}, {"c": [1.0, 3.0]}).build()
+    paths = [("rates", "b"), ("nested", "c", 1)]
+    assert [problem.path for problem in caught.value.problems] == paths
+    with pytest.raises(dx.ConfigError, match=r"rates\.b: the value is out of range") as caught:
+        dx.from_config(Rates, {"rates": {"a": 1.0, "b": 2.0}, "nested": {"c": [1.0, 3.0]}})
+    assert [problem.path for problem in caught.value.problems] == paths
+    limited = {"type": "number", "minimum": 0, "maximum": 1}
+    assert dx.json_schema(Rates)["properties"]["rates"]["additionalProperties"] == limited

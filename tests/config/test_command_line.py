@@ -289,6 +289,8 @@ def test_an_error_of_a_part_says_where_it_is_written(run, folder, command):
         ("net.dtype=1e5", "net.dtype='\"1e5\"'"),
         ("rate=0.1,.5", "rate=0.5"),
         ("is_fast=True", "is_fast=true"),
+        ("net.blocks=[a, b]", 'texts in brackets are quoted, net.blocks=\'["a", "b"]\''),
+        ('net={"dtype": "int8"}', "tables are those of TOML, net='{key = 1}'"),
     ],
 )
 def test_hints_are_for_the_command_line(run, train, word, fix):

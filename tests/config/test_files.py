@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -209,3 +210,55 @@ def test_what_else_is_wrong_is_reported_next_to_a_key_given_twice():
     document = parse_toml("in_features = {d = 1, d = 2}\nout_features = 'x'\n", "layer.toml")
     with pytest.raises(dx.ConfigError, match="the configuration has 3 problems"):
         dx.from_config(dx.Linear, document)
+
+
+@dx.dataclass
+class Numbers(dx.Module):
+    number: float
+    either: float | str | None = None
+    several: list[float] = dx.static(default_factory=list)
+    anything: Any = None
+
+
+LOST = ["1e400", "-1e400", "1e-400", "1.5E999"]
+
+
+@pytest.mark.parametrize("text", LOST)
+@pytest.mark.parametrize(
+    ("suffix", "form"),
+    [
+        (".toml", "number = {0}\neither = {0}\nseveral = [1.0, {0}]\nanything = {0}\n"),
+        (".json", '{{"number": {0},\n"either": {0},\n"several": [1.0, {0}],\n"anything": {0}}}\n'),
+        (".yaml", "number: {0}\neither: {0}\nseveral: [1.0, {0}]\nanything: {0}\n"),
+    ],
+)
+def test_numbers_that_no_float_holds(text, suffix, form, tmp_path):
+    path = tmp_path / f"numbers{suffix}"
+    path.write_text(form.format(text))
+    with pytest.raises(dx.ConfigError, match="no float holds this number: it would be read as") as caught:
+        dx.spec_from_config(Numbers, path)
+    found = [(p.path, p.place.line, p.got) for p in caught.value.problems]
+    assert found == [
+        (("number",), 1, text), (("either",), 2, text), (("several", 1), 3, text), (("anything",), 4, text)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (parse_toml, "number = [inf, -inf, 0.0, -0e9, 0e-500, 1_0.5, 5e-324, 1e308]"),
+        (parse_json, '{"number": [Infinity, -Infinity, 0.0, -0e9, 0e-500, 10.5, 5e-324, 1e308]}'),
+        (parse_yaml, "number: [.inf, -.inf, 0.0, -0e9, 0e-500, 10.5, 5e-324, 1e308]"),
+    ],
+)
+def test_numbers_that_floats_hold(parse, text):
+    inf = float("inf")
+    assert parse(text, None).data == {"number": [inf, -inf, 0.0, 0.0, 0.0, 10.5, 5e-324, 1e308]}
+
+
+def test_a_broken_line_hides_no_lost_number(tmp_path):
+    path = tmp_path / "numbers.toml"
+    path.write_text("number = 1e400\neither = yes\n")
+    with pytest.raises(dx.ConfigError, match="no float holds this number") as caught:
+        dx.spec_from_config(Numbers, path)
+    assert {problem.code: problem.place.line for problem in caught.value.problems} == {"syntax": 2, "out-of-range": 1}

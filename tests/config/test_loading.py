@@ -213,6 +213,10 @@ def test_a_file_that_is_not_there(tmp_path):
     assert "did you mean 'model.toml'?" in str(caught.value)
     with pytest.raises(dx.ConfigError, match="the file cannot be read"):
         dx.from_config(models.Data, tmp_path / "no" / "modle.toml")
+    (tmp_path / "folder.toml").mkdir()
+    with pytest.raises(dx.ConfigError, match="the file cannot be read") as caught:
+        dx.from_config(models.Data, tmp_path / "folder.toml")
+    assert "did you mean 'folder.toml'" not in str(caught.value)
 
 
 def test_a_suffix_that_is_no_format(tmp_path):

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import declax as dx
 from declax.command_line.overrides import MAX_RUNS, expand, is_override, parse_override
 from declax.config.files.documents import Document
 from declax.config.files.toml_files import parse_toml
+from declax.config.files.yaml_files import parse_yaml
 
 DATA = {
     "rate": 0.1,
@@ -217,3 +219,64 @@ def test_a_sweep_of_too_many_runs_is_a_problem():
     (found,) = problems(f"a={many}", f"b={many}")
     assert "the sweep has 10201 runs" in found
     assert str(MAX_RUNS) in found
+
+
+@pytest.mark.parametrize("text", ["8#9", "8 # nine", '"a"#b', "1] #", "[1] # two"])
+def test_what_looks_like_a_comment_is_a_text(text):
+    assert parse_override(f"x={text}").values == (text,)
+
+
+def test_references_follow_the_items_of_a_list_that_loses_one():
+    parts = [{"dim": n} for n in range(4)]
+    others = [{"$ref": "/a~1b/parts/0"}, {"$ref": "/a~1b/parts/1/x"}, {"$ref": "/a~1b/parts/3/x"}, {"$ref": "/parts/3"}]
+    document = Document("net.toml", {"a/b": {"parts": parts}, "others": others})
+    (run,) = expand(document, [parse_override("~a/b.parts[1]")])
+    assert run.document.data["a/b"] == {"parts": [{"dim": 0}, {"dim": 2}, {"dim": 3}]}
+    assert [other["$ref"] for other in run.document.data["others"]] == [
+        "/a~1b/parts/0", "/a~1b/parts/1 (taken away)/x", "/a~1b/parts/2/x", "/parts/3",
+    ]  # fmt: skip
+    assert others[2] == {"$ref": "/a~1b/parts/3/x"}
+
+
+def test_an_override_changes_one_of_the_places_that_an_alias_repeats():
+    pytest.importorskip("yaml")
+    document = parse_yaml('a: &a {n: 1, r: {"$ref": /l/2}}\nb: *a\nl: [1, 2, 3]\n', "net.yaml")
+    (run,) = expand(document, [parse_override("b.n=8"), parse_override("~l[0]")])
+    ref = {"$ref": "/l/1"}
+    assert run.document.data == {"a": {"n": 1, "r": ref}, "b": {"n": 8, "r": ref}, "l": [2, 3]}
+
+
+@dx.dataclass
+class Rate(dx.Module):
+    rate: float
+
+
+def test_a_number_that_no_float_holds():
+    (run,) = runs("rate=1e400")
+    with pytest.raises(dx.ConfigError, match="no float holds this number") as caught:
+        dx.spec_from_config(Rate, run.document)
+    problem = next(problem for problem in caught.value.problems if problem.path == ("rate",))
+    assert problem.place.file == "command line: rate=1e400"
+    assert [run.name for run in runs("rate=1.0,1e400")] == ["rate=1.0", "rate=1e400"]
+
+
+@pytest.mark.parametrize("word", ["tied.dim=3", "tied.inner.dim=3", "~tied.dim", "*.dim=3"])
+def test_a_key_of_a_reference(word):
+    document = Document("net.toml", {"head": {"dim": 8}, "tied": {"$ref": "/head"}})
+    (run,) = expand(document, [parse_override(word)])
+    (problem,) = run.document.problems
+    assert problem.path == ("tied",)
+    assert str(problem).startswith(f"  command line: {word} tied: what stands here is a reference to /head")
+    rest = ".".join(word.lstrip("~").partition("=")[0].split(".")[1:])
+    assert problem.hint == f"override the part itself, at head.{rest}, or choose a part here with tied.kind=..."
+    assert run.document.data == document.data
+
+
+def test_a_reference_gives_way_to_a_part_or_another_reference():
+    document = Document("net.toml", {"head": {"dim": 8}, "tied": {"$ref": "/head"}})
+    (run,) = expand(document, [parse_override("tied.dim=3"), parse_override("tied.kind=Mlp")])
+    assert not run.document.problems
+    assert run.document.data == {"head": {"dim": 8}, "tied": {"kind": "Mlp", "dim": 3}}
+    (run,) = expand(document, [parse_override("tied.$ref=/other")])
+    assert not run.document.problems
+    assert run.document.data["tied"] == {"$ref": "/other"}

@@ -14,6 +14,8 @@ import optax
 import pytest
 
 import declax as dx
+from declax.command_line.schemas import problems_by_schema
+from declax.config.files.documents import Document
 
 
 class Order(enum.Enum):
@@ -224,3 +226,18 @@ def test_a_union_and_a_function_have_schemas_too():
 def test_what_nothing_describes_has_none():
     with pytest.raises(dx.ConfigError, match="no configuration describes this"):
         dx.json_schema(int)
+
+
+@pytest.mark.parametrize(
+    ("initializer", "path", "piece"),
+    [
+        ({"kind": "normal", "stddev": "x"}, ("kernel_init", "stddev"), "the value has the wrong type"),
+        ({"kind": "normal", "sdtdev": 1.0}, ("kernel_init", "sdtdev"), "normal has no parameter 'sdtdev'"),
+        ({"kind": "nromal"}, ("kernel_init", "kind"), "there is no class of this name here"),
+    ],
+)
+def test_a_check_by_schema_tells_what_is_wrong_in_an_initializer(initializer, path, piece):
+    data = {"in_features": 1, "out_features": 2, "kernel_init": initializer}
+    (problem,) = problems_by_schema(Document(None, data), dx.json_schema(dx.Linear))
+    assert problem.path == path
+    assert piece in problem.message

@@ -114,3 +114,9 @@ def test_models_are_limited_in_depth():
         deep = dx.List([deep])
     with pytest.raises(DepthError, match="a model is nested more than 100 levels deep for a spec"):
         dx.spec_of(deep)
+
+
+def test_arguments_have_the_form_that_constructors_keep():
+    found = dx.spec_of(dx.spec(dx.Conv, 4, 6, 3).build(rngs=dx.Rngs(0)))
+    assert found == dx.spec(dx.Conv, 4, 6, (3,)) != dx.spec(dx.Conv, 4, 6, 3)
+    assert dx.spec_of(found.build(rngs=dx.Rngs(0))) == found

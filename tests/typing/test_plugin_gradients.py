@@ -127,19 +127,33 @@ assert_type(sub.over(x), dx.State[Sub])
 assert_type(sub.static(x), jax.Array)
 assert_type(Box(3).slope(x), dx.State[Box[int]])
 assert_type(dx.jit(Base.slope)(sub, x), dx.State[Sub])
+assert_type(dx.grad(Sub.__call__)(sub, x), dx.State[Sub])
+assert_type(dx.grad(Base.__call__)(sub, x), dx.State[Sub])
+of_base: Callable[[Base, jax.Array], dx.State[Base]] = dx.grad(Sub.__call__)
 
 assert_type(dx.grad(lambda model, x: jnp.sum(model(x)))(sub, x), dx.State[Sub])
 assert_type(dx.grad(lambda model: jnp.sum(model(x)), argnums=0)(model := sub), dx.State[Sub])
 assert_type(dx.grad(lambda x: 3 * x)(jnp.ones(2)), jax.Array)
 assert_type(dx.grad(lambda x: 3 * x)(2.0), Any)
 assert_type(dx.grad(lambda model: 3 * model)(dx.state(sub)), dx.State[Sub])
-assert_type(dx.value_and_grad(lambda model: model(x))(sub), tuple[Any, dx.State[Sub]])
-assert_type(dx.grad(lambda model: (model(x), 3), has_aux=True)(sub), tuple[dx.State[Sub], Any])
+assert_type(dx.value_and_grad(lambda model: model(x))(sub), tuple[jax.Array, dx.State[Sub]])
+assert_type(dx.value_and_grad(lambda model: model.unknown())(sub), tuple[jax.Array, dx.State[Sub]])
+assert_type(dx.grad(lambda model: (model(x), 3), has_aux=True)(sub), tuple[dx.State[Sub], int])
+assert_type(
+    dx.value_and_grad(lambda model: (model(x), 3), has_aux=True)(sub),
+    tuple[tuple[jax.Array, int], dx.State[Sub]],
+)
 assert_type(dx.grad(lambda a, model: a * model(x), argnums=1)(x, base), Any)
 assert_type(dx.grad(lambda models: models[0](x))([base]), Any)
 assert_type(dx.jit(dx.grad(lambda model: model(x)))(base), Any)
+assert_type(dx.grad(lambda *given: (given[0](x), given), has_aux=True)(sub, 3), tuple[dx.State[Sub], tuple[Any, ...]])
 kept: Callable[[Base, jax.Array], dx.State[Base]] = dx.grad(lambda model, x: model(x))
 kept = decorated
+
+
+def value_alone(model: Base) -> jax.Array:
+    value, grads = dx.value_and_grad(lambda model: jnp.sum(model(x)))(model)
+    return value
 
 
 def of_flags(has_aux: bool, number: int, options: dict[str, Any]) -> None:

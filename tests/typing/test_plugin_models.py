@@ -65,6 +65,8 @@ class Length(dx.Param[jax.Array]):
 """
 
 WRONG_MODELS = """
+import optax
+
 import declax as dx
 from models import Block, Wide
 
@@ -80,6 +82,9 @@ dx.pop(Wide, dx.Intermediate)  # E: declax-model | pop: Wide is a class
 dx.update(dx.Linear, dx.state(linear))  # E: declax-model | update: Linear is a class
 dx.spec_of(dx.Linear)  # E: declax-model | spec_of: Linear is a class
 dx.view(dx.Linear)  # E: declax-model | view: Linear is a class
+dx.variables(dx.Linear)  # E: declax-model | variables: Linear is a class
+dx.iter_graph(dx.Linear), dx.iter_modules(Wide)  # E: declax-model | iter_modules: Wide is a class
+dx.Optimizer(Block, optax.sgd(0.1), wrt=dx.Param)  # E: declax-model | Optimizer: Block is a class, and no model
 dx.update(linear, dx.state(model))  # E: declax-model | Linear has no 'linear', 'norm'
 dx.update(model, dx.state(linear))  # E: declax-model | update: a State[dx.Linear] in the place of a State of Block
 dx.update(model, dx.state(model), dx.state(model.linear))  # E: declax-model | Block has no 'kernel'
@@ -126,7 +131,7 @@ linear = dx.Linear(2, 3, rngs=dx.Rngs(0))
 dx.Linear(2, 3, param_dtype=jnp.zeros(3), rngs=dx.Rngs(0))  # E: declax-field | param_dtype is static, and jax.Array is
 dx.Linear(2, 3, dtype=np.zeros(3), rngs=dx.Rngs(0))  # E: declax-field | Linear(...): dtype is static, and np.ndarray
 dx.Conv(2, 3, 3, param_dtype=linear.kernel, rngs=dx.Rngs(0))  # E: declax-field | and dx.Param[jax.Array] is data
-Held(linear)  # E: declax-field | Held(...): activation is static, and dx.Linear is data
+Held(linear)  # E: declax-field | fix: activation: dx.Data[...]
 Held(dx.relu, jnp.ones(2))  # E: declax-field | table is static
 Held(dx.relu, kept=linear.kernel.value)  # E: declax-field | kept is static
 OfHeld(activation=dx.relu, table=linear)  # E: declax-field | OfHeld(...): table is static, and dx.Linear is data
@@ -154,6 +159,11 @@ def of_any(anything: Any, given: dict[str, Any], many: list[Any]) -> None:
 """
 
 WRONG_ATTRIBUTES = """
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
 import declax as dx
 from models import Length
 
@@ -170,6 +180,13 @@ linear.kernel.nbyte  # E: declax-attribute | did you mean 'nbytes'?
 
 def of_kind(length: Length) -> None:
     length.unti, length.unt  # E: declax-attribute | Length.unt: neither
+
+
+def written(kernel: dx.Param[jax.Array], other: dx.Param[Any]) -> None:
+    kernel.vaule = jnp.ones(3)  # E: declax-attribute | Param.vaule: this sets new metadata; did you mean 'value'?
+    linear.kernel.vallue += 1  # E: declax-attribute | did you mean 'value'?
+    linear.kernel.raw_vale, size = jnp.ones(3), 3  # E: declax-attribute | did you mean 'raw_value'?
+    other.valu = 3  # E: declax-attribute | fix: .value = ...
 """
 
 RIGHT_ATTRIBUTES = """
@@ -188,6 +205,11 @@ kernel.unknown, kernel.shapes, kernel.dtype_name, kernel.group, kernel.shapee
 given = dx.Param(jnp.ones(2), sizee=3, szie=4)
 given.sizee, given.szie
 kernel.valuee = 3
+kernel.p_value = kernel.old_value = kernel.values = 3
+kernel.shardin = 3
+kernel.shape.vale = 3  # type: ignore[attr-defined]  # of a tuple, and of no Variable
+given.valu = 3
+given.set_metadata("valu", 3)
 kernel.set_metadata("taag", 3)
 kernel.taag, kernel.valuee
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 import declax as dx
-from declax.initializers import ones, zeros
+from declax.initializers import lecun_normal, ones, zeros
 
 
 @dx.dataclass
@@ -40,6 +40,23 @@ class Names(dx.Module):
     s: dx.Param[jax.Array] = dx.variable((2,), initializer=ones, metadata="metta")  # E: declax-variable | metadata
     t: dx.Param[jax.Array] = dx.variable((lambda self: self.u.size,), initializer=ones)  # E: declax-variable | self.u
     u: dx.Param[jax.Array] = dx.variable((2,), initializer=ones)
+
+
+@dx.dataclass
+class Unmade(dx.Module):
+    rngs: dx.InitVar[dx.Rngs]
+    a: dx.Param[jax.Array] = dx.variable(  # E: call-overload
+        (2,),
+        initializer=lecun_normal,  # E: declax-variable | Unmade.a: lecun_normal makes an initializer, and is none
+    )
+    b: dx.Param[jax.Array] = dx.variable(  # E: call-overload
+        (2,),
+        initializer=dx.initializers.normal,  # E: declax-variable | fix: normal()
+    )
+    c: dx.Param[jax.Array] = dx.variable(  # E: call-overload
+        (2,),
+        initializer=dx.initializers.constant,  # E: declax-variable | fix: constant(...)
+    )
 
 
 @dx.dataclass

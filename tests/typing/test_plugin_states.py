@@ -80,6 +80,11 @@ def paths(model: Model, state: dx.State[Model]) -> None:
     state.heads.main.kern  # E: declax-path | did you mean 'kernel'?
     state.stack[0].kern  # E: declax-path | did you mean 'kernel'?
     state["linear"]["kernal"] = dx.Param(jnp.ones(2))  # E: declax-path | did you mean 'kernel'?
+    state.linear["kernal"] = state["linear"]["wieght"] = 3  # E: declax-path & declax-path | 'kernel'?
+    del state["linera"]  # E: declax-path | did you mean 'linear'?
+    del state["linear"]["kernal"]  # E: declax-path | did you mean 'kernel'?
+    state.linear.kerne = dx.Param(jnp.ones(2))  # E: declax-path | did you mean 'kernel'?
+    state.blocks[0].linea = 3  # E: declax-path | did you mean 'linear'?
     dx.state(Box(model)).inner.linear.kernell  # E: declax-path | did you mean 'kernel'?
     dx.state(model, dx.Param)["linera"]  # E: declax-path | did you mean 'linear'?
     dx.split(model, dx.Param, ...)[1].linera  # E: declax-path | did you mean 'linear'?
@@ -125,6 +130,7 @@ def types(state: dx.State[Model], key: str, index: int) -> None:
 def writes(state: dx.State[Model]) -> None:
     state["linear"]["kernel"] = dx.Param(jnp.ones((2, 2)))
     state.linear.kernel = dx.Param(jnp.ones((2, 2)))
+    state.linear.bias += 1
     del state["blocks"]
 
 

@@ -284,6 +284,10 @@ class TestMetadata:
             ("weight_decays", "weight_decay"),
             ("on_getvalue", "on_get_value"),
             ("tags", "tag"),
+            ("vaule", "value"),
+            ("valeu", "value"),
+            ("vlaue", "value"),
+            ("raw_vaule", "raw_value"),
         ],
     )
     def test_a_misspelt_name_is_refused(self, name, meant):
@@ -292,7 +296,10 @@ class TestMetadata:
         with pytest.raises(errors.MetadataError, match="unknown metadata"):
             setattr(Param(1.0), name, None)
 
-    @pytest.mark.parametrize("name", ["stage", "layer", "out_sharding", "eager_sharding", "_private", "metadata"])
+    @pytest.mark.parametrize(
+        "name",
+        ["stage", "layer", "values", "p_value", "valve", "out_sharding", "eager_sharding", "_private", "metadata"],
+    )
     def test_other_names_are_taken(self, name):
         assert getattr(Param(1.0, **{name: "x"}), name) == "x"
 
@@ -320,6 +327,11 @@ class TestMetadata:
             _ = Param(jnp.ones(2)).shardin
         with pytest.raises(errors.MissingAttributeError, match=r"Param\.shape: neither"):
             _ = Param((1, 2)).shape
+        with pytest.raises(errors.MissingAttributeError) as raised:
+            _ = Variable(0).shape
+        assert "'shape'" not in str(raised.value)
+        with pytest.raises(errors.MissingAttributeError, match="did you mean 'shape'"):
+            _ = Param(jnp.ones(2)).shpae
         assert not hasattr(Param(1.0), "_private")
         with pytest.raises(errors.MissingAttributeError, match="there is no such attribute"):
             _ = Param(1.0).__cuda_array_interface__

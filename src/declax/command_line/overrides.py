@@ -18,7 +18,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from declax.config.files.documents import Document
+from declax.config.files.documents import Document, float_of
 from declax.config.problems import Path, Place, Problem, described, did_you_mean, path_text, shown
 from declax.errors import ConfigError
 
@@ -117,7 +117,9 @@ def _value(text: str) -> Any:
         return None
     try:
         if "\n" not in stripped:
-            return tomllib.loads(f"value = {stripped}")["value"]
+            value = tomllib.loads(f"value = {stripped}", parse_float=float_of)["value"]
+            tomllib.loads(f"value = [{stripped}]")  # which a comment would leave open: `8#9` is no 8
+            return value
     except tomllib.TOMLDecodeError:
         pass
     return stripped
@@ -153,6 +155,9 @@ def _short(value: Any) -> str:
 def _overridden(document: Document, chosen: Iterable[tuple[Override, Any]]) -> Document:
     made = _Overridden(document)
     for override, value in _in_order(chosen):
+        if (ref := _ref_on_the_way(made.data, override)) is not None:
+            made.problems.append(ref)
+            continue
         if not override.is_removal:
             _make_tables(made, override)
         places = list(_places(made.data, override.path[:-1]))
@@ -163,6 +168,19 @@ def _overridden(document: Document, chosen: Iterable[tuple[Override, Any]]) -> D
     return made
 
 
+def _ref_on_the_way(data: Any, override: Override) -> Problem | None:
+    """The problem of a path that leads into a reference; a tag, and another reference, may stand in its place."""
+    for size in range(1, len(override.path)):
+        if size == len(override.path) - 1 and override.path[-1] in (_KIND, _REF):
+            break
+        for at, holder in _places(data, override.path[:size]):
+            if isinstance(holder, dict) and isinstance(target := holder.get(_REF), str):
+                inner = path_text((*(key for key in target.split("/") if key), *override.path[size:]))
+                hint = f"override the part itself, at {inner}, or choose a part here with {path_text((*at, _KIND))}=..."
+                return _problem(override, f"what stands here is a reference to {target}", path=at, hint=hint)
+    return None
+
+
 class _Overridden(Document):
     """A document that overrides change, and with it where its parts are written."""
 
@@ -170,7 +188,7 @@ class _Overridden(Document):
         self._moves: list[tuple[Path, int | None]] = []
         super().__init__(
             document.name,
-            copy.deepcopy(document.data),
+            _copied(document.data),
             list(document.problems),
             lambda: functools.reduce(_moved, self._moves, document.find_places()),
             document.broken,
@@ -189,6 +207,13 @@ class _Overridden(Document):
     def _move(self, path: Path, index: int | None) -> None:
         self._moves.append((path, index))
         self.origins = _moved(self.origins, (path, index))
+
+
+def _copied(data: Any) -> Any:
+    """A copy in which nothing stands twice, as what an alias of YAML repeats does: an override changes one place."""
+    if isinstance(data, dict):
+        return {key: _copied(value) for key, value in data.items()}
+    return [_copied(value) for value in data] if isinstance(data, list) else data
 
 
 def _moved(places: Mapping[Path, _P], move: tuple[Path, int | None]) -> dict[Path, _P]:
@@ -319,6 +344,7 @@ def _put(made: _Overridden, holder: Any, path: Path, override: Override, value: 
             del holder[key]
             if isinstance(holder, list):
                 made.note_without(path, key)
+                _move_refs(made.data, tuple(map(str, path)), key)
             else:
                 made.note((*path, key), override)
             continue
@@ -327,6 +353,24 @@ def _put(made: _Overridden, holder: Any, path: Path, override: Override, value: 
             made.note(path, override)
         _set(holder, key, value)
         made.note((*path, key), override)
+
+
+def _move_refs(data: Any, path: tuple[str, ...], index: int) -> None:
+    """Lets references to the items after the one that was taken away lead to them; those to it lead to nothing."""
+    size = len(path)
+    waiting = [data]
+    while waiting:
+        here = waiting.pop()
+        waiting += here.values() if isinstance(here, dict) else here if isinstance(here, list) else ()
+        written = here.get(_REF) if isinstance(here, dict) else None
+        if not isinstance(written, str) or not written.startswith("/"):
+            continue
+        keys = written[1:].split("/")
+        names = [key.replace("~1", "/").replace("~0", "~") for key in keys]
+        if len(keys) <= size or tuple(names[:size]) != path or not keys[size].isdecimal() or int(keys[size]) < index:
+            continue
+        keys[size] = str(int(keys[size]) - 1) if int(keys[size]) > index else f"{index} (taken away)"
+        here[_REF] = "/" + "/".join(keys)
 
 
 def text_with_hints(error: ConfigError) -> str:
@@ -354,6 +398,12 @@ def _hinted(problem: Problem) -> Problem:
             hint = f"{name}='\"{given}\"'"
     elif value.lower() in ("true", "false") and expected & {"bool", "boolean"}:
         hint = f"{name}={value.lower()}"
+    elif value.startswith("["):
+        hint = f'texts in brackets are quoted, {name}=\'["a", "b"]\''
+    elif value.startswith("{"):
+        hint = f"tables are those of TOML, {name}='{{key = 1}}'"
+    elif (problem.expected or "").startswith(("a list", "a table")):
+        pass  # an int or two may be in its text, as the type of the items
     elif expected & _NUMBERS:
         number = _number(value)
         hint = f"{name}={number}" if number is not None else "write a number"

@@ -287,8 +287,9 @@ def _is_of_tag(error: Any) -> bool:
 
 
 def _is_of_type(error: Any) -> bool:
-    """Whether the value itself has the wrong type, and not one inside of it."""
-    return error.validator == "type" and not error.relative_path
+    """Whether the value itself has the wrong type, and not one inside of it; a table is none of several names."""
+    is_no_name = error.validator == "enum" and isinstance(error.instance, Mapping)
+    return (error.validator == "type" or is_no_name) and not error.relative_path
 
 
 def _is_reference(errors: list[Any]) -> bool:

@@ -33,6 +33,13 @@ MAX_AHEAD: Final = 20
 PATH_ATTRIBUTE: Final = "config_path"
 """The attribute of an error that says at which path of the configuration it arose."""
 
+# --- what is said of refs between what is built and what is kept
+
+TO_BUILT: Final = "the reference leads to a part that is built, where a description was expected"
+TO_DESCRIPTION: Final = "the reference leads to a description, where a part was expected that is built"
+INSIDE: Final = "the path of a part that is built together with this one"
+WRITE_OUT: Final = "write the part out, which makes it another one"
+
 # --- annotations of parts -----------------------------------------------------
 
 
@@ -188,12 +195,12 @@ class Walk:
                 return self.kept(value)
             return self._once(value, path, annotation)
         if isinstance(value, Ref):
-            return self.shared(value, path)
+            return self.shared(value, path, annotation)
         if type(value) in (tuple, FrozenList, FrozenDict):
             return self._once(value, path, annotation)
         return self.leaf(value, path)
 
-    def shared(self, ref: Ref, path: Path) -> Any:
+    def shared(self, ref: Ref, path: Path, annotation: Any) -> Any:
         """What is made of the part that a Ref means."""
         place = locate(self.root, ref, path)
         if place.path in self.made:

@@ -13,15 +13,27 @@ import typing
 from typing import Any, Final
 
 from declax._annotations import annotation_text
+from declax._fields import Notes
 from declax._pytree import Pytree
-from declax.config._building import PATH_ATTRIBUTE, Walk, annotation_at, locate
+from declax.config._building import (
+    INSIDE,
+    PATH_ATTRIBUTE,
+    TO_BUILT,
+    TO_DESCRIPTION,
+    WRITE_OUT,
+    Place,
+    Walk,
+    annotation_at,
+    keeps_spec,
+    locate,
+)
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, thaw
 from declax.config._members import allowed_classes, allows_dtypes, element_annotation, is_dtype_like, spells_dtypes
 from declax.config._objections import problem_of
 from declax.config._parameters import Parameter, target_name
 from declax.config._plain import NO_DTYPE, listed
-from declax.config._tables import DTYPES
-from declax.config.problems import Path, Report, did_you_mean, shown
+from declax.config._tables import DTYPES, dtype_hint
+from declax.config.problems import Path, Report, shown
 from declax.errors import ConfigError, DepthError, describe
 
 _CALLABLE: Final[Any] = collections.abc.Callable
@@ -52,16 +64,23 @@ class _Check(Walk):
         super().__init__(root)
         self.report = Report()
 
-    def shared(self, ref: Ref, path: Path) -> Any:
+    def shared(self, ref: Ref, path: Path, annotation: Any) -> Any:
         try:
-            locate(self.root, ref, path)
-            return super().shared(ref, path)
+            self._check_border(ref, locate(self.root, ref, path), path, annotation)
+            return super().shared(ref, path, annotation)
         except (ConfigError, DepthError) as error:
             is_new = not hasattr(error, PATH_ATTRIBUTE)
             if is_new:
                 code = "ref-cycle" if "circle" in error.problem else "bad-ref"
                 self.report.add(code, path, error.problem, expected=error.expected, got=error.got, hint=error.fix)
             return None
+
+    def _check_border(self, ref: Ref, place: Place, path: Path, annotation: Any) -> None:
+        is_kept, is_asked = (known is not Any and keeps_spec(known) for known in (place.annotation, annotation))
+        if not isinstance(place.value, SpecData) or is_kept == is_asked:
+            return
+        message = TO_DESCRIPTION if is_kept else TO_BUILT
+        self.report.add("ref-border", path, message, expected=INSIDE, got=shown(ref.path), hint=WRITE_OUT)
 
     def arguments(self, spec: SpecData, path: Path) -> dict[str, Any]:
         for name, value in spec.arguments.items():
@@ -90,7 +109,7 @@ class _Check(Walk):
 
     def _report_misfit(self, annotation: Any, value: Any, path: Path) -> None:
         if isinstance(value, str) and allows_dtypes(allowed_classes(annotation)):
-            expected, hint = listed(DTYPES, 6), did_you_mean(value, DTYPES)
+            expected, hint = listed(DTYPES, 6), dtype_hint(value)
             self.report.add("unknown-dtype", path, NO_DTYPE, expected=expected, got=shown(value), hint=hint)
         else:
             message, expected = "the value has the wrong type", _annotation_text(annotation)
@@ -103,6 +122,15 @@ class _Check(Walk):
             self.report.add(
                 "not-a-choice", path, "the value is none of the choices", expected=expected, got=_got(value)
             )
+        self._check_range(notes, value, path)
+
+    def _check_range(self, notes: Notes, value: Any, path: Path) -> None:
+        if type(value) in (tuple, FrozenList):  # limits are those of each item, and of each value of a dict
+            for index, item in enumerate(value):
+                self._check_range(notes, item, (*path, index))
+        if isinstance(value, FrozenDict):
+            for key, item in value.items():
+                self._check_range(notes, item, (*path, key))
         if not isinstance(value, (int, float)):
             return
         is_low = notes.ge is not None and not value >= notes.ge

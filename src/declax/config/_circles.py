@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, TypeAlias
 
+from declax.config._building import INSIDE, TO_BUILT, TO_DESCRIPTION, WRITE_OUT
 from declax.config._parameters import target_name
 from declax.config._parts import one_of
 from declax.config._plain import Context
@@ -41,6 +42,36 @@ def check_refs(context: Context) -> None:
                 "ref-kind", path, f"the reference leads to a {target_name(part)}", expected=one_of(choices),
                 got=shown(written), hint="refer to a part of a class that fits, or write one out",
             )  # fmt: skip
+
+
+def check_borders(context: Context, kept: Mapping[Path, bool]) -> None:
+    """Checks that no ref leads into, out of, or to a part that is not built with the whole.
+
+    Args:
+      context: of the reading.
+      kept: the paths of what an annotation `Spec` keeps: of such parts, and of refs to them.
+    """
+    borders = {tuple(map(str, path)) for path, is_part in kept.items() if is_part}
+    refs = {path for path, is_part in kept.items() if not is_part}
+    for path, target, _ in context.refs if kept else ():
+        inside, outside = _within(tuple(map(str, path)), borders), _within(target, borders)
+        if inside != outside:
+            is_inside = target[: len(inside)] == inside
+            way = f"into {_written(outside)}" if is_inside else f"out of {_written(inside)}"
+            message = f"the reference leads {way}, which is not built with what is around it"
+        elif path in refs and target in context.parts and target not in borders:
+            message = TO_BUILT
+        elif path not in refs and target in borders:
+            message = TO_DESCRIPTION
+        else:
+            continue
+        got = shown(_written(target))
+        context.report.add("ref-border", path, message, expected=INSIDE, got=got, hint=WRITE_OUT)
+
+
+def _within(path: tuple[str, ...], borders: Collection[tuple[str, ...]]) -> tuple[str, ...]:
+    """The innermost border around a path; the empty path where there is none."""
+    return next((path[:n] for n in range(len(path) - 1, 0, -1) if path[:n] in borders), ())
 
 
 def _followed(context: Context) -> list[_Followed]:

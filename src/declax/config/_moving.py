@@ -3,6 +3,8 @@
 A Ref is a path from the root of a whole. A spec whose Refs lead to its own
 parts can be put into another: they lead to the same parts there. Refs that
 lead to nothing in it are left as they are, and mean the whole that it will be in.
+
+A spec that is kept is a whole of its own in Python: its Refs start there. In a file all start at the root.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from declax.config._building import annotation_at, keeps_spec, locate
-from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData
+from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData, freeze
 from declax.config._members import element_annotation
 from declax.config.problems import Path
 from declax.errors import ConfigError
@@ -79,6 +81,50 @@ def _rewritten(value: Any, annotation: Any, change: Callable[[Ref], Ref]) -> Any
     if type(value) not in (tuple, FrozenList, FrozenDict):
         return value
     return _each(value, lambda key, item: _rewritten(item, element_annotation(annotation, value, key), change))
+
+
+def taken_out(spec: S, path: Path, kept: dict[Path, bool]) -> S:
+    """A spec as files mean it, where all Refs start at the root: those of what is kept start there.
+
+    Args:
+      spec: the spec.
+      path: where it is in the whole.
+      kept: receives the paths of what is kept, with whether that is a spec and no Ref.
+    """
+    arguments = {
+        name: _taken_out(value, annotation_at(spec.parameters, name), (*path, name), kept)
+        for name, value in spec.arguments.items()
+    }
+    is_same = all(arguments[name] is value for name, value in spec.arguments.items())
+    return spec if is_same else spec.with_arguments(arguments)
+
+
+def _taken_out(value: Any, annotation: Any, path: Path, kept: dict[Path, bool]) -> Any:
+    if isinstance(value, (SpecData, Ref)) and keeps_spec(annotation):
+        kept[path] = isinstance(value, SpecData)
+    if isinstance(value, SpecData):
+        return taken_out(moved_out(value, path) if path in kept else value, path, kept)
+    if type(value) not in (tuple, FrozenList, FrozenDict):
+        return value
+    items = value.items() if isinstance(value, FrozenDict) else enumerate(value)
+    found = {
+        key: _taken_out(item, element_annotation(annotation, value, key), (*path, key), kept) for key, item in items
+    }
+    is_same = all(found[key] is value[key] for key in found)
+    return value if is_same else _each(value, lambda key, _: found[key])
+
+
+def put_in(value: Any, annotation: Any, path: Path) -> Any:
+    """An argument as files have it: the Refs of what is kept start at the root. The other way of `taken_out`.
+
+    Refs of what is kept in specs are left, as these have paths of their own.
+    """
+    if isinstance(value, SpecData):
+        is_moved = value.has_refs and keeps_spec(annotation)
+        return rewritten(value, lambda ref: Ref.to((*path, *ref.keys))) if is_moved else value
+    if annotation is Any or type(value) not in (tuple, FrozenList, FrozenDict):
+        return value
+    return freeze(_each(value, lambda k, v: put_in(v, element_annotation(annotation, value, k), (*path, k))))
 
 
 def _each(value: Any, change: Callable[[Any, Any], Any]) -> Any:

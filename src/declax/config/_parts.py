@@ -436,6 +436,9 @@ class CheckedReader(Reader):
         if type(value) in (list, tuple):
             each = [self._in_range(item, (*path, i), context) for i, item in enumerate(value)]
             return all(each)
+        if isinstance(value, dict):
+            each = [self._in_range(item, (*path, str(key)), context) for key, item in value.items()]
+            return all(each)
         if type(value) not in (int, float):
             return True
         hint = None

@@ -17,8 +17,8 @@ from typing import Any, Final
 import jax
 
 from declax.config._data import Ref, SpecData
-from declax.config._tables import DTYPES, dtype_name
-from declax.config.files.documents import MAX_DEPTH, MAX_NODES, too_deep
+from declax.config._tables import DTYPES, dtype_hint, dtype_name
+from declax.config.files.documents import MAX_DEPTH, MAX_NODES, UnheldNumber, too_deep
 from declax.config.problems import Path, Report, described, did_you_mean, shown
 from declax.errors import ConfigError
 
@@ -86,7 +86,11 @@ class Context:
         self.report.count += attempt.report.count - len(attempt.report.problems)
 
     def wrong(self, path: Path, expected: str, value: object, hint: str | None = None) -> Any:
-        """Notes that a value has the wrong type."""
+        """Notes that a value has the wrong type, or is a number that no float holds."""
+        if isinstance(value, UnheldNumber):
+            problem = "no float holds this number: it would be read as 0.0, or as inf"
+            self.report.add("out-of-range", path, problem, expected=expected, got=shown(value))
+            return INVALID
         word = WORDS.get(type(value))
         message = "the value has the wrong type" if word else "this is no plain data"
         self.report.add("wrong-type", path, message, expected=expected, got=described(value), hint=hint)
@@ -243,6 +247,10 @@ class NamesReader(Reader):
         self.code = code
         self.expected = f"the name of {noun}"
 
+    def near(self, name: str) -> str | None:
+        """A hint at the name that was meant."""
+        return did_you_mean(name, self.table)
+
     def read(self, value: Any, path: Path, context: Context) -> Any:
         """What a name stands for."""
         if type(value) is not str:
@@ -250,7 +258,7 @@ class NamesReader(Reader):
         if value in self.table:
             return self.table[value]
         last = value.rpartition(".")[2] if len(value) < 200 else ""
-        hint = did_you_mean(last, self.table)
+        hint = self.near(last)
         if "." in value and hint is None and last not in self.table:
             hint = "names of modules and attributes mean nothing in data; dx.register_kind gives a name to more"
         elif last != value and last in self.table:
@@ -270,6 +278,10 @@ class DtypeReader(NamesReader):
 
     def __init__(self) -> None:
         super().__init__("a dtype", DTYPES, "unknown-dtype")
+
+    def near(self, name: str) -> str | None:
+        """A hint at the dtype that was meant."""
+        return dtype_hint(name)
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         """A scalar type of `jax.numpy`."""

@@ -342,9 +342,9 @@ def _places(root: SpecData) -> list[Any]:
     found: list[Any] = []
 
     class Finder(Walk):
-        def shared(self, ref: Ref, path: Path) -> Any:
+        def shared(self, ref: Ref, path: Path, annotation: Any) -> Any:
             found.append(locate(self.root, ref, path))
-            return super().shared(ref, path)
+            return super().shared(ref, path, annotation)
 
     Finder(root).run()
     return found

@@ -39,7 +39,8 @@ def spec_of(model: M, /) -> Spec[M]:
       model: a model, or an instance of any dataclass.
 
     Returns:
-      The spec, for which ``dx.spec_of(spec.build(rngs=rngs)) == spec``.
+      The spec, for which ``dx.spec_of(spec.build(rngs=rngs)) == spec``. It has arguments as the constructor keeps
+      them, where that is another form of what it was given: ``kernel_size=(3,)`` of ``dx.Conv(4, 6, 3, rngs=rngs)``.
 
     Raises:
       ConfigError: for an argument that no attribute has, and for arrays that a

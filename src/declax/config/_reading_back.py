@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from declax.config._circles import check_refs
-from declax.config._data import FrozenDict, FrozenList, SpecData, freeze, key_of, thaw
+from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, freeze, key_of, thaw
+from declax.config._moving import taken_out
 from declax.config._parameters import target_name
-from declax.config._parts import Readers
-from declax.config._plain import INVALID, Context, Reader
+from declax.config._parts import KIND, Readers
+from declax.config._plain import INVALID, REF, Context, Reader
 from declax.config.problems import Path, Report, path_text, shown
 from declax.errors import ConfigError, describe
 
@@ -37,6 +38,7 @@ def check_read_back(spec: SpecData, data: dict[str, Any], readers: Readers) -> N
     root = target_name(spec.target)
     if context.report:
         problem = context.report.problems[0]
+        _check_shared(data, problem.path, root)
         raise ConfigError(
             _where(root, problem.path),
             f"what is written here could not be read back: {problem.message}",
@@ -44,6 +46,7 @@ def check_read_back(spec: SpecData, data: dict[str, Any], readers: Readers) -> N
             got=problem.got,
             fix=problem.hint,
         )
+    found = taken_out(found, (), {}) if found.has_refs else found
     if found != spec:
         path, value, back = _difference(spec, found, ())
         raise ConfigError(
@@ -54,6 +57,36 @@ def check_read_back(spec: SpecData, data: dict[str, Any], readers: Readers) -> N
             why="data has texts, numbers, lists and tables only; the annotation says what they stand for",
             fix=_fix(value, back),
         )
+
+
+def _check_shared(data: Any, path: Path, root: str) -> None:
+    """Says of a ref that does not lead to a part that it is the trouble."""
+    ref = _at(data, path)
+    target = ref.get(REF) if isinstance(ref, dict) and len(ref) == 1 else None
+    if not isinstance(target, str):
+        return
+    first = Ref(target).keys
+    value = _at(data, first)
+    if isinstance(value, list) or (isinstance(value, dict) and KIND not in value and REF not in value):
+        kind = "list" if isinstance(value, list) else "dict"
+        raise ConfigError(
+            _where(root, path),
+            f"this is the same {kind} as {path_text(first)}, and a {kind} cannot be shared in a file",
+            why="a file can refer to parts alone, which are made by classes",
+            fix=f"give each of the two places a {kind} of its own",
+        )
+
+
+def _at(data: Any, path: Path) -> Any:
+    """What is at a path of plain data; None where nothing is."""
+    for key in path:
+        if isinstance(data, dict):
+            data = data.get(str(key))
+        elif isinstance(data, list) and str(key).isdecimal() and int(key) < len(data):
+            data = data[int(key)]
+        else:
+            return None
+    return data
 
 
 def _where(root: str, path: Path) -> str:

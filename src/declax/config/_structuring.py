@@ -27,10 +27,11 @@ from declax._typing import MISSING, Initializer
 from declax._variables import Variable
 from declax.config import _plain, _tables
 from declax.config._anything import AnythingReader, LayerReader, anywhere
-from declax.config._circles import check_refs
+from declax.config._circles import check_borders, check_refs
 from declax.config._data import MAX_DEPTH, SpecData
 from declax.config._generics import Bindings, substituted
 from declax.config._members import DTYPE_MARK, allowed_classes, allows_dtypes, is_dtype, spells_dtypes
+from declax.config._moving import taken_out
 from declax.config._parameters import Parameter, forget_targets, target_name
 from declax.config._parts import KIND as KIND
 from declax.config._parts import REF as REF
@@ -41,6 +42,7 @@ from declax.config._parts import ChoiceReader as ChoiceReader
 from declax.config._parts import InitializerReader as InitializerReader
 from declax.config._parts import UnionReader as UnionReader
 from declax.config._plain import INVALID, Context, Reader
+from declax.config.problems import Path
 from declax.config.registry import check_extra, choices_of, extra_functions, kinds_of, on_change
 from declax.config.spec import Spec
 from declax.errors import ConfigError
@@ -383,4 +385,8 @@ def structure(annotation: Any, data: object, context: Context, extra: Iterable[A
     """
     found = catalog_for(tuple(extra)).root_reader(annotation).read(data, (), context)
     check_refs(context)
+    if isinstance(found, SpecData) and found.has_refs and not context.report:
+        kept: dict[Path, bool] = {}
+        found = taken_out(found, (), kept)
+        check_borders(context, kept)
     return INVALID if context.report else found

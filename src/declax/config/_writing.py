@@ -17,7 +17,9 @@ from typing import Any, Final, NoReturn
 
 from declax.config import _plain, _tables
 from declax.config._anything import AnythingReader
+from declax.config._building import annotation_at
 from declax.config._data import FrozenDict, Ref, SpecData, thaw
+from declax.config._moving import put_in
 from declax.config._parameters import target_name
 from declax.config._plain import Reader
 from declax.config._reading_back import check_read_back, reads_back
@@ -77,6 +79,7 @@ class _Writer:
         given = spec.arguments
         for name, value in (spec.full_arguments if self.is_full else given).items():
             inner = call.readers.get(name, call.extra)
+            value = put_in(value, annotation_at(spec.parameters, name), (*path, name))
             if name in given:
                 made[name] = self.value(value, inner, (*path, name))
                 continue
@@ -105,7 +108,7 @@ class _Writer:
         if isinstance(value, NamedInitializer):
             return self._initializer(value, path)
         if isinstance(value, (tuple, frozenset)) and not hasattr(value, "_fields"):
-            items = sorted(value) if isinstance(value, frozenset) else value
+            items = sorted(value, key=_order) if isinstance(value, frozenset) else value
             inner = _inner_readers(reader, _plain.ListReader, _plain.TupleReader, AnythingReader)
             made = [self.value(item, _item_reader(inner, i), (*path, i)) for i, item in enumerate(items)]
             is_open = type(value) is tuple and isinstance(inner, AnythingReader)
@@ -208,6 +211,12 @@ def _choices(reader: Reader | None) -> list[ChoiceReader]:
 
 def _inner_readers(reader: Reader | None, *kinds: type[Reader]) -> Reader | None:
     return next((r for r in _flat(reader) if isinstance(r, kinds)), None)
+
+
+def _order(item: Any) -> tuple[str, Any]:
+    """What items of a set are sorted by, so that equal sets are written alike; those of other types have no order."""
+    is_ordered = type(item) in (bool, int, float, str)
+    return type_name(type(item)), item if is_ordered else item.name if isinstance(item, enum.Enum) else repr(item)
 
 
 def _item_reader(reader: Reader | None, index: int) -> Reader | None:

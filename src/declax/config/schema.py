@@ -296,6 +296,8 @@ def _limited(schema: Schema, limits: dict[str, float]) -> Schema:
     """A schema with limits for its numbers, wherever they are."""
     if schema.get("type") == "array" and isinstance(schema.get("items"), dict):
         return schema | {"items": _limited(schema["items"], limits)}
+    if isinstance(schema.get("additionalProperties"), dict):
+        return schema | {"additionalProperties": _limited(schema["additionalProperties"], limits)}
     if "anyOf" in schema:
         return schema | {"anyOf": [_limited(option, limits) for option in schema["anyOf"]]}
     return schema | limits  # these say nothing of what is no number

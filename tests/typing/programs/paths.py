@@ -112,3 +112,15 @@ standard_type = dataclasses.replace(model, width=3, rngs=dx.Rngs(0))
 state["linear"]["kernel"] = dx.Param(jnp.ones((2, 2)))
 # wrong: state["linear"]["kernal"] = dx.Param(jnp.ones((2, 2)))
 # error: declax-path | - | -
+
+# == an attribute of a State is set that there is not (annotations: no)
+
+state.linear.kernel = dx.Param(jnp.ones((2, 2)))
+# wrong: state.linear.kernle = dx.Param(jnp.ones((2, 2)))
+# error: declax-path | - | -
+
+# == a key of a State is deleted that there is not (annotations: no)
+
+del state["linear"]["bias"]
+# wrong: del state["linear"]["bais"]
+# error: declax-path | - | -

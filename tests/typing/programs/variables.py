@@ -115,6 +115,12 @@ content = kernel.value
 # wrong: content = kernel.valeu
 # error: declax-attribute | - | -
 
+# == an assignment to a misspelt attribute of a Variable (annotations: no)
+
+kernel.value = jnp.ones((2, 2))
+# wrong: kernel.vaule = jnp.ones((2, 2))
+# error: declax-attribute | - | -
+
 # == misspelt metadata (annotations: no)
 
 is_trained = kernel.trainable if kernel.has_metadata("trainable") else True

@@ -3,6 +3,7 @@
 Vocabulary
 ----------
 document: the data of one file (or of none), and the places of its parts.
+unheld:   of a number: a float makes inf or 0.0 of it, which nobody has written.
 limits:   what a file may not exceed, checked before or while it is parsed, so
           that a hostile one costs bounded time and memory.
 """
@@ -10,6 +11,7 @@ limits:   what a file may not exceed, checked before or while it is parsed, so
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
@@ -26,6 +28,33 @@ MAX_NODES: Final = 200_000
 
 Places: TypeAlias = Mapping[Path, tuple[int, int | None]]
 """The line and the column of each path; for a member of a table, those of its key."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UnheldNumber:
+    """A number of a text that no float holds; stands among the data, for the report to name its place.
+
+    Attributes:
+      text: as it is written.
+    """
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def float_of(text: str) -> float | UnheldNumber:
+    """The float of a text that has the form of one.
+
+    >>> float_of("1e3"), float_of("-inf"), float_of("1e400"), float_of("1e-400"), float_of("0e-400")
+    (1000.0, -inf, 1e400, 1e-400, 0.0)
+    """
+    value = float(text)
+    is_lost = math.isinf(value) and "inf" not in text.lower()
+    if value == 0:
+        is_lost = any(digit in "123456789" for digit in text.lower().partition("e")[0])
+    return UnheldNumber(text) if is_lost else value
 
 
 def _no_places() -> Places:

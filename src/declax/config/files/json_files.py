@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from declax.config.files.documents import MAX_DEPTH, Document, Places, too_deep
+from declax.config.files.documents import MAX_DEPTH, Document, Places, float_of, too_deep
 from declax.config.problems import Path, Place, Problem
 
 MAX_TOKENS: Final = 200_000
@@ -38,7 +38,7 @@ def parse_json(text: str, name: str | None) -> Document:
         return made
 
     try:
-        data = json.loads(text, object_pairs_hook=table)
+        data = json.loads(text, object_pairs_hook=table, parse_float=float_of)
     except json.JSONDecodeError as error:
         place = Place(name, error.lineno, error.colno)
         return Document(name, None, [_broken(error, text, place)])

@@ -71,8 +71,9 @@ def _read(name: str) -> bytes:
 
 
 def _neighbours(path: Path) -> list[str]:
+    """The names of what else is in the folder of a file."""
     try:
         with os.scandir(path.parent) as entries:
-            return [entry.name for entry, _ in zip(entries, range(1000), strict=False)]
+            return [entry.name for entry, _ in zip(entries, range(1000), strict=False) if entry.name != path.name]
     except OSError:
         return []

@@ -17,7 +17,7 @@ import re
 import tomllib
 from typing import Any, Final
 
-from declax.config.files.documents import MAX_DEPTH, Document, too_deep
+from declax.config.files.documents import MAX_DEPTH, Document, float_of, too_deep
 from declax.config.files.json_files import MAX_TOKENS, Lines, duplicate
 from declax.config.problems import Path, Place, Problem
 
@@ -55,7 +55,7 @@ def parse_toml(text: str, name: str | None) -> Document:
         if scan.is_too_deep or scan.is_cut:
             return Document(name, None, [too_deep((), Place(name, *scan.lines.place(scan.at)))])
     try:
-        return Document(name, tomllib.loads(text), find_places=lambda: _Scan(text).places)
+        return Document(name, tomllib.loads(text, parse_float=float_of), find_places=lambda: _Scan(text).places)
     except tomllib.TOMLDecodeError as error:
         return _mended(text, name, error)
     except RecursionError:
@@ -77,7 +77,7 @@ def _mended(text: str, name: str | None, error: tomllib.TOMLDecodeError) -> Docu
     broken: list[Problem] = []
     for _ in range(_MOST_BROKEN if len(text) <= _MENDED_CHARACTERS else 1):
         try:
-            data = tomllib.loads(rest)
+            data = tomllib.loads(rest, parse_float=float_of)
         except tomllib.TOMLDecodeError as again:
             broken.append(_broken(again, rest, name))
             shorter = _without_line(rest, broken[-1].place.line)

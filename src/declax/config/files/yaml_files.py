@@ -17,7 +17,7 @@ import importlib
 import re
 from typing import Any, Final
 
-from declax.config.files.documents import MAX_DEPTH, MAX_NODES, Document, too_deep, too_many
+from declax.config.files.documents import MAX_DEPTH, MAX_NODES, Document, float_of, too_deep, too_many
 from declax.config.files.json_files import duplicate
 from declax.config.problems import Path, Place, Problem, shown
 from declax.errors import MissingExtraError
@@ -244,7 +244,7 @@ def core_scalar(text: str) -> Any:
     if _BASED.match(text):
         return int(text[2:], 8 if text[1] == "o" else 16)
     if _FLOAT.match(text):
-        return float(text)
+        return float_of(text)
     if special := _SPECIAL.match(text):
         return float("nan") if special[1] is None else float(special[1] + "inf")
     return text

@@ -12,7 +12,7 @@ from mypy.plugin import AttributeContext
 from mypy.types import AnyType, Instance, ProperType, Type, get_proper_type
 
 from declax.mypy_plugin import names
-from declax.mypy_plugin.checks.unset import names_assigned
+from declax.mypy_plugin.checks.unset import members_assigned, names_set_by_calls
 from declax.mypy_plugin.expressions import walk
 from declax.mypy_plugin.registry import Registry
 from declax.mypy_plugin.reporting import Report, error_code
@@ -43,7 +43,9 @@ def check(ctx: AttributeContext, report: Report) -> Type | None:
     if not isinstance(get_proper_type(ctx.default_attr_type), AnyType) or not isinstance(place, MemberExpr):
         return None
     variable, name = get_proper_type(ctx.type), place.name
-    if not isinstance(variable, Instance) or name.startswith("_") or getattr(ctx, "is_lvalue", False):
+    if not isinstance(variable, Instance) or name.startswith("_"):
+        return None
+    if "value" not in name and _tell_written(variable, place, ctx.api, report):
         return None
     if variable.type.fallback_to_any or variable.type.get(name) is not None or name in METADATA:
         return None
@@ -58,6 +60,22 @@ def check(ctx: AttributeContext, report: Report) -> Type | None:
             place,
         )
     return None
+
+
+def _tell_written(variable: Instance, place: MemberExpr, api: Any, report: Report) -> bool:
+    """Tells of an assignment that is meant for the value and would set metadata, of which nothing says a word."""
+    name = place.name
+    near = difflib.get_close_matches(name, ("value", "raw_value"), n=1, cutoff=_NEAR)
+    if not near or variable.type.get(name) is not None or name in set(_names_in_calls(api.tree)):
+        return False
+    if not any(node is place for node in members_assigned(api.tree)):
+        return False
+    report.error(
+        f"{variable.type.name}.{name}: this sets new metadata; did you mean {near[0]!r}?",
+        place,
+        fix=f".{near[0]} = ...",
+    )
+    return True
 
 
 def _value_of(variable: Instance) -> ProperType | None:
@@ -89,7 +107,12 @@ def _nearest(name: str, known: set[str]) -> str | None:
 def _names_given(api: Any) -> Iterator[str]:
     """The names that the module gives, as keywords, in strings, or by assignment: what may be metadata."""
     tree: Node = api.tree
-    yield from names_assigned(tree)
+    yield from (node.name for node in members_assigned(tree))
+    yield from _names_in_calls(tree)
+
+
+def _names_in_calls(tree: Node) -> Iterator[str]:
+    yield from names_set_by_calls(tree)
     for node in walk(tree):
         if isinstance(node, StrExpr):
             yield node.value

@@ -12,7 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from mypy.nodes import ArgKind, CallExpr, Decorator, Expression, FuncDef, LambdaExpr, RefExpr, TupleExpr
+from mypy.nodes import (
+    ArgKind,
+    CallExpr,
+    Decorator,
+    Expression,
+    FuncDef,
+    LambdaExpr,
+    MemberExpr,
+    RefExpr,
+    TupleExpr,
+    TypeInfo,
+)
 from mypy.plugin import FunctionContext, MethodContext
 from mypy.types import (
     AnyType,
@@ -34,6 +45,7 @@ from declax.mypy_plugin.registry import Registry
 from declax.mypy_plugin.reporting import FAILED, Report
 
 _ANY: Final = AnyType(TypeOfAny.special_form)
+_ARRAY: Final = "jax._src.basearray.Array"
 
 
 class Shape(NamedTuple):
@@ -80,7 +92,7 @@ def of_function(ctx: FunctionContext, report: Report) -> Type | None:
     if isinstance(call, Decorator):
         transform = _fullname(call.decorators[0])
         shape = Shape(_TRANSFORMS[transform], has_aux=False) if transform in _TRANSFORMS else None
-        return None if shape is None else _of_loss(_first(ctx), shape, call, ctx.api)
+        return None if shape is None else _of_loss(_first(ctx), shape, _method_below(call), ctx.api)
     shape = _shape_of(call) if isinstance(call, CallExpr) else None
     if shape is None or not isinstance(call, CallExpr):
         return None
@@ -88,16 +100,27 @@ def of_function(ctx: FunctionContext, report: Report) -> Type | None:
         # The same for all overloads: mypy takes a lambda, whose arguments are Any, for Any where they differ.
         untyped = info_named(names.UNTYPED, ctx.api)
         return None if untyped is None else Instance(untyped, [])
-    return _of_loss(_first(ctx), shape, None, ctx.api)
+    return _of_loss(_first(ctx), shape, _method_of_class(call.args[0]), ctx.api)
+
+
+def _method_of_class(expr: Expression) -> FuncDef | None:
+    """The method that ``C.method`` is, which instances of classes derived from C are given too."""
+    owner = expr.expr.node if isinstance(expr, MemberExpr) and isinstance(expr.expr, RefExpr) else None
+    found = owner.get(expr.name) if isinstance(expr, MemberExpr) and isinstance(owner, TypeInfo) else None
+    return found.node if found is not None and isinstance(found.node, FuncDef) else None
 
 
 def _of_decorated(shape: Shape) -> Callable[[MethodContext, Report], Type | None]:
     def check(ctx: MethodContext, report: Report) -> Type | None:
         del report
-        decorated = ctx.context if isinstance(ctx.context, Decorator) else None
-        return _of_loss(_first(ctx), shape, decorated, ctx.api)
+        method = _method_below(ctx.context) if isinstance(ctx.context, Decorator) else None
+        return _of_loss(_first(ctx), shape, method, ctx.api)
 
     return check
+
+
+def _method_below(decorated: Decorator) -> FuncDef | None:
+    return decorated.func if len(decorated.decorators) == 1 else None
 
 
 def of_call(ctx: MethodContext, report: Report) -> Type | None:
@@ -114,7 +137,28 @@ def of_call(ctx: MethodContext, report: Report) -> Type | None:
     with ctx.api.msg.filter_errors():  # the types of the arguments are those of what is asked to be Any
         found = get_proper_type(ctx.api.get_expression_type(call.args[0]))
     gradient = _gradient_of(found, ctx.api)
-    return None if gradient is None else shape.around(gradient, _ANY, ctx.api)
+    return None if gradient is None else shape.around(gradient, _value_of(loss, found, shape, ctx.api), ctx.api)
+
+
+def _value_of(loss: LambdaExpr, model: Type, shape: Shape, api: Any) -> Type:
+    """What a lambda returns for a model; the loss is an array where types do not tell, so that it may be returned."""
+    types: list[Type] = [_ANY] * len(loss.arg_kinds)
+    if loss.arg_kinds and loss.arg_kinds[0].is_positional():
+        types[0] = model
+    function = api.named_generic_type("builtins.function", [])
+    wanted = CallableType(types, loss.arg_kinds, loss.arg_names, _ANY, function)
+    with api.msg.filter_errors():
+        found = get_proper_type(api.get_expression_type(loss, wanted))
+    result = get_proper_type(found.ret_type) if isinstance(found, CallableType) else _ANY
+    if not shape.has_aux:
+        return _number(result, api)
+    items = result.items if isinstance(result, TupleType) and len(result.items) == 2 else (_ANY, _ANY)
+    return _pair(_number(get_proper_type(items[0]), api), items[1], api)
+
+
+def _number(found: ProperType, api: Any) -> Type:
+    array = info_named(_ARRAY, api) if isinstance(found, AnyType) else None
+    return found if array is None else Instance(array, [])
 
 
 def _fullname(expr: Expression) -> str | None:
@@ -138,12 +182,12 @@ def _shape_of(call: CallExpr) -> Shape | None:
     return Shape(_TRANSFORMS[transform], has_aux)
 
 
-def _of_loss(loss: ProperType | None, shape: Shape, decorated: Decorator | None, api: Any) -> Type | None:
+def _of_loss(loss: ProperType | None, shape: Shape, method: FuncDef | None, api: Any) -> Type | None:
     """The gradient function of a loss whose first argument is of a type variable, or is `self`."""
     if not isinstance(loss, CallableType) or not loss.arg_types or not loss.arg_kinds[0].is_positional():
         return None
-    if decorated is not None and len(decorated.decorators) == 1:
-        loss = _of_any_self(loss, decorated.func)
+    if method is not None:
+        loss = _of_any_self(loss, method)
     if not shape.has_aux and isinstance(get_proper_type(loss.ret_type), TupleType):
         return None  # an error already
     first = get_proper_type(loss.arg_types[0])

@@ -29,7 +29,7 @@ _TAKERS: Final = (
     *(names.SPLIT, names.STATE_OF, names.GRAPHDEF_OF, names.CLONE, names.POP, names.UNPACK, names.UPDATE),
     *(names.VIEW, names.WITH_ATTRIBUTES, names.SUMMARY, names.AS_ABSTRACT, names.AS_PURE, names.SET_METADATA),
     *(names.TO_REFS, names.TO_ARRAYS, names.FIND_DUPLICATES, names.EXPLAIN_FILTERS),
-    *(names.SPEC_OF, names.TO_CONFIG),
+    *(names.SPEC_OF, names.TO_CONFIG, names.OPTIMIZER, names.VARIABLES_OF, names.ITER_GRAPH, names.ITER_MODULES),
 )
 _MAX_DEPTH: Final = 5
 

@@ -28,7 +28,7 @@ from mypy.types import (
 )
 
 from declax.mypy_plugin import names
-from declax.mypy_plugin.checks.unset import names_assigned
+from declax.mypy_plugin.checks.unset import members_assigned, names_set_by_calls
 from declax.mypy_plugin.declared import ANY_NAME, DeclaredField, declared_fields, is_declared, sown_by, sown_in
 from declax.mypy_plugin.expressions import literal, walk
 from declax.mypy_plugin.registry import Registry
@@ -47,6 +47,7 @@ def register(hooks: Registry) -> None:
     hooks.attribute(names.STATE, PATH, check_attribute)
     hooks.method(names.STATE, "__getitem__", PATH, check_item)
     hooks.method(names.STATE, "__setitem__", PATH, check_written)
+    hooks.method(names.STATE, "__delitem__", PATH, check_written)
 
 
 def check_attribute(ctx: AttributeContext, report: Report) -> Type | None:
@@ -69,10 +70,10 @@ def check_item(ctx: MethodContext, report: Report) -> Type | None:
 
 
 def check_written(ctx: MethodContext, report: Report) -> Type | None:
-    """Checks the key of ``state[key] = value``."""
-    state, place = get_proper_type(ctx.type), ctx.context
-    if isinstance(state, Instance) and isinstance(place, IndexExpr):
-        _Lookup(state, ctx.api, report).entry(literal(place.index), place)
+    """Checks the key of ``state[key] = value`` and of ``del state[key]``."""
+    state = get_proper_type(ctx.type)
+    if isinstance(state, Instance) and isinstance(ctx.context, (IndexExpr, CallExpr)):  # `del` is a call to mypy
+        _Lookup(state, ctx.api, report).entry(literal(ctx.args[0][0]), ctx.context)
     return None
 
 
@@ -136,8 +137,16 @@ class _Lookup:
         if ANY_NAME in of_classes or name in of_classes:
             return True
         tree: Node = self._api.tree
-        of_module = {*sown_in(tree), *names_assigned(tree), *_names_asked(tree)}
-        return ANY_NAME in of_module or name in of_module
+        of_module = {*sown_in(tree), *names_set_by_calls(tree), *_names_asked(tree)}
+        if ANY_NAME in of_module or name in of_module:
+            return True
+        return any(node.name == name and not self._is_of_state(node) for node in members_assigned(tree))
+
+    def _is_of_state(self, node: MemberExpr) -> bool:
+        """Whether an attribute is one of a State; what is assigned to a State is there only when it is in a model."""
+        owner = self._api.lookup_type_or_none(node.expr)
+        typ = None if owner is None else get_proper_type(owner)
+        return isinstance(typ, Instance) and typ.type.has_base(names.STATE)
 
     def _element(self, holder: Instance, key: object, place: Context) -> Type | None:
         """What is at a key of a container."""

@@ -61,4 +61,5 @@ def _check_given(
         f"{info.name}(...): {name} is static, and {text_of(found)} is data",
         arg,
         notes=["arrays, Variables and Pytrees are parts of the tree; jit would bake static ones into the program"],
+        fix=None if info.module_name.startswith("declax.") else f"{name}: dx.Data[...]        # where it is declared",
     )

@@ -65,24 +65,35 @@ def _has_unread_base(info: TypeInfo) -> bool:
 
 def names_assigned(tree: Node) -> Iterator[str]:
     """The names of all attributes that code sets, on any object; `_ANYTHING` where a name is computed."""
+    yield from (node.name for node in members_assigned(tree))
+    yield from names_set_by_calls(tree)
+
+
+def members_assigned(tree: Node) -> Iterator[MemberExpr]:
+    """The attributes in all that statements assign to."""
     for node in walk(tree):
         if isinstance(node, AssignmentStmt):
-            yield from _targets(*node.lvalues)
+            yield from _members(*node.lvalues)
         elif isinstance(node, OperatorAssignmentStmt):
-            yield from _targets(node.lvalue)
+            yield from _members(node.lvalue)
         elif isinstance(node, ForStmt):
-            yield from _targets(node.index)
+            yield from _members(node.index)
         elif isinstance(node, WithStmt):
-            yield from _targets(*(target for target in node.target if target is not None))
-        elif isinstance(node, MemberExpr) and node.name == "__dict__":
+            yield from _members(*(target for target in node.target if target is not None))
+
+
+def names_set_by_calls(tree: Node) -> Iterator[str]:
+    """The names of the attributes that code sets without an assignment."""
+    for node in walk(tree):
+        if isinstance(node, MemberExpr) and node.name == "__dict__":
             yield _ANYTHING
         elif isinstance(node, CallExpr):
             yield from _set_by_call(node)
 
 
-def _targets(*targets: Node) -> Iterator[str]:
+def _members(*targets: Node) -> Iterator[MemberExpr]:
     for target in targets:
-        yield from (node.name for node in walk(target) if isinstance(node, MemberExpr))
+        yield from (node for node in walk(target) if isinstance(node, MemberExpr))
 
 
 def _set_by_call(call: CallExpr) -> Iterator[str]:

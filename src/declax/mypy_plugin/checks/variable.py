@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from mypy.nodes import Expression, IntExpr, LambdaExpr, StrExpr
+from mypy.nodes import Expression, IntExpr, LambdaExpr, MemberExpr, NameExpr, StrExpr
 from mypy.plugin import FunctionSigContext
-from mypy.types import AnyType, FunctionLike, Instance, ProperType, UnionType, get_proper_type
+from mypy.types import AnyType, CallableType, FunctionLike, Instance, ProperType, UnionType, get_proper_type
 
 from declax.mypy_plugin import names
 from declax.mypy_plugin.declared import DeclaredClass
@@ -95,11 +95,29 @@ def _check_options(recipe: Recipe) -> None:
         _check_shape(recipe, given["shape"])
     if "initializer" in given:
         recipe.check_name("initializer", given["initializer"], "initializer", is_initializer)
+        _check_made(recipe, given["initializer"])
     if "metadata" in given:
         recipe.check_name("metadata", given["metadata"], "mapping", lambda typ: True)
     dtype = given.get("dtype")
     if isinstance(dtype, StrExpr) and (dtype.value in recipe.cls.fields or not re.fullmatch(_DTYPE, dtype.value)):
         recipe.check_name("dtype", dtype, "dtype", is_dtype)
+
+
+def _check_made(recipe: Recipe, given: Expression) -> None:
+    """Tells of a function that makes an initializer; the signatures that mypy compares say nothing to most."""
+    if not isinstance(given, (MemberExpr, NameExpr)):
+        return
+    typ = recipe.cls.type_of(given)
+    if not isinstance(typ, CallableType):
+        return
+    made = get_proper_type(typ.ret_type)
+    if isinstance(made, Instance) and made.type.fullname == names.INITIALIZER:
+        arguments = "..." if typ.min_args else ""
+        recipe.report.error(
+            f"{recipe.where}: {given.name} makes an initializer, and is none",
+            given,
+            fix=f"{given.name}({arguments})",
+        )
 
 
 def _check_shape(recipe: Recipe, shape: Expression) -> None:

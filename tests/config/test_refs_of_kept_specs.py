@@ -1,0 +1,146 @@
+"""Refs of files in parts that are not built with the whole: fields annotated `Spec[...]`."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+import pytest
+
+import declax as dx
+
+
+@dx.dataclass
+class Tied(dx.Module):
+    embed: dx.Embed
+    head: dx.Embed
+
+
+@dx.dataclass
+class Tower(dx.Module):
+    first: dx.Spec[Tied]
+    rest: list[dx.Spec[Tied]]
+    named: dict[str, dx.Spec[Tied]]
+    embed: dx.Embed
+
+
+@dataclasses.dataclass
+class Run:
+    net: dx.Spec[Tied] | None = None
+    tower: dx.Spec[Tower] | None = None
+    other: dx.Spec[Tower] | None = None
+
+
+EMBED = {"kind": "Embed", "num_embeddings": 3, "features": 4}
+NET = {"kind": "Tied", "embed": EMBED, "head": {"$ref": "/net/embed"}}
+TIED = dx.spec(Tied, dx.spec(dx.Embed, 3, 4), dx.Ref("/embed"))
+TOWER = dx.spec(Tower, TIED, [TIED, TIED], {"a": TIED}, dx.spec(dx.Embed, 3, 4))
+
+
+def test_a_ref_from_the_root_ties_what_is_built_later():
+    run = dx.from_config(Run, {"net": NET})
+    assert run.net == TIED
+    model = run.net.build(rngs=dx.Rngs(0))
+    assert model.head is model.embed
+    assert dx.spec_from_config(Run, {"net": NET})["net"] == TIED
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("suffix", [".toml", ".json", ".yaml"])
+def test_what_is_written_is_read_back(full, suffix, tmp_path):
+    spec = dx.spec(Run, TIED, TOWER, dx.Ref("/tower"))
+    path = tmp_path / f"run{suffix}"
+    dx.write_config(path, spec, full=full and suffix != ".toml")
+    assert dx.spec_from_config(Run, path) == spec
+    built = spec.build()
+    assert built.other is built.tower
+    assert built.tower.build(rngs=dx.Rngs(0)).rest[1] == TIED
+
+
+def test_refs_are_written_from_the_root():
+    made = dx.to_config(dx.spec(Run, TIED, TOWER))
+    assert made["net"] == NET
+    assert made["tower"]["first"]["head"] == {"$ref": "/tower/first/embed"}
+    assert made["tower"]["rest"][1]["head"] == {"$ref": "/tower/rest/1/embed"}
+    assert made["tower"]["named"]["a"]["head"] == {"$ref": "/tower/named/a/embed"}
+
+
+@pytest.mark.parametrize(
+    ("place", "target", "piece"),
+    [
+        (("tower", "embed"), "/tower/first/embed", "leads into /tower/first, which is not built with"),
+        (("tower", "first", "head"), "/tower/embed", "leads out of /tower/first, which is not built with"),
+        (("tower", "first", "head"), "/tower/rest/0/embed", "leads out of /tower/first, which is not built"),
+        (("net", "head"), "/tower/embed", "leads out of /net, which is not built with"),
+    ],
+)
+def test_no_ref_leads_to_what_is_built_at_another_time(place: tuple[str, ...], target: str, piece: str):
+    data: Any = copy.deepcopy(dx.to_config(dx.spec(Run, TIED, TOWER)))
+    holder = data
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = {"$ref": target}
+    with pytest.raises(dx.ConfigError, match=piece) as caught:
+        dx.spec_from_config(Run, data)
+    assert [problem.path for problem in caught.value.problems] == [place]
+
+
+@dx.dataclass
+class Holder(dx.Module):
+    part: dx.Spec[Tied]
+
+
+@dx.dataclass
+class Pair(dx.Module):
+    later: dx.Spec[dx.Embed]
+    now: dx.Embed
+    holder: Holder | None = None
+
+
+@pytest.mark.parametrize(
+    ("data", "piece"),
+    [
+        ({"later": EMBED, "now": {"$ref": "/later"}}, "now: the reference leads to a description, where"),
+        ({"later": {"$ref": "/now"}, "now": EMBED}, "later: the reference leads to a part that is built, where"),
+        (
+            {"later": EMBED, "now": {"$ref": "/holder/part/head"}, "holder": {"part": {"embed": EMBED, "head": EMBED}}},
+            "now: the reference leads into /holder/part, which",
+        ),
+    ],
+)
+def test_a_description_is_no_part(data, piece):
+    with pytest.raises(dx.ConfigError, match=piece):
+        dx.spec_from_config(Pair, data)
+
+
+PART = dx.spec(dx.Embed, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("spec", "piece"),
+    [
+        (
+            dx.spec(Pair, dx.Ref("/now"), PART),
+            "later: the reference leads to a part that is built, where a description",
+        ),
+        (dx.spec(Pair, PART, dx.Ref("/later")), "now: the reference leads to a description, where a part was expected"),
+        (
+            dx.spec(dx.List, [dx.spec(Pair, PART, PART), dx.spec(Pair, dx.Ref("/elements/0/now"), PART)]),
+            r"elements\.1\.later: the reference leads to a part that is built",
+        ),
+        (
+            dx.spec(Tower, TIED, [dx.Ref("/embed")], {}, PART),
+            r"rest\.0: the reference leads to a part that is built, where a description",
+        ),
+    ],
+)
+def test_no_ref_of_python_puts_a_part_in_the_place_of_a_description(spec, piece):
+    with pytest.raises(dx.ConfigError, match=piece) as caught:
+        spec.build(rngs=dx.Rngs(0))
+    assert [problem.code for problem in caught.value.problems] == ["ref-border"]
+
+
+def test_a_ref_from_one_description_to_another():
+    model = dx.spec(Tower, TIED, [dx.Ref("/first")], {"a": dx.Ref("/rest/0")}, PART).build(rngs=dx.Rngs(0))
+    assert model.first is model.rest[0] is model.named["a"]
