@@ -362,7 +362,9 @@ def _move_refs(data: Any, path: tuple[str, ...], index: int) -> None:
     while waiting:
         here = waiting.pop()
         waiting += here.values() if isinstance(here, dict) else here if isinstance(here, list) else ()
-        written = here.get(_REF) if isinstance(here, dict) else None
+        if not isinstance(here, dict):
+            continue
+        written = here.get(_REF)
         if not isinstance(written, str) or not written.startswith("/"):
             continue
         keys = written[1:].split("/")

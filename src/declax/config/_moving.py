@@ -106,11 +106,12 @@ def _taken_out(value: Any, annotation: Any, path: Path, kept: dict[Path, bool]) 
         return taken_out(moved_out(value, path) if path in kept else value, path, kept)
     if type(value) not in (tuple, FrozenList, FrozenDict):
         return value
-    items = value.items() if isinstance(value, FrozenDict) else enumerate(value)
+    children: Any = value
+    items = children.items() if isinstance(value, FrozenDict) else enumerate(children)
     found = {
         key: _taken_out(item, element_annotation(annotation, value, key), (*path, key), kept) for key, item in items
     }
-    is_same = all(found[key] is value[key] for key in found)
+    is_same = all(found[key] is children[key] for key in found)
     return value if is_same else _each(value, lambda key, _: found[key])
 
 

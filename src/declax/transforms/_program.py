@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, cast
 
 import jax
@@ -162,7 +162,7 @@ class Program:
             return self._run.trace(*call.values, *call.plain)
 
     @contextlib.contextmanager
-    def _may_trace(self) -> Iterator[None]:
+    def _may_trace(self) -> Generator[None]:
         """Lets this thread trace the function."""
         self._tracing.append(threading.get_ident())
         try:
