@@ -144,7 +144,7 @@ class Program:
             self.nodes.append(NodeProgram(*recipe, layout.data_names, children))
         elif tag == OBJECT:
             self.node_makers.append((blank_maker(token[1]), token[1]))
-            self.nodes.append(NodeProgram({}, (), token[2], children))
+            self.nodes.append(NodeProgram({}, (), dict.fromkeys(token[2]), token[2], children))
         elif tag == CONTAINER:
             self.containers.append((slot, token[1], token[2], children))
         elif tag == STATIC:
@@ -167,12 +167,15 @@ class NodeProgram(NamedTuple):
     Attributes:
       shared: the static attributes, and the layout where the node has its own.
       copiers: names of mutable static attributes, and what makes each anew.
+      template: all attributes, with None for what each node gets by itself: a
+        dict takes such a copy and then other values sooner than new names.
       names: the attributes that hold children.
       children: their slots.
     """
 
     shared: dict[Any, Any]
     copiers: tuple[tuple[Any, Callable[[], Any]], ...]
+    template: dict[Any, Any]
     names: tuple[Any, ...]
     children: tuple[int, ...]
 
@@ -191,7 +194,7 @@ class NodeProgram(NamedTuple):
         return made
 
 
-_Recipe = tuple[dict[Any, Any], tuple[tuple[Any, Callable[[], Any]], ...]]
+_Recipe = tuple[dict[Any, Any], tuple[tuple[Any, Callable[[], Any]], ...], dict[Any, Any]]
 """The static attributes of nodes that are alike, as a `NodeProgram` has them."""
 
 
@@ -200,7 +203,9 @@ def _recipe(token: tuple[Any, ...]) -> _Recipe:
     fixed = {} if layout.is_closed else {LAYOUT_KEY: layout}
     values = dict(node_statics(token))
     copiers = tuple((name, _copier(value)) for name, value in values.items() if is_frozen(value))
-    return {**values, **fixed}, copiers
+    shared = {**values, **fixed}
+    template = {**shared, **dict.fromkeys(name for name, _ in copiers), **dict.fromkeys(layout.data_names)}
+    return shared, copiers, template
 
 
 def _copier(frozen: Any) -> Callable[[], Any]:
@@ -284,9 +289,9 @@ def build_slots(
     for slot, position in program.plain_leaves:
         slots[slot] = leaves[position]
     fill(program, slots)
-    for node, (shared, copiers, names, children) in zip(nodes, program.nodes, strict=True):
+    for node, (_, copiers, template, names, children) in zip(nodes, program.nodes, strict=True):
         attributes = node.__dict__
-        attributes.update(shared)
+        attributes.update(template)
         for name, copier in copiers:
             attributes[name] = copier()
         for name, child in zip(names, children):  # noqa: B905  # of equal length by construction
