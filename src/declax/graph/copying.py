@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from itertools import chain
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -71,12 +70,16 @@ def _is_array_class(cls: type) -> bool:
 def _copy_arrays(arrays: list[Any], graphdef: GraphDef[Any]) -> list[Any]:
     if len(arrays) < 2:
         return _copy_each(arrays)
-    avals = list(map(_aval, arrays))
-    is_repeated, graphdef.copied = avals == graphdef.copied, avals
-    if not (is_repeated and _are_in_one_place(arrays)):
-        return _copy_each(arrays)
-    chunks = [arrays[start : start + CHUNK] for start in range(0, len(arrays), CHUNK)]
-    return list(chain.from_iterable(map(_copy_all, chunks)))
+    before, now = graphdef.copied, []
+    copied: list[Any] = []
+    for start in range(0, len(arrays), CHUNK):  # what is asked of an array and copying it, while it is in the cache
+        chunk = arrays[start : start + CHUNK]
+        avals = list(map(_aval, chunk))
+        is_repeated = avals == before[start : start + CHUNK]
+        now += avals
+        copied += _copy_all(chunk) if is_repeated and _are_in_one_place(chunk) else _copy_each(chunk)
+    graphdef.copied = now
+    return copied
 
 
 def _copy_each(arrays: list[Any]) -> list[Any]:
