@@ -124,7 +124,8 @@ class DeclaredField:
         self._cls = cls
         self._attribute = attribute
         self.name: str = attribute["name"]
-        self.owner, entry = _declared_by(self.name, cls)
+        owner, entry = _declared_by(self.name, cls)
+        self.owner: TypeInfo = owner
         self.specifier: str | None = entry.get("specifier")
         self.mark: str | None = entry.get("mark")
         self.in_init: bool = attribute["is_in_init"]
