@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from declax.config._building import INSIDE, TO_BUILT, TO_DESCRIPTION, WRITE_OUT
@@ -24,12 +24,13 @@ def check_refs(context: Context) -> None:
     refs = _followed(context)
     circular = _check_circles(context, refs)
     broken = {target for _, target, written, _ in refs if target not in context.parts and written == _written(target)}
+    sizes = _sizes(broken)
     for path, target, written, choices in refs:
         if path in circular:
             continue
         part = context.parts.get(target)
         if part is None:
-            if written != _written(target) and any(target[:n] in broken for n in range(1, len(target) + 1)):
+            if written != _written(target) and any(n <= len(target) and target[:n] in broken for n in sizes):
                 continue  # the other ref, by way of which it leads there, is the problem
             names = ["/" + "/".join(keys) for keys in itertools.islice(context.parts, 1000) if keys]
             context.report.add(
@@ -52,9 +53,10 @@ def check_borders(context: Context, kept: Mapping[Path, bool]) -> None:
       kept: the paths of what an annotation `Spec` keeps: of such parts, and of refs to them.
     """
     borders = {tuple(map(str, path)) for path, is_part in kept.items() if is_part}
+    sizes = _sizes(borders)[::-1]
     refs = {path for path, is_part in kept.items() if not is_part}
     for path, target, _ in context.refs if kept else ():
-        inside, outside = _within(tuple(map(str, path)), borders), _within(target, borders)
+        inside, outside = _within(tuple(map(str, path)), borders, sizes), _within(target, borders, sizes)
         if inside != outside:
             is_inside = target[: len(inside)] == inside
             way = f"into {_written(outside)}" if is_inside else f"out of {_written(inside)}"
@@ -69,20 +71,26 @@ def check_borders(context: Context, kept: Mapping[Path, bool]) -> None:
         context.report.add("ref-border", path, message, expected=INSIDE, got=got, hint=WRITE_OUT)
 
 
-def _within(path: tuple[str, ...], borders: Collection[tuple[str, ...]]) -> tuple[str, ...]:
+def _within(path: tuple[str, ...], borders: Collection[tuple[str, ...]], sizes: list[int]) -> tuple[str, ...]:
     """The innermost border around a path; the empty path where there is none."""
-    return next((path[:n] for n in range(len(path) - 1, 0, -1) if path[:n] in borders), ())
+    return next((path[:n] for n in sizes if n < len(path) and path[:n] in borders), ())
+
+
+def _sizes(paths: Iterable[tuple[str, ...]]) -> list[int]:
+    """How long paths are, so that a hostile reference of a million steps is not compared at each of them."""
+    return sorted({len(path) for path in paths if path})
 
 
 def _followed(context: Context) -> list[_Followed]:
     """The refs with the targets that are reached by way of others; without those that only lead to each other."""
     at = {tuple(map(str, path)): (path, target) for path, target, _ in context.refs}
+    sizes = _sizes(at)
     found: list[_Followed] = []
     lost: set[Path] = set()
     for path, target, choices in context.refs:
         written = _written(target)
         trail: dict[Path, tuple[str, ...]] = {path: target}
-        while (start := next((n for n in range(1, len(target) + 1) if target[:n] in at), None)) is not None:
+        while (start := next((n for n in sizes if n <= len(target) and target[:n] in at), None)) is not None:
             here, further = at[target[:start]]
             if path in lost or here in lost:
                 break
