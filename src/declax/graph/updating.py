@@ -149,8 +149,8 @@ def _update_whole(binding: Binding, new: list[Any]) -> bool:
     is_kept = binding.kept_values is values
     shapes = binding.kept_shapes if is_kept else None
     if shapes is None:
-        shapes = _in_batches(values)
-    if shapes is None or shapes != _in_batches(new):
+        shapes = _shapes(values)
+    if shapes is None or shapes != _shapes(new):
         return False
     set_all_raw(cast("list[Any]", binding.variables), new)
     if is_kept and is_alone():
@@ -158,22 +158,15 @@ def _update_whole(binding: Binding, new: list[Any]) -> bool:
     return True
 
 
-def _in_batches(values: list[Any]) -> list[Any] | None:
-    """As `_shapes`, for many."""
-    shapes: list[Any] = []
-    for start in range(0, len(values), BATCH):
-        found = _shapes(values[start : start + BATCH])
-        if found is None:
-            return None
-        shapes += found
-    return shapes
-
-
 def _shapes(values: list[Any]) -> list[Any] | None:
     """The shape of each, if all are arrays of numbers; numbers, trees, keys and refs are looked at one by one."""
-    if not all(map(_is_array_class, set(map(type, values)))):
-        return None
-    return list(map(_shape, values))
+    shapes: list[Any] = []
+    for start in range(0, len(values), BATCH):
+        batch = values[start : start + BATCH]
+        if not all(map(_is_array_class, set(map(type, batch)))):
+            return None
+        shapes += map(_shape, batch)
+    return shapes
 
 
 _is_array: dict[type, bool] = {}
