@@ -1,4 +1,4 @@
-"""Whether other threads of Python run, which may write to the same Variables.
+"""What declax has to do with other threads of Python, which may write to the same Variables.
 
 `threading.active_count` counts what runs no more as well: a thread of JAX that
 has once called Python, which asked there who it was, stays among the active
@@ -9,6 +9,13 @@ has not started; it is no documented part, so a test tells when it changes.
 from __future__ import annotations
 
 import threading
+from typing import Final
+
+committing: Final = threading.RLock()
+"""Held while Variables are compared with what was read from them, and written; never while JAX runs.
+
+Reentrant, since the garbage collector may run code that writes at any moment.
+"""
 
 
 def is_alone() -> bool:

@@ -18,7 +18,7 @@ import copy
 import functools
 import inspect
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar, overload
 
@@ -28,9 +28,10 @@ from jax.core import Tracer
 from declax import _display, _jax, _kept_values, _lost_writes, _static, errors
 from declax._array_operators import ArrayOperators, operand
 from declax._metadata import Metadata
+from declax._threads import committing
 from declax._typing import MISSING, ArrayLike, Shape
 from declax._value_text import size_comment, value_text
-from declax._values import check_depth
+from declax._values import check_depth, own_containers
 from declax._variable_fields import declared_metadata, item_set
 from declax._variable_metadata import MetadataHolder, foreign_trace
 
@@ -196,9 +197,7 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
             content = item_set(self.raw_value, ... if index is MISSING else index, content)
         if content.__class__ not in _FLAT:
             _check_depth(type(self), content)
-        if _holders:
-            _kept_values.forget()
-        _set_raw(self, content)
+        set_raw(self, content)
 
     def create_value(self, value: T) -> T:
         """What a new Variable holds of the value it is made from: runs the ``on_create_value`` hooks."""
@@ -274,6 +273,11 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in _SLOTS:  # protocols ask, and copies in the making
+            if name == "raw_value":
+                try:
+                    return _owed_value(self)
+                except AttributeError:
+                    pass  # it has none yet
             raise errors.MissingAttributeError(f"{errors.type_name(type(self))}.{name}", "there is no such attribute")
         metadata = self._metadata
         if name in metadata.frozen:
@@ -302,9 +306,7 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
                 and value.__class__ in _FLAT
                 and self.raw_value.__class__ in _NEVER_REFS
             ):
-                if _holders:
-                    _kept_values.forget()
-                _set_raw(self, value)  # set_value with nothing to do but this
+                set_raw(self, value)  # set_value with nothing to do but this
             else:
                 self.set_value(value)
         elif name == "raw_value":
@@ -413,12 +415,16 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
 
 
 _SLOTS: Final = frozenset({*Variable.__slots__, *MetadataHolder.__slots__})
-_set_raw: Final = Variable.__dict__["raw_value"].__set__
+_raw: Final = Variable.__dict__["raw_value"]
+_set_raw: Final = _raw.__set__
 _set_metadata: Final = MetadataHolder.__dict__["_metadata"].__set__
 _set_trace: Final = MetadataHolder.__dict__["_trace"].__set__
 
 fill_raw: Final[Callable[[Variable[Any], Any], None]] = _set_raw
 """Puts the first raw value into a new Variable; an existing one is written by `set_raw`."""
+
+empty_raw: Final[Callable[[Variable[Any]], None]] = _raw.__delete__
+"""Takes the raw value out of a Variable, by who owes it from then on; see `_kept_values`."""
 
 _holders: Final = _kept_values.holders
 
@@ -426,36 +432,38 @@ _holders: Final = _kept_values.holders
 def set_raw(variable: Variable[Any], value: Any) -> None:
     """Writes a raw value past hooks and checks."""
     if _holders:
-        _kept_values.forget()
-    _set_raw(variable, value)
+        _tell_and_set((variable,), (value,))
+    else:
+        _set_raw(variable, value)
+        if _holders:  # another thread has read meanwhile
+            _kept_values.forget((id(variable),))
 
 
-def set_all_raw(variables: Iterable[Variable[Any]], values: Iterable[Any]) -> None:
+def set_all_raw(variables: Collection[Variable[Any]], values: Iterable[Any]) -> None:
     """Writes raw values past hooks and checks, without a frame of Python for each."""
     if _holders:
-        _kept_values.forget()
-    deque(map(_set_raw, variables, values), 0)
+        _tell_and_set(variables, values)
+    else:
+        deque(map(_set_raw, variables, values), 0)
+        if _holders:  # as in `set_raw`
+            _kept_values.forget(map(id, variables))
 
 
-def set_all_kept(
-    variables: Iterable[Variable[Any]], new: Iterable[Any], holder: _kept_values.Holder, values: list[Any]
-) -> None:
-    """As `set_all_raw` by who keeps the values of these Variables, and knows what they are then.
+def _tell_and_set(variables: Collection[Variable[Any]], values: Iterable[Any]) -> None:
+    with committing:
+        _kept_values.forget([*map(id, variables)])
+        deque(map(_set_raw, variables, values), 0)
 
-    Args:
-      variables: what is written.
-      new: the raw value of each.
-      holder: what keeps values; has forgotten those from before.
-      values: all that it keeps, with the new ones.
+
+def _owed_value(variable: Variable[Any]) -> Any:
+    """The raw value of a Variable whose slot is empty, because it is owed.
+
+    Raises:
+      AttributeError: nobody owes it one.
     """
-    is_only = len(_holders) == 1 and _holders[0]() is holder  # nobody else has anything to forget
-    if not is_only:
-        _kept_values.forget()
-    deque(map(_set_raw, variables, new), 0)
-    if not is_only:
-        _kept_values.keep(holder, values)
-    elif _holders:  # nobody has written meanwhile
-        holder.kept_values, holder.kept_shapes = values, None
+    with committing:
+        _kept_values.settle(id(variable))
+        return _raw.__get__(variable)
 
 
 _FLAT: Final[set[type]] = set()
@@ -497,14 +505,6 @@ def _is_ref(value: Any) -> bool:
 def _item(value: Any, index: Any) -> Any:
     """A part of a value; at ``...`` the value itself, whether or not it can be indexed."""
     return value if index is ... else value[index]
-
-
-def own_containers(value: Any) -> Any:
-    """The same leaves in lists, dicts and tuples of one's own."""
-    if not isinstance(value, (list, dict, tuple)):
-        return value
-    check_depth(value, "Variable.value")
-    return jax.tree.map(lambda leaf: leaf, value)
 
 
 def _hooked_value(variable: Variable[Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import linecache
 import re
 import sys
 import threading
@@ -287,13 +288,19 @@ WRITERS = (
     "_kept_values",
     "graph.updating",
     "graph.binding",
+    "graph.keeping",
+    "transforms._last_call",
     "transforms._lift",
     "transforms.compilation",
 )
 
 
 class Interrupted:
-    """Raises KeyboardInterrupt at the nth line of the files that write."""
+    """Raises KeyboardInterrupt at the nth line of the files that write.
+
+    Not where a `with` begins or ends: there the interpreter does not look for
+    signals, so that none comes between a lock and its release.
+    """
 
     FILES = {sys.modules[f"declax.{name}"].__file__ for name in WRITERS}
 
@@ -303,7 +310,9 @@ class Interrupted:
     def trace(self, frame, event, arg):
         if frame.f_code.co_filename not in self.FILES:
             return None
-        if event == "line":
+        if event == "line" and not linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip().startswith(
+            "with "
+        ):
             self.left -= 1
             if self.left == 0:
                 raise KeyboardInterrupt
@@ -388,6 +397,11 @@ def test_only_variables_know_the_slot():
         "_variables.py",
         "_flat_state.py",
         "graph/build.py",
+        "graph/keeping.py",  # the files that write what is kept
+    }
+    assert {name for name, code in text.items() if re.search(r"\bempty_raw\b", code)} == {
+        "_variables.py",
+        "graph/keeping.py",
     }
     assert [name for name, code in text.items() if '"raw_value"]' in code] == ["_variables.py"]
     assert [name for name, code in text.items() if re.search(r"(?<!\w)_set_raw\(", code)] == ["_variables.py"]

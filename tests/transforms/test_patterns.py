@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from declax._typing import MISSING
-from declax.transforms._patterns import DEEPEST, match_all, pattern_of
+from declax.transforms._patterns import FEW, MOST, matcher_of
 
 Point = collections.namedtuple("Point", "x y")  # as users make them
 
@@ -42,12 +41,12 @@ keys = st.sampled_from(["a", "b", "c"])
 arguments = st.recursive(
     leaves | st.none(),
     lambda children: (
-        st.lists(children, max_size=3)
+        st.lists(children, max_size=9)
         | st.lists(children, max_size=3).map(tuple)
         | st.dictionaries(keys, children, max_size=3)
         | st.tuples(children, children).map(lambda pair: Point(*pair))
     ),
-    max_leaves=6,
+    max_leaves=12,
 )
 
 
@@ -137,23 +136,86 @@ def test_what_changes_between_calls_is_seen():
             assert flat_of(found) == flat_of((describe(batch), describe(options.get("scale"))))
 
 
-def test_keys_that_are_in_no_order_and_deep_containers_have_no_pattern():
-    deep: Any = jnp.ones(2)
-    for _ in range(DEEPEST):
+class Keyed(dict[str, Any]):
+    """A dict of one's own, which JAX takes for a leaf."""
+
+
+@pytest.mark.parametrize("value", [{1: 1, "a": 1}, Point(1, 2), "text", Keyed(a=1), [[1], object()]])
+def test_what_has_no_shape(value):
+    assert matcher_of((value,), {}) is None
+    assert matcher_of((), {"x": value}) is None
+
+
+def test_many_containers_have_no_shape_and_many_arrays_do():
+    deep: Any = 1
+    for _ in range(MOST):
         deep = [deep]
-    assert pattern_of(deep) is not MISSING
-    assert pattern_of([deep]) is MISSING
-    assert pattern_of({1: 1, "a": 1}) is MISSING
-    assert pattern_of(Point(1, 2)) is MISSING
-    assert pattern_of("text") is MISSING
+    holding_itself: list[Any] = []
+    holding_itself.append(holding_itself)
+    for value in (deep, holding_itself, [[n] for n in range(MOST)]):
+        assert matcher_of((value,), {}) is None
+    many = list(range(10 * MOST))
+    for value in (many, tuple(many), {f"{n:04}": n for n in many}):
+        match = matcher_of((value, 7), {})
+        assert match is not None
+        assert match((value, 7), {}) == (*many, 7)
 
 
-def test_a_missing_key_is_no_match():
-    pattern = pattern_of({"a": 1, "b": 2})
-    found: list[Any] = []
-    assert match_all((pattern,), [{"b": 4, "a": 3}], found)
-    assert found == [3, 4]
-    assert not match_all((pattern,), [{"a": 3, "c": 4}], [])
+a, b = Counter(), Counter()
+
+
+@pytest.mark.parametrize(
+    ("like", "same", "others"),
+    [
+        ((), (), [(1,)]),
+        ((1,), (np.ones(2),), [(), (1, 1), (None,), ("a",), (a,), ([1],)]),
+        ((a,), (a,), [(b,), (1,), (None,), ([a],)]),
+        ((None,), (None,), [(1,), (a,), ((),)]),
+        (((1, 2),), ((3, 4),), [((3, 4, 5),), ([3, 4],), (Point(3, 4),), ((3, None),), ((3, a),), ((),)]),
+        (([a, 2],), ([a, 4],), [([b, 4],), ((a, 4),), ([4, a],), ([a],)]),
+        (((),), ((),), [([],), ((1,),), ({},)]),
+        (({"b": 2, "a": 1},), ({"a": 1, "b": 2},), [({"a": 1, "c": 2},), ({"a": 1},), ({"a": 1, "b": 2, "c": 3},)]),
+        (({"a": {"b": 2}},), ({"a": {"b": 3}},), [({"a": {"c": 3}},), ({"a": 3},), (Keyed(a={"b": 3}),)]),
+        (({},), ({},), [({"a": 1},), ((),), (None,)]),
+        ((list(range(9)),), (list(range(9)),), [(list(range(8)),), ([*range(8), None],), (tuple(range(9)),)]),
+        (([*range(8), a],), ([*range(8), a],), [([*range(8), b],), ([*range(8), 8],), ([a, *range(8)],)]),
+        (
+            (dict.fromkeys("hgfedcba", 1),),
+            (dict.fromkeys("abcdefgh", 1),),
+            [(dict.fromkeys("abcdefgx", 1),), (dict.fromkeys("abcdefgh"),), (dict.fromkeys("abcdefg", 1),)],
+        ),
+        (
+            ({**dict.fromkeys("hgfedcb", 1), "a": (a, None)},),
+            ({"a": (a, None), **dict.fromkeys("bcdefgh", 1)},),
+            [({"a": (b, None), **dict.fromkeys("bcdefgh", 1)},), (dict.fromkeys("abcdefgh", 1),)],
+        ),
+    ],
+)
+def test_what_is_recognised(like, same, others):
+    assert FEW < 8
+    match = matcher_of(like, {})
+    assert match is not None
+    assert match(same, {}) == tuple(x for x in jax.tree.leaves(same, is_leaf=is_counter) if not is_counter(x))
+    assert not [other for other in others if match(other, {}) is not None]
+    assert match(same, {"x": 1}) is None
+    by_name = matcher_of((), {"x": like, "w": 0})
+    assert by_name is not None
+    assert by_name((), {"x": same, "w": 5}) == (5, *(match(same, {}) or ()))
+    assert not [other for other in others if by_name((), {"x": other, "w": 5}) is not None]
+    assert by_name((same,), {"w": 5}) is None
+    assert by_name((), {}) is None
+
+
+def is_counter(value: Any) -> bool:
+    return isinstance(value, Counter)
+
+
+def test_arguments_of_one_shape_share_their_code():
+    first, second = matcher_of((a, (1, 2)), {"x": 3}), matcher_of((b, (1, 2)), {"x": 3})
+    assert first is not None
+    assert second is not None
+    assert first.__code__ is second.__code__  # type: ignore[attr-defined]  # a function
+    assert second((a, (1, 2)), {"x": 3}) is None
 
 
 @pytest.mark.parametrize("calls", [1, 3])

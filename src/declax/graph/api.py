@@ -9,6 +9,7 @@ clone: a copy of a graph that owns its arrays.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar, overload
 
 from declax._filters import Filter
@@ -112,7 +113,7 @@ def split(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     graphdef = binding.graphdef
     leaves = binding.values()
     if not filters:
-        return graphdef, make_state(graphdef.definition, leaves[:])
+        return graphdef, make_state(graphdef.definition, list(leaves))
     return graphdef, *split_leaves(graphdef.definition, leaves, filters, "split", is_exhaustive=True)
 
 
@@ -257,7 +258,7 @@ def state(node: Any, /, *filters: Filter, copy: bool = False, graph: bool | None
     if filters:
         found = split_leaves(graphdef.definition, leaves, filters, "state", is_exhaustive=False)
     else:
-        found = (make_state(graphdef.definition, leaves[:]),)
+        found = (make_state(graphdef.definition, list(leaves)),)
     if copy is not False and is_on("copy", copy):  # what is left out is not copied
         found = tuple(make_state(s.definition, copy_leaves(s.leaves, graphdef)) for s in found)
     return found if len(filters) > 1 else found[0]
@@ -324,7 +325,7 @@ def clone(node: N, variables: bool = True, *, graph: bool | None = None) -> N:
     return root
 
 
-def with_new_nodes(graphdef: GraphDef[N], leaves: list[Any], boxes: list[Variable[Any] | None]) -> N:
+def with_new_nodes(graphdef: GraphDef[N], leaves: Sequence[Any], boxes: list[Variable[Any] | None]) -> N:
     """A graph of new nodes that has existing Variables.
 
     Args:

@@ -20,16 +20,15 @@ from typing import Any, Final
 
 from declax import _epoch, _jax
 from declax._attributes import wrong_trace
-from declax._kept_values import keep
 from declax._layout import BOUND_KEY, TRACE_KEY
 from declax._modes import is_graph, is_graph_mode
 from declax._pytree import Pytree
-from declax._threads import is_alone
 from declax._typing import MISSING, Path
 from declax._values import check_depth
 from declax._variables import Variable
 from declax.errors import GraphError, describe, format_path
 from declax.graph.defs import HAS_INDEX, LEAF, NODE, OBJECT, GraphDef, walk_tokens
+from declax.graph.keeping import Keeper
 from declax.graph.walk import Source, Walk, Watch, walk
 
 WORTH_KEEPING: Final = 1024
@@ -50,7 +49,7 @@ else:
         return list(map(_raw_value, variables))
 
 
-class Binding:
+class Binding(Keeper):
     """A graph bound to live objects.
 
     Holds Variables, but no nodes, so that a model that holds its binding is
@@ -61,8 +60,6 @@ class Binding:
       variables: the Variable of each leaf; None for other leaves.
       has_plain: whether there are leaves that are no Variable's.
       mark: the trace of all Variables, or `MISSING` where they differ.
-      kept_values: of the leaves, if no Variable was written since; see `_kept_values`.
-      kept_shapes: of the kept values, all of them arrays; None where nobody has looked.
     """
 
     __slots__ = (
@@ -74,16 +71,14 @@ class Binding:
         "_sources",
         "_token",
         "_watches",
-        "_written",
         "graphdef",
         "has_plain",
-        "kept_shapes",
-        "kept_values",
         "mark",
         "variables",
     )
 
     def __init__(self, found: Walk, token: object) -> None:
+        super().__init__()
         self.graphdef: GraphDef[Any] = found.graphdef
         self.variables: list[Variable[Any] | None] = found.boxes
         self.has_plain: bool = bool(found.plain)
@@ -93,9 +88,6 @@ class Binding:
         self._watches: list[Watch] = found.watches
         self._live, self._kept = found.live, found.kept
         self._token = token
-        self.kept_values: list[Any] | None = None
-        self._written: tuple[tuple[int, ...], list[Variable[Any] | None]] = ((), [])
-        self.kept_shapes: list[Any] | None = None
         self._objects = found.objects  # a Walk is made to be bound once
         for index in found.nodes:
             self._objects[index] = weakref.ref(self._objects[index])
@@ -118,21 +110,12 @@ class Binding:
             for position, variable in enumerate(self.variables)
         ]
 
-    def values(self) -> list[Any]:
-        """As `read`; a list that is kept, and not to be changed, where the graph is large and nobody writes to it."""
-        found = self.kept_values
-        if found is None:
-            found = self.read()
-            is_large = len(found) >= WORTH_KEEPING and self.mark is _jax.TOP and not self.has_plain
-            if is_large and is_alone():  # or another thread may write between these two lines
-                keep(self, found)
-        return found
-
-    def variables_at(self, positions: tuple[int, ...]) -> list[Variable[Any] | None]:
-        """The Variables of some leaves; remembers those that were asked for last, as a loop writes the same ones."""
-        if self._written[0] is not positions:
-            self._written = positions, [self.variables[i] for i in positions]
-        return self._written[1]
+    def values(self) -> Sequence[Any]:
+        """As `read`; what is kept, where the graph is large and nobody writes to it."""
+        kept = self.kept_values
+        if kept is not None:
+            return kept
+        return self.read_to_keep() if len(self.variables) >= WORTH_KEEPING else self.read()
 
     def _read_plain(self, position: int) -> Any:
         source = self._sources[position]

@@ -17,13 +17,11 @@ from jax.core import Tracer
 
 from declax import _epoch, _jax
 from declax._attributes import wrong_trace
-from declax._kept_values import keep
 from declax._layout import TRACE_KEY
 from declax._modes import is_on
 from declax._nodes import Kind, children_of, is_ref, kind_of, put_in_container
 from declax._pytree import Pytree
 from declax._state_def import LeafDef
-from declax._threads import is_alone
 from declax._typing import Path
 from declax._variables import _set_metadata as set_metadata
 from declax._variables import set_all_raw, set_raw
@@ -152,13 +150,14 @@ def _update_whole(binding: Binding, new: list[Any]) -> bool:
         shapes = _shapes(values)
     if shapes is None or shapes != _shapes(new):
         return False
-    set_all_raw(cast("list[Any]", binding.variables), new)
-    if is_kept and is_alone():
-        keep(binding, new[:], shapes)
+    if is_kept:
+        binding.replace(tuple(new), shapes)
+    else:
+        set_all_raw(cast("list[Any]", binding.variables), new)
     return True
 
 
-def _shapes(values: list[Any]) -> list[Any] | None:
+def _shapes(values: Sequence[Any]) -> list[Any] | None:
     """The shape of each, if all are arrays of numbers; numbers, trees, keys and refs are looked at one by one."""
     shapes: list[Any] = []
     for start in range(0, len(values), BATCH):

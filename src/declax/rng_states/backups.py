@@ -21,12 +21,12 @@ from jax.core import Tracer
 
 from declax._filters import Filter, to_predicate
 from declax._nodes import is_ref
+from declax._threads import committing
 from declax._typing import MISSING, Missing
 from declax._variables import Variable, set_raw
 from declax.errors import RngError, describe
 from declax.rng_states.finding import Found, Stream, check_is_own
 from declax.rngs.broadcasting import check_can_decorate
-from declax.rngs.streams import counting
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -153,7 +153,7 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
                 fix="backups = dx.split_rngs(model, splits=3)\ndx.restore_rngs(backups)",
             )
         check_is_own(entry.label, entry.key, entry.count)
-    with counting:
+    with committing:
         for entry in entries:
             entry.put_back()
 
@@ -203,7 +203,7 @@ def backup_keys(node: Any | Missing = MISSING, /, *, only: Filter = ..., graph: 
         chosen = [stream for stream in found.streams if found.takes(predicate, stream)]
         found.check_taken(only, chosen)
         found.check_are_own(chosen)
-        with counting:
+        with committing:
             return RngBackups([_owning(found, stream) for stream in chosen])
 
     return keep(node) if node is not MISSING else during_calls("backup_keys", keep)

@@ -16,13 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from declax._nodes import is_ref
+from declax._threads import committing
 from declax._typing import MISSING, Missing, Path, Shape
 from declax._variables import Variable, set_raw
 from declax.errors import RngError, describe, suggest
 from declax.rng_states.backups import RngBackups, StreamBackup, during_calls
 from declax.rng_states.finding import Found, Stream
 from declax.rngs import RngStream
-from declax.rngs.streams import RngValue, counting
+from declax.rngs.streams import RngValue
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -98,7 +99,7 @@ def reseed(
         chosen = _named(found, seeds)
         sources = {name: RngStream(key, name) for name, key in seeds.items()}  # anew for each call
         keys = [_checked(found, s, apply, sources[s.tag]()) for s in chosen]
-        with counting:
+        with committing:
             return RngBackups(_put(found, chosen, keys))
 
     if node is MISSING:

@@ -22,13 +22,13 @@ import numpy as np
 
 from declax._filters import Filter, Predicate, to_predicate
 from declax._modes import is_graph, is_on, set_graph_updates
+from declax._threads import committing
 from declax._typing import MISSING
 from declax._variables import Variable, set_raw
 from declax.errors import RngError
 from declax.rng_states.backups import RngBackups, StreamBackup, during_calls
 from declax.rng_states.finding import Found, Stream
 from declax.rngs.broadcasting import check_can_decorate
-from declax.rngs.streams import counting
 
 How: TypeAlias = tuple[Literal["split", "fork", "broadcast", "squeeze"], tuple[int, ...]]
 FORK: How = ("fork", ())
@@ -122,14 +122,14 @@ class Settings:
     def in_place(self, node: Any, *, is_call: bool = False) -> RngBackups:
         """Spreads the streams of a node in place."""
         found, chosen = self.find(node, is_call=is_call)
-        with counting:
+        with committing:
             drawn = [_draw(stream, how) for stream, how in chosen]
             return RngBackups(_put(found, [stream for stream, _ in chosen], drawn))
 
     def copy(self, node: Any, *, is_call: bool = False) -> Any:
         """A node with new streams."""
         found, chosen = self.find(node, is_call=is_call)
-        with counting:
+        with committing:
             boxes: dict[int, Variable[Any]] = {}
             drawn = [_draw(stream, how) for stream, how in chosen]
             for (stream, _), (key, count, _) in zip(chosen, drawn, strict=True):

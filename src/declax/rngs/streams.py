@@ -13,10 +13,9 @@ split:  a fork whose keys are arrays, one key for each index of an axis that
 from __future__ import annotations
 
 import functools
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +23,7 @@ import numpy as np
 
 from declax import errors
 from declax._filters import Filter, to_predicate
+from declax._threads import committing
 from declax._variables import Variable
 from declax.rngs.samplers import Samplers
 
@@ -33,11 +33,6 @@ RngValue: TypeAlias = "int | np.integer[Any] | jax.Array | np.ndarray[Any, Any] 
 Size: TypeAlias = int | tuple[int, ...]
 Sizes: TypeAlias = Size | Mapping[Filter, Size | None]
 """How often to split: all streams alike, or each by the first filter that matches its key (by tag, kind or path)."""
-
-# Held only while a count is read and moved on, so that no two threads get one key; compiled functions
-# hold it when they write back.
-# Reentrant, since the garbage collector may run code that draws at any moment.
-counting: Final = threading.RLock()
 
 
 @functools.partial(jax.jit, inline=True)
@@ -102,7 +97,7 @@ class RngStream(Samplers):
         """
         key, count = self.key, self.count
         drawn: jax.Array
-        with counting:
+        with committing:  # so that no two threads get one key
             try:
                 drawn, after = _next(key.value, count.value)
             except ValueError:

@@ -22,7 +22,8 @@ mode:      what the engine checks of the arguments, and what it lets through.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, cast
+from operator import attrgetter
+from typing import Any, ClassVar, cast
 
 import jax
 from jax.core import Tracer
@@ -89,13 +90,13 @@ class Call:
             self.structure = Structure(tree, pattern, None, key)
 
     @staticmethod
-    def again(structure: Structure, binding: Binding, plain: list[Any]) -> Call:
+    def again(structure: Structure, binding: Binding, plain: Iterable[Any]) -> Call:
         """A call with the roots of an earlier one, whose binding is still valid."""
         call: Call = object.__new__(Call)
         call.structure = structure
         call.binding = binding
         call.values = binding.read()
-        call.plain = plain
+        call.plain = list(plain)
         call.statics = None
         return call
 
@@ -297,16 +298,17 @@ def is_same_value(a: Any, b: Any) -> bool:
 class Plan:
     """What an Outcome's arrays are; made while tracing, used at each call.
 
-    Compares by identity: each trace has a plan of its own.
+    Compares by identity: each trace has a plan of its own. To JAX, a tree without leaves.
 
     Attributes:
       changed: positions of leaves that got new values, where nothing else changed.
       change: what became of the structure, if it changed or if roots are returned.
       tree, is_root: of the output; not known where nothing asks for them.
       labels: of the arrays, where they have some: the new values, then the output.
+      flat: what JAX sees of it.
     """
 
-    __slots__ = ("change", "changed", "is_root", "labels", "tree")
+    __slots__ = ("change", "changed", "flat", "is_root", "labels", "tree")
 
     def __init__(
         self,
@@ -321,15 +323,20 @@ class Plan:
         self.change: Change | None = change
         self.tree: Any = tree
         self.is_root: tuple[bool, ...] = is_root
+        self.flat: tuple[tuple[()], _Key] = (), _Key({(): self})
 
-    def put(self, values: list[Any], new: Sequence[Any]) -> list[Any]:
-        """The values of a call's leaves with the new ones in their places, where the structure stands."""
-        if len(new) == len(values):
-            return list(new)
-        for position, value in zip(self.changed, new, strict=True):
-            values[position] = value
-        return values
 
+class _Key(dict[tuple[()], Plan]):
+    """A plan in a treedef, found under its children, of which it has none; compares by identity."""
+
+    __slots__ = ()
+    __hash__: ClassVar[Any] = object.__hash__
+    __eq__: ClassVar[Any] = object.__eq__
+
+
+# JAX asks at each call of a compiled function; so both answer without a frame of Python.
+_from_key: Callable[[Any, Any], Any] = dict.get
+jax.tree_util.register_pytree_node(Plan, attrgetter("flat"), _from_key)
 
 UNCHANGED = Plan(())
 
@@ -347,6 +354,10 @@ class Outcome:
         self.plan: Plan = plan
         self.new: Any = new
         self.output: Any = output
+
+    def parts(self) -> tuple[Plan, Any, Any]:
+        """What it is made of."""
+        return self.plan, self.new, self.output
 
 
 jax.tree_util.register_pytree_node(

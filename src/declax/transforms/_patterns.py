@@ -1,93 +1,156 @@
 """Recognises the arguments of the last call in the next one, without taking them apart by JAX.
 
 Training calls one function with the same models and new arrays in the same
-containers, such as a batch that is a tuple or a dict. A pattern says which
-models, and which containers of how many items; matching it gives the arrays.
+containers, such as a batch that is a tuple or a dict. For arguments of one shape
+there is a generated function, which compares what comes and gives the arrays.
 
 Vocabulary
 ----------
-pattern: of an array or a number ``None``, of a Pytree its identity, of a
-         container a `Container`.
+shape:   of arguments, where models, containers and arrays are in them.
+matcher: says whether arguments have a shape, and have the same models there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+import functools
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Any, Final
 
+from declax._codegen import compile_functions
 from declax._pytree import Pytree
-from declax._typing import MISSING
 from declax.transforms._roots import is_leaf, leaf_classes
 
-DEEPEST: Final = 8
-"""So many containers may lie in one another; deeper ones are taken apart by JAX at each call."""
+MOST: Final = 64
+"""Arguments of so many models, containers and arrays have a shape; more are taken apart by JAX at each call."""
+
+FEW: Final = 6
+"""So many arrays of a container are looked at by a line of code each; more of them by one for all."""
+
+Matcher = Callable[[tuple[Any, ...], dict[str, Any]], "tuple[Any, ...] | None"]
+"""Gives the arrays and numbers among arguments, in JAX's order; None for other arguments."""
 
 
-class Container(NamedTuple):
-    """The pattern of a list, tuple or dict, or of None, which has no items.
+def matcher_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Matcher | None:
+    """What recognises arguments like these; None for what has no shape.
+
+    >>> match = matcher_of(({"x": 1, "y": 2},), {})
+    >>> match(({"y": 4, "x": 3},), {}), match(([3, 4],), {})
+    ((3, 4), None)
+    """
+    writer = _Writer()
+    try:
+        writer.look("args", args, is_tuple=True)
+        if kwargs:
+            writer.look("kwargs", kwargs)
+        else:
+            writer.demand("not kwargs")
+    except _NoShapeError:
+        return None
+    make: Callable[..., Matcher] = _compiled(writer.source())
+    return make(*writer.given)
+
+
+class _NoShapeError(Exception):
+    """Arguments are not recognised."""
+
+
+class _Writer:
+    """Writes a matcher.
 
     Attributes:
-      cls: its class.
-      size: how many items it has.
-      keys: of a dict, in the order in which JAX takes its items; None for others.
-      items: their patterns.
+      given: what the source refers to as ``g0``, ``g1``, ...: identities, and keys of dicts.
     """
 
-    cls: type
-    size: int
-    keys: tuple[Any, ...] | None
-    items: tuple[Any, ...]
+    def __init__(self) -> None:
+        self.given: list[Any] = []
+        self._names = map("v{}".format, count())
+        self._lines: list[str] = []
+        self._leaves: list[str] = []
+
+    def demand(self, condition: str) -> None:
+        """Has arguments to meet a condition."""
+        self._lines.append(f"if not ({condition}): return None")
+
+    def look(self, name: str, value: Any, *, is_tuple: bool = False) -> None:
+        """Has what a name stands for to be like a value.
+
+        Args:
+          name: of what is looked at.
+          value: what it shall be like.
+          is_tuple: whether it is known to be a tuple.
+
+        Raises:
+          _NoShapeError: for a value of another kind, and for too many of them.
+        """
+        if len(self._lines) > 2 * MOST:
+            raise _NoShapeError
+        cls = value.__class__
+        if is_leaf(value):
+            self.demand(f"{name}.__class__ in leaf_classes and leaf_classes[{name}.__class__] or is_leaf({name})")
+            self._leaves.append(name)
+        elif isinstance(value, Pytree):
+            self.demand(f"id({name}) == {self._give(id(value))}")
+        elif value is None:
+            self.demand(f"{name} is None")
+        elif cls in (tuple, list, dict):
+            if not is_tuple:
+                self.demand(f"{name}.__class__ is {cls.__name__}")
+            self.demand(f"len({name}) == {len(value)}")
+            if value:
+                self._look_into(name, value)
+        else:
+            raise _NoShapeError
+
+    def _look_into(self, name: str, value: Any) -> None:
+        items = value
+        if isinstance(value, dict):
+            try:
+                keys = tuple(sorted(value))
+            except TypeError as error:
+                raise _NoShapeError from error
+            items = [value[key] for key in keys]
+            taken = next(self._names)
+            if len(keys) > FEW:
+                self._lines.append(f"{taken} = [{name}[key] for key in {self._give(keys)}]")
+            else:
+                self._lines.append(f"{taken} = {''.join(f'{name}[{self._give(key)}], ' for key in keys)}")
+            name = taken
+        if len(items) > FEW and all_leaves(items):
+            self.demand(f"all_leaves({name})")
+            self._leaves.append(f"*{name}")
+            return
+        parts = [next(self._names) for _ in items]
+        self._lines.append(f"{', '.join(parts)}, = {name}")
+        for part, item in zip(parts, items, strict=True):
+            self.look(part, item)
+
+    def _give(self, value: Any) -> str:
+        self.given.append(value)
+        return f"g{len(self.given) - 1}"
+
+    def source(self) -> str:
+        """The source of a function that makes a matcher of what is given."""
+        given = ", ".join(f"g{number}" for number in range(len(self.given)))
+        lines = [
+            f"def make({given}):",
+            "    def match(args, kwargs):",
+            "        try:",
+            *(f"            {line}" for line in self._lines),
+            f"            return ({''.join(f'{leaf}, ' for leaf in self._leaves)})",
+            "        except (KeyError, ValueError):  # another key, or a list that another thread changes",
+            "            return None",
+            "    return match",
+        ]
+        return "\n".join(lines)
 
 
-_NOTHING: Final = Container(type(None), 0, None, ())
+def all_leaves(values: Iterable[Any]) -> bool:
+    """Whether all values are arrays or numbers."""
+    return all(map(is_leaf, values))
 
 
-def pattern_of(value: object, depth: int = 0) -> Any:
-    """The pattern of an argument; `MISSING` for what has none."""
-    if is_leaf(value):
-        return None
-    if isinstance(value, Pytree):
-        return id(value)
-    cls = value.__class__
-    if value is None:
-        return _NOTHING
-    if cls not in (tuple, list, dict) or depth == DEEPEST:
-        return MISSING
-    keys, items = None, value
-    if isinstance(value, dict):
-        try:
-            keys = tuple(sorted(value))
-        except TypeError:
-            return MISSING
-        items = [value[key] for key in keys]
-    patterns = tuple(pattern_of(item, depth + 1) for item in items)  # type: ignore[attr-defined]  # a container
-    return MISSING if MISSING in patterns else Container(cls, len(patterns), keys, patterns)
-
-
-def match_all(patterns: tuple[Any, ...], values: Iterable[Any], leaves: list[Any]) -> bool:
-    """Whether values have these patterns, of which there are as many; their arrays and numbers go into `leaves`."""
-    for value, pattern in zip(values, patterns):  # noqa: B905  # compared by who calls
-        if pattern is None:
-            if not (leaf_classes.get(value.__class__) or is_leaf(value)):
-                return False
-            leaves.append(value)
-        elif pattern.__class__ is int:
-            if pattern != id(value):
-                return False
-        elif not _match(pattern, value, leaves):
-            return False
-    return True
-
-
-def _match(pattern: Container, value: Any, leaves: list[Any]) -> bool:
-    cls, size, keys, patterns = pattern
-    if value.__class__ is not cls:
-        return False
-    items: Any = value
-    if pattern is _NOTHING:
-        return True
-    if len(items) != size:
-        return False
-    if keys is not None:
-        items = [items.get(key, MISSING) for key in keys]  # which is no leaf
-    return match_all(patterns, items, leaves)
+@functools.lru_cache(maxsize=256)
+def _compiled(source: str) -> Callable[..., Matcher]:
+    parameters = {"leaf_classes": leaf_classes, "is_leaf": is_leaf, "all_leaves": all_leaves}
+    return compile_functions("arguments", [source], parameters)[0]

@@ -18,7 +18,7 @@ import jax
 
 from declax.transforms._explaining import deleted_leaves, note_donating
 from declax.transforms._labels import Labels
-from declax.transforms._lift import Call, Outcome, written_leaves
+from declax.transforms._lift import Call, Outcome, Plan, written_leaves
 from declax.transforms._naming import look_flat, name_of
 from declax.transforms._packing import Groups, packed, unpacked
 from declax.transforms._running import calls_back, wait
@@ -51,7 +51,8 @@ class Program:
     Attributes:
       is_donating: whether something is donated.
       at_once: JAX's function that runs each call, where nothing has to be done
-        before or after; None otherwise. It may raise `Untraced`.
+        before or after; None otherwise. It may raise `Untraced`. Gives the parts
+        of an Outcome as a tuple, for which JAX calls nothing of Python.
       calls_back: whether it calls Python while it runs; then nothing is given
         back before it has run to the end, since it may fail so late. One trace
         that does speaks for all.
@@ -87,7 +88,7 @@ class Program:
         self._statics = statics
         self._options = dict(options)
         self._is_packed = placed is not None
-        run: Callable[..., Any] = function
+        run: Callable[..., Any] = _in_parts(function)
         if placed is not None:
             labels, groups = placed
             run = packed(function, groups)
@@ -107,7 +108,7 @@ class Program:
         self._run: Any = jax.jit(flat, **self._options)
         self._positions: tuple[int, ...] | None = None
         self.is_donating: bool = not donated.is_empty
-        self.at_once: Callable[..., Outcome] | None = None
+        self.at_once: Callable[..., tuple[Plan, tuple[Any, ...], Any]] | None = None
         self.calls_back: bool = False
 
     @property
@@ -190,7 +191,7 @@ class Program:
 
     def outcome(self, result: Any) -> Outcome:
         """What a result of JAX's function says, whether it comes in groups or not."""
-        return unpacked(result) if self._is_packed else result
+        return unpacked(result) if self._is_packed else Outcome(*result)
 
     def _chosen(self, call: Call, written: set[int]) -> tuple[int, ...]:
         """The donated leaves: of the graph those that are written, and the plain ones."""
@@ -204,6 +205,10 @@ class Program:
         plain_at = [i for i, is_one in enumerate(structure.is_root) if not is_one]
         plain = [self._count + rank for rank, i in enumerate(plain_at) if i in chosen]
         return (*values, *plain)
+
+
+def _in_parts(function: Callable[..., Outcome]) -> Callable[..., tuple[Plan, Any, Any]]:
+    return lambda values, plain: function(values, plain).parts()
 
 
 def _is_jit_disabled() -> bool:

@@ -21,8 +21,7 @@ from typing import Any, TypeVar
 import jax
 
 from declax import _jax
-from declax._threads import is_alone
-from declax.rngs.streams import counting as committing
+from declax._threads import committing, is_alone
 from declax.transforms._explaining import explain
 from declax.transforms._lift import UNCHANGED, Call, Outcome, commit
 

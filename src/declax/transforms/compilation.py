@@ -12,24 +12,19 @@ from __future__ import annotations
 import copy
 import functools
 import types
-import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, Concatenate, Generic, ParamSpec, overload
 
 from typing_extensions import TypeVar
 
 from declax import _jax
-from declax._kept_values import keep
-from declax._threads import is_alone
 from declax._typing import MISSING, Missing
-from declax._variables import set_all_kept
 from declax.errors import TransformError, describe
-from declax.graph.binding import Binding
-from declax.transforms._closure import Closure, Survey
-from declax.transforms._explaining import explain
-from declax.transforms._lift import UNCHANGED, Call, Outcome, apply, lifted, write
+from declax.graph.keeping import replaced
+from declax.transforms._closure import Closure
+from declax.transforms._last_call import LastCall
+from declax.transforms._lift import Call, lifted
 from declax.transforms._naming import named
-from declax.transforms._patterns import match_all, pattern_of
 from declax.transforms._placing import Placing
 from declax.transforms._program import Program, Untraced
 from declax.transforms._retraces import Traces, roots_of
@@ -46,6 +41,8 @@ T = TypeVar("T")
 
 MAX_PROGRAMS = 1024
 """How many structures one function keeps programs for; the oldest goes first."""
+
+_trace_state = _jax.trace_state
 
 
 @overload
@@ -181,24 +178,48 @@ class JitWrapped(Generic[P, R]):
 
     def _forget(self) -> None:
         self._programs: dict[Hashable, Program] = {}
-        self._last: _LastCall | None = None
+        self._last: LastCall | None = None
         self._traces = Traces()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function with arguments of its own signature."""
-        last, first = self._last, None
+        # All in one frame, for it is the way of most calls, and XLA has just used the processor's cache.
+        last = self._last
         if last is not None:
-            plain = last.match(args, kwargs, self._closure.find())
-            binding = None if plain is None else last.binding()
-            if plain is not None and binding is not None and binding.is_valid():
-                run_at_once = last.program.at_once
-                if run_at_once is not None and is_alone():
-                    try:
-                        again: R = self._run_again(last, run_at_once, binding, plain)
-                        return again
-                    except Untraced:  # other shapes than those from before go the longer way
-                        pass
-                first = Call.again(last.structure, binding, plain)
+            run, plain, binding = last.program.at_once, last.match(args, kwargs), last.binding()
+            if (
+                plain is not None
+                and run is not None
+                and binding is not None
+                and (last.is_fixed or last.captures_the_same())
+                and binding.is_valid()
+            ):
+                values = binding.kept_values
+                if values is None:
+                    values = binding.read_to_keep()
+                output: R
+                try:
+                    plan, new, output = run(*(values + plain))
+                except Untraced:  # for other shapes than those from before
+                    return self._call_anew(args, kwargs)
+                except BaseException as error:
+                    last.explain(binding, plain, error)
+                    raise
+                if plan.changed is binding.owing and _trace_state.value is _jax.TOP:
+                    after = new if len(new) == len(values) else replaced(values, plan.changed, new)
+                    binding.calls += 1
+                    if binding.kept_values is values:  # nobody has written to a Variable while it ran
+                        binding.kept_values = after  # threads switch at calls, of which there is none since the look
+                        return output
+                output = last.commit(binding, values, plan, new, output)
+                if output is not MISSING:
+                    return output
+        return self._call_anew(args, kwargs)
+
+    def _call_anew(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        """The longer way: takes the arguments apart, if they are not those of the last call."""
+        last = self._last
+        first = None if last is None else last.call(args, kwargs)
         result: R = run(
             lambda: self._take(args, kwargs),
             lambda call: (last.program if call is first else self._program(call, (args, kwargs))).run(call),  # type: ignore[union-attr]  # there is a first call where there was a last
@@ -206,37 +227,6 @@ class JitWrapped(Generic[P, R]):
             is_known=True,
         )
         return result
-
-    @staticmethod
-    def _run_again(last: _LastCall, run: Callable[..., Outcome], binding: Binding, plain: list[Any]) -> Any:
-        """The way of most calls: as `_run`, without an object for the call."""
-        values = binding.kept_values
-        if values is None:
-            values = binding.read()
-            if binding.mark is _jax.TOP and not binding.has_plain:
-                keep(binding, values)
-        try:
-            outcome = run(*values, *plain)
-        except Untraced:
-            raise  # to who knows the longer way
-        except BaseException as error:
-            _explain_failure(Call.again(last.structure, binding, plain), last.program, error)
-            raise
-        plan = outcome.plan
-        if plan is UNCHANGED:
-            return outcome.output
-        if plan.change is not None:
-            return apply(outcome, binding.objects(), values)
-        new = outcome.new
-        if binding.kept_values is not values or _jax.trace_state.value is not _jax.TOP:
-            write(binding, plan.changed, new)
-            return outcome.output
-        binding.kept_values = None  # until all is written, or an interrupt would leave what is not true
-        if len(new) == len(values):  # and nobody has written to a Variable while it ran
-            set_all_kept(binding.variables, new, binding, list(new))  # type: ignore[arg-type]  # all have Variables
-        else:
-            set_all_kept(binding.variables_at(plan.changed), new, binding, plan.put(values, new))  # type: ignore[arg-type]  # as above
-        return outcome.output
 
     def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """Takes the arguments apart."""
@@ -260,7 +250,7 @@ class JitWrapped(Generic[P, R]):
                 self._programs.pop(next(iter(tuple(self._programs))), None)
             program = self._programs.setdefault(call.key, self._make_program(call))
         if given is not None and call.statics is None:
-            self._last = _LastCall.of(*given, call, program, self._closure.find())
+            self._last = LastCall.of(*given, call, program, self._closure)
         return program
 
     def _make_program(self, call: Call) -> Program:
@@ -331,58 +321,3 @@ class JitWrapped(Generic[P, R]):
         dtype('int32')
         """
         return self.trace(*args, **kwargs).out_info
-
-
-def _explain_failure(call: Call, program: Program, error: BaseException) -> None:
-    """Says of an error of JAX's function what it is in the user's words."""
-    program.note_lost(call, error)
-    if isinstance(error, (RecursionError, SystemError)):
-        if call.binding is not None:
-            call.binding.check_depth()  # something has grown in a Variable that JAX cannot take apart
-    elif isinstance(error, Exception):
-        explain(call, error)
-
-
-class _LastCall:
-    """The models of the last call, to recognise them in the next one.
-
-    Training calls one function with the same models and new arrays. Then
-    nothing is taken apart: the binding is valid, or it is not. A binding that
-    lives says that its roots do too, so that identities tell them.
-
-    Attributes:
-      binding: a reference to the binding of the roots.
-      structure: of the call.
-      program: what the call ran.
-    """
-
-    __slots__ = ("_patterns", "_size", "_survey", "binding", "program", "structure")
-
-    def __init__(self, patterns: tuple[tuple[Any, ...], Any], call: Call, program: Program, survey: Survey) -> None:
-        self._patterns = patterns
-        self._size = len(patterns[0])
-        self._survey = survey
-        assert call.binding is not None  # `of` looks
-        self.binding: Callable[[], Binding | None] = weakref.ref(call.binding)
-        self.structure = call.structure
-        self.program = program
-
-    @staticmethod
-    def of(
-        args: tuple[Any, ...], kwargs: dict[str, Any], call: Call, program: Program, survey: Survey
-    ) -> _LastCall | None:
-        """What to remember of a call; None where its arguments have no pattern."""
-        patterns = tuple(map(pattern_of, args)), pattern_of(kwargs) if kwargs else None
-        if call.binding is None or MISSING in patterns[0] or patterns[1] is MISSING:
-            return None
-        return _LastCall(patterns, call, program, survey)
-
-    def match(self, args: tuple[Any, ...], kwargs: dict[str, Any], survey: Survey) -> list[Any] | None:
-        """The other arguments, if these have the same models, provided that the binding lives."""
-        positional, named = self._patterns
-        plain: list[Any] = []
-        if survey is not self._survey or len(args) != self._size or not match_all(positional, args, plain):
-            return None
-        if kwargs or named is not None:
-            return plain if named is not None and match_all((named,), (kwargs,), plain) else None
-        return plain
