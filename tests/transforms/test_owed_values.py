@@ -432,6 +432,25 @@ def test_threads_that_look_while_a_loop_runs():
     assert float(model.count.value) == 1200.0
 
 
+def test_a_thread_that_does_nothing_changes_nothing(monkeypatch):
+    """In a notebook, there are always some."""
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        model = Model()
+        step(model)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(step), "_call_anew", lambda *_: pytest.fail("the call goes the longer way"))
+            for _ in range(ENOUGH):
+                step(model)
+        assert owes(model)
+        assert float(model.count.value) == 3.0 * (ENOUGH + 1)
+    finally:
+        stop.set()
+        thread.join()
+
+
 def test_threads_that_train_one_model_after_a_loop():
     model = owing_model()
     threads = [threading.Thread(target=lambda: [step(model) for _ in range(50)]) for _ in range(4)]

@@ -17,6 +17,7 @@ patience: so many calls a binding waits before it owes.
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -32,6 +33,9 @@ SHORTEST: Final = 4
 
 LONGEST: Final = 512
 """So many calls a binding waits at most."""
+
+HAS_GIL: Final = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+"""Whether threads switch at few places; who puts others in the place of the kept values relies on it."""
 
 WORTH_OWING: Final = 8
 """What is read sooner than after so many calls had better been written."""
@@ -131,7 +135,7 @@ class Keeper:
         if len(holders) > 1:
             self._forget_rivals()
         variables: Any = self.variables if len(new) == len(kept) else self.variables_at(positions)
-        if self.calls > self._patience and _can_be_empty(variables):
+        if self.calls > self._patience and HAS_GIL and _can_be_empty(variables):
             self._owed, self.kept_shapes, self.calls = positions, None, 0
             deque(map(empty_raw, variables), 0)
             self.kept_values = after
