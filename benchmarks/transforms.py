@@ -42,6 +42,13 @@ class Bag(dx.Module):
         self.items = dx.List([kind(jnp.full((4,), float(i))) for i in range(count)])
 
 
+class Plain(dx.Module):
+    """Three arrays that are no Variables."""
+
+    def __init__(self) -> None:
+        self.a, self.b, self.c = (jnp.full((4,), float(i)) for i in range(3))
+
+
 class Totals(dx.Module):
     """What metrics keep."""
 
@@ -100,6 +107,38 @@ def _writing(leaves: int) -> dict[str, Batch]:
             values = raw(*values)
         flat[0] = values
         wait_for(values[-1])
+
+    return {OURS: ours, FLOOR: floor}
+
+
+def _plain(leaves: int, *, is_writing: bool) -> dict[str, Batch]:
+    """A model of arrays in attributes, three in each part."""
+    model = dx.List([Plain() for _ in range(leaves // 3)])
+    flat = [jax.tree.leaves(model)]
+
+    @dx.jit(keep_unused=True)
+    def lifted(model: dx.List[Plain]) -> jax.Array:
+        if is_writing:
+            for part in model:
+                part.a, part.b, part.c = part.a + 1, part.b + 1, part.c + 1
+        return model[0].a * 2
+
+    @partial(jax.jit, keep_unused=True)
+    def raw(*leaves: jax.Array) -> list[jax.Array]:
+        return [leaves[0] * 2, *([leaf + 1 for leaf in leaves] if is_writing else [])]
+
+    def ours(n: int) -> None:
+        out = flat[0][0]
+        for _ in range(n):
+            out = lifted(model)
+        wait_for(out)
+
+    def floor(n: int) -> None:
+        out = flat[0][0]
+        for _ in range(n):
+            out, *values = raw(*flat[0])
+            flat[0] = values or flat[0]
+        wait_for(out)
 
     return {OURS: ours, FLOOR: floor}
 
@@ -291,6 +330,8 @@ def _growth(work: Callable[[int], object], first: int, count: int) -> float:
 FIGURES = (
     *(Figure("steady", f"jit, {n} leaves, read only", FLOOR, _steady(_reading, n), bar=1.15) for n in SIZES[1:]),
     *(Figure("steady", f"jit, {n} leaves, all written", FLOOR, _steady(_writing, n), bar=1.15) for n in SIZES[1:]),
+    Figure("steady", "jit, 120 plain arrays, read only", FLOOR, _steady(partial(_plain, is_writing=False), 120)),
+    Figure("steady", "jit, 120 plain arrays, all written", FLOOR, _steady(partial(_plain, is_writing=True), 120)),
     Figure("steady", "jit, 12 leaves, read only, µs beyond", FLOOR, _beyond(_reading, 12), bar=8.0, in_ms=True),
     Figure("steady", "jit, 12 leaves, all written, µs beyond", FLOOR, _beyond(_writing, 12), bar=8.0, in_ms=True),
     Figure("training", "a step of 5 blocks, SGD, batch 32", FUNCTIONAL, _training, bar=1.0),

@@ -18,9 +18,8 @@ from operator import attrgetter
 from types import FunctionType
 from typing import Any, Final
 
-from declax import _epoch, _jax
-from declax._attributes import wrong_trace
-from declax._layout import BOUND_KEY, TRACE_KEY
+from declax import _epoch
+from declax._layout import BOUND_KEY
 from declax._modes import is_graph, is_graph_mode
 from declax._pytree import Pytree
 from declax._typing import MISSING, Path
@@ -29,7 +28,8 @@ from declax._variables import Variable
 from declax.errors import GraphError, describe, format_path
 from declax.graph.defs import HAS_INDEX, LEAF, NODE, OBJECT, GraphDef, walk_tokens
 from declax.graph.keeping import Keeper
-from declax.graph.walk import Source, Walk, Watch, walk
+from declax.graph.plain_leaves import PlainLeaves
+from declax.graph.walk import Walk, Watch, walk
 
 WORTH_KEEPING: Final = 1024
 """The values of graphs with so many leaves are kept when they are read, since there each takes a wait for memory."""
@@ -58,22 +58,20 @@ class Binding(Keeper):
     Attributes:
       graphdef: the structure.
       variables: the Variable of each leaf; None for other leaves.
-      has_plain: whether there are leaves that are no Variable's.
+      plain: the leaves with those that are no Variable's; None where all are.
       mark: the trace of all Variables, or `MISSING` where they differ.
     """
 
     __slots__ = (
         "__weakref__",
-        "_constants",
         "_kept",
         "_live",
         "_objects",
-        "_sources",
         "_token",
         "_watches",
         "graphdef",
-        "has_plain",
         "mark",
+        "plain",
         "variables",
     )
 
@@ -81,17 +79,14 @@ class Binding(Keeper):
         super().__init__()
         self.graphdef: GraphDef[Any] = found.graphdef
         self.variables: list[Variable[Any] | None] = found.boxes
-        self.has_plain: bool = bool(found.plain)
-        # of the leaves without a Variable: where they sit in a node, or the value where they sit in a container
-        self._sources: dict[int, Source] = {i: source for i, (_, source) in found.plain.items()}
-        self._constants = {i: value for i, (value, source) in found.plain.items() if source is None}
+        self.plain: PlainLeaves | None = PlainLeaves(found.plain, found.boxes) if found.plain else None
         self._watches: list[Watch] = found.watches
         self._live, self._kept = found.live, found.kept
         self._token = token
         self._objects = found.objects  # a Walk is made to be bound once
         for index in found.nodes:
             self._objects[index] = weakref.ref(self._objects[index])
-        variables = [v for v in found.boxes if v is not None] if self.has_plain else found.boxes
+        variables = [v for v in found.boxes if v is not None] if found.plain else found.boxes
         is_one = len(set(map(id, map(_mark, variables)))) == 1
         self.mark: Any = _mark(variables[0]) if is_one else MISSING
 
@@ -103,12 +98,7 @@ class Binding(Keeper):
 
     def read(self) -> list[Any]:
         """The raw value of each leaf now."""
-        if not self.has_plain:
-            return _read_all(self.variables)
-        return [
-            self._read_plain(position) if variable is None else variable.raw_value
-            for position, variable in enumerate(self.variables)
-        ]
+        return _read_all(self.variables) if self.plain is None else self.plain.read()
 
     def values(self) -> Sequence[Any]:
         """As `read`; what is kept, where the graph is large and nobody writes to it."""
@@ -116,24 +106,6 @@ class Binding(Keeper):
         if kept is not None:
             return kept
         return self.read_to_keep() if len(self.variables) >= WORTH_KEEPING else self.read()
-
-    def _read_plain(self, position: int) -> Any:
-        source = self._sources[position]
-        if source is None:
-            return self._constants[position]
-        owner = source[0]()
-        assert owner is not None  # a node of a graph that the caller holds
-        return owner.__dict__.get(source[1], MISSING)  # another thread may have removed it
-
-    def check_plain(self, position: int) -> None:
-        """Checks that a leaf that is no Variable's may be set at this trace level.
-
-        Raises:
-          TraceContextError: where its node is of another one.
-        """
-        source = self.source(position)
-        if source is not None and source[0].__dict__.get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
-            raise wrong_trace(source[0], source[1])
 
     def check_depth(self) -> None:
         """Checks that no Variable holds containers that are nested too deeply for JAX.
@@ -147,24 +119,6 @@ class Binding(Keeper):
         for path, leaf in zip(self.graphdef.definition.paths, self.read(), strict=True):
             if isinstance(leaf, (list, tuple, dict)):
                 check_depth(leaf, format_path(path))
-
-    def write_plain(self, position: int, value: Any) -> None:
-        """Sets a leaf that is no Variable's, where it sits in a node."""
-        source = self._sources[position]
-        assert source is not None  # leaves inside of containers are written with their container
-        owner: Any = source[0]()
-        if owner is not None:
-            owner.__dict__[source[1]] = value
-
-    def is_in_container(self, position: int) -> bool:
-        """Whether a leaf sits in a container, not in a node."""
-        return self.variables[position] is None and self._sources[position] is None
-
-    def source(self, position: int) -> tuple[Pytree, Any] | None:
-        """The node and the attribute of a leaf that is no Variable's."""
-        source = self._sources.get(position)
-        owner = source[0]() if source is not None else None
-        return None if source is None or owner is None else (owner, source[1])
 
     def objects(self) -> list[Any]:
         """The Variables and nodes by index."""

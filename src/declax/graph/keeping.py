@@ -27,6 +27,7 @@ from declax import _jax
 from declax._kept_values import MOST, forget_of, holders, register
 from declax._threads import committing
 from declax._variables import Variable, empty_raw, fill_raw
+from declax.graph.plain_leaves import PlainLeaves
 
 SHORTEST: Final = 4
 """So many calls a binding waits at first."""
@@ -46,7 +47,7 @@ class Keeper:
 
     Attributes:
       variables: the Variable of each leaf; None for other leaves.
-      has_plain: whether there are leaves that are no Variable's.
+      plain: the leaves, where some are no Variable's.
       mark: the trace of all Variables.
       read: the raw value of each leaf now.
       kept_values: of the leaves, if no Variable was written since; see `_kept_values`.
@@ -69,7 +70,7 @@ class Keeper:
     )
 
     variables: list[Variable[Any] | None]
-    has_plain: bool
+    plain: PlainLeaves | None
     mark: Any
     read: Callable[[], list[Any]]
 
@@ -101,7 +102,7 @@ class Keeper:
         Says that it keeps before it reads, so that a write of another thread
         meanwhile is noticed by who writes.
         """
-        if self.has_plain or self.mark is not _jax.TOP:
+        if self.plain is not None or self.mark is not _jax.TOP:
             return tuple(self.read())
         with committing:
             reference = register(self)

@@ -98,7 +98,8 @@ def map(f: Callable[[Path, Any], Any], node: N, /, *, graph: bool | None = None)
             leaf, leaf_def = _in_variable(path, value, result)
             leaf_defs.append(leaf_def)
         else:
-            is_in_container = binding.is_in_container(len(leaves))
+            assert binding.plain is not None  # this leaf is no Variable's
+            is_in_container = binding.plain.is_in_container(len(leaves))
             leaf = _checked_plain(path, value, result, is_in_container=is_in_container)
         leaves.append(leaf)
     root: N = build(_with_leaf_defs(graphdef, leaf_defs), leaves)

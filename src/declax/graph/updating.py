@@ -127,12 +127,12 @@ def _update_at_once(binding: Binding, given: State[Any]) -> bool:
     if fit.faults or not fit.keeps_metadata or binding.mark is not _jax.current_trace():
         return False
     new = given.leaves
-    if fit.positions is None and len(new) >= WORTH_KEEPING and not binding.has_plain:
+    if fit.positions is None and len(new) >= WORTH_KEEPING and binding.plain is None:
         return _update_whole(binding, new)
     variables = cast("list[Any]", binding.variables)
     if fit.positions is not None:
         variables = [variables[position] for position in fit.positions]
-    if binding.has_plain and any(variable is None for variable in variables):
+    if binding.plain is not None and any(variable is None for variable in variables):
         return False
     shapes = _shapes(list(map(_raw_value, variables)))
     if shapes is None or shapes != _shapes(new):
@@ -214,7 +214,7 @@ def _apply(root: Any, binding: Binding, writes: _Writes) -> None:
     """Sets the values, after all checks."""
     check_marks((binding.variables[position] for position in writes), "update")
     writes, in_refs = _apart_in_refs(binding, writes)
-    plain = _plain_writes(root, binding, writes) if binding.has_plain else []
+    plain = _plain_writes(root, binding, writes) if binding.plain is not None else []
     for ref, content in in_refs:
         ref[...] = content
     _set_all(plain)
@@ -262,7 +262,8 @@ def _apart_in_refs(binding: Binding, writes: _Writes) -> tuple[_Writes, list[tup
         if not _is_ref(old) and tree != jax.tree.structure(new):
             continue
         if binding.variables[position] is None:
-            binding.check_plain(position)
+            assert binding.plain is not None  # this leaf is no Variable's
+            binding.plain.check(position)
         pairs = list(zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True))
         in_refs += [
             (ref, jnp.asarray(content[...] if _is_ref(content) else content, ref.dtype))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from operator import is_
 from typing import Any
 
 from declax import _jax
@@ -20,6 +19,7 @@ from declax.transforms._explaining import explain
 from declax.transforms._lift import UNCHANGED, Call, Outcome, Plan, apply, write
 from declax.transforms._patterns import Matcher, matcher_of
 from declax.transforms._program import Program
+from declax.transforms._running import has_its_values
 
 _trace_state = _jax.trace_state
 
@@ -85,7 +85,7 @@ class LastCall:
             if plan.change is None and binding.kept_values is values and _trace_state.value is _jax.TOP:
                 binding.put(plan.changed, new)
                 return output
-            if not is_alone() and not (binding.is_valid() and all(map(is_, binding.read(), values))):
+            if not is_alone() and not (binding.is_valid() and has_its_values(binding, plan, values)):
                 return MISSING
             if plan.change is not None:
                 return apply(Outcome(plan, new, output), binding.objects(), values)

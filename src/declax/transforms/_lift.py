@@ -31,7 +31,7 @@ from jax.core import Tracer
 from declax import _jax
 from declax._static import exact_types
 from declax._values import check_depth
-from declax._variables import set_all_raw, set_raw
+from declax._variables import set_all_raw
 from declax.errors import MAX_DEPTH, TransformError, describe, too_deep
 from declax.graph.binding import Binding, bind_many, check_mode
 from declax.graph.build import build_slots, program_of
@@ -428,19 +428,12 @@ def write(binding: Binding, changed: tuple[int, ...], new: Iterable[Any]) -> Non
     variables = binding.variables
     if len(changed) < len(variables):
         variables = binding.variables_at(changed)
-    if not binding.has_plain:
+    if binding.plain is None:
         if binding.mark is not _jax.trace_state.value:
             check_marks(variables)
         set_all_raw(variables, new)  # type: ignore[arg-type]  # none of them is None
         return
-    check_marks(variables)
-    for position in changed:
-        binding.check_plain(position)
-    for position, variable, value in zip(changed, variables, new, strict=True):
-        if variable is not None:
-            set_raw(variable, value)
-        else:
-            binding.write_plain(position, value)
+    binding.plain.write(changed, new)
 
 
 def lifted(

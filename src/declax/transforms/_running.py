@@ -14,7 +14,7 @@ token:    what JAX gives for a program that calls back, to be waited for.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import is_
 from typing import Any, TypeVar
 
@@ -22,8 +22,9 @@ import jax
 
 from declax import _jax
 from declax._threads import committing, is_alone
+from declax.graph.binding import Binding
 from declax.transforms._explaining import explain
-from declax.transforms._lift import UNCHANGED, Call, Outcome, commit
+from declax.transforms._lift import UNCHANGED, Call, Outcome, Plan, commit
 
 T = TypeVar("T")
 
@@ -91,17 +92,16 @@ def _run_among_threads(
             call.read_again()
         outcome, extra = finish(call)
         with committing:
-            if _has_its_values(call, outcome) and _has_its_structure(call, outcome, take):
+            if has_its_values(call.binding, outcome.plan, call.values) and _has_its_structure(call, outcome, take):
                 return commit(call, outcome), extra
         call = take()
 
 
-def _has_its_values(call: Call, outcome: Outcome) -> bool:
+def has_its_values(binding: Binding | None, plan: Plan, read: Sequence[Any]) -> bool:
     """Whether the leaves that an outcome is about to set have the values that the call has read."""
-    binding, plan = call.binding, outcome.plan
     if binding is None or plan is UNCHANGED:
         return True
-    now, read = binding.read(), call.values
+    now = binding.read()
     if plan.change is not None:
         return all(map(is_, now, read))
     return all(now[i] is read[i] for i in plan.changed)
