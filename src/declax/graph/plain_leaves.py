@@ -11,8 +11,9 @@ run:    leaves that follow one another, of one node or of Variables.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter, itemgetter
+from operator import attrgetter, itemgetter, setitem
 from typing import Any, NamedTuple
 
 from declax import _jax
@@ -37,12 +38,32 @@ class _Run(NamedTuple):
     Attributes:
       owner: a reference to their node; None for those of Variables, and `_nobody` for those in containers.
       names: the attributes; the Variables; the positions.
-      where: which of the leaves in question they are.
+      ranks: which of the leaves in question they are.
     """
 
     owner: Callable[[], Any] | None
     names: list[Any]
-    where: slice
+    ranks: range
+
+
+class _Writes(NamedTuple):
+    """Where new values of some leaves go.
+
+    Attributes:
+      positions: of the leaves.
+      owners: a reference to each node, the first of its attributes here, and how many there are.
+      names: all attributes.
+      plain: which of the leaves these are.
+      boxes: the Variables.
+      boxed: which of the leaves are theirs.
+    """
+
+    positions: tuple[int, ...]
+    owners: list[tuple[Callable[[], Any], str, int]]
+    names: list[Any]
+    plain: list[int]
+    boxes: list[Variable[Any]]
+    boxed: list[int]
 
 
 class PlainLeaves:
@@ -61,7 +82,7 @@ class PlainLeaves:
         self._constants = {i: value for i, (value, source) in found.items() if source is None}
         self._is_read = False
         self._readers: list[_Reader] | None = None
-        self._written: tuple[tuple[int, ...], list[_Run]] = ((), [])
+        self._written: _Writes | None = None
 
     def read(self) -> list[Any]:
         """The value of each leaf now, those of Variables among them."""
@@ -78,7 +99,7 @@ class PlainLeaves:
             return self._read_each()
         return leaves
 
-    def _reader(self, owner: Callable[[], Any] | None, names: list[Any], _: slice) -> _Reader:
+    def _reader(self, owner: Callable[[], Any] | None, names: list[Any], _: range) -> _Reader:
         if owner is _nobody:
             return None, list, [self._constants[position] for position in names]
         return (None, _values_of, names) if owner is None else (owner, _getter(*names), None)
@@ -125,25 +146,34 @@ class PlainLeaves:
         Raises:
           TraceContextError: for one of another trace level; nothing is set then.
         """
-        if self._written[0] is not positions:
-            self._written = positions, list(self._runs(positions))
-        runs = self._written[1]
-        mark, values = _jax.current_trace(), tuple(new)
-        targets: list[tuple[Any, list[Any], slice]] = []
-        for owner, names, where in runs:
+        if self._written is None or self._written.positions is not positions:
+            self._written = self._writes_at(positions)
+        _, owners, names, plain, boxes, boxed = self._written
+        values, mark = tuple(new), _jax.current_trace()
+        check_marks(boxes)
+        dicts: list[dict[Any, Any]] = []
+        for owner, name, count in owners:
+            node = owner()
+            attributes = {} if node is None else node.__dict__  # another thread may have removed it
+            if attributes.get(TRACE_KEY, _jax.TOP) is not mark and node is not None:
+                raise wrong_trace(node, name)
+            dicts += (attributes,) * count
+        if boxes:
+            set_all_raw(boxes, [values[rank] for rank in boxed])
+            values = tuple([values[rank] for rank in plain])
+        deque(map(setitem, dicts, names, values), 0)
+
+    def _writes_at(self, positions: tuple[int, ...]) -> _Writes:
+        found = _Writes(positions, [], [], [], [], [])
+        for owner, names, ranks in self._runs(positions):
             if owner is None:
-                check_marks(names)
-                targets.append((None, names, where))
-            elif (node := owner()) is not None:  # or another thread has removed it
-                attributes = node.__dict__
-                if attributes.get(TRACE_KEY, _jax.TOP) is not mark:
-                    raise wrong_trace(node, names[0])
-                targets.append((attributes, names, where))
-        for attributes, names, where in targets:
-            if attributes is None:
-                set_all_raw(names, values[where])
+                found.boxes.extend(names)
+                found.boxed.extend(ranks)
             else:
-                attributes.update(zip(names, values[where], strict=True))
+                found.owners.append((owner, names[0], len(names)))
+                found.names.extend(names)
+                found.plain.extend(ranks)
+        return found
 
     def _runs(self, positions: Sequence[int]) -> Iterator[_Run]:
         last: Any = MISSING
@@ -153,11 +183,11 @@ class PlainLeaves:
             owner = None if box is not None else _nobody if source is None else source[0]
             if owner is not last:
                 if names:
-                    yield _Run(last, names, slice(rank - len(names), rank))
+                    yield _Run(last, names, range(rank - len(names), rank))
                 last, names = owner, []
             names.append(box if box is not None else position if source is None else source[1])
         if names:
-            yield _Run(last, names, slice(len(positions) - len(names), len(positions)))
+            yield _Run(last, names, range(len(positions) - len(names), len(positions)))
 
 
 def _nobody() -> None:
