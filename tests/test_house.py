@@ -30,8 +30,8 @@ SOURCE = ROOT / "src" / "declax"
 LAYERS: list[set[str]] = [
     # words, errors and the private names of jax; what knows no declax
     {"_exports", "errors", "mypy_plugin"},
-    {"_lazy", "_read_only", "_typing", "_jax", "_array_operators", "_codegen", "_epoch", "_threads"},
-    {"_kept_values", "_value_text"},
+    {"_lazy", "_read_only", "_typing", "_jax", "_array_operators", "_codegen", "_epoch", "_kept_values", "_threads"},
+    {"_value_text"},
     # declarations, filters, snapshots, text
     {"_display", "_fields", "_filters", "_links", "_lost_writes", "_modes", "_static", "initializers", "traversals"},
     {"_annotations", "_layout", "_metadata", "_state_splits", "filterlib"},

@@ -17,8 +17,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar, overload
 
@@ -28,7 +27,6 @@ from jax.core import Tracer
 from declax import _display, _jax, _kept_values, _lost_writes, _static, errors
 from declax._array_operators import ArrayOperators, operand
 from declax._metadata import Metadata
-from declax._threads import committing
 from declax._typing import MISSING, ArrayLike, Shape
 from declax._value_text import size_comment, value_text
 from declax._values import check_depth, own_containers
@@ -426,33 +424,25 @@ fill_raw: Final[Callable[[Variable[Any], Any], None]] = _set_raw
 empty_raw: Final[Callable[[Variable[Any]], None]] = _raw.__delete__
 """Takes the raw value out of a Variable, by who owes it from then on; see `_kept_values`."""
 
-_holders: Final = _kept_values.holders
+_records: Final = _kept_values.records
+_run_all: Final = _kept_values.run_all
 
 
 def set_raw(variable: Variable[Any], value: Any) -> None:
     """Writes a raw value past hooks and checks."""
-    if _holders:
-        _tell_and_set((variable,), (value,))
+    if _records:
+        _kept_values.write((variable,), map(_set_raw, (variable,), (value,)))
     else:
         _set_raw(variable, value)
-        if _holders:  # another thread has read meanwhile
-            _kept_values.forget((id(variable),))
 
 
-def set_all_raw(variables: Collection[Variable[Any]], values: Iterable[Any]) -> None:
+def set_all_raw(variables: Collection[Variable[Any]], values: Sequence[Any]) -> None:
     """Writes raw values past hooks and checks, without a frame of Python for each."""
-    if _holders:
-        _tell_and_set(variables, values)
+    steps = map(_set_raw, variables, values)
+    if _records:
+        _kept_values.write(variables, steps)
     else:
-        deque(map(_set_raw, variables, values), 0)
-        if _holders:  # as in `set_raw`
-            _kept_values.forget(map(id, variables))
-
-
-def _tell_and_set(variables: Collection[Variable[Any]], values: Iterable[Any]) -> None:
-    with committing:
-        _kept_values.forget([*map(id, variables)])
-        deque(map(_set_raw, variables, values), 0)
+        _run_all(steps)
 
 
 def _owed_value(variable: Variable[Any]) -> Any:
@@ -461,8 +451,8 @@ def _owed_value(variable: Variable[Any]) -> Any:
     Raises:
       AttributeError: nobody owes it one.
     """
-    with committing:
-        _kept_values.settle(id(variable))
+    with _kept_values.lock:
+        _kept_values.settle(variable)
         return _raw.__get__(variable)
 
 

@@ -142,7 +142,7 @@ def test_each_write_is_seen(function, route):
     model = Model()
     for _ in range(3):
         assert_equal(function(model), seen(model))
-    assert _kept_values.holders, "nothing is kept, so that the test says nothing"
+    assert _kept_values.records, "nothing is kept, so that the test says nothing"
     route(model)
     assert_equal(function(model), seen(model))
     route(model)
@@ -176,7 +176,7 @@ def test_each_write_is_seen_by_what_reads_large_models(function, route):
     in_order = sorted(map(repr, seen(model)))
     for _ in range(2):
         assert sorted(map(repr, map(np.asarray, function(model)))) == in_order
-    assert _kept_values.holders, "nothing is kept, so that the test says nothing"
+    assert _kept_values.records, "nothing is kept, so that the test says nothing"
     for _ in range(2):
         route(model)
         assert sorted(map(repr, map(np.asarray, function(model)))) == sorted(map(repr, seen(model)))
@@ -200,7 +200,7 @@ def test_updates_of_a_large_model_keep_what_they_wrote():
     for _ in range(4):
         given = jax.tree.map(lambda leaf: leaf + 1, given)
         dx.update(model, given)
-        assert _kept_values.holders, "nothing is kept, so that the test says nothing"
+        assert _kept_values.records, "nothing is kept, so that the test says nothing"
         assert [*map(id, jax.tree.leaves(dx.state(model)))] == [*map(id, jax.tree.leaves(given))]
         with pytest.raises(dx.errors.GraphError, match="shape"):
             dx.update(model, {"a": jnp.zeros(3), "b": jnp.zeros(3)})
@@ -213,7 +213,7 @@ def test_a_large_model_that_is_written_keeps_no_old_array():
     model = Model()
     del model.rngs
     dx.update(model, jax.tree.map(lambda leaf: leaf + 1, dx.state(model)))
-    assert _kept_values.holders, "nothing is kept, so that the test says nothing"
+    assert _kept_values.records, "nothing is kept, so that the test says nothing"
     array = weakref.ref(model.a.raw_value)
     model.a.value = jnp.ones(())
     assert array() is None
@@ -270,7 +270,7 @@ def test_what_is_kept_does_not_let_a_trace_write_outside(transform):
     model = Model()
     for _ in range(3):
         add(model, 1.0)
-    assert _kept_values.holders, "nothing is kept, so that the test says nothing"
+    assert _kept_values.records, "nothing is kept, so that the test says nothing"
     with pytest.raises(dx.errors.TraceContextError, match="from a different trace level"):
         transform(lambda x: add(model, x))(2.0)
     assert model.a.value == 3.0
@@ -384,7 +384,7 @@ def test_few_are_kept_at_a_time():
     for _ in range(2):
         for model in models:
             read(model)
-    assert len(_kept_values.holders) <= _kept_values.MOST
+    assert len(_kept_values.records) <= _kept_values.MOST
     for model in models:
         assert_equal(read(model), seen(model))
 

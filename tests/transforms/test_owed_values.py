@@ -211,7 +211,7 @@ def test_a_dead_model_keeps_no_array():
     gc.disable()
     try:
         model = owing_model()
-        array = weakref.ref(bind_many((model,)).kept_values[0])
+        array = weakref.ref(bind_many((model,)).record.values[0])
         assert owes(model)
         del model
         assert array() is None
@@ -528,7 +528,7 @@ def test_few_hold_at_a_time():
     for model in models:
         for _ in range(ENOUGH):
             step(model)
-    assert len(_kept_values.holders) <= _kept_values.MOST
+    assert len(_kept_values.records) <= _kept_values.MOST
     assert [float(model.count.value) for model in models] == [6.0 * ENOUGH] * len(models)
 
 

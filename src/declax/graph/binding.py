@@ -76,7 +76,7 @@ class Binding(Keeper):
     )
 
     def __init__(self, found: Walk, token: object) -> None:
-        super().__init__()
+        super().__init__(found.boxes)
         self.graphdef: GraphDef[Any] = found.graphdef
         self.variables: list[Variable[Any] | None] = found.boxes
         self.plain: PlainLeaves | None = PlainLeaves(found.plain, found.boxes) if found.plain else None
@@ -102,10 +102,10 @@ class Binding(Keeper):
 
     def values(self) -> Sequence[Any]:
         """As `read`; what is kept, where the graph is large and nobody writes to it."""
-        kept = self.kept_values
+        kept = self.record.values
         if kept is not None:
             return kept
-        return self.read_to_keep() if len(self.variables) >= WORTH_KEEPING else self.read()
+        return self.read_to_keep()[1] if len(self.variables) >= WORTH_KEEPING else self.read()
 
     def check_depth(self) -> None:
         """Checks that no Variable holds containers that are nested too deeply for JAX.

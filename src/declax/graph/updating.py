@@ -143,16 +143,16 @@ def _update_at_once(binding: Binding, given: State[Any]) -> bool:
 
 def _update_whole(binding: Binding, new: list[Any]) -> bool:
     """As `_update_at_once` for all leaves of a large graph, of which the shapes are kept with the values."""
-    values = binding.values()
-    is_kept = binding.kept_values is values
-    shapes = binding.kept_shapes if is_kept else None
+    record = binding.record
+    values = record.values
+    if values is None:
+        record, values = binding.read_to_keep()
+    shapes = record.shapes
     if shapes is None:
         shapes = _shapes(values)
     if shapes is None or shapes != _shapes(new):
         return False
-    if is_kept:
-        binding.replace(tuple(new), shapes)
-    else:
+    if not binding.replace(record, values, tuple(new), shapes):  # another thread was faster
         set_all_raw(cast("list[Any]", binding.variables), new)
     return True
 

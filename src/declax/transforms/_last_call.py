@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from declax import _jax
+from declax._kept_values import Record
 from declax._threads import committing, is_alone
 from declax._typing import MISSING
 from declax.graph.binding import Binding
@@ -67,28 +68,33 @@ class LastCall:
         """Whether the function captures what it did."""
         return self.is_fixed or self._closure.find() is self._survey
 
-    def commit(self, binding: Binding, values: tuple[Any, ...], plan: Plan, new: tuple[Any, ...], output: Any) -> Any:
+    @staticmethod
+    def commit(
+        binding: Binding, record: Record, values: tuple[Any, ...], result: tuple[Plan, tuple[Any, ...], Any]
+    ) -> Any:
         """Commits a call like this one.
 
         Args:
           binding: that of the models.
-          values: what was read from it.
-          plan, new, output: the parts of the Outcome.
+          record: what was read from it.
+          values: its values then.
+          result: the parts of the Outcome.
 
         Returns:
           What the user's function returned; `MISSING` where another thread was
           faster, so that the call has to run again.
         """
+        plan, new, output = result
         if plan is UNCHANGED:
             return output
         with committing:
-            if plan.change is None and binding.kept_values is values and _trace_state.value is _jax.TOP:
-                binding.put(plan.changed, new)
+            is_kept = plan.change is None and record.values is values and _trace_state.value is _jax.TOP
+            if is_kept and binding.put(record, values, plan.changed, new):
                 return output
             if not is_alone() and not (binding.is_valid() and has_its_values(binding, plan, values)):
                 return MISSING
             if plan.change is not None:
-                return apply(Outcome(plan, new, output), binding.objects(), values)
+                return apply(Outcome(*result), binding.objects(), values)
             write(binding, plan.changed, new)
         return output
 

@@ -13,6 +13,7 @@ matcher: says whether arguments have a shape, and have the same models there.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any, Final
@@ -59,7 +60,7 @@ class _Writer:
     """Writes a matcher.
 
     Attributes:
-      given: what the source refers to as ``g0``, ``g1``, ...: identities, and keys of dicts.
+      given: what the source refers to as ``g0``, ``g1``, ...: references to models, and keys of dicts.
     """
 
     def __init__(self) -> None:
@@ -90,7 +91,7 @@ class _Writer:
             self.demand(f"{name}.__class__ in leaf_classes and leaf_classes[{name}.__class__] or is_leaf({name})")
             self._leaves.append(name)
         elif isinstance(value, Pytree):
-            self.demand(f"id({name}) == {self._give(id(value))}")
+            self.demand(f"{name} is {self._give(weakref.ref(value))}()")
         elif value is None:
             self.demand(f"{name} is None")
         elif cls in (tuple, list, dict):

@@ -194,24 +194,26 @@ class JitWrapped(Generic[P, R]):
                 and (last.is_fixed or last.captures_the_same())
                 and binding.is_valid()
             ):
-                values = binding.kept_values
+                record = binding.record
+                values = record.values
                 if values is None:
-                    values = binding.read_to_keep()
+                    record, values = binding.read_to_keep()
                 output: R
                 try:
-                    plan, new, output = run(*(values + plain))
+                    result = run(*(values + plain))
                 except Untraced:  # for other shapes than those from before
                     return self._call_anew(args, kwargs)
                 except BaseException as error:
                     last.explain(binding, plain, error)
                     raise
-                if plan.changed is binding.owing and _trace_state.value is _jax.TOP:
+                plan, new, output = result
+                if plan.changed is record.owed and _trace_state.value is _jax.TOP:
                     after = new if len(new) == len(values) else replaced(values, plan.changed, new)
-                    binding.calls += 1
-                    if binding.kept_values is values:  # nobody has written to a Variable while it ran
-                        binding.kept_values = after  # threads switch at calls, of which there is none since the look
+                    record.calls += 1
+                    if record.values is values:  # nobody has read or written while it ran
+                        record.values = after  # without a call since the look: see `_kept_values`
                         return output
-                output = last.commit(binding, values, plan, new, output)
+                output = last.commit(binding, record, values, result)
                 if output is not MISSING:
                     return output
         return self._call_anew(args, kwargs)
