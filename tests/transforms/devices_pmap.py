@@ -189,7 +189,7 @@ def test_models_are_made_and_changed():
 
 def test_one_draw_for_all_is_warned_of():
     dropout = dx.Dropout(0.5, rngs=dx.Rngs(0))
-    with pytest.warns(UserWarning, match="each instance draws the same random numbers"):
+    with pytest.warns(UserWarning, match="pmap: each instance draws the same random numbers"):
         pmap(lambda d, x: d(x), in_axes=(None, 0))(dropout, jnp.ones((4, 2)))
 
 

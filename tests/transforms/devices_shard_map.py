@@ -372,3 +372,27 @@ def test_a_step_of_data_parallel_training():
         w = w - 0.001 * slope
     np.testing.assert_allclose(model.w.value, w, rtol=1e-5)
     assert float(model.count.value) == 3
+
+
+def test_one_draw_for_all_devices_is_warned_of():
+    dropout = dx.Dropout(0.5, rngs=dx.Rngs(0))
+    x = jnp.ones((4, 8))
+    by_rows = shard_map(lambda d, x: d(x), mesh=MESH, in_specs=(None, P("d")), out_specs=P("d"))
+    with pytest.warns(UserWarning, match="shard_map: each instance draws the same random numbers from the stream"):
+        rows = by_rows(dropout, x)
+    assert (rows == rows[0]).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        by_rows(dropout, x)  # once
+        with dx.broadcast_rngs():
+            shard_map(lambda d, x: d(x), mesh=MESH, in_specs=(None, P("d")), out_specs=P("d"))(dropout, x)
+        shard_map(lambda d, x: d(x), mesh=MESH, in_specs=(None, P()), out_specs=P())(dropout, x)  # nothing is split
+        with dx.split_rngs(dropout, splits=4):
+            specs = StateSharding({dx.RngState: P("d"), ...: P()})
+            own = shard_map(
+                dx.vmap(lambda d, x: d(x), in_axes=(dx.StateAxes({dx.RngState: 0, ...: None}), 0)),
+                mesh=MESH,
+                in_specs=(specs, P("d")),
+                out_specs=P("d"),
+            )(dropout, x)
+    assert len({tuple(row) for row in np.asarray(own).tolist()}) > 1

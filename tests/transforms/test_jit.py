@@ -811,6 +811,32 @@ def test_donation_of_what_is_shared_with_another_argument():
     assert int(first.count.value) == 1
 
 
+def test_one_buffer_cannot_be_donated_twice():
+    model, target = dx.Dict(w=dx.Param(jnp.ones(2))), dx.Dict(w=dx.Param(jnp.zeros(2)))
+    dx.update(target, dx.state(model))  # which shares the arrays
+
+    @dx.jit(donate_argnums=(0, 1))
+    def move(model, target):
+        model["w"][...] = model["w"][...] + 1
+        target["w"][...] = target["w"][...] + 1
+
+    with pytest.raises(dx.errors.TransformError, match="this array is also at w of argument 0, and a buffer can be"):
+        move(model, target)
+    dx.update(target, dx.state(model, copy=True))
+    move(model, target)
+    same = dx.Dict(a=dx.Param(jnp.ones(2)))
+    same["b"] = dx.Param(same["a"].value)
+
+    @dx.jit(donate_argnums=0)
+    def both(pair):
+        pair["a"][...] = pair["a"][...] + 1
+        pair["b"][...] = pair["b"][...] + 1
+
+    with pytest.raises(dx.errors.TransformError, match="this array is also at"):
+        both(same)
+    assert not same["a"].value.is_deleted()
+
+
 def test_donation_with_a_new_structure():
     @dx.jit(donate_argnums=0)
     def step(m):

@@ -324,3 +324,35 @@ def test_it_is_a_warning_that_can_be_an_error():
     trainer = Trainer()
     with pytest.raises(OverlookedModelWarning, match="its values are constants of what is traced"):
         trainer.evaluate(1.0)
+
+
+class Config:
+    """A plain object, which may hold others."""
+
+
+class Deep:
+    def __init__(self):
+        self.config, self.parts = Config(), Config()
+        self.config.inner = Config()
+        self.config.inner.model = Model()
+        self.parts.unused = Model()
+
+    def method(self, x):
+        return self.config.inner.model.weight * x
+
+    def other(self, x):
+        return len(vars(self.parts)) * x
+
+
+def test_names_one_after_the_other():
+    deep = Deep()
+    (found,) = warned(dx.jit(deep.method), 1.0)
+    assert "self.config.inner.model, a Model," in str(found.message)
+    assert warned(dx.jit(deep.other), 1.0) == []
+    outer = Config()
+    outer.deep = deep
+    outer.itself = outer
+    (found,) = warned(dx.jit(lambda x: outer.deep.config.inner.model.weight * x), 1.0)
+    assert "reads outer.deep.config.inner.model, a Model," in str(found.message)
+    (found,) = warned(dx.grad(lambda x: (outer.itself.itself.deep.config.inner.model.weight * x).sum()), 1.0)
+    assert "outer.deep.config.inner.model" in str(found.message)

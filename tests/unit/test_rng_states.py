@@ -396,7 +396,7 @@ def test_with_rngs_makes_nothing_in_place() -> None:
 def test_reseed_gives_the_keys_of_the_peer(nnx: Any, seed: Any) -> None:
     theirs, ours = nnx.Rngs(params=0, dropout=1), Rngs(params=0, dropout=1)
     ours.params(), theirs.params()
-    assert reseed(ours, params=seed) is None
+    assert [entry.label for entry in reseed(ours, params=seed)] == ["params"]
     nnx.reseed(theirs, params=seed)
     assert contents(ours) == contents(theirs)
 
@@ -937,3 +937,21 @@ def test_copies_of_a_model_are_left_alone() -> None:
     other = copy.deepcopy(model)
     with split_rngs(model, splits=2):
         assert not any(stream.key.shape for stream in streams_of(other))
+
+
+def test_reseed_for_a_block() -> None:
+    rngs = Rngs(params=0, dropout=1)
+    rngs.dropout()
+    before = contents(rngs)
+    with reseed(rngs, dropout=7) as backups:
+        assert repr(backups) == "RngBackups(dropout)"
+        inside = contents(rngs)
+        assert {name for name in inside if inside[name] != before[name]} == {"dropout"}
+        rngs.dropout()
+    assert contents(rngs) == before
+    with pytest.raises(ZeroDivisionError), reseed(rngs, dropout=7):
+        raise ZeroDivisionError
+    assert contents(rngs) == before
+    backups = reseed(rngs, dropout=7)
+    restore_rngs(backups)
+    assert contents(rngs) == before

@@ -35,7 +35,7 @@ Policy: TypeAlias = Literal["scalars_only", "match_shape"] | Callable[[Path, jax
 @overload
 def reseed(
     node: Any, /, *, graph: bool | None = None, policy: Policy = "scalars_only", **stream_keys: RngValue
-) -> None: ...
+) -> RngBackups: ...
 @overload
 def reseed(
     *, graph: bool | None = None, policy: Policy = "scalars_only", **stream_keys: RngValue
@@ -66,6 +66,10 @@ def reseed(
         of the stream, the new key and the shape: what it returns.
       **stream_keys: for each name, a seed: an int, a key, or a stream.
 
+    Returns:
+      What the streams had before, for `restore_rngs`; as the subject of a
+      ``with``, it restores them at the end of the block.
+
     Raises:
       RngError: for a name that no stream has, a seed that is none, a stream
         that was split, an unknown policy or a bad result of one, and where
@@ -77,7 +81,7 @@ def reseed(
     >>> layer = dx.Dropout(0.5, rngs=dx.Rngs(dropout=42))
     >>> x = jnp.ones(10)
     >>> first = layer(x)
-    >>> reseed(layer, dropout=42)
+    >>> backups = reseed(layer, dropout=42)
     >>> bool((layer(x) == first).all())
     True
     """
@@ -104,8 +108,7 @@ def reseed(
 
     if node is MISSING:
         return during_calls("reseed", put)
-    put(node)
-    return None
+    return put(node)
 
 
 def _seed(name: str, value: RngValue) -> jax.Array:

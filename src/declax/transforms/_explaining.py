@@ -58,12 +58,14 @@ def explain(call: Call, error: Exception) -> None:
     """Says what JAX has refused of a call, where it can be told.
 
     Raises:
-      TransformError: names the arrays that were deleted, or the array refs that were written.
+      TransformError: names the arrays that were deleted, or donated twice, or the array refs that were written.
     """
     if isinstance(error, DeclaxError):
         return
     if isinstance(error, (RuntimeError, ValueError)) and "deleted" in str(error):
         _check_deleted(call, error)
+    elif isinstance(error, (RuntimeError, ValueError)) and "donate the same buffer twice" in str(error):
+        _check_donated_once(call, error)
     elif type(error) is Exception and "array reference" in str(error):
         _check_refs_written(call, error)
 
@@ -83,6 +85,24 @@ def _check_deleted(call: Call, error: Exception) -> None:
         else "a function of jax.jit has taken it, or array.delete() was called",
         fix="use what that function has returned or set; or give it dx.clone(model), which owns its arrays",
     ) from error
+
+
+def _check_donated_once(call: Call, error: Exception) -> None:
+    seen: dict[Any, str] = {}
+    for name, value in named_leaves(call):
+        for leaf in jax.tree_util.tree_leaves(value):
+            if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer) or leaf.is_deleted():
+                continue
+            buffer = tuple(shard.data.unsafe_buffer_pointer() for shard in leaf.addressable_shards)
+            if buffer in seen:
+                raise TransformError(
+                    name,
+                    f"this array is also at {seen[buffer]}, and a buffer can be donated once",
+                    got=describe(leaf),
+                    why="dx.update and dx.merge share arrays, as does `a.value = b.value`",
+                    fix="dx.update(target, dx.state(model, copy=True))        # or dx.clone(model): arrays of its own",
+                ) from error
+            seen[buffer] = name
 
 
 def refs_in(call: Call) -> list[str]:

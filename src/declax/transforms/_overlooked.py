@@ -24,6 +24,11 @@ from declax.errors import OverlookedModelWarning, type_name
 from declax.transforms._holders import attributes_of, content_of, is_library, names_in
 from declax.transforms._roots import is_root
 
+MOST_OBJECTS: Final = 1000
+"""So many objects are looked at for the models that are in their attributes."""
+
+_NO_OBJECTS: Final = (types.ModuleType, types.MethodType, type)
+
 _told: Final[set[tuple[object, str]]] = set()
 """The functions and ways that a warning has named; each is named once."""
 
@@ -44,8 +49,8 @@ def warn_of_overlooked(holders: list[Any], numbers: dict[int, int]) -> None:
     for holder in holders:
         if is_library(holder):
             continue
-        if isinstance(holder, types.FunctionType):
-            for way, model in _ways(holder, numbers):
+        if _is_named_in(holder):
+            for way, model in _ways(holder, used, numbers):
                 name = way.rpartition(".")[2]
                 mend = f"Pass it as an argument, or write `{name} = {way}` before the function, and use {name} inside"
                 warn_once(*_named(holder), way, model, _BY_OBJECT, mend)
@@ -96,17 +101,35 @@ def _kept_in(holder: Any, used: frozenset[str]) -> Iterator[tuple[str, Any]]:
         yield from ((name, value) for name, value in attributes_of(holder).items() if name in used)
 
 
-def _ways(function: types.FunctionType, numbers: dict[int, int]) -> Iterator[tuple[str, Any]]:
-    attributes = attributes_in(function.__code__)
-    for name, content in _contents(function):
-        if id(content) in numbers or is_root(content) or content is MISSING:
+def _is_named_in(holder: Any) -> bool:
+    """Whether code says by names what it reads of a holder: of a function, or of an object that has methods."""
+    if isinstance(holder, types.FunctionType):
+        return True
+    return isinstance(getattr(holder, "__dict__", None), dict) and not isinstance(holder, _NO_OBJECTS)
+
+
+def _ways(holder: Any, used: frozenset[str], numbers: dict[int, int]) -> Iterator[tuple[str, Any]]:
+    """The models to which names lead, one after the other: ``experiment.parts.model``."""
+    if isinstance(holder, types.FunctionType):
+        used, waiting = attributes_in(holder.__code__), deque(_contents(holder))
+    else:
+        attributes = attributes_of(holder).items()
+        waiting = deque((f"self.{name}", value) for name, value in attributes if name in used)
+    seen = set(numbers)
+    while waiting and len(seen) < len(numbers) + MOST_OBJECTS:
+        way, content = waiting.popleft()
+        if id(content) in seen or is_root(content) or content is MISSING:
             continue
+        seen.add(id(content))
         own = getattr(content, "__dict__", None)
-        if not isinstance(own, (dict, types.MappingProxyType)) or attributes.isdisjoint(own):
+        if not isinstance(own, (dict, types.MappingProxyType)) or used.isdisjoint(own):
             continue
-        for attribute in attributes & own.keys():
-            if is_root(own[attribute]):
-                yield f"{name}.{attribute}", own[attribute]
+        for attribute in used & own.keys():
+            value = own[attribute]
+            if is_root(value):
+                yield f"{way}.{attribute}", value
+            elif isinstance(value, types.SimpleNamespace) or not (isinstance(value, _NO_OBJECTS) or is_library(value)):
+                waiting.append((f"{way}.{attribute}", value))
 
 
 def _contents(function: types.FunctionType) -> Iterator[tuple[str, Any]]:

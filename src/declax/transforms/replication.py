@@ -348,7 +348,7 @@ class _Program:
         if shapes in self._checked:
             self._is_checked = True
             return
-        look = functools.partial(check_shared, call, self._labels, self._warned)
+        look = functools.partial(check_shared, call, self._labels, self._warned, transform="pmap")
         function = packed(self._body, self._groups, look)
         in_axes = (self._labels.values, self._labels.plain)
         mapped = jax.vmap(function, in_axes=in_axes, out_axes=(None, self._groups.known), **self._options)

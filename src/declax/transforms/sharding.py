@@ -32,7 +32,7 @@ from declax.transforms._running import run, wait
 from declax.transforms._structure import Mode, names_in_result
 from declax.transforms._wrapping import look_like
 from declax.transforms.vectorization import _leaves_with_labels as leaves_with_labels
-from declax.transforms.vectorization import places_set, where_of
+from declax.transforms.vectorization import places_set, warn_of_draws, where_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -119,6 +119,7 @@ def shard_map(
             fix = "dx.shard_map(function, mesh=mesh, in_specs=..., out_specs=...)"
             raise TransformError("shard_map", "the argument is no function", got=describe(f), fix=fix)
         closure = Closure(f)
+        warned: set[str] = set()
 
         def map_over(call: Call) -> Outcome:
             found = jax.sharding.get_abstract_mesh() if mesh is None else mesh
@@ -127,7 +128,7 @@ def shard_map(
             _check_refs(call)
             _check_arguments(call, labels, found)
             groups = Groups((_REPLICATED, *specs.known(labels)))
-            look = functools.partial(_check_results, call)
+            look = functools.partial(_check_results, call, labels, warned)
             body = packed(lifted(closure, call.structure, mode, labels), groups, look)
             of_arguments = (_filled(labels.values), _filled(labels.plain))
             of_results = (_REPLICATED, _filled(groups.known))
@@ -292,15 +293,19 @@ def _names_of(entry: Any) -> tuple[str, ...]:
     return tuple(entry) if isinstance(entry, tuple) else ()
 
 
-def _check_results(call: Call, plan: Plan, leaves: Sequence[Any]) -> None:
-    """Checks specs against what the function set and returned.
+def _check_results(call: Call, labels: Labels, warned: set[str], plan: Plan, leaves: Sequence[Any]) -> None:
+    """Checks specs against what the function set and returned; warns of draws that are the same for all instances.
 
     Raises:
       TransformError: names what has too few dimensions, or is varying along
         an axis that its spec does not name.
     """
     assert plan.labels is not None  # the function has labels
-    wheres = [where_of(call, path) for path, _ in places_set(call, plan)]
+    places = list(places_set(call, plan))
+    wheres = [where_of(call, path) for path, _ in places]
+    for at, label, leaf in zip(places, _filled(plan.labels), leaves, strict=False):  # the results come after
+        if not label and any(labels.plain):  # where only weights are split, all devices shall draw the same
+            warn_of_draws("shard_map", call, labels, at, leaf, warned)
     results = names_in_result(plan.tree) if plan.change is None else ["the result"] * (len(leaves) - len(wheres))
     for where, label, leaf in zip([*wheres, *results], _filled(plan.labels), leaves, strict=True):
         if len(label) > jax.numpy.ndim(leaf):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 import jax
 from jax.core import Tracer
+from jax.sharding import PartitionSpec
 
 from declax import _jax
 from declax._state_def import LeafDef
@@ -156,7 +157,9 @@ def vmap(
     return look_like(mapped, closure.function)
 
 
-def check_shared(call: Call, labels: Labels, warned: set[str], plan: Plan, leaves: Sequence[Any]) -> None:
+def check_shared(
+    call: Call, labels: Labels, warned: set[str], plan: Plan, leaves: Sequence[Any], *, transform: str = "vmap"
+) -> None:
     """Looks at what a mapped function did to leaves without an axis.
 
     Warns, once a path, where it drew random numbers from a stream without an
@@ -176,8 +179,8 @@ def check_shared(call: Call, labels: Labels, warned: set[str], plan: Plan, leave
             if number < len(places):
                 raise _differs(call, *places[number])
             raise _result_differs(_name_of_result(plan, leaves, number))
-        if number < len(places) and _is_draw(call, labels, places[number], value):
-            _warn_of_draws(call, places[number], warned)
+        if number < len(places):
+            warn_of_draws(transform, call, labels, places[number], value, warned)
 
 
 def _is_mapped(value: Any) -> bool:
@@ -191,14 +194,18 @@ def _is_mapped_array(leaf: Any) -> bool:
     return isinstance(leaf, Tracer) and _jax.is_mapped(leaf)
 
 
-def _is_draw(call: Call, labels: Labels, at: tuple[Path, LeafDef], value: Any) -> bool:
+def _is_draw(call: Call, labels: Labels, path: Path, leaf_def: LeafDef, value: Any) -> bool:
     """Whether a leaf is the count of a stream that all instances share, and counts draws."""
-    path, leaf_def = at
     if leaf_def is None or not issubclass(leaf_def[0], RngCount) or any(value is given for given in call.values):
         return False
     graphdef = call.structure.graphdef
     position = None if graphdef is None else graphdef.definition.position((*path[:-1], "key"))
-    return position is None or labels.values[position] is None
+    return position is None or not _has_axis(labels.values[position])
+
+
+def _has_axis(label: Any) -> bool:
+    """Whether a leaf is split: by the number of an axis, or by a spec that is not empty."""
+    return bool(label) if isinstance(label, PartitionSpec) else label is not None
 
 
 def places_set(call: Call, plan: Plan) -> Iterator[tuple[Path, LeafDef]]:
@@ -291,8 +298,21 @@ def where_of(call: Call, path: Path) -> str:
     return place(path[1:], call.structure.names_of_roots()[cast(int, path[0])])
 
 
-def _warn_of_draws(call: Call, at: tuple[Path, LeafDef], warned: set[str]) -> None:
+def warn_of_draws(
+    transform: str, call: Call, labels: Labels, at: tuple[Path, LeafDef], value: Any, warned: set[str]
+) -> None:
+    """Warns, once a path, where a leaf without an axis counts draws: these are the same for all instances.
+
+    Args:
+      transform: what maps the function.
+      call, labels: of the function.
+      at: the place and kind of a leaf that it set.
+      value: to what.
+      warned: the paths of which there was a warning.
+    """
     path, leaf_def = at
+    if not _is_draw(call, labels, path, leaf_def, value):
+        return
     assert leaf_def is not None  # it is a count
     where = where_of(call, path)
     if where in warned or is_broadcast_meant(path[1:], new_variable(leaf_def[0], None, leaf_def[1], None)):
@@ -300,7 +320,7 @@ def _warn_of_draws(call: Call, at: tuple[Path, LeafDef], warned: set[str]) -> No
     warned.add(where)
     stream = str(leaf_def[1].get("tag"))
     warnings.warn(
-        f"vmap: each instance draws the same random numbers from the stream {stream!r} ({where}), "
+        f"{transform}: each instance draws the same random numbers from the stream {stream!r} ({where}), "
         f"which has no axis. dx.split_rngs(model, splits=n, only={stream!r}) and an axis for it give each its own; "
         f"where the same draws are meant, call it inside of `with dx.broadcast_rngs({stream!r}):`.",
         stacklevel=_jax.level_of_user(sys._getframe()),
