@@ -217,7 +217,7 @@ class Arguments:
                 "there is nothing to differentiate with respect to",
                 got=describe(self._args[number]),
                 why=f"the filter {as_written(chosen)} takes no leaf",
-                fix=f"argnums=dx.DiffState({number}, ...)",
+                fix=f"argnums=dx.DiffState({number}, ...)        # a filter that takes some, or another argument",
             )
         return target
 

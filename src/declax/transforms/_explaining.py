@@ -9,6 +9,7 @@ donation: JAX may reuse the buffers of what is donated; the arrays that had them
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -16,8 +17,9 @@ import jax
 from jax.core import Tracer
 
 from declax._nodes import is_ref
-from declax.errors import DeclaxError, TransformError, describe
+from declax.errors import AbstractModelError, DeclaxError, TransformError, describe
 from declax.transforms._lift import Call
+from declax.transforms._roots import is_array_like
 from declax.transforms._structure import place
 
 MAX_NAMES = 4
@@ -58,7 +60,8 @@ def explain(call: Call, error: Exception) -> None:
     """Says what JAX has refused of a call, where it can be told.
 
     Raises:
-      TransformError: names the arrays that were deleted, or donated twice, or the array refs that were written.
+      AbstractModelError: names a leaf that has no value.
+      TransformError: names what is no array, what was deleted, or donated twice, or the array refs that were written.
     """
     if isinstance(error, DeclaxError):
         return
@@ -66,6 +69,8 @@ def explain(call: Call, error: Exception) -> None:
         _check_deleted(call, error)
     elif isinstance(error, (RuntimeError, ValueError)) and "donate the same buffer twice" in str(error):
         _check_donated_once(call, error)
+    elif isinstance(error, TypeError) and _REFUSED.search(str(error)):
+        _check_arrays(call, error)
     elif type(error) is Exception and "array reference" in str(error):
         _check_refs_written(call, error)
 
@@ -103,6 +108,33 @@ def _check_donated_once(call: Call, error: Exception) -> None:
                     fix="dx.update(target, dx.state(model, copy=True))        # or dx.clone(model): arrays of its own",
                 ) from error
             seen[buffer] = name
+
+
+_REFUSED: Final = re.compile("not a valid JAX type|as an abstract array")
+
+
+def _check_arrays(call: Call, error: Exception) -> None:
+    """Says which leaves of models are no arrays, where JAX has refused one; looked for only then.
+
+    Raises:
+      AbstractModelError, TransformError: names the first.
+    """
+    for name, value in named_leaves(call):
+        for leaf in jax.tree_util.tree_leaves(value):
+            if isinstance(leaf, jax.ShapeDtypeStruct):
+                raise AbstractModelError(
+                    name,
+                    "the model has shapes in the place of arrays, so that nothing can be computed with it",
+                    got=f"a leaf of shape {leaf.shape} and dtype {leaf.dtype}",
+                    fix="f.eval_shape(model, x), or f.lower(model, x)        # what a function of dx.jit would do",
+                ) from error
+            if not is_array_like(leaf):
+                raise TransformError(
+                    name,
+                    "this is in a Variable, or a child of the tree, and no array",
+                    got=describe(leaf),
+                    fix="self.name = dx.static(value)        # an attribute that is no array is compiled in",
+                ) from error
 
 
 def refs_in(call: Call) -> list[str]:

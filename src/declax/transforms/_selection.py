@@ -8,7 +8,7 @@ selection: of the arguments of a call, those that are static, or are donated.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 from declax.errors import TransformError, describe
 from declax.graph.binding import bind
@@ -23,8 +23,17 @@ class Selection:
     """Arguments that an option selects by number or by name."""
 
     def __init__(self, fun: Callable[..., Any], option: str, numbers: Numbers, names: Names) -> None:
-        self.numbers = (numbers,) if isinstance(numbers, int) else tuple(numbers or ())
+        self.numbers: tuple[int, ...] = (int(numbers),) if isinstance(numbers, SupportsIndex) else tuple(numbers or ())
         self.names = (names,) if isinstance(names, str) else tuple(names or ())
+        for number in self.numbers:
+            if not isinstance(number, SupportsIndex):
+                raise TransformError(
+                    f"{option}_argnums",
+                    "this is no number of a parameter",
+                    expected="an int or several",
+                    got=describe(number),
+                    fix=f"{option}_argnames={number!r}" if isinstance(number, str) else f"{option}_argnums=0",
+                )
         self.is_empty: bool = not self.numbers and not self.names
         if self.is_empty:
             return

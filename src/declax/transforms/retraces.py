@@ -8,6 +8,7 @@ retrace: a further trace of a function that was traced before, since JAX or
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,7 @@ def explain_retrace(f: Callable[..., Any], /, *, limit: int | None = 20) -> None
     each shape and dtype, with what it was and what it is.
 
     Args:
-      f: the function, as `jit` returned it.
+      f: the function, as `jit` or `jit_partial` returned it.
       limit: how many differences are listed; None for all.
 
     Raises:
@@ -42,6 +43,8 @@ def explain_retrace(f: Callable[..., Any], /, *, limit: int | None = 20) -> None
     <lambda> was traced 2 times. What changed the last time:
       calls of argument 0: the static value was 0, and is 1
     """
+    if isinstance(f, functools.partial):  # as `jit_partial` returns it
+        f = f.func
     if not isinstance(f, JitWrapped):
         raise TransformError(
             "explain_retrace",
