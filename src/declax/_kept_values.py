@@ -193,12 +193,18 @@ def end_rivals(of: Members, but: Record | None = None) -> None:
             record.end()
 
 
-def write(variables: Collection[Any], steps: Iterator[Any]) -> None:
+def write(variables: Collection[Any], steps: Iterator[Any], read: Callable[[Any], Any]) -> list[Any]:
     """Writes to Variables, of which some may be kept.
 
     Args:
       variables: the Variables.
       steps: what `run_all` has to run.
+      read: gives what is in a Variable.
+
+    Returns:
+      What was in them, so that it dies with the caller: what dies may run code
+      of users, or have the interpreter switch threads, in the middle of the
+      writing, and would have the lock.
     """
     ids = [*map(id, variables)]
     with lock:
@@ -207,10 +213,12 @@ def write(variables: Collection[Any], steps: Iterator[Any]) -> None:
             for record in tuple(records):
                 if not record.members.ids.isdisjoint(ids):
                     record.end()
+            old = list(map(read, variables))
             make_room()
             if version == before:
                 break
         run_all(steps)
+    return old
 
 
 def settle(variable: object) -> None:

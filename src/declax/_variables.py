@@ -18,6 +18,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import attrgetter
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar, overload
 
@@ -108,6 +109,8 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
             if isinstance(content, Variable):
                 content = content.get_value()
             _check_depth(cls, content)
+        if _records and _is_made(self):  # it is called again, to set all anew
+            set_raw(self, content)
         _set_trace(self, _trace_state.value)
         _set_raw(self, content)
         _set_metadata(self, cls._make_metadata(metadata) if metadata else cls._defaults)
@@ -416,7 +419,8 @@ _SLOTS: Final = frozenset({*Variable.__slots__, *MetadataHolder.__slots__})
 _raw: Final = Variable.__dict__["raw_value"]
 _set_raw: Final = _raw.__set__
 _set_metadata: Final = MetadataHolder.__dict__["_metadata"].__set__
-_set_trace: Final = MetadataHolder.__dict__["_trace"].__set__
+_trace: Final = MetadataHolder.__dict__["_trace"]
+_set_trace: Final = _trace.__set__
 
 fill_raw: Final[Callable[[Variable[Any], Any], None]] = _set_raw
 """Puts the first raw value into a new Variable; an existing one is written by `set_raw`."""
@@ -426,12 +430,13 @@ empty_raw: Final[Callable[[Variable[Any]], None]] = _raw.__delete__
 
 _records: Final = _kept_values.records
 _run_all: Final = _kept_values.run_all
+_read_raw: Final[Callable[[Any], Any]] = attrgetter("raw_value")
 
 
 def set_raw(variable: Variable[Any], value: Any) -> None:
     """Writes a raw value past hooks and checks."""
     if _records:
-        _kept_values.write((variable,), map(_set_raw, (variable,), (value,)))
+        _kept_values.write((variable,), map(_set_raw, (variable,), (value,)), _read_raw)
     else:
         _set_raw(variable, value)
 
@@ -439,10 +444,19 @@ def set_raw(variable: Variable[Any], value: Any) -> None:
 def set_all_raw(variables: Collection[Variable[Any]], values: Sequence[Any]) -> None:
     """Writes raw values past hooks and checks, without a frame of Python for each."""
     steps = map(_set_raw, variables, values)
+    old = list(map(_read_raw, variables))  # which dies when all are written; see `_kept_values.write`
     if _records:
-        _kept_values.write(variables, steps)
+        old += _kept_values.write(variables, steps, _read_raw)
     else:
         _run_all(steps)
+
+
+def _is_made(variable: Variable[Any]) -> bool:
+    try:
+        _trace.__get__(variable)
+    except AttributeError:
+        return False
+    return True
 
 
 def _owed_value(variable: Variable[Any]) -> Any:

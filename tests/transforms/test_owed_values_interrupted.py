@@ -332,8 +332,8 @@ def test_kinds_that_read_the_slot_themselves_are_written():
     for _ in range(STEPS):
         count(model)
     assert float(model.a.value) == 2.0 * (STEPS + 1)
-    assert not keeping._can_be_empty([Tenfold(jnp.ones(()))])
-    assert keeping._can_be_empty([dx.Param(1.0), dx.RngCount(1)])
+    assert not keeping._are_ours([Tenfold(jnp.ones(()))])
+    assert keeping._are_ours([dx.Param(1.0), dx.RngCount(1)])
 
 
 def test_a_model_in_the_place_of_a_dead_one_is_another():
@@ -351,3 +351,81 @@ def test_a_model_in_the_place_of_a_dead_one_is_another():
             return
         del model
     pytest.skip("the allocator gave no place twice")
+
+
+class Setting(dx.BatchStat):
+    def put(self, value):
+        object.__setattr__(self, "raw_value", value)
+
+
+def test_kinds_that_write_the_slot_themselves_are_read_each_time():
+    class Owner(dx.Module):
+        def __init__(self):
+            self.a, self.b = Setting(jnp.zeros(())), dx.Param(jnp.zeros(()))
+
+    @dx.jit
+    def total(model):
+        model.b.value = model.b.value + model.a.get_value()
+
+    model = Owner()
+    for _ in range(STEPS):
+        total(model)
+    model.a.put(HUNDRED)
+    total(model)
+    assert float(model.b.value) == 100.0
+
+
+def test_a_variable_that_is_made_again():
+    model = Model()
+    for _ in range(STEPS):
+        step(model)
+    model.count.__init__(HUNDRED)  # type: ignore[misc]  # as a reset, in programs of others
+    step(model)
+    assert (read(model), float(model.weight.value)) == (101.0, STEPS + 1)
+
+
+@pytest.mark.parametrize("is_owed", [True, False])
+def test_what_dies_by_an_update_may_run_steps(is_owed):
+    """A finalizer of an old value comes when all are written."""
+    add_b = dx.jit(lambda model: model.weight.set_value(model.weight.value + 1))
+    see = dx.jit(lambda model: (model.count.value, model.weight.value))
+    model = Model()
+    for _ in range(STEPS if is_owed else 2):
+        add_b(model)
+    old = jnp.array(7.0) + 0
+    model.count.value = old
+    given = dx.State({"count": dx.BatchStat(jnp.array(50.0)), "weight": dx.Param(jnp.array(60.0))})
+    weakref.finalize(old, lambda: [add_b(model) for _ in range(12)])
+    del old
+    dx.update(model, given)
+    for _ in range(3):
+        assert [float(x) for x in see(model)] == [50.0, 72.0] == [read(model), float(model.weight.value)]
+        dx.jit(lambda model: model.count.set_value(model.count.value + 0))(model)
+
+
+def test_what_dies_by_a_write_has_no_lock():
+    model, other = Model(), Model()
+    for _ in range(STEPS):
+        step(other)
+    user, holds, done = threading.Lock(), threading.Event(), []
+
+    def finish():
+        done.append(user.acquire(timeout=10))
+
+    old = jnp.array(7.0) + 0
+    model.count.value = old
+    weakref.finalize(old, finish)
+    del old
+
+    def hold():
+        with user:
+            holds.set()
+            time.sleep(0.05)
+            read(other)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holds.wait()
+    model.count.value = HUNDRED
+    thread.join()
+    assert done == [True]

@@ -20,7 +20,7 @@ from itertools import chain
 from typing import Any, Final
 
 from declax import _jax, _kept_values
-from declax._kept_values import CAN_KEEP, Members, Record, add, discard, end_rivals, lock, make_room, records, run_all
+from declax._kept_values import CAN_KEEP, Members, Record, add, end_rivals, lock, make_room, records, run_all
 from declax._variables import Variable, empty_raw, fill_raw
 from declax.graph.plain_leaves import PlainLeaves
 
@@ -46,7 +46,7 @@ class Keeper:
         out in their place, if they are still there.
     """
 
-    __slots__ = ("_patience", "_written", "record")
+    __slots__ = ("_can_keep", "_patience", "_written", "record")
 
     variables: list[Variable[Any] | None]
     plain: PlainLeaves | None
@@ -57,6 +57,7 @@ class Keeper:
         self.record = Record(Members(variables))
         self._written: tuple[tuple[int, ...], list[Variable[Any] | None]] = ((), [])
         self._patience = SHORTEST
+        self._can_keep: bool | None = None
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         record = getattr(self, "record", None)  # an interrupt may come before it has one
@@ -65,7 +66,10 @@ class Keeper:
 
     def read_to_keep(self) -> tuple[Record, tuple[Any, ...]]:
         """As `read`; keeps the values, where they are all values of Variables outside of traces."""
-        if self.plain is not None or self.mark is not _jax.TOP or not CAN_KEEP:
+        if self._can_keep is None:
+            is_outside = self.plain is None and self.mark is _jax.TOP
+            self._can_keep = CAN_KEEP and is_outside and _are_ours(self.variables)
+        if not self._can_keep:
             return self.record, tuple(self.read())
         with lock:
             last = self.record
@@ -106,23 +110,26 @@ class Keeper:
             if record.owed is not None:  # others than those that are set now
                 record.settle()
                 return False
-            if record.calls < self._patience or not _can_be_empty(variables):
+            if record.calls < self._patience:
                 record.calls += 1
                 return self._write(record, values, map(fill_raw, variables, new), after)
             debt = Record(record.members, after, positions, fill_raw)
-            steps = chain(map(records.append, (debt,)), map(empty_raw, variables))
+            told = map(records.append, (debt,)), map(records.remove, (record,))
+            steps = chain(*told, map(empty_raw, variables))
             version = _end_rivals(record)
             if version != _kept_values.version or record.values is not values:
                 return False
             _kept_values.version += 1
             record.is_ended, record.values, self.record = True, None, debt
             run_all(steps)
-            discard(record)
             return True
 
     def replace(self, record: Record, values: tuple[Any, ...], new: tuple[Any, ...], shapes: list[Any]) -> bool:
         """As `put` for all leaves, of which the shapes are known; owes nothing."""
         with lock:
+            if record.owed is not None:
+                record.settle()
+                return False
             if not self._write(record, values, map(fill_raw, self.variables, new), new):  # type: ignore[arg-type]  # all have Variables
                 return False
             record.shapes = shapes
@@ -155,18 +162,18 @@ def replaced(values: Iterable[Any], positions: tuple[int, ...], new: Iterable[An
     return tuple(after)
 
 
-def _can_be_empty(variables: Iterable[Variable[Any]]) -> bool:
-    """Whether all Variables are of kinds that find a value which they are owed."""
-    return all(map(_finds_what_is_owed, set(map(type, variables))))
+def _are_ours(variables: Iterable[Any]) -> bool:
+    """Whether nothing but `Variable` knows the slots of these Variables."""
+    return all(map(_is_ours, set(map(type, variables))))
 
 
 @functools.cache
-def _finds_what_is_owed(kind: Any) -> bool:
-    """Whether nothing but `Variable` reads the slot of a kind: neither functions nor properties of its own."""
+def _is_ours(kind: Any) -> bool:
+    """Whether a kind has no functions or properties of its own, which may read or write the slot past `Variable`."""
     for cls in kind.__mro__:
         if cls is Variable:
             return True
-        is_ours = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
-        if not is_ours and any(hasattr(value, "__get__") for value in vars(cls).values()):
+        is_of_declax = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
+        if not is_of_declax and any(hasattr(value, "__get__") for value in vars(cls).values()):
             return False
     return False
