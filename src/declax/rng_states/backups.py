@@ -190,7 +190,7 @@ def backup_keys(node: Any | Missing = MISSING, /, *, only: Filter = ..., graph: 
     >>> rngs = Rngs(dropout=0)
     >>> first = rngs.dropout.uniform()
     >>> with backup_keys(rngs):
-    ...     reseed(rngs, dropout=42)
+    ...     _ = reseed(rngs, dropout=42)
     ...     same = rngs.dropout.uniform() == Rngs(Rngs(dropout=42).dropout()).uniform()
     >>> bool(same), int(rngs.dropout.count)
     (True, 1)
