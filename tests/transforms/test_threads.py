@@ -125,6 +125,7 @@ def test_what_all_add_to_one_model_is_there():
     assert sorted(map(int, net.seen.value)) == list(range(4 * THREADS))
 
 
+@pytest.mark.xfail(strict=False, reason="a known fault: the survey of a closure, among threads, fails now and then")
 def test_a_captured_model_that_all_set():
     net = Net()
     f = dx.jit(lambda by: count(net, by))
