@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import declax as dx
+from declax.transforms import _holders as holders
 
 THREADS = 8
 X = jnp.linspace(-1.0, 1.0, 8).reshape(2, 4)
@@ -125,7 +126,23 @@ def test_what_all_add_to_one_model_is_there():
     assert sorted(map(int, net.seen.value)) == list(range(4 * THREADS))
 
 
-@pytest.mark.xfail(strict=False, reason="a known fault: the survey of a closure, among threads, fails now and then")
+def test_a_class_that_is_new_is_a_model_while_another_thread_decides_so(monkeypatch):
+    class Fresh(dx.Module):
+        pass
+
+    net, seen = Fresh(), []
+
+    def decide(value, cls):
+        monkeypatch.undo()
+        seen.extend(in_threads(lambda i: holders.sort_of(value), 2))
+        return find_sort(value, cls)
+
+    find_sort = holders._find_sort
+    monkeypatch.setattr(holders, "_find_sort", decide)
+    assert holders.sort_of(net) is holders.Sort.ROOT
+    assert seen == [holders.Sort.ROOT] * 2
+
+
 def test_a_captured_model_that_all_set():
     net = Net()
     f = dx.jit(lambda by: count(net, by))

@@ -146,9 +146,10 @@ class PlainLeaves:
         Raises:
           TraceContextError: for one of another trace level; nothing is set then.
         """
-        if self._written is None or self._written.positions is not positions:
-            self._written = self._writes_at(positions)
-        _, owners, names, plain, boxes, boxed = self._written
+        writes = self._written  # read once: another thread may write others
+        if writes is None or writes.positions is not positions:
+            writes = self._written = self._writes_at(positions)
+        _, owners, names, plain, boxes, boxed = writes
         values, mark = tuple(new), _jax.current_trace()
         check_marks(boxes)
         dicts: list[dict[Any, Any]] = []

@@ -85,7 +85,6 @@ def sort_of(value: object) -> Sort | None:
     try:
         return _sorts[cls]
     except KeyError:
-        _sorts[cls] = None  # where the decision asks about the class itself: slots of C are called by slots of C
         found = _sorts[cls] = _find_sort(value, cls)
         if found is None:
             WITHOUT_SORT.add(cls)

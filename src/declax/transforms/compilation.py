@@ -18,7 +18,6 @@ from typing import Any, Concatenate, Generic, ParamSpec, overload
 from typing_extensions import TypeVar
 
 from declax import _jax
-from declax._threads import is_alone
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.graph.keeping import replaced
@@ -192,7 +191,7 @@ class JitWrapped(Generic[P, R]):
                 plain is not None
                 and run is not None
                 and binding is not None
-                and (last.is_fixed or (is_alone() and last.captures_the_same()))
+                and (last.is_fixed or last.captures_the_same())
                 and binding.is_valid()
             ):
                 record = binding.record
