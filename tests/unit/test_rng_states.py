@@ -295,6 +295,25 @@ def test_the_first_filter_of_a_fork_counts() -> None:
     assert [int(stream.count) for _, stream in rngs.items()] == [1, 1]
 
 
+def test_only_some_streams_are_forked() -> None:
+    rngs = Rngs(params=0, dropout=1)
+    with fork_rngs(rngs, only="dropout"):
+        assert (int(rngs.params.count), int(rngs.dropout.count)) == (0, 0)
+        rngs.params(), rngs.dropout()
+    assert (int(rngs.params.count), int(rngs.dropout.count)) == (1, 1)
+
+    @fork_rngs(only="dropout", split=2)
+    def shapes(rngs: Rngs) -> list[tuple[int, ...]]:
+        return [stream.key.shape for _, stream in rngs.items()]
+
+    assert shapes(rngs) == [(), (2,)]
+    new = fork_rngs(rngs, only="params", graph_updates=False)
+    assert new.dropout.key is rngs.dropout.key
+    assert new.params.key is not rngs.params.key
+    with pytest.raises(RngError, match="takes no stream"):
+        fork_rngs(rngs, only="dropuot")
+
+
 @pytest.mark.filterwarnings("ignore:The 'split' argument:DeprecationWarning")  # of the peer, of itself
 def test_fork_as_a_decorator_gives_the_keys_of_the_peer(nnx: Any) -> None:
     def program(rngs: Any, fork: Callable[..., Any]) -> Any:
@@ -553,6 +572,52 @@ def test_refs_stay_refs() -> None:
                 assert data(stream.key.value) == data(jax.random.fold_in(jax.random.key(4), 0))
         assert (stream.key.raw_value, stream.count.raw_value) == raws
         assert of_stream(stream) == ((), data(jax.random.key(0)), 2)
+
+
+def test_restored_for_a_block() -> None:
+    model = net()
+    backups = split_rngs(model, splits=3)
+    as_split = all_of(model)
+
+    def fail() -> None:
+        with restore_rngs(backups):
+            assert all(stream.key.shape == () for stream in streams_of(model))
+            raise KeyError("fails")
+
+    with pytest.raises(KeyError, match="fails"):
+        fail()
+    assert all_of(model) == as_split
+    restore_rngs(backups)
+    assert not restore_rngs(backups)  # the keys are in their places: there is nothing to undo
+
+
+def test_the_same_draws_again_for_a_block() -> None:
+    rngs = Rngs(0)
+    backups = backup_keys(rngs)
+    reseed(rngs, default=7)
+    first, before = rngs(), contents(rngs)
+    with restore_rngs(backups):
+        assert data(rngs()) == data(Rngs(0)())
+    assert contents(rngs) == before
+    assert data(rngs()) != data(first)
+
+
+def test_restored_for_a_block_in_refs() -> None:
+    rngs = to_refs(Rngs(0))
+    backups = split_rngs(rngs, splits=3)
+    with restore_rngs(backups):
+        assert rngs.default.key.shape == ()
+    assert (rngs.default.key.shape, rngs.default.count.shape) == ((3,), (3,))
+
+
+def test_what_was_donated_does_not_come_back_after_a_block() -> None:
+    rngs = Rngs(0)
+    backups = backup_keys(rngs)
+    reseed(rngs, default=7)
+    rngs.default.key.value.delete()
+    with restore_rngs(backups):
+        pass
+    assert contents(rngs) == contents(Rngs(0))
 
 
 @pytest.mark.parametrize("given", [3, None, [4], "text"])

@@ -53,6 +53,15 @@ class StreamBackup:
     count_value: Any
     new_key: Any = None
 
+    @staticmethod
+    def of(label: str, key: Variable[Any], count: Variable[Any]) -> StreamBackup:
+        """The backup of a stream as it is."""
+        return StreamBackup(label, key, count, key.raw_value, count.raw_value, key.value, count.value)
+
+    def is_replaced(self) -> bool:
+        """Whether the stream has another key now; where a ref lies in the box, it may."""
+        return is_ref(self.raw_key) or self.key.raw_value is not self.raw_key
+
     def put_back(self) -> None:
         """Gives the stream its key and count again."""
         key, count_value = self.key.raw_value, self.count_value
@@ -120,14 +129,18 @@ class RngBackups:
         return f"RngBackups({', '.join(entry.label for entry in self._entries)})"
 
 
-def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
+def restore_rngs(backups: Iterable[StreamBackup], /) -> RngBackups:
     """Puts keys back: of all streams of these backups, or on an error of none.
 
     A stream gets its key again, and counts on from where it was when the key
     was taken from it; further on, where the stream has that key already.
 
     Args:
-      backups: what `split_rngs`, `fork_rngs` or `backup_keys` returned.
+      backups: what `split_rngs`, `fork_rngs`, `reseed` or `backup_keys` returned.
+
+    Returns:
+      What the streams had until now, of those that get another key; as the
+      subject of a ``with``, it puts that in place again at the end of the block.
 
     Raises:
       RngError: for what is no backup.
@@ -140,6 +153,15 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
     >>> restore_rngs(backups)
     >>> rngs.default.key.shape, int(rngs.default.count)
     ((), 1)
+
+    To draw once more what was drawn before:
+
+    >>> backups = split_rngs(rngs, splits=3)
+    >>> with restore_rngs(backups):
+    ...     rngs.default.key.shape
+    ()
+    >>> rngs.default.key.shape
+    (3,)
     """
     given: Any = backups
     entries = list(given) if isinstance(given, Iterable) else [given]
@@ -154,8 +176,11 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
             )
         check_is_own(entry.label, entry.key, entry.count)
     with committing:
+        before = [StreamBackup.of(entry.label, entry.key, entry.count) for entry in entries]
         for entry in entries:
             entry.put_back()
+        # What lost its buffer to a call that it was donated to cannot come back.
+        return RngBackups(one for one in before if one.is_replaced() and not _is_gone(one.key_value))
 
 
 @overload

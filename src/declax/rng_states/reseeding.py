@@ -187,10 +187,7 @@ def _checked(found: Found, stream: Stream, apply: _Apply, key: jax.Array) -> jax
 
 def _put(found: Found, streams: list[Stream], keys: list[jax.Array]) -> list[StreamBackup]:
     """Gives streams these keys, and counts of 0: all of them, or none."""
-    backups = [
-        StreamBackup(found.label(s), s.key, s.count, s.key.raw_value, s.count.raw_value, s.key.value, s.count.value)
-        for s in streams
-    ]
+    backups = [StreamBackup.of(found.label(s), s.key, s.count) for s in streams]
     try:
         for stream, key in zip(streams, keys, strict=True):
             _set(stream.key, key)

@@ -128,26 +128,40 @@ def fork_rngs(
     /,
     *,
     split: Sizes | None = None,
+    only: Filter = ...,
     graph: Literal[True] | None = None,
     graph_updates: Literal[True] | None = None,
 ) -> RngBackups: ...
 @overload
 def fork_rngs(
-    node: N, /, *, split: Sizes | None = None, graph: Literal[False], graph_updates: bool | None = None
+    node: N,
+    /,
+    *,
+    split: Sizes | None = None,
+    only: Filter = ...,
+    graph: Literal[False],
+    graph_updates: bool | None = None,
 ) -> N: ...
 @overload
 def fork_rngs(
-    node: N, /, *, split: Sizes | None = None, graph: bool | None = None, graph_updates: Literal[False]
+    node: N,
+    /,
+    *,
+    split: Sizes | None = None,
+    only: Filter = ...,
+    graph: bool | None = None,
+    graph_updates: Literal[False],
 ) -> N: ...
 @overload
 def fork_rngs(
-    *, split: Sizes | None = None, graph: bool | None = None, graph_updates: bool | None = None
+    *, split: Sizes | None = None, only: Filter = ..., graph: bool | None = None, graph_updates: bool | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def fork_rngs(
     node: Any | Missing = MISSING,
     /,
     *,
     split: Sizes | None = None,
+    only: Filter = ...,
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Any:
@@ -164,6 +178,7 @@ def fork_rngs(
         an array of keys, as of `split_rngs`. A mapping from filters to those:
         the first filter that means a stream counts, and a stream that none
         means is left as it is.
+      only: which streams.
       graph, graph_updates: as of `split_rngs`.
 
     Returns:
@@ -186,7 +201,7 @@ def fork_rngs(
         Rule.of(chosen, FORK if size is None else ("split", shape_of("fork_rngs", "split", size)))
         for chosen, size in sizes.items()
     ]
-    return spread(Settings("fork_rngs", [rules], graph, graph_updates), node)
+    return spread(Settings("fork_rngs", [rules], graph, graph_updates, only), node)
 
 
 @overload
