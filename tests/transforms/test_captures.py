@@ -1598,6 +1598,70 @@ def test_a_tracer_in_an_attribute_of_a_plain_object(captures):
     assert "attribute 'shapes', at 0" in str(caught.value)
 
 
+class Log:
+    """An object that is no record and cannot be called: captures do not look into it."""
+
+    of_all = []
+
+    def __init__(self):
+        self.losses = []
+        self.last = None
+        self.parts = types.SimpleNamespace(best=[])
+
+    def add(self, x):
+        self._add(x)
+
+    def _add(self, x):
+        self.losses.append(x)
+
+
+@pytest.mark.parametrize(
+    ("keep", "where"),
+    [
+        (lambda log, x: log.losses.append(x), "in log.losses, at 0"),
+        (lambda log, x: log.add(x), "in log.losses, at 0"),
+        (lambda log, x: setattr(log, "last", x), None),  # a name that no code tells
+        (lambda log, x: log.parts.best.append(x), "in log.parts.best, at 0"),
+    ],
+)
+@pytest.mark.parametrize("transform", [dx.jit, vmap, dx.grad])
+def test_a_tracer_in_a_list_of_a_plain_object(keep, where, transform):
+    log, model = Log(), Scale()
+
+    def f(x):
+        keep(log, x * 2)
+        return model(x).sum()
+
+    x = jnp.ones(2) if transform is vmap else jnp.array(1.0)
+    if where is None:
+        transform(f)(x)
+        return
+    with pytest.raises(TransformError, match="it keeps an array of the trace in a place") as caught:
+        transform(f)(x)
+    assert where in str(caught.value)
+    assert calls_of(model) == 0
+
+
+def test_a_tracer_in_an_attribute_and_in_a_list_of_a_class():
+    log = Log()
+
+    @dx.jit
+    def in_attribute(x):
+        log.last = x * 2
+        return x
+
+    @dx.jit
+    def in_class(x):
+        Log.of_all.append(x * 2)
+        return x
+
+    for f, where in ((in_attribute, "in log.last"), (in_class, "in Log.of_all, at 0")):
+        with pytest.raises(TransformError, match="it keeps an array of the trace in a place") as caught:
+            f(1.0)
+        assert where in str(caught.value)
+    Log.of_all.clear()
+
+
 @pytest.mark.parametrize("call", ["x", "model(x)", "helper(x)"])
 def test_a_tracer_in_a_global_name(module, call):
     made = module(

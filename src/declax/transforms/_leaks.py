@@ -22,6 +22,7 @@ from declax.graph.walk import Walk
 from declax.transforms._closure import Survey
 from declax.transforms._holders import Sort, attributes_of, content_of, is_library, names_in, sort_of
 from declax.transforms._roots import is_finished, is_root
+from declax.transforms._ways import attributes_named, is_named_in, used_by
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
@@ -81,6 +82,12 @@ def _reached(survey: Survey) -> Iterator[tuple[str, Any]]:
         elif sort_of(holder) is Sort.OBJECT or sort_of(holder) is None:
             for name, value in attributes_of(holder).items():
                 yield f"attribute {name!r}", value
+    used = used_by(survey.holders)
+    for holder in survey.holders:
+        if is_named_in(holder) and not is_library(holder):
+            for way, value in attributes_named(holder, used, survey.numbers, is_wide=True):
+                if isinstance(value, (Tracer, *_CONTAINERS)):
+                    yield f"in {way}", value
 
 
 def is_lost(tracer: Any) -> bool:

@@ -22,7 +22,8 @@ from declax.graph.binding import bind
 from declax.graph.defs import NODE, GraphDef, walk_tokens
 from declax.transforms._closure import Closure, Survey
 from declax.transforms._holders import Sort, is_library, is_of_library, sort_of
-from declax.transforms._overlooked import attributes_in, warn_once
+from declax.transforms._overlooked import warn_once
+from declax.transforms._ways import attributes_in
 
 _looked_at: Final[weakref.WeakKeyDictionary[GraphDef[Any], set[int]]] = weakref.WeakKeyDictionary()
 """The functions, by identity of their code, that were looked at for a structure."""

@@ -19,15 +19,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from declax import _jax
-from declax._typing import MISSING
 from declax.errors import OverlookedModelWarning, type_name
-from declax.transforms._holders import attributes_of, content_of, is_library, names_in
+from declax.transforms._holders import attributes_of, is_library
 from declax.transforms._roots import is_root
-
-MOST_OBJECTS: Final = 1000
-"""So many objects are looked at for the models that are in their attributes."""
-
-_NO_OBJECTS: Final = (types.ModuleType, types.MethodType, type)
+from declax.transforms._ways import attributes_named, contents_of, is_named_in, used_by
 
 _told: Final[set[tuple[object, str]]] = set()
 """The functions and ways that a warning has named; each is named once."""
@@ -45,12 +40,14 @@ def warn_of_overlooked(holders: list[Any], numbers: dict[int, int]) -> None:
       holders: what a function reaches.
       numbers: of these, by identity.
     """
-    used = frozenset[str]().union(*(attributes_in(h.__code__) for h in holders if isinstance(h, types.FunctionType)))
+    used = used_by(holders)
     for holder in holders:
         if is_library(holder):
             continue
-        if _is_named_in(holder):
-            for way, model in _ways(holder, used, numbers):
+        if is_named_in(holder):
+            for way, model in attributes_named(holder, used, numbers):
+                if not is_root(model):
+                    continue
                 name = way.rpartition(".")[2]
                 mend = f"Pass it as an argument, or write `{name} = {way}` before the function, and use {name} inside"
                 warn_once(*_named(holder), way, model, _BY_OBJECT, mend)
@@ -87,7 +84,7 @@ def _unordered(holder: Any, used: frozenset[str]) -> Iterator[tuple[str, str, An
 
 def _kept_in(holder: Any, used: frozenset[str]) -> Iterator[tuple[str, Any]]:
     if isinstance(holder, types.FunctionType):
-        yield from _contents(holder)
+        yield from contents_of(holder)
         for value in (*(holder.__defaults__ or ()), *(holder.__kwdefaults__ or {}).values()):
             yield "a default", value
     elif isinstance(holder, dict):
@@ -99,51 +96,6 @@ def _kept_in(holder: Any, used: frozenset[str]) -> Iterator[tuple[str, Any]]:
         yield from holder.keywords.items()
     elif not isinstance(holder, types.MethodType):
         yield from ((name, value) for name, value in attributes_of(holder).items() if name in used)
-
-
-def _is_named_in(holder: Any) -> bool:
-    """Whether code says by names what it reads of a holder: of a function, or of an object that has methods."""
-    if isinstance(holder, types.FunctionType):
-        return True
-    return isinstance(getattr(holder, "__dict__", None), dict) and not isinstance(holder, _NO_OBJECTS)
-
-
-def _ways(holder: Any, used: frozenset[str], numbers: dict[int, int]) -> Iterator[tuple[str, Any]]:
-    """The models to which names lead, one after the other: ``experiment.parts.model``."""
-    if isinstance(holder, types.FunctionType):
-        used, waiting = attributes_in(holder.__code__), deque(_contents(holder))
-    else:
-        attributes = attributes_of(holder).items()
-        waiting = deque((f"self.{name}", value) for name, value in attributes if name in used)
-    seen = set(numbers)
-    while waiting and len(seen) < len(numbers) + MOST_OBJECTS:
-        way, content = waiting.popleft()
-        if id(content) in seen or is_root(content) or content is MISSING:
-            continue
-        seen.add(id(content))
-        own = getattr(content, "__dict__", None)
-        if not isinstance(own, (dict, types.MappingProxyType)) or used.isdisjoint(own):
-            continue
-        for attribute in used & own.keys():
-            value = own[attribute]
-            if is_root(value):
-                yield f"{way}.{attribute}", value
-            elif isinstance(value, types.SimpleNamespace) or not (isinstance(value, _NO_OBJECTS) or is_library(value)):
-                waiting.append((f"{way}.{attribute}", value))
-
-
-def _contents(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        yield name, content_of(cell)
-    for name in names_in(function.__code__).all:
-        yield name, function.__globals__.get(name, MISSING)
-
-
-@functools.lru_cache(maxsize=4096)
-def attributes_in(code: types.CodeType) -> frozenset[str]:
-    """The names that a function, and those inside of it, look up, those of attributes among them."""
-    inner = (attributes_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return frozenset(code.co_names).union(*inner)
 
 
 def warn_once(by: object, reads: str, way: str, model: object, why: str, mend: str) -> None:
