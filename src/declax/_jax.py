@@ -123,6 +123,8 @@ _TRANSFORMS: Final = {
     ("jax._src.lax.control_flow.conditionals", "cond"): "jax.lax.cond",
     ("jax._src.lax.control_flow.conditionals", "switch"): "jax.lax.switch",
 }
+_PMAP: Final = ("jax._src.pmap", "wrapped")
+_MAPPED_BY_PMAP: Final = ("jax._src.pmap", "_fun")
 _WITHIN: Final = ("jax.", "contextlib", "functools")
 
 
@@ -166,10 +168,13 @@ def transform_of(frame: FrameType | None) -> tuple[str | None, FrameType | None]
     Returns:
       Its name, and the frame that called it; None where none is known.
     """
-    found, is_named = None, False
+    found, is_named, is_inner = None, False, False
     while frame is not None:
         name = name_of(frame)
         if name[0].startswith(_WITHIN):
+            if name == _PMAP and found == "jax.shard_map" and not is_inner:
+                found = _TRANSFORMS[name]  # which has a `shard_map` under a `jit` make its arguments
+            is_inner = is_inner or (found is not None and name == _MAPPED_BY_PMAP)
             is_named = is_named or (found is not None and name in _MAKERS)  # what follows is a transform around it
             if not is_named:
                 found = _TRANSFORMS.get(name, found)  # the last one: a transform may be made of others
