@@ -1,6 +1,8 @@
 """What every test runs under: the CPU, strict dtype promotion, and a Hypothesis profile."""
 
+import gc
 import os
+from collections.abc import Iterator
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "agg")
@@ -35,3 +37,12 @@ def _each_path_is_told_again() -> None:
     """What is warned of once in a process is so once in a test."""
     _lost_writes.forget_told()
     _overlooked.forget_told()
+
+
+@pytest.fixture(scope="module")
+def quick_to_collect() -> Iterator[None]:
+    """Has the collector look at what the tests of a file make, not at all of JAX; for those that call it."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

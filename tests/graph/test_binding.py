@@ -21,6 +21,8 @@ import declax as dx
 from declax.graph.binding import bind
 from strategies import Box, Declared, Open, OpenPytree, apply_edits, build, edits, recipes, same_graph
 
+pytestmark = pytest.mark.usefixtures("quick_to_collect")
+
 
 def model_of() -> Open:
     model = Open()

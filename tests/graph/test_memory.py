@@ -18,6 +18,7 @@ from declax._state_def import StateDef
 from declax.graph.defs import GraphDef
 from strategies import Box, Declared, Open, objects_of
 
+pytestmark = pytest.mark.usefixtures("quick_to_collect")
 names = itertools.count()
 
 

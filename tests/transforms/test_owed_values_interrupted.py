@@ -22,6 +22,7 @@ import declax as dx
 from declax import _kept_values
 from declax.graph import keeping
 
+pytestmark = pytest.mark.usefixtures("quick_to_collect")
 STEPS = keeping.SHORTEST + 4
 FILES = {
     sys.modules[f"declax.{name}"].__file__
