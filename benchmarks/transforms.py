@@ -13,13 +13,14 @@ import itertools
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 import declax as dx
@@ -180,13 +181,18 @@ class Net(dx.Module):
         return x
 
 
-Batched = tuple[jax.Array, jax.Array]
+Batched = tuple[Any, Any]  # arrays of JAX or of numpy
 
 
-def _train(model: Net, optimizer: dx.Optimizer[Net], batch: Batched) -> None:
+def _loss(model: Net, batch: Batched) -> jax.Array:
     x, y = batch
-    grads = dx.grad(lambda model: jnp.mean((model(x) - y) ** 2))(model)
+    return jnp.mean((model(x) - y) ** 2)
+
+
+def _train(model: Net, optimizer: dx.Optimizer[Net], batch: Batched) -> jax.Array:
+    loss, grads = dx.value_and_grad(_loss)(model, batch)
     optimizer.update(model, grads)
+    return loss
 
 
 def _make_training() -> tuple[Net, dx.Optimizer[Net]]:
@@ -194,52 +200,69 @@ def _make_training() -> tuple[Net, dx.Optimizer[Net]]:
     return model, dx.Optimizer(model, optax.sgd(1e-3), wrt=dx.Param)
 
 
-def _training_steps() -> dict[str, Batch]:
-    batch = jnp.ones((BATCH, 1)), jnp.ones((BATCH, 1))
+def _batches() -> Iterator[Batched]:
+    """What the peer's script trains on: points of a parabola with noise, of which each batch has others."""
+    draw = np.random.default_rng(0)
+    x = np.linspace(0, 1, 100, dtype=np.float32)[:, None]
+    y = 0.8 * x**2 + 0.1 + draw.normal(0, 0.1, x.shape).astype(np.float32)
+    chosen = [draw.integers(len(x), size=BATCH) for _ in range(64)]
+    return itertools.cycle([(x[some], y[some]) for some in chosen])
+
+
+def _training_steps(*, is_evaluated: bool) -> dict[str, Batch]:
+    """So many steps of training, and one of evaluation, or the loss of the last one."""
+    batches = _batches()
     model, optimizer = _make_training()
-    lifted = dx.jit(_train, donate_argnums=(0, 1))
+    lifted, lifted_loss = dx.jit(_train, donate_argnums=(0, 1)), dx.jit(_loss, donate_argnums=0)
 
     def ours(n: int) -> None:
+        loss = None
         for _ in range(n):
-            lifted(model, optimizer, batch)
-        wait_for(model.calls.get_value())
+            loss = lifted(model, optimizer, next(batches))
+        wait_for(lifted_loss(model, next(batches)) if is_evaluated else loss)
 
     graphdef, first = dx.split(_make_training())
     held = [first]
 
     @partial(jax.jit, donate_argnums=0)
-    def raw(state: dx.State[Any], batch: Batched) -> dx.State[Any]:
+    def raw(state: dx.State[Any], batch: Batched) -> tuple[dx.State[Any], jax.Array]:
         model, optimizer = dx.merge(graphdef, state)
-        _train(model, optimizer, batch)
-        return dx.state((model, optimizer))
+        loss = _train(model, optimizer, batch)
+        return dx.state((model, optimizer)), loss
+
+    @partial(jax.jit, donate_argnums=0)
+    def raw_loss(state: dx.State[Any], batch: Batched) -> tuple[dx.State[Any], jax.Array]:
+        model, optimizer = dx.merge(graphdef, state)
+        loss = _loss(model, batch)
+        return dx.state((model, optimizer)), loss
 
     def functional(n: int) -> None:
-        state = held[0]
+        state, loss = held[0], None
         for _ in range(n):
-            state = raw(state, batch)
+            state, loss = raw(state, next(batches))
+        if is_evaluated:
+            state, loss = raw_loss(state, next(batches))
         held[0] = state
-        wait_for(state.leaves[0])
+        wait_for(loss)
 
-    return {OURS: ours, FUNCTIONAL: functional} | _peer_training(batch)
+    return {OURS: ours, FUNCTIONAL: functional}
 
 
 def _training(_: Sequence[System], effort: Effort) -> Samples:
-    """Reads a Variable after every forty steps or so. Without the peer, which would leave nothing in the cache."""
-    steps = _training_steps()
-    return compare({name: steps[name] for name in (OURS, FUNCTIONAL)}, replace(effort, sample_ms=5 * effort.sample_ms))
+    """The steps between two evaluations, of which the peer's script has a thousand."""
+    return compare(_training_steps(is_evaluated=False), effort, repeats=50)
 
 
 def _training_beside_peer(_: Sequence[System], effort: Effort) -> Samples:
-    """Reads a Variable after every eight steps or so."""
-    return compare(_training_steps(), effort)
+    return compare(_training_steps(is_evaluated=True) | _peer_training(), effort, repeats=20)
 
 
-def _peer_training(data: Batched) -> dict[str, Batch]:
+def _peer_training() -> dict[str, Batch]:
     try:
         from benchmarks.systems.of_flax import make_training  # where it is installed
     except ImportError:
         return {}
-    batch: Batch = make_training(5, data)
+    batch: Batch = make_training(5, _batches())
     return {PEER: batch}
 
 
@@ -335,7 +358,7 @@ FIGURES = (
     Figure("steady", "jit, 12 leaves, read only, µs beyond", FLOOR, _beyond(_reading, 12), bar=8.0, in_ms=True),
     Figure("steady", "jit, 12 leaves, all written, µs beyond", FLOOR, _beyond(_writing, 12), bar=8.0, in_ms=True),
     Figure("training", "a step of 5 blocks, SGD, batch 32", FUNCTIONAL, _training, bar=1.0),
-    Figure("training", "the same beside the peer, read every 8 steps", FUNCTIONAL, _training_beside_peer),
+    Figure("training", "the same beside the peer, evaluated every 20 steps", FUNCTIONAL, _training_beside_peer),
     Figure("tracing", "tracing a step of a 12-block transformer", FLOOR, _tracing, bar=1.15),
 )
 

@@ -5,7 +5,7 @@
 
 import importlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -122,22 +122,27 @@ class Net(nnx.Module):  # type: ignore[misc]  # base class without types
         return x
 
 
-def make_training(blocks: int, data: tuple[jax.Array, jax.Array]) -> Batch:
-    """Steps of a small network with SGD, by `nnx.jit`."""
+def make_training(blocks: int, batches: Iterator[tuple[Any, Any]]) -> Batch:
+    """Steps of a small network with SGD, by `nnx.jit`, and one of evaluation."""
     model = Net(blocks, nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.sgd(1e-3), wrt=nnx.Param)
 
-    def train(model: Net, optimizer: Any, batch: tuple[jax.Array, jax.Array]) -> None:
+    def loss(model: Net, batch: tuple[Any, Any]) -> jax.Array:
         x, y = batch
-        grads = nnx.grad(lambda model: jnp.mean((model(x) - y) ** 2))(model)
-        optimizer.update(model, grads)
+        return jnp.mean((model(x) - y) ** 2)
 
-    step = nnx.jit(train, donate_argnums=(0, 1))
+    def train(model: Net, optimizer: Any, batch: tuple[Any, Any]) -> jax.Array:
+        found: jax.Array
+        found, grads = nnx.value_and_grad(loss)(model, batch)
+        optimizer.update(model, grads)
+        return found
+
+    step, evaluate = nnx.jit(train, donate_argnums=(0, 1)), nnx.jit(loss, donate_argnums=0)
 
     def batch(n: int) -> None:
         for _ in range(n):
-            step(model, optimizer, data)
-        wait_for(model.calls.get_value())
+            step(model, optimizer, next(batches))
+        wait_for(evaluate(model, next(batches)))
 
     return batch
 

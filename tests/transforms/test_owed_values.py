@@ -520,6 +520,18 @@ def add_to_part(part):
     part.weight.value = part.weight.value + 1
 
 
+def test_a_loop_that_is_read_now_and_then_owes_again_at_once():
+    model = Model()
+    for _ in range(ENOUGH + keeping.SURELY_WORTH_OWING):
+        step(model)
+    assert owes(model)
+    count = float(model.count.value)
+    assert not owes(model)
+    step(model)
+    assert owes(model)
+    assert float(model.count.value) == count + 3
+
+
 def test_few_hold_at_a_time():
     models = [Model() for _ in range(3 * _kept_values.MOST)]
     for _ in range(ENOUGH):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import types
 from typing import Any
 
 import jax
@@ -216,6 +217,79 @@ def test_arguments_of_one_shape_share_their_code():
     assert second is not None
     assert first.__code__ is second.__code__  # type: ignore[attr-defined]  # a function
     assert second((a, (1, 2)), {"x": 3}) is None
+
+
+def test_what_is_watched_is_compared_with_the_arguments():
+    names, cell = {"helper": len, "other": 1}, types.CellType(a)
+    match = matcher_of((1,), {}, [(cell, None, a), (names, "helper", len)])
+    assert match is not None
+
+    def is_the_same():
+        return match((2,), {}) == (2,)
+
+    assert is_the_same()
+    names["other"] = 2
+    assert is_the_same()
+    names["helper"] = max
+    assert not is_the_same()
+    del names["helper"]
+    assert not is_the_same()
+    names["helper"] = len
+    assert is_the_same()
+    cell.cell_contents = b
+    assert not is_the_same()
+    del cell.cell_contents
+    assert not is_the_same()
+    cell.cell_contents = a
+    assert is_the_same()
+
+
+def helped(x):
+    return x * 2
+
+
+@pytest.mark.parametrize("captures", [1, MOST + 1])
+def test_a_function_with_helpers_and_captures_takes_the_short_way(captures, monkeypatch):
+    """As nearly all do: their names are compared before each call, those of a few in the matcher."""
+    counters = [Counter() for _ in range(captures)]
+    first, others = counters[0], tuple(counters[1:])
+
+    @dx.jit
+    def step(model, x):
+        model.count += 1
+        first.count += 1
+        return helped(x) + len(others)
+
+    model = Counter()
+    step(model, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(step), "_call_anew", lambda *_: pytest.fail("the call goes the longer way"))
+        for n in range(2, 20):
+            assert step(model, n) == 2 * n + len(others)
+    monkeypatch.setitem(globals(), "helped", lambda x: x * 3)
+    assert step(model, 1) == 3 + len(others)
+    first = Counter()
+    assert step(model, 1) == 3 + len(others)
+    assert (model.count.value, counters[0].count.value, first.count.value) == (21, 20, 1)
+
+
+def test_names_of_many_helpers(monkeypatch):
+    module = types.ModuleType("many_helpers")
+    names = [f"helper{n}" for n in range(MOST + 1)]
+    exec("\n".join(f"def {name}(x): return x + 1" for name in names), vars(module))
+    body = f"    model.count += 1\n    kept.count += 1\n    return {' + '.join(f'{name}(x)' for name in names)}"
+    exec(f"def total(model, x):\n{body}", vars(module))
+    module.kept = first = Counter()
+    step, model = dx.jit(module.total), Counter()
+    assert step(model, 1) == 2 * len(names)
+    assert step._last is not None
+    assert step._last.captures_the_same is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(type(step), "_call_anew", lambda *_: pytest.fail("the call goes the longer way"))
+        assert step(model, 2) == 3 * len(names)
+    module.kept = second = Counter()
+    assert step(model, 2) == 3 * len(names)
+    assert (model.count.value, first.count.value, second.count.value) == (3, 2, 1)
 
 
 @pytest.mark.parametrize("calls", [1, 3])

@@ -33,6 +33,9 @@ LONGEST: Final = 512
 WORTH_OWING: Final = 8
 """What is read sooner than after so many calls had better been written."""
 
+SURELY_WORTH_OWING: Final = 32
+"""A loop that is read after so many calls, as one that logs now and then, owes again at once."""
+
 
 class Keeper:
     """Keeps the values of a graph's leaves as long as nobody else writes to a Variable.
@@ -74,8 +77,7 @@ class Keeper:
         with lock:
             last = self.record
             if last.owed is not None:  # it had to settle
-                is_worth = last.calls >= WORTH_OWING
-                self._patience = SHORTEST if is_worth else min(2 * self._patience, LONGEST)
+                self._patience = self._patience_after(last.calls)
             while True:
                 record = Record(last.members)
                 add(record)  # first, so that a write from here on ends it
@@ -84,6 +86,12 @@ class Keeper:
                     record.values = values
                     self.record = record
                     return record, values
+
+    def _patience_after(self, calls: int) -> int:
+        """How many calls to wait, when values were owed for so many."""
+        if calls >= SURELY_WORTH_OWING:
+            return 0
+        return SHORTEST if calls >= WORTH_OWING else min(2 * self._patience or SHORTEST, LONGEST)
 
     def variables_at(self, positions: tuple[int, ...]) -> list[Variable[Any] | None]:
         """The Variables of some leaves; remembers those that were asked for last, as a loop writes the same ones."""

@@ -194,6 +194,17 @@ class Survey:
             return False
         return not self._quiet or not any(map(_is_loud, self._quiet))
 
+    def watched(self) -> list[tuple[Any, str | None, Any]] | None:
+        """What is looked at again before each call: a cell, or the names of a module and one of them; and its content.
+
+        None where more than that is looked at, or where something has no content yet.
+        """
+        if self._attributes or self._items or self._quiet or self._is_passing:
+            return None
+        places = [*((cell, None) for cell in self._cells), *self._names]
+        found = [(*place, content) for place, content in zip(places, self._contents, strict=True)]
+        return None if any(content is MISSING for *_, content in found) else found
+
     def reaching(self, start: Iterable[int]) -> frozenset[int]:
         """The holders from which others are reached, and those themselves."""
         above: dict[int, list[int]] = {}

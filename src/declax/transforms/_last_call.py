@@ -15,10 +15,9 @@ from declax._kept_values import Record
 from declax._threads import committing, is_alone
 from declax._typing import MISSING
 from declax.graph.binding import Binding
-from declax.transforms._closure import Closure
 from declax.transforms._explaining import explain
 from declax.transforms._lift import UNCHANGED, Call, Outcome, Plan, apply, write
-from declax.transforms._patterns import Matcher, matcher_of
+from declax.transforms._patterns import MOST, Matcher, matcher_of
 from declax.transforms._program import Program
 from declax.transforms._running import has_its_values
 
@@ -32,41 +31,38 @@ class LastCall:
     roots do too, so that identities tell them.
 
     Args:
-      match: recognises the arguments.
+      match: recognises the arguments, and what the function captures where `captures_the_same` is None.
       call: the call.
       program: what it ran.
-      closure: of the function.
+      captures_the_same: says whether the function captures what it did.
 
     Attributes:
-      match: as given.
-      is_fixed: whether the function captures nothing and never will.
+      match, program, captures_the_same: as given.
       binding: a reference to the binding of the roots.
-      program: what the call ran.
     """
 
-    __slots__ = ("_closure", "_structure", "_survey", "binding", "is_fixed", "match", "program")
+    __slots__ = ("_structure", "binding", "captures_the_same", "match", "program")
 
-    def __init__(self, match: Matcher, call: Call, program: Program, closure: Closure) -> None:
+    def __init__(
+        self, match: Matcher, call: Call, program: Program, captures_the_same: Callable[[], bool] | None
+    ) -> None:
         assert call.binding is not None  # `of` looks
         self.match = match
-        self._closure = closure
-        self._survey = closure.find()
-        self.is_fixed = self._survey.is_fixed
+        self.captures_the_same = captures_the_same
         self._structure = call.structure
         self.binding: Callable[[], Binding | None] = weakref.ref(call.binding)
         self.program = program
 
     @staticmethod
-    def of(
-        args: tuple[Any, ...], kwargs: dict[str, Any], call: Call, program: Program, closure: Closure
-    ) -> LastCall | None:
+    def of(args: tuple[Any, ...], kwargs: dict[str, Any], call: Call, program: Program) -> LastCall | None:
         """What to remember of a call; None where its arguments have no pattern."""
-        match = None if call.binding is None else matcher_of(args, kwargs)
-        return None if match is None else LastCall(match, call, program, closure)
-
-    def captures_the_same(self) -> bool:
-        """Whether the function captures what it did."""
-        return self.is_fixed or self._closure.find() is self._survey
+        if call.binding is None or call.survey is None:
+            return None
+        watched, look = call.survey.watched(), None
+        if watched is None or len(watched) > MOST:
+            watched, look = [], call.survey.is_current
+        match = matcher_of(args, kwargs, watched)
+        return None if match is None else LastCall(match, call, program, look)
 
     @staticmethod
     def commit(
@@ -101,7 +97,9 @@ class LastCall:
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """A call like this one; None where it is another one."""
         plain, binding = self.match(args, kwargs), self.binding()
-        if plain is None or binding is None or not self.captures_the_same() or not binding.is_valid():
+        if plain is None or binding is None or not binding.is_valid():
+            return None
+        if self.captures_the_same is not None and not self.captures_the_same():
             return None
         return Call.again(self._structure, binding, plain)
 

@@ -54,10 +54,11 @@ class Call:
       binding: of the roots; None where there are none.
       values: the raw values of the graph's leaves.
       plain: the other leaves.
+      survey: what the function captures; None where nobody has looked.
       statics: the arguments that are not among these, since they are part of the program; None for none.
     """
 
-    __slots__ = ("binding", "plain", "statics", "structure", "values")
+    __slots__ = ("binding", "plain", "statics", "structure", "survey", "values")
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class Call:
         statics: Any = None,
     ) -> None:
         self.statics: Any = statics
+        self.survey: Survey | None = survey
         captured: tuple[Any, ...] = () if survey is None else survey.values
         key = None if survey is None else survey.key
         _check_depth(args, kwargs)
@@ -97,7 +99,7 @@ class Call:
         call.binding = binding
         call.values = binding.read()
         call.plain = list(plain)
-        call.statics = None
+        call.statics = call.survey = None
         return call
 
     @property

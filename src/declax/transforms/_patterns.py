@@ -3,6 +3,7 @@
 Training calls one function with the same models and new arrays in the same
 containers, such as a batch that is a tuple or a dict. For arguments of one shape
 there is a generated function, which compares what comes and gives the arrays.
+What the function captures is compared there too, in the same frame.
 
 Vocabulary
 ----------
@@ -14,13 +15,13 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Any, Final
 
 from declax._codegen import compile_functions
 from declax._pytree import Pytree
-from declax.transforms._roots import is_leaf, leaf_classes
+from declax.transforms._roots import is_leaf
 
 MOST: Final = 64
 """Arguments of so many models, containers and arrays have a shape; more are taken apart by JAX at each call."""
@@ -32,8 +33,14 @@ Matcher = Callable[[tuple[Any, ...], dict[str, Any]], "tuple[Any, ...] | None"]
 """Gives the arrays and numbers among arguments, in JAX's order; None for other arguments."""
 
 
-def matcher_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Matcher | None:
+def matcher_of(
+    args: tuple[Any, ...], kwargs: dict[str, Any], watched: Sequence[tuple[Any, str | None, Any]] = ()
+) -> Matcher | None:
     """What recognises arguments like these; None for what has no shape.
+
+    Args:
+      args, kwargs: the arguments.
+      watched: what the function captures and has to capture still: see `Survey.watched`.
 
     >>> match = matcher_of(({"x": 1, "y": 2},), {})
     >>> match(({"y": 4, "x": 3},), {}), match(([3, 4],), {})
@@ -46,6 +53,8 @@ def matcher_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Matcher | None:
             writer.look("kwargs", kwargs)
         else:
             writer.demand("not kwargs")
+        for place in watched:
+            writer.watch(*place)
     except _NoShapeError:
         return None
     make: Callable[..., Matcher] = _compiled(writer.source())
@@ -60,7 +69,8 @@ class _Writer:
     """Writes a matcher.
 
     Attributes:
-      given: what the source refers to as ``g0``, ``g1``, ...: references to models, and keys of dicts.
+      given: what the source refers to as ``g0``, ``g1``, ...: references to models, keys of
+        dicts, and classes of arrays, of which most calls have the same.
     """
 
     def __init__(self) -> None:
@@ -88,7 +98,7 @@ class _Writer:
             raise _NoShapeError
         cls = value.__class__
         if is_leaf(value):
-            self.demand(f"{name}.__class__ in leaf_classes and leaf_classes[{name}.__class__] or is_leaf({name})")
+            self.demand(f"type({name}) is {self._give(type(value))} or is_leaf({name})")
             self._leaves.append(name)
         elif isinstance(value, Pytree):
             self.demand(f"{name} is {self._give(weakref.ref(value))}()")
@@ -102,6 +112,11 @@ class _Writer:
                 self._look_into(name, value)
         else:
             raise _NoShapeError
+
+    def watch(self, holder: Any, key: str | None, content: object) -> None:
+        """Has a cell, or a name of a module, to hold what it did."""
+        place = ".cell_contents" if key is None else f"[{self._give(key)}]"
+        self.demand(f"{self._give(holder)}{place} is {self._give(content)}")
 
     def _look_into(self, name: str, value: Any) -> None:
         items = value
@@ -139,7 +154,7 @@ class _Writer:
             "        try:",
             *(f"            {line}" for line in self._lines),
             f"            return ({''.join(f'{leaf}, ' for leaf in self._leaves)})",
-            "        except (KeyError, ValueError):  # another key, or a list that another thread changes",
+            "        except (KeyError, ValueError):  # another key, no content, or a list that another thread changes",
             "            return None",
             "    return match",
         ]
@@ -153,5 +168,5 @@ def all_leaves(values: Iterable[Any]) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _compiled(source: str) -> Callable[..., Matcher]:
-    parameters = {"leaf_classes": leaf_classes, "is_leaf": is_leaf, "all_leaves": all_leaves}
+    parameters = {"is_leaf": is_leaf, "all_leaves": all_leaves}
     return compile_functions("arguments", [source], parameters)[0]

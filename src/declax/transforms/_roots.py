@@ -7,15 +7,12 @@ root: a Variable, Pytree or Object among the arguments.
 
 from __future__ import annotations
 
-from typing import Final
-
 from declax._nodes import Kind, is_number, kind_of
 from declax._pytree import Pytree, layout_of
 
 _root_kinds = (Kind.NODE, Kind.OBJECT, Kind.VARIABLE)
 _is_root_class: dict[type, bool] = {}
-leaf_classes: Final[dict[type, bool]] = {}
-"""What `is_leaf` has answered, by class, for those who ask too often to call it."""
+_is_leaf_class: dict[type, bool] = {}
 
 
 def is_root(value: object) -> bool:
@@ -28,9 +25,9 @@ def is_root(value: object) -> bool:
 
 def is_leaf(value: object) -> bool:
     """Whether a value is an array or a number: a tree of one leaf."""
-    found = leaf_classes.get(value.__class__)
+    found = _is_leaf_class.get(value.__class__)
     if found is None:
-        found = leaf_classes[value.__class__] = kind_of(value) in (Kind.LEAF, Kind.REF) or is_number(value)
+        found = _is_leaf_class[value.__class__] = kind_of(value) in (Kind.LEAF, Kind.REF) or is_number(value)
     return found
 
 

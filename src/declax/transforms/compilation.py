@@ -17,7 +17,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, overload
 
 from typing_extensions import TypeVar
 
-from declax import _jax
+from declax import _epoch, _jax
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.graph.keeping import replaced
@@ -191,8 +191,9 @@ class JitWrapped(Generic[P, R]):
                 plain is not None
                 and run is not None
                 and binding is not None
-                and (last.is_fixed or last.captures_the_same())
-                and binding.is_valid()
+                and (last.captures_the_same is None or last.captures_the_same())
+                and binding._token is _epoch.token
+                and (not (binding._live or binding._watches) or binding.is_valid())
             ):
                 record = binding.record
                 values = record.values
@@ -252,7 +253,7 @@ class JitWrapped(Generic[P, R]):
                 self._programs.pop(next(iter(tuple(self._programs))), None)
             program = self._programs.setdefault(call.key, self._make_program(call))
         if given is not None and call.statics is None:
-            self._last = LastCall.of(*given, call, program, self._closure)
+            self._last = LastCall.of(*given, call, program)
         return program
 
     def _make_program(self, call: Call) -> Program:
