@@ -60,6 +60,7 @@ class Binding(Keeper):
       variables: the Variable of each leaf; None for other leaves.
       plain: the leaves with those that are no Variable's; None where all are.
       mark: the trace of all Variables, or `MISSING` where they differ.
+      is_fixed: whether the epoch alone tells that the graph stands.
     """
 
     __slots__ = (
@@ -70,6 +71,7 @@ class Binding(Keeper):
         "_token",
         "_watches",
         "graphdef",
+        "is_fixed",
         "mark",
         "plain",
         "variables",
@@ -82,6 +84,7 @@ class Binding(Keeper):
         self.plain: PlainLeaves | None = PlainLeaves(found.plain, found.boxes) if found.plain else None
         self._watches: list[Watch] = found.watches
         self._live, self._kept = found.live, found.kept
+        self.is_fixed = not (found.watches or found.live)
         self._token = token
         self._objects = found.objects  # a Walk is made to be bound once
         for index in found.nodes:

@@ -14,6 +14,7 @@ matcher: says whether arguments have a shape, and have the same models there.
 from __future__ import annotations
 
 import functools
+import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
@@ -57,8 +58,8 @@ def matcher_of(
             writer.watch(*place)
     except _NoShapeError:
         return None
-    make: Callable[..., Matcher] = _compiled(writer.source())
-    return make(*writer.given)
+    match = _compiled(writer.source())
+    return types.FunctionType(match.__code__, match.__globals__, match.__name__, tuple(writer.given))
 
 
 class _NoShapeError(Exception):
@@ -146,17 +147,15 @@ class _Writer:
         return f"g{len(self.given) - 1}"
 
     def source(self) -> str:
-        """The source of a function that makes a matcher of what is given."""
-        given = ", ".join(f"g{number}" for number in range(len(self.given)))
+        """The source of the matcher, to which what is given comes as defaults: next to each other in memory."""
+        given = "".join(f", g{number}" for number in range(len(self.given)))
         lines = [
-            f"def make({given}):",
-            "    def match(args, kwargs):",
-            "        try:",
-            *(f"            {line}" for line in self._lines),
-            f"            return ({''.join(f'{leaf}, ' for leaf in self._leaves)})",
-            "        except (KeyError, ValueError):  # another key, no content, or a list that another thread changes",
-            "            return None",
-            "    return match",
+            f"def match(args, kwargs{given}):",
+            "    try:",
+            *(f"        {line}" for line in self._lines),
+            f"        return ({''.join(f'{leaf}, ' for leaf in self._leaves)})",
+            "    except (KeyError, ValueError):  # another key, no content, or a list that another thread changes",
+            "        return None",
         ]
         return "\n".join(lines)
 
@@ -167,6 +166,6 @@ def all_leaves(values: Iterable[Any]) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _compiled(source: str) -> Callable[..., Matcher]:
+def _compiled(source: str) -> Any:
     parameters = {"is_leaf": is_leaf, "all_leaves": all_leaves}
     return compile_functions("arguments", [source], parameters)[0]

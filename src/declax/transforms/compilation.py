@@ -42,7 +42,7 @@ T = TypeVar("T")
 MAX_PROGRAMS = 1024
 """How many structures one function keeps programs for; the oldest goes first."""
 
-_trace_state = _jax.trace_state
+_trace_state, _TOP = _jax.trace_state, _jax.TOP
 
 
 @overload
@@ -156,6 +156,10 @@ def jit(
 class JitWrapped(Generic[P, R]):
     """A compiled function; see `jit`."""
 
+    __slots__ = ("__dict__", "__weakref__", "_last")  # of its own, since each call reads it
+
+    _last: LastCall | None
+
     def __init__(
         self,
         fun: Callable[P, R],
@@ -178,7 +182,7 @@ class JitWrapped(Generic[P, R]):
 
     def _forget(self) -> None:
         self._programs: dict[Hashable, Program] = {}
-        self._last: LastCall | None = None
+        self._last = None
         self._traces = Traces()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -193,7 +197,7 @@ class JitWrapped(Generic[P, R]):
                 and binding is not None
                 and (last.captures_the_same is None or last.captures_the_same())
                 and binding._token is _epoch.token
-                and (not (binding._live or binding._watches) or binding.is_valid())
+                and (binding.is_fixed or binding.is_valid())
             ):
                 record = binding.record
                 values = record.values
@@ -208,7 +212,7 @@ class JitWrapped(Generic[P, R]):
                     last.explain(binding, plain, error)
                     raise
                 plan, new, output = result
-                if plan.changed is record.owed and _trace_state.value is _jax.TOP:
+                if plan.changed is record.owed and _trace_state.value is _TOP:
                     after = new if len(new) == len(values) else replaced(values, plan.changed, new)
                     record.calls += 1
                     if record.values is values:  # nobody has read or written while it ran
