@@ -321,6 +321,14 @@ def grow(model):
     [
         (lambda m: cond(True, grow, lambda m: None, m), "false_fun leaves another structure here than true_fun"),
         (lambda m: cond(True, grow, lambda m: None, m), r"cond, operand 0\.new: "),
+        (
+            lambda m: cond(True, lambda m: setattr(m, "sizes", [1]), lambda m: setattr(m, "sizes", [1, 2]), m),
+            r"(?s)operand 0\.sizes: false_fun leaves.*expected: \[1\].*got: +\[1, 2\].*set 'sizes', which is static",
+        ),
+        (
+            lambda m: cond(True, lambda m: setattr(m, "gain", 2.0), lambda m: setattr(m, "gain", 2), m),
+            r"(?s)operand 0\.gain: .*expected: 2\.0.*got: +2\n",
+        ),
         (lambda m: cond(True, lambda m: m, dx.clone, m), "false_fun returns another model here than"),
         (lambda m: cond(True, lambda: (1, 2), lambda: 1), "false_fun returns another structure than true_fun"),
         (lambda m: cond(True, lambda: (1, m), lambda: (1, 2)), "false_fun returns another structure than true_fun"),

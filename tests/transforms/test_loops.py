@@ -443,10 +443,24 @@ def count(value):
     return value[1] < 5
 
 
+class Moded(dx.Module):
+    def __init__(self):
+        self.mode = "a"
+
+
+def set_mode(i, model):
+    model.mode = "b"
+    return model
+
+
 @pytest.mark.parametrize(
     ("run", "text"),
     [
         (lambda m: fori_loop(0, 3, grow, m), r"fori_loop, init_val\.new: body_fun changes the structure here"),
+        (
+            lambda m: fori_loop(0, 3, set_mode, Moded()),
+            r"(?s)init_val\.mode: body_fun changes.*expected: 'a'.*got: +'b'",
+        ),
         (lambda m: fori_loop(0, 3, forget, m), r"fori_loop, init_val\.raw: body_fun changes the structure here"),
         (lambda m: fori_loop(0, 3, replace, m), r"fori_loop, init_val\.scale: body_fun changes the structure here"),
         (lambda m: fori_loop(0, 3, lambda i, x: (grow(i, m), x)[1], 0), r"the captured Model\.new: body_fun changes"),

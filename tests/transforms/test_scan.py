@@ -642,6 +642,12 @@ def forget(model, x):
     return x
 
 
+def having(model, **attributes):
+    for name, value in attributes.items():
+        setattr(model, name, value)
+    return model
+
+
 CASES = [
     (
         lambda m: scan(set_seen, in_axes=(None, 0), out_axes=0)(m, XS),
@@ -658,6 +664,10 @@ CASES = [
     ),
     (lambda m: scan(grow)(m, XS), r"scan, model\.new: the function changes the structure here"),
     (lambda m: scan(grow_only, in_axes=(None, 0), out_axes=0)(m, XS), "the function changes the structure here"),
+    (
+        lambda m: scan(lambda m, x: (setattr(m, "steps", 1), (m, x))[1])(having(dx.clone(m), steps=0), XS),
+        r"(?s)scan, m\.steps: the function changes.*expected: 0.*got: +1.*m\.steps = dx\.Variable\(jnp\.array\(0\)\)",
+    ),
     (
         lambda m: scan(lambda x: grow(m, x)[1], in_axes=0, out_axes=0)(XS),
         r"scan, the captured Block\.new: the function",

@@ -43,7 +43,7 @@ from declax.transforms._labels import Labels
 from declax.transforms._methods import warn_of_methods
 from declax.transforms._rebinding import Rebound
 from declax.transforms._roots import is_array_like, is_leaf, is_root
-from declax.transforms._structure import Mode, Structure, differing_path, place
+from declax.transforms._structure import Mode, Structure, differing, place
 
 
 class Call:
@@ -268,7 +268,8 @@ class Rebuilt:
 
 def _structure_changed(structure: Structure, after: GraphDef[Any], replaced: Sequence[bool]) -> TransformError:
     assert structure.graphdef is not None  # it has roots
-    path: Any = differing_path(structure.graphdef, after)
+    found = differing(structure.graphdef, after)
+    path = found.path
     if not path and True in replaced:  # another object of the same structure
         tokens = walk_tokens(structure.graphdef.tokens)
         objects = [path for path, token in tokens if not isinstance(token, int) and token[0] in HAS_INDEX]
@@ -278,7 +279,7 @@ def _structure_changed(structure: Structure, after: GraphDef[Any], replaced: Seq
         place(path[1:], names[path[0]]) if path else "the arguments",
         "the function changes the structure of its arguments here, and changes of structure do not come back",
         why="graph_updates=False, graph=False or a default of these says so",
-        fix="graph_updates=True        # or undo the change before the function returns, as by dx.pop",
+        **found.told("graph_updates=True        # or undo the change before the function returns, as by dx.pop"),
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from declax.errors import TransformError
 from declax.graph.change import Change
 from declax.graph.defs import HAS_INDEX, GraphDef, Token, child_keys, walk_tokens
-from declax.transforms._structure import Structure, differing_path, is_same_token
+from declax.transforms._structure import Differing, Structure, differing, is_same_token
 from declax.transforms._tracing import name_graph_leaf, name_leaves, name_path
 
 
@@ -111,15 +111,14 @@ class Comparison:
         """
         origins = self._change.origins
         for rank in ranks:
-            differing = self._first_difference(
-                self._roots[rank], self._roots_after[rank], lambda i: origins[i], origins
-            )
-            if differing is not None:
+            places = self._first_difference(self._roots[rank], self._roots_after[rank], lambda i: origins[i], origins)
+            if places is not None:
+                found = self._differing(places)
                 raise TransformError(
-                    self._words.of_path(self._structure, self._path(rank, differing)),
+                    self._words.of_path(self._structure, found.path),
                     f"{self._words.function} changes the structure here",
                     why="each step is the same program, so that what it is given has to have one structure",
-                    fix="make the Variable before the loop and set its value in there: m.h[...] = value",
+                    **found.told("make the Variable before the loop and set its value in there: m.h[...] = value"),
                 )
 
     def _first_difference(
@@ -141,11 +140,10 @@ class Comparison:
                 return place, other_place
         return None
 
-    def _path(self, rank: int, differing: tuple[int, int]) -> Any:
-        found: Any = differing_path(self._before, self._change.graphdef, *differing)
-        if found:
-            return found
-        return next(path for place, (path, _) in enumerate(walk_tokens(self._before.tokens)) if place == differing[0])
+    def _differing(self, places: tuple[int, int]) -> Differing:
+        """What differs at the places of two tokens; they may describe the same, and be of other objects."""
+        found = differing(self._before, self._change.graphdef, *places)
+        return found if found.path else Differing(self._path_of(places[0]))
 
     # ------------------------------------------------------------- roots that are made anew
 
@@ -169,9 +167,9 @@ class Comparison:
         made = _Counterparts(self._change.origins)
         for rank, result in fresh.items():
             made.shift = self._roots[rank].first - self._returned[result].first
-            differing = self._first_difference(self._roots[rank], self._returned[result], made.meet, made)
-            if differing is not None:
-                raise self._cannot_be_fresh(self._path(rank, differing), "differs from what is returned for it")
+            places = self._first_difference(self._roots[rank], self._returned[result], made.meet, made)
+            if places is not None:
+                raise self._cannot_be_fresh(self._differing(places).path, "differs from what is returned for it")
         return fresh
 
     def _check_apart(self, fresh: dict[int, int]) -> None:

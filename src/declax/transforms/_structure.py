@@ -15,9 +15,21 @@ from typing import Any, NamedTuple
 import jax
 
 from declax._modes import is_graph, is_on, set_graph_updates
-from declax._nodes import plain_key
+from declax._nodes import is_number, plain_key
+from declax._static import exact_types, is_frozen, thaw
 from declax.errors import format_path, type_name
-from declax.graph.defs import OBJECT, VARIABLE, GraphDef, Token, child_keys, types_of, walk_tokens
+from declax.graph.defs import (
+    NODE,
+    OBJECT,
+    STATIC,
+    VARIABLE,
+    GraphDef,
+    Token,
+    child_keys,
+    node_statics,
+    types_of,
+    walk_tokens,
+)
 
 
 class Mode(NamedTuple):
@@ -123,16 +135,62 @@ def is_same_token(one: Token, other: Token) -> bool:
     return one is other or (one == other and types_of(one) == types_of(other))
 
 
-def differing_path(graphdef: GraphDef[Any], other: GraphDef[Any], start: int = 0, other_start: int = 0) -> Any:
-    """The path, in the first graph, of the first token in which two graphs differ from given ones on.
+class Differing(NamedTuple):
+    """The first place in which two graphs differ.
 
-    Where a node has more or fewer attributes, the path of the first such one.
+    Attributes:
+      path: in the first graph; empty where they do not differ.
+      values: the two static values that are there; None where it is something else.
+    """
+
+    path: Any = ()
+    values: tuple[Any, Any] | None = None
+
+    def told(self, fix: str) -> dict[str, Any]:
+        """What an error says of it.
+
+        Args:
+          fix: what to do where the values are not static.
+        """
+        if self.values is None:
+            return {"fix": fix}
+        before, after = map(repr, self.values)
+        fix = f"set {self.path[-1]!r}, which is static, outside of the function"
+        if all(map(is_number, self.values)):
+            fix = f"m.{self.path[-1]} = dx.Variable(jnp.array({before}))        # an array may change"
+        return {"expected": before, "got": after, "fix": fix}
+
+
+def differing(graphdef: GraphDef[Any], other: GraphDef[Any], start: int = 0, other_start: int = 0) -> Differing:
+    """The first token in which two graphs differ from given ones on.
+
+    Where a node has more or fewer attributes, the first such one; where one
+    of its static attributes has another value, that.
     """
     ours, theirs = list(walk_tokens(graphdef.tokens))[start:], other.tokens[other_start:]
     for (path, token), their in zip(ours, theirs, strict=False):
         if is_same_token(token, their):
             continue
-        keys, their_keys = (child_keys(t) if isinstance(t, tuple) else () for t in (token, their))
+        if not isinstance(token, tuple) or not isinstance(their, tuple):
+            return Differing(path)
+        keys, their_keys = child_keys(token), child_keys(their)
         extra = [key for key in (*their_keys, *keys) if key not in keys or key not in their_keys]
-        return (*path, *extra[:1])
-    return ()
+        if token[0] == their[0] == NODE and not extra:
+            return _differing_static(path, dict(node_statics(token)), dict(node_statics(their)))
+        if token[0] == their[0] == STATIC:
+            return Differing(path, (_thawed(token[1]), _thawed(their[1])))
+        return Differing((*path, *extra[:1]))
+    return Differing()
+
+
+def _differing_static(path: Any, ours: dict[Any, Any], theirs: dict[Any, Any]) -> Differing:
+    for name in (*theirs, *ours):
+        if name not in ours or name not in theirs:
+            return Differing((*path, name))
+        if ours[name] != theirs[name] or exact_types(ours[name]) != exact_types(theirs[name]):
+            return Differing((*path, name), (_thawed(ours[name]), _thawed(theirs[name])))
+    return Differing(path)
+
+
+def _thawed(value: Any) -> Any:
+    return thaw(value) if is_frozen(value) else value

@@ -24,7 +24,7 @@ from declax.transforms._lift import Call, Outcome, Plan, lifted
 from declax.transforms._naming import named
 from declax.transforms._roots import is_root
 from declax.transforms._running import run, wait
-from declax.transforms._structure import Mode, differing_path
+from declax.transforms._structure import Mode, differing
 from declax.transforms._together import nth, together
 from declax.transforms._tracing import (
     Traced,
@@ -331,13 +331,14 @@ def _check_graphs(first: Outcome, outcome: Outcome, name: str, words: _Words) ->
     assert one is not None and other is not None  # all have one, or none has  # noqa: PT018
     if one.graphdef is other.graphdef and one.origins == other.origins:
         return
-    path = differing_path(one.graphdef, other.graphdef) or _differing_origin(one, other)
+    found = differing(one.graphdef, other.graphdef)
+    path = found.path or _differing_origin(one, other)
     does = "returns another model" if path[:1] == (1,) else "leaves another structure"
     raise TransformError(
         words.of_place(path),
         f"{name} {does} here than {words.names[0]}",
         why="which of them runs is known only when the program runs, and the models have one structure after it",
-        fix="make the same Variables in all of them, and return the same models",
+        **found.told("make the same Variables in all of them, and return the same models"),
     )
 
 
