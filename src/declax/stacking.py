@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from declax._containers import List
 from declax._module import Module
@@ -207,9 +208,10 @@ class Stacked(Module, Generic[M]):
 
         Raises:
           IndexError: there is no such layer.
+          LayerError: the index is known only when the program runs.
         """
         if not isinstance(index, slice):
-            number = range(self.length)[index]
+            number = self._number(index)
             found: M = read_only(self._layer(number), number)
             return found
         chosen = [self._layer(number) for number in range(self.length)[index]]
@@ -217,14 +219,30 @@ class Stacked(Module, Generic[M]):
         made: Stacked[M] = read_only(part, index)
         return made
 
+    def _number(self, index: Any) -> int:
+        if isinstance(index, Tracer):
+            raise LayerError(
+                "Stacked",
+                "the number of a layer has to be known while tracing",
+                expected="an int",
+                got=describe(index),
+                fix="graphdef, arrays = dx.split(stack.layers)\n"
+                "layer = dx.merge(graphdef, jax.tree.map(lambda x: x[index], arrays))",
+            )
+        try:
+            return range(self.length)[index]
+        except IndexError:
+            raise IndexError(f"Stacked: there is no layer {index}, but layers 0 to {self.length - 1}") from None
+
     def __setitem__(self, index: int, layer: M) -> None:
         """Sets the arrays of one layer.
 
         Raises:
           GraphError: it has another structure, or other shapes.
           IndexError: there is no such layer.
+          LayerError: the index is known only when the program runs.
         """
-        number = range(self.length)[index]
+        number = self._number(index)
         part = self._layer(number)
         update(part, state(layer), complete=True)
         update(

@@ -180,7 +180,7 @@ def test_indexing_copies_and_sets():
     assert isinstance(part, Stacked)
     assert part.length == 2
     assert_close(part(X), through([layer, layers[2]], X))
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match=r"there is no layer .*, but layers 0 to 2"):
         stacked[3]
     before = dx.state(stacked, copy=True)
     with pytest.raises(GraphError):
@@ -659,3 +659,21 @@ def test_no_tracer_leaks():
         dx.jit(lambda m, x, scale: m(x, scale))(stacked, X, 0.5)
         dx.grad(lambda m, x: m(x).sum())(stacked, X)
     assert_close(stacked(X, 0.5), stacked(X, jnp.array(0.5)))
+
+
+def test_a_layer_whose_number_is_traced():
+    blocks = dx.Stacked(lambda rngs: dx.Linear(4, 4, rngs=rngs), 3, rngs=dx.Rngs(0))
+
+    @jax.jit
+    def run(index, x):
+        return blocks[index](x)
+
+    with pytest.raises(LayerError, match=r"(?s)has to be known while tracing.*dx.split\(stack.layers\)"):
+        run(1, jnp.ones(4))
+
+    @jax.jit
+    def as_told(index, x):
+        graphdef, arrays = dx.split(blocks.layers)
+        return dx.merge(graphdef, jax.tree.map(lambda x: x[index], arrays))(x)
+
+    np.testing.assert_allclose(as_told(1, jnp.ones(4)), blocks[1](jnp.ones(4)), rtol=1e-6)
