@@ -444,11 +444,12 @@ def set_raw(variable: Variable[Any], value: Any) -> None:
 def set_all_raw(variables: Collection[Variable[Any]], values: Sequence[Any]) -> None:
     """Writes raw values past hooks and checks, without a frame of Python for each."""
     steps = map(_set_raw, variables, values)
-    old = list(map(_read_raw, variables))  # which dies when all are written; see `_kept_values.write`
-    if _records:
-        old += _kept_values.write(variables, steps, _read_raw)
+    old = [] if _records else list(map(_read_raw, variables))  # which dies when all are written
+    if _records:  # asked last, since another thread may begin to keep values while these are read
+        old = _kept_values.write(variables, steps, _read_raw)
     else:
         _run_all(steps)
+    del old
 
 
 def _is_made(variable: Variable[Any]) -> bool:

@@ -230,9 +230,10 @@ class Stacked(Module, Generic[M]):
                 "layer = dx.merge(graphdef, jax.tree.map(lambda x: x[index], arrays))",
             )
         try:
-            return range(self.length)[index]
+            number: int = range(self.length)[index]
         except IndexError:
             raise IndexError(f"Stacked: there is no layer {index}, but layers 0 to {self.length - 1}") from None
+        return number
 
     def __setitem__(self, index: int, layer: M) -> None:
         """Sets the arrays of one layer.
