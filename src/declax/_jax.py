@@ -116,14 +116,13 @@ _TRANSFORMS: Final = {
     ("jax._src.api", "make_jaxpr_f"): "jax.make_jaxpr",
     ("jax._src.ad_checkpoint", "fun_remat"): "jax.checkpoint",
     ("jax._src.shard_map", "wrapped"): "jax.shard_map",
-    ("jax._src.pmap", "wrapped"): "jax.pmap",
     ("jax._src.lax.control_flow.loops", "scan"): "jax.lax.scan",
     ("jax._src.lax.control_flow.loops", "while_loop"): "jax.lax.while_loop",
     ("jax._src.lax.control_flow.loops", "fori_loop"): "jax.lax.fori_loop",
     ("jax._src.lax.control_flow.conditionals", "cond"): "jax.lax.cond",
     ("jax._src.lax.control_flow.conditionals", "switch"): "jax.lax.switch",
 }
-_PMAP: Final = ("jax._src.pmap", "wrapped")
+_PMAP: Final = {("jax._src.pmap", "wrapped"), ("jax._src.pmap", "lower")}
 _MAPPED_BY_PMAP: Final = ("jax._src.pmap", "_fun")
 _WITHIN: Final = ("jax.", "contextlib", "functools")
 
@@ -172,8 +171,8 @@ def transform_of(frame: FrameType | None) -> tuple[str | None, FrameType | None]
     while frame is not None:
         name = name_of(frame)
         if name[0].startswith(_WITHIN):
-            if name == _PMAP and found == "jax.shard_map" and not is_inner:
-                found = _TRANSFORMS[name]  # which has a `shard_map` under a `jit` make its arguments
+            if name in _PMAP and found == "jax.shard_map" and not is_inner:
+                found = "jax.pmap"  # which has a `shard_map` under a `jit` make its arguments
             is_inner = is_inner or (found is not None and name == _MAPPED_BY_PMAP)
             is_named = is_named or (found is not None and name in _MAKERS)  # what follows is a transform around it
             if not is_named:

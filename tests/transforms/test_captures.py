@@ -1532,6 +1532,53 @@ def test_the_peer_agrees_where_it_is_given_all():
         assert int(count[...]) == int(count2[...])
 
 
+# ================================================================= which places hold the same
+
+
+def total(x, *models):
+    models[0].factor.value = models[0].factor.value + x
+    return sum(10.0**n * model.factor.value for n, model in enumerate(models))
+
+
+@pytest.mark.parametrize("transform", [dx.jit, dx.remat, lambda f: dx.jit(dx.jit(f))], ids=["jit", "remat", "nested"])
+@pytest.mark.parametrize("is_listed", [False, True], ids=["names", "list"])
+@pytest.mark.parametrize("order", [(0, 1, 1), (1, 0, 2), (2, 2, 0), (1, 1, 2), (0, 0, 0), (0, 1, 0)], ids=str)
+def test_a_name_that_comes_to_hold_what_another_holds(transform, is_listed, order):
+    """The number of models stays, and so may their structure; but each is read and written in its own places."""
+    models, plain = [Scale(n + 1.0) for n in range(3)], [float(n + 1) for n in range(3)]
+    for start in range(3):
+        p = q = r = models[start]
+        listed, ranks = [p, q, r], [start, start, start]
+        f = transform((lambda x: total(x, *listed)) if is_listed else (lambda x: total(x, p, q, r)))  # noqa: B023  # meant
+        for place, rank in enumerate((0, *order, 1, 2)):
+            ranks[place % 3] = rank
+            p, q, r = (models[n] for n in ranks)
+            listed[:] = p, q, r
+            for _ in range(2):
+                plain[ranks[0]] += 0.5
+                assert float(f(0.5)) == sum(10.0**n * plain[rank] for n, rank in enumerate(ranks))
+                assert [float(model.factor.value) for model in models] == plain
+
+
+class Unready:
+    """As a proxy of a web framework outside of a request: whatever is asked of it raises."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError("there is no request")
+
+
+@pytest.mark.parametrize("captures", [False, True])
+def test_a_proxy_that_is_not_ready_is_left_alone(captures):
+    proxy, model = Unready(), Scale()
+
+    def f(x, used=False):
+        if used:
+            proxy.user.name
+        return model(x) if captures else x
+
+    assert dx.jit(f)(1.0) == f(1.0)
+
+
 # ================================================================= tracers that are kept
 
 

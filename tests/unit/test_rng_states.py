@@ -602,6 +602,18 @@ def test_the_same_draws_again_for_a_block() -> None:
     assert data(rngs()) != data(first)
 
 
+def test_no_key_is_drawn_twice_by_what_is_restored_for_a_block() -> None:
+    rngs = Rngs(0)
+    drawn = []
+    with split_rngs(rngs, splits=3) as backups:
+        for _ in range(3):
+            with restore_rngs(backups):
+                drawn += [rngs(), rngs()]
+    drawn.append(rngs())
+    assert len({str(data(key)) for key in drawn}) == 7
+    assert int(rngs.default.count) == 8  # one more for the split
+
+
 def test_restored_for_a_block_in_refs() -> None:
     rngs = to_refs(Rngs(0))
     backups = split_rngs(rngs, splits=3)

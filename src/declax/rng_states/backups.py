@@ -32,7 +32,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class StreamBackup:
     """The backup of one stream.
 
@@ -42,6 +42,7 @@ class StreamBackup:
       raw_key, raw_count: what lay in them: arrays or refs.
       key_value, count_value: the arrays to put back.
       new_key: what was put in the place of the key, where that is known.
+      replacing: the backup that was put in its place, which is told of the draws until this one comes back.
     """
 
     label: str
@@ -52,11 +53,13 @@ class StreamBackup:
     key_value: Any
     count_value: Any
     new_key: Any = None
+    replacing: StreamBackup | None = None
 
     @staticmethod
-    def of(label: str, key: Variable[Any], count: Variable[Any]) -> StreamBackup:
+    def of(label: str, key: Variable[Any], count: Variable[Any], replacing: StreamBackup | None = None) -> StreamBackup:
         """The backup of a stream as it is."""
-        return StreamBackup(label, key, count, key.raw_value, count.raw_value, key.value, count.value)
+        raws, values = (key.raw_value, count.raw_value), (key.value, count.value)
+        return StreamBackup(label, key, count, *raws, *values, replacing=replacing)
 
     def is_replaced(self) -> bool:
         """Whether the stream has another key now; where a ref lies in the box, it may."""
@@ -68,6 +71,8 @@ class StreamBackup:
         is_array = not is_ref(key) and not _is_gone(key)
         if is_array and key is self.raw_key:
             return
+        if self.replacing is not None and _is_equal(self.key.value, self.replacing.key_value):
+            self.replacing.count_value = jnp.maximum(self.replacing.count_value, self.count.value)
         # Of a key that was put in by declax it is known to be another; comparing would wait for the device.
         if not (is_array and key is self.new_key) and _is_equal(self.key.value, self.key_value):
             count_value = jnp.maximum(self.count.value, count_value)
@@ -140,7 +145,8 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> RngBackups:
 
     Returns:
       What the streams had until now, of those that get another key; as the
-      subject of a ``with``, it puts that in place again at the end of the block.
+      subject of a ``with``, it puts that in place again at the end of the block;
+      the backups count on from there, so that no key is drawn twice.
 
     Raises:
       RngError: for what is no backup.
@@ -150,7 +156,7 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> RngBackups:
     >>> from declax.rngs import Rngs
     >>> rngs = Rngs(0)
     >>> backups = split_rngs(rngs, splits=3)
-    >>> restore_rngs(backups)
+    >>> _ = restore_rngs(backups)
     >>> rngs.default.key.shape, int(rngs.default.count)
     ((), 1)
 
@@ -176,7 +182,7 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> RngBackups:
             )
         check_is_own(entry.label, entry.key, entry.count)
     with committing:
-        before = [StreamBackup.of(entry.label, entry.key, entry.count) for entry in entries]
+        before = [StreamBackup.of(entry.label, entry.key, entry.count, replacing=entry) for entry in entries]
         for entry in entries:
             entry.put_back()
         # What lost its buffer to a call that it was donated to cannot come back.

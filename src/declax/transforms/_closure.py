@@ -171,9 +171,10 @@ class Survey:
         self.is_fixed: bool = not (self._contents or self._items or self._quiet or self.captured or self._is_passing)
 
     def describe(self) -> Hashable:
-        """Says which places hold what is captured, and of which functions."""
+        """Says which places hold what is captured, which of them hold the same, and of which functions."""
         codes = tuple(h.__code__ if isinstance(h, types.FunctionType) else None for h in self.holders)
-        return codes, tuple(place[:3] for place in self.captured)
+        ranks = {id(root): rank for rank, root in enumerate(self.values)}
+        return codes, tuple((*place[:3], ranks[id(place.content)]) for place in self.captured)
 
     def variables(self) -> tuple[str | None, ...]:
         """What the function calls each thing that it captures; None where it has no name for it."""
@@ -257,7 +258,7 @@ class Survey:
             else:
                 self._is_passing = True
             return False
-        if place.kind != "item" and isinstance(place.content, _GROWING):
+        if place.kind != "item" and issubclass(type(content), _GROWING):
             self.growing.append(place)
         if place.kind == "name" and sort is Sort.FUNCTION:
             return holders.is_of_module(content, self.holders[place.holder])

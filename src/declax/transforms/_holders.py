@@ -75,17 +75,23 @@ WITHOUT_SORT: set[type] = set()
 """The classes of which it is known that their instances have no sort."""
 
 
+UNREADY: set[type] = set()
+"""The classes of proxies that answered nothing when they were first met; they are left alone."""
+
+
 def sort_of(value: object) -> Sort | None:
     """What a value is; None for what is neither a root nor a holder.
 
     Of other objects, records are holders, and those whose class says in Python
     how they are called: of what C calls, nothing can be replaced.
     """
-    cls = value.__class__
+    cls = type(value)  # and not `value.__class__`, which a proxy may compute
     try:
         return _sorts[cls]
     except KeyError:
-        found = _sorts[cls] = _find_sort(value, cls)
+        if _is_unready(value):
+            UNREADY.add(cls)
+        found = _sorts[cls] = None if cls in UNREADY else _find_sort(value, cls)
         if found is None:
             WITHOUT_SORT.add(cls)
         return found
@@ -94,6 +100,14 @@ def sort_of(value: object) -> Sort | None:
 def set_sort(cls: type, sort: Sort) -> None:
     """Says what the instances of a class of this library are."""
     _sorts[cls] = sort
+
+
+def _is_unready(value: object) -> bool:
+    """Whether nothing can be asked of a value, as of a proxy of something that is not there yet."""
+    try:
+        return value.__class__ is None
+    except Exception:  # noqa: BLE001  # what a user's proxy raises
+        return True
 
 
 def _find_sort(value: object, cls: type) -> Sort | None:
@@ -159,16 +173,16 @@ def places_of(holder: Any, number: int, sort: Sort | None) -> Iterator[Place]:
         return iter((Place(number, "function", 0, holder._closure),))
     if sort is Sort.CACHE:
         return iter((Place(number, "function", 0, holder.__wrapped__),))
-    if isinstance(holder, INERT):
+    if issubclass(type(holder), INERT):
         return iter(())
     attributes = attributes_of(holder).items()
-    return (Place(number, "attribute", name, v, holder) for name, v in attributes if not isinstance(v, INERT))
+    return (Place(number, "attribute", name, v, holder) for name, v in attributes if not issubclass(type(v), INERT))
 
 
 def _places_of_function(function: types.FunctionType, number: int) -> Iterator[Place]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         content = content_of(cell)
-        if not isinstance(content, INERT):
+        if not issubclass(type(content), INERT):
             yield Place(number, "variable", name, content, cell)
     if not is_library(function):
         yield from _places_of_names(function, number)
@@ -186,7 +200,7 @@ def _places_of_names(function: types.FunctionType, number: int) -> Iterator[Plac
     names = function.__globals__
     for name in names_in(function.__code__).all:
         content = names.get(name, MISSING)
-        if not isinstance(content, INERT) and not (content is MISSING and name in _BUILTINS):
+        if not issubclass(type(content), INERT) and not (content is MISSING and name in _BUILTINS):
             yield Place(number, "name", name, content, names)
 
 
@@ -200,7 +214,7 @@ def _places_of_partial(holder: functools.partial[Any], number: int) -> Iterator[
 
 def _places_of_method(holder: types.MethodType, number: int) -> Iterator[Place]:
     yield Place(number, "function", 0, holder.__func__)
-    if not isinstance(holder.__self__, INERT):
+    if not issubclass(type(holder.__self__), INERT):
         yield Place(number, "owner", 0, holder.__self__)
 
 

@@ -20,7 +20,7 @@ from declax._typing import MISSING
 from declax.errors import TransformError, describe
 from declax.graph.walk import Walk
 from declax.transforms._closure import Survey
-from declax.transforms._holders import Sort, attributes_of, content_of, is_library, names_in, sort_of
+from declax.transforms._holders import UNREADY, Sort, attributes_of, content_of, is_library, names_in, sort_of
 from declax.transforms._roots import is_finished, is_root
 from declax.transforms._ways import attributes_named, is_named_in, used_by
 
@@ -48,7 +48,7 @@ def tracers_kept(survey: Survey) -> dict[int, tuple[Any, str]]:
     captured = {id(root) for root in survey.values}
     found: dict[int, tuple[Any, str]] = {}
     for where, content in _reached(survey):
-        if id(content) in captured or content is MISSING:
+        if id(content) in captured or content is MISSING or type(content) in UNREADY:
             continue
         if not isinstance(content, _CONTAINERS):
             for tracer in tracers_in(content):

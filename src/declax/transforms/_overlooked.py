@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from declax import _jax
 from declax.errors import OverlookedModelWarning, type_name
-from declax.transforms._holders import attributes_of, is_library
+from declax.transforms._holders import Sort, attributes_of, is_library, sort_of
 from declax.transforms._roots import is_root
 from declax.transforms._ways import attributes_named, contents_of, is_named_in, used_by
 
@@ -46,7 +46,7 @@ def warn_of_overlooked(holders: list[Any], numbers: dict[int, int]) -> None:
             continue
         if is_named_in(holder):
             for way, model in attributes_named(holder, used, numbers):
-                if not is_root(model):
+                if sort_of(model) is not Sort.ROOT:
                     continue
                 name = way.rpartition(".")[2]
                 mend = f"Pass it as an argument, or write `{name} = {way}` before the function, and use {name} inside"

@@ -17,9 +17,9 @@ _is_leaf_class: dict[type, bool] = {}
 
 def is_root(value: object) -> bool:
     """Whether a value is a Variable, Pytree or Object."""
-    found = _is_root_class.get(value.__class__)
+    found = _is_root_class.get(type(value))
     if found is None:
-        found = _is_root_class[value.__class__] = kind_of(value) in _root_kinds
+        found = _is_root_class[type(value)] = kind_of(value) in _root_kinds
     return found
 
 

@@ -10,16 +10,25 @@ from __future__ import annotations
 import functools
 import types
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from declax._typing import MISSING
-from declax.transforms._holders import attributes_of, content_of, is_library, is_of_library, names_in
-from declax.transforms._roots import is_root
+from declax.transforms._holders import (
+    UNREADY,
+    Sort,
+    attributes_of,
+    content_of,
+    is_library,
+    is_of_library,
+    names_in,
+    sort_of,
+)
 
 MOST_OBJECTS: Final = 1000
 """So many objects are looked at for what is in their attributes."""
 
+_NOTHING: Final = types.MappingProxyType[str, Any]({})
 NO_OBJECTS: Final = (types.ModuleType, types.MethodType, type)
 
 
@@ -27,7 +36,16 @@ def is_named_in(holder: Any) -> bool:
     """Whether code says by names what it reads of a holder: of a function, or of an object that has methods."""
     if isinstance(holder, types.FunctionType):
         return True
-    return isinstance(getattr(holder, "__dict__", None), dict) and not isinstance(holder, NO_OBJECTS)
+    return isinstance(own_names(holder), dict) and not isinstance(holder, NO_OBJECTS)
+
+
+def own_names(content: Any) -> Mapping[str, Any]:
+    """The attributes in the ``__dict__`` of an object or class; empty where a proxy has none to show."""
+    try:
+        own = content.__dict__
+    except Exception:  # noqa: BLE001  # what a property of a user raises
+        own = None
+    return own if isinstance(own, (dict, types.MappingProxyType)) else _NOTHING
 
 
 def used_by(holders: Iterable[Any]) -> frozenset[str]:
@@ -56,21 +74,20 @@ def attributes_named(
     seen = set(known)
     while waiting and len(seen) < len(known) + MOST_OBJECTS:
         way, content = waiting.popleft()
-        if id(content) in seen or is_root(content) or content is MISSING:
+        if id(content) in seen or sort_of(content) is Sort.ROOT or content is MISSING:
             continue
         seen.add(id(content))
-        if isinstance(content, types.ModuleType) and is_of_library(content.__name__):
+        if issubclass(type(content), types.ModuleType) and is_of_library(content.__name__):
             continue
-        own = getattr(content, "__dict__", None)
-        if not isinstance(own, (dict, types.MappingProxyType)):
-            continue
-        names = (
-            used | _used_by_methods(type(content), used) if is_wide and not isinstance(content, NO_OBJECTS) else used
-        )
+        own = own_names(content)
+        names = used
+        if is_wide and not issubclass(type(content), NO_OBJECTS):
+            names = used | _used_by_methods(type(content), used)
         for attribute in filter(own.__contains__, names):
             value = own[attribute]
             yield f"{way}.{attribute}", value
-            if isinstance(value, types.SimpleNamespace) or not (isinstance(value, NO_OBJECTS) or is_library(value)):
+            kind = type(value)
+            if kind is types.SimpleNamespace or not (issubclass(kind, NO_OBJECTS) or is_library(value)):
                 waiting.append((f"{way}.{attribute}", value))
 
 
@@ -92,10 +109,10 @@ def _used_by_methods(cls: type, used: frozenset[str]) -> frozenset[str]:
 
 def contents_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """The variables of outer functions and the names of its module that a function looks up."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        yield name, content_of(cell)
-    for name in names_in(function.__code__).all:
-        yield name, function.__globals__.get(name, MISSING)
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    found = [(name, content_of(cell)) for name, cell in cells]
+    found += [(name, function.__globals__.get(name, MISSING)) for name in names_in(function.__code__).all]
+    return ((name, content) for name, content in found if type(content) not in UNREADY)
 
 
 @functools.lru_cache(maxsize=4096)
