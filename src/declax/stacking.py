@@ -229,10 +229,7 @@ class Stacked(Module, Generic[M]):
                 fix="graphdef, arrays = dx.split(stack.layers)\n"
                 "layer = dx.merge(graphdef, jax.tree.map(lambda x: x[index], arrays))",
             )
-        try:
-            number: int = range(self.length)[index]
-        except IndexError:
-            raise IndexError(f"Stacked: there is no layer {index}, but layers 0 to {self.length - 1}") from None
+        number: int = range(self.length)[index]
         return number
 
     def __setitem__(self, index: int, layer: M) -> None:
