@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import report
-from benchmarks.figures import FIGURES, OURS, Figure, Outcome, measure
+from benchmarks.figures import FIGURES, OURS, Count, Figure, Outcome, measure
 from benchmarks.harness import Effort
 from benchmarks.systems import load
 
@@ -30,7 +30,14 @@ def main(words: Sequence[str] | None = None) -> int:
     return run(FIGURES, "core", "The core, measured", __doc__, words)
 
 
-def run(figures: Sequence[Figure], script: str, title: str, about: str | None, words: Sequence[str] | None) -> int:
+def run(
+    figures: Sequence[Figure],
+    script: str,
+    title: str,
+    about: str | None,
+    words: Sequence[str] | None,
+    counts: Sequence[Count] = (),
+) -> int:
     """Measures figures, prints, and returns the exit status.
 
     Args:
@@ -39,23 +46,29 @@ def run(figures: Sequence[Figure], script: str, title: str, about: str | None, w
         title: of the table.
         about: what the script is for.
         words: the arguments of the command line.
+        counts: what is counted once, after all figures.
     """
-    chosen = arguments(words, script, about, tuple(dict.fromkeys(figure.group for figure in figures)))
+    groups = tuple(dict.fromkeys([*(figure.group for figure in figures), *(count.group for count in counts)]))
+    chosen = arguments(words, script, about, groups)
+    groups = tuple(chosen.only or groups)
     systems, skipped = load()
     for name, why in skipped.items():
         print(f"skipped: {name} ({why})", file=sys.stderr)
     names = [system.name for system in systems]
     outcomes: list[Outcome] = []
     for figure in figures:
-        if not chosen.only or figure.group in chosen.only:
+        if figure.group in groups:
             print(f"measuring: {figure.title}", file=sys.stderr, flush=True)
             outcomes.append(measure(figure, systems, QUICK if chosen.quick else Effort()))
     names = [name for name in names if any(name in o.samples for o in outcomes)]
-    print(report.table(outcomes, names), *report.added(outcomes), sep="\n")
+    numbers = {count: count.take() for count in counts if count.group in groups}
+    tables = [part for part in (report.table(outcomes, names), report.added(outcomes), report.counted(numbers)) if part]
+    print(*tables, sep="\n\n")
     if chosen.write:
-        report.write_table(RESULTS / f"{script}.md", title, outcomes, names, skipped)
+        report.write_table(RESULTS / f"{script}.md", title, tables, skipped)
         report.plot(RESULTS / f"{script}.png", outcomes, names)
     missed = [outcome.figure.title for outcome in outcomes if outcome.met is False]
+    missed += [count.title for count, number in numbers.items() if number > count.bar]
     for title_of_missed in missed:
         print(f"over the bar: {title_of_missed}", file=sys.stderr)
     return int(chosen.check and (bool(missed) or OURS not in names))

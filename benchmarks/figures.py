@@ -14,11 +14,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import jax
 
@@ -33,6 +33,8 @@ DATACLASS = "declax, declared"
 LEAVES_OF_A_BLOCK = 6
 
 Measure: TypeAlias = Callable[[Sequence[System], Effort], Samples]
+Unit: TypeAlias = Literal["ms", "µs"]
+NANOSECONDS: Mapping[Unit, float] = {"ms": 1e6, "µs": 1e3}
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Figure:
         over: the subject that the others are compared with.
         measure: takes the samples of all subjects that are there.
         bar: what declax may show at most; None where nothing is promised.
-        in_ms: whether the comparison is a difference in milliseconds, instead of a ratio.
+        unit: of a comparison that is a difference; None for a ratio.
     """
 
     group: str
@@ -53,7 +55,7 @@ class Figure:
     over: str
     measure: Measure
     bar: float | None = None
-    in_ms: bool = False
+    unit: Unit | None = None
 
 
 @dataclass(frozen=True)
@@ -64,19 +66,36 @@ class Outcome:
     samples: Samples
 
     def compared(self, subject: str) -> Spread | None:
-        """`subject` over the figure's reference: a ratio, or milliseconds; None where either was not measured."""
+        """`subject` over the figure's reference: a ratio or a difference; None where either was not measured."""
         if subject not in self.samples or self.figure.over not in self.samples:
             return None
-        if not self.figure.in_ms:
+        if self.figure.unit is None:
             return ratio(self.samples, subject, self.figure.over)
-        nanoseconds = difference(self.samples, subject, self.figure.over)
-        return Spread(nanoseconds.low / 1e6, nanoseconds.median / 1e6, nanoseconds.high / 1e6)
+        nanoseconds, size = difference(self.samples, subject, self.figure.over), NANOSECONDS[self.figure.unit]
+        return Spread(nanoseconds.low / size, nanoseconds.median / size, nanoseconds.high / size)
 
     @property
     def met(self) -> bool | None:
         """Whether declax keeps to the bar; None where there is no bar, or nothing to compare."""
         spread = self.compared(OURS)
         return None if spread is None or self.figure.bar is None else spread.median <= self.figure.bar
+
+
+@dataclass(frozen=True)
+class Count:
+    """What is counted once, where rounds would add nothing.
+
+    Attributes:
+        group: what ``--only`` names.
+        title: what is counted, with its unit.
+        take: counts.
+        bar: what may come out at most.
+    """
+
+    group: str
+    title: str
+    take: Callable[[], float]
+    bar: float
 
 
 def measure(figure: Figure, systems: Sequence[System], effort: Effort) -> Outcome:
@@ -191,6 +210,6 @@ FIGURES = (
     Figure("graph", "split after a static attribute changed", PEER, _graphs(lambda graph: graph.split_changed)),
     Figure("graph", "merge, 120 leaves", PEER, _graphs(lambda graph: graph.merge), bar=0.1),
     Figure("classes", "making a dataclass of 8 fields", FLOOR, _classes, bar=3.0),
-    Figure("import", "import of what a script names, beyond `import jax`", BARE_IMPORT, _imports, bar=60.0, in_ms=True),
-    Figure("import", "import of every name", BARE_IMPORT, partial(_imports, names="*"), in_ms=True),
+    Figure("import", "import of what a script names, beyond `import jax`", BARE_IMPORT, _imports, bar=60.0, unit="ms"),
+    Figure("import", "import of every name", BARE_IMPORT, partial(_imports, names="*"), unit="ms"),
 )

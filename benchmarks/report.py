@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.figures import FLOOR, OURS, Outcome
+from benchmarks.figures import FLOOR, OURS, Count, Outcome
 from benchmarks.harness import Spread
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ def table(outcomes: Sequence[Outcome], names: Sequence[str]) -> str:
 
     The number is the median over the rounds; the quartiles are behind it.
     """
+    if not outcomes:
+        return ""
     compared = [name for name in names if name != FLOOR]
     lines = [f"| what | over | {' | '.join(compared)} | bar |", "| --- " * (len(compared) + 3) + "|"]
     for outcome in outcomes:
@@ -35,6 +37,17 @@ def table(outcomes: Sequence[Outcome], names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def counted(counts: Mapping[Count, float]) -> str:
+    """One line for each number that was counted, with its bar."""
+    if not counts:
+        return ""
+    rows = [
+        f"| {count.title} | **{number:.3g}** | {count.bar:g}: {'met' if number <= count.bar else 'MISSED'} |"
+        for count, number in counts.items()
+    ]
+    return "\n".join(["| counted | number | bar |", "| --- | --- | --- |", *rows])
+
+
 def _cell(outcome: Outcome, name: str) -> str:
     if name not in outcome.samples:
         return ""
@@ -42,8 +55,8 @@ def _cell(outcome: Outcome, name: str) -> str:
     spread = outcome.compared(name)
     if spread is None or name == outcome.figure.over:
         return time
-    if outcome.figure.in_ms:
-        return f"{spread.median:.0f} ms ({spread.low:.0f} to {spread.high:.0f})"
+    if unit := outcome.figure.unit:
+        return f"{spread.median:.2g} {unit} ({spread.low:.2g} to {spread.high:.2g})"
     number = f"**{spread.median:.3g}**" if name == OURS else f"{spread.median:.3g}"
     return f"{number} ({spread.low:.3g} to {spread.high:.3g}), {time}"
 
@@ -53,7 +66,7 @@ def _bar(outcome: Outcome) -> str:
     if bar is None:
         return ""
     verdict = {True: "met", False: "MISSED", None: "not measured"}[outcome.met]
-    return f"{bar:g}{' ms' if outcome.figure.in_ms else ''}: {verdict}"
+    return f"{bar:g}{f' {outcome.figure.unit}' if outcome.figure.unit else ''}: {verdict}"
 
 
 def duration(nanoseconds: float) -> str:
@@ -64,14 +77,14 @@ def duration(nanoseconds: float) -> str:
     return f"{nanoseconds / 1e9:.3g} s"
 
 
-def added(outcomes: Sequence[Outcome]) -> list[str]:
+def added(outcomes: Sequence[Outcome]) -> str:
     """What `jit` of declax adds to a call of raw `jax.jit`, in microseconds."""
     lines = []
     for outcome in outcomes:
         if outcome.figure.group == "jit" and OURS in outcome.samples:
             extra = [mine - floor for mine, floor in zip(outcome.samples[OURS], outcome.samples[FLOOR], strict=True)]
             lines.append(f"- {outcome.figure.title}: declax adds {Spread.of(extra).median / 1e3:.1f} µs to a call.")
-    return lines
+    return "\n".join(lines)
 
 
 def machine() -> str:
@@ -94,12 +107,10 @@ def _processor() -> str:
     return models[0] if models else platform.processor() or platform.machine()
 
 
-def write_table(
-    path: Path, title: str, outcomes: Sequence[Outcome], names: Sequence[str], skipped: Mapping[str, str]
-) -> None:
+def write_table(path: Path, title: str, tables: Sequence[str], skipped: Mapping[str, str]) -> None:
     """Writes the page that the README of this folder explains."""
     parts = [f"# {title}", f"One run of `python -m benchmarks.{path.stem} --write` on {machine()}."]
-    parts += [table(outcomes, names), "\n".join(added(outcomes))]
+    parts += tables
     parts += [f"Not measured: {name} ({why})." for name, why in skipped.items()]
     parts.append(f"What each line does is said in [the README](../README.md).\n\n![The same numbers]({path.stem}.png)")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -107,13 +118,14 @@ def write_table(
 
 
 def plot(path: Path, outcomes: Sequence[Outcome], names: Sequence[str]) -> None:
-    """Writes one panel of ratios, on a logarithmic axis, and one of import times, with the bars as black strokes."""
+    """Writes a panel of ratios, on a logarithmic axis, and one for each unit, with the bars as black strokes."""
     import matplotlib as mpl  # an extra, which only the plot needs
 
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
-    panels = [[o for o in outcomes if not o.figure.in_ms], [o for o in outcomes if o.figure.in_ms]]
+    units = dict.fromkeys((None, *(outcome.figure.unit for outcome in outcomes)))
+    panels = [[outcome for outcome in outcomes if outcome.figure.unit == unit] for unit in units]
     panels = [panel for panel in panels if panel]
     heights = [len(panel) + 0.6 for panel in panels]
     figure, axes = plt.subplots(
@@ -153,8 +165,8 @@ def _draw(axis: Axes, panel: Sequence[Outcome], names: Sequence[str]) -> None:
     axis.set_yticks(range(len(panel)), [f"{o.figure.title}\nover {o.figure.over}" for o in panel], fontsize=8)
     axis.invert_yaxis()
     axis.grid(axis="x", alpha=0.3)
-    if panel[0].figure.in_ms:
-        axis.set_xlabel("milliseconds (black: the bar)")
+    if unit := panel[0].figure.unit:
+        axis.set_xlabel(f"{unit} more (black: the bar)")
     else:
         axis.set_xscale("log")
         axis.axvline(1, color="gray", linewidth=1)
