@@ -183,6 +183,37 @@ def recipes(draw: st.DrawFn, max_nodes: int = 5, max_variables: int = 4, roots: 
     return Recipe(tuple(nodes), variables, root)
 
 
+@st.composite
+def tree_recipes(draw: st.DrawFn, max_nodes: int = 4) -> Recipe:
+    """Recipes of graphs without sharing or cycles, each with a Variable at least; the root is a node."""
+    nodes: list[NodeRecipe] = []
+    variables: list[tuple[str, tuple[tuple[str, Any], ...], int]] = []
+
+    def variable() -> Any:
+        variables.append((draw(st.sampled_from(sorted(KINDS))), draw(_METADATA), draw(st.integers(0, 9))))
+        return "variable", len(variables) - 1
+
+    def node(options: list[str]) -> Any:
+        index = len(nodes)
+        kind = draw(st.sampled_from(options))
+        nodes.append(NodeRecipe(kind, (), ()))
+        names = draw(st.lists(st.sampled_from(["parts", "scale"]), unique=True))
+        data = [("kernel", variable()), *((name, value()) for name in names)]
+        nodes[index] = NodeRecipe(kind, tuple(data), ())
+        return "node", index
+
+    def value() -> Any:
+        kind = draw(st.sampled_from(["variable", "node", "list", "raw"]))
+        if kind == "node" and len(nodes) < max_nodes:
+            return node(sorted(NODES))
+        if kind == "list":
+            return kind, tuple(variable() for _ in range(draw(st.integers(0, 2))))
+        return ("raw", draw(st.integers(0, 9))) if kind == "raw" else variable()
+
+    root = node(["open", "pytree", "declared"])
+    return Recipe(tuple(nodes), tuple(variables), root)
+
+
 def build(recipe: Recipe) -> Any:
     """The graph of a recipe."""
     variables = [

@@ -324,6 +324,54 @@ def test_wrapped_by_callable_objects(wrap):
     assert (f.__wrapped__ if wrap is Doubled else f.f) is inner
 
 
+@pytest.mark.parametrize("options", MODES)
+def test_a_chain_of_wrapped_functions_that_only_attributes_lead_along(options):
+    def doubled(f):
+        def wrapper(x):
+            return 2 * wrapper.__wrapped__(x)
+
+        return functools.update_wrapper(wrapper, f)
+
+    model = Scale()
+    f = doubled(doubled(lambda x: model(x)))
+    inner = f.__wrapped__
+    check(dx.jit(f, **options), model, expected=8.0)
+    check(dx.jit(lambda x: f(x), **options), model, expected=8.0)
+    assert f.__wrapped__ is inner
+
+
+def test_attributes_of_functions():
+    def f(x):
+        f.traces += 1
+        f.rank = jnp.ndim(x)
+        return f.model(x)
+
+    f.traces, f.model, f.unused = 0, Scale(), None
+    g = dx.jit(f)
+    check(g, f.model)
+    assert (f.traces, f.rank) == (1, 0)
+    f.model = Scale(3.0)  # another model is found
+    check(g, f.model, expected=3.0)
+    assert f.traces == 1
+
+    def leak(x):
+        f.kept = x
+        return f.model(x)
+
+    with pytest.raises(DeclaxError, match="kept"):
+        dx.jit(leak)(1.0)
+
+    def replace(x):
+        replace.model = Scale()
+        return replace.model(x)
+
+    replace.model = model = Scale()
+    with pytest.raises(TransformError, match="it assigns to the attribute 'model'"):
+        dx.jit(replace)(1.0)
+    assert replace.model is model
+    assert calls_of(model) == 0
+
+
 class Holder:
     """A plain object that holds a model, and keeps count."""
 

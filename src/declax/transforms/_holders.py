@@ -194,6 +194,9 @@ def _places_of_function(function: types.FunctionType, number: int) -> Iterator[P
     for name, value in (function.__kwdefaults__ or {}).items():
         if sort_of(value) is not None or isinstance(value, set):
             yield Place(number, "keyword default", name, value, function)
+    for name, value in vars(function).items():
+        if not issubclass(type(value), INERT):  # nobody sets `__wrapped__` later
+            yield Place(number, "attribute", name, value, None if name == "__wrapped__" else function)
 
 
 def _places_of_names(function: types.FunctionType, number: int) -> Iterator[Place]:

@@ -96,11 +96,18 @@ class Rebound:
         made.__qualname__, made.__module__, made.__doc__ = holder.__qualname__, holder.__module__, holder.__doc__
         name = "__annotate__" if hasattr(holder, "__annotate__") else "__annotations__"  # made on demand from 3.14 on
         setattr(made, name, getattr(holder, name))
-        made.__dict__ = holder.__dict__  # one dict for both, so that what the function sets on itself is kept
+        if not any(place.kind == "attribute" for place in self._replaced(number)):
+            made.__dict__ = holder.__dict__  # one dict for both, so that what the function sets on itself is kept
+        else:
+            made.__dict__.update(holder.__dict__)
         return made
 
     def _is_replaced(self, content: Any) -> bool:
         return id(content) in self._new or self._survey.numbers.get(id(content)) in self._places
+
+    def _replaced(self, number: int) -> list[Place]:
+        """The places of a needed holder where something else stands now."""
+        return [place for place in self._places[number] if self._is_replaced(place.content)]
 
     def _cell(self, cell: types.CellType) -> types.CellType:
         if not self._is_replaced(content_of(cell)):
@@ -109,7 +116,7 @@ class Rebound:
 
     def _names_for(self, number: int, function: types.FunctionType) -> dict[str, Any]:
         base = function.__globals__
-        if not any(p.kind == "name" and self._is_replaced(p.content) for p in self._places[number]):
+        if not any(place.kind == "name" for place in self._replaced(number)):
             return base
         names = self._names.setdefault(id(base), Names(base))
         used = names_in(function.__code__)
@@ -151,33 +158,35 @@ class Rebound:
 
     def _fill(self, number: int, made: Any) -> None:
         holder = self._survey.holders[number]
+        replaced = [(p.kind, p.key, self._stand_in(p.content)) for p in self._replaced(number)]
+        set_attributes(made, {name: new for kind, name, new in replaced if kind == "attribute"})
+        for kind, key, new in replaced:
+            if kind == "item":
+                made[key] = new
+            elif kind == "name":
+                self._names[id(holder.__globals__)].replace(key, new)
         if isinstance(made, types.FunctionType):
-            for cell in holder.__closure__ or ():
-                if id(cell) in self._cells:
-                    self._cells[id(cell)].cell_contents = self._stand_in(cell.cell_contents)
-            if made.__defaults__:
-                made.__defaults__ = tuple(map(self._stand_in, made.__defaults__))
-            if made.__kwdefaults__:
-                made.__kwdefaults__ = {name: self._stand_in(value) for name, value in made.__kwdefaults__.items()}
-            for place in self._places[number]:
-                if place.kind == "name" and self._is_replaced(place.content):
-                    self._names[id(holder.__globals__)].replace(place.key, self._stand_in(place.content))
-            return
-        new = {p.key: self._stand_in(p.content) for p in self._places[number] if self._is_replaced(p.content)}
-        if _sort(self._survey, number) is Sort.OBJECT:
-            set_attributes(made, new)
-        else:
-            for key, value in new.items():
-                made[key] = value
+            self._fill_function(holder, made)
+
+    def _fill_function(self, holder: types.FunctionType, made: types.FunctionType) -> None:
+        for cell in holder.__closure__ or ():
+            if id(cell) in self._cells:
+                self._cells[id(cell)].cell_contents = self._stand_in(cell.cell_contents)
+        if made.__defaults__:
+            made.__defaults__ = tuple(map(self._stand_in, made.__defaults__))
+        if made.__kwdefaults__:
+            made.__kwdefaults__ = {name: self._stand_in(value) for name, value in made.__kwdefaults__.items()}
 
     def _state_of(self, number: int) -> Any:
         """What a new holder consists of, to see what the function does to it."""
-        sort = _sort(self._survey, number)
+        sort, holder = _sort(self._survey, number), self._survey.holders[number]
         if sort is Sort.LIST or sort is Sort.DICT:
             return items_of(self._made[number])
         if sort is Sort.OBJECT:
             return attributes_of(self._made[number])
-        return dict(vars(self._made[number])) if sort is Sort.LIFTED else None
+        if sort is Sort.LIFTED or (sort is Sort.FUNCTION and vars(self._made[number]) is not vars(holder)):
+            return dict(vars(self._made[number]))
+        return None
 
     def conclude(self) -> None:
         """Carries over what the function did to names and attributes, once it has returned.
@@ -222,7 +231,7 @@ class Rebound:
             now = {name: value for name, value in now.items() if name[:1] != "_"}
         changed = {name: value for name, value in now.items() if given.get(name, MISSING) is not value}
         changed |= dict.fromkeys(given.keys() - now.keys(), MISSING)
-        replaced = {p.key for p in self._places[number] if p.kind == "attribute" and self._is_replaced(p.content)}
+        replaced = {place.key for place in self._replaced(number) if place.kind == "attribute"}
         for name, value in changed.items():
             if name in replaced:
                 raise _rebinds(f"the attribute {name!r}", given[name])
