@@ -8,7 +8,7 @@ edit:   plain data that says how to change a graph in place; the same edit does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -18,6 +18,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import declax as dx
+from counted import MODES
 from declax._pytree import layout_of
 
 # ================================================================= classes
@@ -214,6 +215,14 @@ def tree_recipes(draw: st.DrawFn, max_nodes: int = 4) -> Recipe:
     return Recipe(tuple(nodes), tuple(variables), root)
 
 
+def modes_and_recipes(max_nodes: int = 4) -> st.SearchStrategy[tuple[dict[str, bool], Recipe]]:
+    """A mode, and a recipe of what it takes with a Variable at least: trees, or graphs with shared parts and cycles."""
+    graphs = recipes(max_nodes=max_nodes).filter(lambda recipe: bool(variables_of(build(recipe))))
+    return st.sampled_from(MODES).flatmap(
+        lambda mode: st.tuples(st.just(mode), tree_recipes(max_nodes) if mode.get("graph") is False else graphs)
+    )
+
+
 def build(recipe: Recipe) -> Any:
     """The graph of a recipe."""
     variables = [
@@ -366,6 +375,21 @@ EDITS = (
 def edits(max_size: int = 5) -> st.SearchStrategy[Any]:
     """Lists of edits."""
     return st.lists(st.tuples(st.sampled_from(EDITS), st.integers(0, 50), st.integers(0, 50)), max_size=max_size)
+
+
+def variables_of(root: Any) -> list[dx.Variable[Any]]:
+    """All Variables of a graph, each once."""
+    return [thing for thing in objects_of(root) if isinstance(thing, dx.Variable)]
+
+
+def set_some(numbers: Sequence[int], model: Any) -> Any:
+    """Sets the Variables of these numbers, each by itself or by another one; gives the sum of all."""
+    variables = variables_of(model)
+    for number in numbers if variables else ():
+        one, other = variables[number % len(variables)], variables[number // 2 % len(variables)]
+        if one.value.shape == other.value.shape and type(one) is type(other):
+            one.value, other.value = other.value * 0.5, one.value + number
+    return sum((v.value.sum() for v in variables), start=jnp.zeros(()))
 
 
 def objects_of(root: Any) -> list[Any]:

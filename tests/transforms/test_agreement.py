@@ -22,9 +22,8 @@ from jax.experimental import checkify
 
 import declax as dx
 from declax.errors import TransformError
-from strategies import build, objects_of, recipes, same_graph, tree_recipes
+from strategies import build, modes_and_recipes, objects_of, same_graph, variables_of
 
-MODES = ({"graph": False}, {"graph_updates": False}, {"graph_updates": True})
 KINDS = (dx.Param, dx.BatchStat, dx.Any(dx.Param, dx.Cache), dx.PathContains("kernel"))
 
 # ================================================================= the computation
@@ -32,7 +31,7 @@ KINDS = (dx.Param, dx.BatchStat, dx.Any(dx.Param, dx.Cache), dx.PathContains("ke
 
 def compute(numbers, model, x):
     """Reads all Variables, and sets those of these numbers, each by itself and another one; x changes no Variable."""
-    variables = [thing for thing in objects_of(model) if isinstance(thing, dx.Variable)]
+    variables = variables_of(model)
     for number in numbers if variables else ():
         one, other = variables[number % len(variables)], variables[number // 2 % len(variables)]
         one.value = one.value * 0.5 + jnp.tanh(jnp.sum(other.value)) + number
@@ -322,24 +321,16 @@ def theirs(chain, options, numbers, model, x):
     return (first, second), dx.merge(graphdef, state)
 
 
-MODEL_GRAPHS = recipes(max_nodes=4).map(build).filter(lambda model: dx.state(model, dx.Variable).leaves)
-MODEL_TREES = tree_recipes().map(build)
-
-
-def models(mode):
-    """Models that the mode takes, with a Variable at least; most have shared parts, and many cycles."""
-    return MODEL_TREES if mode.get("graph") is False else MODEL_GRAPHS
-
-
 @given(
-    st.sampled_from(MODES).flatmap(lambda mode: st.tuples(st.just(mode), models(mode))),
+    modes_and_recipes(),
     chains,
     st.sampled_from(["given", *WAYS]),
     st.sampled_from(KINDS),
     st.lists(st.integers(0, 7), max_size=3),
 )
 def test_a_chain_of_transforms_is_that_of_raw_jax(moded, chain, way, kind, numbers):
-    mode, model = moded
+    mode, recipe = moded
+    model = build(recipe)
     parts = objects_of(model)
     if "grad by the model" in chain and way == "given":
         assume(dx.state(model, kind).leaves)

@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
 from declax.errors import TransformError
+from differentiated import FILTERS, X, expected, loss, loss_of_arrays, net_of, sum_of_squares
 from naming import name_of
-from strategies import Box, Open, build, objects_of, recipes, same_graph
-
-
-def net_of() -> Open:
-    net = Open()
-    net.first, net.second = Open(), Open()
-    net.first.kernel = dx.Param(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
-    net.second.kernel = dx.Param(jnp.array([0.5, -1.0]))
-    net.mean = dx.BatchStat(jnp.array([1.0, 1.0]))
-    net.raw = jnp.array([2.0, 3.0])
-    return net
-
-
-def loss(net, x):
-    return jnp.sum((x @ net.first.kernel.value) * net.second.kernel.value * net.raw + net.mean.value**2)
-
-
-def loss_of_arrays(first, second, mean, raw, x):
-    return jnp.sum((x @ first) * second * raw + mean**2)
-
-
-X = jnp.array([[1.0, -2.0]])
-
-
-def expected(argnums):
-    net = net_of()
-    arrays = net.first.kernel.value, net.second.kernel.value, net.mean.value, net.raw, X
-    return jax.grad(loss_of_arrays, argnums=argnums)(*arrays)
-
+from strategies import Box, Open, build, modes_and_recipes, same_graph
 
 # ================================================================= what it is taken with respect to
 
@@ -318,32 +291,6 @@ def test_an_exception_leaves_all_as_it_was():
     assert same_graph(net, net_of())
 
 
-# ================================================================= results
-
-
-def test_values_and_auxiliary_results():
-    net = net_of()
-    value, grads = dx.value_and_grad(loss)(net, X)
-    np.testing.assert_allclose(value, loss(net, X))
-
-    def with_aux(net, x):
-        net.new = dx.Cache(jnp.ones(1))
-        return loss(net, x), {"net": net, "part": net.first, "new": net.new, "x": x, "text": 3}
-
-    (value, aux), grads = dx.value_and_grad(with_aux, has_aux=True)(net, X)
-    np.testing.assert_allclose(value, loss(net, X))
-    assert aux["net"] is net
-    assert aux["part"] is net.first
-    assert aux["new"] is net.new
-    assert aux["text"] == 3
-    np.testing.assert_allclose(grads["first"]["kernel"].value, expected(0))
-    grads, aux = dx.grad(with_aux, has_aux=True)(net, X)
-    assert aux["net"] is net
-    np.testing.assert_allclose(grads["first"]["kernel"].value, expected(0))
-    grads, (aux, more) = dx.grad(lambda n, x: (loss(n, x), (1, 2)), has_aux=True)(net, X)
-    assert (aux, more) == (1, 2)
-
-
 def test_as_a_decorator():
     @dx.grad(argnums=1)
     def first(net, x):
@@ -511,7 +458,7 @@ def test_captured_and_passed_is_one_thing(mode):
     net = net_of()
     grads = dx.grad(lambda m: loss(m, X) + loss(net, X), **mode)(net)
     np.testing.assert_allclose(grads["first"]["kernel"].value, 2 * expected(0))
-    grads = dx.grad(functools.partial(lambda held, m: loss(held, X), net), **mode)(net)
+    grads = dx.grad(partial(lambda held, m: loss(held, X), net), **mode)(net)
     np.testing.assert_allclose(grads["first"]["kernel"].value, expected(0))
 
 
@@ -562,36 +509,33 @@ def test_no_tracer_leaks():
         dx.value_and_grad(lambda n, x: (loss(n, x), n), has_aux=True)(net, X)
 
 
-# ================================================================= against jax
-
-
-@settings(max_examples=25)
-@given(recipes(max_nodes=4), st.booleans())
-def test_numbers_are_those_of_jax(recipe, compiled):
-    def f(model):
-        total = jnp.float32(0)
-        for i, thing in enumerate(objects_of(model)):
-            if isinstance(thing, dx.Variable):
-                total = total + jnp.sum(jnp.asarray(thing.value) ** 2) * (i + 1)
-                if isinstance(thing, dx.BatchStat):
-                    thing.value = thing.value + 1
-        return total
-
-    model = build(recipe)
-    graphdef, params, rest = dx.split(model, dx.Param, ...)
-    if not params.leaves:
+@given(modes_and_recipes(), st.sampled_from(FILTERS), st.booleans(), st.booleans(), st.booleans())
+def test_random_models_against_jax_on_explicit_state(moded, kind, has_aux, with_x, is_compiled):
+    mode, recipe = moded
+    model, x = build(recipe), jnp.float32(0.5)
+    graphdef, chosen, rest = dx.split(model, kind, ...)
+    argnums = (dx.DiffState(0, kind), 1) if with_x else dx.DiffState(0, kind)
+    take = dx.grad(partial(sum_of_squares, has_aux=has_aux), argnums=argnums, has_aux=has_aux, **mode)
+    take = dx.jit(take, **mode) if is_compiled else take
+    if not chosen.leaves:
         with pytest.raises(TransformError, match="there is nothing to differentiate"):
-            dx.grad(f)(model)
+            take(model, x)
         return
-    theirs = jax.grad(lambda p: f(dx.merge(graphdef, p, rest)))(params)
-    take = dx.value_and_grad(f)
-    value, ours = (dx.jit(take) if compiled else take)(model)
-    assert ours.paths == params.paths
-    for a, b in zip(ours.leaves, theirs.leaves, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5)
-    for before, after in zip(rest.filter(dx.BatchStat).leaves, dx.state(model, dx.BatchStat).leaves, strict=True):
-        np.testing.assert_allclose(after, before + 1)
-    np.testing.assert_allclose(value, f(build(recipe)), rtol=1e-5)
+
+    def explicit(chosen, x):
+        made = dx.merge(graphdef, chosen, rest)
+        return sum_of_squares(made, x), dx.state(made)
+
+    (value, after), slopes = jax.value_and_grad(explicit, argnums=(0, 1), has_aux=True)(chosen, x)
+    out = take(model, x)
+    grads, aux = out if has_aux else (out, value)
+    np.testing.assert_allclose(aux, value, rtol=1e-5)
+    of_model, of_x = grads if with_x else (grads, slopes[1])
+    assert of_model.paths == chosen.paths
+    np.testing.assert_allclose(of_x, slopes[1], rtol=1e-5)
+    for one, other in zip(of_model.leaves, slopes[0].leaves, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    assert same_graph(model, dx.merge(graphdef, after))
 
 
 # ================================================================= what is refused
@@ -637,7 +581,7 @@ def test_a_function_that_is_none():
 
 
 def test_partial_functions():
-    grads = dx.grad(functools.partial(loss, x=X))(net_of())
+    grads = dx.grad(partial(loss, x=X))(net_of())
     np.testing.assert_allclose(grads["first"]["kernel"].value, expected(0))
 
 

@@ -19,7 +19,7 @@ from declax.transforms.autodiff import grad, value_and_grad
 from declax.transforms.compilation import jit
 from declax.transforms.differentials import jvp, vjp
 from declax.transforms.rematerialization import remat
-from strategies import Open, apply_edits, build, edits, objects_of, recipes, same_graph
+from strategies import Open, apply_edits, build, edits, modes_and_recipes, objects_of, recipes, same_graph
 
 MODES = [{}, {"graph_updates": False}, {"graph": False}]
 
@@ -146,8 +146,10 @@ def test_edits_inside_are_edits_outside(recipe, todo):
 
 
 @settings(max_examples=25, deadline=None)
-@given(recipes(max_nodes=4), st.sampled_from(MODES[:2]), st.booleans())
-def test_gradients_are_those_of_jax(recipe, mode, compiled):
+@given(modes_and_recipes(), st.booleans())
+def test_gradients_are_those_of_jax(moded, compiled):
+    mode, recipe = moded
+
     def f(model):
         total = jnp.float32(0)
         for i, thing in enumerate(objects_of(model)):

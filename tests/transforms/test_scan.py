@@ -18,7 +18,7 @@ from declax.transforms.axis_names import PARTITION_NAME
 from declax.transforms.scanning import scan
 from declax.transforms.trees import prefix
 from declax.transforms.vectorization import vmap
-from strategies import KINDS, Open, build, objects_of, recipes, same_graph
+from strategies import KINDS, Open, build, objects_of, recipes, same_graph, set_some
 
 MODES = [{"graph": False}, {"graph_updates": False}, {"graph_updates": True}]
 each_mode = pytest.mark.parametrize("mode", MODES, ids=["tree", "no-updates", "updates"])
@@ -59,17 +59,6 @@ def values_of(model):
 
 
 # ================================================================= against raw JAX on explicit state
-
-
-def set_some(numbers, model):
-    """Sets Variables, each to what depends on itself or on another one."""
-    variables = [o for o in objects_of(model) if isinstance(o, dx.Variable)]
-    for number in numbers:
-        if variables:
-            one, other = variables[number % len(variables)], variables[number // 2 % len(variables)]
-            if one.value.shape == other.value.shape and type(one) is type(other):
-                one.value, other.value = other.value * 0.5, one.value + number
-    return sum((v.value.sum() for v in variables), start=jnp.zeros(()))
 
 
 def assert_as_in_lax(model, labels, numbers, length):

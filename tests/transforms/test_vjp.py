@@ -16,7 +16,7 @@ from declax.errors import GraphError, TransformError
 from declax.transforms.autodiff import grad
 from declax.transforms.compilation import jit
 from declax.transforms.differentials import Pullback, vjp
-from strategies import Box, Open, build, objects_of, recipes, same_graph
+from strategies import Box, Open, build, modes_and_recipes, objects_of, same_graph
 
 MODES = [{}, {"graph_updates": False}, {"graph": False}]
 
@@ -338,8 +338,10 @@ def test_no_tracer_leaks():
 
 
 @settings(max_examples=25, deadline=None)
-@given(recipes(max_nodes=4), st.sampled_from(MODES[:2]), st.booleans())
-def test_numbers_are_those_of_jax(recipe, mode, compiled):
+@given(modes_and_recipes(), st.booleans())
+def test_numbers_are_those_of_jax(moded, compiled):
+    mode, recipe = moded
+
     def f(model, x):
         total = x
         for i, thing in enumerate(objects_of(model)):

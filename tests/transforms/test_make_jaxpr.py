@@ -1,4 +1,4 @@
-"""`make_jaxpr`, and `eval_shape` of functions that capture models."""
+"""`make_jaxpr`: what a function of models computes, as a program of JAX."""
 
 from __future__ import annotations
 
@@ -156,34 +156,3 @@ def test_errors_of_make_jaxpr():
     with pytest.raises(TransformError, match="make_jaxpr: the argument is no function"):
         make_jaxpr(3)
     assert dx.split(model) == state
-
-
-# ================================================================= eval_shape
-
-
-@each_mode
-def test_eval_shape_of_what_captures(mode):
-    model = Model()
-
-    def call(x):
-        return model(x), model
-
-    y, same = dx.eval_shape(call, jnp.ones(3), **mode)
-    assert y.shape == (3,)
-    assert isinstance(same.scale.value, jax.ShapeDtypeStruct)
-    assert int(model.count.value) == 0
-    model.scale.value = jnp.ones((2, 3))
-    assert dx.eval_shape(call, jnp.ones(3), **mode)[0].shape == (2, 3)
-    assert dx.eval_shape(model, jnp.ones(3), **mode).shape == (2, 3)
-    assert dx.eval_shape(model.__call__, jnp.ones(3), **mode).shape == (2, 3)
-    assert len({id(m) for m in dx.eval_shape(lambda m: (m, model), model, **mode)}) == 1
-    assert dx.eval_shape(dx.jit(call), jnp.ones(3), **mode)[0].shape == (2, 3)
-
-
-def test_eval_shape_holds_the_mode():
-    model = Model()
-    with pytest.raises(GraphError, match="reached twice"):
-        dx.eval_shape(lambda a, b: 1, model, model, graph=False)
-    model.again = model.scale
-    with pytest.raises(GraphError, match="reached twice"):
-        dx.eval_shape(lambda: model.scale, graph=False)

@@ -1,0 +1,76 @@
+"""`eval_shape`: the shapes of what a function would return, and of the models that it would leave."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import declax as dx
+from counted import each_mode
+from declax.errors import GraphError
+from strategies import build, modes_and_recipes, objects_of, same_graph, set_some
+
+
+class Model(dx.Module):
+    def __init__(self):
+        self.scale = dx.Param(jnp.arange(3.0))
+        self.count = dx.Variable(jnp.array(0))
+
+    def __call__(self, x):
+        self.count.value = self.count.value + 1
+        return self.scale * x
+
+
+@given(modes_and_recipes(), st.lists(st.integers(0, 7), max_size=3))
+def test_random_models_against_jax_on_explicit_state(moded, numbers):
+    mode, recipe = moded
+    model, twin = build(recipe), build(recipe)
+    graphdef, state = dx.split(model)
+
+    def compute(model, x):
+        return set_some(numbers, model) * x
+
+    def explicit(state, x):
+        made = dx.merge(graphdef, state)
+        return compute(made, x), dx.state(made)
+
+    x = jnp.ones((3,))
+    expected, shapes = jax.eval_shape(explicit, state, x)
+    assert dx.eval_shape(compute, model, x, **mode) == expected
+    output, made = dx.eval_shape(lambda m, x: (compute(m, x), m), model, x, **mode)
+    assert output == expected
+    left = dx.state(made)
+    assert left.paths == shapes.paths
+    assert [(leaf.shape, leaf.dtype) for leaf in left.leaves] == [(leaf.shape, leaf.dtype) for leaf in shapes.leaves]
+    assert same_graph(model, twin, list(zip(objects_of(model), objects_of(twin), strict=True)))
+
+
+@each_mode
+def test_eval_shape_of_what_captures(mode):
+    model = Model()
+
+    def call(x):
+        return model(x), model
+
+    y, same = dx.eval_shape(call, jnp.ones(3), **mode)
+    assert y.shape == (3,)
+    assert isinstance(same.scale.value, jax.ShapeDtypeStruct)
+    assert int(model.count.value) == 0
+    model.scale.value = jnp.ones((2, 3))
+    assert dx.eval_shape(call, jnp.ones(3), **mode)[0].shape == (2, 3)
+    assert dx.eval_shape(model, jnp.ones(3), **mode).shape == (2, 3)
+    assert dx.eval_shape(model.__call__, jnp.ones(3), **mode).shape == (2, 3)
+    assert len({id(m) for m in dx.eval_shape(lambda m: (m, model), model, **mode)}) == 1
+    assert dx.eval_shape(dx.jit(call), jnp.ones(3), **mode)[0].shape == (2, 3)
+
+
+def test_eval_shape_holds_the_mode():
+    model = Model()
+    with pytest.raises(GraphError, match="reached twice"):
+        dx.eval_shape(lambda a, b: 1, model, model, graph=False)
+    model.again = model.scale
+    with pytest.raises(GraphError, match="reached twice"):
+        dx.eval_shape(lambda: model.scale, graph=False)
