@@ -620,6 +620,17 @@ def test_options_that_name_nothing():
         dx.jit(3)
 
 
+@pytest.mark.parametrize("static", [{"static_argnums": 0}, {"static_argnames": "n"}])
+@pytest.mark.parametrize("donated", [{"donate_argnums": (1, 0)}, {"donate_argnames": ["n"]}])
+def test_what_is_static_cannot_be_donated(static, donated):
+    with pytest.raises(ValueError, match="intersect"):
+        jax.jit(lambda n, x: x, **static, **donated)
+    with pytest.raises(TransformError, match="argument n: it is static, and donated too"):
+        dx.jit(lambda n, x: x, **static, **donated)
+    with pytest.raises(TransformError, match="argument 0: it is static, and donated too"):
+        dx.pmap(lambda *given: given, static_broadcasted_argnums=0, donate_argnums=0)
+
+
 def test_functions_without_a_signature_are_taken():
     class Odd:
         __signature__ = "none"

@@ -591,6 +591,24 @@ def test_restored_for_a_block() -> None:
     assert not restore_rngs(backups)  # the keys are in their places: there is nothing to undo
 
 
+def test_restored_after_each_call() -> None:
+    @restore_rngs(only="dropout")
+    def draw(model: Net) -> Any:
+        reseed(model, dropout=9)
+        return [data(stream()) for stream in streams_of(model)]
+
+    model = net()
+    before = all_of(model)
+    first, second = draw(model), draw(model)
+    assert first[:2] == second[:2]  # dropout, from a seed
+    assert first[2] != second[2]  # params goes on
+    after = all_of(model)
+    assert [after[i] for i in (0, 1, 3)] == [before[i] for i in (0, 1, 3)]
+    assert after[2] == (*before[2][:2], before[2][2] + 2)
+    with pytest.raises(RngError, match="backups are put back as a whole"):
+        restore_rngs(backup_keys(model), only="dropout")  # type: ignore[call-overload]  # refused at run time too
+
+
 def test_the_same_draws_again_for_a_block() -> None:
     rngs = Rngs(0)
     backups = backup_keys(rngs)

@@ -134,14 +134,25 @@ class RngBackups:
         return f"RngBackups({', '.join(entry.label for entry in self._entries)})"
 
 
-def restore_rngs(backups: Iterable[StreamBackup], /) -> RngBackups:
+@overload
+def restore_rngs(backups: Iterable[StreamBackup], /) -> RngBackups: ...
+@overload
+def restore_rngs(*, only: Filter = ..., graph: bool | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def restore_rngs(
+    backups: Iterable[StreamBackup] | Missing = MISSING, /, *, only: Filter = ..., graph: bool | None = None
+) -> Any:
     """Puts keys back: of all streams of these backups, or on an error of none.
 
     A stream gets its key again, and counts on from where it was when the key
     was taken from it; further on, where the stream has that key already.
 
+    As a decorator, ``@dx.restore_rngs()``, it puts back after each call the keys
+    that the arguments had before it: another name for ``@dx.backup_keys()``.
+
     Args:
       backups: what `split_rngs`, `fork_rngs`, `reseed` or `backup_keys` returned.
+      only: of a decorator, which streams.
+      graph: of a decorator, as in `backup_keys`.
 
     Returns:
       What the streams had until now, of those that get another key; as the
@@ -169,6 +180,14 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> RngBackups:
     >>> rngs.default.key.shape
     (3,)
     """
+    if backups is MISSING:
+        return backup_keys(only=only, graph=graph)
+    if only is not ... or graph is not None:
+        raise RngError(
+            "restore_rngs",
+            "backups are put back as a whole, so that `only` and `graph` have no meaning",
+            fix="backups = dx.backup_keys(model, only=...)\ndx.restore_rngs(backups)",
+        )
     given: Any = backups
     entries = list(given) if isinstance(given, Iterable) else [given]
     for entry in entries:

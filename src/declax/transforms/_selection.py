@@ -64,6 +64,18 @@ class Selection:
         self.names = (*self.names, *(positional[n] for n in numbers_ if n < len(positional)))
         self.numbers = tuple(sorted({*numbers_, *by_name}))
 
+    def check_apart(self, donated: Selection) -> None:
+        """Raises a TransformError where a static argument is donated too."""
+        both = [name for name in self.names if name in donated.names]
+        both = both or [str(number) for number in self.numbers if number in donated.numbers]
+        if both:
+            raise TransformError(
+                f"argument {both[0]}",
+                "it is static, and donated too",
+                why="a static argument is compiled in: it has no buffer that a result could take over",
+                fix="leave it out of donate_argnums and donate_argnames",
+            )
+
     def take(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:

@@ -177,6 +177,7 @@ class JitWrapped(Generic[P, R]):
         self._placing = placing
         self._static = Selection(fun, "static", *static)
         self._donated = Selection(fun, "donate", *donated)
+        self._static.check_apart(self._donated)
         self._mode = mode
         self._forget()
 

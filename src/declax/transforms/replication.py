@@ -137,6 +137,7 @@ def pmap(
             raise TransformError("pmap", "the argument is no function", got=describe(f), fix="dx.pmap(function)")
         static = Selection(f, "static_broadcasted", static_broadcasted_argnums, None)
         donated = Selection(f, "donate", donate_argnums, None)
+        static.check_apart(donated)
         axes = Axes(_without(in_axes, static.numbers), out_axes)
         return PmapWrapped(f, axes, (static, donated), options, placed, transform_metadata, mode)
 
