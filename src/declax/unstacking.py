@@ -17,8 +17,11 @@ import jax
 import jax.numpy as jnp
 
 from declax._filters import Filter
-from declax._state_def import StateDef, in_order
+from declax._flat_state import leaf_def_of
+from declax._jax import current_trace
+from declax._state_def import LeafDef, StateDef, in_order
 from declax._typing import Path
+from declax._variables import new_variable
 from declax.errors import GraphError, format_path
 from declax.graph.api import state
 from declax.graph.binding import bind
@@ -75,20 +78,24 @@ class _Stacks:
     """The stacks of a model, by path."""
 
     def __init__(self, node: Any) -> None:
-        self._lengths = {path: found.length for path, found in iter_graph(node) if isinstance(found, Stacked)}
+        self._stacks = {path: found for path, found in iter_graph(node) if isinstance(found, Stacked)}
 
-    def above(self, path: Path) -> list[tuple[int, int]]:
-        """Where in a path the arrays of stacks begin, and how many layers those have; outer ones first."""
+    def above(self, path: Path) -> list[tuple[int, Stacked[Any]]]:
+        """Where in a path the arrays of stacks begin, and those stacks; outer ones first."""
         return [
-            (depth, self._lengths[path[:depth]])
+            (depth, self._stacks[path[:depth]])
             for depth, key in enumerate(path)
-            if key == LAYERS and path[:depth] in self._lengths
+            if key == LAYERS and path[:depth] in self._stacks
         ]
+
+    def axes(self, path: Path) -> list[str]:
+        """The names that the axes of layers have in metadata; outer ones first."""
+        return [found.axis_name for _, found in self.above(path) if found.axis_name is not None]
 
     def unstacked_paths(self, path: Path) -> Iterator[tuple[tuple[int, ...], Path]]:
         """The number of each layer, and the path that a leaf of it has in lists."""
         above = self.above(path)
-        for numbers in product(*(range(length) for _, length in above)):
+        for numbers in product(*(range(found.length) for _, found in above)):
             keys = list(path)
             for (depth, _), number in zip(above, numbers, strict=True):
                 keys[depth] = number
@@ -99,9 +106,30 @@ def _unstack(found: State[Any], stacks: _Stacks) -> State[Any]:
     leaves, definition = found._pair
     made: dict[Path, tuple[Any, Any]] = {}
     for path, leaf_def, leaf in zip(definition.paths, definition.leaf_defs, leaves, strict=True):
+        leaf_def = _without_axes(leaf_def, leaf, stacks.axes(path))
         for numbers, unstacked in stacks.unstacked_paths(path):
             made[unstacked] = leaf_def, _part(leaf, numbers)
     return _state_of(made)
+
+
+def _without_axes(leaf_def: LeafDef, leaf: Any, axes: Sequence[str]) -> LeafDef:
+    """The metadata of one layer: without the names of the axes of layers."""
+    if leaf_def is None or not axes:
+        return leaf_def
+    variable = new_variable(leaf_def[0], leaf, leaf_def[1], current_trace())
+    for name in axes:
+        variable.remove_axis(0, name)
+    return leaf_def_of(variable)
+
+
+def _with_axes(leaf_def: LeafDef, leaf: Any, axes: Sequence[str]) -> LeafDef:
+    """The metadata of a stack, made of that of a layer."""
+    if leaf_def is None or not axes:
+        return leaf_def
+    variable = new_variable(leaf_def[0], leaf, leaf_def[1], current_trace())
+    for name in reversed(axes):
+        variable.add_axis(0, name)
+    return leaf_def_of(variable)
 
 
 def _part(leaf: Any, numbers: tuple[int, ...]) -> Any:
@@ -132,7 +160,8 @@ def _restack(found: State[Any], definition: StateDef, stacks: _Stacks) -> State[
                 got=f"{len(parts) - len(missing)} of them",
             )
         taken = [rest.pop(part) for part in parts]
-        made[path] = taken[0][0], _stack([leaf for _, leaf in taken], [length for _, length in above], path)
+        leaf = _stack([leaf for _, leaf in taken], [found.length for _, found in above], path)
+        made[path] = _with_axes(taken[0][0], leaf, stacks.axes(path)), leaf
     return _state_of({**rest, **made})
 
 

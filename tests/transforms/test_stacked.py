@@ -677,3 +677,38 @@ def test_a_layer_whose_number_is_traced():
         return dx.merge(graphdef, jax.tree.map(lambda x: x[index], arrays))(x)
 
     np.testing.assert_allclose(as_told(1, jnp.ones(4)), blocks[1](jnp.ones(4)), rtol=1e-6)
+
+
+def test_names_of_axes_are_those_of_a_list():
+    class Named(dx.Module):
+        def __init__(self, rngs):
+            self.kernel = dx.Param(rngs.params.normal((2, 2)), sharding=("in", "out"))
+            self.plain = dx.Param(jnp.ones(2))
+
+        def __call__(self, x):
+            return x @ self.kernel + self.plain
+
+    class Outer(dx.Module):
+        def __init__(self, rngs):
+            self.inner = Stacked(Named, 2, rngs=rngs, axis_name="inner")
+
+        def __call__(self, x):
+            return self.inner(x)
+
+    stacked = Stacked(Named, 3, rngs=dx.Rngs(0), axis_name="layers")
+    layers, saved = stacked.unstack(), unstacked_state(stacked)
+    assert saved[0]["kernel"].sharding == layers[0].kernel.sharding == ("in", "out")
+    assert saved == dx.state(layers)
+    before = dx.state(stacked)
+    update_unstacked(stacked, dx.state(layers))
+    assert dx.state(stacked) == before
+    dx.update(layers, saved)
+    assert layers[2].kernel.sharding == ("in", "out")
+    assert_close(stacked(X[:, :2]), through(layers, X[:, :2]))
+
+    nested = Stacked(Outer, 3, rngs=dx.Rngs(0), axis_name="outer")
+    assert nested.layers.inner.layers.kernel.sharding == ("outer", "inner", "in", "out")
+    saved, before = unstacked_state(nested), dx.state(nested)
+    assert saved[2]["inner"][1]["kernel"].sharding == ("in", "out")
+    update_unstacked(nested, saved)
+    assert dx.state(nested) == before
