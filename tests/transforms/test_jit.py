@@ -609,6 +609,30 @@ def test_static_arguments_without_a_hash():
         f(sizes=[1, 2], x=3)
 
 
+def test_numbers_from_the_end_of_any_number_of_arguments():
+    def scaled(x, *rest):
+        return x * len(rest[-1])
+
+    f = dx.jit(scaled, static_argnums=-1)
+    assert float(f(2.0, 1.0, "abc")) == 6.0
+    assert float(f(2.0, "ab")) == 4.0
+    assert float(dx.remat(scaled, static_argnums=-1)(2.0, 1.0, "abc")) == 6.0
+    assert float(f(3.0, 1.0, "abc")) == 9.0
+    assert f.num_traces == 2
+    with pytest.raises(TransformError, match="the call has no positional argument -2"):
+        dx.jit(lambda *given: given[0], static_argnums=-2)(1.0)
+    arrays = [jnp.full(3, number) for number in (1.0, 2.0, 3.0)]
+    for function in (lambda x, *rest: rest[-1] + 1, lambda *given: given[-1] + 1):
+        last = jnp.full(3, 4.0)
+        dx.jit(function, donate_argnums=-1)(*arrays, last)
+        assert last.is_deleted()
+        assert not any(array.is_deleted() for array in arrays)
+    model = dx.Param(jnp.ones(3))
+    dx.jit(lambda x, *rest: rest[0] + rest[1], donate_argnums=(-2,))(model, arrays[0], arrays[1])
+    assert [array.is_deleted() for array in arrays] == [True, False, False]
+    assert not model.value.is_deleted()
+
+
 def test_options_that_name_nothing():
     with pytest.raises(TransformError, match="the function has no parameter 'nmae'"):
         dx.jit(lambda name: name, static_argnames="nmae")

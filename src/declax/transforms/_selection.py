@@ -20,9 +20,22 @@ Names = str | Iterable[str] | None
 
 
 class Selection:
-    """Arguments that an option selects by number or by name."""
+    """Arguments that an option selects by number or by name.
+
+    Args:
+      fun: the function that has them.
+      option: the beginning of the names of the options: ``"static"``.
+      numbers, names: what the options say.
+
+    Attributes:
+      numbers: of positional arguments; those that count from the end of ``*args`` are known with a call only.
+      names: of the arguments.
+      is_empty: whether none is selected.
+    """
 
     def __init__(self, fun: Callable[..., Any], option: str, numbers: Numbers, names: Names) -> None:
+        self._option = option
+        self._from_end: tuple[int, ...] = ()
         self.numbers: tuple[int, ...] = (int(numbers),) if isinstance(numbers, SupportsIndex) else tuple(numbers or ())
         self.names = (names,) if isinstance(names, str) else tuple(names or ())
         for number in self.numbers:
@@ -59,7 +72,10 @@ class Selection:
                     expected=_numbers_of(positional),
                     fix=_fix(option, "nums", list(range(len(positional)))),
                 )
-        numbers_ = [n % len(positional) if n < 0 else n for n in self.numbers]
+        if takes_more:
+            self._from_end = tuple(number for number in self.numbers if number < 0)
+            self.numbers = tuple(number for number in self.numbers if number >= 0)
+        numbers_ = [number % len(positional) if number < 0 else number for number in self.numbers]
         by_name = [positional.index(n) for n in self.names if n in positional]
         self.names = (*self.names, *(positional[n] for n in numbers_ if n < len(positional)))
         self.numbers = tuple(sorted({*numbers_, *by_name}))
@@ -80,7 +96,8 @@ class Selection:
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
         """The other arguments, and the selected ones by number and name."""
-        by_number = tuple((i, args[i]) for i in self.numbers if i < len(args))
+        numbers = self._numbers_of(args)
+        by_number = tuple((i, args[i]) for i in numbers if i < len(args))
         by_name = tuple((n, kwargs[n]) for n in self.names if n in kwargs)
         for label, value in (*by_number, *by_name):
             try:
@@ -100,7 +117,7 @@ class Selection:
                     why="its values would be compiled in, and later ones not be seen",
                     fix="leave it out of the static arguments: what is static in a model is compiled in anyway",
                 )
-        rest = tuple(a for i, a in enumerate(args) if i not in self.numbers)
+        rest = tuple(a for i, a in enumerate(args) if i not in numbers)
         return rest, {n: v for n, v in kwargs.items() if n not in self.names}, (by_number, by_name)
 
     def give(self, fun: Callable[..., Any], statics: tuple[Any, ...]) -> Callable[..., Any]:
@@ -117,7 +134,23 @@ class Selection:
 
     def chosen(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """The selected ones of given arguments."""
-        return [args[i] for i in self.numbers if i < len(args)] + [v for n, v in kwargs.items() if n in self.names]
+        by_number = [args[i] for i in self._numbers_of(args) if i < len(args)]
+        return by_number + [v for n, v in kwargs.items() if n in self.names]
+
+    def _numbers_of(self, args: Sequence[Any]) -> tuple[int, ...]:
+        """The positions that are selected in a call."""
+        if not self._from_end:
+            return self.numbers
+        for number in self._from_end:
+            if number < -len(args):
+                raise TransformError(
+                    f"{self._option}_argnums",
+                    f"the call has no positional argument {number}",
+                    expected=f"at least {-number} positional arguments",
+                    got=str(len(args)),
+                    fix=f"{self._option}_argnums=0        # or give more arguments by position",
+                )
+        return tuple(sorted({*self.numbers, *(len(args) + number for number in self._from_end)}))
 
 
 def _numbers_of(positional: Sequence[str]) -> str:

@@ -265,7 +265,8 @@ class JitWrapped(Generic[P, R]):
         structure, placing, statics = call.structure, self._placing, call.statics
         adapt = None if statics is None else functools.partial(self._static.give, statics=statics)
         numbers = () if statics is None else tuple(number for number, _ in statics[0])
-        labels = None if placing.is_empty else placing.labels(call, self._closure.function, self._static.numbers)
+        skipped = {*self._static.numbers, *numbers}
+        labels = None if placing.is_empty else placing.labels(call, self._closure.function, skipped)
         user = self._closure.function
         function = named(lifted(self._closure, structure, self._mode, labels, adapt), user, structure, statics)
         placed = None if labels is None else (labels, placing.groups(labels))

@@ -191,7 +191,9 @@ class PmapWrapped(Generic[P, R]):
 
     def _program(self, call: Call) -> _Program:
         """What runs a call."""
-        labels = self._axes.labels(call, self._closure.function, skipped=self._static.numbers)
+        statics = () if call.statics is None else call.statics[0]
+        skipped = {*self._static.numbers, *(number for number, _ in statics)}
+        labels = self._axes.labels(call, self._closure.function, skipped=skipped)
         key = (call.key, tuple(labels.values), tuple(labels.plain))
         program = self._programs.get(key)
         if program is None:
