@@ -33,7 +33,7 @@ LAYERS: list[set[str]] = [
     {"_lazy", "_read_only", "_typing", "_jax", "_array_operators", "_codegen", "_epoch", "_kept_values", "_threads"},
     {"_value_text"},
     # declarations, filters, snapshots, text
-    {"_display", "_fields", "_filters", "_links", "_lost_writes", "_modes", "_static", "initializers", "traversals"},
+    {"_display", "_fields", "_filters", "_links", "_lost_writes", "_modes", "_static", "_strays", "initializers", "traversals"},
     {"_annotations", "_layout", "_metadata", "_state_splits", "filterlib"},
     {"_specs", "_values", "_variable_fields"},
     {"_attributes", "_variable_metadata"},

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeAlias
 import jax
 from jax.core import Tracer
 
-from declax import _display, _jax, _kept_values, _lost_writes, _static, errors
+from declax import _display, _jax, _kept_values, _lost_writes, _static, _strays, errors
 from declax._array_operators import ArrayOperators, operand
 from declax._metadata import Metadata
 from declax._typing import MISSING, ArrayLike, Shape
@@ -39,6 +39,7 @@ V = TypeVar("V", bound="Variable[Any]")
 _Type: TypeAlias = type[V]  # Variable.type hides the builtin inside the class
 
 _trace_state: Final = _jax.trace_state
+_NEVER_REFS: Final = _strays.never_refs
 _new: Final = object.__new__
 
 
@@ -176,6 +177,8 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
             value = value[index if hook is None and index is not MISSING else ...]
             if hook is None:
                 return value  # type: ignore[no-any-return]  # as below
+        if _strays.is_watching:
+            _strays.look(self)
         if hook is not None:
             value = hook(self, value)
         return value if index is MISSING else _item(value, index)  # type: ignore[no-any-return]  # hooks keep the type
@@ -492,17 +495,13 @@ def new_variable(cls: type[V], raw_value: Any, metadata: Metadata, mark: Any) ->
     return variable
 
 
-_NEVER_REFS: Final[set[type]] = set()
-"""Classes of raw values that were found to be no refs, so that each is asked once."""
-
-
 def _is_ref(value: Any) -> bool:
     cls = value.__class__
     if cls in _NEVER_REFS:
         return False
     if isinstance(value, jax.Ref):
         return True
-    if not issubclass(cls, Tracer):  # the class of a tracer does not tell what it stands for
+    if not (_strays.is_watching or issubclass(cls, Tracer)):  # the class of a tracer does not tell what it stands for
         _NEVER_REFS.add(cls)
     return False
 

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, cast
 import jax
 from jax.core import Tracer
 
-from declax import _jax
+from declax import _jax, _strays
 from declax._static import exact_types
 from declax._values import check_depth
 from declax._variables import set_all_raw
@@ -463,7 +463,8 @@ def lifted(
         rebuilt = Rebuilt(structure, values, plain)
         rebound = Rebound(closure.find(), rebuilt.captured)
         function = rebound.function if adapt is None else adapt(rebound.function)
-        output = function(*rebuilt.args, **rebuilt.kwargs)
+        with _strays.body():
+            output = function(*rebuilt.args, **rebuilt.kwargs)
         outcome = rebuilt.conclude(output, mode, labels)
         rebound.conclude()  # last, since it changes what is outside
         return outcome

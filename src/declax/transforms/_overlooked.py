@@ -18,8 +18,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
-from declax import _jax
+from declax import _jax, _strays
+from declax._variables import Variable
 from declax.errors import OverlookedModelWarning, type_name
+from declax.graph.iteration import iter_graph
 from declax.transforms._holders import Sort, attributes_of, is_library, sort_of
 from declax.transforms._roots import is_root
 from declax.transforms._ways import attributes_named, contents_of, is_named_in, used_by
@@ -31,6 +33,7 @@ _told: Final[set[tuple[object, str]]] = set()
 def forget_told() -> None:
     """Has each way named again; for tests."""
     _told.clear()
+    _strays.forget_told()
 
 
 def warn_of_overlooked(holders: list[Any], numbers: dict[int, int]) -> None:
@@ -51,10 +54,12 @@ def warn_of_overlooked(holders: list[Any], numbers: dict[int, int]) -> None:
                 name = way.rpartition(".")[2]
                 mend = f"Pass it as an argument, or write `{name} = {way}` before the function, and use {name} inside"
                 warn_once(*_named(holder), way, model, _BY_OBJECT, mend)
-        for name, kind, model in _unordered(holder, used):
+        for name, kind, models in _unordered(holder, used):
             mend = f"Put them in a {_INSTEAD[kind]}" if kind in _INSTEAD else "Hold the model itself"
             where = f"in a {kind}, which captures do not look into"
-            warn_once(*_named(holder), name, model, where, mend)
+            warn_once(*_named(holder), name, models[0], where, mend)
+            for model in models:
+                _is_told(model)
 
 
 _BY_OBJECT: Final = "through an object that captures do not look into"
@@ -68,18 +73,18 @@ def _named(holder: Any) -> tuple[object, str]:
     return type(holder), f"a {type_name(type(holder))} holds"
 
 
-def _unordered(holder: Any, used: frozenset[str]) -> Iterator[tuple[str, str, Any]]:
+def _unordered(holder: Any, used: frozenset[str]) -> Iterator[tuple[str, str, list[Any]]]:
     """The models that a holder has in sets, which have no order to make them anew in, and by weak references."""
     for name, content in _kept_in(holder, used):
         if isinstance(content, (set, frozenset)):
-            model = next(filter(is_root, content), None)
+            models = list(filter(is_root, content))
         elif isinstance(content, weakref.ref):
-            model = content()
+            models = list(filter(is_root, (content(),)))
         else:
             continue
-        if model is not None and is_root(model):
+        if models:
             kind = "weak reference" if isinstance(content, weakref.ref) else type_name(type(content))
-            yield name, kind, model
+            yield name, kind, models
 
 
 def _kept_in(holder: Any, used: frozenset[str]) -> Iterator[tuple[str, Any]]:
@@ -112,9 +117,17 @@ def warn_once(by: object, reads: str, way: str, model: object, why: str, mend: s
     if (by, way) in _told:
         return
     _told.add((by, way))
+    _is_told(model)
     warnings.warn(
         f"{reads} {way}, a {type_name(type(model))}, {why}: its values are constants of what is traced, "
         f"and later ones are not seen. {mend}.",
         OverlookedModelWarning,
         stacklevel=_jax.level_of_user(sys._getframe(0)),
     )
+
+
+def _is_told(model: object) -> None:
+    """Has nothing said of the Variables of a model when they are read."""
+    for _, part in iter_graph(model):
+        if isinstance(part, Variable):
+            _strays.is_told(part)
