@@ -360,6 +360,28 @@ def test_captured_in_a_closure_and_passed(mode):
     assert float(m.z.value) == 15
 
 
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("way", ["default", "partial"])
+def test_captured_by_a_keyword_that_nobody_gives(mode, way):
+    factor = dx.Param(jnp.array(3.0))
+
+    def by_default(x, *, held=factor):
+        return x * held.value
+
+    def by_name(x, held):
+        return x * held.value
+
+    f = by_default if way == "default" else functools.partial(by_name, held=factor)
+    g = custom_vjp(f, **mode)
+    g.defvjp(lambda x: (f(x), factor.value), lambda kept, ct: (10 * kept * (ct[1] if mode == {} else ct),))
+    for value in (3.0, 5.0):
+        factor.value = jnp.array(value)
+        assert float(g(2.0)) == 2 * value
+        assert float(grad(g)(2.0)) == 10 * value
+    with pytest.raises(TransformError, match="argument 'held': a function with rules"):
+        g(2.0, held=dx.Param(jnp.array(1.0)))
+
+
 def test_a_gradient_of_what_is_captured_is_refused(fresh):
     with pytest.raises(TransformError, match=r"what the function captures, x: a gradient is asked for, but rules"):
         grad(lambda s, m: scaled(m, 1.0))(fresh, foo())

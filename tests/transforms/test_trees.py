@@ -341,3 +341,24 @@ def test_wrong_trees():
     for function in (to_tree, from_tree):
         with pytest.raises(DepthError, match="a container is nested more than"):
             function(deep)
+
+
+@pytest.mark.parametrize("around", [dx.jit, dx.remat, lambda f: dx.jit(dx.remat(f))])
+def test_a_graph_of_labels_is_no_model_that_a_function_captures(around):
+    def fresh():
+        model = Model()
+        model.total = dx.BatchStat(jnp.zeros(()))
+        return model
+
+    def add(model):
+        model.total.value = model.total.value + model.w.value.sum()
+        return model.total.value
+
+    axes = prefix(fresh(), {dx.Param: 0, dx.BatchStat: dx.Carry, ...: None})
+    model, same = fresh(), fresh()
+    expected = dx.scan(add, in_axes=(axes,), out_axes=0)(same)
+    np.testing.assert_allclose(around(dx.scan(add, in_axes=(axes,), out_axes=0))(model), expected)
+    mapped = prefix(model, {dx.Param: 0, ...: None})
+    doubled = dx.vmap(lambda m: m.w.value * 2, in_axes=(mapped,))
+    np.testing.assert_allclose(around(doubled)(model), model.w.value * 2)
+    assert mapped.w.value == 0

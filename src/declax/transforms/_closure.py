@@ -29,7 +29,7 @@ from declax.errors import TransformError, describe
 from declax.transforms import _holders as holders
 from declax.transforms._holders import CONTAINERS, Place, Sort, attribute_of, content_of, is_library, sort_of
 from declax.transforms._overlooked import warn_of_overlooked
-from declax.transforms._roots import is_finished
+from declax.transforms._roots import is_finished, is_labels
 from declax.transforms._structure import Captured
 
 MAX_QUIET = 64
@@ -253,6 +253,8 @@ class Survey:
         if place.source is not None:
             self._watch(place)
         if sort is Sort.ROOT:
+            if is_labels(content):
+                return False
             if is_finished(content):
                 self.captured.append(place)
             else:

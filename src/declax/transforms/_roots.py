@@ -7,6 +7,9 @@ root: a Variable, Pytree or Object among the arguments.
 
 from __future__ import annotations
 
+from typing import Final
+from weakref import WeakValueDictionary
+
 from declax._nodes import Kind, is_number, kind_of
 from declax._pytree import Pytree, layout_of
 
@@ -34,6 +37,20 @@ def is_leaf(value: object) -> bool:
 def is_array_like(value: object) -> bool:
     """Whether JAX can take a value for an array."""
     return is_leaf(value) or hasattr(value, "__jax_array__") or hasattr(value, "dtype")
+
+
+_labels: Final[WeakValueDictionary[int, object]] = WeakValueDictionary()
+"""The graphs of labels, by identity."""
+
+
+def add_labels(graph: object) -> None:
+    """Makes known that a graph holds labels in the place of arrays."""
+    _labels[id(graph)] = graph
+
+
+def is_labels(root: object) -> bool:
+    """Whether a root holds labels, as `prefix` makes: it is no model, and transforms that reach it leave it alone."""
+    return _labels.get(id(root)) is root
 
 
 def is_finished(root: object) -> bool:

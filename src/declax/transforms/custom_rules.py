@@ -195,7 +195,8 @@ class CustomVjp(Generic[P, R]):
         else:
             filled = inspect.Signature(list(known.values())).bind(*args, **kwargs)
             filled.apply_defaults()
-            bound, rest = filled.args, filled.kwargs
+            # What has a default and can only be given by name is left to the function, where nobody gives it.
+            bound, rest = filled.args, {name: value for name, value in filled.kwargs.items() if name in kwargs}
         if rest:
             raise TransformError(
                 f"argument {next(iter(rest))!r}",

@@ -28,7 +28,7 @@ from declax.graph.defs import GraphDef
 from declax.states import State
 from declax.transforms._labels import Labels, spread
 from declax.transforms._lift import Call
-from declax.transforms._roots import is_root
+from declax.transforms._roots import add_labels, is_root
 from declax.transforms.axes import StateLabels
 
 N = TypeVar("N")
@@ -98,6 +98,8 @@ def prefix(
     ]
     roots = iter(build(binding.graphdef, found))
     labels_of = [next(roots) if is_root(part) else _label(part, path, label_of) for path, part in parts]
+    for graph in filter(is_root, labels_of):
+        add_labels(graph)
     made: N = jax.tree_util.tree_unflatten(tree, labels_of)
     return made
 
