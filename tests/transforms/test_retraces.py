@@ -333,3 +333,18 @@ def test_programs_are_bounded(monkeypatch):
     assert len(f._programs) == 4
     assert f(1.0, 0) == 0  # dropped, and made again
     assert f.num_traces == 11
+
+
+def test_a_method_is_asked_of_an_instance_too(capsys):
+    class Scaled(dx.Module):
+        def __init__(self):
+            self.weight = dx.Param(jnp.ones(()))
+
+        @dx.jit
+        def scale(self, x):
+            return self.weight * x
+
+    model = Scaled()
+    model.scale(1.0)
+    model.scale(jnp.ones(2))
+    assert "float32[], weakly typed, and is float32[2]" in explained(model.scale, capsys)

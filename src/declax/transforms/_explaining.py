@@ -67,7 +67,7 @@ def explain(call: Call, error: Exception) -> None:
         return
     if isinstance(error, (RuntimeError, ValueError)) and "deleted" in str(error):
         _check_deleted(call, error)
-    elif isinstance(error, (RuntimeError, ValueError)) and "donate the same buffer twice" in str(error):
+    elif isinstance(error, (RuntimeError, ValueError)) and _DONATED_ONCE.search(str(error)):
         _check_donated_once(call, error)
     elif isinstance(error, TypeError) and _REFUSED.search(str(error)):
         _check_arrays(call, error)
@@ -90,6 +90,9 @@ def _check_deleted(call: Call, error: Exception) -> None:
         else "a function of jax.jit has taken it, or array.delete() was called",
         fix="use what that function has returned or set; or give it dx.clone(model), which owns its arrays",
     ) from error
+
+
+_DONATED_ONCE: Final = re.compile("donate the same buffer twice|previously donated in the same call")
 
 
 def _check_donated_once(call: Call, error: Exception) -> None:

@@ -9,6 +9,7 @@ retrace: a further trace of a function that was traced before, since JAX or
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,8 @@ def explain_retrace(f: Callable[..., Any], /, *, limit: int | None = 20) -> None
     """
     if isinstance(f, functools.partial):  # as `jit_partial` returns it
         f = f.func
+    if isinstance(f, types.MethodType):
+        f = f.__func__
     if not isinstance(f, JitWrapped):
         raise TransformError(
             "explain_retrace",
