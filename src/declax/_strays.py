@@ -16,7 +16,7 @@ import linecache
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -54,7 +54,7 @@ _here: Final = _Here()
 
 
 @contextmanager
-def body() -> Iterator[None]:
+def body() -> Generator[None, None, None]:
     """Watches what is read while a user's function is traced; of what runs at the top level, copies are of it too."""
     if _trace_state.value is _jax.TOP:
         yield

@@ -202,8 +202,8 @@ class Survey:
         """
         if self._attributes or self._items or self._quiet or self._is_passing:
             return None
-        places = [*((cell, None) for cell in self._cells), *self._names]
-        found = [(*place, content) for place, content in zip(places, self._contents, strict=True)]
+        places: list[tuple[Any, str | None]] = [*((cell, None) for cell in self._cells), *self._names]
+        found = [(source, name, content) for (source, name), content in zip(places, self._contents, strict=True)]
         return None if any(content is MISSING for *_, content in found) else found
 
     def reaching(self, start: Iterable[int]) -> frozenset[int]:

@@ -105,7 +105,7 @@ def set_sort(cls: type, sort: Sort) -> None:
 def _is_unready(value: object) -> bool:
     """Whether nothing can be asked of a value, as of a proxy of something that is not there yet."""
     try:
-        return value.__class__ is None
+        return isinstance(value, Sort)  # which asks for `__class__`, and is not so
     except Exception:  # noqa: BLE001  # what a user's proxy raises
         return True
 

@@ -269,7 +269,7 @@ class Rebuilt:
 def _structure_changed(structure: Structure, after: GraphDef[Any], replaced: Sequence[bool]) -> TransformError:
     assert structure.graphdef is not None  # it has roots
     found = differing(structure.graphdef, after)
-    path = found.path
+    path: Any = found.path
     if not path and True in replaced:  # another object of the same structure
         tokens = walk_tokens(structure.graphdef.tokens)
         objects = [path for path, token in tokens if not isinstance(token, int) and token[0] in HAS_INDEX]
