@@ -15,6 +15,7 @@ import declax as dx
 from counted import Counted, assert_same_values, each_mode, values_of
 from declax.errors import GraphError, TransformError
 from declax.transforms.loops import fori_loop
+from equations import equations
 from strategies import Open, build, modes_and_recipes, objects_of, recipes, same_graph, set_some
 
 # ================================================================= against raw JAX, and against Python's loops
@@ -78,6 +79,13 @@ def test_a_loop_is_a_loop(recipe, numbers, count):
     for _ in range(count):
         set_some(numbers, outside)
     assert same_graph(inside, outside, known)
+
+
+@pytest.mark.parametrize(("unroll", "expected"), [(1, 1), (2, 2), (True, 4)])
+def test_how_many_steps_are_one(unroll, expected):
+    made = jax.make_jaxpr(lambda x: fori_loop(0, 4, lambda i, x: x + 1, x, unroll=unroll))(0.0)
+    (loop,) = equations(made, "scan")
+    assert loop.params["unroll"] == expected
 
 
 def test_against_the_peer():

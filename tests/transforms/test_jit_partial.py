@@ -113,6 +113,17 @@ def test_options():
     assert model.w.value.tolist() == [12, 12]
 
 
+def test_arguments_are_placed():
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.NamedSharding(mesh, jax.P("data"))
+    model = Open()
+    model.w = dx.Param(jnp.ones(2))
+    jit_partial(lambda model, x: setattr(model.w, "value", model.w * x), model, in_shardings=(rows, None))(2.0)
+    assert model.w.value.sharding == rows
+    with pytest.raises(TransformError, match="the prefix does not fit the tree"):
+        jit_partial(lambda model, x: x, model, in_shardings=(rows, None, None))(2.0)
+
+
 def test_errors_of_jit_partial():
     model = Open()
     model.w = dx.Param(jnp.ones(2))

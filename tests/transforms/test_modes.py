@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -20,17 +21,17 @@ def double(model, *others):
     return (model.scale.value**2).sum()
 
 
-def add_attribute(model):
+def add_attribute(model, *others):
     model.new = dx.Param(jnp.ones(1))
     return double(model)
 
 
-def set_static(model):
+def set_static(model, *others):
     model.mode = "b"
     return double(model)
 
 
-def swap_variable(model):
+def swap_variable(model, *others):
     model.scale = dx.Param(model.scale.value)
     return double(model)
 
@@ -115,3 +116,141 @@ def test_a_transform_takes_the_default_where_it_is_made():
     with dx.set_graph_mode(False), dx.set_graph_updates(False):
         dx.jit(set_static, graph=True, graph_updates=True)(model)
     assert model.mode == "b"
+
+
+# ================================================================= a table of all transforms
+
+
+def with_rules(made):
+    made.defvjp(lambda *models: (made(*models), None), lambda residuals, g: (None, None))
+    return made
+
+
+def over_steps(*function, **mode):
+    return dx.scan(*function, in_axes=0, out_axes=0, **mode)
+
+
+def on_one_device(*function, **mode):
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    return dx.shard_map(*function, mesh=mesh, in_specs=jax.P(), out_specs=jax.P(), **mode)
+
+
+def on_each_device(*function, **mode):
+    made = dx.pmap(*function, in_axes=(None, None, 0), out_axes=None, **mode)
+    return (lambda *models: made(*models, jnp.zeros(1))) if function else lambda f: on_each_device(f, **mode)
+
+
+def tangents_of(models):
+    return tuple(dx.state(model, dx.Param) for model in models)
+
+
+def looped_while(f, models, **mode):
+    return dx.while_loop(lambda v: v[1] < 1, lambda v: (f(*v[0]), (v[0], v[1] + 1))[1], (models, 0), **mode)
+
+
+def looped_for(f, models, **mode):
+    return dx.fori_loop(0, 1, lambda i, models: (f(*models), models)[1], models, **mode)
+
+
+def as_function(make):
+    return lambda f, models, **mode: make(f, **mode)(*models)
+
+
+def as_decorator(make):
+    return lambda f, models, **mode: make(**mode)(f)(*models)
+
+
+DECORATORS = {
+    "jit": dx.jit,
+    "vmap": dx.vmap,
+    "scan": over_steps,
+    "grad": dx.grad,
+    "value_and_grad": dx.value_and_grad,
+    "remat": dx.remat,
+    "make_jaxpr": dx.make_jaxpr,
+    "shard_map": on_one_device,
+    "pmap": on_each_device,
+}
+WAYS = {
+    **{name: as_function(make) for name, make in DECORATORS.items()},
+    **{f"@{name}": as_decorator(make) for name, make in DECORATORS.items()},
+    "jit_partial": lambda f, models, **mode: dx.jit_partial(f, models[0], **mode)(*models[1:]),
+    "while_loop": looped_while,
+    "fori_loop": looped_for,
+    "cond": lambda f, models, **mode: dx.cond(True, f, f, *models, **mode),
+    "switch": lambda f, models, **mode: dx.switch(1, [f, f], *models, **mode),
+    "vjp": lambda f, models, **mode: dx.vjp(f, *models, **mode),
+    "@vjp": as_decorator(dx.vjp),
+    "jvp": lambda f, models, **mode: dx.jvp(f, models, tangents_of(models), **mode),
+    "@jvp": lambda f, models, **mode: dx.jvp(**mode)(f)(models, tangents_of(models)),
+    "custom_vjp": lambda f, models, **mode: with_rules(dx.custom_vjp(f, **mode))(*models),
+    "@custom_vjp": lambda f, models, **mode: with_rules(dx.custom_vjp(**mode)(f))(*models),
+    "checkify": lambda f, models, **mode: dx.checkify(f, **mode)(*models),
+    "eval_shape": lambda f, models, **mode: dx.eval_shape(f, *models, **mode),
+}
+TRACED_ONLY = {"make_jaxpr", "@make_jaxpr", "eval_shape"}
+LOOPS = {"while_loop", "fori_loop"}
+
+
+def each_way(without=()):
+    ways = [pytest.param(run, id=name) for name, run in WAYS.items() if name not in without]
+    return pytest.mark.parametrize("run", ways)
+
+
+def pair_that_shares():
+    one, other = Model(), Model()
+    other.scale = one.scale
+    return one, other
+
+
+def given(run, f, models, **mode):
+    run(f, models, **mode)
+
+
+def as_default(run, f, models, *, graph=True, graph_updates=True):
+    with dx.set_graph_mode(graph), dx.set_graph_updates(graph_updates):
+        run(f, models)
+
+
+each_giving = pytest.mark.parametrize("give", [given, as_default])
+
+
+@each_way()
+@each_giving
+def test_each_transform_of_trees_refuses_what_is_shared(run, give):
+    models = pair_that_shares()
+    give(run, double, models, graph_updates=False)
+    before = models[0].scale.value
+    with pytest.raises(GraphError, match="reached twice"):
+        give(run, double, models, graph=False)
+    assert models[0].scale.value is before
+
+
+@each_way(without={"eval_shape"})
+@each_giving
+@each_mode
+def test_each_transform_refuses_a_changed_structure_where_the_mode_says_so(run, give, mode):
+    models = Model(), Model()
+    before = dx.split(models)
+    text = "the function changes the structure of its arguments here"  # loops say something else by default
+    with pytest.raises(TransformError, match=text):
+        give(run, add_attribute, models, **mode)
+    assert dx.split(models) == before
+
+
+@each_way(without=TRACED_ONLY)
+@pytest.mark.parametrize("mode", [*MODES, {}], ids=str)
+def test_each_transform_gives_back_what_is_set_in_each_mode(run, mode):
+    models = Model(), Model()
+    run(lambda one, other, *_: double(one) + double(other), models, **mode)
+    assert [model.scale.value.tolist() for model in models] == [[2, 2]] * 2
+
+
+@each_way(without=TRACED_ONLY | LOOPS)
+def test_each_transform_gives_back_a_changed_structure_by_default(run):
+    one, other = models = Model(), Model()
+    run(add_attribute, models)
+    assert (one.scale.value.tolist(), hasattr(one, "new"), hasattr(other, "new")) == ([2, 2], True, False)
+    with dx.set_graph_mode(False), dx.set_graph_updates(False):
+        run(swap_variable, (other, one), graph=True, graph_updates=True)
+    assert (one.scale.value.tolist(), other.scale.value.tolist()) == ([2, 2], [2, 2])

@@ -18,6 +18,7 @@ from declax.transforms.axis_names import PARTITION_NAME
 from declax.transforms.scanning import scan
 from declax.transforms.trees import prefix
 from declax.transforms.vectorization import vmap
+from equations import equations
 from strategies import KINDS, Open, build, objects_of, recipes, same_graph, set_some
 
 MODES = [{"graph": False}, {"graph_updates": False}, {"graph_updates": True}]
@@ -133,6 +134,27 @@ def test_options_against_lax(mode, options):
     expected = jax.lax.scan(pure, x, blocks.scale.value, **options)
     output = scan(lambda x, block: (block(x), x), **options, **mode)(x, blocks)
     jax.tree.map(np.testing.assert_allclose, output, expected)
+
+
+@pytest.mark.parametrize(("unroll", "expected"), [(1, 1), (2, 2), (True, 4)])
+def test_how_many_steps_are_one(unroll, expected):
+    steps = dx.scan(lambda x, y: (x + y, None), unroll=unroll)
+    (loop,) = equations(jax.make_jaxpr(steps)(0.0, jnp.ones(4)), "scan")
+    assert loop.params["unroll"] == expected
+
+
+def test_a_split_transpose_is_asked_of_jax(monkeypatch):
+    """Which takes it, and does nothing with it in some versions."""
+    asked, scan = [], jax.lax.scan
+
+    def spy(*args, **options):
+        asked.append(options.get("_split_transpose", False))
+        return scan(*args, **options)
+
+    monkeypatch.setattr(jax.lax, "scan", spy)
+    for split in (True, False):
+        dx.scan(lambda x, y: (x + y, None), _split_transpose=split)(0.0, jnp.ones(4))
+    assert asked == [True, False]
 
 
 def test_gradients_against_lax():

@@ -165,6 +165,46 @@ def test_options_of_jit():
         dx.jit(3)
 
 
+def first_of_two(x, y):
+    return x * 2
+
+
+each_jit = pytest.mark.parametrize("jit", [dx.jit, dx.jit_partial])
+
+
+@each_jit
+@pytest.mark.parametrize("options", [{"inline": True}, {"keep_unused": True}])
+@pytest.mark.parametrize("donated", [None, 0], ids=["kept", "donated"])
+def test_options_of_jit_are_those_of_jax(jit, options, donated):
+    def settings(jit, **options):
+        (equation,) = jax.make_jaxpr(jit(first_of_two, donate_argnums=donated, **options))(1.0, 2.0).eqns
+        return equation.primitive.name, [equation.params.get(name) for name in ("inline", "keep_unused")]
+
+    assert settings(jit, **options) == settings(jax.jit, **options) != settings(jit)
+
+
+def test_arguments_that_are_not_used():
+    for keep in (False, True):
+        assert ("%arg1:" in dx.jit(first_of_two, keep_unused=keep).lower(1.0, 2.0).as_text()) is keep
+
+
+@each_jit
+def test_options_of_the_compiler(jit):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option: 'no_such'"):
+        jit(first_of_two, compiler_options={"no_such": True})(1.0, 2.0)
+
+
+@each_jit
+@pytest.mark.filterwarnings("ignore:backend and device:DeprecationWarning")
+def test_backends_and_devices(jit):
+    device = jax.devices()[0]
+    assert jit(first_of_two, device=device)(1.0, 2.0).devices() == {device}
+    with pytest.raises(RuntimeError, match="Unknown backend"):
+        jit(first_of_two, backend="no_such")(1.0, 2.0)
+    with pytest.raises(ValueError, match="can't specify both a device and a backend"):
+        jit(first_of_two, device=device, backend="cpu")(1.0, 2.0)
+
+
 def test_a_donated_call_that_fails_says_what_is_lost():
     model = Model()
 

@@ -17,6 +17,7 @@ from declax import _jax
 from declax.errors import GraphError, TransformError
 from declax.transforms.scanning import scan
 from declax.transforms.trees import prefix
+from equations import equations
 from strategies import apply_edits, build, edits, recipes, same_graph
 
 SIZE = 3
@@ -502,7 +503,10 @@ def test_names_of_mapped_axes():
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     with jax.set_mesh(mesh):
         found = jax.jit(dx.vmap(lambda x: jax.lax.with_sharding_constraint(x, jax.P()), spmd_axis_name="data"))(X)
+        made = jax.make_jaxpr(dx.vmap(lambda x: jax.lax.with_sharding_constraint(x, jax.P()), spmd_axis_name="data"))(X)
     assert found.tolist() == X.tolist()
+    (constraint,) = equations(made, "sharding_constraint")
+    assert constraint.params["sharding"].spec[0] == "data"
 
 
 def test_as_a_decorator_of_methods():
