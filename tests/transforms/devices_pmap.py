@@ -256,6 +256,21 @@ def test_donation_takes_what_is_set():
     np.testing.assert_allclose(models.kernel.value, before + 1)
 
 
+def test_donation_leaves_what_is_only_read():
+    models = pmap(lambda rngs: dx.Linear(2, 3, rngs=rngs))(dx.Rngs(0).split(4))  # on all devices, as `donated` is
+
+    @pmap(donate_argnums=(0, 1))
+    def read(model, donated):
+        return model(donated[:2]), donated * 2
+
+    donated = pmap(lambda x: x + 1)(jnp.ones((4, 5)))
+    kernel, bias = models.kernel.value, models.bias.value
+    read(models, donated)  # a result has the shape of the bias, which JAX could reuse for it
+    assert (kernel.is_deleted(), bias.is_deleted(), donated.is_deleted()) == (False, False, True)
+    assert models.kernel.value is kernel
+    assert models.bias.value is bias
+
+
 def test_devices_and_sizes():
     assert pmap(lambda x: x, axis_size=3)(jnp.arange(3.0)).shape == (3,)
     with pytest.raises(ValueError, match="axis_size 3 doesn't match"):
@@ -263,6 +278,8 @@ def test_devices_and_sizes():
     some = jax.devices()[2:]
     assert pmap(lambda x: x, devices=some)(jnp.arange(2.0)).devices() == set(some)
     assert pmap(lambda x: x, backend="cpu")(jnp.arange(2.0)).shape == (2,)
+    with pytest.raises(RuntimeError, match="Unknown backend"):
+        pmap(lambda x: x, backend="no_such")(jnp.arange(2.0))
 
 
 def test_arguments_by_name():

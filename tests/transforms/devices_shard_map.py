@@ -174,6 +174,19 @@ def test_some_axes_of_a_mesh():
     assert dx.jit(double)(jnp.ones(4)).tolist() == [2] * 4
 
 
+@pytest.mark.parametrize(("names", "expected"), [(set(), ("a", "b")), ({"a"}, ("a",)), ({"a", "b"}, ("a", "b"))])
+def test_the_function_sees_the_axes_that_are_named(names, expected):
+    seen = []
+
+    def double(x):
+        seen.append(jax.sharding.get_abstract_mesh().manual_axes)
+        return x * 2
+
+    mapped = shard_map(double, mesh=mesh_of("a", "b"), in_specs=P("a"), out_specs=P("a"), axis_names=names)
+    assert mapped(jnp.ones(4)).tolist() == [2] * 4
+    assert set(seen) == {expected}
+
+
 def test_arguments_by_name():
     mapped = shard_map(lambda model, *, x: model.w * x, mesh=MESH, in_specs=(P("d"),), out_specs=P("d"))
     model = dx.Module()

@@ -216,6 +216,10 @@ def test_a_keyword_default():
     f.__kwdefaults__["m"] = other = Scale(7.0)
     assert float(step(1.0)) == 7
     assert calls_of(other) == 1
+    f.__kwdefaults__ = {"m": Scale(9.0), "k": 1.0}
+    assert float(step(1.0)) == 9
+    assert calls_of(f.__kwdefaults__["m"]) == 1
+    assert calls_of(other) == 1
 
 
 def test_defaults_that_are_assigned_later():

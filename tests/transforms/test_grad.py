@@ -306,6 +306,24 @@ def test_as_a_decorator():
     np.testing.assert_allclose(second(net_of(), X)[1], expected(4))
 
 
+@pytest.mark.parametrize("take", [dx.grad, dx.value_and_grad])
+def test_options_of_jax_as_a_decorator(take):
+    def of_complex(z):
+        return z**2
+
+    def slopes(result):
+        return result[1] if take is dx.value_and_grad else result
+
+    z = jnp.array(1.0 + 2.0j)
+    for made in (take(of_complex, holomorphic=True), take(holomorphic=True)(of_complex)):
+        np.testing.assert_allclose(slopes(made(z)), 2 * z)
+    for made in (take(lambda n: n * 2.0, allow_int=True), take(allow_int=True)(lambda n: n * 2.0)):
+        assert slopes(made(jnp.array(3))).dtype == jax.dtypes.float0
+    for made in (take(of_complex, reduce_axes=("i",)), take(reduce_axes=("i",))(of_complex)):
+        with pytest.raises(NotImplementedError, match="reduce_axes"):
+            made(1.0)
+
+
 def test_complex_and_integer_options():
     net = Open()
     net.z = dx.Param(jnp.array(1.0 + 2.0j))

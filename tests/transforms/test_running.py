@@ -136,27 +136,57 @@ def test_no_count_is_lost_among_threads(name, switching_often):
     assert sorted(seen) == list(range(1, 13))
 
 
-@pytest.mark.parametrize("name", EAGER)
-def test_a_conflict_has_the_call_run_again(name):
-    """Without luck: another thread writes while the function runs for the first time."""
-    model = Counting()
+@contextlib.contextmanager
+def interrupted(function, write):
+    """A function; without luck: another thread writes while it runs for the first time."""
     has_begun, has_written = threading.Event(), threading.Event()
 
-    def write():
+    def work():
         has_begun.wait()
-        model.calls.value = jnp.full((), 10.0)
+        write()
         has_written.set()
 
-    def interrupted(model):
+    def run(model):
         has_begun.set()
         has_written.wait()
+        return function(model)
+
+    other = threading.Thread(target=work)
+    other.start()
+    try:
+        yield run
+    finally:
+        has_begun.set()
+        other.join()
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_a_conflict_has_the_call_run_again(name):
+    model = Counting()
+    with interrupted(add_one, lambda: setattr(model.calls, "value", jnp.full((), 10.0))) as function:
+        assert float(apply(name, function, model)) == 11
+    assert float(model.calls.value) == 11
+
+
+LOOPS_AND_BRANCHES = {"scan", "fori_loop", "while_loop", "cond", "switch"}
+AGAIN = sorted(set(WAYS) - LOOPS_AND_BRANCHES - {"jit, donated", "jit, a stage"})
+
+
+@pytest.mark.parametrize("name", AGAIN)
+@pytest.mark.parametrize("attribute", ["text", "scale"])
+def test_a_structure_that_is_another_one_has_the_call_run_again(name, attribute):
+    """There is a new attribute, or another Variable of the same value."""
+    model = Counting()
+    value = "new" if attribute == "text" else dx.Param(model.scale.value)
+
+    def grow(model):
+        model.new = dx.Param(model.scale.value)
         return add_one(model)
 
-    other = threading.Thread(target=write)
-    other.start()
-    assert float(apply(name, interrupted, model)) == 11
-    other.join()
-    assert float(model.calls.value) == 11
+    with interrupted(grow, lambda: setattr(model, attribute, value)) as function:
+        assert float(apply(name, function, model)) == 1
+    assert getattr(model, attribute) is value
+    assert float(model.new.value) == float(model.calls.value) == 1
 
 
 # ----------------------------------------------------------------- what fails

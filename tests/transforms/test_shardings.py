@@ -68,6 +68,11 @@ CASES = {
         f = dx.jit(lambda m, x: m(x), in_shardings=(None, rows), out_shardings=rows)
         assert f(model, x=x).sharding == rows and f(m=model, x=x).sharding == rows
     """,
+    "arguments by keyword only stay where they are": """
+        for prefix in (everywhere, (everywhere,), (None,)):
+            f = dx.jit(lambda m, *, x: x * 2, in_shardings=prefix)
+            assert f(model, x=jax.device_put(x, rows)).sharding == rows
+    """,
     "static arguments have none": """
         f = dx.jit(lambda m, n, x: m(x) * n, static_argnames="n", in_shardings=(None, rows), out_shardings=rows)
         assert f(model, 3, x).tolist() == [3.0 * i for i in range(8)]

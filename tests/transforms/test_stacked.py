@@ -18,6 +18,7 @@ import declax as dx
 from declax.errors import GraphError, LayerError, TransformError
 from declax.stacking import Stacked
 from declax.unstacking import unstacked_state, update_unstacked
+from equations import equations
 
 DIM = 4
 INIT = dx.initializers.uniform(0.5)  # the fastest to compile
@@ -651,6 +652,22 @@ def test_remat_keeps_less():
         return grads.compile().memory_analysis().temp_size_in_bytes
 
     assert size(True) < 0.8 * size(False)
+
+
+def keep_none(*_, **__):
+    return False
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(1, None)], ids=["all", "some"])
+@pytest.mark.parametrize(("remat", "unroll"), [(False, 2), (True, 1), (keep_none, 3), (True, True)])
+def test_options_reach_jax(part, remat, unroll):
+    stacked = Stacked(lambda rngs: dx.Linear(DIM, DIM, kernel_init=INIT, rngs=rngs), 4, rngs=dx.Rngs(0))
+    stacked = Stacked.of(stacked.unstack(), remat=remat, unroll=unroll)[part]
+    made = dx.make_jaxpr(stacked)(X)
+    (loop,) = equations(made, "scan")
+    assert loop.params["unroll"] == (len(stacked) if unroll is True else unroll)
+    found = [(e.params["policy"], e.params["prevent_cse"]) for e in equations(made, "remat2", "checkpoint")]
+    assert found == ([] if remat is False else [(None if remat is True else remat, False)])
 
 
 def test_no_tracer_leaks():
