@@ -341,7 +341,7 @@ def test_a_chain_of_transforms_is_that_of_raw_jax(moded, chain, way, kind, numbe
     except ValueError as error:
         if "got axis spec None but output was batched" not in str(error):
             raise
-        # A `cond` by x sets what `vmap` has no axis for: both refuse. Where nothing is set, ours sees that, and goes on.
+        # A `cond` by x sets what `vmap` has no axis for: both refuse. Where nothing is set, ours goes on.
         expected, after = None, dx.clone(model)
     f = functools.partial(compute, numbers)
     run = f if way == "given" else WAYS[way](f, model)
