@@ -56,7 +56,7 @@ def _cell(outcome: Outcome, name: str) -> str:
     if spread is None or name == outcome.figure.over:
         return time
     if unit := outcome.figure.unit:
-        return f"{spread.median:.2g} {unit} ({spread.low:.2g} to {spread.high:.2g})"
+        return f"{spread.median:.3g} {unit} ({spread.low:.3g} to {spread.high:.3g})"
     number = f"**{spread.median:.3g}**" if name == OURS else f"{spread.median:.3g}"
     return f"{number} ({spread.low:.3g} to {spread.high:.3g}), {time}"
 
