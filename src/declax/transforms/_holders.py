@@ -195,8 +195,9 @@ def _places_of_function(function: types.FunctionType, number: int) -> Iterator[P
         if sort_of(value) is not None or isinstance(value, set):
             yield Place(number, "keyword default", name, value, function)
     for name, value in vars(function).items():
-        if not issubclass(type(value), INERT):  # nobody sets `__wrapped__` later
-            yield Place(number, "attribute", name, value, None if name == "__wrapped__" else function)
+        if not issubclass(type(value), INERT):
+            is_python = name.startswith("__")  # as `__wrapped__`, which nobody sets later
+            yield Place(number, "attribute", name, value, None if is_python else function)
 
 
 def _places_of_names(function: types.FunctionType, number: int) -> Iterator[Place]:
