@@ -21,8 +21,8 @@ from declax.config.problems import Path, Place, Problem
 MAX_TOKENS: Final = 200_000
 """How much of a file is searched for places; what is beyond has that of what contains it."""
 
-_TOKENS: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{},:]|[^\s\[\]{},:"]++')
-_BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
+_TOKENS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*"|[\[\]{},:]|[^\s\[\]{},:"]++')
+_BRACKETS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*"|[\[\]{}]', re.DOTALL)
 
 
 def parse_json(text: str, name: str | None) -> Document:

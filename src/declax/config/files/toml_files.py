@@ -21,10 +21,12 @@ from declax.config.files.documents import MAX_DEPTH, Document, float_of, too_dee
 from declax.config.files.json_files import MAX_TOKENS, Lines, duplicate
 from declax.config.problems import Path, Place, Problem
 
+# Groups are not possessive: Python before 3.11.5 forgets where such a one began when it cannot go on.
+_TEXT: Final = r'[^"\\]*+(?:\\.[^"\\]*+)*'
 _STRINGS: Final = (
-    r'"""(?:[^"\\]|\\.|"(?!""))*+"{3,5}',
-    r"'''(?:[^']|'(?!''))*+'{3,5}",
-    r'"(?:[^"\\\n]|\\.)*+"',
+    rf'"""{_TEXT}(?:"(?!""){_TEXT})*"{{3,5}}',
+    r"'''[^']*+(?:'(?!'')[^']*+)*'{3,5}",
+    r'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*"',
     r"'[^'\n]*+'",
 )
 _TOKENS: Final = re.compile(
