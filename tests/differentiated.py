@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
 
 import declax as dx
-from strategies import Open, variables_of
+from declax.errors import TransformError
+from strategies import Open, Recipe, build, modes_and_recipes, on_state, same_graph, variables_of
 
 FILTERS: tuple[Any, ...] = (dx.Param, dx.BatchStat, dx.Any(dx.Param, dx.Cache), dx.PathContains("kernel"), dx.Variable)
 
@@ -21,6 +26,55 @@ def sum_of_squares(model: Any, x: jax.Array, *, has_aux: bool = False) -> Any:
         if isinstance(variable, dx.BatchStat):
             variable.value = variable.value * 2
     return (total, total) if has_aux else total
+
+
+class Asked(NamedTuple):
+    """What a gradient is asked for: of which model, for which leaves of it, in which form."""
+
+    mode: dict[str, bool]
+    recipe: Recipe
+    kind: Any
+    has_aux: bool
+    with_x: bool
+    is_compiled: bool
+
+
+def gradients() -> st.SearchStrategy[Asked]:
+    """Models with what is asked of them."""
+    forms = st.tuples(st.sampled_from(FILTERS), st.booleans(), st.booleans(), st.booleans())
+    return st.tuples(modes_and_recipes(), forms).map(lambda drawn: Asked(*drawn[0], *drawn[1]))
+
+
+def assert_gradients(transform: Any, asked: Asked) -> None:
+    """Checks `grad` or `value_and_grad` against raw JAX on explicit state."""
+    model, x = build(asked.recipe), jnp.float32(0.5)
+    graphdef, chosen, rest = dx.split(model, asked.kind, ...)
+    argnums = (dx.DiffState(0, asked.kind), 1) if asked.with_x else dx.DiffState(0, asked.kind)
+    of_loss = functools.partial(sum_of_squares, has_aux=asked.has_aux)
+    take = transform(of_loss, argnums=argnums, has_aux=asked.has_aux, **asked.mode)
+    take = dx.jit(take, **asked.mode) if asked.is_compiled else take
+    if not chosen.leaves:
+        with pytest.raises(TransformError, match="there is nothing to differentiate"):
+            take(model, x)
+        return
+
+    def explicit(chosen: Any, x: Any) -> Any:
+        return on_state(graphdef, sum_of_squares)(dx.State.merge(chosen, rest), x)
+
+    (value, after), slopes = jax.value_and_grad(explicit, argnums=(0, 1), has_aux=True)(chosen, x)
+    given = take(model, x)
+    if transform is dx.value_and_grad:
+        np.testing.assert_allclose(given[0], (value, value) if asked.has_aux else value, rtol=1e-5)
+        grads = given[1]
+    else:
+        grads, aux = given if asked.has_aux else (given, value)
+        np.testing.assert_allclose(aux, value, rtol=1e-5)
+    of_model, of_x = grads if asked.with_x else (grads, slopes[1])
+    assert of_model.paths == chosen.paths
+    np.testing.assert_allclose(of_x, slopes[1], rtol=1e-5)
+    for one, other in zip(of_model.leaves, slopes[0].leaves, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    assert same_graph(model, dx.merge(graphdef, after))
 
 
 def net_of() -> Open:

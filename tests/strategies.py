@@ -377,6 +377,16 @@ def edits(max_size: int = 5) -> st.SearchStrategy[Any]:
     return st.lists(st.tuples(st.sampled_from(EDITS), st.integers(0, 50), st.integers(0, 50)), max_size=max_size)
 
 
+def on_state(graphdef: Any, f: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a model, and more, as one of its state, which gives the state back behind what it returns."""
+
+    def run(state: Any, *given: Any) -> tuple[Any, Any]:
+        made = dx.merge(graphdef, state)
+        return f(made, *given), dx.state(made)
+
+    return run
+
+
 def variables_of(root: Any) -> list[dx.Variable[Any]]:
     """All Variables of a graph, each once."""
     return [thing for thing in objects_of(root) if isinstance(thing, dx.Variable)]

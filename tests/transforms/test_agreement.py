@@ -22,7 +22,7 @@ from jax.experimental import checkify
 
 import declax as dx
 from declax.errors import TransformError
-from strategies import build, modes_and_recipes, objects_of, same_graph, variables_of
+from strategies import build, modes_and_recipes, objects_of, on_state, same_graph, variables_of
 
 KINDS = (dx.Param, dx.BatchStat, dx.Any(dx.Param, dx.Cache), dx.PathContains("kernel"))
 
@@ -310,10 +310,7 @@ def theirs(chain, options, numbers, model, x):
     """The results of two calls, and the model after them."""
     graphdef, state = dx.split(model)
 
-    def pure(state, x):
-        made = dx.merge(graphdef, state)
-        return compute(numbers, made, x), dx.state(made)
-
+    pure = on_state(graphdef, functools.partial(compute, numbers))
     for name in reversed(chain):
         pure = PAIRS[name][1](pure, options)
     first, state = pure(state, x)

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from counted import MODES, Counted, assert_same_values, each_mode, values_of
+from counted import MODES, Counted, assert_refused, assert_same_values, each_mode
 from declax.errors import TransformError
 from declax.transforms.branching import cond
-from strategies import Box, Open, build, modes_and_recipes, objects_of, recipes, same_graph, set_some
+from strategies import Box, Open, build, modes_and_recipes, objects_of, on_state, recipes, same_graph, set_some
 
 
 def observe(model, x):
@@ -39,15 +39,8 @@ def test_against_lax_on_explicit_state(pred, mode):
     model, x = Counted(3.0), jnp.array([1.0, -1.0])
     graphdef, state = dx.split(model)
 
-    def pure(function):
-        def run(state, x):
-            made = dx.merge(graphdef, state)
-            output = function(made, x)
-            return output, dx.state(made)
-
-        return run
-
-    expected, expected_state = jax.lax.cond(pred, pure(observe), pure(rescale), state, x)
+    branches = (on_state(graphdef, observe), on_state(graphdef, rescale))
+    expected, expected_state = jax.lax.cond(pred, *branches, state, x)
     output = cond(pred, observe, rescale, model, x, **mode)
     np.testing.assert_allclose(output, expected)
     assert_same_values(model, dx.merge(graphdef, expected_state))
@@ -59,17 +52,11 @@ def test_random_models_against_lax_on_explicit_state(moded, first, second, pred,
     model = build(recipe)
     graphdef, state = dx.split(model)
 
-    def pure(numbers):
-        def run(state):
-            made = dx.merge(graphdef, state)
-            return set_some(numbers, made), dx.state(made)
-
-        return run
-
     def run(model, pred):
         return cond(pred, partial(set_some, first), partial(set_some, second), model, **mode)
 
-    expected, state = jax.lax.cond(pred, pure(first), pure(second), state)
+    branches = [on_state(graphdef, partial(set_some, numbers)) for numbers in (first, second)]
+    expected, state = jax.lax.cond(pred, *branches, state)
     parts = objects_of(model)
     output = (dx.jit(run, **mode) if is_traced else run)(model, pred)
     assert all(map(operator.is_, objects_of(model), parts))
@@ -342,12 +329,7 @@ def grow(model):
     ],
 )
 def test_errors(run, text):
-    model = Counted()
-    before, names = values_of(model), set(vars(model))
-    with pytest.raises(TransformError, match=text):
-        run(model)
-    jax.tree.map(np.testing.assert_array_equal, values_of(model), before)
-    assert set(vars(model)) == names
+    assert_refused(run, text)
 
 
 @pytest.mark.parametrize("mode", MODES[:2], ids=["tree", "no-updates"])

@@ -9,19 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from counted import each_mode
+from counted import Scaled, each_mode
 from declax.errors import GraphError
-from strategies import build, modes_and_recipes, objects_of, same_graph, set_some
-
-
-class Model(dx.Module):
-    def __init__(self):
-        self.scale = dx.Param(jnp.arange(3.0))
-        self.count = dx.Variable(jnp.array(0))
-
-    def __call__(self, x):
-        self.count.value = self.count.value + 1
-        return self.scale * x
+from strategies import build, modes_and_recipes, objects_of, on_state, same_graph, set_some
 
 
 @given(modes_and_recipes(), st.lists(st.integers(0, 7), max_size=3))
@@ -33,12 +23,8 @@ def test_random_models_against_jax_on_explicit_state(moded, numbers):
     def compute(model, x):
         return set_some(numbers, model) * x
 
-    def explicit(state, x):
-        made = dx.merge(graphdef, state)
-        return compute(made, x), dx.state(made)
-
     x = jnp.ones((3,))
-    expected, shapes = jax.eval_shape(explicit, state, x)
+    expected, shapes = jax.eval_shape(on_state(graphdef, compute), state, x)
     assert dx.eval_shape(compute, model, x, **mode) == expected
     output, made = dx.eval_shape(lambda m, x: (compute(m, x), m), model, x, **mode)
     assert output == expected
@@ -50,7 +36,7 @@ def test_random_models_against_jax_on_explicit_state(moded, numbers):
 
 @each_mode
 def test_eval_shape_of_what_captures(mode):
-    model = Model()
+    model = Scaled()
 
     def call(x):
         return model(x), model
@@ -68,7 +54,7 @@ def test_eval_shape_of_what_captures(mode):
 
 
 def test_eval_shape_holds_the_mode():
-    model = Model()
+    model = Scaled()
     with pytest.raises(GraphError, match="reached twice"):
         dx.eval_shape(lambda a, b: 1, model, model, graph=False)
     model.again = model.scale

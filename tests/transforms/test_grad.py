@@ -9,13 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 import declax as dx
 from declax.errors import TransformError
-from differentiated import FILTERS, X, expected, loss, loss_of_arrays, net_of, sum_of_squares
+from differentiated import X, assert_gradients, expected, gradients, loss, loss_of_arrays, net_of
 from naming import name_of
-from strategies import Box, Open, build, modes_and_recipes, same_graph
+from strategies import Box, Open, same_graph
 
 # ================================================================= what it is taken with respect to
 
@@ -527,33 +526,9 @@ def test_no_tracer_leaks():
         dx.value_and_grad(lambda n, x: (loss(n, x), n), has_aux=True)(net, X)
 
 
-@given(modes_and_recipes(), st.sampled_from(FILTERS), st.booleans(), st.booleans(), st.booleans())
-def test_random_models_against_jax_on_explicit_state(moded, kind, has_aux, with_x, is_compiled):
-    mode, recipe = moded
-    model, x = build(recipe), jnp.float32(0.5)
-    graphdef, chosen, rest = dx.split(model, kind, ...)
-    argnums = (dx.DiffState(0, kind), 1) if with_x else dx.DiffState(0, kind)
-    take = dx.grad(partial(sum_of_squares, has_aux=has_aux), argnums=argnums, has_aux=has_aux, **mode)
-    take = dx.jit(take, **mode) if is_compiled else take
-    if not chosen.leaves:
-        with pytest.raises(TransformError, match="there is nothing to differentiate"):
-            take(model, x)
-        return
-
-    def explicit(chosen, x):
-        made = dx.merge(graphdef, chosen, rest)
-        return sum_of_squares(made, x), dx.state(made)
-
-    (value, after), slopes = jax.value_and_grad(explicit, argnums=(0, 1), has_aux=True)(chosen, x)
-    out = take(model, x)
-    grads, aux = out if has_aux else (out, value)
-    np.testing.assert_allclose(aux, value, rtol=1e-5)
-    of_model, of_x = grads if with_x else (grads, slopes[1])
-    assert of_model.paths == chosen.paths
-    np.testing.assert_allclose(of_x, slopes[1], rtol=1e-5)
-    for one, other in zip(of_model.leaves, slopes[0].leaves, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5)
-    assert same_graph(model, dx.merge(graphdef, after))
+@given(gradients())
+def test_random_models_against_jax_on_explicit_state(asked):
+    assert_gradients(dx.grad, asked)
 
 
 # ================================================================= what is refused

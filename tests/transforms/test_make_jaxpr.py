@@ -9,22 +9,10 @@ import pytest
 from hypothesis import given, settings
 
 import declax as dx
+from counted import Scaled, each_mode
 from declax.errors import GraphError, TransformError
 from declax.transforms.tracing import make_jaxpr
 from strategies import apply_edits, build, edits, recipes
-
-MODES = [{"graph": False}, {"graph": True, "graph_updates": False}, {"graph": True, "graph_updates": True}]
-each_mode = pytest.mark.parametrize("mode", MODES, ids=str)
-
-
-class Model(dx.Module):
-    def __init__(self):
-        self.scale = dx.Param(jnp.arange(3.0))
-        self.count = dx.Variable(jnp.array(0))
-
-    def __call__(self, x):
-        self.count.value = self.count.value + 1
-        return self.scale * x
 
 
 def evaluate(made, *leaves):
@@ -57,7 +45,7 @@ def test_a_jaxpr_computes_what_explicit_state_does(recipe, todo):
 
 
 def test_inputs_and_outputs():
-    model = Model()
+    model = Scaled()
     made = make_jaxpr(lambda m, x: m(x))(model, jnp.ones(3))
     assert [aval.shape for aval in made.in_avals] == [(), (3,), (3,)]
     assert [aval.shape for aval in made.out_avals] == [(), (3,)]
@@ -68,7 +56,7 @@ def test_inputs_and_outputs():
 
 @each_mode
 def test_captured_models_are_inputs(mode):
-    model = Model()
+    model = Scaled()
     trace = make_jaxpr(lambda x: model(x) * 1, **mode)
     for n in (3, 2):
         model.scale.value = jnp.ones(n)
@@ -81,7 +69,7 @@ def test_captured_models_are_inputs(mode):
 
 @each_mode
 def test_inside_of_jit(mode):
-    model, seen = Model(), []
+    model, seen = Scaled(), []
 
     @dx.jit(**mode)
     def step(x):
@@ -96,16 +84,16 @@ def test_inside_of_jit(mode):
 
 @each_mode
 def test_the_shape_of_the_result(mode):
-    model = Model()
+    model = Scaled()
 
     @make_jaxpr(return_shape=True, **mode)
     def both(model, x):
         model.count.value = model.count.value + 1
-        return {"y": model.scale * x, "made": Model(), "same": model}
+        return {"y": model.scale * x, "made": Scaled(), "same": model}
 
     made, out = both(model, jnp.ones(3))
     assert (out["y"].shape, out["y"].dtype) == ((3,), jnp.float32)
-    assert isinstance(out["made"], Model)
+    assert isinstance(out["made"], Scaled)
     assert (out["made"].scale.value.shape, out["same"].count.value.shape) == ((3,), ())
     assert out["same"] is not model
     assert model.scale.value.tolist() == [0, 1, 2]
@@ -115,11 +103,11 @@ def test_the_shape_of_the_result(mode):
 
 def test_static_arguments_and_axes():
     power = make_jaxpr(lambda n, model, x: model.scale**n * x, static_argnums=0)
-    made = power(2, Model(), 3.0)
+    made = power(2, Scaled(), 3.0)
     assert evaluate(made, 0, jnp.arange(3.0), 3.0)[0].tolist() == [0, 3, 12]
-    assert str(power(n=2, model=Model(), x=3.0)) == str(made)
+    assert str(power(n=2, model=Scaled(), x=3.0)) == str(made)
     with pytest.raises(TransformError, match="a static argument has no hash"):
-        power([2], Model(), 3.0)
+        power([2], Scaled(), 3.0)
     made = make_jaxpr(lambda p: jax.lax.psum(p.value, "i"), axis_env=[("i", 4)])(dx.Param(1.0))
     assert "psum" in str(made)
 
@@ -140,7 +128,7 @@ def test_the_jaxpr_is_that_of_the_peer():
 
 
 def test_errors_of_make_jaxpr():
-    model = Model()
+    model = Scaled()
 
     def grow(model):
         model.new = dx.Param(jnp.ones(1))

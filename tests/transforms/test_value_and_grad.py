@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 import declax as dx
 from counted import Counted, each_mode
-from declax.errors import TransformError
-from differentiated import FILTERS, X, expected, loss, net_of, sum_of_squares
-from strategies import build, modes_and_recipes, same_graph
+from differentiated import X, assert_gradients, expected, gradients, loss, net_of
 
 
-@given(modes_and_recipes(), st.sampled_from(FILTERS), st.booleans(), st.booleans(), st.booleans())
-def test_random_models_against_jax_on_explicit_state(moded, kind, has_aux, with_x, is_compiled):
-    mode, recipe = moded
-    model, x = build(recipe), jnp.float32(0.5)
-    graphdef, chosen, rest = dx.split(model, kind, ...)
-    argnums = (dx.DiffState(0, kind), 1) if with_x else dx.DiffState(0, kind)
-    take = dx.value_and_grad(partial(sum_of_squares, has_aux=has_aux), argnums=argnums, has_aux=has_aux, **mode)
-    take = dx.jit(take, **mode) if is_compiled else take
-    if not chosen.leaves:
-        with pytest.raises(TransformError, match="there is nothing to differentiate"):
-            take(model, x)
-        return
-
-    def explicit(chosen, x):
-        made = dx.merge(graphdef, chosen, rest)
-        return sum_of_squares(made, x), dx.state(made)
-
-    (value, after), slopes = jax.value_and_grad(explicit, argnums=(0, 1), has_aux=True)(chosen, x)
-    ours, grads = take(model, x)
-    np.testing.assert_allclose(ours, (value, value) if has_aux else value, rtol=1e-5)
-    of_model, of_x = grads if with_x else (grads, slopes[1])
-    assert of_model.paths == chosen.paths
-    np.testing.assert_allclose(of_x, slopes[1], rtol=1e-5)
-    for one, other in zip(of_model.leaves, slopes[0].leaves, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5)
-    assert same_graph(model, dx.merge(graphdef, after))
+@given(gradients())
+def test_random_models_against_jax_on_explicit_state(asked):
+    assert_gradients(dx.value_and_grad, asked)
 
 
 def test_values_and_auxiliary_results():
