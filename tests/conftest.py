@@ -11,7 +11,6 @@ import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
-from declax import _lost_writes
 from declax.transforms import _overlooked
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -35,7 +34,6 @@ settings.load_profile(_profile())
 @pytest.fixture(autouse=True)
 def _each_path_is_told_again() -> None:
     """What is warned of once in a process is so once in a test."""
-    _lost_writes.forget_told()
     _overlooked.forget_told()
 
 

@@ -38,7 +38,6 @@ LAYERS: list[set[str]] = [
         "_fields",
         "_filters",
         "_links",
-        "_lost_writes",
         "_modes",
         "_static",
         "_strays",

@@ -75,56 +75,6 @@ def forget_callbacks() -> None:
 
 
 # --- who calls ----------------------------------------------------------------
-#
-# JAX does not say what it makes a tree for. The functions that call it do: one
-# makes the arguments of a function that is being transformed, others results.
-
-_UNFLATTENING: Final = {
-    "declax._generated",
-    "declax._pytree",
-    "declax._variables",
-    "jax._src.tree_util",
-    "jax._src.flattree",
-}
-_UNFLATTEN_NAMES: Final = {"unflatten", "tree_unflatten", "_unflatten_open", "<genexpr>"}
-
-_MAKERS: Final = {
-    ("jax._src.interpreters.partial_eval", "trace_to_jaxpr"),
-    ("jax._src.interpreters.partial_eval", "trace_to_jaxpr_nocache"),
-    ("jax._src.interpreters.batching", "flatten_fun_for_vmap"),
-    ("jax._src.interpreters.ad", "linearize"),
-    ("jax._src.interpreters.ad", "jvp"),
-    ("jax._src.api_util", "flatten_fun"),
-    ("jax._src.api_util", "flatten_fun_nokwargs"),
-    ("jax._src.shard_map", "f_wrapped"),
-    ("jax._src.pmap", "_fun"),
-}
-"""The functions of jax that make the arguments of a transformed function, call it and flatten what it returns."""
-
-_TRANSFORMS: Final = {
-    ("jax._src.pjit", "cache_miss"): "jax.jit",
-    ("jax._src.pjit", "jit_trace"): "jax.jit",
-    ("jax._src.pjit", "jit_lower"): "jax.jit",
-    ("jax._src.api", "vmap_f"): "jax.vmap",
-    ("jax._src.api", "grad_f"): "jax.grad",
-    ("jax._src.api", "grad_f_aux"): "jax.grad",
-    ("jax._src.api", "value_and_grad_f"): "jax.value_and_grad",
-    ("jax._src.api", "vjp"): "jax.vjp",
-    ("jax._src.api", "jvp"): "jax.jvp",
-    ("jax._src.api", "linearize"): "jax.linearize",
-    ("jax._src.api", "eval_shape"): "jax.eval_shape",
-    ("jax._src.api", "make_jaxpr_f"): "jax.make_jaxpr",
-    ("jax._src.ad_checkpoint", "fun_remat"): "jax.checkpoint",
-    ("jax._src.shard_map", "wrapped"): "jax.shard_map",
-    ("jax._src.lax.control_flow.loops", "scan"): "jax.lax.scan",
-    ("jax._src.lax.control_flow.loops", "while_loop"): "jax.lax.while_loop",
-    ("jax._src.lax.control_flow.loops", "fori_loop"): "jax.lax.fori_loop",
-    ("jax._src.lax.control_flow.conditionals", "cond"): "jax.lax.cond",
-    ("jax._src.lax.control_flow.conditionals", "switch"): "jax.lax.switch",
-}
-_PMAP: Final = {("jax._src.pmap", "wrapped"), ("jax._src.pmap", "lower")}
-_MAPPED_BY_PMAP: Final = ("jax._src.pmap", "_fun")
-_WITHIN: Final = ("jax.", "contextlib", "functools")
 
 
 def name_of(frame: FrameType) -> tuple[str, str]:
@@ -145,39 +95,3 @@ def level_of_user(frame: FrameType | None) -> int:
 
 
 _LIBRARIES: Final = {"declax", "jax", "functools", "contextlib"}
-
-
-def makes_arguments(frame: FrameType | None) -> bool:
-    """Whether an unflatten function was called by JAX, to make what it calls a function with.
-
-    Args:
-      frame: of the unflatten function.
-    """
-    while frame is not None:
-        module, name = name_of(frame)
-        if module not in _UNFLATTENING or name not in _UNFLATTEN_NAMES:
-            return (module, name) in _MAKERS
-        frame = frame.f_back
-    return False
-
-
-def transform_of(frame: FrameType | None) -> tuple[str | None, FrameType | None]:
-    """The innermost transform that a frame runs under.
-
-    Returns:
-      Its name, and the frame that called it; None where none is known.
-    """
-    found, is_named, is_inner = None, False, False
-    while frame is not None:
-        name = name_of(frame)
-        if name[0].startswith(_WITHIN):
-            if name in _PMAP and found == "jax.shard_map" and not is_inner:
-                found = "jax.pmap"  # which has a `shard_map` under a `jit` make its arguments
-            is_inner = is_inner or (found is not None and name == _MAPPED_BY_PMAP)
-            is_named = is_named or (found is not None and name in _MAKERS)  # what follows is a transform around it
-            if not is_named:
-                found = _TRANSFORMS.get(name, found)  # the last one: a transform may be made of others
-        elif found is not None:
-            break
-        frame = frame.f_back
-    return found, frame

@@ -31,7 +31,6 @@ import jax
 from declax import _jax
 from declax._codegen import compile_functions
 from declax._fields import Status
-from declax._lost_writes import note_pytree
 from declax._static import freeze, thaw
 from declax._typing import BOUND_KEY as BOUND_KEY
 from declax._typing import INTERNAL_KEYS as INTERNAL_KEYS
@@ -320,7 +319,6 @@ def _generate(layout: Layout) -> tuple[Any, Any, Any]:
         "local_mark": _jax.trace_state.get_local,
         "trace_state": _jax.trace_state,
         "TOP": _jax.TOP,
-        "note_pytree": note_pytree,
         "freeze": freeze,
         "thaw": thaw,
     }
@@ -439,7 +437,6 @@ def _unflatten_opening(layout: Layout) -> list[str]:
 _UNFLATTEN_CLOSING = [
     "    if local_mark() is not TOP and trace_state.value is not TOP:",
     f'        self.__dict__["{TRACE_KEY}"] = trace_state.value',
-    "        note_pytree(self)",
     "    return self",
 ]
 

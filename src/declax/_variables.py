@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeAlias
 import jax
 from jax.core import Tracer
 
-from declax import _display, _jax, _kept_values, _lost_writes, _static, _strays, errors
+from declax import _display, _jax, _kept_values, _static, _strays, errors
 from declax._array_operators import ArrayOperators, operand
 from declax._metadata import Metadata
 from declax._typing import MISSING, ArrayLike, Shape
@@ -536,7 +536,6 @@ def _suggestion(kind: Any, value_type: Any, metadata: Metadata, name: str) -> st
 
 def _register(cls: type[Variable[Any]]) -> None:
     """Makes a kind a pytree: one child, the raw value; the metadata goes into the treedef."""
-    _lost_writes.add_kind(cls)
     value_key = jax.tree_util.GetAttrKey("value")
 
     def flatten(variable: Variable[Any]) -> tuple[tuple[Any], Metadata]:

@@ -204,12 +204,6 @@ class MissingExtraError(DeclaxError, ImportError):
     code = "missing-extra"
 
 
-class LostWriteWarning(UserWarning):
-    """A copy of a model was written under a transform of JAX, and not returned; the text names what and the remedy."""
-
-    code = "lost-write"
-
-
 class OverlookedModelWarning(UserWarning):
     """A transformed function reads a model where captures are not looked for; the text names where and the remedy."""
 
