@@ -11,7 +11,7 @@ import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
-from declax.transforms import _overlooked
+from declax import _strays
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -34,7 +34,7 @@ settings.load_profile(_profile())
 @pytest.fixture(autouse=True)
 def _each_path_is_told_again() -> None:
     """What is warned of once in a process is so once in a test."""
-    _overlooked.forget_told()
+    _strays.forget_told()
 
 
 @pytest.fixture(scope="module")

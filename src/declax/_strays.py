@@ -19,7 +19,6 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
-from weakref import WeakValueDictionary
 
 from declax import _jax
 from declax.errors import WHERE_CAPTURES_ARE_SOUGHT, OverlookedModelWarning, type_name
@@ -40,8 +39,6 @@ _bodies = 0
 _lock: Final = threading.Lock()
 _told: Final[set[tuple[object, int]]] = set()
 """The code and the line of each reading that a warning has named; each is named once."""
-_known: Final[WeakValueDictionary[int, Any]] = WeakValueDictionary()
-"""The Variables of models that another warning has named, by identity."""
 
 
 class _Here(threading.local):
@@ -78,8 +75,6 @@ def look(variable: Any) -> None:
     """Warns of a Variable that is read, where it is a stray."""
     if variable._trace is not _jax.TOP or _trace_state.value is _jax.TOP or not _here.depth:
         return
-    if _known.get(id(variable)) is variable:
-        return
     level = _jax.level_of_user(sys._getframe(0))
     frame = sys._getframe(level - 1)
     if (frame.f_code, frame.f_lineno) in _told:
@@ -96,12 +91,6 @@ def look(variable: Any) -> None:
     )
 
 
-def is_told(variable: Any) -> None:
-    """Has nothing said of a Variable, since another warning has named it, or its model."""
-    _known[id(variable)] = variable
-
-
 def forget_told() -> None:
     """Has each reading named again; for tests."""
     _told.clear()
-    _known.clear()

@@ -6,6 +6,7 @@ import functools
 import threading
 import types
 import warnings
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -76,9 +77,33 @@ def in_an_attribute_by_name(gain):
     return lambda x: x * holder.inner["gain"].value
 
 
+def in_a_set(gain):
+    model = dx.Module()
+    model.gain = gain
+    held = {model}
+    return lambda x: sum(x * found.gain.value for found in held)
+
+
+def behind_a_weak_reference(gain):
+    held = weakref.ref(gain)
+    return lambda x: x * held().value
+
+
+def in_a_method_of_a_model(gain):
+    class Reads(dx.Module):
+        def __call__(self, x):
+            return x * gain.value
+
+    model = Reads()
+    return lambda x: model(x)
+
+
 @pytest.mark.parametrize(
     "make",
     [
+        in_a_set,
+        behind_a_weak_reference,
+        in_a_method_of_a_model,
         in_a_function_of_a_model,
         in_a_sequential,
         in_a_partial_of_a_sequential,

@@ -28,7 +28,6 @@ from declax._typing import MISSING
 from declax.errors import TransformError, describe
 from declax.transforms import _holders as holders
 from declax.transforms._holders import CONTAINERS, Place, Sort, attribute_of, content_of, is_library, sort_of
-from declax.transforms._overlooked import warn_of_overlooked
 from declax.transforms._roots import is_finished, is_labels
 from declax.transforms._structure import Captured
 
@@ -79,7 +78,6 @@ class Closure:
                 if len(self._keys) >= MAX_KEYS:
                     self._keys.clear()
                 survey.key = self._keys.setdefault(survey.describe(), Captured(survey.variables()))
-            warn_of_overlooked(survey.holders, survey.numbers)
             self.survey = survey
         return survey
 

@@ -40,7 +40,6 @@ from declax.graph.defs import HAS_INDEX, GraphDef, walk_tokens
 from declax.graph.walk import Walk
 from declax.transforms._closure import Closure, Survey
 from declax.transforms._labels import Labels
-from declax.transforms._methods import warn_of_methods
 from declax.transforms._rebinding import Rebound
 from declax.transforms._roots import is_array_like, is_leaf, is_root
 from declax.transforms._structure import Mode, Structure, differing, place
@@ -457,7 +456,6 @@ def lifted(
       labels: of its leaves, where the results are to have some.
       adapt: makes a function of these arguments of the user's.
     """
-    warn_of_methods(closure, structure.graphdef)
 
     def call_on_leaves(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
         rebuilt = Rebuilt(structure, values, plain)
