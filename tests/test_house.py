@@ -83,6 +83,7 @@ UPWARDS_FOR_TYPES: dict[tuple[str, str], str] = {
 LATE_IMPORTS: dict[str, str] = {
     "treescope": "the extra `treescope`",
     "optax": "loads with the first optimizer",
+    "cloudpickle": "the extra `pickle`",
     "annotationlib": "exists from Python 3.14 on",
 }
 

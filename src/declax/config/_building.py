@@ -22,7 +22,6 @@ from declax.config._optimizers import remember
 from declax.config._parameters import RNGS, Parameter, Parameters
 from declax.config.problems import Path, did_you_mean, path_text
 from declax.errors import ConfigError, DepthError
-from declax.training.optimizer import Optimizer
 
 MAX_OPEN: Final = MAX_DEPTH + 10
 """How many parts may be begun and not be done; more than the levels of a spec, since Refs lead forwards."""
@@ -295,8 +294,7 @@ class Builder(Walk):
         except Exception as error:
             note_config_path(error, path, parameters.name)
             raise
-        if isinstance(made, Optimizer):
-            remember(made, spec, named.get("model"))
+        remember(made, spec, named.get("model"))
         return made
 
 

@@ -1,43 +1,32 @@
-"""What building remembers of optimizers, since these keep neither their model nor how their transformation was made.
+"""The models of optimizers that were built from specs, since an optimizer does not keep its model.
 
-It is remembered as long as the optimizer lives. A copy of one is another optimizer, of which nothing is known.
+They are known as long as the optimizer lives. A copy is another optimizer, whose model is not known.
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, cast
 
 from declax.config._data import SpecData
+from declax.training._transformation import Description, Transformation, describe_by, is_transformation
 from declax.training.optimizer import Optimizer
 
-
-class Origin(NamedTuple):
-    """What an optimizer was made of.
-
-    Attributes:
-      model: gives the model, as long as that lives.
-      tx: the spec of the transformation.
-    """
-
-    model: weakref.ReferenceType[Any]
-    tx: SpecData
+_MODELS: Final[weakref.WeakKeyDictionary[Optimizer[Any], weakref.ref[Any]]] = weakref.WeakKeyDictionary()
 
 
-_ORIGINS: Final[weakref.WeakKeyDictionary[Optimizer[Any], Origin]] = weakref.WeakKeyDictionary()
-
-
-def remember(made: Optimizer[Any], spec: SpecData, model: object) -> None:
-    """Remembers of what an optimizer was made, where a spec says how its transformation was."""
-    tx = spec.arguments.get("tx")
-    if isinstance(tx, SpecData) and not tx.has_refs:
+def remember(made: object, spec: SpecData, model: object) -> None:
+    """Remembers the Spec of a transformation, and the model of an optimizer."""
+    if isinstance(made, Optimizer):
         try:
-            _ORIGINS[made] = Origin(weakref.ref(model), tx)
+            _MODELS[made] = weakref.ref(model)
         except TypeError:  # a model that is a plain tree
             return
+    elif not (spec.has_refs or spec.parameters.takes_rngs) and is_transformation(made):
+        describe_by(cast(Description, spec), cast(Transformation, made))
 
 
-def origin_of(optimizer: Optimizer[Any]) -> Origin | None:
-    """What an optimizer was made of; None where that is not known, or its model is gone."""
-    found = _ORIGINS.get(optimizer)
-    return None if found is None or found.model() is None else found
+def model_of(optimizer: Optimizer[Any]) -> Any:
+    """The model that an optimizer was built for; None where that is not known, or the model is gone."""
+    found = _MODELS.get(optimizer)
+    return None if found is None else found()

@@ -16,13 +16,14 @@ from declax._variables import Variable
 from declax.abstract import eval_shape
 from declax.config._data import MAX_DEPTH, Ref, SpecData
 from declax.config._members import allowed_classes, element_annotation
-from declax.config._optimizers import origin_of
+from declax.config._optimizers import model_of
 from declax.config._parameters import Parameter, Parameters, parameters_of, plain_target
 from declax.config.problems import Path, path_text
 from declax.config.spec import Spec
 from declax.errors import ConfigError, DepthError, describe, type_name
 from declax.graph.iteration import find_duplicates
 from declax.rngs import Rngs
+from declax.training._transformation import description_of
 from declax.training.optimizer import Optimizer
 
 M = TypeVar("M")
@@ -183,8 +184,8 @@ class _Reader:
 
     def _optimizer(self, optimizer: Optimizer[Any], path: Path) -> dict[str, Any]:
         """The arguments of an optimizer that was built from a spec."""
-        origin = origin_of(optimizer)
-        if origin is None:
+        model, tx = model_of(optimizer), description_of(optimizer.tx)
+        if model is None or tx is None:
             raise ConfigError(
                 f"{self.name}.{path_text(path)}" if path else self.name,
                 "how this optimizer was made cannot be told",
@@ -192,7 +193,7 @@ class _Reader:
                 "spec these are remembered, of copies they are not",
                 fix='dx.spec(dx.Optimizer, dx.Ref("/model"), dx.spec(optax.adamw, 1e-3), wrt=dx.Param).build()',
             )
-        return {"model": origin.model(), "tx": origin.tx, "wrt": optimizer.wrt}
+        return {"model": model, "tx": tx, "wrt": optimizer.wrt}
 
     def _attributes(self, model: Any, parameters: Parameters, path: Path) -> dict[str, Any]:
         found: dict[str, Any] = {}

@@ -11,13 +11,14 @@ targets:   the paths of the parameters that the optimizer was made for.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from declax import errors
+from declax._fields import static
 from declax._filters import Filter
 from declax._pytree import Pytree
 from declax._typing import Path, PyTree
@@ -25,27 +26,13 @@ from declax._variables import Param, Variable
 from declax.graph.api import state as state_of
 from declax.graph.updating import update as update_graph
 from declax.states import State, make_state
-from declax.training._equality import Structural
 from declax.training._opt_state import OptLayout, OptState, OptVariable, slots_of, store
+from declax.training._transformation import StaticTransformation, Transformation, is_transformation
 
 if TYPE_CHECKING:
     import optax
 
 M = TypeVar("M")
-
-
-class Transformation(Protocol):
-    """What an optax transformation has, `optax.MultiSteps` too."""
-
-    @property
-    def init(self) -> Callable[..., Any]:
-        """Makes the state from the parameters."""
-        ...
-
-    @property
-    def update(self) -> Callable[..., Any]:
-        """Makes updates and the next state from gradients, state and parameters."""
-        ...
 
 
 _LISTED = 4
@@ -75,8 +62,13 @@ class Optimizer(Pytree, Generic[M]):
       OptimizerError: `wrt` selects nothing, `tx` is no transformation, or its
         state holds something else than arrays.
 
-    Optimizers made alike share their compiled steps: transformations compare
-    by what their functions do (code, arguments, closures), not by identity.
+    Two optimizers share compiled steps if they have the same `tx` object, or
+    transformations that were built from equal Specs
+    (``dx.spec(optax.adam, 1e-3).build()``). Two calls of `optax.adam` give two
+    transformations that are not equal.
+
+    An optimizer is pickled with its Spec if `tx` was built from one. Otherwise
+    pickling the functions of optax takes cloudpickle, the extra `pickle`.
 
     >>> import optax
     >>> from declax._module import Module
@@ -102,7 +94,7 @@ class Optimizer(Pytree, Generic[M]):
         tx: Transformation,
         wrt: Filter = Param,
     ) -> None:
-        if not (callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None))):
+        if not is_transformation(tx):
             raise _no_transformation(tx)
         parameters = state_of(model, wrt)
         if not parameters.paths:
@@ -111,18 +103,19 @@ class Optimizer(Pytree, Generic[M]):
             tree = tx.init(parameters)
         self.step = OptState(jnp.zeros((), jnp.uint32))
         self.opt_state = store(tree, parameters)
-        self._rule = Structural((tx, wrt))
+        self._tx = StaticTransformation(tx)
+        self._wrt = static(wrt)
         self._layout = OptLayout(tree, parameters.paths)
 
     @property
     def tx(self) -> optax.GradientTransformation:
         """The optax transformation."""
-        return self._rule.value[0]  # type: ignore[return-value]  # MultiSteps has init and update as well
+        return self._tx.tx  # type: ignore[return-value]  # MultiSteps has init and update as well
 
     @property
     def wrt(self) -> Filter:
         """The filter that selects what is optimised."""
-        return self._rule.value[1]
+        return self._wrt
 
     def optax_state(self) -> PyTree:
         """The state as optax has it: arrays where `opt_state` has Variables; a snapshot.

@@ -1,0 +1,150 @@
+"""An optax transformation as a static value: how it compares, and how it is pickled.
+
+`optax.adam(1e-3)` gives a tuple of new functions on every call, and functions
+compare by identity. A transformation therefore equals only itself, unless it
+was built from a Spec, which is a value.
+"""
+
+from __future__ import annotations
+
+import pickle
+import weakref
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from declax import errors
+
+
+class Transformation(Protocol):
+    """What an optax transformation has, `optax.MultiSteps` too."""
+
+    @property
+    def init(self) -> Callable[..., Any]:
+        """Makes the state from the parameters."""
+        ...
+
+    @property
+    def update(self) -> Callable[..., Any]:
+        """Makes updates and the next state from gradients, state and parameters."""
+        ...
+
+
+class Description(Protocol):
+    """A Spec: hashable, compares by value, pickles, and builds what it describes."""
+
+    def __hash__(self) -> int: ...
+
+    def build(self) -> Any:
+        """Makes what is described."""
+        ...
+
+
+_DESCRIPTIONS: Final[weakref.WeakKeyDictionary[Any, tuple[weakref.ref[Any], Description]]] = weakref.WeakKeyDictionary()
+"""By the function `update` of a transformation, or its object: its function `init`, and its Spec."""
+
+
+def is_transformation(value: object) -> bool:
+    """Whether an object has the methods of an optax transformation."""
+    return callable(getattr(value, "init", None)) and callable(getattr(value, "update", None))
+
+
+def describe_by(description: Description, tx: Transformation) -> None:
+    """Records the Spec that a transformation was built from, as long as the transformation lives."""
+    anchor, check = _anchors(tx)
+    try:
+        _DESCRIPTIONS[anchor] = (weakref.ref(check), description)
+    except TypeError:  # functions without weak references: the transformation equals only itself
+        return
+
+
+def description_of(tx: Transformation) -> Description | None:
+    """The Spec that a transformation was built from, if that is known."""
+    anchor, check = _anchors(tx)
+    try:
+        init, description = _DESCRIPTIONS[anchor]
+    except (KeyError, TypeError):
+        return None
+    return description if init() is check else None
+
+
+def _anchors(tx: Transformation) -> tuple[Any, Any]:
+    # Named tuples have no weak references; their functions do.
+    return (tx.update, tx.init) if isinstance(tx, tuple) else (tx, tx)
+
+
+class StaticTransformation:
+    """Holds a transformation. Two are equal if they hold the same one, or were built from equal Specs.
+
+    Args:
+      tx: the transformation.
+
+    >>> import optax
+    >>> tx = optax.adam(1e-3)
+    >>> StaticTransformation(tx) == StaticTransformation(tx)
+    True
+    >>> StaticTransformation(tx) == StaticTransformation(optax.adam(1e-3))
+    False
+    """
+
+    __slots__ = ("__weakref__", "_hash", "description", "tx")
+
+    tx: Transformation
+    description: Description | None
+
+    def __init__(self, tx: Transformation) -> None:
+        self.tx = tx
+        self.description = description_of(tx)
+        self._hash = id(tx) if self.description is None else hash(self.description)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, StaticTransformation):
+            return NotImplemented
+        if self.tx is other.tx:
+            return True
+        return self.description is not None and self.description == other.description
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return errors.type_name(type(self.tx)) if self.description is None else repr(self.description)
+
+    def __copy__(self) -> StaticTransformation:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> StaticTransformation:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.description is not None:
+            return _from_description, (self.description,)
+        try:
+            return _from_pickle, (pickle.dumps(self.tx),)
+        except (pickle.PicklingError, AttributeError, TypeError):  # closures
+            return _from_cloudpickle, (_cloudpickle("pickled").dumps(self.tx),)
+
+
+def _from_description(description: Description) -> StaticTransformation:
+    return StaticTransformation(description.build())
+
+
+def _from_pickle(pickled: bytes) -> StaticTransformation:
+    return StaticTransformation(pickle.loads(pickled))
+
+
+def _from_cloudpickle(pickled: bytes) -> StaticTransformation:
+    return StaticTransformation(_cloudpickle("unpickled").loads(pickled))
+
+
+def _cloudpickle(verb: str) -> Any:
+    try:
+        import cloudpickle  # type: ignore[import-untyped, unused-ignore]  # an optional dependency
+    except ImportError:
+        raise errors.MissingExtraError(
+            "Optimizer.tx",
+            f"the transformation is made of closures, which cannot be {verb} without cloudpickle",
+            why="Python pickles functions by name, and closures have none",
+            fix='pip install "declax[pickle]"\n'
+            "tx = dx.spec(optax.adam, 1e-3).build()   # pickles by its Spec, without cloudpickle",
+        ) from None
+    return cloudpickle
