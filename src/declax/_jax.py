@@ -39,16 +39,6 @@ def trace_of(tracer: Any) -> Any:
     return tracer._trace._weakref
 
 
-def is_of_outer_trace(tracer: Any) -> bool:
-    """Whether a tracer belongs to a trace around the current one, so that it has a value when that is over."""
-    trace = trace_state.value()
-    while trace is not None:
-        trace = getattr(trace, "parent_trace", None)
-        if trace is tracer._trace:
-            return True
-    return False
-
-
 def is_mapped(tracer: Any) -> bool:
     """Whether a tracer has the axis of the `vmap` that is tracing now; a rule of JAX may make one that has not."""
     return tracer._trace._weakref is trace_state.value and getattr(tracer, "batch_dim", None) is not None

@@ -14,12 +14,10 @@ import optax
 import pytest
 
 import declax as dx
-from declax import _jax
 from declax._typing import MISSING
 from declax.errors import TransformError
 from declax.transforms._closure import MAX_KEYS, MAX_QUIET, Closure, Survey
 from declax.transforms._holders import Sort, attributes_of, names_in, remove_attribute, set_attributes, sort_of
-from declax.transforms._leaks import tracers_in, tracers_kept
 from declax.transforms._names import Names, base_of
 from declax.transforms._rebinding import Rebound
 
@@ -36,7 +34,7 @@ def with_names(text, **names):
     return types.SimpleNamespace(**{k: v for k, v in names.items() if k != "__builtins__"}, names=names)
 
 
-# ruff: noqa: F821, PERF401  # names that are nowhere, and loops as users write them
+# ruff: noqa: F821  # names that are nowhere, and loops as users write them
 
 # ================================================================= what sort a thing is
 
@@ -125,7 +123,6 @@ def test_places_say_where_they_are():
     log, model = [], dx.Param(1.0)
     survey = Survey(lambda: (log, model))
     assert [place.name for place in survey.captured] == ["variable 'model'"]
-    assert [place.name for place in survey.growing] == ["variable 'log'"]
 
 
 def test_a_root_is_what_it_captures():
@@ -478,67 +475,6 @@ def test_long_chains_of_holders():
     assert Rebound(survey, (B,)).function is not f
     while isinstance(f, (functools.partial, types.MethodType)):
         f = f.func if isinstance(f, functools.partial) else f.__func__
-
-
-# ================================================================= tracers that are kept
-
-
-def test_tracers_in_all_kinds_of_things():
-    found = []
-
-    def f(x):
-        model = dx.Module()
-        model.w = dx.Param(x)
-        circle = [x]
-        circle.append(circle)
-        for held in ([x], (1, {"a": x}), {"k": (x,)}, collections.deque([x]), model, [model], dx.Param(x), circle, x):
-            found.append(len(list(tracers_in(held))))
-        return x
-
-    jax.jit(f)(1.0)
-    assert found == [1] * 9
-    assert list(tracers_in([1, "a", {2}, frozenset({3}), jnp.zeros(2), dx.Param(1.0)])) == []
-
-
-def test_tracers_that_a_function_reaches_before_it_runs():
-    counts = []
-
-    def outer(x):
-        log, model, last = [x], dx.Param(x), x
-
-        def f(y):
-            nonlocal last
-            last = y
-            return log, model
-
-        counts.append(sorted(where for _, where in tracers_kept(Survey(f)).values()))
-        return x
-
-    jax.jit(outer)(1.0)
-    assert counts == [["variable 'log', at 0"]]  # the same tracer in two places counts once, a captured one not
-
-
-def test_tracers_of_outer_traces_are_told_from_others():
-    found = []
-
-    def middle(x, outer):
-        def inner(y):
-            found.append([_jax.is_of_outer_trace(t) for t in (outer, x, y)])
-            return y
-
-        jax.vmap(inner)(x[None])
-        return x
-
-    def start(x):
-        jax.jit(lambda y: middle(y, x))(x)
-        kept = []
-        jax.vmap(kept.append)(x[None])
-        found.append([_jax.is_of_outer_trace(t) for t in (x, kept[0])])
-        return x
-
-    for transform in (jax.jit, jax.grad, jax.checkpoint):
-        transform(start)(1.0)
-    assert found == 3 * [[True, True, False], [False, False]]
 
 
 # ================================================================= memory

@@ -3,8 +3,7 @@
 Each transform is a thin file over `_lift`. From the bottom:
 
 ====================== ==========================================================
-what a function has    `_roots`, `_holders`, `_ways`, `_closure`, `_names`,
-                       `_leaks`, `_rebinding`
+what a function has    `_roots`, `_holders`, `_closure`, `_names`, `_rebinding`
 labels of leaves       `axes`, `_labels`, `_axes`, `_placing`, `_arguments`, `_selection`
 the engine             `_structure`, `_lift`, `_packing`, `_wrapping`
 compiled               `_program`, `_retraces`, `stages`, `compilation`, `retraces`,

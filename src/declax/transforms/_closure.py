@@ -37,8 +37,6 @@ MAX_QUIET = 64
 MAX_KEYS = 1024
 """For how many different surveys one function keeps the keys; the oldest goes first."""
 
-_GROWING = (list, dict, set, deque)
-
 
 class Closure:
     """A function, and what it captures.
@@ -113,7 +111,6 @@ class Survey:
       places: all of them.
       captured: those where roots are.
       values: the captured roots, each once.
-      growing: the places of lists, dicts and sets.
       key: stands for the places of what is captured; None where there are none.
       is_fixed: whether nothing that is reached can come to be a model.
     """
@@ -128,7 +125,6 @@ class Survey:
         "_quiet",
         "captured",
         "function",
-        "growing",
         "holders",
         "is_fixed",
         "key",
@@ -151,7 +147,6 @@ class Survey:
         self.numbers: dict[int, int] = {}
         self.places: list[Place] = []
         self.captured: list[Place] = []
-        self.growing: list[Place] = []
         self.key: Captured | None = None
         self._is_passing = False  # a model that is being made is no argument yet, but will be one
         self._cells: list[types.CellType] = []
@@ -258,8 +253,6 @@ class Survey:
             else:
                 self._is_passing = True
             return False
-        if place.kind != "item" and issubclass(type(content), _GROWING):
-            self.growing.append(place)
         if place.kind == "name" and sort is Sort.FUNCTION:
             return holders.is_of_module(content, self.holders[place.holder])
         return sort is not None or place.kind == "owner"

@@ -189,10 +189,10 @@ def _places_of_function(function: types.FunctionType, number: int) -> Iterator[P
     given = function.__defaults__ or ()
     code = function.__code__
     for name, value in zip(code.co_varnames[code.co_argcount - len(given) : code.co_argcount], given, strict=True):
-        if sort_of(value) is not None or isinstance(value, set):
+        if sort_of(value) is not None:
             yield Place(number, "default", name, value, function)
     for name, value in (function.__kwdefaults__ or {}).items():
-        if sort_of(value) is not None or isinstance(value, set):
+        if sort_of(value) is not None:
             yield Place(number, "keyword default", name, value, function)
     for name, value in vars(function).items():
         if not issubclass(type(value), INERT):

@@ -30,7 +30,6 @@ from declax.transforms._holders import (
     set_attributes,
     sort_of,
 )
-from declax.transforms._leaks import check_all_kept, check_kept, tracers_kept
 from declax.transforms._names import Names
 
 
@@ -47,7 +46,6 @@ class Rebound:
 
     def __init__(self, survey: Survey, copies: Sequence[Any]) -> None:
         self._survey = survey
-        self._before = tracers_kept(survey)
         self._new = {id(root): made for root, made in zip(survey.values, copies, strict=True)}
         self._made: dict[int, Any] = {}
         self._cells: dict[int, types.CellType] = {}
@@ -193,18 +191,16 @@ class Rebound:
 
         Raises:
           TransformError: it put something else in the place of what it
-            captured, or kept a tracer; nothing is carried over then.
+            captured; nothing is carried over then.
         """
         for cell, given in self._contents:
             if content_of(cell) is not given:
                 raise _rebinds("a variable of an outer function", given)
         names = [(n, name, value) for n in self._names.values() for name, value in n.assigned()]
-        for of_module, name, value in names:
+        for of_module, name, _ in names:
             if name in of_module.replaced:
                 raise _rebinds(f"the global name {name!r}", of_module.replaced[name])
-            check_kept(f"name {name!r}", value, self._before)
         changes = [(number, self._changes_of(number)) for number in self._made]
-        check_all_kept(self._survey, self._before)
         for of_module, name, value in names:
             if value is MISSING:
                 of_module.base.pop(name, None)
@@ -232,10 +228,9 @@ class Rebound:
         changed = {name: value for name, value in now.items() if given.get(name, MISSING) is not value}
         changed |= dict.fromkeys(given.keys() - now.keys(), MISSING)
         replaced = {place.key for place in self._replaced(number) if place.kind == "attribute"}
-        for name, value in changed.items():
+        for name in changed:
             if name in replaced:
                 raise _rebinds(f"the attribute {name!r}", given[name])
-            check_kept(f"attribute {name!r}", value, self._before)
         return changed
 
 
