@@ -1,36 +1,58 @@
-"""Names of a package that load their module when they are asked for first."""
+"""The public names of the package, each of which loads its module when it is first used."""
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from declax import errors
-from declax._exports import NAMES
+
+_EXPORT = re.compile(r"^from (\S+) import (\w+) as \2\b", re.MULTILINE)
 
 
-def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """The ``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names `NAMES` tells.
-
-    A name is looked up once: it is in the namespace of the package from then
-    on. No name may be that of a module of the package as well, since Python
-    puts modules there when they load.
+def exports(package: str) -> dict[str, str]:
+    """Which module has which name of a package, as the stub of the package says.
 
     Args:
       package: the name of the package.
+
+    Returns:
+      The full name of a module by public name. A name whose module is the
+      package itself is that of a module in it.
+
+    >>> exports("declax")["Linear"]
+    'declax.nn'
     """
-    module_of = {name: module for module, names in NAMES.items() for name in names.split()}
-    names = sorted(module_of)
+    stub = pkgutil.get_data(package, "__init__.pyi") or b""
+    return {name: module for module, name in _EXPORT.findall(stub.decode())}
+
+
+def lazy_attributes(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """The ``__getattr__``, ``__dir__`` and ``__all__`` of a package.
+
+    A name is looked up once, and then is in the namespace of the package. No
+    public name may be that of a module of the package as well, since Python
+    puts modules there when they load.
+
+    Args:
+      package: the name of the package, whose stub has its names.
+    """
+    module_of = exports(package)
+    public = sorted(name for name in module_of if not name.startswith("_"))
 
     def load(name: str) -> Any:
         if name not in module_of:
-            fix = None if name.startswith("_") else errors.suggest(name, names)  # Python asks for modules so too
+            fix = None if name.startswith("_") else errors.suggest(name, public)  # Python asks for modules here too
             raise errors.MissingAttributeError(f"module {package}", f"it has no attribute {name!r}", fix=fix)
-        module = importlib.import_module(f"{package}.{module_of[name] or name}")
-        value = getattr(module, name) if module_of[name] else module
+        module = module_of[name]
+        is_module = module == package
+        value = importlib.import_module(f"{package}.{name}" if is_module else module)
+        value = value if is_module else getattr(value, name)
         vars(sys.modules[package])[name] = value
         return value
 
-    return load, lambda: sorted({*vars(sys.modules[package]), *names}), names
+    return load, lambda: list(public), public

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from declax import initializers
-from declax._exports import NAMES
+from declax._lazy import exports
 from declax._typing import MISSING
 from declax.config._building import Walk, locate, positions
 from declax.config._canonical import parts_of_value, short_text
@@ -58,14 +58,14 @@ _AS: Final = {"jax.numpy": "jnp", "numpy": "np", "declax": "dx"}
 
 @functools.cache
 def _root_names() -> dict[str, str]:
-    return {name: module for module, names in NAMES.items() for name in names.split() if module}
+    return {name: module for name, module in exports("declax").items() if module != "declax"}
 
 
 def _root_name(obj: Any) -> str | None:
     """The name of the package root that is this object."""
     name = getattr(obj, "__name__", None)
     module = _root_names().get(name) if isinstance(name, str) else None
-    if module is None or getattr(importlib.import_module(f"declax.{module}"), name or "", None) is not obj:
+    if module is None or getattr(importlib.import_module(module), name or "", None) is not obj:
         return None
     return name
 

@@ -10,9 +10,20 @@ plugins = declax.mypy_plugin
 
 from __future__ import annotations
 
-from mypy.plugin import Plugin
+from declax.errors import MissingExtraError
 
-from declax.mypy_plugin.hooks import FINGERPRINT, DeclaxPlugin
+try:
+    from mypy.plugin import Plugin
+
+    from declax.mypy_plugin.hooks import FINGERPRINT, DeclaxPlugin
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "mypy":
+        raise
+    raise MissingExtraError(
+        "declax.mypy_plugin",
+        "the plugin needs mypy, which is not installed",
+        fix='pip install "declax[mypy]"  # the extra `mypy`',
+    ) from None
 
 __version__ = FINGERPRINT
 """What mypy asks a plugin for, to tell that its cache is stale."""

@@ -1,0 +1,36 @@
+"""The package root: its version, and what importing it costs and needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+import declax as dx
+
+
+def test_the_version_is_that_of_the_distribution():
+    assert dx.__version__ == metadata.version("declax")
+    assert "__version__" not in dir(dx), "dir lists the public names"
+
+
+@pytest.mark.parametrize(
+    ("program", "unwanted"),
+    [
+        ("import declax, declax.mypy_plugin", {"jax"}),
+        ("import declax", {"jax", "mypy", "importlib.metadata"}),
+        ("from declax import *", {"mypy", "optax"}),
+    ],
+)
+def test_what_an_import_leaves_alone(program, unwanted):
+    code = f"import sys\n{program}\nassert not {unwanted} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_plugin_without_mypy_names_the_extra():
+    code = "import sys; sys.modules['mypy'] = None; import declax.mypy_plugin"
+    ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert "declax.mypy_plugin: the plugin needs mypy, which is not installed." in ended.stderr
+    assert 'pip install "declax[mypy]"' in ended.stderr
