@@ -26,6 +26,9 @@ MAX_DEPTH: Final = 64
 MAX_NODES: Final = 200_000
 """How many values there may be, those that the aliases of YAML repeat counted each time."""
 
+REF: Final = "$ref"
+"""The key of a table that refers to another part."""
+
 Places: TypeAlias = Mapping[Path, tuple[int, int | None]]
 """The line and the column of each path; for a member of a table, those of its key."""
 
@@ -83,13 +86,15 @@ class Document:
     _places: Places | None = None
 
     def place_of(self, path: Path) -> Place:
-        """Where a path is written; where it is not, the place of the nearest part that contains it."""
+        """Where a path is written; where it is not, the place of the nearest part that contains it.
+
+        That of a reference is the place of its ``$ref``.
+        """
         if self.name is None and not self.origins:
             return NOWHERE
         if self._places is None:
             self._places = self.find_places()
-        for end in range(len(path), -1, -1):
-            part = path[:end]
+        for part in ((*path, REF), *(path[:end] for end in range(len(path), -1, -1))):
             if part in self.origins:
                 return self.origins[part]
             if part in self._places:

@@ -43,7 +43,7 @@ def parse_json(text: str, name: str | None) -> Document:
         place = Place(name, error.lineno, error.colno)
         return Document(name, None, [_broken(error, text, place)])
     except ValueError as error:  # an int of more digits than Python reads
-        return Document(name, None, [Problem("syntax", (), f"this is no JSON: {error}", place=Place(name))])
+        return Document(name, None, [Problem("syntax", (), f"not valid JSON: {error}", place=Place(name))])
     problems = (
         [duplicate(path, first, Place(name, *place)) for path, first, place in _repeated(text)] if repeated else []
     )
@@ -88,7 +88,7 @@ def _broken(error: json.JSONDecodeError, text: str, place: Place) -> Problem:
         hint = "JSON writes true, false and null"
     elif text[: error.pos].rstrip().endswith(",") or text[error.pos : error.pos + 1] == ",":
         hint = "leave out the comma before a closing bracket"
-    return Problem("syntax", (), f"this is no JSON: {error.msg}", hint=hint, place=place)
+    return Problem("syntax", (), f"not valid JSON: {error.msg}", hint=hint, place=place)
 
 
 class Lines:

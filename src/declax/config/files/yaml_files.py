@@ -67,7 +67,7 @@ def _broken(error: Any, name: str | None) -> Problem:
     place = Place(name) if mark is None else Place(name, mark.line + 1, mark.column + 1)
     said = " ".join(str(part) for part in (getattr(error, "context", None), getattr(error, "problem", None)) if part)
     hint = "indent with spaces" if "'\\t'" in said or "cannot start any token" in said else None
-    return Problem("syntax", (), f"this is no YAML: {said or getattr(error, 'reason', error)}", hint=hint, place=place)
+    return Problem("syntax", (), f"not valid YAML: {said or getattr(error, 'reason', error)}", hint=hint, place=place)
 
 
 class _Frame:
