@@ -391,7 +391,7 @@ def test_the_texts_of_all_errors_are_the_golden_ones():
     golden = ROOT / "tests" / "golden" / "all_errors.golden"  # no .txt: a list from the sources is no test of them
     texts = sorted(
         {
-            f"{site.place.partition(':')[0]} {site.error}: {template.replace(chr(0), '{}')}".replace(chr(10), "\\n")
+            f"{site.error}: {template.replace(chr(0), '{}')}".replace(chr(10), "\\n")
             for site in sources().sites()
             for template in site.templates
         }

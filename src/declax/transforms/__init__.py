@@ -9,7 +9,7 @@ the engine             `_structure`, `_lift`, `_packing`, `_wrapping`
 compiled               `_program`, `_retraces`, `stages`, `compilation`, `retraces`,
                        `partial`, `jit_partial`
 mapped                 `axis_names`, `vectorization`, `replication`, `sharding`
-loops and branches     `_tracing`, `_carrying`, `_standing`, `_together`, `_scanned`,
+loops and branches     `_tracing`, `_carrying`, `_carry_invariants`, `_together`, `_scanned`,
                        `scanning`, `loops`, `branching`
 differentiated         `_differentiated`, `_planned`, `_custom_call`, `autodiff`,
                        `differentials`, `custom_rules`, `rematerialization`

@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 
 from declax.errors import TransformError
+from declax.transforms._carry_invariants import Comparison, ErrorContext
 from declax.transforms._lift import Outcome
-from declax.transforms._standing import Comparison, Words
 from declax.transforms._structure import Structure
 from declax.transforms._tracing import (
     Traced,
@@ -93,27 +93,27 @@ class Part(NamedTuple):
     name: str
 
 
-def paired(given: Part, returned: Part, words: Words) -> Iterator[tuple[int, int]]:
+def paired(given: Part, returned: Part, context: ErrorContext) -> Iterator[tuple[int, int]]:
     """The leaves of what is handed on, with those of what is returned for it.
 
     Raises:
       TransformError: the trees differ, or there is a root in one and none in the other.
     """
     if given.tree != returned.tree:
-        raise _other_tree(given, returned, differing_leaf(given.tree, returned.tree), words)
+        raise _other_tree(given, returned, differing_leaf(given.tree, returned.tree), context)
     for number, (leaf, result) in enumerate(zip(given.leaves, returned.leaves, strict=True)):
         if given.is_root[leaf] != returned.is_root[result]:
             paths = jax.tree_util.tree_flatten_with_path(
                 jax.tree_util.tree_unflatten(given.tree, range(len(given.leaves)))
             )[0]
-            raise _other_tree(given, returned, list(map(key_of, paths[number][0])), words)
+            raise _other_tree(given, returned, list(map(key_of, paths[number][0])), context)
         yield leaf, result
 
 
-def _other_tree(given: Part, returned: Part, path: Sequence[Any], words: Words) -> TransformError:
+def _other_tree(given: Part, returned: Part, path: Sequence[Any], context: ErrorContext) -> TransformError:
     return TransformError(
-        f"{words.transform}, {joined(given.name, path)}",
-        f"{words.function} returns another structure than it is given",
+        f"{context.transform}, {joined(given.name, path)}",
+        f"{context.function} returns another structure than it is given",
         expected=text_of_tree(given.tree, [given.is_root[i] for i in given.leaves]),
         got=text_of_tree(returned.tree, [returned.is_root[i] for i in returned.leaves]),
         why="what it returns is what the next step is given",
@@ -130,7 +130,7 @@ def settled(
     values: Sequence[Any],
     plain: Sequence[Any],
     analyse: Callable[[Outcome], Step],
-    words: Words,
+    context: ErrorContext,
 ) -> tuple[Outcome, Step, tuple[list[Any], list[Any]]]:
     """Traces a function, until what is carried has the same types before and after a step.
 
@@ -142,7 +142,7 @@ def settled(
       structure: of the call.
       values, plain: what to trace it with.
       analyse: finds what is carried.
-      words: for errors.
+      context: for errors.
 
     Returns:
       What comes out, what is carried, and the two sorts of leaves with their final types.
@@ -159,18 +159,18 @@ def settled(
         is_settled = True
         for position, new in zip(step.leaves, after, strict=True):
             if types_of(values[position]) != types_of(new):
-                values[position] = _promoted(values[position], new, words.of_leaf(structure, position), words)
+                values[position] = _promoted(values[position], new, context.of_leaf(structure, position), context)
                 is_settled = False
         for position, new in zip(step.plain, after_plain, strict=True):
             if types_of(plain[position]) != types_of(new):
-                where = words.of_argument(structure, at_plain[position])
-                plain[position] = _promoted(plain[position], new, where, words)
+                where = context.of_argument(structure, at_plain[position])
+                plain[position] = _promoted(plain[position], new, where, context)
                 is_settled = False
         if is_settled:
             return outcome, step, (values, plain)
 
 
-def _promoted(value: Any, new: Any, where: str, words: Words) -> Any:
+def _promoted(value: Any, new: Any, where: str, context: ErrorContext) -> Any:
     """A first value of weak type with the dtype that it needs."""
     leaves, news = jax.tree_util.tree_leaves(value), jax.tree_util.tree_leaves(new)
     tree: Any = jax.tree_util.tree_structure(value)
@@ -178,7 +178,7 @@ def _promoted(value: Any, new: Any, where: str, words: Words) -> Any:
     if not is_like or not all(map(_is_promotable, leaves, news)):
         raise TransformError(
             where,
-            f"{words.function} gives this another type than it had",
+            f"{context.function} gives this another type than it had",
             expected=f"{text_of_value(value)}, as before the step",
             got=text_of_value(new),
             why="each step is the same program, so that what goes from one to the next has one type",
@@ -202,7 +202,7 @@ def _with_type(leaf: Any, new: Any) -> Any:
 # ----------------------------------------------------------------- loops in which all arguments are handed on
 
 
-def loop_step(structure: Structure, outcome: Outcome, given: Part, words: Words) -> Step:
+def loop_step(structure: Structure, outcome: Outcome, given: Part, context: ErrorContext) -> Step:
     """What is carried by a function that returns what it is given, and sets what it likes.
 
     Raises:
@@ -210,7 +210,7 @@ def loop_step(structure: Structure, outcome: Outcome, given: Part, words: Words)
     """
     tree, is_root = output_tree(outcome)
     returned = Part(tree, range(tree.num_leaves), is_root, "the output")
-    pairs = list(paired(given, returned, words))
+    pairs = list(paired(given, returned, context))
     plain, results = plain_pairs(pairs, structure.is_root, is_root)
     change = outcome.plan.change
     if change is None:
@@ -218,9 +218,9 @@ def loop_step(structure: Structure, outcome: Outcome, given: Part, words: Words)
     roots = [(sum(structure.is_root[:a]), sum(is_root[:b])) for a, b in pairs if structure.is_root[a]]
     places: dict[int, int] = {}
     if structure.graphdef is not None:
-        comparison = Comparison(structure, change, words)
-        comparison.check_stands(range(sum(structure.is_root)))
-        places = dict(comparison.leaves_of_fresh(comparison.fresh(roots)))
+        comparison = Comparison(structure, change, context)
+        comparison.check_structure_preserved(range(sum(structure.is_root)))
+        places = dict(comparison.next_of_fresh(roots))
         # the leaves of the call come first in the graph of the change, which has its structure
         places |= {i: i for i in range(structure.graphdef.num_leaves) if change.kept[i] != i}
     return Step(tuple(places), tuple(places.values()), plain, results)

@@ -5,21 +5,19 @@ in the same way what they set, and nothing more may come out of them than that.
 
 Vocabulary
 ----------
-source: of a leaf of a changed graph: the leaf that went in and is now there.
 unset:  of a leaf: that it still has the value that went in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from declax.errors import TransformError
-from declax.graph.change import Change
 from declax.transforms._differentiated import Slopes
-from declax.transforms._labels import leaves_of_objects
 from declax.transforms._lift import Outcome, Plan, is_same_value
 from declax.transforms._structure import Structure
+from declax.transforms._tracing import leaf_origins
 
 
 def keep_unset(outcome: Outcome, structure: Structure, values: Sequence[Any]) -> Outcome:
@@ -30,7 +28,7 @@ def keep_unset(outcome: Outcome, structure: Structure, values: Sequence[Any]) ->
     change = outcome.plan.change
     if change is None or structure.graphdef is None:
         return outcome
-    sources = dict(_sources(structure, change))
+    sources = leaf_origins(structure, change)
     new = iter(outcome.new)
     kept, rest = [], []
     for leaf, origin in enumerate(change.kept):
@@ -48,21 +46,6 @@ def keep_unset(outcome: Outcome, structure: Structure, values: Sequence[Any]) ->
     )
 
 
-def _sources(structure: Structure, change: Change) -> Iterator[tuple[int, int]]:
-    """For each leaf of a changed graph that was there before, which one it was."""
-    assert structure.graphdef is not None  # the caller knows
-    before, after = leaves_of_objects(structure.graphdef), leaves_of_objects(change.graphdef)
-    of_variables = set(after.values())
-    for index, leaf in after.items():
-        if change.origins[index] >= 0:
-            yield leaf, before[change.origins[index]]
-    definition = structure.graphdef.definition
-    for leaf, path in enumerate(change.graphdef.definition.paths):
-        source = definition.position(path[1:]) if path[0] == 0 and leaf not in of_variables else None
-        if source is not None:
-            yield leaf, source
-
-
 def updates_of(cotangent: Outcome, structure: Structure) -> Slopes:
     """The cotangents of what a function set, by the leaf that it was."""
     plan = cotangent.plan
@@ -72,7 +55,7 @@ def updates_of(cotangent: Outcome, structure: Structure) -> Slopes:
         return {}
     fresh = [leaf for leaf, i in enumerate(plan.change.kept) if i < 0]
     new = dict(zip(fresh, cotangent.new, strict=True))
-    return {source: new[leaf] for leaf, source in _sources(structure, plan.change) if leaf in new}
+    return {source: new[leaf] for leaf, source in leaf_origins(structure, plan.change).items() if leaf in new}
 
 
 def as_planned(outcome: Outcome, plan: Plan, values: Sequence[Any]) -> Outcome:

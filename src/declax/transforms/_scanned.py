@@ -21,6 +21,7 @@ from declax.errors import TransformError, type_name
 from declax.graph.change import Change
 from declax.rngs.streams import RngCount
 from declax.states import State
+from declax.transforms._carry_invariants import Comparison, ErrorContext
 from declax.transforms._carrying import (
     Part,
     Step,
@@ -29,15 +30,15 @@ from declax.transforms._carrying import (
     settled,
 )
 from declax.transforms._explaining import no_ref
-from declax.transforms._labels import ANY, Labels, leaves_of_objects
+from declax.transforms._labels import ANY, Labels
 from declax.transforms._lift import Outcome
 from declax.transforms._roots import is_root as is_root_value
-from declax.transforms._standing import Comparison, Words
 from declax.transforms._structure import Structure
 from declax.transforms._tracing import (
     Traced,
     concluded,
     key_of,
+    leaf_origins,
     new_values,
     output_tree,
     text_of_type,
@@ -97,14 +98,14 @@ class Scan:
     Args:
       structure, labels: of the call.
       parts: what is handed on.
-      words: for errors.
+      context: for errors.
     """
 
-    def __init__(self, structure: Structure, labels: Labels, parts: Parts, words: Words) -> None:
+    def __init__(self, structure: Structure, labels: Labels, parts: Parts, context: ErrorContext) -> None:
         self._structure = structure
         self._labels = labels
         self._parts = parts
-        self._words = words
+        self._context = context
         self._stacks = Stacks([], [], [], [])
 
     def run(self, traced: Traced, values: Sequence[Any], plain: Sequence[Any], options: dict[str, Any]) -> Outcome:
@@ -122,7 +123,7 @@ class Scan:
         length = self._length(values, plain, options.pop("length"))
         xs = self._own(values, plain)
         looks = self._with_own(values, plain, _types_of_steps(xs))
-        outcome, step, shared = settled(traced, self._structure, *looks, self._analyse, self._words)
+        outcome, step, shared = settled(traced, self._structure, *looks, self._analyse, self._context)
         stacks = self._stacks
 
         def advance(carried: Any, own: Any) -> Any:
@@ -166,7 +167,7 @@ class Scan:
         for leaf in jax.tree_util.tree_leaves(value):
             if not -leaf.ndim <= axis < leaf.ndim:
                 raise TransformError(
-                    f"{self._words.transform}, out_axes",
+                    f"{self._context.transform}, out_axes",
                     f"there is no axis {axis} in a result",
                     expected=f"an axis from {-leaf.ndim} to {leaf.ndim - 1}",
                     got=f"{text_of_type(leaf)} with the axis of steps first",
@@ -187,13 +188,13 @@ class Scan:
             sizes.insert(0, ("length", length))
         if not sizes:
             raise TransformError(
-                self._words.transform, "nothing says how many steps there are", fix="dx.scan(f, length=10, ...)"
+                self._context.transform, "nothing says how many steps there are", fix="dx.scan(f, length=10, ...)"
             )
         if len({size for _, size in sizes}) > 1:
             first = sizes[0]
             other = next(entry for entry in sizes if entry[1] != first[1])
             raise TransformError(
-                f"{self._words.transform}, {other[0]}",
+                f"{self._context.transform}, {other[0]}",
                 "this has another length along its axis",
                 expected=f"{first[1]}, as {first[0]}",
                 got=str(other[1]),
@@ -208,7 +209,7 @@ class Scan:
             for position, (value, axis) in enumerate(zip(leaves, labels, strict=True)):
                 if not _is_own(axis):
                     continue
-                of_leaf = self._words.of_leaf if of_graph else self._words.of_argument
+                of_leaf = self._context.of_leaf if of_graph else self._context.of_argument
                 name = of_leaf(self._structure, position if of_graph else at_plain[position])
                 for leaf in jax.tree_util.tree_leaves(value):
                     if is_ref(leaf):
@@ -233,7 +234,7 @@ class Scan:
         """
         tree, is_root = output_tree(outcome)
         given, returned = self._matched(self._parts.of_output(tree, is_root))
-        pairs = [pair for a, b in zip(given, returned, strict=True) for pair in paired(a, b, self._words)]
+        pairs = [pair for a, b in zip(given, returned, strict=True) for pair in paired(a, b, self._context)]
         plain, results = plain_pairs(pairs, self._structure.is_root, is_root)
         assert outcome.plan.labels is not None  # the function has labels
         new = len(new_values(outcome.plan))
@@ -255,7 +256,7 @@ class Scan:
             given = [part for part in given if not all(part.is_root[leaf] for leaf in part.leaves)]
         if len(given) != len(returned):
             raise TransformError(
-                f"{self._words.transform}, out_axes",
+                f"{self._context.transform}, out_axes",
                 "there are as many results with Carry as there are arguments with it",
                 expected=", ".join(part.name for part in given) or "none",
                 got=", ".join(part.name for part in returned) or "none",
@@ -267,7 +268,7 @@ class Scan:
         if not _is_own(axis):
             label = "None" if axis is None else "Carry, in a new model"
             raise TransformError(
-                f"{self._words.transform}, out_axes",
+                f"{self._context.transform}, out_axes",
                 f"the axis of a result is {label}",
                 expected="an int, or Carry as in in_axes",
                 why="there is a result of each step, and they have to go somewhere",
@@ -285,10 +286,10 @@ class Scan:
             leaf_at = {place: place for place in new} if change is None else {}
         else:
             fixed = [i for i, spec in enumerate(self._labels._of_roots) if _is_fixed(spec)]
-            comparison = Comparison(self._structure, change, self._words)
-            comparison.check_stands(fixed)
-            places = dict(comparison.leaves_of_fresh(comparison.fresh(roots)))
-            leaf_at = _leaves_at(self._structure, change)
+            comparison = Comparison(self._structure, change, self._context)
+            comparison.check_structure_preserved(fixed)
+            places = dict(comparison.next_of_fresh(roots))
+            leaf_at = leaf_origins(self._structure, change)
             places |= self._kept_elsewhere(change, leaf_at, new)
         taken = set(places.values())
         for place, label in labels.items():
@@ -310,8 +311,8 @@ class Scan:
         for leaf in gone:
             if self._labels.values[leaf] is Carry:
                 raise TransformError(
-                    self._words.of_leaf(self._structure, leaf),
-                    f"{self._words.function} removes this, which goes from step to step",
+                    self._context.of_leaf(self._structure, leaf),
+                    f"{self._context.function} removes this, which goes from step to step",
                     fix="remove it after the loop, as by dx.pop",
                 )
         return {leaf: place for leaf, place in found.items() if self._labels.values[leaf] is Carry}
@@ -320,54 +321,37 @@ class Scan:
         change = outcome.plan.change
         graphdef: Any = self._structure.graphdef if change is None else change.graphdef
         path, leaf_def = graphdef.definition.paths[place], graphdef.definition.leaf_defs[place]
-        where = f"{self._words.transform}, the output"
+        where = f"{self._context.transform}, the output"
         if change is None or path[0] == 0:
-            where = self._words.of_path(self._structure, path if change is None else path[1:])
+            where = self._context.of_path(self._structure, path if change is None else path[1:])
         kind = "leaf" if leaf_def is None else type_name(leaf_def[0])
         filter_ = "..." if leaf_def is None else f"dx.{kind}" if leaf_def[0].__module__.startswith("declax.") else kind
         if label is Carry:
             return TransformError(
                 where,
-                f"{self._words.function} makes this {kind}, where all goes from step to step",
+                f"{self._context.function} makes this {kind}, where all goes from step to step",
                 why="the first step is given a model without it, and each step is the same program",
                 fix=f"make it before the scan, or give it an axis: dx.StateAxes({{{filter_}: 0, ...: dx.Carry}})",
             )
-        return _is_shared(where, kind, filter_, leaf_def, self._words)
+        return _is_shared(where, kind, filter_, leaf_def, self._context)
 
 
-def _is_shared(where: str, kind: str, filter_: str, leaf_def: LeafDef, words: Words) -> TransformError:
+def _is_shared(where: str, kind: str, filter_: str, leaf_def: LeafDef, context: ErrorContext) -> TransformError:
     axes = f"in_axes=dx.StateAxes({{{filter_}: dx.Carry, ...: None}})"
     if leaf_def is not None and issubclass(leaf_def[0], RngCount):
         return TransformError(
             where,
-            f"{words.function} draws from this stream, whose axis is None",
+            f"{context.function} draws from this stream, whose axis is None",
             why="all steps share what has the axis None, so that each would draw the same numbers",
             fix="in_axes=dx.StateAxes({dx.RngState: dx.Carry, ...: None})        # one stream for all steps\n"
             "dx.split_rngs(model, splits=n), and in_axes=dx.StateAxes({dx.RngState: 0, ...: None})  # or one for each",
         )
     return TransformError(
         where,
-        f"{words.function} sets this {kind}, whose axis is None",
+        f"{context.function} sets this {kind}, whose axis is None",
         why="all steps share what has the axis None",
         fix=f"{axes}        # Carry: it goes from step to step; 0: each step has its own",
     )
-
-
-def _leaves_at(structure: Structure, change: Change) -> dict[int, int]:
-    """The leaf of the call that each place of a changed graph is."""
-    assert structure.graphdef is not None  # it has roots
-    before = leaves_of_objects(structure.graphdef)
-    after = leaves_of_objects(change.graphdef)
-    found = {leaf: before[change.origins[index]] for index, leaf in after.items() if change.origins[index] in before}
-    definition = structure.graphdef.definition
-    for place, (path, leaf_def) in enumerate(
-        zip(change.graphdef.definition.paths, change.graphdef.definition.leaf_defs, strict=True)
-    ):
-        if leaf_def is None and place not in found and path[0] == 0:
-            position = definition.position(path[1:])
-            if position is not None:
-                found[place] = position
-    return found
 
 
 def _is_own(axis: Any) -> bool:

@@ -26,12 +26,12 @@ from declax.transforms.axes import Carry, StateAxes
 
 P = ParamSpec("P")
 B = TypeVar("B")
+C = TypeVar("C")
 M = TypeVar("M", bound=Pytree)
 N = TypeVar("N", bound=Pytree)
 A = TypeVar("A", bound="jax.Array | State[Any]")
 A2 = TypeVar("A2", bound="jax.Array | State[Any]")
 L = TypeVar("L", bound=ArrayLike)
-C = TypeVar("C")
 R = TypeVar("R")
 X = TypeVar("X")
 Y = TypeVar("Y")
@@ -41,10 +41,15 @@ VX = TypeVar("VX", bound=tuple[ArrayLike, Any])
 Of: TypeAlias = Callable[Concatenate[B, P], R]
 """A function whose first argument is a `B`, by position."""
 
+Of2: TypeAlias = Callable[Concatenate[B, C, P], R]
+"""A function whose first arguments are a `B` and a `C`, by position."""
+
 Loss: TypeAlias = Callable[P, ArrayLike]
 LossAux: TypeAlias = Callable[P, tuple[ArrayLike, X]]
 LossOf: TypeAlias = Callable[Concatenate[B, P], ArrayLike]
 LossAuxOf: TypeAlias = Callable[Concatenate[B, P], tuple[ArrayLike, X]]
+LossOf2: TypeAlias = Callable[Concatenate[B, C, P], ArrayLike]
+LossAuxOf2: TypeAlias = Callable[Concatenate[B, C, P], tuple[ArrayLike, X]]
 
 First: TypeAlias = Literal[0]
 Second: TypeAlias = Literal[1]
@@ -75,17 +80,37 @@ class Untyped(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
-class GradOptions(TypedDict, total=False):
-    """The options of gradients that do not say what they are."""
+class ModeOptions(TypedDict, total=False):
+    """The options that all transforms have."""
 
-    holomorphic: bool
-    allow_int: bool
-    reduce_axes: Sequence[Any]
     graph: bool | None
     graph_updates: bool | None
 
 
-class JitOptions(TypedDict, total=False):
+class VjpOptions(ModeOptions, total=False):
+    """The options of `vjp` that do not decide its type."""
+
+    reduce_axes: Sequence[Any]
+
+
+class GradOptions(VjpOptions, total=False):
+    """The options of gradients that do not decide their type."""
+
+    holomorphic: bool
+    allow_int: bool
+
+
+class ScanOptions(ModeOptions, total=False):
+    """The options of `scan` that do not decide its type."""
+
+    length: int | None
+    reverse: bool
+    unroll: int | bool
+    transform_metadata: Mapping[str, Any] | None
+    _split_transpose: bool
+
+
+class JitOptions(ModeOptions, total=False):
     """The options of `jit`."""
 
     in_shardings: Any
@@ -99,8 +124,6 @@ class JitOptions(TypedDict, total=False):
     backend: str | None
     inline: bool
     compiler_options: dict[str, Any] | None
-    graph: bool | None
-    graph_updates: bool | None
 
 
 _Axis: TypeAlias = "int | None | StateAxes | type[Carry] | State[Any] | Pytree"

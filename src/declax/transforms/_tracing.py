@@ -24,6 +24,8 @@ import jax.numpy as jnp
 from declax._nodes import is_ref
 from declax._variables import Variable
 from declax.errors import TransformError, describe, format_path
+from declax.graph.change import Change
+from declax.transforms._labels import leaves_of_objects
 from declax.transforms._lift import Outcome, Plan
 from declax.transforms._running import calls_back
 from declax.transforms._structure import Structure
@@ -98,6 +100,20 @@ def new_values(plan: Plan) -> dict[int, int]:
     """The places that a plan gives new values, with their positions among these."""
     places = plan.changed if plan.change is None else [i for i, kept in enumerate(plan.change.kept) if kept < 0]
     return {place: position for position, place in enumerate(places)}
+
+
+def leaf_origins(structure: Structure, change: Change) -> dict[int, int]:
+    """For each leaf of a changed graph that the call has too, its position there."""
+    assert structure.graphdef is not None  # it has roots
+    before, after = leaves_of_objects(structure.graphdef), leaves_of_objects(change.graphdef)
+    found = {leaf: before[change.origins[index]] for index, leaf in after.items() if change.origins[index] >= 0}
+    of_objects = set(after.values())
+    for leaf, path in enumerate(change.graphdef.definition.paths):
+        if path[0] == 0 and leaf not in of_objects:
+            origin = structure.graphdef.definition.position(path[1:])
+            if origin is not None:
+                found[leaf] = origin
+    return found
 
 
 def concluded(plan: Plan, by_place: Mapping[int, Any], output: Any) -> Outcome:

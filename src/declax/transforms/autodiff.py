@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import jax
 
@@ -36,8 +36,6 @@ from declax.transforms._wrapping import look_like
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from jax.typing import ArrayLike
-
     from declax.states import State
     from declax.transforms._signatures import (
         A2,
@@ -52,11 +50,14 @@ if TYPE_CHECKING:
         Loss,
         LossAux,
         LossAuxOf,
+        LossAuxOf2,
         LossOf,
+        LossOf2,
         M,
         N,
         No,
         Of,
+        Of2,
         OfGrad,
         OfGradAux,
         OfValueAndGrad,
@@ -108,58 +109,28 @@ def grad(
 ) -> Of[L, P, jax.Array]: ...
 @overload
 def grad(
-    f: Callable[Concatenate[B, M, P], ArrayLike],
-    /,
-    *,
-    argnums: Second,
-    has_aux: No = False,
-    **options: Unpack[GradOptions],
-) -> Callable[Concatenate[B, M, P], State[M]]: ...
+    f: LossOf2[B, M, P], /, *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of2[B, M, P, State[M]]: ...
 @overload
 def grad(
-    f: Callable[Concatenate[B, A, P], ArrayLike],
-    /,
-    *,
-    argnums: Second,
-    has_aux: No = False,
-    **options: Unpack[GradOptions],
-) -> Callable[Concatenate[B, A, P], A]: ...
+    f: LossOf2[B, A, P], /, *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of2[B, A, P, A]: ...
 @overload
 def grad(
-    f: Callable[Concatenate[B, L, P], ArrayLike],
-    /,
-    *,
-    argnums: Second,
-    has_aux: No = False,
-    **options: Unpack[GradOptions],
-) -> Callable[Concatenate[B, L, P], jax.Array]: ...
+    f: LossOf2[B, L, P], /, *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of2[B, L, P, jax.Array]: ...
 @overload
 def grad(
-    f: Callable[Concatenate[M, A, P], ArrayLike],
-    /,
-    *,
-    argnums: Both,
-    has_aux: No = False,
-    **options: Unpack[GradOptions],
-) -> Callable[Concatenate[M, A, P], tuple[State[M], A]]: ...
+    f: LossOf2[M, A, P], /, *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of2[M, A, P, tuple[State[M], A]]: ...
 @overload
 def grad(
-    f: Callable[Concatenate[M, N, P], ArrayLike],
-    /,
-    *,
-    argnums: Both,
-    has_aux: No = False,
-    **options: Unpack[GradOptions],
-) -> Callable[Concatenate[M, N, P], tuple[State[M], State[N]]]: ...
+    f: LossOf2[M, N, P], /, *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of2[M, N, P, tuple[State[M], State[N]]]: ...
 @overload
 def grad(
-    f: Callable[Concatenate[A, A2, P], ArrayLike],
-    /,
-    *,
-    argnums: Both,
-    has_aux: No = False,
-    **options: Unpack[GradOptions],
-) -> Callable[Concatenate[A, A2, P], tuple[A, A2]]: ...
+    f: LossOf2[A, A2, P], /, *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of2[A, A2, P, tuple[A, A2]]: ...
 @overload
 def grad(
     f: Loss[P], /, *, argnums: DiffState, has_aux: No = False, **options: Unpack[GradOptions]
@@ -196,58 +167,28 @@ def grad(
 ) -> Of[L, P, tuple[jax.Array, X]]: ...
 @overload
 def grad(
-    f: Callable[Concatenate[B, M, P], tuple[ArrayLike, X]],
-    /,
-    *,
-    argnums: Second,
-    has_aux: Yes,
-    **options: Unpack[GradOptions],
-) -> Callable[Concatenate[B, M, P], tuple[State[M], X]]: ...
+    f: LossAuxOf2[B, M, P, X], /, *, argnums: Second, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Of2[B, M, P, tuple[State[M], X]]: ...
 @overload
 def grad(
-    f: Callable[Concatenate[B, A, P], tuple[ArrayLike, X]],
-    /,
-    *,
-    argnums: Second,
-    has_aux: Yes,
-    **options: Unpack[GradOptions],
-) -> Callable[Concatenate[B, A, P], tuple[A, X]]: ...
+    f: LossAuxOf2[B, A, P, X], /, *, argnums: Second, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Of2[B, A, P, tuple[A, X]]: ...
 @overload
 def grad(
-    f: Callable[Concatenate[B, L, P], tuple[ArrayLike, X]],
-    /,
-    *,
-    argnums: Second,
-    has_aux: Yes,
-    **options: Unpack[GradOptions],
-) -> Callable[Concatenate[B, L, P], tuple[jax.Array, X]]: ...
+    f: LossAuxOf2[B, L, P, X], /, *, argnums: Second, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Of2[B, L, P, tuple[jax.Array, X]]: ...
 @overload
 def grad(
-    f: Callable[Concatenate[M, A, P], tuple[ArrayLike, X]],
-    /,
-    *,
-    argnums: Both,
-    has_aux: Yes,
-    **options: Unpack[GradOptions],
-) -> Callable[Concatenate[M, A, P], tuple[tuple[State[M], A], X]]: ...
+    f: LossAuxOf2[M, A, P, X], /, *, argnums: Both, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Of2[M, A, P, tuple[tuple[State[M], A], X]]: ...
 @overload
 def grad(
-    f: Callable[Concatenate[M, N, P], tuple[ArrayLike, X]],
-    /,
-    *,
-    argnums: Both,
-    has_aux: Yes,
-    **options: Unpack[GradOptions],
-) -> Callable[Concatenate[M, N, P], tuple[tuple[State[M], State[N]], X]]: ...
+    f: LossAuxOf2[M, N, P, X], /, *, argnums: Both, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Of2[M, N, P, tuple[tuple[State[M], State[N]], X]]: ...
 @overload
 def grad(
-    f: Callable[Concatenate[A, A2, P], tuple[ArrayLike, X]],
-    /,
-    *,
-    argnums: Both,
-    has_aux: Yes,
-    **options: Unpack[GradOptions],
-) -> Callable[Concatenate[A, A2, P], tuple[tuple[A, A2], X]]: ...
+    f: LossAuxOf2[A, A2, P, X], /, *, argnums: Both, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Of2[A, A2, P, tuple[tuple[A, A2], X]]: ...
 @overload
 def grad(
     f: LossAux[P, X], /, *, argnums: DiffState, has_aux: Yes, **options: Unpack[GradOptions]
@@ -351,28 +292,28 @@ def value_and_grad(
 ) -> Of[L, P, tuple[V, jax.Array]]: ...
 @overload
 def value_and_grad(
-    f: Callable[Concatenate[B, M, P], V], /, *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Callable[Concatenate[B, M, P], tuple[V, State[M]]]: ...
+    f: Of2[B, M, P, V], /, *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of2[B, M, P, tuple[V, State[M]]]: ...
 @overload
 def value_and_grad(
-    f: Callable[Concatenate[B, A, P], V], /, *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Callable[Concatenate[B, A, P], tuple[V, A]]: ...
+    f: Of2[B, A, P, V], /, *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of2[B, A, P, tuple[V, A]]: ...
 @overload
 def value_and_grad(
-    f: Callable[Concatenate[B, L, P], V], /, *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Callable[Concatenate[B, L, P], tuple[V, jax.Array]]: ...
+    f: Of2[B, L, P, V], /, *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of2[B, L, P, tuple[V, jax.Array]]: ...
 @overload
 def value_and_grad(
-    f: Callable[Concatenate[M, A, P], V], /, *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Callable[Concatenate[M, A, P], tuple[V, tuple[State[M], A]]]: ...
+    f: Of2[M, A, P, V], /, *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of2[M, A, P, tuple[V, tuple[State[M], A]]]: ...
 @overload
 def value_and_grad(
-    f: Callable[Concatenate[M, N, P], V], /, *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Callable[Concatenate[M, N, P], tuple[V, tuple[State[M], State[N]]]]: ...
+    f: Of2[M, N, P, V], /, *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of2[M, N, P, tuple[V, tuple[State[M], State[N]]]]: ...
 @overload
 def value_and_grad(
-    f: Callable[Concatenate[A, A2, P], V], /, *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Callable[Concatenate[A, A2, P], tuple[V, tuple[A, A2]]]: ...
+    f: Of2[A, A2, P, V], /, *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of2[A, A2, P, tuple[V, tuple[A, A2]]]: ...
 @overload
 def value_and_grad(
     f: Callable[P, V], /, *, argnums: DiffState, has_aux: No = False, **options: Unpack[GradOptions]
@@ -409,28 +350,28 @@ def value_and_grad(
 ) -> Of[L, P, tuple[VX, jax.Array]]: ...
 @overload
 def value_and_grad(
-    f: Callable[Concatenate[B, M, P], VX], /, *, argnums: Second, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Callable[Concatenate[B, M, P], tuple[VX, State[M]]]: ...
+    f: Of2[B, M, P, VX], /, *, argnums: Second, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Of2[B, M, P, tuple[VX, State[M]]]: ...
 @overload
 def value_and_grad(
-    f: Callable[Concatenate[B, A, P], VX], /, *, argnums: Second, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Callable[Concatenate[B, A, P], tuple[VX, A]]: ...
+    f: Of2[B, A, P, VX], /, *, argnums: Second, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Of2[B, A, P, tuple[VX, A]]: ...
 @overload
 def value_and_grad(
-    f: Callable[Concatenate[B, L, P], VX], /, *, argnums: Second, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Callable[Concatenate[B, L, P], tuple[VX, jax.Array]]: ...
+    f: Of2[B, L, P, VX], /, *, argnums: Second, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Of2[B, L, P, tuple[VX, jax.Array]]: ...
 @overload
 def value_and_grad(
-    f: Callable[Concatenate[M, A, P], VX], /, *, argnums: Both, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Callable[Concatenate[M, A, P], tuple[VX, tuple[State[M], A]]]: ...
+    f: Of2[M, A, P, VX], /, *, argnums: Both, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Of2[M, A, P, tuple[VX, tuple[State[M], A]]]: ...
 @overload
 def value_and_grad(
-    f: Callable[Concatenate[M, N, P], VX], /, *, argnums: Both, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Callable[Concatenate[M, N, P], tuple[VX, tuple[State[M], State[N]]]]: ...
+    f: Of2[M, N, P, VX], /, *, argnums: Both, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Of2[M, N, P, tuple[VX, tuple[State[M], State[N]]]]: ...
 @overload
 def value_and_grad(
-    f: Callable[Concatenate[A, A2, P], VX], /, *, argnums: Both, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Callable[Concatenate[A, A2, P], tuple[VX, tuple[A, A2]]]: ...
+    f: Of2[A, A2, P, VX], /, *, argnums: Both, has_aux: Yes, **options: Unpack[GradOptions]
+) -> Of2[A, A2, P, tuple[VX, tuple[A, A2]]]: ...
 @overload
 def value_and_grad(
     f: Callable[P, VX], /, *, argnums: DiffState, has_aux: Yes, **options: Unpack[GradOptions]

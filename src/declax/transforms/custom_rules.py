@@ -53,10 +53,7 @@ def custom_vjp(
 ) -> CustomVjp[P, R]: ...
 @overload
 def custom_vjp(
-    *,
-    nondiff_argnums: Argnums = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    *, nondiff_argnums: Argnums = (), graph: bool | None = None, graph_updates: bool | None = None
 ) -> Callable[[Callable[P, R]], CustomVjp[P, R]]: ...
 def custom_vjp(
     fun: Callable[..., Any] | Missing = MISSING,

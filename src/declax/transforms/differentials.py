@@ -10,7 +10,7 @@ cotangent: a weight of a result; pulled back, the gradient of the weighted resul
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, ParamSpec, TypeVar, TypeVarTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, TypeVarTuple, overload
 
 import jax
 
@@ -38,6 +38,11 @@ from declax.transforms._roots import is_array_like
 from declax.transforms._running import run_with
 from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from declax.transforms._signatures import ModeOptions, VjpOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -104,59 +109,27 @@ jax.tree_util.register_pytree_node(
 
 @overload
 def vjp(
-    f: Callable[[*Ts], tuple[R, A]],
-    /,
-    *primals: *Ts,
-    has_aux: Literal[True],
-    reduce_axes: Sequence[Any] = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    f: Callable[[*Ts], tuple[R, A]], /, *primals: *Ts, has_aux: Literal[True], **options: Unpack[VjpOptions]
 ) -> tuple[R, Pullback, A]: ...
 @overload
 def vjp(
-    f: Callable[[*Ts], R],
-    /,
-    *primals: *Ts,
-    has_aux: Literal[False] = False,
-    reduce_axes: Sequence[Any] = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    f: Callable[[*Ts], R], /, *primals: *Ts, has_aux: Literal[False] = False, **options: Unpack[VjpOptions]
 ) -> tuple[R, Pullback]: ...
 @overload
 def vjp(
-    f: Callable[P, tuple[R, A]],
-    /,
-    *,
-    has_aux: Literal[True],
-    reduce_axes: Sequence[Any] = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    f: Callable[P, tuple[R, A]], /, *, has_aux: Literal[True], **options: Unpack[VjpOptions]
 ) -> Callable[P, tuple[R, Pullback, A]]: ...
 @overload
 def vjp(
-    f: Callable[P, R],
-    /,
-    *,
-    has_aux: Literal[False] = False,
-    reduce_axes: Sequence[Any] = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    f: Callable[P, R], /, *, has_aux: Literal[False] = False, **options: Unpack[VjpOptions]
 ) -> Callable[P, tuple[R, Pullback]]: ...
 @overload
 def vjp(
-    *,
-    has_aux: Literal[True],
-    reduce_axes: Sequence[Any] = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    *, has_aux: Literal[True], **options: Unpack[VjpOptions]
 ) -> Callable[[Callable[P, tuple[R, A]]], Callable[P, tuple[R, Pullback, A]]]: ...
 @overload
 def vjp(
-    *,
-    has_aux: Literal[False] = False,
-    reduce_axes: Sequence[Any] = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    *, has_aux: Literal[False] = False, **options: Unpack[VjpOptions]
 ) -> Callable[[Callable[P, R]], Callable[P, tuple[R, Pullback]]]: ...
 def vjp(  # type: ignore[misc]  # no signature takes both `*Ts` and any number of arguments
     f: Callable[..., Any] | Missing = MISSING,
@@ -279,8 +252,7 @@ def jvp(
     tangents: tuple[Any, ...],
     *,
     has_aux: Literal[True],
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    **options: Unpack[ModeOptions],
 ) -> tuple[R, Any, A]: ...
 @overload
 def jvp(
@@ -289,38 +261,23 @@ def jvp(
     tangents: tuple[Any, ...],
     *,
     has_aux: Literal[False] = False,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    **options: Unpack[ModeOptions],
 ) -> tuple[R, Any]: ...
 @overload
 def jvp(
-    f: Callable[[*Ts], tuple[R, A]],
-    *,
-    has_aux: Literal[True],
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    f: Callable[[*Ts], tuple[R, A]], *, has_aux: Literal[True], **options: Unpack[ModeOptions]
 ) -> Callable[[tuple[*Ts], tuple[Any, ...]], tuple[R, Any, A]]: ...
 @overload
 def jvp(
-    f: Callable[[*Ts], R],
-    *,
-    has_aux: Literal[False] = False,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    f: Callable[[*Ts], R], *, has_aux: Literal[False] = False, **options: Unpack[ModeOptions]
 ) -> Callable[[tuple[*Ts], tuple[Any, ...]], tuple[R, Any]]: ...
 @overload
 def jvp(
-    *,
-    has_aux: Literal[True],
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    *, has_aux: Literal[True], **options: Unpack[ModeOptions]
 ) -> Callable[[Callable[[*Ts], tuple[R, A]]], Callable[[tuple[*Ts], tuple[Any, ...]], tuple[R, Any, A]]]: ...
 @overload
 def jvp(
-    *,
-    has_aux: Literal[False] = False,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    *, has_aux: Literal[False] = False, **options: Unpack[ModeOptions]
 ) -> Callable[[Callable[[*Ts], R]], Callable[[tuple[*Ts], tuple[Any, ...]], tuple[R, Any]]]: ...
 def jvp(
     f: Callable[..., Any] | Missing = MISSING,

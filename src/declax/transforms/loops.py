@@ -17,13 +17,13 @@ import numpy as np
 
 from declax._typing import ArrayLike
 from declax.errors import TransformError
+from declax.transforms._carry_invariants import ErrorContext
 from declax.transforms._carrying import Part, Step, loop_step, settled
 from declax.transforms._closure import Closure
 from declax.transforms._explaining import named_leaves
 from declax.transforms._lift import Call, Outcome, lifted
 from declax.transforms._naming import named
 from declax.transforms._running import run, wait
-from declax.transforms._standing import Words
 from declax.transforms._structure import Mode
 from declax.transforms._together import nth, together
 from declax.transforms._tracing import Traced, check_scalar, checked_function, concluded, text_of_type, text_of_value
@@ -74,14 +74,14 @@ def while_loop(
     checked_function("while_loop", "body_fun", body_fun)
     mode = Mode.of(graph, graph_updates)
     closure = together(cond_fun, body_fun)
-    words = Words("while_loop", "body_fun", lambda _: "init_val")
+    context = ErrorContext("while_loop", "body_fun", lambda _: "init_val")
 
     def loop(call: Call) -> Outcome:
         structure = call.structure
         condition = Traced(named(lifted(closure, structure, mode, adapt=nth(0)), cond_fun, structure))
         body = Traced(named(lifted(closure, structure, mode, adapt=nth(1)), body_fun, structure))
-        outcome, step, (values, plain) = settled_loop(call, body, 0, words)
-        _check_condition(condition.look(values, plain), call, words._replace(function="cond_fun"))
+        outcome, step, (values, plain) = settled_loop(call, body, 0, context)
+        _check_condition(condition.look(values, plain), call, context._replace(function="cond_fun"))
 
         def goes_on(carried: Any) -> Any:
             return condition(*step.put(carried, values, plain)).output
@@ -165,11 +165,11 @@ def fori_loop(
     checked_function("fori_loop", "body_fun", body_fun)
     mode = Mode.of(graph, graph_updates)
     closure = Closure(body_fun)
-    words = Words("fori_loop", "body_fun", lambda number: ("i", "init_val")[number])
+    context = ErrorContext("fori_loop", "body_fun", lambda number: ("i", "init_val")[number])
 
     def loop(call: Call) -> Outcome:
         body = Traced(named(lifted(closure, call.structure, mode), body_fun, call.structure))
-        outcome, step, (values, plain) = settled_loop(call, body, 1, words)
+        outcome, step, (values, plain) = settled_loop(call, body, 1, context)
 
         def advance(number: Any, carried: Any) -> Any:
             full_values, full_plain = step.put(carried, values, [number, *plain[1:]])
@@ -217,7 +217,7 @@ def _check_bounds(lower: Any, upper: Any) -> None:
 
 
 def settled_loop(
-    call: Call, body: Traced, argument: int, words: Words
+    call: Call, body: Traced, argument: int, context: ErrorContext
 ) -> tuple[Outcome, Step, tuple[list[Any], list[Any]]]:
     """What comes out of a step of a loop that hands on one argument; see `settled`."""
     args, _, _ = call.structure.tree.children()
@@ -225,12 +225,12 @@ def settled_loop(
     start = sum(part.num_leaves for part in parts[:argument])
     tree = parts[argument]
     given = Part(tree, range(start, start + tree.num_leaves), call.structure.is_root, "init_val")
-    analyse = functools.partial(_analysed, call, given, words)
-    return settled(body, call.structure, call.values, call.plain, analyse, words)
+    analyse = functools.partial(_analysed, call, given, context)
+    return settled(body, call.structure, call.values, call.plain, analyse, context)
 
 
-def _analysed(call: Call, given: Part, words: Words, outcome: Outcome) -> Step:
-    return loop_step(call.structure, outcome, given, words)
+def _analysed(call: Call, given: Part, context: ErrorContext, outcome: Outcome) -> Step:
+    return loop_step(call.structure, outcome, given, context)
 
 
 def end_of_loop(
@@ -256,7 +256,7 @@ def end_of_loop(
     return concluded(plan, dict(zip(step.places, last[0], strict=True)), output)
 
 
-def _check_condition(outcome: Outcome, call: Call, words: Words) -> None:
+def _check_condition(outcome: Outcome, call: Call, context: ErrorContext) -> None:
     """Checks that a condition sets nothing, and returns a boolean.
 
     Raises:
@@ -264,7 +264,7 @@ def _check_condition(outcome: Outcome, call: Call, words: Words) -> None:
     """
     plan = outcome.plan
     if plan.change is not None or plan.changed:
-        first = words.of_leaf(call.structure, plan.changed[0]) if plan.changed else "while_loop, cond_fun"
+        first = context.of_leaf(call.structure, plan.changed[0]) if plan.changed else "while_loop, cond_fun"
         raise TransformError(
             first,
             "cond_fun changes this",

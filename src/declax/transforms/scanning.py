@@ -24,6 +24,7 @@ from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.transforms._arguments import Positioned, parameters, positioned
 from declax.transforms._axes import Axes
+from declax.transforms._carry_invariants import ErrorContext
 from declax.transforms._closure import Closure, Survey
 from declax.transforms._holders import content_of
 from declax.transforms._labels import Labels, spread_over
@@ -31,7 +32,6 @@ from declax.transforms._lift import Call, Outcome, lifted
 from declax.transforms._naming import named
 from declax.transforms._running import run, wait
 from declax.transforms._scanned import Parts, Scan, carry_parts
-from declax.transforms._standing import Words
 from declax.transforms._structure import Mode, Structure
 from declax.transforms._tracing import Traced, joined
 from declax.transforms._wrapping import look_like
@@ -39,7 +39,9 @@ from declax.transforms.axes import Carry, is_axis
 from declax.transforms.axis_names import check_metadata, name_axes
 
 if TYPE_CHECKING:
-    from declax.transforms._signatures import AxisTree, C, F, Of, OfScan, Untyped, Y
+    from typing import Unpack
+
+    from declax.transforms._signatures import AxisTree, C, F, Of, OfScan, ScanOptions, Untyped, Y
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -52,94 +54,26 @@ def scan(
     f: F,  # pyright: ignore[reportInvalidTypeVarUse]  # see F
     /,
     *,
-    length: int | None = None,
-    reverse: bool = False,
-    unroll: int | bool = 1,
     in_axes: AxisTree = (Carry, 0),
     out_axes: AxisTree = (Carry, 0),
-    transform_metadata: Mapping[str, Any] | None = None,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-    _split_transpose: bool = False,
+    **options: Unpack[ScanOptions],
 ) -> Untyped: ...
 @overload
-def scan(
-    f: Of[C, P, tuple[C, Y]],
-    /,
-    *,
-    length: int | None = None,
-    reverse: bool = False,
-    unroll: int | bool = 1,
-    transform_metadata: Mapping[str, Any] | None = None,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-    _split_transpose: bool = False,
-) -> Of[C, P, tuple[C, Y]]: ...
+def scan(f: Of[C, P, tuple[C, Y]], /, **options: Unpack[ScanOptions]) -> Of[C, P, tuple[C, Y]]: ...
 @overload
 def scan(
-    f: Callable[P, R],
-    /,
-    *,
-    length: int | None = None,
-    reverse: bool = False,
-    unroll: int | bool = 1,
-    in_axes: AxisTree,
-    out_axes: AxisTree = (Carry, 0),
-    transform_metadata: Mapping[str, Any] | None = None,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-    _split_transpose: bool = False,
+    f: Callable[P, R], /, *, in_axes: AxisTree, out_axes: AxisTree = (Carry, 0), **options: Unpack[ScanOptions]
 ) -> Callable[P, R]: ...
 @overload
-def scan(
-    f: Callable[P, R],
-    /,
-    *,
-    length: int | None = None,
-    reverse: bool = False,
-    unroll: int | bool = 1,
-    out_axes: AxisTree,
-    transform_metadata: Mapping[str, Any] | None = None,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-    _split_transpose: bool = False,
-) -> Callable[P, R]: ...
+def scan(f: Callable[P, R], /, *, out_axes: AxisTree, **options: Unpack[ScanOptions]) -> Callable[P, R]: ...
+@overload
+def scan(**options: Unpack[ScanOptions]) -> OfScan: ...
 @overload
 def scan(
-    *,
-    length: int | None = None,
-    reverse: bool = False,
-    unroll: int | bool = 1,
-    transform_metadata: Mapping[str, Any] | None = None,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-    _split_transpose: bool = False,
-) -> OfScan: ...
-@overload
-def scan(
-    *,
-    length: int | None = None,
-    reverse: bool = False,
-    unroll: int | bool = 1,
-    in_axes: AxisTree,
-    out_axes: AxisTree = (Carry, 0),
-    transform_metadata: Mapping[str, Any] | None = None,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-    _split_transpose: bool = False,
+    *, in_axes: AxisTree, out_axes: AxisTree = (Carry, 0), **options: Unpack[ScanOptions]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @overload
-def scan(
-    *,
-    length: int | None = None,
-    reverse: bool = False,
-    unroll: int | bool = 1,
-    out_axes: AxisTree,
-    transform_metadata: Mapping[str, Any] | None = None,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-    _split_transpose: bool = False,
-) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def scan(*, out_axes: AxisTree, **options: Unpack[ScanOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def scan(
     f: Callable[..., Any] | Missing = MISSING,
     /,
@@ -240,13 +174,13 @@ class ScanAxes:
         specs = spread_over(self._in_axes, arguments, 0, "in_axes", is_axis)
         return Labels(structure, values, specs, self._axes.of_results, "in_axes", Carry)
 
-    def parts(self, structure: Structure, arguments: Positioned, words: Words) -> Parts:
+    def parts(self, structure: Structure, arguments: Positioned, context: ErrorContext) -> Parts:
         """What goes from step to step."""
         is_one = self._in_axes is Carry and len(arguments.tree.children()) == 1
         prefix = (Carry,) if is_one else self._in_axes
 
         def name(path: Sequence[Any]) -> str:
-            return joined(words.argument(path[0]), path[1:]) if path else "the arguments"
+            return joined(context.argument(path[0]), path[1:]) if path else "the arguments"
 
         found = carry_parts(prefix, arguments.tree, structure.is_root, name)
         given = [part._replace(leaves=[arguments.leaves[i] for i in part.leaves]) for part in found]
@@ -305,14 +239,14 @@ class Scanned(Generic[P, R]):
     def _program(self, structure: Structure) -> Callable[..., Outcome]:
         """What runs the calls of one structure; JAX keeps a trace of it for each set of shapes."""
         axes, closure, mode, options = self._axes, self._closure, self._mode, self._options
-        words = Words("scan", "the function", functools.partial(_name_argument, closure))
+        context = ErrorContext("scan", "the function", functools.partial(_name_argument, closure))
 
         def run(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
             arguments = positioned(closure.function, structure.tree)
             labels = axes.labels(structure, values, arguments)
             step = lifted(closure, structure, mode, labels, axes.adapt)
             traced = Traced(named(step, closure.function, structure))
-            outcome = Scan(structure, labels, axes.parts(structure, arguments, words), words).run(
+            outcome = Scan(structure, labels, axes.parts(structure, arguments, context), context).run(
                 traced, values, plain, dict(options)
             )
             self._calls_back |= traced.calls_back
