@@ -39,7 +39,6 @@ LAYERS: list[set[str]] = [
         "_array_operators",
         "_codegen",
         "_epoch",
-        "_kept_values",
         "_threads",
     },
     {"_value_text"},

@@ -17,7 +17,8 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar, overload
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeAlias
 import jax
 from jax.core import Tracer
 
-from declax import _display, _jax, _kept_values, _static, _strays, errors
+from declax import _display, _epoch, _jax, _static, _strays, errors
 from declax._array_operators import ArrayOperators, operand
 from declax._metadata import Metadata
 from declax._typing import MISSING, ArrayLike, Shape
@@ -110,8 +111,6 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
             if isinstance(content, Variable):
                 content = content.get_value()
             _check_depth(cls, content)
-        if _records and _is_made(self):  # it is called again, to set all anew
-            set_raw(self, content)
         _set_trace(self, _trace_state.value)
         _set_raw(self, content)
         _set_metadata(self, cls._make_metadata(metadata) if metadata else cls._defaults)
@@ -120,6 +119,7 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
             if made.__class__ not in _FLAT:
                 _check_depth(cls, made)
             _set_raw(self, made)
+        _epoch.kept = {}  # a Variable that exists may be initialised again
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -277,11 +277,6 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in _SLOTS:  # protocols ask, and copies in the making
-            if name == "raw_value":
-                try:
-                    return _owed_value(self)
-                except AttributeError:
-                    pass  # it has none yet
             raise errors.MissingAttributeError(f"{errors.type_name(type(self))}.{name}", "there is no such attribute")
         metadata = self._metadata
         if name in metadata.frozen:
@@ -419,59 +414,33 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
 
 
 _SLOTS: Final = frozenset({*Variable.__slots__, *MetadataHolder.__slots__})
-_raw: Final = Variable.__dict__["raw_value"]
-_set_raw: Final = _raw.__set__
+_set_raw: Final = Variable.__dict__["raw_value"].__set__
 _set_metadata: Final = MetadataHolder.__dict__["_metadata"].__set__
-_trace: Final = MetadataHolder.__dict__["_trace"]
-_set_trace: Final = _trace.__set__
+_set_trace: Final = MetadataHolder.__dict__["_trace"].__set__
 
 fill_raw: Final[Callable[[Variable[Any], Any], None]] = _set_raw
 """Puts the first raw value into a new Variable; an existing one is written by `set_raw`."""
 
-empty_raw: Final[Callable[[Variable[Any]], None]] = _raw.__delete__
-"""Takes the raw value out of a Variable, by who owes it from then on; see `_kept_values`."""
+run_all: Final[Callable[[Iterator[Any]], None]] = deque[Any](maxlen=0).extend
+"""Runs an iterator to its end without a frame of Python for each step."""
 
-_records: Final = _kept_values.records
-_run_all: Final = _kept_values.run_all
 _read_raw: Final[Callable[[Any], Any]] = attrgetter("raw_value")
 
 
 def set_raw(variable: Variable[Any], value: Any) -> None:
     """Writes a raw value past hooks and checks."""
-    if _records:
-        _kept_values.write((variable,), map(_set_raw, (variable,), (value,)), _read_raw)
-    else:
-        _set_raw(variable, value)
+    _epoch.kept = None
+    _set_raw(variable, value)
+    _epoch.kept = {}
 
 
 def set_all_raw(variables: Collection[Variable[Any]], values: Sequence[Any]) -> None:
     """Writes raw values past hooks and checks, without a frame of Python for each."""
-    steps = map(_set_raw, variables, values)
-    old = [] if _records else list(map(_read_raw, variables))  # which dies when all are written
-    if _records:  # asked last, since another thread may begin to keep values while these are read
-        old = _kept_values.write(variables, steps, _read_raw)
-    else:
-        _run_all(steps)
+    old = list(map(_read_raw, variables))  # which die when all are written: what dies may run code of users
+    _epoch.kept = None
+    run_all(map(_set_raw, variables, values))
+    _epoch.kept = {}
     del old
-
-
-def _is_made(variable: Variable[Any]) -> bool:
-    try:
-        _trace.__get__(variable)
-    except AttributeError:
-        return False
-    return True
-
-
-def _owed_value(variable: Variable[Any]) -> Any:
-    """The raw value of a Variable whose slot is empty, because it is owed.
-
-    Raises:
-      AttributeError: nobody owes it one.
-    """
-    with _kept_values.lock:
-        _kept_values.settle(variable)
-        return _raw.__get__(variable)
 
 
 _FLAT: Final[set[type]] = set()

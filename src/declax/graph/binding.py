@@ -16,23 +16,20 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from types import FunctionType
-from typing import Any, Final
+from typing import Any
 
-from declax import _epoch
+from declax import _epoch, _jax
 from declax._layout import BOUND_KEY
 from declax._modes import is_graph, is_graph_mode
 from declax._pytree import Pytree
+from declax._threads import committing
 from declax._typing import MISSING, Path
 from declax._values import check_depth
 from declax._variables import Variable
 from declax.errors import GraphError, describe, format_path
 from declax.graph.defs import HAS_INDEX, LEAF, NODE, OBJECT, GraphDef, walk_tokens
-from declax.graph.keeping import Keeper
 from declax.graph.plain_leaves import PlainLeaves
 from declax.graph.walk import Walk, Watch, walk
-
-WORTH_KEEPING: Final = 1024
-"""The values of graphs with so many leaves are kept when they are read, since there each takes a wait for memory."""
 
 _raw_value = attrgetter("raw_value")
 _mark = attrgetter("_trace")
@@ -49,7 +46,7 @@ else:
         return list(map(_raw_value, variables))
 
 
-class Binding(Keeper):
+class Binding:
     """A graph bound to live objects.
 
     Holds Variables, but no nodes, so that a model that holds its binding is
@@ -61,6 +58,7 @@ class Binding(Keeper):
       plain: the leaves with those that are no Variable's; None where all are.
       mark: the trace of all Variables, or `MISSING` where they differ.
       is_fixed: whether the epoch alone tells that the graph stands.
+      is_kept: whether values are kept for a write epoch: all are of Variables outside of traces.
     """
 
     __slots__ = (
@@ -70,15 +68,16 @@ class Binding(Keeper):
         "_objects",
         "_token",
         "_watches",
+        "_written",
         "graphdef",
         "is_fixed",
+        "is_kept",
         "mark",
         "plain",
         "variables",
     )
 
     def __init__(self, found: Walk, token: object) -> None:
-        super().__init__(found.boxes)
         self.graphdef: GraphDef[Any] = found.graphdef
         self.variables: list[Variable[Any] | None] = found.boxes
         self.plain: PlainLeaves | None = PlainLeaves(found.plain, found.boxes) if found.plain else None
@@ -92,6 +91,13 @@ class Binding(Keeper):
         variables = [v for v in found.boxes if v is not None] if found.plain else found.boxes
         is_one = len(set(map(id, map(_mark, variables)))) == 1
         self.mark: Any = _mark(variables[0]) if is_one else MISSING
+        self.is_kept = self.plain is None and self.mark is _jax.TOP
+        self._written: tuple[tuple[int, ...], list[Variable[Any] | None]] = ((), [])
+
+    def __del__(self, epoch: Any = _epoch) -> None:
+        kept = epoch.kept
+        if kept:
+            kept.pop(id(self), None)
 
     def is_valid(self) -> bool:
         """Whether the graph is still as it was read."""
@@ -103,12 +109,24 @@ class Binding(Keeper):
         """The raw value of each leaf now."""
         return _read_all(self.variables) if self.plain is None else self.plain.read()
 
-    def values(self) -> Sequence[Any]:
-        """As `read`; what is kept, where the graph is large and nobody writes to it."""
-        kept = self.record.values
-        if kept is not None:
-            return kept
-        return self.read_to_keep()[1] if len(self.variables) >= WORTH_KEEPING else self.read()
+    def values(self) -> tuple[Any, ...]:
+        """As `read`, with no compiled call half written; kept until a Variable is written."""
+        kept = _epoch.kept
+        found = kept.get(id(self)) if kept else None
+        if found is None:
+            with committing:
+                found = tuple(self.read())
+            if kept is not None and self.is_kept:
+                kept[id(self)] = found
+        return found
+
+    def variables_at(self, positions: tuple[int, ...]) -> list[Variable[Any] | None]:
+        """The Variables of some leaves; remembers those that were asked for last, as a loop writes the same ones."""
+        known, variables = self._written
+        if known is not positions:
+            variables = [self.variables[i] for i in positions]
+            self._written = positions, variables
+        return variables
 
     def check_depth(self) -> None:
         """Checks that no Variable holds containers that are nested too deeply for JAX.

@@ -26,7 +26,7 @@ from declax._typing import Path
 from declax._variables import _set_metadata as set_metadata
 from declax._variables import set_all_raw, set_raw
 from declax.errors import GraphError, format_path, type_name
-from declax.graph.binding import WORTH_KEEPING, Binding, bind
+from declax.graph.binding import Binding, bind
 from declax.graph.build import BATCH, program_of
 from declax.graph.change import check_marks
 from declax.graph.fit import Fit, Mismatch, UpdateReport, as_state, explain, fit_of, in_container, shape_mismatches
@@ -127,8 +127,6 @@ def _update_at_once(binding: Binding, given: State[Any]) -> bool:
     if fit.faults or not fit.keeps_metadata or binding.mark is not _jax.current_trace():
         return False
     new = given.leaves
-    if fit.positions is None and len(new) >= WORTH_KEEPING and binding.plain is None:
-        return _update_whole(binding, new)
     variables = cast("list[Any]", binding.variables)
     if fit.positions is not None:
         variables = [variables[position] for position in fit.positions]
@@ -138,22 +136,6 @@ def _update_at_once(binding: Binding, given: State[Any]) -> bool:
     if shapes is None or shapes != _shapes(new):
         return False
     set_all_raw(variables, new)
-    return True
-
-
-def _update_whole(binding: Binding, new: list[Any]) -> bool:
-    """As `_update_at_once` for all leaves of a large graph, of which the shapes are kept with the values."""
-    record = binding.record
-    values = record.values
-    if values is None:
-        record, values = binding.read_to_keep()
-    shapes = record.shapes
-    if shapes is None:
-        shapes = _shapes(values)
-    if shapes is None or shapes != _shapes(new):
-        return False
-    if not binding.replace(record, values, tuple(new), shapes):  # another thread was faster
-        set_all_raw(cast("list[Any]", binding.variables), new)
     return True
 
 

@@ -10,13 +10,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from declax import _jax
-from declax._kept_values import Record
-from declax._threads import committing, is_alone
+from declax import _epoch, _jax
+from declax._threads import committing
 from declax._typing import MISSING
+from declax._variables import fill_raw, run_all
 from declax.graph.binding import Binding
 from declax.transforms._explaining import explain
-from declax.transforms._lift import UNCHANGED, Call, Outcome, Plan, apply, write
+from declax.transforms._lift import Call, Outcome, Plan, apply, write
 from declax.transforms._patterns import MOST, Matcher, matcher_of
 from declax.transforms._program import Program
 from declax.transforms._running import has_its_values
@@ -66,13 +66,13 @@ class LastCall:
 
     @staticmethod
     def commit(
-        binding: Binding, record: Record, values: tuple[Any, ...], result: tuple[Plan, tuple[Any, ...], Any]
+        binding: Binding, kept: object, values: tuple[Any, ...], result: tuple[Plan, tuple[Any, ...], Any]
     ) -> Any:
         """Commits a call like this one.
 
         Args:
           binding: that of the models.
-          record: what was read from it.
+          kept: the token of the write epoch before its values were read.
           values: its values then.
           result: the parts of the Outcome.
 
@@ -81,15 +81,22 @@ class LastCall:
           faster, so that the call has to run again.
         """
         plan, new, output = result
-        if plan is UNCHANGED:
-            return output
         with committing:
-            is_kept = plan.change is None and record.values is values and _trace_state.value is _jax.TOP
-            if is_kept and binding.put(record, values, plan.changed, new):
-                return output
-            if not is_alone() and not (binding.is_valid() and has_its_values(binding, plan, values)):
+            if plan.change is None and binding.is_kept and binding.mark is _trace_state.value:
+                variables: Any = binding.variables
+                after = {id(binding): new}
+                if len(new) < len(values):
+                    variables, after = binding.variables_at(plan.changed), {}
+                steps = map(fill_raw, variables, new)
+                if _epoch.kept is kept is not None:  # no call from here on, so that no other write comes between
+                    _epoch.kept = after
+                    run_all(steps)
+                    return output
+            if not has_its_values(binding, plan, values):
                 return MISSING
             if plan.change is not None:
+                if not binding.is_valid():
+                    return MISSING
                 return apply(Outcome(*result), binding.objects(), values)
             write(binding, plan.changed, new)
         return output

@@ -17,13 +17,12 @@ from typing import Any, Concatenate, Generic, ParamSpec, overload
 
 from typing_extensions import TypeVar
 
-from declax import _epoch, _jax
+from declax import _epoch
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.graph.keeping import replaced
 from declax.transforms._closure import Closure
 from declax.transforms._last_call import LastCall
-from declax.transforms._lift import Call, lifted
+from declax.transforms._lift import UNCHANGED, Call, lifted
 from declax.transforms._naming import named
 from declax.transforms._placing import Placing
 from declax.transforms._program import Program, Untraced
@@ -41,8 +40,6 @@ T = TypeVar("T")
 
 MAX_PROGRAMS = 1024
 """How many structures one function keeps programs for; the oldest goes first."""
-
-_trace_state, _TOP = _jax.trace_state, _jax.TOP
 
 
 @overload
@@ -200,10 +197,8 @@ class JitWrapped(Generic[P, R]):
                 and binding._token is _epoch.token
                 and (binding.is_fixed or binding.is_valid())
             ):
-                record = binding.record
-                values = record.values
-                if values is None:
-                    record, values = binding.read_to_keep()
+                kept = _epoch.kept
+                values = binding.values()
                 output: R
                 try:
                     result = run(*(values + plain))
@@ -212,14 +207,10 @@ class JitWrapped(Generic[P, R]):
                 except BaseException as error:
                     last.explain(binding, plain, error)
                     raise
-                plan, new, output = result
-                if plan.changed is record.owed and _trace_state.value is _TOP:
-                    after = new if len(new) == len(values) else replaced(values, plan.changed, new)
-                    record.calls += 1
-                    if record.values is values:  # nobody has read or written while it ran
-                        record.values = after  # without a call since the look: see `_kept_values`
-                        return output
-                output = last.commit(binding, record, values, result)
+                plan, _, output = result
+                if plan is UNCHANGED:
+                    return output
+                output = last.commit(binding, kept, values, result)
                 if output is not MISSING:
                     return output
         return self._call_anew(args, kwargs)
