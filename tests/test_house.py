@@ -60,14 +60,14 @@ LAYERS: list[set[str]] = [
     {"_variables"},
     # objects
     {"_initializer_metadata", "_pytree", "_state_def", "_variable_names"},
-    {"_construction", "_nodes", "_pure_dicts", "_source", "_sowing", "_state_diff", "_state_draft", "rngs"},
+    {"_construction", "_nodes", "_pure_dicts", "_source", "_sowing", "_state_diff", "_state_draft"},
     {"_dataclass", "_flat_state"},
     {"states"},
     {"statelib"},
     # models as data, and transforms over them
     {"graph"},
     {"_module"},
-    {"_containers", "refs", "rng_states", "viewing"},
+    {"_containers", "refs", "rngs", "viewing"},
     {"_recording", "transforms"},
     {"_stack_making", "capturing"},
     # what is made of all this

@@ -1,7 +1,21 @@
-"""Random numbers: named streams of keys, with every sampler of JAX as a method."""
+"""Random numbers: named streams of keys, alone and inside of models.
+
+From the bottom: `samplers` are the functions of ``jax.random`` as methods,
+`streams` the streams, `finding` the table of those of a model, `backups`
+replaces their keys and puts them back, `changes` and `reseeding` say by which.
+"""
 
 from __future__ import annotations
 
+from declax.rngs.backups import RngBackups as RngBackups
+from declax.rngs.backups import StreamBackup as StreamBackup
+from declax.rngs.backups import backup_keys as backup_keys
+from declax.rngs.backups import restore_rngs as restore_rngs
+from declax.rngs.calls import broadcast_rngs as broadcast_rngs
+from declax.rngs.changes import fork_rngs as fork_rngs
+from declax.rngs.changes import split_rngs as split_rngs
+from declax.rngs.changes import with_rngs as with_rngs
+from declax.rngs.reseeding import reseed as reseed
 from declax.rngs.samplers import KeylessInitializer as KeylessInitializer
 from declax.rngs.streams import RngCount as RngCount
 from declax.rngs.streams import RngKey as RngKey

@@ -24,6 +24,7 @@ import numpy as np
 from declax import errors
 from declax._filters import Filter, to_predicate
 from declax._threads import committing
+from declax._typing import Shape
 from declax._variables import Variable
 from declax.rngs.samplers import Samplers
 
@@ -296,17 +297,26 @@ def _as_key(where: str, value: object) -> jax.Array:
     )
 
 
-def _as_size(where: str, size: object) -> tuple[int, ...]:
+def shape_of(where: str, size: object, fix: str) -> Shape:
+    """A number of keys, or the shape of an array of them, as a shape.
+
+    Raises:
+      RngError: it is neither.
+    """
     entries: tuple[Any, ...] = size if isinstance(size, tuple) else (size,)
-    if all(isinstance(entry, (int, np.integer)) and entry >= 0 for entry in entries):
+    if all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in entries):
         return tuple(map(int, entries))
     raise errors.RngError(
         where,
-        "is no number of keys",
+        "is no number of keys and no shape",
         expected="an int that is not negative, a tuple of those, or (of a Rngs) a mapping from filters to them",
         got=repr(size),
-        fix=f'{where.rpartition(".")[2]}(3)      # or ((2, 3)), or of a Rngs ({{"params": 3}})',
+        fix=fix,
     )
+
+
+def _as_size(where: str, size: object) -> Shape:
+    return shape_of(where, size, f'{where.rpartition(".")[2]}(3)      # or ((2, 3)), or of a Rngs ({{"params": 3}})')
 
 
 def _sizes_of(rngs: Rngs, where: str, sizes: object) -> dict[str, tuple[int, ...] | None]:

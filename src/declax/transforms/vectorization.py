@@ -23,7 +23,7 @@ from declax._state_def import LeafDef
 from declax._typing import MISSING, Missing, Path
 from declax._variables import new_variable
 from declax.errors import TransformError, describe, type_name
-from declax.rngs.broadcasting import is_broadcast_meant
+from declax.rngs.calls import is_broadcast_meant
 from declax.rngs.streams import RngCount
 from declax.transforms._axes import Axes
 from declax.transforms._closure import Closure

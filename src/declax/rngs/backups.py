@@ -1,32 +1,30 @@
-"""Keys and counts of streams, kept to be put back.
+"""Keys and counts of streams: replaced, kept, and put back.
 
 Vocabulary
 ----------
 backup:  of a stream, the key that it had, and the count that it goes on with.
-restore: put the key of a backup in its place again. Of a stream that has the
-         key already, the count never goes back, so that no key is drawn twice.
+restore: put the key of a backup in its place again. If the stream has that key
+         already, the count never goes back, so that no key is drawn twice.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, Self, TypeVar, overload
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from declax._filters import Filter, to_predicate
+from declax._filters import Filter
 from declax._nodes import is_ref
 from declax._threads import committing
 from declax._typing import MISSING, Missing
 from declax._variables import Variable, set_raw
 from declax.errors import RngError, describe
-from declax.rng_states.finding import Found, Stream, check_is_own
-from declax.rngs.broadcasting import check_can_decorate
+from declax.rngs.calls import around_calls
+from declax.rngs.finding import Chosen, Stream, StreamTable, check_is_own
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +37,7 @@ class StreamBackup:
     Attributes:
       label: the place of the stream, for messages.
       key, count: its Variables.
-      raw_key, raw_count: what lay in them: arrays or refs.
+      raw_key, raw_count: what they held: arrays or refs.
       key_value, count_value: the arrays to put back.
       new_key: what was put in the place of the key, where that is known.
       replacing: the backup that was put in its place, which is told of the draws until this one comes back.
@@ -62,24 +60,25 @@ class StreamBackup:
         return StreamBackup(label, key, count, *raws, *values, replacing=replacing)
 
     def is_replaced(self) -> bool:
-        """Whether the stream has another key now; where a ref lies in the box, it may."""
+        """Whether the stream has another key now; if the Variable holds a ref, it may."""
         return is_ref(self.raw_key) or self.key.raw_value is not self.raw_key
 
     def put_back(self) -> None:
         """Gives the stream its key and count again."""
-        key, count_value = self.key.raw_value, self.count_value
+        key, count = self.key.raw_value, self.count_value
         is_array = not is_ref(key) and not _is_gone(key)
         if is_array and key is self.raw_key:
             return
         if self.replacing is not None and _is_equal(self.key.value, self.replacing.key_value):
             self.replacing.count_value = jnp.maximum(self.replacing.count_value, self.count.value)
-        # Of a key that was put in by declax it is known to be another; comparing would wait for the device.
+        # A key that declax put in is known to be another; comparing would wait for the device.
         if not (is_array and key is self.new_key) and _is_equal(self.key.value, self.key_value):
-            count_value = jnp.maximum(self.count.value, count_value)
-        for variable, raw, value in (
-            (self.key, self.raw_key, self.key_value),
-            (self.count, self.raw_count, count_value),
-        ):
+            count = jnp.maximum(self.count.value, count)
+        self.write(count)
+
+    def write(self, count: Any) -> None:
+        """Writes the key, and a count, to where they were: into refs, or into the Variables."""
+        for variable, raw, value in ((self.key, self.raw_key, self.key_value), (self.count, self.raw_count, count)):
             if is_ref(raw):
                 raw[...] = value
             set_raw(variable, raw if is_ref(raw) else value)
@@ -103,8 +102,7 @@ def _is_gone(value: Any) -> bool:
 class RngBackups:
     """The backups of the streams of a model; as the subject of a ``with``, restores them at the end of the block.
 
-    >>> from declax.rng_states import split_rngs
-    >>> from declax.rngs import Rngs
+    >>> from declax.rngs import Rngs, split_rngs
     >>> rngs = Rngs(0)
     >>> with split_rngs(rngs, splits=3) as backups:
     ...     print(backups, rngs.default.key.shape)
@@ -163,8 +161,7 @@ def restore_rngs(
       RngError: for what is no backup.
       TraceContextError: for a stream of another trace level; names its place.
 
-    >>> from declax.rng_states import split_rngs
-    >>> from declax.rngs import Rngs
+    >>> from declax.rngs import Rngs, split_rngs
     >>> rngs = Rngs(0)
     >>> backups = split_rngs(rngs, splits=3)
     >>> _ = restore_rngs(backups)
@@ -235,8 +232,7 @@ def backup_keys(node: Any | Missing = MISSING, /, *, only: Filter = ..., graph: 
       GraphError: for a graph where a tree is asked for.
       TraceContextError: for a stream of another trace level.
 
-    >>> from declax.rng_states import reseed
-    >>> from declax.rngs import Rngs
+    >>> from declax.rngs import Rngs, reseed
     >>> rngs = Rngs(dropout=0)
     >>> first = rngs.dropout.uniform()
     >>> with backup_keys(rngs):
@@ -245,24 +241,22 @@ def backup_keys(node: Any | Missing = MISSING, /, *, only: Filter = ..., graph: 
     >>> bool(same), int(rngs.dropout.count)
     (True, 1)
     """
-    predicate = to_predicate(only)
+    chosen = Chosen.by(only)
 
-    def keep(value: Any, *, is_call: bool = False) -> RngBackups:
-        found = Found("backup_keys", value, graph, is_call=is_call)
-        found.check_any()
-        chosen = [stream for stream in found.streams if found.takes(predicate, stream)]
-        found.check_taken(only, chosen)
-        found.check_are_own(chosen)
+    def keep(value: Any) -> RngBackups:
+        table = StreamTable("backup_keys", value, graph)
+        streams = table.select(chosen)
+        table.check_are_own(streams)
         with committing:
-            return RngBackups([_owning(found, stream) for stream in chosen])
+            return RngBackups([_owning(table.label(stream), stream) for stream in streams])
 
-    return keep(node) if node is not MISSING else during_calls("backup_keys", keep)
+    return in_place("backup_keys", keep, node)
 
 
-def _owning(found: Found, stream: Stream) -> StreamBackup:
-    key, count = stream.key, stream.count
-    values = (_own(key.value), _own(count.value))
-    return StreamBackup(found.label(stream), key, count, key.raw_value, count.raw_value, *values)
+def _owning(label: str, stream: Stream) -> StreamBackup:
+    backup = StreamBackup.of(label, stream.key, stream.count)
+    backup.key_value, backup.count_value = _own(backup.key_value), _own(backup.count_value)
+    return backup
 
 
 def _own(value: Any) -> Any:
@@ -270,24 +264,54 @@ def _own(value: Any) -> Any:
     return jnp.copy(value) if isinstance(value, jax.Array) and not isinstance(value, Tracer) else value
 
 
-def during_calls(
-    where: str, enter: Callable[..., AbstractContextManager[object]]
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator whose functions run in a context that is made of their arguments.
+# --- replacing --------------------------------------------------------------
 
-    Args:
-      where: the name of the decorator.
-      enter: makes the context from ``(args, kwargs)``.
+
+class NewKey(NamedTuple):
+    """What a stream gets.
+
+    Attributes:
+      key: its new one.
+      start: its new count.
+      after: the count that the old key goes on with; None if nothing was drawn from it.
     """
 
-    def decorate(f: Callable[P, R]) -> Callable[P, R]:
-        check_can_decorate(where, f)
+    key: jax.Array
+    start: jax.Array
+    after: jax.Array | None = None
 
-        @functools.wraps(f)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            with enter((args, kwargs), is_call=True):
-                return f(*args, **kwargs)
 
-        return call
+def replace_keys(table: StreamTable, streams: Sequence[Stream], new_keys: Sequence[NewKey]) -> RngBackups:
+    """Gives streams new keys and counts: all of them, or on an error none."""
+    backups = [StreamBackup.of(table.label(stream), stream.key, stream.count) for stream in streams]
+    try:
+        for stream, new in zip(streams, new_keys, strict=True):
+            if new.after is not None:
+                stream.count.set_value(new.after)  # through the hooks of the user
+            _put(stream.key, new.key)
+            _put(stream.count, new.start)
+    except BaseException:  # a hook that fails, or an interrupt
+        for backup in backups:
+            backup.write(backup.count_value)
+        raise
+    for backup, new in zip(backups, new_keys, strict=True):
+        backup.new_key = new.key
+        if new.after is not None:
+            backup.count_value = new.after
+    return RngBackups(backups)
 
-    return decorate
+
+def _put(variable: Variable[Any], value: jax.Array) -> None:
+    """Writes an array; into the ref that a Variable holds, if its shape stays."""
+    raw = variable.raw_value
+    if is_ref(raw) and raw.shape == value.shape:
+        raw[...] = value
+    else:
+        set_raw(variable, value)
+
+
+def in_place(where: str, change: Callable[[Any], RngBackups], node: Any) -> Any:
+    """A change of a node, which gives backups; without a node, a decorator that restores after each call."""
+    if node is MISSING:
+        return around_calls(where, lambda given: (change(given), given))
+    return change(node)

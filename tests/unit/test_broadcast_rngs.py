@@ -10,7 +10,7 @@ import pytest
 from declax._filters import PathContains
 from declax.errors import FilterError, RngError
 from declax.rngs import RngCount, RngStream
-from declax.rngs.broadcasting import broadcast_rngs, is_broadcast_meant
+from declax.rngs.calls import broadcast_rngs, is_broadcast_meant
 
 COUNT = RngStream(0, "dropout").count
 PATH = ("encoder", "rngs", "count")

@@ -8,22 +8,19 @@ policy: how the key of a seed becomes the keys of a stream that was split.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from declax._nodes import is_ref
 from declax._threads import committing
 from declax._typing import MISSING, Missing, Path, Shape
-from declax._variables import Variable, set_raw
 from declax.errors import RngError, describe, suggest
-from declax.rng_states.backups import RngBackups, StreamBackup, during_calls
-from declax.rng_states.finding import Found, Stream
-from declax.rngs import RngStream
-from declax.rngs.streams import RngValue
+from declax.rngs.backups import NewKey, RngBackups, in_place, replace_keys
+from declax.rngs.finding import Stream, StreamTable, is_key
+from declax.rngs.streams import RngStream, RngValue
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -98,17 +95,17 @@ def reseed(
             fix=suggest(policy, _POLICIES) if isinstance(policy, str) else None,
         )
 
-    def put(value: Any, *, is_call: bool = False) -> RngBackups:
-        found = Found("reseed", value, graph, is_call=is_call)
-        chosen = _named(found, seeds)
+    def put(value: Any) -> RngBackups:
+        table = StreamTable("reseed", value, graph)
+        streams = table.named(seeds)
+        table.check_are_own(streams)
         sources = {name: RngStream(key, name) for name, key in seeds.items()}  # anew for each call
-        keys = [_checked(found, s, apply, sources[s.tag]()) for s in chosen]
+        keys = [_checked(table, stream, apply, sources[stream.tag]()) for stream in streams]
         with committing:
-            return RngBackups(_put(found, chosen, keys))
+            new_keys = [NewKey(key, jnp.zeros(key.shape, np.uint32)) for key in keys]
+            return replace_keys(table, streams, new_keys)
 
-    if node is MISSING:
-        return during_calls("reseed", put)
-    return put(node)
+    return in_place("reseed", put, node)
 
 
 def _seed(name: str, value: RngValue) -> jax.Array:
@@ -122,29 +119,6 @@ def _seed(name: str, value: RngValue) -> jax.Array:
             fix="policy='match_shape'        # splits one key for a stream that was split",
         )
     return key
-
-
-def _named(found: Found, names: Iterable[str]) -> list[Stream]:
-    """The streams of these names.
-
-    Raises:
-      RngError: for a name that none has.
-      TraceContextError: for one of another trace level.
-    """
-    found.check_any()
-    tags = {stream.tag for stream in found.streams}
-    for name in names:
-        if name not in tags:
-            raise RngError(
-                "reseed",
-                f"no stream is named {name!r}",
-                got=f"the streams {found.listing()}",
-                why="a stream has the name under which it was made: that of the stream that gave its key",
-                fix=suggest(name, sorted(tags)),
-            )
-    chosen = [stream for stream in found.streams if stream.tag in set(names)]
-    found.check_are_own(chosen)
-    return chosen
 
 
 _Apply: TypeAlias = Callable[[Path, jax.Array, Shape], jax.Array]
@@ -161,21 +135,20 @@ def _match_shape(path: Path, key: jax.Array, shape: Shape) -> jax.Array:
 _POLICIES: Final[dict[str, _Apply]] = {"scalars_only": _scalars_only, "match_shape": _match_shape}
 
 
-def _checked(found: Found, stream: Stream, apply: _Apply, key: jax.Array) -> jax.Array:
+def _checked(table: StreamTable, stream: Stream, apply: _Apply, key: jax.Array) -> jax.Array:
     """The new keys of a stream, by a policy."""
     shape: Shape = stream.key.value.shape
     if apply is _scalars_only and shape:
         raise RngError(
-            found.label(stream),
+            table.label(stream),
             "the stream was split, and one key cannot take the place of many",
             got=f"keys of shape {shape}",
             fix="dx.reseed(model, policy='match_shape', ...)        # or dx.restore_rngs(backups) first",
         )
     made: Any = apply(stream.path, key, shape)
-    is_key = isinstance(made, jax.Array) and jnp.issubdtype(made.dtype, jax.dtypes.prng_key)
-    if not is_key or made.shape != shape:
+    if not is_key(made) or made.shape != shape:
         raise RngError(
-            found.label(stream),
+            table.label(stream),
             "the policy gave no keys for this stream",
             expected=f"keys of jax.random of shape {shape}",
             got=describe(made),
@@ -183,25 +156,3 @@ def _checked(found: Found, stream: Stream, apply: _Apply, key: jax.Array) -> jax
         )
     keys: jax.Array = made
     return keys
-
-
-def _put(found: Found, streams: list[Stream], keys: list[jax.Array]) -> list[StreamBackup]:
-    """Gives streams these keys, and counts of 0: all of them, or none."""
-    backups = [StreamBackup.of(found.label(s), s.key, s.count) for s in streams]
-    try:
-        for stream, key in zip(streams, keys, strict=True):
-            _set(stream.key, key)
-            _set(stream.count, jnp.zeros(key.shape, np.uint32))
-    except BaseException:  # a hook of the user, or an interrupt
-        for backup in backups:
-            backup.put_back()
-        raise
-    return backups
-
-
-def _set(variable: Variable[Any], value: jax.Array) -> None:
-    """Puts in an array; where a ref lies in the box, into the ref."""
-    if is_ref(variable.raw_value):
-        variable.raw_value[...] = value
-    else:
-        set_raw(variable, value)
