@@ -10,7 +10,7 @@ mode:    attributes such as ``deterministic`` that training and evaluation set.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Self, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from declax._modes import is_graph
 from declax._nodes import children_of, walk_nodes
 from declax._pytree import Pytree
 from declax._sowing import is_taken, sown_kind
-from declax._typing import ArrayLike, Path, Tuple2, Tuple3, Tuple4, Tuple5, Tuple6, Tuple7, Tuple8
+from declax._typing import ArrayLike, Path
 from declax._variables import Perturbation, Variable
 from declax.errors import GraphError, type_name
 from declax.graph import api
@@ -28,7 +28,6 @@ from declax.graph.assigning import attribute_changes, check_may_change
 from declax.graph.binding import bind
 from declax.graph.defs import GraphDef
 from declax.graph.updating import update
-from declax.states import State
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -125,156 +124,8 @@ class Module(Pytree):
             raise is_taken(self, method, name, kind, found, f"{method} found something else under this name")
         return found
 
-    @overload
-    def split(self, *, graph: bool | None = None) -> tuple[GraphDef[Self], State[Self]]: ...
-    @overload
-    def split(self, a: Filter, /, *, graph: bool | None = None) -> tuple[GraphDef[Self], State[Self]]: ...
-    @overload
-    def split(
-        self, a: Filter, b: Filter, /, *, graph: bool | None = None
-    ) -> tuple[GraphDef[Self], State[Self], State[Self]]: ...
-    @overload
-    def split(
-        self, a: Filter, b: Filter, c: Filter, /, *, graph: bool | None = None
-    ) -> tuple[GraphDef[Self], State[Self], State[Self], State[Self]]: ...
-    @overload
-    def split(
-        self, a: Filter, b: Filter, c: Filter, d: Filter, /, *, graph: bool | None = None
-    ) -> tuple[GraphDef[Self], State[Self], State[Self], State[Self], State[Self]]: ...
-    @overload
-    def split(
-        self, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, /, *, graph: bool | None = None
-    ) -> tuple[GraphDef[Self], State[Self], State[Self], State[Self], State[Self], State[Self]]: ...
-    @overload
-    def split(
-        self, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, /, *, graph: bool | None = None
-    ) -> tuple[GraphDef[Self], State[Self], State[Self], State[Self], State[Self], State[Self], State[Self]]: ...
-    @overload
-    def split(
-        self,
-        a: Filter,
-        b: Filter,
-        c: Filter,
-        d: Filter,
-        e: Filter,
-        f: Filter,
-        g: Filter,
-        /,
-        *,
-        graph: bool | None = None,
-    ) -> tuple[
-        GraphDef[Self], State[Self], State[Self], State[Self], State[Self], State[Self], State[Self], State[Self]
-    ]: ...
-    @overload
-    def split(
-        self,
-        a: Filter,
-        b: Filter,
-        c: Filter,
-        d: Filter,
-        e: Filter,
-        f: Filter,
-        g: Filter,
-        h: Filter,
-        /,
-        *,
-        graph: bool | None = None,
-    ) -> tuple[
-        GraphDef[Self],
-        State[Self],
-        State[Self],
-        State[Self],
-        State[Self],
-        State[Self],
-        State[Self],
-        State[Self],
-        State[Self],
-    ]: ...
-    @overload
-    def split(self, a: Filter, /, *filters: Filter, graph: bool | None = None) -> tuple[Any, ...]: ...
-    def split(self, *filters: Filter, graph: bool | None = None) -> Any:
-        """Takes the module apart: `split` with this module as the node.
-
-        >>> graphdef, state = Module().split()
-        >>> type(graphdef.merge(state)).__name__
-        'Module'
-        """
-        return api.split(self, *filters, graph=graph)
-
-    @overload
-    def get_state(self, *, copy: bool = False, graph: bool | None = None) -> State[Self]: ...
-    @overload
-    def get_state(self, a: Filter, /, *, copy: bool = False, graph: bool | None = None) -> State[Self]: ...
-    @overload
-    def get_state(
-        self, a: Filter, b: Filter, /, *, copy: bool = False, graph: bool | None = None
-    ) -> Tuple2[State[Self]]: ...
-    @overload
-    def get_state(
-        self, a: Filter, b: Filter, c: Filter, /, *, copy: bool = False, graph: bool | None = None
-    ) -> Tuple3[State[Self]]: ...
-    @overload
-    def get_state(
-        self, a: Filter, b: Filter, c: Filter, d: Filter, /, *, copy: bool = False, graph: bool | None = None
-    ) -> Tuple4[State[Self]]: ...
-    @overload
-    def get_state(
-        self, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, /, *, copy: bool = False, graph: bool | None = None
-    ) -> Tuple5[State[Self]]: ...
-    @overload
-    def get_state(
-        self,
-        a: Filter,
-        b: Filter,
-        c: Filter,
-        d: Filter,
-        e: Filter,
-        f: Filter,
-        /,
-        *,
-        copy: bool = False,
-        graph: bool | None = None,
-    ) -> Tuple6[State[Self]]: ...
-    @overload
-    def get_state(
-        self,
-        a: Filter,
-        b: Filter,
-        c: Filter,
-        d: Filter,
-        e: Filter,
-        f: Filter,
-        g: Filter,
-        /,
-        *,
-        copy: bool = False,
-        graph: bool | None = None,
-    ) -> Tuple7[State[Self]]: ...
-    @overload
-    def get_state(
-        self,
-        a: Filter,
-        b: Filter,
-        c: Filter,
-        d: Filter,
-        e: Filter,
-        f: Filter,
-        g: Filter,
-        h: Filter,
-        /,
-        *,
-        copy: bool = False,
-        graph: bool | None = None,
-    ) -> Tuple8[State[Self]]: ...
-    @overload
-    def get_state(self, a: Filter, /, *filters: Filter, copy: bool = False, graph: bool | None = None) -> Any: ...
-    def get_state(self, *filters: Filter, copy: bool = False, graph: bool | None = None) -> Any:
-        """The values of the module: `state` with this module as the node.
-
-        >>> Module().get_state()
-        State({})
-        """
-        return api.state(self, *filters, copy=copy, graph=graph)
+    split = api.split
+    get_state = api.state
 
     def update(self, *args: Any, **kwargs: Any) -> Any:
         """Puts values into the module: `update` with this module as the node.
