@@ -16,7 +16,6 @@ from types import FrameType
 from typing import Any, Final
 
 from jax._src import core as _core
-from jax._src import dispatch as _dispatch
 
 trace_state: Final[Any] = _core.trace_state
 """Its ``value`` is the mark of the current trace: one C call, about 25 ns.
@@ -42,26 +41,6 @@ def trace_of(tracer: Any) -> Any:
 def is_mapped(tracer: Any) -> bool:
     """Whether a tracer has the axis of the `vmap` that is tracing now; a rule of JAX may make one that has not."""
     return tracer._trace._weakref is trace_state.value and getattr(tracer, "batch_dim", None) is not None
-
-
-# --- what calls back ----------------------------------------------------------
-
-_runtime_tokens: Final[Any] = _dispatch.runtime_tokens
-
-
-def callback_tokens() -> tuple[Any, ...]:
-    """What can be waited for of the programs with callbacks that this thread has started last, one a device.
-
-    JAX has them until `jax.effects_barrier`. The public way waits for all of
-    them at once, also for those of other callers, and fails for them.
-    """
-    found = _runtime_tokens.output_runtime_tokens
-    return tuple(found.values()) if found else ()
-
-
-def forget_callbacks() -> None:
-    """Has JAX forget what calls back; for tests of callbacks that fail, which JAX may report again at exit."""
-    _runtime_tokens.clear()
 
 
 # --- who calls ----------------------------------------------------------------

@@ -23,19 +23,3 @@ def test_a_trace_has_one_mark(transform):
     ((current, local, of_tracer),) = marks
     assert current is local is of_tracer
     assert current is not _jax.TOP
-
-
-def test_programs_that_call_back_leave_a_token():
-    """Also where nothing of it goes into a result. The callback waits, so that the call is over before it is."""
-    jax.effects_barrier()
-    assert _jax.callback_tokens() == ()
-    jax.jit(lambda x: x + 1)(1.0)
-    assert _jax.callback_tokens() == ()
-    seen = []
-    jax.jit(lambda x: jax.debug.callback(seen.append, x))(1.0)
-    (token,) = _jax.callback_tokens()
-    token.block_until_ready()
-    assert seen == [1.0]
-    assert _jax.callback_tokens() == (token,)
-    _jax.forget_callbacks()
-    assert _jax.callback_tokens() == ()

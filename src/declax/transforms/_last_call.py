@@ -101,15 +101,6 @@ class LastCall:
             write(binding, plan.changed, new)
         return output
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        """A call like this one; None where it is another one."""
-        plain, binding = self.match(args, kwargs), self.binding()
-        if plain is None or binding is None or not binding.is_valid():
-            return None
-        if self.captures_the_same is not None and not self.captures_the_same():
-            return None
-        return Call.again(self._structure, binding, plain)
-
     def explain(self, binding: Binding, plain: tuple[Any, ...], error: BaseException) -> None:
         """Says of an error of JAX's function, run for a call like this one, what it is in the user's words."""
         call = Call.again(self._structure, binding, plain)

@@ -84,7 +84,7 @@ class Call:
             self.binding = bind_many(roots)
             if not mode.graph:
                 _check_trees(self.binding, roots, captured)
-            self.values = self.binding.read()
+            self.values = list(self.binding.values())
             self.structure = Structure(tree, pattern, self.binding.graphdef, key)
         else:
             self.plain = leaves
@@ -96,7 +96,7 @@ class Call:
         call: Call = object.__new__(Call)
         call.structure = structure
         call.binding = binding
-        call.values = binding.read()
+        call.values = list(binding.values())
         call.plain = list(plain)
         call.statics = call.survey = None
         return call
@@ -107,11 +107,6 @@ class Call:
         if self.statics is None:
             return self.structure
         return self.structure, self.statics, exact_types(self.statics)
-
-    def read_again(self) -> None:
-        """Takes the values that the Variables have now."""
-        if self.binding is not None:
-            self.values = self.binding.read()
 
     def check_arrays(self, labels: Sequence[Any] | None = None) -> None:
         """Checks that all leaves that are in no model are arrays or numbers.

@@ -216,14 +216,10 @@ class JitWrapped(Generic[P, R]):
         return self._call_anew(args, kwargs)
 
     def _call_anew(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        """The longer way: takes the arguments apart, if they are not those of the last call."""
-        last = self._last
-        first = None if last is None else last.call(args, kwargs)
+        """The longer way: takes the arguments apart."""
         result: R = run(
             lambda: self._take(args, kwargs),
-            lambda call: (last.program if call is first else self._program(call, (args, kwargs))).run(call),  # type: ignore[union-attr]  # there is a first call where there was a last
-            first,
-            is_known=True,
+            lambda call: self._program(call, (args, kwargs)).run(call),
         )
         return result
 

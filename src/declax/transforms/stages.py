@@ -17,7 +17,7 @@ from declax.errors import TransformError
 from declax.transforms._lift import Call, Outcome, Rebuilt
 from declax.transforms._program import Program
 from declax.transforms._retraces import Trace, differences
-from declax.transforms._running import run
+from declax.transforms._running import run, wait
 
 R = TypeVar("R", covariant=True)
 
@@ -133,11 +133,14 @@ class Compiled(Generic[R]):
         if call.key != self._key:
             raise self._differs(call)
         try:
-            return self._program.outcome(self.compiled(*call.values, *call.plain))
+            result = self.compiled(*call.values, *call.plain)
         except (TypeError, ValueError) as error:
             if Trace.of(call.structure, call.statics, (*call.values, *call.plain)).avals != self._trace.avals:
                 raise self._differs(call) from error
             raise
+        if self._program.calls_back:
+            wait(result)
+        return self._program.outcome(result)
 
     def _differs(self, call: Call) -> TransformError:
         """The error of a call with other arguments than those for which it was compiled."""
