@@ -14,7 +14,7 @@ from declax._fields import FieldSpec, Status, Tagged
 from declax._layout import Layout, Name
 from declax._read_only import ReadOnly
 from declax._typing import TRACE_KEY
-from declax._values import CONTAINERS, PLAIN, data_within, has_data, static_status, status_of_value, tags_within
+from declax._values import CONTAINERS, PLAIN, data_in_static, has_data, static_status, status_of_value, tags_within
 from declax.errors import (
     WHERE_CAPTURES_ARE_SOUGHT,
     ConstructionError,
@@ -117,7 +117,7 @@ def check_static(self: Any, name: Name, value: object, what: str) -> None:
     """Raises where a value of a static attribute is data or holds some."""
     if value.__class__ in PLAIN:
         return
-    found = next(data_within(value), None)
+    found = data_in_static(value)
     if found is None:
         return
     holds = "" if found is value else f" that holds {describe(found)}"

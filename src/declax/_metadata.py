@@ -119,7 +119,7 @@ _table_lock = threading.RLock()
 
 
 def _intern(frozen: Mapping[str, Hashable]) -> Metadata:
-    key = tuple((name, _typed(value)) for name, value in frozen.items())
+    key = tuple((name, value, _static.exact_types(value)) for name, value in frozen.items())
     with _table_lock:
         found = _table.get(key)
         if found is None:
@@ -134,16 +134,6 @@ def _new_metadata(frozen: Mapping[str, Hashable]) -> Metadata:
     metadata.set_hook = chain(frozen.get("on_set_value"))
     metadata.create_hook = chain(frozen.get("on_create_value"))
     return metadata
-
-
-def _typed(value: Any) -> Hashable:
-    """A key that tells 1, 1.0 and True apart, which are equal to Python."""
-    cls = type(value)
-    if isinstance(value, _static.Frozen):
-        return cls, value.cls, value.extra, tuple(map(_typed, value.items))
-    if isinstance(value, tuple):
-        return cls, tuple(map(_typed, value)), value
-    return cls, value
 
 
 def chain(hooks: Any) -> Callable[..., Any] | None:

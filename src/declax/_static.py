@@ -3,28 +3,35 @@
 Vocabulary
 ----------
 static value: a value that is part of a treedef, so JAX hashes and compares it.
-frozen:       an immutable snapshot of a container that has no hash of its own
-              (list, dict, set, ...); it remembers the type that it stands for.
-freeze, thaw: make a snapshot, and make a fresh container from one. Values that
-              have a hash pass through both untouched.
+fixed:        of a value: nothing in it can change, and it has a hash.
+frozen:       an immutable snapshot of a value that is not fixed (a list, a dict,
+              an instance of a dataclass, ...); it remembers its type.
+freeze, thaw: make a snapshot, and make a fresh value from one. Fixed values pass
+              through both untouched.
 
-A snapshot is taken whenever a treedef is made, so a list that was changed in
-place gives another treedef, and a compiled program for the old list is not
-taken for the new one.
+A snapshot is taken whenever a treedef is made. A list that was changed in place
+then gives another treedef, and a program that was compiled for the old list is
+not used for the new one.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
+import functools
+import threading
 import types
+import weakref
 from collections import defaultdict, deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Self, TypeVar, overload
 
 import jax
 import numpy as np
 
 from declax import errors
+
+T = TypeVar("T")
 
 _PLAIN: Final = frozenset(
     {str, int, float, bool, complex, bytes, type(None), type, types.FunctionType, types.BuiltinFunctionType}
@@ -100,157 +107,125 @@ def _types_within(value: Any, sets_left: int) -> Hashable:
 
 
 class Frozen:
-    """Base of the snapshots: hashable, equal by value to snapshots of the same type.
+    """A snapshot of one value. Equal snapshots are the same object; the order of a dict counts.
 
     Attributes:
-      cls: the type of the container that this stands for.
-      items: its frozen elements, in their order.
+      cls: the type of the value.
+      names: the keys of a mapping, or the names of attributes; None for other values.
+      parts: its frozen elements or values, in order.
       extra: what else the type needs to be made again (the `maxlen` of a deque).
     """
 
-    __slots__ = ("_hash", "_types", "cls", "extra", "is_nested", "items")
+    __slots__ = ("__weakref__", "cls", "extra", "names", "parts")
 
     cls: type[Any]
-    items: tuple[Any, ...]
+    names: tuple[Any, ...] | None
+    parts: tuple[Any, ...]
     extra: Any
-    is_nested: bool
-    """Whether there are snapshots among the parts."""
 
-    def __init__(self, cls: type[Any], items: tuple[Any, ...], extra: Any = None) -> None:
-        self.cls, self.items, self.extra = cls, items, extra
-        self.is_nested = not _SNAPSHOTS.isdisjoint(map(type, self.parts()))
-        self._types = self._exact_types()
-        self._hash = hash((cls, self._value(), extra))
-
-    def _value(self) -> Hashable:
-        """What decides equality."""
-        return self.items
-
-    def _exact_types(self) -> Hashable:
-        """What keeps `[1]` and `[True]` apart."""
-        return exact_types(self.items)
-
-    def parts(self) -> tuple[Any, ...]:
-        """The frozen elements or values."""
-        return self.items
-
-    def remake(self, parts: Sequence[Any]) -> Any:
-        """A fresh container with these for its elements or values."""
-        return self.cls(parts)
-
-    def _pairs(self, other: Any) -> Iterable[tuple[Any, Any]]:
-        """The parts that have to be equal, where all else is."""
-        return zip(self.items, other.items, strict=True)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if type(other) is not type(self):
-            return False
-        if not self._is_alike(other):
-            return False
-        if not self.is_nested:
-            return self._value() == other._value()
-        stack = [*self._pairs(other)]
-        while stack:
-            one, two = stack.pop()
-            if one is two:
-                continue
-            if not isinstance(one, Frozen) or not one.is_nested or type(one) is not type(two):
-                if one != two:
-                    return False
-            elif one._is_alike(two):
-                stack.extend(one._pairs(two))
-            else:
-                return False
-        return True
-
-    def _is_alike(self, other: Any) -> bool:
-        """Whether all is equal but, perhaps, the parts."""
-        return bool(
-            self._hash == other._hash
-            and self.cls is other.cls
-            and self._types == other._types
-            and self.extra == other.extra
-        )
+    def __new__(
+        cls, of: type[Any], parts: Iterable[Any], names: Iterable[Any] | None = None, extra: Any = None
+    ) -> Self:
+        """The one snapshot with this content."""
+        parts, names = tuple(parts), None if names is None else tuple(names)
+        content: Any = (parts, exact_types(parts))
+        if issubclass(of, set):
+            content = frozenset((part, exact_types(part)) for part in parts)
+        key = (cls, of, content, names, names and exact_types(names), extra)
+        with _table_lock:
+            found: Any = _table.get(key)
+            if found is None:
+                found = super().__new__(cls)
+                found.cls, found.parts, found.names, found.extra = of, parts, names, extra
+                _table[key] = found
+        return found  # type: ignore[no-any-return]  # its class is in the key
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.cls, self.items, self.extra)
+        return freeze, (thaw(self),)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        return self
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({thaw(self)!r})"
+        return repr(thaw(self))
 
 
-class FrozenList(Frozen):
-    """Snapshot of a list, bytearray or deque."""
-
-    __slots__ = ()
-
-    def remake(self, parts: Sequence[Any]) -> Any:
-        return self.cls(parts) if self.extra is None else self.cls(parts, self.extra)
+_table: Final[weakref.WeakValueDictionary[Hashable, Frozen]] = weakref.WeakValueDictionary()
+_table_lock: Final = threading.RLock()  # again by a finaliser that runs while it is held
 
 
-class FrozenTuple(Frozen):
-    """Snapshot of a tuple, or named tuple, that holds something without a hash."""
+class FrozenList(Frozen, Sequence[T]):
+    """A snapshot of a list; reads as one."""
 
     __slots__ = ()
 
-    def remake(self, parts: Sequence[Any]) -> Any:
-        return getattr(self.cls, "_make", self.cls)(parts)
+    def __new__(cls, items: Iterable[T] = ()) -> Self:
+        return Frozen.__new__(cls, list, items)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
+    def __getitem__(self, index: Any) -> Any:
+        return self.parts[index]
+
+    def __len__(self) -> int:
+        return len(self.parts)
 
 
-class FrozenSet(Frozen):
-    """Snapshot of a set; the order of its elements does not count."""
+class FrozenDict(Frozen, Mapping[Any, T]):
+    """A snapshot of a mapping; reads as one."""
+
+    __slots__ = ("_entries",)
+
+    _entries: dict[Any, T]
+
+    def __new__(
+        cls, entries: Mapping[Any, T] | Iterable[tuple[Any, T]] = (), of: type = dict, extra: Any = None
+    ) -> Self:
+        content = dict(entries)
+        self = Frozen.__new__(cls, of, content.values(), content, extra)
+        self._entries = content
+        return self
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def __getitem__(self, key: Any) -> T:
+        return self._entries[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+class Compared(Frozen):
+    """Stands for an object without a hash that cannot be taken apart: equal where the objects are, by their ``==``."""
 
     __slots__ = ()
 
-    def _exact_types(self) -> Hashable:
-        return frozenset((item, exact_types(item)) for item in self.items)
+    def __new__(cls, value: Any) -> Self:
+        self = object.__new__(cls)
+        self.cls, self.parts, self.names, self.extra = type(value), (), None, value
+        return self
 
-    def _value(self) -> Hashable:
-        return frozenset(self.items)
+    def __hash__(self) -> int:
+        return hash(self.cls)
 
-
-class FrozenDict(Frozen):
-    """Snapshot of a mapping: keeps the order of its keys, compares without it."""
-
-    __slots__ = ()
-
-    def _exact_types(self) -> Hashable:
-        return frozenset((key, exact_types(key), exact_types(value)) for key, value in self.items)
-
-    def _value(self) -> Hashable:
-        return frozenset(self.items)
-
-    def parts(self) -> tuple[Any, ...]:
-        return tuple(value for _, value in self.items)
-
-    def _pairs(self, other: Any) -> Iterable[tuple[Any, Any]]:
-        theirs = dict(other.items)  # has the same keys, which the exact types say
-        return ((value, theirs[key]) for key, value in self.items)
-
-    def remake(self, parts: Sequence[Any]) -> Any:
-        content = {key: value for (key, _), value in zip(self.items, parts, strict=True)}
-        if self.cls is dict:
-            return content
-        if issubclass(self.cls, defaultdict):
-            return self.cls(self.extra, content)
-        return self.cls(content)
-
-
-class FrozenSlice(Frozen):
-    """Snapshot of a slice, which has no hash before Python 3.12."""
-
-    __slots__ = ()
-
-    def remake(self, parts: Sequence[Any]) -> Any:
-        return slice(*parts)
-
-
-_SNAPSHOTS: Final = frozenset({FrozenList, FrozenTuple, FrozenSet, FrozenDict, FrozenSlice})
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Compared) or self.cls is not other.cls:
+            return False
+        if self.extra is other.extra:
+            return True
+        try:
+            return bool(self.extra == other.extra)
+        except (TypeError, ValueError):  # no comparison that says yes or no
+            return False
 
 
 def is_frozen(value: object) -> bool:
@@ -262,47 +237,117 @@ def is_frozen(value: object) -> bool:
     return isinstance(value, Frozen)
 
 
-def thaw(value: Any) -> Any:
-    """The value that was frozen: fresh containers, everything else as it is.
+# --- what is fixed, and what can be taken apart -------------------------------
 
-    >>> thaw(freeze({"sizes": [8, 16]}))
-    {'sizes': [8, 16]}
+
+class _Record(NamedTuple):
+    """A dataclass whose instances can be taken apart.
+
+    Attributes:
+      is_frozen: whether its attributes cannot be set.
+      slots: the names of the fields that are not in the ``__dict__``.
+      computed: the names of its cached properties, which are computed again.
     """
-    if not isinstance(value, Frozen):
-        return value
-    if not value.is_nested:
-        return value.remake(value.parts())
-    stack: list[tuple[Frozen, Iterator[Any], list[Any]]] = [(value, iter(value.parts()), [])]
-    while True:
-        frozen, rest, made = stack[-1]
-        for item in rest:
-            if isinstance(item, Frozen) and item.is_nested:
-                stack.append((item, iter(item.parts()), []))
-                break
-            made.append(thaw(item))
-        else:
-            stack.pop()
-            thawed = frozen.remake(made)
-            if not stack:
-                return thawed
-            stack[-1][2].append(thawed)
+
+    is_frozen: bool
+    slots: tuple[str, ...]
+    computed: tuple[str, ...]
+
+    def attributes(self, value: Any) -> dict[str, Any]:
+        """The attributes of an instance by name."""
+        found = {name: getattr(value, name) for name in self.slots if hasattr(value, name)}
+        found.update(getattr(value, "__dict__", ()))
+        for name in self.computed:
+            found.pop(name, None)
+        return found
 
 
-_EMPTY: dict[type, Frozen] = {list: FrozenList(list, ()), dict: FrozenDict(dict, ()), set: FrozenSet(set, ())}
+@functools.cache
+def _record_of(cls: Any) -> _Record | None:
+    """How to take instances of a dataclass apart; None for other classes."""
+    if not hasattr(cls, "__dataclass_fields__") or issubclass(cls, enum.Enum):
+        return None
+    try:
+        object.__new__(cls)
+    except TypeError:  # an abstract class, or one that derives from a builtin type
+        return None
+    content = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
+    slots = [f.name for f in dataclasses.fields(cls) if isinstance(content.get(f.name), types.MemberDescriptorType)]
+    computed = [name for name, value in content.items() if isinstance(value, functools.cached_property)]
+    return _Record(cls.__dataclass_params__.frozen, tuple(slots), tuple(computed))
+
+
+def attributes_of(value: Any) -> dict[str, Any] | None:
+    """The attributes of an instance of a dataclass by name; None for other values."""
+    cls: type = type(value)
+    record = _record_of(cls)
+    return None if record is None else record.attributes(value)
+
+
+def is_fixed(value: Any) -> bool:
+    """Whether a value stands for itself in a treedef: nothing in it can change, and it has a hash.
+
+    >>> is_fixed((1, "a")), is_fixed((1, []))
+    (True, False)
+    """
+    stack, seen = [value], set()
+    while stack:
+        item = stack.pop()
+        cls: type = type(item)
+        if cls in _PLAIN:
+            continue
+        if cls.__hash__ is None:
+            return False
+        if isinstance(item, tuple):
+            stack.extend(item)
+            continue
+        record = _record_of(cls)
+        if record is None:
+            if not _has_hash(item):
+                return False
+        elif not record.is_frozen:
+            return False
+        elif id(item) not in seen:
+            seen.add(id(item))
+            stack.extend(record.attributes(item).values())
+    return True
+
+
+def _has_hash(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _open(value: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]] | None:
+    """The names and parts of a value that is not fixed; None for what cannot be taken apart."""
+    if isinstance(value, Mapping):
+        return tuple(value), tuple(value.values())
+    if isinstance(value, slice):
+        return None, (value.start, value.stop, value.step)
+    if isinstance(value, (list, tuple, set, bytearray, deque)):
+        return None, tuple(value)
+    attributes = attributes_of(value)
+    return None if attributes is None else (tuple(attributes), tuple(attributes.values()))
+
+
+# --- freeze and thaw ----------------------------------------------------------
 
 
 def freeze(value: Any, where: str = "static value") -> Hashable:
-    """A hashable stand-in for a value: itself, or a snapshot of a container.
+    """A hashable stand-in for a value: itself, or a snapshot.
 
     Args:
       value: what is to become part of a treedef.
       where: the attribute that holds it, for the message.
 
     Returns:
-      ``value`` itself where it has a hash, else a `Frozen` snapshot.
+      ``value`` itself where it is fixed, else a `Frozen` snapshot.
 
     Raises:
-      StatusError: something in it is an array, or has no hash.
+      StatusError: for an array, or a container that holds one or itself.
       DepthError: for containers that are nested too deeply.
 
     >>> freeze([1, 2]) == freeze([1, 2])
@@ -315,116 +360,146 @@ def freeze(value: Any, where: str = "static value") -> Hashable:
         return value  # type: ignore[no-any-return]  # the types in _PLAIN have a hash
     if cls in _EMPTY and not value:
         return _EMPTY[cls]  # most metadata is empty
-    return value if _has_hash(value) else _freeze(value, where)
+    return value if is_fixed(value) else _freeze(value, where)  # type: ignore[no-any-return]  # it has a hash
 
 
-def _has_hash(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
+_EMPTY: Final[dict[type, Frozen]] = {list: FrozenList(), dict: FrozenDict(), set: Frozen(set, ())}
 
 
 class _Opened:
-    """A container that is being frozen: its keys, its elements that are left, and those that are frozen."""
+    """A value that is taken apart: its names, the parts that are left, and those that are made."""
 
-    __slots__ = ("frozen", "keys", "rest", "value")
+    __slots__ = ("made", "names", "rest", "value")
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
-        self.keys: Sequence[Any] | None = None
-        if value.__class__ is dict or isinstance(value, Mapping):
-            self.keys = tuple(value)
-            items = tuple(value.values())
-        else:
-            items = (value.start, value.stop, value.step) if isinstance(value, slice) else tuple(value)
-        is_plain = _PLAIN.issuperset(map(type, items))
-        self.frozen: list[Hashable] = [*items] if is_plain else []
-        self.rest = iter(() if is_plain else items)
+    def __init__(self, value: Any, names: tuple[Any, ...] | None, parts: tuple[Any, ...]) -> None:
+        self.value, self.names = value, names
+        self.rest = iter(parts)
+        self.made: list[Any] = []
 
     def key(self) -> Any:
-        """The key of the element that is frozen now."""
-        return len(self.frozen) if self.keys is None else self.keys[len(self.frozen)]
+        """The key or name of the part that is made now."""
+        return len(self.made) if self.names is None else self.names[len(self.made)]
 
-    def close(self) -> Frozen:
-        value, cls, items = self.value, type(self.value), tuple(self.frozen)
-        if self.keys is not None:
-            pairs = tuple(zip(self.keys, items, strict=True))
-            return FrozenDict(cls, pairs, getattr(value, "default_factory", None))
-        if isinstance(value, tuple):
-            return FrozenTuple(cls, items)
-        if isinstance(value, set):
-            return FrozenSet(cls, items)
-        if isinstance(value, slice):
-            return FrozenSlice(slice, items)
-        return FrozenList(cls, items, getattr(value, "maxlen", None))
+    def place(self) -> str:
+        """The part that is made now, as code behind the value."""
+        is_attribute = self.names is not None and not isinstance(self.value, Mapping)
+        return f".{self.key()}" if is_attribute else f"[{self.key()!r}]"
 
 
-_FREEZABLE: Final = (list, tuple, set, bytearray, deque, Mapping, slice)
+def _rebuild(root: _Opened, opened: Callable[[Any, list[_Opened]], Any], close: Callable[[Any, Any, Any], Any]) -> Any:
+    """Makes a value anew from its parts, innermost first; without recursion, however deep.
 
-
-def _freeze(value: Any, where: str) -> Frozen:
-    """A snapshot of a value without a hash; without recursion, however deep."""
-    if not isinstance(value, _FREEZABLE):
-        raise _unhashable(value, where)
-    stack = [_Opened(value)]
+    Args:
+      root: the value.
+      opened: gives, for a part and those around it, the part as it is needed, or an `_Opened` to make it from.
+      close: makes what is needed of a value from its names and the parts that were made.
+    """
+    stack = [root]
     while True:
-        opened = stack[-1]
-        for item in opened.rest:
-            if type(item) in _PLAIN or _has_hash(item):
-                opened.frozen.append(item)
-                continue
-            _check_item(item, stack, where)
-            stack.append(_Opened(item))
-            break
+        top = stack[-1]
+        for item in top.rest:
+            part = opened(item, stack)
+            if part.__class__ is _Opened:
+                stack.append(part)
+                break
+            top.made.append(part)
         else:
             stack.pop()
-            frozen = opened.close()
+            made = close(top.value, top.names, top.made)
             if not stack:
-                return frozen
-            stack[-1].frozen.append(frozen)
+                return made
+            stack[-1].made.append(made)
 
 
-def _check_item(item: Any, stack: list[_Opened], where: str) -> None:
-    """Raises where an element without a hash, of the last container, cannot be frozen."""
-    if any(opened.value is item for opened in stack):
+def _freeze(value: Any, where: str) -> Any:
+    """A snapshot of a value that is not fixed."""
+
+    def opened(item: Any, around: list[_Opened]) -> Any:
+        if type(item) in _PLAIN or (around and is_fixed(item)):
+            return item
+        _check(item, around, where)
+        names, parts = _open(item) or (None, ())
+        is_flat = _PLAIN.issuperset(map(type, parts))
+        return _snapshot(item, names, parts) if is_flat else _Opened(item, names, parts)
+
+    root = opened(value, [])
+    return _rebuild(root, opened, _snapshot) if root.__class__ is _Opened else root
+
+
+def _check(item: Any, around: list[_Opened], where: str) -> None:
+    """Raises where a value, in those around it, cannot be frozen."""
+    if any(outer.value is item for outer in around):
         raise errors.StatusError(
-            _at(where, _path(stack)),
+            _place(where, around),
             "a static container holds itself",
             got=errors.describe(item),
             why="a static value is copied into the treedef, which must be finite",
         )
-    if not isinstance(item, _FREEZABLE):
-        raise _unhashable(item, _at(where, _path(stack)))
-    if len(stack) == errors.MAX_DEPTH:
-        raise errors.too_deep(where, _path(stack))
-
-
-def _path(stack: list[_Opened]) -> list[Any]:
-    return [opened.key() for opened in stack]
-
-
-def _at(where: str, path: Iterable[Any]) -> str:
-    return where + "".join(f"[{key!r}]" for key in path)
-
-
-def _unhashable(value: Any, where: str) -> errors.StatusError:
-    if isinstance(value, (jax.Array, np.ndarray)):
-        return errors.StatusError(
-            where,
+    if isinstance(item, (jax.Array, np.ndarray)):
+        raise errors.StatusError(
+            _place(where, around),
             "an array cannot be static",
-            expected="a hashable value, or a list, dict or set of them",
-            got=errors.describe(value),
+            expected="a hashable value, or a list, dict, set or dataclass of them",
+            got=errors.describe(item),
             why="static values are hashed and compared at each call of a compiled function",
             fix="hold it as data: dx.data(...), or a field annotated jax.Array",
         )
-    name = errors.type_name(type(value))
-    return errors.StatusError(
-        where,
-        "a static value must have a hash",
-        expected="a hashable value, or a list, dict or set of them",
-        got=errors.describe(value),
-        why="static values are hashed and compared at each call of a compiled function",
-        fix=f"make {name} hashable, as with @dataclasses.dataclass(frozen=True), or hold it as data: dx.data(...)",
-    )
+    if len(around) == errors.MAX_DEPTH:
+        raise errors.too_deep(where, [outer.key() for outer in around])
+
+
+def _place(where: str, around: list[_Opened]) -> str:
+    return where + "".join(outer.place() for outer in around)
+
+
+def _snapshot(value: Any, names: tuple[Any, ...] | None, parts: Sequence[Any]) -> Frozen:
+    """The snapshot of a value whose parts are frozen."""
+    cls = type(value)
+    if cls is list:
+        return FrozenList(parts)
+    if isinstance(value, Mapping):
+        return FrozenDict(zip(names or (), parts, strict=True), cls, getattr(value, "default_factory", None))
+    if isinstance(value, deque):
+        return Frozen(cls, parts, extra=value.maxlen)
+    return Compared(value) if _open(value) is None else Frozen(cls, parts, names)
+
+
+def thaw(value: Any) -> Any:
+    """The value that was frozen: fresh containers, everything else as it is.
+
+    >>> thaw(freeze({"sizes": [8, 16]}))
+    {'sizes': [8, 16]}
+    """
+    part = _opened_frozen(value)
+    return _rebuild(part, _opened_frozen, _thawed) if part.__class__ is _Opened else part
+
+
+def _opened_frozen(value: Any, _: object = None) -> Any:
+    if not isinstance(value, Frozen):
+        return value
+    is_nested = any(isinstance(part, Frozen) for part in value.parts)
+    return _Opened(value, value.names, value.parts) if is_nested else _thawed(value, value.names, value.parts)
+
+
+def _thawed(frozen: Frozen, names: tuple[Any, ...] | None, parts: Sequence[Any]) -> Any:
+    """A fresh value like the one that was frozen."""
+    cls: Any = frozen.cls
+    if cls is list:
+        return list(parts)
+    if isinstance(frozen, Compared):
+        return frozen.extra
+    if isinstance(frozen, FrozenDict):
+        content = dict(zip(frozen, parts, strict=True))
+        if issubclass(cls, defaultdict):
+            return cls(frozen.extra, content)
+        return content if cls is dict else cls(content)
+    if names is not None:
+        made = object.__new__(cls)
+        for name, part in zip(names, parts, strict=True):
+            object.__setattr__(made, name, part)
+        return made
+    if cls is slice:
+        return slice(*parts)
+    if issubclass(cls, tuple):
+        return getattr(cls, "_make", cls)(parts)
+    return cls(parts) if frozen.extra is None else cls(parts, frozen.extra)

@@ -19,6 +19,7 @@ import jax
 from declax import _epoch
 from declax._annotations import add_data_type, is_data_class
 from declax._fields import Status, Tagged
+from declax._static import attributes_of, is_fixed
 from declax.errors import MAX_DEPTH, too_deep, type_name
 
 PLAIN: Final = frozenset({int, float, bool, complex, str, bytes, type(None), type})
@@ -55,6 +56,22 @@ def data_within(value: object) -> Iterator[object]:
             yield item
         elif item.__class__ not in _FUNCTIONS:
             yield from filter(is_data, jax.tree.leaves(item, is_leaf=is_data))
+
+
+def data_in_static(value: object) -> object | None:
+    """The first data in a static value, also in the attributes of dataclasses; None without."""
+    waiting, seen = [value], set[int]()
+    while waiting:
+        for item in _items_within(waiting.pop()):
+            attributes = attributes_of(item)
+            if attributes is None or is_data(item):
+                found = next(data_within(item), None)
+                if found is not None:
+                    return found
+            elif id(item) not in seen:
+                seen.add(id(item))
+                waiting.append(attributes)
+    return None
 
 
 def tags_within(value: object, place: Callable[[], str] | None = None) -> Iterator[Tagged[Any]]:
@@ -172,11 +189,5 @@ def status_of_value(value: object) -> Status:
 
 
 def static_status(value: object) -> Status:
-    """Static, or static by snapshot where the value has no hash."""
-    if value.__class__ in PLAIN:
-        return Status.STATIC
-    try:
-        hash(value)
-    except TypeError:
-        return Status.SNAPSHOT
-    return Status.STATIC
+    """Static, or static by snapshot where something in the value can change."""
+    return Status.STATIC if value.__class__ in PLAIN or is_fixed(value) else Status.SNAPSHOT

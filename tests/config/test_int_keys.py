@@ -6,7 +6,7 @@ import optax
 import pytest
 
 import declax as dx
-from declax.config._data import FrozenDict
+from declax.config._data import FrozenDict, key_like
 from declax.config.loading import config_text, spec_from_config
 
 
@@ -33,7 +33,7 @@ def test_a_spec_holds_ints_as_keys():
     assert changed.build().boundaries == ((100, 0.25), (2000, 0.1))
     assert [str(change) for change in SPEC.diff(changed)] == ["boundaries.100: 0.5 → 0.25"]
     assert "{100: 0.5, 2000: 0.1}" in SPEC.to_python()
-    assert FrozenDict({100: 1}).key_like("0100") is None
+    assert key_like(FrozenDict({100: 1}), "0100") is None
     with pytest.raises(dx.ConfigError, match="the keys of a dict in a spec are strings, or ints"):
         dx.spec(Steps, boundaries={0.5: 0.5})
     with pytest.raises(dx.ConfigError, match="the keys of a dict in a spec are strings, or ints"):

@@ -457,14 +457,13 @@ def test_merge_wants_a_definition():
         dx.merge(state, graphdef)
 
 
-def test_a_static_value_without_a_hash_is_named():
+def test_a_static_object_without_a_hash_is_kept_as_it_is():
     class Odd:
         __hash__ = None
 
     model = Box()
     model.odd = Odd()
-    with pytest.raises(dx.DeclaxError, match="a static value must have a hash"):
-        dx.split(model)
+    assert dx.merge(*dx.split(model)).odd is model.odd
 
 
 def test_a_graphdef_of_a_class_that_gained_a_field(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import subprocess
@@ -1277,6 +1278,83 @@ def test_static_records_of_equal_numbers_are_traced_apart(make):
         model.settings = make(x)
         look(model)
     assert seen == [repr(make(x)) for x in (1, True, 1.0)]
+
+
+@dataclasses.dataclass
+class Options:
+    scale: object = 2
+    sizes: object = (1, 2)
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class SlottedOptions:
+    scale: object = 2
+    sizes: object = (1, 2)
+
+
+def reordered(content):
+    content["x"] = content.pop("x")
+
+
+CHANGES_OF_STATICS = {
+    "dataclass": (Options, lambda options: setattr(options, "scale", 3)),
+    "equal number": (lambda: Options(1), lambda options: setattr(options, "scale", True)),
+    "new attribute": (Options, lambda options: setattr(options, "further", 1)),
+    "list in a dataclass": (lambda: Options(sizes=[1]), lambda options: options.sizes.append(2)),
+    "dataclass with slots": (SlottedOptions, lambda options: setattr(options, "scale", 3)),
+    "dataclass in a tuple": (lambda: (SlottedOptions(),), lambda held: setattr(held[0], "scale", 3)),
+    "order of a dict": (lambda: {"x": 1, "y": 2}, reordered),
+    "order of an OrderedDict": (lambda: collections.OrderedDict(x=1, y=2), reordered),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES_OF_STATICS)
+def test_a_change_of_a_static_value_in_place_traces_again(name):
+    make, change = CHANGES_OF_STATICS[name]
+    model, seen = dx.Module(), []
+    model.scale, model.settings = dx.Param(jnp.ones(2)), make()
+
+    @dx.jit
+    def look(m):
+        seen.append(str(m.settings))
+        return m.scale.value
+
+    look(model), look(model)
+    assert len(seen) == 1
+    change(model.settings)
+    look(model), look(model)
+    assert len(seen) == 2
+    assert dx.split(model)[0] != dx.split(dx.with_attributes(model, settings=make()))[0]
+
+
+def test_a_traced_function_may_change_a_dataclass():
+    model = dx.Module()
+    model.scale, model.options = dx.Param(jnp.ones(())), Options(scale=1)
+
+    @dx.jit
+    def step(m):
+        m.options.scale += 1
+        return m.scale.value * m.options.scale
+
+    assert [float(step(model)) for _ in range(3)] == [2.0, 3.0, 4.0]
+    assert model.options == Options(scale=4)
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict])
+def test_static_dicts_of_another_order_are_traced_apart(kind):
+    class Steps(dx.Module):
+        def __init__(self, steps):
+            self.w, self.steps = dx.Param(jnp.array(3.0)), kind(steps)
+
+        def __call__(self):
+            x = self.w[...]
+            for name, n in self.steps.items():
+                x = x + n if name == "add" else x * n
+            return x
+
+    run = dx.jit(lambda steps: steps())
+    first, second = Steps([("add", 2), ("mul", 5)]), Steps([("mul", 5), ("add", 2)])
+    assert [float(run(first)), float(run(second))] == [float(first()), float(second())] == [25.0, 17.0]
 
 
 # ================================================================= what may come in

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
+import functools
 import pickle
+import types
 from collections import OrderedDict, defaultdict, deque, namedtuple
 
 import jax
@@ -12,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declax import _epoch, errors
+from declax import _epoch, _static, errors
 from declax._static import exact_types, freeze, is_frozen, thaw
 
 Point = namedtuple("Point", "x y")
@@ -100,13 +103,38 @@ def test_containers_of_different_types_differ():
     assert freeze({"a": 1}) == freeze({"a": 1})
 
 
-def test_the_order_of_a_dict_is_kept_but_not_compared():
-    assert freeze({"a": 1, "b": 2}) == freeze({"b": 2, "a": 1})
-    assert list(thaw(freeze({"b": 1, "a": 2}))) == ["b", "a"]
+@pytest.mark.parametrize("kind", [dict, OrderedDict, types.MappingProxyType])
+def test_the_order_of_a_mapping_counts(kind):
+    one, other = kind({"a": 1, "b": 2}), kind({"b": 2, "a": 1})
+    assert freeze(one) != freeze(other)
+    assert list(thaw(freeze(other))) == ["b", "a"]
+
+
+def test_equal_snapshots_are_one_object():
+    assert freeze({"a": [1, {2}]}) is freeze({"a": [1, {2}]})
+    assert copy.deepcopy(freeze([1])) is copy.copy(freeze([1])) is pickle.loads(pickle.dumps(freeze([1])))
+
+
+def test_snapshots_are_freed():
+    before = len(_static._table)
+    frozen = freeze([object()])
+    assert len(_static._table) == before + 1
+    del frozen
+    assert len(_static._table) == before
 
 
 def test_repr_shows_the_container():
-    assert repr(freeze([1, [2]])) == "FrozenList([1, [2]])"
+    assert repr(freeze([1, [2]])) == "[1, [2]]"
+    assert repr(freeze({"a": {"b": 1}})) == "{'a': {'b': 1}}"
+
+
+def test_snapshots_of_lists_and_dicts_read_as_such():
+    frozen = freeze([1, {"b": 2, "a": 3}])
+    assert len(frozen) == 2
+    assert frozen[0] == 1
+    assert frozen[:1] == (1,)
+    assert dict(frozen[1]) == {"b": 2, "a": 3}
+    assert len(frozen[1]) == 2
 
 
 @pytest.mark.parametrize("array", [jnp.ones(2), np.ones(2)])
@@ -115,13 +143,147 @@ def test_arrays_are_refused_wherever_they_hide(array):
         freeze({"a": [1, array]}, "Foo.x")
 
 
-def test_what_has_no_hash_is_refused():
-    @dataclasses.dataclass
-    class Options:
-        rate: float
+# ================================================================= dataclasses and other objects
 
-    with pytest.raises(errors.StatusError, match=r"a static value must have a hash(.|\n)*frozen=True"):
-        freeze([Options(0.1)])
+
+@dataclasses.dataclass
+class Options:
+    rate: object
+    sizes: list[int] = dataclasses.field(default_factory=list)
+    note: object = dataclasses.field(default=None, compare=False)
+
+    @functools.cached_property
+    def total(self):
+        return sum(self.sizes)
+
+
+@dataclasses.dataclass(eq=False)
+class ById(Options):
+    pass
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class Hashed:
+    rate: object
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    rate: object
+    sizes: list[int] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Around:
+    rate: object
+    inner: Hashed = dataclasses.field(default_factory=lambda: Hashed(1))
+
+
+RECORDS = [Options, ById, Hashed, Slotted, Around]
+
+
+@pytest.mark.parametrize("cls", RECORDS)
+def test_an_instance_of_a_dataclass_is_a_snapshot_by_its_attributes(cls):
+    options = cls(0.1)
+    frozen = freeze(options)
+    assert is_frozen(frozen)
+    assert frozen is freeze(cls(0.1))
+    assert frozen != freeze(cls(0.2))
+    made = thaw(frozen)
+    assert type(made) is cls
+    assert made is not options
+    assert freeze(made) is frozen
+
+
+@pytest.mark.parametrize("cls", [Options, ById, Hashed, Slotted])
+def test_a_change_of_a_dataclass_in_place_gives_another_snapshot(cls):
+    options = cls(1)
+    held = [(options,)]
+    before = freeze(held)
+    options.rate = True
+    assert freeze(held) != before
+
+
+def test_a_change_below_a_frozen_dataclass_gives_another_snapshot():
+    around = Around(1)
+    before = freeze(around)
+    around.inner.rate = 2
+    assert freeze(around) != before
+
+
+def test_all_attributes_of_a_dataclass_count_but_not_its_cached_properties():
+    one, other = Options(1, [2]), Options(1, [2])
+    assert one.total == 2
+    assert freeze(one) is freeze(other)
+    other.further = 3
+    assert freeze(one) is not freeze(other)
+    assert thaw(freeze(other)).further == 3
+    assert freeze(Options(1, note="a")) is not freeze(Options(1, note="b"))
+
+
+def test_a_dataclass_that_nothing_can_change_is_its_own_snapshot():
+    config = Config((1, Config("a")))
+    assert freeze(config) is config
+
+
+class Flag(Hashed, enum.Enum):
+    ON = 1
+
+
+@dataclasses.dataclass(eq=False)
+class Failure(Exception):
+    code: int
+
+
+@pytest.mark.parametrize("value", [Flag.ON, Failure(3), Options])
+def test_what_has_an_identity_is_taken_as_it_is(value):
+    assert freeze(value) is value
+
+
+class ByValue:
+    def __init__(self, value):
+        self.value = value
+
+    def __eq__(self, other):
+        return self.value == other.value
+
+    __hash__ = None
+
+
+class Vague(ByValue):
+    def __eq__(self, other):
+        return np.array([True, False])
+
+    __hash__ = None
+
+
+def test_an_object_without_a_hash_is_compared_by_its_equality():
+    one, other = ByValue(1), ByValue(1)
+    frozen = freeze([one])
+    assert thaw(frozen)[0] is one
+    assert freeze(one) == freeze(other)
+    assert hash(freeze(one)) == hash(freeze(other))
+    assert freeze([one]) is freeze([other])
+    assert freeze(one) != freeze(ByValue(2))
+    assert freeze(one) != one
+
+
+def test_an_object_whose_equality_says_neither_yes_nor_no_is_compared_by_identity():
+    one, other = Vague(1), Vague(1)
+    assert freeze(one) == freeze(one)
+    assert freeze(one) != freeze(other)
+
+
+def test_an_array_in_a_dataclass_is_refused_by_its_path():
+    with pytest.raises(errors.StatusError, match=r"Foo\.x\[0\]\.rate: an array cannot be static"):
+        freeze([Options(np.ones(2))], "Foo.x")
+
+
+def test_a_dataclass_that_holds_itself_is_refused():
+    options = Options(None)
+    options.rate = [options]
+    with pytest.raises(errors.StatusError, match=r"static value\.rate\[0\]: a static container holds itself"):
+        freeze(options)
 
 
 def test_a_container_that_holds_itself_is_refused():

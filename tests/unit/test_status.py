@@ -1,6 +1,7 @@
 """What decides whether an attribute is data: specifier, then annotation, then value."""
 
 import collections
+import dataclasses
 import enum
 import functools
 import typing
@@ -540,14 +541,33 @@ def test_a_change_in_place_traces_again(jit):
     assert traces == [[1, 2], [1, 2, 4]]
 
 
-def test_a_static_value_without_a_hash_is_named_when_it_is_hashed():
+def test_a_static_object_without_a_hash_is_compared_by_its_equality_or_identity():
     class NoHash:
         __hash__ = None
 
     Model = dataclass_with(Any)
-    model = Model(NoHash())
-    with pytest.raises(errors.StatusError, match=r"Model.a: a static value must have a hash"):
-        jax.tree.structure(model)
+    value = NoHash()
+    assert jax.tree.structure(Model(value)) == jax.tree.structure(Model(value))
+    assert jax.tree.structure(Model(value)) != jax.tree.structure(Model(NoHash()))
+
+
+@dataclasses.dataclass
+class Holder:
+    content: object
+
+
+@pytest.mark.parametrize("make", [lambda: jnp.ones(1), Open, lambda: dx.Param(1.0), lambda: [(Holder(Open()),)]])
+def test_data_in_a_static_dataclass_is_refused(make):
+    model = Open()
+    with pytest.raises(errors.StatusError, match=r"Open.a: data was assigned to an attribute that is static"):
+        model.a = Holder(make())
+    model.a = held = Holder(1)
+    held.content = make()
+    with pytest.raises(errors.StatusError, match=r"Open.a: data was assigned to an attribute that is static"):
+        dx.check_pytree(model)
+
+
+def test_an_array_that_came_into_a_static_list_is_named_when_it_is_hashed():
     model = Open()
     model.a = [1]
     model.a.append(jnp.ones(1))

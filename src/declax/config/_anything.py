@@ -16,7 +16,7 @@ from declax import nn
 from declax._containers import Dict, List, Sequential
 from declax._pytree import Pytree
 from declax.config import _plain
-from declax.config._data import Ref, SpecData
+from declax.config._data import FrozenList, Ref, SpecData
 from declax.config._parameters import target_name
 from declax.config._parts import KIND, ChoiceReader, Readers
 from declax.config._plain import INVALID, Context
@@ -77,6 +77,6 @@ class LayerReader(AnythingReader):
             return self.functions.read(value, path, context)
         if isinstance(value, Mapping) and not value.keys() & {KIND, _plain.REF, _plain.TUPLE}:
             return self.parts.read(value, path, context)  # which says that the tag is missing
-        if isinstance(value, (Mapping, list, tuple, SpecData, Ref)):
+        if isinstance(value, (Mapping, list, tuple, FrozenList, SpecData, Ref)):
             return super().read(value, path, context)
         return context.wrong(path, self.expected, value)

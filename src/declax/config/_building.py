@@ -16,7 +16,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn
 
-from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData
+from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData, key_like
 from declax.config._members import allowed_classes, element_annotation
 from declax.config._optimizers import remember
 from declax.config._parameters import RNGS, Parameter, Parameters
@@ -120,11 +120,11 @@ def _step(place: Place, key: str) -> Place | None:
         if (keeps_spec(place.annotation) and place.path) or key not in value.arguments:
             return None
         return Place((*place.path, key), value.arguments[key], annotation_at(value.parameters, key))
-    if isinstance(value, tuple):
+    if type(value) in (tuple, FrozenList):
         if not key.isdecimal() or int(key) >= len(value):
             return None
         return Place((*place.path, int(key)), value[int(key)], element_annotation(place.annotation, value, int(key)))
-    if isinstance(value, FrozenDict) and (known := value.key_like(key)) is not None:
+    if isinstance(value, FrozenDict) and (known := key_like(value, key)) is not None:
         return Place((*place.path, known), value[known], element_annotation(place.annotation, value, known))
     return None
 

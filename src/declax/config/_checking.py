@@ -192,7 +192,7 @@ def _misfits_at(annotation: Any, value: Any) -> list[tuple[Path, Any, Any]]:
 def _fits(annotation: Any, value: Any) -> bool:
     """Whether a value may be what a member of an annotation says; True in doubt."""
     if annotation in _SCALARS:
-        return not isinstance(value, (SpecData, tuple, FrozenDict)) and _is_scalar(annotation, value)
+        return not isinstance(value, (SpecData, tuple, FrozenList, FrozenDict)) and _is_scalar(annotation, value)
     origin = typing.get_origin(annotation) or annotation
     if origin is typing.Literal:
         return any(type(value) is type(option) and value == option for option in typing.get_args(annotation))
@@ -211,7 +211,7 @@ def _fits(annotation: Any, value: Any) -> bool:
     )
 
 
-_PLAIN: Final = (bool, int, float, complex, str, bytes, type(None), tuple, FrozenDict)
+_PLAIN: Final = (bool, int, float, complex, str, bytes, type(None), tuple, FrozenList, FrozenDict)
 
 
 def _is_scalar(annotation: Any, value: Any) -> bool:

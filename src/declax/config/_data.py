@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar
 
@@ -21,6 +21,8 @@ from jax.core import Tracer
 
 from declax._metadata import Metadata
 from declax._pytree import Pytree
+from declax._static import FrozenDict as FrozenDict
+from declax._static import FrozenList as FrozenList
 from declax._typing import MISSING
 from declax._variables import Variable
 from declax.config._members import (
@@ -43,65 +45,15 @@ MAX_DEPTH: Final = 100
 _ATOMS: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
 
 
-class FrozenList(tuple[T, ...]):
-    """A list inside of a spec. Equal to none but another one; what is built has a list again."""
+def key_like(frozen: FrozenDict[Any], key: str) -> str | int | None:
+    """The key that a path means by a text: the text, or an int that is written so; None where it is not there.
 
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is FrozenList and tuple.__eq__(self, other)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash((FrozenList, tuple(self)))
-
-    def __repr__(self) -> str:
-        return repr(list(self))
-
-
-class FrozenDict(Mapping[str | int, T]):
-    """A dict inside of a spec. The order counts, since what is in it is built in that order.
-
-    The keys are strings, or ints such as those of `optax.piecewise_constant_schedule`.
+    >>> key_like(FrozenDict({"a": 1, 100: 2}), "100")
+    100
     """
-
-    __slots__ = ("_entries",)
-
-    def __init__(self, entries: Mapping[Any, T] | Iterable[tuple[str | int, T]] = ()) -> None:
-        self._entries: dict[str | int, T] = dict(entries)
-
-    def __getitem__(self, key: str | int) -> T:
-        return self._entries[key]
-
-    def __iter__(self) -> Iterator[str | int]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is FrozenDict and list(self.items()) == list(other.items())
-
-    def __hash__(self) -> int:
-        return hash(tuple(self._entries.items()))
-
-    def __repr__(self) -> str:
-        return repr(self._entries)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return FrozenDict, (self._entries,)
-
-    def key_like(self, key: str) -> str | int | None:
-        """The key that a path means by a text: the text, or an int that is written so; None where it is not there.
-
-        >>> FrozenDict({"a": 1, 100: 2}).key_like("100")
-        100
-        """
-        if key in self._entries:
-            return key
-        return next((known for known in self._entries if type(known) is int and str(known) == key), None)
+    if key in frozen:
+        return key
+    return next((known for known in frozen if type(known) is int and str(known) == key), None)
 
 
 class Ref:
@@ -348,7 +300,7 @@ def bind(parameters: Parameters, args: Sequence[object], named: Mapping[str, obj
 
 
 def _as_positions(parameters: Parameters, name: str, value: object) -> tuple[Any, ...]:
-    if not isinstance(value, (list, tuple)):
+    if not isinstance(value, (list, tuple, FrozenList)):
         raise ConfigError(
             f"{parameters.name}.{name}",
             "the arguments by position are one list",

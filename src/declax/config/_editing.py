@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from declax._typing import MISSING
 from declax.config._building import annotation_at, keeps_spec, keys_of
 from declax.config._canonical import short_text
-from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, key_of
+from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, key_like, key_of
 from declax.config._members import element_annotation
 from declax.config._moving import moved_in, moved_out
 from declax.config._parameters import RNGS
@@ -103,7 +103,7 @@ def _child(root: SpecData, value: Any, key: str, path: Path) -> tuple[str | int,
             )
         return int(key), value[int(key)]
     if isinstance(value, FrozenDict):
-        known = value.key_like(key)
+        known = key_like(value, key)
         if known is None:
             hint = did_you_mean(key, map(str, value))
             problem = f"there is no key {key!r}" + (f"; {hint}" if hint else "")
@@ -167,7 +167,7 @@ def _replaced(root: SpecData, value: Any, keys: tuple[str, ...], change: tuple[o
         inner = None if not rest else _child(root, value, key, path)[1]
         return value.with_arguments({**value.arguments, key: go(key, inner)})
     if isinstance(value, FrozenDict) and not rest:
-        known = value.key_like(key)
+        known = key_like(value, key)
         step = key if known is None else known
         return {**value, step: go(step, None)}
     step, inner = _child(root, value, key, path)
@@ -231,7 +231,7 @@ def _compare(path: Path, old: Any, new: Any, found: list[SpecChange]) -> None:
         return
     if isinstance(old, SpecData) and isinstance(new, SpecData) and old.target == new.target:
         _compare_entries(path, old.full_arguments, new.full_arguments, found)
-    elif isinstance(old, tuple) and isinstance(new, tuple) and type(old) is type(new) and type(old) in _LISTS:
+    elif type(old) is type(new) and type(old) in _LISTS:
         _compare_entries(path, dict(enumerate(old)), dict(enumerate(new)), found)
     elif isinstance(old, FrozenDict) and isinstance(new, FrozenDict) and _same_order(old, new):
         _compare_entries(path, old, new, found)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from declax._fields import objection
-from declax.config._data import Ref, SpecData
+from declax.config._data import FrozenList, Ref, SpecData
 
 
 def problem_of(check: Callable[[Any], object], value: Any) -> str | None:
@@ -29,7 +29,7 @@ def _has_parts(value: Any) -> bool:
         here = waiting.pop()
         if isinstance(here, (SpecData, Ref)):
             return True
-        if isinstance(here, (list, tuple)):
+        if isinstance(here, (list, tuple, FrozenList)):
             waiting += here
         elif isinstance(here, Mapping):
             waiting += here.values()

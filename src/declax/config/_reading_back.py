@@ -111,7 +111,7 @@ def _pairs(value: Any, back: Any) -> list[tuple[Any, Any, Any]]:
         names = dict.fromkeys((*value.arguments, *back.arguments))
         old, new = value.full_arguments, back.full_arguments
         return [(name, old.get(name), new.get(name)) for name in names]
-    if isinstance(value, tuple) and len(value) == len(back):
+    if type(value) in (tuple, FrozenList) and len(value) == len(back):
         return [(i, *pair) for i, pair in enumerate(zip(value, back, strict=True))]
     if isinstance(value, FrozenDict) and list(value) == list(back):
         return [(key, value[key], back[key]) for key in value]
@@ -121,7 +121,7 @@ def _pairs(value: Any, back: Any) -> list[tuple[Any, Any, Any]]:
 def _described(value: Any) -> str:
     if isinstance(value, SpecData):
         return f"a spec of {target_name(value.target)}"
-    if isinstance(value, (tuple, FrozenDict)):
+    if isinstance(value, (tuple, FrozenList, FrozenDict)):
         return shown(thaw(value))
     return describe(value)
 

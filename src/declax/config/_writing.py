@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 from declax.config import _plain, _tables
 from declax.config._anything import AnythingReader
 from declax.config._building import annotation_at
-from declax.config._data import FrozenDict, Ref, SpecData, thaw
+from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, thaw
 from declax.config._moving import put_in
 from declax.config._parameters import target_name
 from declax.config._plain import Reader
@@ -107,7 +107,7 @@ class _Writer:
             return value.name
         if isinstance(value, NamedInitializer):
             return self._initializer(value, path)
-        if isinstance(value, (tuple, frozenset)) and not hasattr(value, "_fields"):
+        if isinstance(value, (tuple, FrozenList, frozenset)) and not hasattr(value, "_fields"):
             items = sorted(value, key=_order) if isinstance(value, frozenset) else value
             inner = _inner_readers(reader, _plain.ListReader, _plain.TupleReader, AnythingReader)
             made = [self.value(item, _item_reader(inner, i), (*path, i)) for i, item in enumerate(items)]

@@ -15,6 +15,7 @@ import reprlib
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias, cast
 
+from declax._static import FrozenList
 from declax.errors import ConfigError, suggest
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -183,7 +184,7 @@ def shown(value: object, size: int = _MAX_SHOWN) -> str:
         return (
             f"a table of {len(value)} keys ({keys}{', ...' if len(value) > 4 else ''})" if value else "an empty table"
         )
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, FrozenList)):
         return f"a list of {len(value)}" if value else "an empty list"
     short = reprlib.Repr()
     short.maxstring = short.maxother = size

@@ -198,7 +198,5 @@ def same_content(a: Any, b: Any) -> bool:
 
 def _same_static(a: Any, b: Any) -> bool:
     """Whether two static values are equal, and neither 1 and True nor 0.0 and -0.0."""
-    if a != b:
-        return False
     frozen_a, frozen_b = freeze(a), freeze(b)
     return bool(frozen_a == frozen_b) and exact_types(frozen_a) == exact_types(frozen_b)

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from operator import attrgetter, is_
 from typing import Any
 
 from declax._layout import BOUND_KEY, LAYOUT_KEY, Layout
 from declax._nodes import Kind, enter_container, is_number, is_ref, kind_of, kinds, object_names, open_container
 from declax._pytree import Pytree
-from declax._static import exact_types, freeze
+from declax._static import attributes_of, exact_types, freeze, is_fixed
 from declax._variables import Variable
 from declax.graph.defs import (
     CONTAINER,
@@ -49,7 +49,7 @@ Watch = Callable[[], bool]
 
 _VARIABLE = Kind.VARIABLE
 _raw_value = attrgetter("raw_value")
-_COPIED = frozenset({list, dict, set})
+_COPIED = frozenset({list, set})
 _TOLD_APART = frozenset({str, bytes, type(None), type})
 _TEXT = frozenset({str})
 
@@ -225,7 +225,7 @@ class Walk:
             self.live.append(value)
             self.kept.append(value.copy())
         else:
-            self.watches.append(lambda: bool(freeze(value) == frozen))
+            self.watches.append(_static_watch(value, frozen))
 
     def _watch_container(self, value: Any, keys: tuple[Any, ...], children: tuple[Any, ...], how: Any) -> None:
         if value.__class__ is list:
@@ -242,9 +242,28 @@ class Walk:
         self.watches.append(is_same)
 
 
+def _static_watch(value: Any, frozen: Any) -> Watch:
+    """Says whether a value still has its snapshot; by the identities of its parts where these are fixed."""
+    content = _content(value)
+    if not content or not all(map(is_fixed, content.values())):
+        return lambda: bool(freeze(value) == frozen)
+    kept = [*content, *content.values()]
+
+    def is_same() -> bool:
+        now = _content(value) or {}
+        is_known = 2 * len(now) == len(kept) and all(map(is_, chain(now, now.values()), kept))
+        return is_known or bool(freeze(value) == frozen)
+
+    return is_same
+
+
+def _content(value: Any) -> dict[Any, Any] | None:
+    return value if value.__class__ is dict else attributes_of(value)
+
+
 def _is_plain(value: Any) -> bool:
     """Whether a copy and ``==`` tell each change: nothing nested, no numbers of equal value."""
-    return all(item.__class__ in _TOLD_APART for item in (value.values() if isinstance(value, dict) else value))
+    return all(item.__class__ in _TOLD_APART for item in value)
 
 
 def walk(value: Any, *, is_binding: bool = False, known: Sequence[Any] = ()) -> Walk:
