@@ -68,7 +68,7 @@ LAYERS: list[set[str]] = [
     {"graph"},
     {"_module"},
     {"_containers", "refs", "rngs", "viewing"},
-    {"_recording", "transforms"},
+    {"_method_outputs", "transforms"},
     {"_stack_making", "capturing"},
     # what is made of all this
     {"abstract", "nn", "training", "displaying", "stacking", "summarizing"},

@@ -138,6 +138,12 @@ class Unresolved:
         return typing.Union[other, self]  # noqa: UP007  # as above
 
 
+@functools.lru_cache(maxsize=4096)
+def _compiled(text: str) -> types.CodeType:
+    """An annotation as code: each is evaluated several times, and many fields have the same."""
+    return compile(text.strip(), "<annotation>", "eval")
+
+
 class Scope(dict[str, object]):
     """The names that the annotations of one class may use.
 
@@ -167,7 +173,7 @@ class Scope(dict[str, object]):
             if isinstance(annotation, typing.ForwardRef):
                 annotation = annotation.__forward_arg__
             try:
-                annotation = eval(annotation, {}, self)
+                annotation = eval(_compiled(annotation), {}, self)
             except Exception:  # noqa: BLE001  # an annotation may be any text; it then decides nothing
                 self.is_complete = False
                 return Unresolved(str(annotation))

@@ -21,9 +21,10 @@ from typing_extensions import ParamSpec, TypeVar
 from declax import _epoch, _jax
 from declax._attributes import admit, class_attribute, wrong_trace
 from declax._fields import Status
-from declax._layout import BOUND_KEY, INTERNAL_KEYS, TRACE_KEY, Layout, Name
+from declax._layout import Layout, Name
 from declax._module import Module
 from declax._pytree import layout_of, set_layout
+from declax._typing import BOUND_KEY, CAPTURES_KEY, INTERNAL_KEYS, TRACE_KEY
 from declax.errors import (
     FieldError,
     MissingAttributeError,
@@ -244,6 +245,10 @@ class List(_Elements, MutableSequence[T], Generic[T]):
         return enumerate(self._pytree__values())
 
 
+_HIDDEN = INTERNAL_KEYS | {CAPTURES_KEY}
+"""The attributes of a Dict that are not its entries."""
+
+
 class Dict(_Elements, MutableMapping[str, T], Generic[T]):
     """A dict whose values are attributes, read by key or by attribute.
 
@@ -286,7 +291,7 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
         self._pytree__changed()
 
     def __getitem__(self, key: str) -> T:
-        if key in INTERNAL_KEYS or key not in self.__dict__:
+        if key in _HIDDEN or key not in self.__dict__:
             raise self._pytree__missing(key)
         value: T = self.__dict__[key]
         return value
@@ -333,7 +338,7 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
         self._pytree__changed()
 
     def __delitem__(self, key: str) -> None:
-        if key in INTERNAL_KEYS or key not in self.__dict__:
+        if key in _HIDDEN or key not in self.__dict__:
             raise self._pytree__missing(key)
         delattr(self, key)
 
@@ -348,10 +353,10 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
         return copy.copy(self)
 
     def __iter__(self) -> Iterator[str]:
-        return iter([name for name in self.__dict__ if name not in INTERNAL_KEYS])
+        return iter([name for name in self.__dict__ if name not in _HIDDEN])
 
     def __len__(self) -> int:
-        return len(layout_of(self).statuses)
+        return len(layout_of(self).statuses) - (CAPTURES_KEY in self.__dict__)
 
     if TYPE_CHECKING:
 

@@ -19,7 +19,7 @@ from declax._filters import Filter, ask, predicate_of
 from declax._modes import is_graph
 from declax._nodes import children_of, walk_nodes
 from declax._pytree import Pytree
-from declax._sowing import is_taken, sown_kind
+from declax._sowing import check_perturbation, holder_of, note_perturbed, own_variable, sown_kind
 from declax._typing import ArrayLike, Path
 from declax._variables import Perturbation, Variable
 from declax.errors import GraphError, type_name
@@ -79,10 +79,11 @@ class Module(Pytree):
         (1, 2)
         """
         kind = sown_kind(self, "sow", name, variable_type)
-        if not hasattr(self, name):
-            setattr(self, name, kind(reduce_fn(init_fn(), value)))
+        holder = holder_of(self)
+        if not hasattr(holder, name):
+            setattr(holder, name, kind(reduce_fn(init_fn(), value)))
             return True
-        variable = self._own_variable(name, kind, "sow")
+        variable = own_variable(self, name, kind, "sow")
         variable.set_value(reduce_fn(variable.get_value(), value))
         return True
 
@@ -114,15 +115,14 @@ class Module(Pytree):
         2.0
         """
         kind = sown_kind(self, "perturb", name, variable_type)
-        if not hasattr(self, name):
-            setattr(self, name, kind(jax.tree.map(jnp.zeros_like, value)))
-        return jax.tree.map(jnp.add, self._own_variable(name, kind, "perturb").get_value(), value)
-
-    def _own_variable(self, name: str, kind: type[Variable[Any]], method: str) -> Variable[Any]:
-        found = getattr(self, name)
-        if not isinstance(found, kind):
-            raise is_taken(self, method, name, kind, found, f"{method} found something else under this name")
-        return found
+        note_perturbed(name)
+        holder = holder_of(self)
+        if not hasattr(holder, name):
+            setattr(holder, name, kind(jax.tree.map(jnp.zeros_like, value)))
+        added = own_variable(self, name, kind, "perturb").get_value()
+        if holder is not self:
+            check_perturbation(self, name, added, value)
+        return jax.tree.map(jnp.add, added, value)
 
     split = api.split
     get_state = api.state

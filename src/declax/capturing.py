@@ -1,10 +1,11 @@
-"""Calls that hand out, beside their result, what modules sowed in them.
+"""Calls that return, beside their result, the values that modules sowed in them.
+
+During the call each module has an attribute ``__captures__``, in which `sow`
+and `perturb` put their Variables (see `_sowing`).
 
 Vocabulary
 ----------
-kind:      of Variables, as `Intermediate`: what a call is asked for.
-recording: one call, from when its modules become recorders (see `_recording`)
-           until they are again what they were.
+kind: of Variables, as `Intermediate`: what a call is asked for.
 """
 
 from __future__ import annotations
@@ -12,31 +13,27 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, ParamSpec, TypeAlias, TypeVar, get_origin, overload
 
+from declax import _epoch, _jax
+from declax._attributes import wrong_trace
+from declax._fields import Status
 from declax._links import Link, path_of
+from declax._method_outputs import sown_outputs
 from declax._module import Module
 from declax._nodes import Kind, children_of, kind_of
-from declax._recording import (
-    Recorder,
-    VariableKind,
-    asked,
-    become,
-    place_of,
-    put_record,
-    record_of,
-    recorder_of,
-    set_aside,
-    take_record,
-)
-from declax._typing import Path
-from declax._variables import Perturbation, Variable
+from declax._pytree import delete_attribute, layout_of, set_layout
+from declax._sowing import Captures, perturbed
+from declax._typing import BOUND_KEY, CAPTURES_KEY, TRACE_KEY, Path
+from declax._variables import Intermediate, Perturbation, Variable
 from declax.errors import FilterError, GraphError, describe, format_path, suggest
 from declax.states import State
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+VariableKind: TypeAlias = type[Variable[Any]]
 Init: TypeAlias = Mapping[Any, Any] | None
 
 # --- what users call -----------------------------------------------------------
@@ -153,9 +150,7 @@ def capture(fn: Any, /, *var_types: VariableKind, init: Init = None, method_outp
         another shape, for a name that is sown as two kinds, and for a name of a
         perturbation in `init` that is nearly one that the call asks for.
 
-    The modules' classes are subclasses of their own during the call, so
-    ``isinstance`` answers as ever, but ``type(module) is Linear`` does not. One
-    call at a time may run on a module, as with all that changes it.
+    One call at a time may run on a module, as with all that changes it.
 
     >>> import declax as dx
     >>> class Net(dx.Module):
@@ -193,18 +188,20 @@ def _capturing(fn: Any, var_types: Sequence[Any], init: Init, method_outputs: An
 
     @functools.wraps(type(fn).__call__ if isinstance(fn, Module) else fn)
     def captured(*args: Any, **kwargs: Any) -> Any:
-        recording = _Recording(root_of(args, kwargs), kinds)
+        capturing = _Capturing(root_of(args, kwargs), kinds, method_kind)
         result: Any = None
         names: set[str] = set()
-        token = asked.set(names)
+        token = perturbed.set(names)
         try:
-            begun = recording.start(init, method_kind)
-            result = call(*args, **kwargs)
+            capturing.begin()
+            begun = () if init is None else _begin_with(init, capturing.root)
+            with capturing.sown_outputs():
+                result = call(*args, **kwargs)
         finally:
-            asked.reset(token)
-            pairs = recording.stop(result)
+            perturbed.reset(token)
+            pairs = capturing.end(result)
         _check_names(begun, names)
-        around = asked.get()
+        around = perturbed.get()
         if around is not None:
             around |= names
         return (result, *map(State.from_flat_path, pairs)) if kinds else result
@@ -227,7 +224,7 @@ def _target(fn: Any) -> tuple[Callable[[Any, Any], Any], Callable[..., Any]]:
 
 
 def _call_method(owner: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
-    """Calls what the class of the owner has under a name now: during a call, that of a recorder."""
+    """Calls the method that the class of the owner has now, which may be one that sows its output."""
     return getattr(owner, name)(*args, **kwargs)
 
 
@@ -248,70 +245,100 @@ def _first_argument(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
 # --- one call ------------------------------------------------------------------
 
 
-class _Recording:
-    """One call: makes the modules recorders, and afterwards what they were before."""
+class _Capturing:
+    """One call: gives the modules their `Captures`, and afterwards takes them away."""
 
-    def __init__(self, root: Any, kinds: Sequence[VariableKind]) -> None:
-        self._root = root
+    def __init__(self, root: Any, kinds: Sequence[VariableKind], method_outputs: VariableKind | None) -> None:
+        self.root = root
         self._kinds = kinds
-        self._before: dict[int, tuple[Module, type, dict[str, Any]]] = {}
-        self._outer: type[Recorder] | None = None  # a recorder of the call around this one
+        self._method_outputs = method_outputs
+        self._outer: dict[int, tuple[Module, Captures | None]] = {}  # those of a captured call around this one
+        self._around: Captures | None = None  # one of them
 
-    def start(self, init: Init, method_kind: VariableKind | None) -> Sequence[Path]:
-        """Makes the modules recorders; the paths of the perturbations that they begin with."""
-        modules = list(_modules(self._root))
-        if not modules:
+    def begin(self) -> None:
+        """Gives the modules their `Captures`."""
+        for _, module in _modules(self.root):
+            outer: Captures | None = module.__dict__.get(CAPTURES_KEY)
+            self._outer[id(module)] = module, outer
+            self._around = outer or self._around
+            captures = Captures(self._method_outputs or _method_outputs(outer))
+            for name, variable in outer.variables().items() if outer else ():
+                if place_of(variable, self._kinds) is None:
+                    setattr(captures, name, variable)
+            _put_captures(module, captures)
+        if not self._outer:
             raise GraphError(
                 "capture",
                 "the first argument has no modules",
                 expected="a module, or a container of modules",
-                got=describe(self._root),
+                got=describe(self.root),
                 fix="dx.capture(fn, dx.Intermediate)(model, ...)",
             )
-        for _, module in modules:
-            before = type(module)
-            if issubclass(before, Recorder):
-                self._outer = before
-            self._before[id(module)] = (module, before, set_aside(module, self._kinds))
-            become(module, recorder_of(before, method_kind))
-        if init is None:
-            return ()
-        return _begin_with(init, {path_of(link): module for link, module in modules})
 
-    def stop(self, result: Any) -> list[list[tuple[Path, Variable[Any]]]]:
-        """Makes the modules what they were; the Variables of each kind, with their paths."""
+    def sown_outputs(self) -> Any:
+        """Has the methods of the modules sow their outputs, where this was asked for."""
+        if self._method_outputs is None:
+            return nullcontext()
+        return sown_outputs(type(module) for module, _ in self._outer.values())
+
+    def end(self, result: Any) -> list[list[tuple[Path, Variable[Any]]]]:
+        """Takes the `Captures` away; the Variables of each kind, with their paths."""
         found: list[list[tuple[Path, Variable[Any]]]] = [[] for _ in self._kinds]
-        left: dict[int, dict[str, Any]] = {}
-        for link, module in _modules(self._root):
-            record = take_record(module)
-            for name in tuple(record):
-                place = place_of(record[name], self._kinds)
+        for link, module in _modules(self.root):
+            captures = module.__dict__.get(CAPTURES_KEY)
+            for name, variable in captures.variables().items() if captures else ():
+                place = place_of(variable, self._kinds)
                 if place is not None:
-                    found[place].append(((*path_of(link), name), record.pop(name)))
-            left[id(module)] = record
-            self._restore(module, record)
-        for module, _, _ in self._before.values():
-            if id(module) not in left:  # no more in the graph
-                self._restore(module, take_record(module))
+                    found[place].append(((*path_of(link), name), variable))
+            self._restore(module)
+        for module, _ in tuple(self._outer.values()):  # those that left the graph
+            self._restore(module)
         for _, module in _modules(result):
-            if isinstance(module, Recorder):
-                self._restore(module, take_record(module))
+            self._restore(module)
         return found
 
-    def _restore(self, module: Module, record: dict[str, Any]) -> None:
-        """Gives a module its class back, and what a call around this one has recorded."""
-        if id(module) in self._before:
-            _, before, aside = self._before[id(module)]
-        elif isinstance(module, Recorder):  # a copy that the function made
-            before, aside = module._recorder__original, {}
-            if self._outer is not None:
-                before = recorder_of(before, self._outer._recorder__kind)
-        else:
+    def _restore(self, module: Module) -> None:
+        """Takes the `Captures` of a module away, or back to those of the call around this one."""
+        captures = module.__dict__.get(CAPTURES_KEY)
+        _, outer = self._outer.get(id(module), (module, None))
+        if captures is None or captures is outer:
             return
-        become(module, before)
-        kept = {**record, **aside}
-        if kept and issubclass(before, Recorder):
-            put_record(module, kept)
+        if outer is None and self._around is None:
+            delete_attribute(module, CAPTURES_KEY)
+            return
+        outer = outer or Captures(_method_outputs(self._around))  # a copy that the call made has none yet
+        for name, variable in captures.variables().items():
+            if place_of(variable, self._kinds) is None:
+                setattr(outer, name, variable)
+        _put_captures(module, outer)
+
+
+def _method_outputs(captures: Captures | None) -> VariableKind | None:
+    return getattr(captures, "__method_outputs__", None)
+
+
+def _put_captures(module: Any, captures: Captures) -> None:
+    """Sets the attribute without the `__setattr__` of the module, which may be frozen or a Dict."""
+    attributes = module.__dict__
+    if attributes.get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
+        raise wrong_trace(module, CAPTURES_KEY)
+    set_layout(module, layout_of(module).with_status(CAPTURES_KEY, Status.DATA))
+    attributes[CAPTURES_KEY] = captures
+    if BOUND_KEY in attributes:
+        _epoch.advance()
+
+
+def place_of(variable: Variable[Any], kinds: Sequence[VariableKind]) -> int | None:
+    """The index of the kind that a Variable belongs to: its own, or else the first that its own derives from.
+
+    A `Perturbation` holds no value of the module, so it does not count as an
+    `Intermediate`, from which it derives.
+    """
+    own = type(variable)
+    if own in kinds:
+        return kinds.index(own)
+    hidden = Intermediate if issubclass(own, Perturbation) else None
+    return next((place for place, kind in enumerate(kinds) if issubclass(own, kind) and kind is not hidden), None)
 
 
 def _modules(root: Any) -> Iterator[tuple[Link, Module]]:
@@ -331,8 +358,9 @@ def _modules(root: Any) -> Iterator[tuple[Link, Module]]:
 _INNER = frozenset({Kind.NODE, Kind.OBJECT, Kind.CONTAINER})
 
 
-def _begin_with(init: Mapping[Any, Any], modules: Mapping[Path, Module]) -> list[Path]:
-    """Puts values into the records before the call; the paths of perturbations among them."""
+def _begin_with(init: Mapping[Any, Any], root: Any) -> list[Path]:
+    """Puts values into the `Captures` before the call; the paths of perturbations among them."""
+    modules = {path_of(link): module for link, module in _modules(root)}
     perturbations: list[Path] = []
     for path, value in (init if isinstance(init, State) else State(init)).flat_state():
         module = modules.get(path[:-1])
@@ -347,7 +375,7 @@ def _begin_with(init: Mapping[Any, Any], modules: Mapping[Path, Module]) -> list
                 fix="_, init = dx.capture(fn, dx.Perturbation)(model, ...)",
             )
         variable = value.copy(value.raw_value) if isinstance(value, Variable) else Perturbation(value)
-        put_record(module, {**record_of(module), path[-1]: variable})
+        setattr(module.__dict__[CAPTURES_KEY], path[-1], variable)
         if isinstance(variable, Perturbation):
             perturbations.append(path)
     return perturbations
