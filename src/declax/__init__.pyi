@@ -189,9 +189,6 @@ from declax.transforms import DiffState as DiffState
 from declax.transforms import grad as grad
 from declax.transforms import jit as jit
 from declax.transforms import value_and_grad as value_and_grad
-from declax.transforms.axes import Carry as Carry
-from declax.transforms.axes import StateAxes as StateAxes
-from declax.transforms.axes import StateSharding as StateSharding
 from declax.transforms.axis_names import PARTITION_NAME as PARTITION_NAME
 from declax.transforms.axis_names import transform_metadata as transform_metadata
 from declax.transforms.branching import cond as cond
@@ -204,11 +201,14 @@ from declax.transforms.jit_partial import jit_partial as jit_partial
 from declax.transforms.loops import fori_loop as fori_loop
 from declax.transforms.loops import while_loop as while_loop
 from declax.transforms.partial import cached_partial as cached_partial
+from declax.transforms.prefixes import Carry as Carry
+from declax.transforms.prefixes import StateAxes as StateAxes
 from declax.transforms.rematerialization import remat as remat
 from declax.transforms.replication import pmap as pmap
 from declax.transforms.retraces import explain_retrace as explain_retrace
 from declax.transforms.scanning import scan as scan
 from declax.transforms.sharding import shard_map as shard_map
+from declax.transforms.shardings import StateSharding as StateSharding
 from declax.transforms.tracing import make_jaxpr as make_jaxpr
 from declax.transforms.trees import NodeStates as NodeStates
 from declax.transforms.trees import from_tree as from_tree

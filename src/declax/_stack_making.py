@@ -32,7 +32,7 @@ from declax.graph.iteration import iter_graph
 from declax.rngs import RngCount, Rngs, RngStream
 from declax.transforms._closure import Survey
 from declax.transforms._roots import is_finished, is_root
-from declax.transforms.axes import StateAxes
+from declax.transforms.prefixes import StateAxes
 from declax.transforms.vectorization import vmap
 
 EXAMPLE: Final = "dx.Stacked(lambda rngs: Block(rngs=rngs), 12, rngs=rngs)"

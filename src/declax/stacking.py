@@ -30,8 +30,8 @@ from declax.graph.updating import update
 from declax.rngs import Rngs
 from declax.transforms._roots import is_root
 from declax.transforms._structure import Mode
-from declax.transforms.axes import Carry
 from declax.transforms.axis_names import PARTITION_NAME
+from declax.transforms.prefixes import Carry
 from declax.transforms.rematerialization import remat as rematerialized
 from declax.transforms.scanning import scan
 

@@ -4,8 +4,8 @@ Each transform is a thin file over `_lift`. From the bottom:
 
 ====================== ==========================================================
 what a function has    `_roots`, `_holders`, `_closure`, `_names`, `_rebinding`
-labels of leaves       `axes`, `_labels`, `_axes`, `_placing`, `_arguments`, `_selection`
-the engine             `_structure`, `_lift`, `_packing`, `_wrapping`
+labels of leaves       `_arguments`, `prefixes`, `shardings`
+the engine             `_structure`, `_lift`, `_output_groups`, `_wrapping`
 compiled               `_program`, `_retraces`, `stages`, `compilation`, `retraces`,
                        `partial`, `jit_partial`
 mapped                 `axis_names`, `vectorization`, `replication`, `sharding`

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import jax
 from jax.core import Tracer
@@ -39,10 +39,12 @@ from declax.graph.change import Change, apply_change, check_marks
 from declax.graph.defs import HAS_INDEX, GraphDef, walk_tokens
 from declax.graph.walk import Walk
 from declax.transforms._closure import Closure, Survey
-from declax.transforms._labels import Labels
 from declax.transforms._rebinding import Rebound
 from declax.transforms._roots import is_array_like, is_leaf, is_root
 from declax.transforms._structure import Mode, Structure, differing, place
+
+if TYPE_CHECKING:
+    from declax.transforms.prefixes import Labels
 
 
 class Call:

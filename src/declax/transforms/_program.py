@@ -16,13 +16,13 @@ from typing import Any, cast
 
 import jax
 
+from declax.transforms._arguments import Selection
 from declax.transforms._explaining import deleted_leaves, note_donating
-from declax.transforms._labels import Labels
 from declax.transforms._lift import Call, Outcome, Plan, written_leaves
 from declax.transforms._naming import look_flat, name_of
-from declax.transforms._packing import Groups, packed, unpacked
+from declax.transforms._output_groups import OutputGroups, from_groups, in_groups
 from declax.transforms._running import calls_back, wait
-from declax.transforms._selection import Selection
+from declax.transforms.prefixes import Labels
 
 Traced = Callable[[Sequence[Any]], None]
 
@@ -80,7 +80,7 @@ class Program:
         donated: Selection,
         statics: tuple[int, ...],
         options: dict[str, Any],
-        placed: tuple[Labels, Groups] | None,
+        placed: tuple[Labels, OutputGroups] | None,
         on_trace: Traced,
     ) -> None:
         self._count = count
@@ -91,7 +91,7 @@ class Program:
         run: Callable[..., Any] = _in_parts(function)
         if placed is not None:
             labels, groups = placed
-            run = packed(function, groups)
+            run = in_groups(function, groups)
             self._options["in_shardings"] = (*labels.values, *labels.plain)
             self._options["out_shardings"] = (None, groups.known)
         tracing: list[int] = []
@@ -191,7 +191,7 @@ class Program:
 
     def outcome(self, result: Any) -> Outcome:
         """What a result of JAX's function says, whether it comes in groups or not."""
-        return unpacked(result) if self._is_packed else Outcome(*result)
+        return from_groups(result) if self._is_packed else Outcome(*result)
 
     def _chosen(self, call: Call, written: set[int]) -> tuple[int, ...]:
         """The donated leaves: of the graph those that are written, and the plain ones."""

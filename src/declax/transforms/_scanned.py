@@ -20,7 +20,6 @@ from declax._state_def import LeafDef
 from declax.errors import TransformError, type_name
 from declax.graph.change import Change
 from declax.rngs.streams import RngCount
-from declax.states import State
 from declax.transforms._carry_invariants import Comparison, ErrorContext
 from declax.transforms._carrying import (
     Part,
@@ -30,9 +29,7 @@ from declax.transforms._carrying import (
     settled,
 )
 from declax.transforms._explaining import no_ref
-from declax.transforms._labels import ANY, Labels
 from declax.transforms._lift import Outcome
-from declax.transforms._roots import is_root as is_root_value
 from declax.transforms._structure import Structure
 from declax.transforms._tracing import (
     Traced,
@@ -43,7 +40,7 @@ from declax.transforms._tracing import (
     output_tree,
     text_of_type,
 )
-from declax.transforms.axes import Carry, StateLabels, is_axis
+from declax.transforms.prefixes import CAPTURED, Carry, Labels, is_spec, is_step_axis
 
 
 class Parts(NamedTuple):
@@ -68,12 +65,8 @@ def carry_parts(prefix: Any, tree: Any, is_root: Sequence[bool], name: Callable[
             leaves, own = jax.tree_util.tree_flatten(below)
             found.append(Part(own, leaves, is_root, name(list(map(key_of, keys)))))
 
-    jax.tree_util.tree_map_with_path(see, prefix, numbered, is_leaf=_is_spec)
+    jax.tree_util.tree_map_with_path(see, prefix, numbered, is_leaf=lambda value: is_spec(value, is_step_axis))
     return found
-
-
-def _is_spec(label: object) -> bool:
-    return is_axis(label) or isinstance(label, (StateLabels, State)) or is_root_value(label)
 
 
 class Stacks(NamedTuple):
@@ -285,7 +278,7 @@ class Scan:
         if change is None or self._structure.graphdef is None:
             leaf_at = {place: place for place in new} if change is None else {}
         else:
-            fixed = [i for i, spec in enumerate(self._labels._of_roots) if _is_fixed(spec)]
+            fixed = [i for i, spec in enumerate(self._labels.of_roots) if _is_fixed(spec)]
             comparison = Comparison(self._structure, change, self._context)
             comparison.check_structure_preserved(fixed)
             places = dict(comparison.next_of_fresh(roots))
@@ -361,7 +354,7 @@ def _is_own(axis: Any) -> bool:
 
 def _is_fixed(spec: Any) -> bool:
     """Whether all of a root goes from step to step, or is shared by all of them, so that its structure has to stand."""
-    return spec is Carry or spec is None or spec is ANY
+    return spec is Carry or spec is None or spec is CAPTURED
 
 
 def _moved(value: Any, source: int, destination: int) -> Any:

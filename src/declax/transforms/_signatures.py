@@ -21,8 +21,8 @@ from jax.typing import ArrayLike
 
 from declax._pytree import Pytree
 from declax.states import State
-from declax.transforms._selection import Names, Numbers
-from declax.transforms.axes import Carry, StateAxes
+from declax.transforms._arguments import Names, Numbers
+from declax.transforms.prefixes import Carry, StateAxes
 
 P = ParamSpec("P")
 B = TypeVar("B")

@@ -25,10 +25,10 @@ from declax._nodes import is_ref
 from declax._variables import Variable
 from declax.errors import TransformError, describe, format_path
 from declax.graph.change import Change
-from declax.transforms._labels import leaves_of_objects
 from declax.transforms._lift import Outcome, Plan
 from declax.transforms._running import calls_back
 from declax.transforms._structure import Structure
+from declax.transforms.prefixes import leaves_of_objects
 
 _EFFECTS_ON_REFS = {"ReadEffect": False, "WriteEffect": True, "AccumEffect": True}
 """The effects on array refs, and whether they write."""

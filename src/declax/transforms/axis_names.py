@@ -24,13 +24,12 @@ from declax._variable_fields import names_of_axes
 from declax._variables import Variable
 from declax.errors import TransformError, describe, suggest, type_name
 from declax.graph.binding import bind_many
-from declax.transforms._axes import Axes
 from declax.transforms._closure import Closure
-from declax.transforms._labels import label_at
 from declax.transforms._lift import Call
 from declax.transforms._roots import is_root
 from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
+from declax.transforms.prefixes import Prefixes, label_at
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -87,7 +86,7 @@ def transform_metadata(
     >>> make(jnp.arange(2.0)).sharding
     ('layers', 'model')
     """
-    axes = Axes(in_axes, out_axes)
+    axes = Prefixes(in_axes, out_axes)
     mode = Mode.of(graph, None)
     metadata = {PARTITION_NAME: partition}
     check_metadata(metadata)
@@ -122,7 +121,7 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> None:
             raise TransformError("transform_metadata", problem, expected="a str or None", got=describe(value), fix=fix)
 
 
-def name_axes(function: Callable[..., Any], axes: Axes, metadata: Mapping[str, Any] | None) -> Callable[..., Any]:
+def name_axes(function: Callable[..., Any], axes: Prefixes, metadata: Mapping[str, Any] | None) -> Callable[..., Any]:
     """The function with names of axes as they are inside of a transform.
 
     Args:
@@ -138,7 +137,7 @@ def name_axes(function: Callable[..., Any], axes: Axes, metadata: Mapping[str, A
     return _named(Closure(function), axes, metadata[PARTITION_NAME], Mode())
 
 
-def _named(closure: Closure, axes: Axes, name: str | None, mode: Mode) -> Callable[..., Any]:
+def _named(closure: Closure, axes: Prefixes, name: str | None, mode: Mode) -> Callable[..., Any]:
     def named(*args: Any, **kwargs: Any) -> Any:
         found = _Found(axes, name, closure.function)
         found.look_at(Call(args, kwargs, mode, closure.find()))
@@ -156,7 +155,7 @@ def _named(closure: Closure, axes: Axes, name: str | None, mode: Mode) -> Callab
 class _Found:
     """The Variables that a call has reached so far, with their axes."""
 
-    def __init__(self, axes: Axes, name: str | None, function: Callable[..., Any]) -> None:
+    def __init__(self, axes: Prefixes, name: str | None, function: Callable[..., Any]) -> None:
         self._axes = axes
         self._function = function
         self._name = name
@@ -172,7 +171,7 @@ class _Found:
     def look_at_results(self, output: Any) -> None:
         """Takes note of new Variables in what the function returned."""
         leaves, tree = jax.tree_util.tree_flatten(output, is_leaf=is_root)
-        found = [pair for pair in zip(leaves, self._axes.of_results(tree), strict=True) if is_root(pair[0])]
+        found = [pair for pair in zip(leaves, self._axes.specs_of_result(tree), strict=True) if is_root(pair[0])]
         if found:
             binding = bind_many(tuple(root for root, _ in found))
             definition = binding.graphdef.definition

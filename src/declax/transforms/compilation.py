@@ -20,17 +20,18 @@ from typing_extensions import TypeVar
 from declax import _epoch
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
+from declax.transforms._arguments import Names, Numbers, Selection
 from declax.transforms._closure import Closure
 from declax.transforms._last_call import LastCall
 from declax.transforms._lift import UNCHANGED, Call, lifted
 from declax.transforms._naming import named
-from declax.transforms._placing import Placing
 from declax.transforms._program import Program, Untraced
 from declax.transforms._retraces import Traces, roots_of
 from declax.transforms._running import run
-from declax.transforms._selection import Names, Numbers, Selection
 from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
+from declax.transforms.prefixes import Prefixes
+from declax.transforms.shardings import jit_shardings
 from declax.transforms.stages import Lowered, Traced
 
 P = ParamSpec("P")
@@ -138,14 +139,14 @@ def jit(
     >>> int(counter.count.value)
     1
     """
-    placing = Placing(in_shardings, out_shardings)
+    shardings = jit_shardings(in_shardings, out_shardings)
     static, donated = (static_argnums, static_argnames), (donate_argnums, donate_argnames)
     options: dict[str, Any] = {"keep_unused": keep_unused, "inline": inline}
     given = {"device": device, "backend": backend, "compiler_options": compiler_options}
     options |= {name: value for name, value in given.items() if value is not None}
 
     def compile_(fun: Callable[..., Any]) -> JitWrapped[..., Any]:
-        return JitWrapped(fun, placing, static, donated, options, Mode.of(graph, graph_updates))
+        return JitWrapped(fun, shardings, static, donated, options, Mode.of(graph, graph_updates))
 
     return compile_ if fun is MISSING else compile_(fun)
 
@@ -160,7 +161,7 @@ class JitWrapped(Generic[P, R]):
     def __init__(
         self,
         fun: Callable[P, R],
-        placing: Placing,
+        shardings: Prefixes | None,
         static: tuple[Numbers, Names],
         donated: tuple[Numbers, Names],
         options: dict[str, Any],
@@ -171,7 +172,7 @@ class JitWrapped(Generic[P, R]):
         look_like(self, fun)
         self._closure = Closure(fun)
         self._options = options
-        self._placing = placing
+        self._shardings = shardings
         self._static = Selection(fun, "static", *static)
         self._donated = Selection(fun, "donate", *donated)
         self._static.check_apart(self._donated)
@@ -249,14 +250,16 @@ class JitWrapped(Generic[P, R]):
         return program
 
     def _make_program(self, call: Call) -> Program:
-        structure, placing, statics = call.structure, self._placing, call.statics
+        structure, shardings, statics = call.structure, self._shardings, call.statics
         adapt = None if statics is None else functools.partial(self._static.give, statics=statics)
         numbers = () if statics is None else tuple(number for number, _ in statics[0])
         skipped = {*self._static.numbers, *numbers}
-        labels = None if placing.is_empty else placing.labels(call, self._closure.function, skipped)
+        labels = placed = None
+        if shardings is not None:
+            labels = shardings.labels(call, self._closure.function, of_keywords=None, skipped=skipped)
+            placed = (labels, shardings.groups(labels, None))
         user = self._closure.function
         function = named(lifted(self._closure, structure, self._mode, labels, adapt), user, structure, statics)
-        placed = None if labels is None else (labels, placing.groups(labels))
         note = functools.partial(self._traces.note, user, structure, statics, roots_of(call.binding))
         program = Program(function, len(call.values), self._donated, numbers, self._options, placed, note)
         program.look(call)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
-from declax.transforms._selection import Names, Numbers
+from declax.transforms._arguments import Names, Numbers
 from declax.transforms.compilation import jit
 from declax.transforms.partial import cached_partial
 

@@ -19,11 +19,11 @@ import jax
 
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
+from declax.transforms._arguments import Names, Numbers, Selection
 from declax.transforms._closure import Closure
 from declax.transforms._lift import Call, Outcome, lifted
 from declax.transforms._naming import named
 from declax.transforms._running import run
-from declax.transforms._selection import Names, Numbers, Selection
 from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
 

@@ -22,18 +22,17 @@ from typing_extensions import TypeVar
 from declax._nodes import is_ref
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._axes import Axes
+from declax.transforms._arguments import Numbers, Selection
 from declax.transforms._closure import Closure
 from declax.transforms._explaining import named_leaves, no_ref
-from declax.transforms._labels import Labels
 from declax.transforms._lift import Call, Outcome, Plan, lifted, written_leaves
 from declax.transforms._naming import name_of
-from declax.transforms._packing import Groups, packed, unpacked
+from declax.transforms._output_groups import OutputGroups, from_groups, in_groups
 from declax.transforms._running import run, wait
-from declax.transforms._selection import Numbers, Selection
 from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
 from declax.transforms.axis_names import check_metadata, name_axes
+from declax.transforms.prefixes import Labels, Prefixes
 from declax.transforms.vectorization import check_shared
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ def pmap(
         static = Selection(f, "static_broadcasted", static_broadcasted_argnums, None)
         donated = Selection(f, "donate", donate_argnums, None)
         static.check_apart(donated)
-        axes = Axes(_without(in_axes, static.numbers), out_axes)
+        axes = Prefixes(_without(in_axes, static.numbers), out_axes)
         return PmapWrapped(f, axes, (static, donated), options, placed, transform_metadata, mode)
 
     return map_ if f is MISSING else map_(f)
@@ -157,7 +156,7 @@ class PmapWrapped(Generic[P, R]):
     def __init__(
         self,
         f: Callable[P, R],
-        axes: Axes,
+        axes: Prefixes,
         selected: tuple[Selection, Selection],
         options: dict[str, Any],
         placed: dict[str, Any],
@@ -211,7 +210,7 @@ class PmapWrapped(Generic[P, R]):
 
         body = lifted(self._closure, call.structure, self._mode, labels, adapt)
         body.__name__ = name_of(self._closure.function)
-        groups = Groups((None, *self._axes.known(labels)))
+        groups = self._axes.groups(labels, None)
         donated = None if self._donated.is_empty else functools.partial(self._positions, statics)
         return _Program(body, (labels, groups), self._options, self._placed, donated, self._warned)
 
@@ -268,7 +267,7 @@ class _Program:
     def __init__(
         self,
         body: Callable[..., Outcome],
-        labels: tuple[Labels, Groups],
+        labels: tuple[Labels, OutputGroups],
         options: dict[str, Any],
         placed: dict[str, Any],
         donated: Callable[[Call, Outcome], tuple[int, ...]] | None,
@@ -283,7 +282,7 @@ class _Program:
         self._is_checked = True
         self._calls_back: bool | None = None  # not known before it is traced
         self._checked: set[Hashable] = set()
-        self._in_groups = packed(body, self._groups, self._note)
+        self._in_groups = in_groups(body, self._groups, self._note)
         self._pmapped: Any = self._pmap(()) if donated is None else None
 
     def _pmap(self, donated: tuple[int, ...]) -> Any:
@@ -313,7 +312,7 @@ class _Program:
         leaves = (*call.values, *call.plain)
         if self._calls_back is None:
             self._prepare(call, leaves)
-        outcome = unpacked(self._pmapped(*leaves))
+        outcome = from_groups(self._pmapped(*leaves))
         if self._calls_back:
             wait(outcome)
         if not self._is_checked:
@@ -340,7 +339,7 @@ class _Program:
         if self._donated is not None:
             if not self._is_checked:
                 self._check(call)
-            self._pmapped = self._pmap(self._donated(call, unpacked(lowered.out_info)))
+            self._pmapped = self._pmap(self._donated(call, from_groups(lowered.out_info)))
 
     def _check(self, call: Call) -> None:
         """Traces the function once more, under `jax.vmap`, which tells what differs between instances.
@@ -352,7 +351,7 @@ class _Program:
             self._is_checked = True
             return
         look = functools.partial(check_shared, call, self._labels, self._warned, transform="pmap")
-        function = packed(self._body, self._groups, look)
+        function = in_groups(self._body, self._groups, look)
         in_axes = (self._labels.values, self._labels.plain)
         mapped = jax.vmap(function, in_axes=in_axes, out_axes=(None, self._groups.known), **self._options)
         try:

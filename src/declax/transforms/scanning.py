@@ -23,11 +23,9 @@ from typing_extensions import TypeVar
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.transforms._arguments import Positioned, parameters, positioned
-from declax.transforms._axes import Axes
 from declax.transforms._carry_invariants import ErrorContext
 from declax.transforms._closure import Closure, Survey
 from declax.transforms._holders import content_of
-from declax.transforms._labels import Labels, spread_over
 from declax.transforms._lift import Call, Outcome, lifted
 from declax.transforms._naming import named
 from declax.transforms._running import run, wait
@@ -35,8 +33,8 @@ from declax.transforms._scanned import Parts, Scan, carry_parts
 from declax.transforms._structure import Mode, Structure
 from declax.transforms._tracing import Traced, joined
 from declax.transforms._wrapping import look_like
-from declax.transforms.axes import Carry, is_axis
 from declax.transforms.axis_names import check_metadata, name_axes
+from declax.transforms.prefixes import Carry, Labels, Prefixes, is_step_axis
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -157,9 +155,7 @@ class ScanAxes:
     """
 
     def __init__(self, in_axes: Any, out_axes: Any, metadata: Mapping[str, Any] | None) -> None:
-        self._axes = Axes(in_axes, out_axes, is_label=is_axis)
-        self._in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
-        self._out_axes = out_axes
+        self._axes = Prefixes(in_axes, out_axes, is_label=is_step_axis)
         self._metadata = metadata
 
     @property
@@ -171,13 +167,13 @@ class ScanAxes:
 
     def labels(self, structure: Structure, values: Sequence[Any], arguments: Positioned) -> Labels:
         """The label of each leaf of a call; `Carry` for what is captured only."""
-        specs = spread_over(self._in_axes, arguments, 0, "in_axes", is_axis)
-        return Labels(structure, values, specs, self._axes.of_results, "in_axes", Carry)
+        return self._axes.labels_of(structure, values, arguments, default=Carry, of_keywords=0)
 
     def parts(self, structure: Structure, arguments: Positioned, context: ErrorContext) -> Parts:
         """What goes from step to step."""
-        is_one = self._in_axes is Carry and len(arguments.tree.children()) == 1
-        prefix = (Carry,) if is_one else self._in_axes
+        prefix = self._axes.of_arguments
+        if prefix is Carry and len(arguments.tree.children()) == 1:
+            prefix = (Carry,)
 
         def name(path: Sequence[Any]) -> str:
             return joined(context.argument(path[0]), path[1:]) if path else "the arguments"
@@ -187,7 +183,7 @@ class ScanAxes:
         return Parts(given, self._of_output)
 
     def _of_output(self, tree: Any, is_root: Sequence[bool]) -> list[Any]:
-        return carry_parts(self._out_axes, tree, is_root, lambda path: joined("the output", path))
+        return carry_parts(self._axes.of_results, tree, is_root, lambda path: joined("the output", path))
 
 
 class Scanned(Generic[P, R]):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
@@ -21,16 +21,14 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from declax._nodes import is_ref
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._arguments import positioned
-from declax.transforms._axes import labels_in
 from declax.transforms._closure import Closure
 from declax.transforms._explaining import named_leaves
-from declax.transforms._labels import Labels, spread, spread_over
 from declax.transforms._lift import Call, Outcome, Plan, lifted
-from declax.transforms._packing import Groups, packed, unpacked
+from declax.transforms._output_groups import from_groups, in_groups
 from declax.transforms._running import run, wait
 from declax.transforms._structure import Mode, names_in_result
 from declax.transforms._wrapping import look_like
+from declax.transforms.prefixes import Labels, Prefixes
 from declax.transforms.vectorization import _leaves_with_labels as leaves_with_labels
 from declax.transforms.vectorization import places_set, warn_of_draws, where_of
 
@@ -104,13 +102,15 @@ def shard_map(
 
     >>> import jax.numpy as jnp
     >>> from declax._variables import Param
-    >>> from declax.transforms.axes import StateSharding
+    >>> from declax.transforms.shardings import StateSharding
     >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     >>> p = Param(jnp.arange(3.0))
     >>> shard_map(lambda p, x: p * x, mesh=mesh, in_specs=(jax.P("data"), None), out_specs=jax.P("data"))(p, 2.0)
     Array([0., 2., 4.], dtype=float32)
     """
-    specs = _Specs(in_specs, out_specs)
+    is_inferred = in_specs is MISSING
+    names = ("in_specs", "out_specs")
+    specs = Prefixes(None if is_inferred else in_specs, out_specs, names, _is_spec, _no_spec)
     mode = Mode.of(graph, graph_updates)
     options: dict[str, Any] = {"mesh": mesh, "axis_names": axis_names, "check_vma": check_vma}
 
@@ -123,17 +123,17 @@ def shard_map(
 
         def map_over(call: Call) -> Outcome:
             found = jax.sharding.get_abstract_mesh() if mesh is None else mesh
-            _check_mesh(found, axis_names, is_inferred=in_specs is MISSING)
-            labels = specs.labels(call, closure.function)
+            _check_mesh(found, axis_names, is_inferred=is_inferred)
+            labels = _labels(specs, call, closure.function, is_inferred=is_inferred)
             _check_refs(call)
             _check_arguments(call, labels, found)
-            groups = Groups((_REPLICATED, *specs.known(labels)))
+            groups = specs.groups(labels, _REPLICATED, None)
             look = functools.partial(_check_results, call, labels, warned)
-            body = packed(lifted(closure, call.structure, mode, labels), groups, look)
+            body = in_groups(lifted(closure, call.structure, mode, labels), groups, look)
             of_arguments = (_filled(labels.values), _filled(labels.plain))
             of_results = (_REPLICATED, _filled(groups.known))
             function = jax.shard_map(body, in_specs=of_arguments, out_specs=of_results, **options)
-            return wait(unpacked(function(call.values, call.plain)))  # type: ignore[no-any-return]  # it gives back what it gets
+            return wait(from_groups(function(call.values, call.plain)))  # type: ignore[no-any-return]  # it gives back what it gets
 
         def mapped(*args: Any, **kwargs: Any) -> Any:
             def take() -> Call:
@@ -156,41 +156,13 @@ def _filled(labels: Iterable[Any]) -> list[PartitionSpec]:
     return [_REPLICATED if label is None else label for label in labels]
 
 
-class _Specs:
-    """What a user wrote of specs.
-
-    Raises:
-      TransformError: for what is no spec.
-    """
-
-    def __init__(self, of_arguments: Any, of_results: Any) -> None:
-        self._of_arguments = tuple(of_arguments) if isinstance(of_arguments, list) else of_arguments
-        self._of_results = of_results
-        for prefix, name in ((self._of_arguments, "in_specs"), (of_results, "out_specs")):
-            for label in labels_in(prefix, _is_spec) if prefix is not MISSING else ():
-                if not _is_spec(label):
-                    raise _no_spec(name, label)
-
-    def labels(self, call: Call, function: Callable[..., Any]) -> Labels:
-        """The spec of each leaf of a call of a function."""
-        is_inferred = self._of_arguments is MISSING
-        prefix = None if is_inferred else self._of_arguments
-        specs = spread_over(prefix, positioned(function, call.structure.tree), None, "in_specs", _is_spec)
-        labels = Labels(call.structure, call.values, specs, self._of_result, ("in_specs", "out_specs"), _REPLICATED)
-        if is_inferred:
-            labels.values = list(map(_spec_of, call.values))
-            labels.plain = list(map(_spec_of, call.plain))
-        return labels
-
-    def _of_result(self, tree: Any) -> Sequence[Any]:
-        return spread(self._of_results, tree, "out_specs", _is_spec)
-
-    def known(self, labels: Labels) -> Iterator[Any]:
-        """All specs that results can have."""
-        yield from (*labels.values, *labels.plain, None)
-        if self._of_arguments is not MISSING:
-            yield from labels_in(self._of_arguments, _is_spec)
-        yield from labels_in(self._of_results, _is_spec)
+def _labels(prefixes: Prefixes, call: Call, function: Callable[..., Any], *, is_inferred: bool) -> Labels:
+    """The spec of each leaf of a call of a function."""
+    labels = prefixes.labels(call, function, default=_REPLICATED, of_keywords=None)
+    if is_inferred:
+        labels.values = list(map(_spec_of, call.values))
+        labels.plain = list(map(_spec_of, call.plain))
+    return labels
 
 
 def _spec_of(value: Any) -> PartitionSpec:

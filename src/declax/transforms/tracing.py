@@ -18,9 +18,9 @@ import jax
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.graph.binding import bind_many
+from declax.transforms._arguments import Numbers, Selection
 from declax.transforms._closure import Closure
 from declax.transforms._lift import Call, Outcome, Rebuilt, commit, lifted
-from declax.transforms._selection import Numbers, Selection
 from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
 

@@ -26,10 +26,9 @@ from declax.graph.build import build
 from declax.graph.contexts import MergeContext, SplitContext, merge_context, split_context
 from declax.graph.defs import GraphDef
 from declax.states import State
-from declax.transforms._labels import Labels, spread
 from declax.transforms._lift import Call
 from declax.transforms._roots import add_labels, is_root
-from declax.transforms.axes import StateLabels
+from declax.transforms.prefixes import Labels, StateLabels, spread
 
 N = TypeVar("N")
 
@@ -298,7 +297,7 @@ def to_tree(
     labels = _labels_of(prefix, treedef, "to_tree, prefix")
     if prefix is not MISSING and check_aliasing:
         call = Call((tree,), {})
-        Labels(call.structure, call.values, labels, lambda tree: [None] * tree.num_leaves, "prefix")
+        Labels(call.structure, call.values, labels, lambda tree: [None] * tree.num_leaves, ("prefix", "prefix"))
     found = []
     with split_context(ctxtag) as ctx:
         for (keys, leaf), label in zip(pairs, labels, strict=True):

@@ -25,17 +25,16 @@ from declax._variables import new_variable
 from declax.errors import TransformError, describe, type_name
 from declax.rngs.calls import is_broadcast_meant
 from declax.rngs.streams import RngCount
-from declax.transforms._axes import Axes
 from declax.transforms._closure import Closure
-from declax.transforms._labels import Labels
 from declax.transforms._lift import Call, Outcome, Plan, lifted
 from declax.transforms._naming import no_array, note_tracers
-from declax.transforms._packing import Groups, packed, unpacked
+from declax.transforms._output_groups import from_groups, in_groups
 from declax.transforms._roots import is_array_like
 from declax.transforms._running import run
 from declax.transforms._structure import Mode, names_in_result, place
 from declax.transforms._wrapping import look_like
 from declax.transforms.axis_names import check_metadata, name_axes
+from declax.transforms.prefixes import Labels, Prefixes
 
 if TYPE_CHECKING:
     from declax.transforms._signatures import AxisTree
@@ -129,7 +128,7 @@ def vmap(
         raise TransformError("vmap", "the argument is no function", got=describe(f), fix="dx.vmap(function)")
     closure = Closure(f)
     mode = Mode.of(graph, graph_updates)
-    axes = Axes(in_axes, out_axes)
+    axes = Prefixes(in_axes, out_axes)
     check_metadata(transform_metadata)
     adapt = functools.partial(name_axes, axes=axes, metadata=transform_metadata) if transform_metadata else None
     warned: set[str] = set()
@@ -137,9 +136,9 @@ def vmap(
     def map_over(call: Call) -> Outcome:
         labels = axes.labels(call, closure.function)
         call.check_arrays(labels.plain)  # without an axis, anything goes in as it is
-        groups = Groups((None, *axes.known(labels)))
+        groups = axes.groups(labels, None)
         look = functools.partial(check_shared, call, labels, warned)
-        body = packed(lifted(closure, call.structure, mode, labels, adapt), groups, look)
+        body = in_groups(lifted(closure, call.structure, mode, labels, adapt), groups, look)
         function = jax.vmap(body, in_axes=(labels.values, labels.plain), out_axes=(None, groups.known), **options)
         try:
             result = function(call.values, call.plain)
@@ -149,7 +148,7 @@ def vmap(
         except jax.errors.ConcretizationTypeError as error:
             note_tracers(error, "dx.vmap", closure.function, call.structure, (*labels.values, *labels.plain))
             raise
-        return unpacked(result)
+        return from_groups(result)
 
     def mapped(*args: Any, **kwargs: Any) -> Any:
         return run(lambda: Call(args, kwargs, mode, closure.find()), map_over)

@@ -3,25 +3,20 @@
 JAX has to be told the axes and shardings of results before the function runs,
 and only the trace tells which results there are. In groups, it is enough to
 know which labels there can be.
-
-Vocabulary
-----------
-group: the results of one label.
-note:  what is static of the results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
 from declax.transforms._lift import Outcome, Plan
 
 
-class Groups:
-    """Results in groups of one label each, for a transform that has to know the labels first.
+class OutputGroups:
+    """Results in groups of one label each.
 
     Attributes:
       known: the labels that results can have.
@@ -33,12 +28,11 @@ class Groups:
         self.known: list[Any] = []
         self._at: dict[Any, int] = {}
         for label in labels:
-            if (type(label), label) not in self._at:
-                self._at[type(label), label] = len(self.known)
+            if self._at.setdefault((type(label), label), len(self.known)) == len(self.known):
                 self.known.append(label)
 
-    def pack(self, leaves: Sequence[Any], labels: Sequence[Any]) -> tuple[tuple[int, ...], list[list[Any]]]:
-        """Puts leaves into groups; also says the group of each."""
+    def split(self, leaves: Sequence[Any], labels: Sequence[Any]) -> tuple[tuple[int, ...], list[list[Any]]]:
+        """The group of each leaf, and the leaves by group."""
         order = tuple(self._at[type(label), label] for label in labels)
         groups: list[list[Any]] = [[] for _ in self.known]
         for leaf, at in zip(leaves, order, strict=True):
@@ -46,42 +40,38 @@ class Groups:
         return order, groups
 
     @staticmethod
-    def unpack(order: Sequence[int], groups: Sequence[Sequence[Any]]) -> list[Any]:
+    def join(order: Sequence[int], groups: Sequence[Sequence[Any]]) -> list[Any]:
         """The leaves in their order again."""
         each = [iter(group) for group in groups]
         return [next(each[at]) for at in order]
 
 
-class Note(NamedTuple):
-    """What is static of packed results.
+class _Static:
+    """What is static of grouped results, as a pytree without leaves; compares by identity.
 
     Attributes:
       plan: of the Outcome.
       tree: of its output.
-      order: the group of each of them.
+      order: the group of each leaf.
     """
 
-    plan: Plan
-    tree: Any
-    order: tuple[int, ...]
+    __slots__ = ("order", "plan", "tree")
 
-
-class _Static:
-    """A note as a pytree without leaves; compares by identity."""
-
-    __slots__ = ("note",)
-
-    def __init__(self, note: Note) -> None:
-        self.note = note
+    def __init__(self, plan: Plan, tree: Any, order: tuple[int, ...]) -> None:
+        self.plan = plan
+        self.tree = tree
+        self.order = order
 
 
 jax.tree_util.register_pytree_node(_Static, lambda static: ((), static), lambda static, _: static)
 
-Packed = tuple[_Static, list[list[Any]]]
+Grouped = tuple[_Static, list[list[Any]]]
 Check = Callable[[Plan, Sequence[Any]], None]
 
 
-def packed(function: Callable[..., Outcome], groups: Groups, check: Check | None = None) -> Callable[..., Packed]:
+def in_groups(
+    function: Callable[..., Outcome], groups: OutputGroups, check: Check | None = None
+) -> Callable[..., Grouped]:
     """A function whose results come in groups.
 
     Args:
@@ -90,7 +80,7 @@ def packed(function: Callable[..., Outcome], groups: Groups, check: Check | None
       check: looks at the plan and the arrays of each trace.
     """
 
-    def in_groups(values: Sequence[Any], plain: Sequence[Any]) -> Packed:
+    def grouped(values: Sequence[Any], plain: Sequence[Any]) -> Grouped:
         outcome = function(values, plain)
         output, tree = jax.tree_util.tree_flatten(outcome.output)
         leaves = [*outcome.new, *output]  # a value of a Variable counts as one leaf, even if it is a tree
@@ -98,15 +88,15 @@ def packed(function: Callable[..., Outcome], groups: Groups, check: Check | None
         assert labels is not None  # the function has labels
         if check is not None:
             check(outcome.plan, leaves)
-        order, grouped = groups.pack(leaves, labels)
-        return _Static(Note(outcome.plan, tree, order)), grouped
+        order, by_group = groups.split(leaves, labels)
+        return _Static(outcome.plan, tree, order), by_group
 
-    return in_groups
+    return grouped
 
 
-def unpacked(result: Packed) -> Outcome:
-    """The Outcome of a function that was packed."""
-    (plan, tree, order), grouped = result[0].note, result[1]
-    leaves = Groups.unpack(order, grouped)
-    count = len(leaves) - tree.num_leaves
-    return Outcome(plan, leaves[:count], jax.tree_util.tree_unflatten(tree, leaves[count:]))
+def from_groups(result: Grouped) -> Outcome:
+    """The Outcome of a function that `in_groups` made."""
+    static, by_group = result
+    leaves = OutputGroups.join(static.order, by_group)
+    count = len(leaves) - static.tree.num_leaves
+    return Outcome(static.plan, leaves[:count], jax.tree_util.tree_unflatten(static.tree, leaves[count:]))
