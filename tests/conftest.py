@@ -11,8 +11,6 @@ import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
-from declax import _strays
-
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 # Compiling with XLA and drawing module graphs are slow at the first example, which says nothing about a test.
@@ -29,12 +27,6 @@ def _profile() -> str:
 
 
 settings.load_profile(_profile())
-
-
-@pytest.fixture(autouse=True)
-def _each_path_is_told_again() -> None:
-    """What is warned of once in a process is so once in a test."""
-    _strays.forget_told()
 
 
 @pytest.fixture(scope="module")

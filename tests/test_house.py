@@ -50,7 +50,7 @@ LAYERS: list[set[str]] = [
         "_links",
         "_modes",
         "_static",
-        "_strays",
+        "_uncaptured_reads",
         "initializers",
         "traversals",
     },

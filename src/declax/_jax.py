@@ -38,6 +38,14 @@ def trace_of(tracer: Any) -> Any:
     return tracer._trace._weakref
 
 
+def outer_marks() -> list[Any]:
+    """The marks of the traces around the current one, the top level last."""
+    found, trace = [], trace_state.value()
+    while (trace := getattr(trace, "parent_trace", None)) is not None:
+        found.append(trace._weakref)
+    return [*found, TOP]
+
+
 def is_mapped(tracer: Any) -> bool:
     """Whether a tracer has the axis of the `vmap` that is tracing now; a rule of JAX may make one that has not."""
     return tracer._trace._weakref is trace_state.value and getattr(tracer, "batch_dim", None) is not None
@@ -49,6 +57,14 @@ def is_mapped(tracer: Any) -> bool:
 def name_of(frame: FrameType) -> tuple[str, str]:
     """The module and the name of the function that a frame runs."""
     return str(frame.f_globals.get("__name__")), frame.f_code.co_name
+
+
+def frame_of_user(frame: FrameType) -> FrameType:
+    """The innermost frame of the user's code, from a given one outwards."""
+    found: FrameType | None = frame
+    while found is not None and name_of(found)[0].partition(".")[0] in _LIBRARIES:
+        found = found.f_back
+    return frame if found is None else found
 
 
 def level_of_user(frame: FrameType | None) -> int:

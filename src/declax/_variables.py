@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeAlias
 import jax
 from jax.core import Tracer
 
-from declax import _display, _epoch, _jax, _static, _strays, errors
+from declax import _display, _epoch, _jax, _static, _uncaptured_reads, errors
 from declax._array_operators import ArrayOperators, operand
 from declax._metadata import Metadata
 from declax._typing import MISSING, ArrayLike, Shape
@@ -40,7 +41,7 @@ V = TypeVar("V", bound="Variable[Any]")
 _Type: TypeAlias = type[V]  # Variable.type hides the builtin inside the class
 
 _trace_state: Final = _jax.trace_state
-_NEVER_REFS: Final = _strays.never_refs
+_NEVER_REFS: Final = _uncaptured_reads.never_refs
 _new: Final = object.__new__
 
 
@@ -89,9 +90,9 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
     (2, 'steps')
     """
 
-    __slots__ = ("__weakref__", "raw_value")
+    __slots__ = ("__weakref__", "_raw")
 
-    raw_value: T
+    _raw: T
 
     _get_hook: ClassVar[Callable[..., Any] | None] = None
     _set_hook: ClassVar[Callable[..., Any] | None] = None
@@ -161,10 +162,21 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
             >>> scale.value
             Array([3., 3.], dtype=float32)
             """
-            raw = self.raw_value
+            raw = self._raw
             if self._metadata.get_hook is None and raw.__class__ in _NEVER_REFS:
                 return raw
             return self.get_value()
+
+    if TYPE_CHECKING:
+        raw_value: T
+    else:
+
+        @property
+        def raw_value(self):
+            """What lies in the box, past all hooks; assign to it to put a value in."""
+            if _uncaptured_reads.is_watching:
+                _uncaptured_reads.warn_if_uncaptured(self)
+            return self._raw
 
     def get_value(self, *, index: Any = MISSING) -> T:
         """The value, or the part of it at ``index``, as the ``on_get_value`` hooks show it.
@@ -177,8 +189,6 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
             value = value[index if hook is None and index is not MISSING else ...]
             if hook is None:
                 return value  # type: ignore[no-any-return]  # as below
-        if _strays.is_watching:
-            _strays.look(self)
         if hook is not None:
             value = hook(self, value)
         return value if index is MISSING else _item(value, index)  # type: ignore[no-any-return]  # hooks keep the type
@@ -197,8 +207,8 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
         hook = self._metadata.set_hook or self._set_hook
         if hook is not None:
             content = hook(self, content)
-        if index is not MISSING or (_is_ref(self.raw_value) and not _is_ref(content)):
-            content = item_set(self.raw_value, ... if index is MISSING else index, content)
+        if index is not MISSING or (_is_ref(self._raw) and not _is_ref(content)):
+            content = item_set(self._raw, ... if index is MISSING else index, content)
         if content.__class__ not in _FLAT:
             _check_depth(type(self), content)
         set_raw(self, content)
@@ -303,7 +313,7 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
                 and self._metadata.set_hook is None
                 and _trace_state.value is self._trace
                 and value.__class__ in _FLAT
-                and self.raw_value.__class__ in _NEVER_REFS
+                and self._raw.__class__ in _NEVER_REFS
             ):
                 set_raw(self, value)  # set_value with nothing to do but this
             else:
@@ -402,10 +412,10 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
         return _display.treescope_repr(self, path, subtree_renderer)
 
     def __repr__(self) -> str:
-        fields = [("value", self.raw_value), *self._metadata.items()]
+        fields = [("value", self._raw), *self._metadata.items()]
         indent = {name: "\n" + " " * (len(name) + 3) for name, _ in fields}
         lines = [f"  {name}={value_text(value)}".replace("\n", indent[name]) for name, value in fields]
-        return f"{errors.type_name(type(self))}({size_comment(self.raw_value)}\n" + ",\n".join(lines) + "\n)"
+        return f"{errors.type_name(type(self))}({size_comment(self._raw)}\n" + ",\n".join(lines) + "\n)"
 
     @property
     def type(self) -> _Type[Self]:
@@ -414,7 +424,7 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
 
 
 _SLOTS: Final = frozenset({*Variable.__slots__, *MetadataHolder.__slots__})
-_set_raw: Final = Variable.__dict__["raw_value"].__set__
+_set_raw: Final = Variable.__dict__["_raw"].__set__
 _set_metadata: Final = MetadataHolder.__dict__["_metadata"].__set__
 _set_trace: Final = MetadataHolder.__dict__["_trace"].__set__
 
@@ -424,7 +434,26 @@ fill_raw: Final[Callable[[Variable[Any], Any], None]] = _set_raw
 run_all: Final[Callable[[Iterator[Any]], None]] = deque[Any](maxlen=0).extend
 """Runs an iterator to its end without a frame of Python for each step."""
 
-_read_raw: Final[Callable[[Any], Any]] = attrgetter("raw_value")
+_read_raw: Final[Callable[[Any], Any]] = attrgetter("_raw")
+
+
+def raw_values(variables: Sequence[Any]) -> list[Any]:
+    """The raw value of each Variable; none of them is None."""
+    if _uncaptured_reads.is_watching:
+        for variable in variables:
+            _uncaptured_reads.warn_if_uncaptured(variable)
+    return _read_all(variables)
+
+
+if sys.version_info >= (3, 12):  # whose interpreter reads a slot quicker than C code asks for it
+
+    def _read_all(variables: Sequence[Any]) -> list[Any]:
+        return [variable._raw for variable in variables]
+
+else:
+
+    def _read_all(variables: Sequence[Any]) -> list[Any]:
+        return list(map(_read_raw, variables))
 
 
 def set_raw(variable: Variable[Any], value: Any) -> None:
@@ -470,7 +499,8 @@ def _is_ref(value: Any) -> bool:
         return False
     if isinstance(value, jax.Ref):
         return True
-    if not (_strays.is_watching or issubclass(cls, Tracer)):  # the class of a tracer does not tell what it stands for
+    # the class of a tracer does not tell what it stands for
+    if not (_uncaptured_reads.is_watching or issubclass(cls, Tracer)):
         _NEVER_REFS.add(cls)
     return False
 
@@ -508,7 +538,9 @@ def _register(cls: type[Variable[Any]]) -> None:
     value_key = jax.tree_util.GetAttrKey("value")
 
     def flatten(variable: Variable[Any]) -> tuple[tuple[Any], Metadata]:
-        return (variable.raw_value,), variable._metadata
+        if _uncaptured_reads.is_watching:
+            _uncaptured_reads.warn_if_uncaptured(variable)
+        return (variable._raw,), variable._metadata
 
     def flatten_with_keys(variable: Variable[Any]) -> tuple[tuple[tuple[Any, Any]], Metadata]:
         return ((value_key, variable.raw_value),), variable._metadata

@@ -461,7 +461,7 @@ def test_other_plain_objects_are_not_looked_into():
     experiment.model = Scale()
     assert Survey(lambda x: experiment.model(x)).values == ()
     problem = "the value of a Variable was changed from another trace level than its own"
-    with pytest.warns(OverlookedModelWarning), pytest.raises(TraceContextError, match=problem):
+    with pytest.raises(TraceContextError, match=problem):
         dx.jit(lambda x: experiment.model(x))(1.0)
 
 
@@ -592,7 +592,7 @@ def test_what_c_calls_is_left_alone():
     model = Scale()
     raw = jax.jit(lambda x: model.factor.value * x)
     f = dx.jit(lambda x: raw(x))
-    with pytest.warns(OverlookedModelWarning, match=r"'<lambda>' reads a Param .*, in `raw = jax.jit"):
+    with pytest.warns(OverlookedModelWarning, match=r"'<lambda>' reads model.factor, a Param, .* in `raw = jax.jit"):
         assert float(f(1.0)) == 2
     assert Survey(f).values == ()
 
@@ -661,7 +661,7 @@ def test_an_optimizer_and_its_model():
 def test_a_state_is_a_constant():
     state = dx.state(Scale())
     f = dx.jit(lambda x: state["factor"].value * x)
-    with pytest.warns(OverlookedModelWarning, match=r"reads a Param .*, in `f = dx.jit"):
+    with pytest.warns(OverlookedModelWarning, match=r"reads a Param, .* in `f = dx.jit"):
         assert float(f(1.0)) == 2
     assert Survey(f).values == ()
 
@@ -986,10 +986,7 @@ def test_cached_functions_of_a_module_are_followed(module, is_imported):
 def test_functions_of_other_modules_are_not_followed_by_name(module):
     module(SCALE + "def helper(x):\n    return model(x)\n", "elsewhere")
     made = module("from elsewhere import helper\n@dx.jit\ndef f(x):\n    return helper(x)\n")
-    with (
-        pytest.warns(OverlookedModelWarning, match="'__call__' reads a Variable that is no argument"),
-        pytest.raises(TraceContextError, match="changed from another trace level than its own"),
-    ):
+    with pytest.raises(TraceContextError, match="changed from another trace level than its own"):
         made.f(1.0)
 
 

@@ -10,7 +10,6 @@ cache:   the bindings that start at one node, kept in that node's ``__dict__``,
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,25 +24,13 @@ from declax._pytree import Pytree
 from declax._threads import committing
 from declax._typing import MISSING, Path
 from declax._values import check_depth
-from declax._variables import Variable
+from declax._variables import Variable, raw_values
 from declax.errors import GraphError, describe, format_path
 from declax.graph.defs import HAS_INDEX, LEAF, NODE, OBJECT, GraphDef, walk_tokens
 from declax.graph.plain_leaves import PlainLeaves
 from declax.graph.walk import Walk, Watch, walk
 
-_raw_value = attrgetter("raw_value")
 _mark = attrgetter("_trace")
-
-
-if sys.version_info >= (3, 12):  # whose interpreter reads a slot quicker than C code asks for it
-
-    def _read_all(variables: list[Any]) -> list[Any]:
-        return [variable.raw_value for variable in variables]
-
-else:
-
-    def _read_all(variables: list[Any]) -> list[Any]:
-        return list(map(_raw_value, variables))
 
 
 class Binding:
@@ -107,7 +94,7 @@ class Binding:
 
     def read(self) -> list[Any]:
         """The raw value of each leaf now."""
-        return _read_all(self.variables) if self.plain is None else self.plain.read()
+        return raw_values(self.variables) if self.plain is None else self.plain.read()
 
     def values(self) -> tuple[Any, ...]:
         """As `read`, with no compiled call half written; kept until a Variable is written."""

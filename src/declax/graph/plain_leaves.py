@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter, itemgetter, setitem
+from operator import itemgetter, setitem
 from typing import Any, NamedTuple
 
 from declax import _jax
@@ -21,12 +21,9 @@ from declax._attributes import wrong_trace
 from declax._layout import TRACE_KEY
 from declax._pytree import Pytree
 from declax._typing import MISSING
-from declax._variables import Variable, set_all_raw
+from declax._variables import Variable, raw_values, set_all_raw
 from declax.graph.change import check_marks
 from declax.graph.walk import Source
-
-_raw_value = attrgetter("raw_value")
-
 
 _Reader = tuple[Callable[[], Any] | None, Callable[[Any], Iterable[Any]], Any]
 """A reference to a node, how to read its dict, and what to read in the same way where there is no node."""
@@ -102,7 +99,7 @@ class PlainLeaves:
     def _reader(self, owner: Callable[[], Any] | None, names: list[Any], _: range) -> _Reader:
         if owner is _nobody:
             return None, list, [self._constants[position] for position in names]
-        return (None, _values_of, names) if owner is None else (owner, _getter(*names), None)
+        return (None, raw_values, names) if owner is None else (owner, _getter(*names), None)
 
     def _read_each(self) -> list[Any]:
         return [self._read_one(position) if box is None else box.raw_value for position, box in enumerate(self._boxes)]
@@ -193,10 +190,6 @@ class PlainLeaves:
 
 def _nobody() -> None:
     """In the place of a node for leaves that sit in containers."""
-
-
-def _values_of(variables: Iterable[Variable[Any]]) -> Iterable[Any]:
-    return map(_raw_value, variables)
 
 
 def _getter(first: Any, *others: Any) -> Callable[[dict[Any, Any]], Iterable[Any]]:

@@ -33,7 +33,7 @@ from declax.graph.fit import Fit, Mismatch, UpdateReport, as_state, explain, fit
 from declax.states import State
 
 _shape = attrgetter("shape")
-_raw_value = attrgetter("raw_value")
+_raw_value = attrgetter("_raw")
 
 
 @overload

@@ -13,14 +13,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from itertools import chain, repeat
-from operator import attrgetter, is_
+from operator import is_
 from typing import Any
 
 from declax._layout import BOUND_KEY, LAYOUT_KEY, Layout
 from declax._nodes import Kind, enter_container, is_number, is_ref, kind_of, kinds, object_names, open_container
 from declax._pytree import Pytree
 from declax._static import attributes_of, exact_types, freeze, is_fixed
-from declax._variables import Variable
+from declax._variables import Variable, raw_values
 from declax.graph.defs import (
     CONTAINER,
     LEAF_TOKEN,
@@ -48,7 +48,6 @@ Watch = Callable[[], bool]
 
 
 _VARIABLE = Kind.VARIABLE
-_raw_value = attrgetter("raw_value")
 _COPIED = frozenset({list, set})
 _TOLD_APART = frozenset({str, bytes, type(None), type})
 _TEXT = frozenset({str})
@@ -105,7 +104,7 @@ class Walk:
     def read(self) -> list[Any]:
         """The raw value of each leaf."""
         if not self.plain:
-            return list(map(_raw_value, self.boxes))
+            return raw_values(self.boxes)
         plain = self.plain
         return [plain[i][0] if box is None else box.raw_value for i, box in enumerate(self.boxes)]
 

@@ -24,6 +24,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
+from declax import _uncaptured_reads
 from declax._filters import Filter
 from declax._state_def import StateDef
 from declax.errors import TransformError, describe, format_path
@@ -183,8 +184,9 @@ class _Rule:
         """The function."""
         rebuilt = Rebuilt(self._structure, values, plain)
         rules, rebound = self._rules_over(rebuilt.captured)
-        output = rules.function(*self._with_fixed(rebuilt.args))
-        outcome = keep_unset(rebuilt.conclude(output, self._mode), self._structure, values)
+        with _uncaptured_reads.body():
+            output = rules.function(*self._with_fixed(rebuilt.args))
+            outcome = keep_unset(rebuilt.conclude(output, self._mode), self._structure, values)
         rebound.conclude()  # last, since it changes what is outside
         self._plan = outcome.plan
         return outcome
@@ -200,7 +202,8 @@ class _Rule:
             values, plain = bare, bare_plain
         rebuilt = Rebuilt(self._structure, values, plain)
         rules, rebound = self._rules_over(rebuilt.captured)
-        pair = rules.fwd(*self._with_fixed(rebuilt.args))
+        with _uncaptured_reads.body():
+            pair = rules.fwd(*self._with_fixed(rebuilt.args))
         if not isinstance(pair, tuple) or len(pair) != 2:
             expected, fix = "(result, residuals)", "return f(...), residuals"
             raise TransformError("fwd", "the rule returns no pair", expected=expected, got=describe(pair), fix=fix)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import jax
 from jax.core import Tracer
 
-from declax import _jax, _strays
+from declax import _jax, _uncaptured_reads
 from declax._static import exact_types
 from declax._values import check_depth
 from declax._variables import set_all_raw
@@ -458,9 +458,9 @@ def lifted(
         rebuilt = Rebuilt(structure, values, plain)
         rebound = Rebound(closure.find(), rebuilt.captured)
         function = rebound.function if adapt is None else adapt(rebound.function)
-        with _strays.body():
+        with _uncaptured_reads.body():
             output = function(*rebuilt.args, **rebuilt.kwargs)
-        outcome = rebuilt.conclude(output, mode, labels)
+            outcome = rebuilt.conclude(output, mode, labels)
         rebound.conclude()  # last, since it changes what is outside
         return outcome
 
