@@ -149,6 +149,11 @@ class Scope(dict[str, object]):
 
     Looks in the class, in the functions around it, its module, the builtins,
     in this order; a name that is in none of them becomes `Unresolved`.
+
+    Attributes:
+      is_complete: whether all names were found.
+      assumed: what is assumed of annotations that are being decided, by identity.
+      recursive: those among them that refer to themselves.
     """
 
     def __init__(self, cls: type) -> None:
@@ -158,6 +163,8 @@ class Scope(dict[str, object]):
         self._cls = cls
         self._module = vars(sys.modules.get(cls.__module__, builtins))
         self.is_complete = True
+        self.assumed: dict[int, Decision] = {}
+        self.recursive: set[int] = set()
 
     def __missing__(self, name: str) -> object:
         for names in (vars(self._cls), vars(self._cls).get(LOCALS_KEY, {}), self._module, vars(builtins)):
@@ -203,6 +210,8 @@ _DATA = Decision(Status.DATA)
 _STATIC = Decision(Status.STATIC)
 _NUMBER = Decision(Status.STATIC, is_number=True)
 _SNAPSHOT = Decision(Status.SNAPSHOT)
+_OPEN = Decision(None)
+"""Stands for an annotation inside of itself, as long as nothing else decides on it."""
 
 
 def decide(annotation: Any, scope: Scope) -> Decision:
@@ -219,16 +228,38 @@ def decide(annotation: Any, scope: Scope) -> Decision:
         return Decision(Status.STATIC, is_optional=True)
     if isinstance(annotation, TypeVar):
         return decide(annotation.__bound__, scope) if annotation.__bound__ else _UNDECIDED
-    if isinstance(annotation, _ALIASES):
-        return decide(annotation.__value__, scope)
     if isinstance(annotation, typing.NewType):
         return decide(annotation.__supertype__, scope)
-    origin = typing.get_origin(annotation)
-    if origin is not None:
-        return _decide_generic(origin, typing.get_args(annotation), annotation, scope)
+    if isinstance(annotation, _ALIASES) or typing.get_origin(annotation) is not None:
+        return _decide_recursive(annotation, scope)
     if isinstance(annotation, dataclasses.InitVar):
         return decide(annotation.type, scope)
     return _decide_class(annotation, scope) if isinstance(annotation, type) else _UNDECIDED
+
+
+def _decide_recursive(annotation: Any, scope: Scope) -> Decision:
+    """As `_decide_inner`, for an annotation that may refer to itself: the least decision that agrees with itself."""
+    key = id(annotation)
+    if key in scope.assumed:
+        scope.recursive.add(key)
+        return scope.assumed[key]
+    tried = [_OPEN]
+    while True:
+        scope.assumed[key] = tried[-1]
+        found = _decide_inner(annotation, scope)
+        if key not in scope.recursive or found in tried:
+            break
+        tried.append(found)
+    del scope.assumed[key]
+    scope.recursive.discard(key)
+    return _UNDECIDED if found is _OPEN and not scope.assumed else found
+
+
+def _decide_inner(annotation: Any, scope: Scope) -> Decision:
+    origin = typing.get_origin(annotation)
+    if origin is None:
+        return decide(annotation.__value__, scope)
+    return _decide_generic(origin, typing.get_args(annotation), annotation, scope)
 
 
 def _decide_class(cls: Any, scope: Scope) -> Decision:
@@ -283,7 +314,7 @@ def _decide_union(args: tuple[Any, ...], scope: Scope) -> Decision:
     is_optional = any(d.is_optional for d in decisions)
     rest = [d for arg, d in zip(args, decisions, strict=True) if arg is not type(None)]
     joined = _join(rest)
-    if joined.status is Status.DATA and not all(d.status is Status.DATA or d.is_number for d in rest):
+    if joined.status is Status.DATA and not all(d.status is Status.DATA or d.is_number or d is _OPEN for d in rest):
         # `Linear | Callable`: a function is no leaf that JAX could take, so the value decides
         joined = Decision(None, is_container=True)
     return dataclasses.replace(joined, is_optional=is_optional)
@@ -291,22 +322,24 @@ def _decide_union(args: tuple[Any, ...], scope: Scope) -> Decision:
 
 def _join(decisions: list[Decision]) -> Decision:
     """What is said of a value with parts of several types, as those of a tuple."""
-    statuses = {d.status for d in decisions}
+    statuses = {d.status for d in decisions if d is not _OPEN}
+    if decisions and not statuses:
+        return _OPEN
     if Status.DATA in statuses:
         return _DATA
     if None in statuses:
         return Decision(None, is_container=any(d.is_container for d in decisions))
     if Status.SNAPSHOT in statuses:
         return _SNAPSHOT
-    return _NUMBER if all(d.is_number for d in decisions) else _STATIC
+    return _NUMBER if all(d.is_number or d is _OPEN for d in decisions) else _STATIC
 
 
 def _decide_container(origin: type, args: tuple[Any, ...], scope: Scope) -> Decision:
     if issubclass(origin, collections.abc.Mapping) and len(args) == 2:
         args = args[1:]
     inner = _join([decide(arg, scope) for arg in args if arg is not Ellipsis])
-    if inner.status is Status.DATA:
-        return _DATA
+    if inner.status is Status.DATA or inner is _OPEN:
+        return inner
     if inner.status is None:
         return Decision(None, is_container=True)
     if issubclass(origin, (tuple, frozenset)) and inner.status is Status.STATIC:

@@ -3,9 +3,9 @@ from pathlib import Path
 from plugin_cases import assert_as_marked, check
 
 WRONG = """
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, Union
 
 import jax
 import jax.numpy as jnp
@@ -18,15 +18,8 @@ class Mode(Enum):
     FAST = 1
 
 
-@dataclass
-class Growing:
-    known: list[str]
-
-
-class Comparable:
-    def __eq__(self, other: object) -> bool:
-        return True
-
+Json = Union[str, list["Json"], dict[str, "Json"]]
+Tree = Union[jax.Array, list["Tree"]]
 
 ZEROS = jnp.zeros(3)
 
@@ -47,9 +40,10 @@ class StaticData(dx.Module):
 
 
 @dx.dataclass
-class Unhashable(dx.Module):
-    a: Growing = dx.static()  # E: declax-field | @dataclasses.dataclass(frozen=True) above class Growing
-    b: Comparable = dx.static()  # E: declax-field | needs values with a hash, and Comparable has none
+class Recursive(dx.Module):
+    a: Json = dx.data()  # E: declax-field | Recursive.a: data(...) contradicts the annotation
+    b: Tree = dx.static()  # E: declax-field | Recursive.b: static(...) contradicts the annotation
+    c: dict[str, Tree] = dx.static()  # E: declax-field | Recursive.c: static(...) contradicts the annotation
 
 
 @dx.dataclass
@@ -106,6 +100,39 @@ class Pair(NamedTuple):
 
 class Act(Protocol):
     def __call__(self, x: jax.Array, /) -> jax.Array: ...
+
+
+Json = Union[str, list["Json"], dict[str, "Json"]]
+Tree = Union[jax.Array, list["Tree"], dict[str, "Tree"]]
+Mixed = Union[str, list["Others"]]
+Others = Union[jax.Array, list["Mixed"]]
+
+
+@dx.dataclass
+class Recursive(dx.Module):
+    a: Json
+    b: Tree
+    c: Json = dx.static()
+    d: Tree = dx.data(kw_only=True)
+    e: Optional[Json] = None
+    f: Mixed = dx.data(kw_only=True)
+    g: Others = dx.static(kw_only=True)
+
+
+@dataclass
+class Growing:
+    known: list[str]
+
+
+class Comparable:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+@dx.dataclass
+class Unhashable(dx.Module):
+    a: Growing = dx.static()
+    b: Comparable = dx.static()
 
 
 @dataclass(frozen=True)

@@ -551,6 +551,39 @@ def test_a_static_object_without_a_hash_is_compared_by_its_equality_or_identity(
     assert jax.tree.structure(Model(value)) != jax.tree.structure(Model(NoHash()))
 
 
+Json = Union[str, list["Json"], dict[str, "Json"]]
+Tree = Union[jax.Array, list["Tree"], dict[str, "Tree"]]
+Numbers = Union[int, list["Numbers"]]
+Frozen = Union[str, tuple["Frozen", ...]]
+Mixed = Union[str, list["Others"]]
+Others = Union[jax.Array, list["Mixed"]]
+Itself = list["Itself"]
+Alias = typing_extensions.TypeAliasType("Alias", Union[str, list["Alias"]])  # type: ignore[misc]  # defined by itself
+
+
+@pytest.mark.parametrize(
+    ("annotation", "status"),
+    [
+        ("Json", Status.SNAPSHOT),
+        ("list[Json]", Status.SNAPSHOT),
+        ("Json | None", Status.SNAPSHOT),
+        ("Tree", Status.DATA),
+        ("dict[str, Tree]", Status.DATA),
+        ("Numbers", Status.SNAPSHOT),
+        ("Frozen", Status.STATIC),
+        ("Mixed", None),
+        ("Others", None),
+        ("Itself", None),
+        ("Alias", Status.SNAPSHOT),
+    ],
+)
+def test_a_recursive_alias_counts_within_itself_as_outside(annotation, status):
+    Model = dataclass_with(annotation)
+    assert decide(annotation, Scope(Model)).status is status
+    made = Model([])
+    assert jax.tree.leaves(made) == []
+
+
 @dataclasses.dataclass
 class Holder:
     content: object

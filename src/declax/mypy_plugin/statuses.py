@@ -21,6 +21,7 @@ from mypy.types import (
     ProperType,
     TupleType,
     Type,
+    TypeAliasType,
     TypeType,
     TypeVarType,
     UnionType,
@@ -53,6 +54,8 @@ _DATA = Decision("data")
 _STATIC_ONE = Decision("static")
 _NUMBER = Decision("static", is_number=True)
 _SNAPSHOT = Decision("snapshot")
+_OPEN = Decision(None)
+"""Stands for a recursive alias inside of itself, as long as nothing else decides on it."""
 
 
 def status_of(typ: Type) -> str | None:
@@ -62,37 +65,82 @@ def status_of(typ: Type) -> str | None:
 
 def decide(typ: Type) -> Decision:
     """What a type says of a field's status."""
-    typ = get_proper_type(typ)
-    if isinstance(typ, UnionType):
-        return _decide_union(typ)
-    if isinstance(typ, TupleType):
-        is_plain = typ.partial_fallback.type.fullname == "builtins.tuple"
-        return _joined_in_tuple([decide(item) for item in typ.items]) if is_plain else _UNDECIDED
-    if isinstance(typ, (CallableType, Overloaded, TypeType, NoneType)):
-        return _STATIC_ONE
-    if isinstance(typ, LiteralType):
-        return decide(typ.fallback)
-    if isinstance(typ, TypeVarType):
-        return _UNDECIDED if typ.values else decide(typ.upper_bound)
-    return _decide_instance(typ) if isinstance(typ, Instance) else _UNDECIDED
+    return _Deciding().decide(typ)
 
 
-def _decide_instance(typ: Instance) -> Decision:
-    info = typ.type
-    bases = {base.fullname for base in info.mro}
-    if bases & names.DATA_BASES:
-        return _DATA
-    if "enum.Enum" in bases:
-        return _STATIC_ONE
-    if bases & _NUMBERS:
-        return _NUMBER
-    if bases & _STATIC:
-        return _STATIC_ONE
-    if bases & _MUTABLE or is_container(info):
-        return _decide_container(typ, bases)
-    if info.is_protocol and "__call__" in info.names:
-        return _STATIC_ONE
-    return _UNDECIDED
+class _Deciding:
+    """Decides on one type; a recursive alias inside of itself counts as what is found for it."""
+
+    def __init__(self) -> None:
+        self._assumed: dict[Type, Decision] = {}
+        self._recursive: set[Type] = set()
+
+    def decide(self, typ: Type) -> Decision:
+        """As `decide`."""
+        if not (isinstance(typ, TypeAliasType) and typ.is_recursive):
+            return self._decide_proper(get_proper_type(typ))
+        if typ in self._assumed:
+            self._recursive.add(typ)
+            return self._assumed[typ]
+        tried = [_OPEN]
+        while True:
+            self._assumed[typ] = tried[-1]
+            found = self._decide_proper(get_proper_type(typ))
+            if typ not in self._recursive or found in tried:
+                break
+            tried.append(found)
+        del self._assumed[typ]
+        self._recursive.discard(typ)
+        return _UNDECIDED if found is _OPEN and not self._assumed else found
+
+    def _decide_proper(self, typ: ProperType) -> Decision:
+        if isinstance(typ, UnionType):
+            return self._decide_union(typ)
+        if isinstance(typ, TupleType):
+            is_plain = typ.partial_fallback.type.fullname == "builtins.tuple"
+            return _joined_in_tuple(list(map(self.decide, typ.items))) if is_plain else _UNDECIDED
+        if isinstance(typ, (CallableType, Overloaded, TypeType, NoneType)):
+            return _STATIC_ONE
+        if isinstance(typ, LiteralType):
+            return self.decide(typ.fallback)
+        if isinstance(typ, TypeVarType):
+            return _UNDECIDED if typ.values else self.decide(typ.upper_bound)
+        return self._decide_instance(typ) if isinstance(typ, Instance) else _UNDECIDED
+
+    def _decide_instance(self, typ: Instance) -> Decision:
+        info = typ.type
+        bases = {base.fullname for base in info.mro}
+        if bases & names.DATA_BASES:
+            return _DATA
+        if "enum.Enum" in bases:
+            return _STATIC_ONE
+        if bases & _NUMBERS:
+            return _NUMBER
+        if bases & _STATIC:
+            return _STATIC_ONE
+        if bases & _MUTABLE or is_container(info):
+            return self._decide_container(typ, bases)
+        if info.is_protocol and "__call__" in info.names:
+            return _STATIC_ONE
+        return _UNDECIDED
+
+    def _decide_container(self, typ: Instance, bases: set[str]) -> Decision:
+        args: Sequence[Type] = typ.args
+        if not args or not is_container(typ.type):
+            return _UNDECIDED
+        if "typing.Mapping" in bases and len(args) == 2:
+            args = args[1:]
+        joined = _join(list(map(self.decide, args)))
+        if joined.status in ("data", None):
+            return joined
+        is_frozen = bool(bases & {"builtins.tuple", "builtins.frozenset"}) and joined.status == "static"
+        return _STATIC_ONE if is_frozen else _SNAPSHOT
+
+    def _decide_union(self, typ: UnionType) -> Decision:
+        parts = [self.decide(item) for item in typ.items if not isinstance(get_proper_type(item), NoneType)]
+        joined = _join(parts)
+        is_mixed = joined.status == "data" and not all(p.status == "data" or p.is_number or p is _OPEN for p in parts)
+        return _UNDECIDED if is_mixed else joined
 
 
 def is_container(info: TypeInfo) -> bool:
@@ -100,54 +148,45 @@ def is_container(info: TypeInfo) -> bool:
     return info.module_name in _CONTAINERS and info.has_base("typing.Iterable")
 
 
-def _decide_container(typ: Instance, bases: set[str]) -> Decision:
-    args: Sequence[Type] = typ.args
-    if not args or not is_container(typ.type):
-        return _UNDECIDED
-    if "typing.Mapping" in bases and len(args) == 2:
-        args = args[1:]
-    joined = _join([decide(arg) for arg in args])
-    if joined.status in ("data", None):
-        return joined
-    is_frozen = bool(bases & {"builtins.tuple", "builtins.frozenset"}) and joined.status == "static"
-    return _STATIC_ONE if is_frozen else _SNAPSHOT
-
-
 def _joined_in_tuple(items: Sequence[Decision]) -> Decision:
     joined = _join(items)
-    return Decision(joined.status)
-
-
-def _decide_union(typ: UnionType) -> Decision:
-    parts = [decide(item) for item in typ.items if not isinstance(get_proper_type(item), NoneType)]
-    joined = _join(parts)
-    is_mixed = joined.status == "data" and not all(part.status == "data" or part.is_number for part in parts)
-    return _UNDECIDED if is_mixed else joined
+    return joined if joined is _OPEN else Decision(joined.status)
 
 
 def _join(parts: Sequence[Decision]) -> Decision:
-    statuses = {part.status for part in parts}
+    known = [part for part in parts if part is not _OPEN]
+    if parts and not known:
+        return _OPEN
+    statuses = {part.status for part in known}
     if "data" in statuses:
         return _DATA
     if None in statuses:
         return _UNDECIDED
     if "snapshot" in statuses:
         return _SNAPSHOT
-    return _NUMBER if parts and all(part.is_number for part in parts) else _STATIC_ONE
+    return _NUMBER if known and all(part.is_number for part in known) else _STATIC_ONE
 
 
-def holds_no_leaf(typ: Type) -> bool:
+def holds_no_leaf(typ: Type, within: frozenset[Type] = frozenset()) -> bool:
     """Whether nothing in a value of this type is a leaf that JAX could take.
 
     A function counts as a leaf here: a Module may stand in its place.
+
+    Args:
+      typ: the type.
+      within: the recursive aliases that it is in, which are no leaf by themselves.
     """
+    if isinstance(typ, TypeAliasType) and typ.is_recursive:
+        if typ in within:
+            return True
+        within |= {typ}
     typ = get_proper_type(typ)
     if isinstance(typ, UnionType):
         parts = [item for item in typ.items if not isinstance(get_proper_type(item), NoneType)]
-        return bool(parts) and all(map(holds_no_leaf, parts))
+        return bool(parts) and all(holds_no_leaf(part, within) for part in parts)
     if isinstance(typ, TupleType):
         is_plain = typ.partial_fallback.type.fullname == "builtins.tuple"
-        return is_plain and bool(typ.items) and all(map(holds_no_leaf, typ.items))
+        return is_plain and bool(typ.items) and all(holds_no_leaf(item, within) for item in typ.items)
     if isinstance(typ, LiteralType):
         return holds_no_leaf(typ.fallback)
     if isinstance(typ, TypeType):
@@ -160,7 +199,7 @@ def holds_no_leaf(typ: Type) -> bool:
     if bases & _NO_LEAVES:
         return True
     if is_container(typ.type) and typ.args:
-        return holds_no_leaf(typ.args[-1])
+        return holds_no_leaf(typ.args[-1], within)
     return False
 
 

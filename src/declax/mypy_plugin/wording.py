@@ -10,6 +10,7 @@ from mypy.types import (
     NoneType,
     TupleType,
     Type,
+    TypeAliasType,
     TypeType,
     TypeVarType,
     UnionType,
@@ -22,6 +23,8 @@ _MODULES = {"builtins": "", "jax._src.basearray": "jax.", "numpy": "np."}
 
 def text_of(typ: Type) -> str:
     """A type as an annotation says it."""
+    if isinstance(typ, TypeAliasType) and typ.is_recursive and typ.alias is not None:
+        return typ.alias.name
     typ = get_proper_type(typ)
     if isinstance(typ, Instance):
         return _name_of(typ) + _args_of(typ)

@@ -1,7 +1,8 @@
 """Fields and their specifiers."""
 
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field  # noqa: F401  # a mistake uses it
+from typing import Union
 
 import jax
 import jax.numpy as jnp
@@ -129,23 +130,16 @@ class Shifted(dx.Module):
     # error: assignment, declax-field | assignment | reportAssignmentType
 
 
-# == a field of an unhashable class as static (annotations: no)
+# == a recursive alias of arrays as static (annotations: no)
 
 
-@dataclass(frozen=True)
-class Words:
-    known: tuple[str, ...]
-
-
-@dataclass
-class GrowingWords:
-    known: list[str]
+ArrayTree = Union[jax.Array, list["ArrayTree"]]
 
 
 @dx.dataclass
-class Vocabulary(dx.Module):
-    words: Words = dx.static()
-    # wrong: words: GrowingWords = dx.static()
+class Nested(dx.Module):
+    arrays: ArrayTree = dx.data()
+    # wrong: arrays: ArrayTree = dx.static()
     # error: declax-field | - | -
 
 

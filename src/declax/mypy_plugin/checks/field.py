@@ -10,7 +10,7 @@ from declax.mypy_plugin.declared import DeclaredClass, DeclaredField
 from declax.mypy_plugin.expressions import literal
 from declax.mypy_plugin.registry import Registry
 from declax.mypy_plugin.reporting import Report, error_code
-from declax.mypy_plugin.statuses import holds_no_leaf, is_shared_mutable, is_unhashable, status_of
+from declax.mypy_plugin.statuses import holds_no_leaf, is_shared_mutable, status_of
 from declax.mypy_plugin.wording import text_of
 
 FIELD = error_code("declax-field", "A field's specifier contradicts its annotation, or its default cannot be one")
@@ -62,28 +62,6 @@ def _check_static(cls: DeclaredClass, field: DeclaredField, report: Report) -> N
             field.statement,
             fix=f"{field.name}: {said} = dx.data(...)",
         )
-    elif "default" not in field.arguments and is_unhashable(field.type) and not _is_snapshot(field):
-        said = text_of(field.type)
-        report.error(
-            f"{where}: static(...) needs values with a hash, and {said} has none",
-            field.statement,
-            fix=_fix_of_hash(field, said),
-        )
-
-
-def _is_snapshot(field: DeclaredField) -> bool:
-    """Whether the values are containers that enter the tree's definition as snapshots."""
-    bases = {base.fullname for base in field.type.type.mro} if isinstance(field.type, Instance) else set[str]()
-    return bool(bases & {"builtins.list", "builtins.dict", "builtins.set", "builtins.bytearray"}) or (
-        status_of(field.type) == "snapshot"
-    )
-
-
-def _fix_of_hash(field: DeclaredField, said: str) -> str:
-    info = field.type.type if isinstance(field.type, Instance) else None
-    if info is not None and "dataclass" in info.metadata:
-        return f"@dataclasses.dataclass(frozen=True) above class {info.name}"
-    return f"{field.name}: {said} = dx.data(...), or a class with __hash__"
 
 
 def _check_data(cls: DeclaredClass, field: DeclaredField, report: Report) -> None:
