@@ -116,7 +116,7 @@ UNTESTED_ERRORS: dict[str, str] = {}
 # Errors of Python that a protocol of Python asks for: (file, error) -> the protocol.
 PROTOCOL_ERRORS: dict[tuple[str, str], str] = {
     ("_annotations.py", "AttributeError"): "`typing` probes annotations for special attributes",
-    ("transforms/_program.py", "Untraced"): "stops a trace of JAX; its own module and `compilation` take it",
+    ("transforms/_program.py", "NarrowedError"): "stops a trace of JAX; its own module and `compilation` catch it",
 }
 
 # ================================================================= reading the sources

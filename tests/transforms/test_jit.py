@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import declax as dx
 from declax.errors import DepthError, TransformError
+from declax.transforms import _program
 from declax.transforms._lift import MAX_DEPTH
 from strategies import Box, Declared, Open, apply_edits, build, edits, objects_of, recipes, same_graph
 
@@ -1375,16 +1376,27 @@ def test_a_model_is_no_static_argument():
     assert dx.jit(lambda x, m: x, static_argnums=1)(1.0, dx.Module()) == 1.0  # nothing in it can change unseen
 
 
-def test_a_program_that_calls_back_is_waited_for():
+@pytest.mark.parametrize(
+    ("callback", "count"),
+    [
+        (lambda x: jax.pure_callback(lambda x: x, x, x), 2),
+        (lambda x: jax.lax.cond(True, lambda: jax.debug.print("{}", x), lambda: None), 2),
+        (lambda x: x + 1, 0),
+    ],
+    ids=["pure_callback", "print in cond", "none"],
+)
+def test_only_a_program_that_calls_back_is_waited_for(callback, count, monkeypatch):
+    waits = []
+    monkeypatch.setattr(_program, "wait", waits.append)
     model = dx.Linear(2, 2, rngs=dx.Rngs(0))
-    f = dx.jit(lambda m: jax.pure_callback(lambda x: x, m.bias.value, m.bias.value))
-    g = dx.jit(lambda m: jax.lax.cond(True, lambda: jax.debug.print("{}", m.bias.value), lambda: None))
-    h = dx.jit(lambda m: m.bias + 1)
-    for each in (f, g, h):
-        each(model)
-        each(model)
-    assert [next(iter(each._programs.values())).calls_back for each in (f, g, h)] == [True, True, False]
-    assert [each.num_traces for each in (f, g, h)] == [1, 1, 1]
+
+    @dx.jit
+    def step(model):
+        callback(model.bias.value)
+        model.bias.value = model.bias.value + 1
+
+    step(model), step(model)
+    assert (len(waits), step.num_traces) == (count, 1)
 
 
 def test_a_donating_function_that_sets_other_variables_for_other_shapes():

@@ -217,7 +217,7 @@ WRITERS = (
     "_variables",
     "graph.updating",
     "graph.binding",
-    "transforms._last_call",
+    "transforms._dispatch",
     "transforms._lift",
     "transforms.compilation",
 )
@@ -370,7 +370,7 @@ def test_only_variables_know_the_slot():
         "_variables.py",
         "_flat_state.py",
         "graph/build.py",
-        "transforms/_last_call.py",
+        "transforms/_dispatch.py",
     }
     assert [name for name, code in text.items() if '"raw_value"]' in code] == ["_variables.py"]
     assert [name for name, code in text.items() if re.search(r"(?<!\w)_set_raw\(", code)] == ["_variables.py"]

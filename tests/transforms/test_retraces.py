@@ -311,8 +311,10 @@ def test_models_are_followed_for_as_long_as_they_live(monkeypatch):
     assert [known.root() for known in f._traces._followed.values() if known.root() is not None] == []
 
 
-def test_equal_optimizers_share_one_trace():
+def test_optimizers_with_one_optax_transformation_share_one_trace():
     import optax
+
+    tx = optax.adam(1e-3)
 
     @dx.jit
     def step(model, optimizer, x):
@@ -321,7 +323,7 @@ def test_equal_optimizers_share_one_trace():
 
     for _ in range(3):
         model = Counting()
-        step(model, dx.Optimizer(model, optax.adam(1e-3), wrt=dx.Param), jnp.ones(2))
+        step(model, dx.Optimizer(model, tx, wrt=dx.Param), jnp.ones(2))
     assert step.num_traces == 1
 
 

@@ -93,7 +93,7 @@ class Call:
             self.structure = Structure(tree, pattern, None, key)
 
     @staticmethod
-    def again(structure: Structure, binding: Binding, plain: Iterable[Any]) -> Call:
+    def from_binding(structure: Structure, binding: Binding, plain: Iterable[Any]) -> Call:
         """A call with the roots of an earlier one, whose binding is still valid."""
         call: Call = object.__new__(Call)
         call.structure = structure
@@ -304,10 +304,11 @@ class Plan:
       change: what became of the structure, if it changed or if roots are returned.
       tree, is_root: of the output; not known where nothing asks for them.
       labels: of the arrays, where they have some: the new values, then the output.
+      calls_back: whether the program calls Python while it runs; None where nobody has looked.
       flat: what JAX sees of it.
     """
 
-    __slots__ = ("change", "changed", "flat", "is_root", "labels", "tree")
+    __slots__ = ("calls_back", "change", "changed", "flat", "is_root", "labels", "tree")
 
     def __init__(
         self,
@@ -322,6 +323,7 @@ class Plan:
         self.change: Change | None = change
         self.tree: Any = tree
         self.is_root: tuple[bool, ...] = is_root
+        self.calls_back: bool | None = None
         self.flat: tuple[tuple[()], _Key] = (), _Key({(): self})
 
 
@@ -366,14 +368,14 @@ jax.tree_util.register_pytree_node(
 )
 
 
-def written_leaves(call: Call, outcome: Outcome) -> set[int]:
-    """The leaves of a call's graph that the function gives new values."""
+def written_leaves(structure: Structure, outcome: Outcome) -> set[int]:
+    """The leaves of a graph that the function gives new values."""
     plan = outcome.plan
     if plan.change is None:
         return set(plan.changed)
-    if call.structure.graphdef is None:
+    if structure.graphdef is None:
         return set()
-    before, after = program_of(call.structure.graphdef), program_of(plan.change.graphdef)
+    before, after = program_of(structure.graphdef), program_of(plan.change.graphdef)
     leaf_of = dict(zip(range(len(before.classes)), before.variable_leaves, strict=True))
     origin_of = dict(zip(after.indexed, plan.change.origins, strict=True))
     written = set()

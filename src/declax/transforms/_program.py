@@ -1,18 +1,16 @@
-"""What is compiled for one structure.
+"""The compiled function of one structure and one set of static arguments.
 
 Vocabulary
 ----------
-program:  the compiled function of one structure and one set of static arguments.
-donation: JAX may reuse the buffers of what is donated. Of a model, only those
-          of the Variables that the function sets: the others keep theirs.
+program:  what `jit` compiles for one structure.
+donation: JAX may reuse the buffers of donated arrays. Of a model, only those of
+          the Variables that the function sets are donated: the others keep theirs.
 """
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
 
 import jax
 
@@ -22,94 +20,105 @@ from declax.transforms._lift import Call, Outcome, Plan, written_leaves
 from declax.transforms._naming import look_flat, name_of
 from declax.transforms._output_groups import OutputGroups, from_groups, in_groups
 from declax.transforms._running import calls_back, wait
+from declax.transforms._structure import Structure
 from declax.transforms.prefixes import Labels
 
-Traced = Callable[[Sequence[Any]], None]
+
+class Donated(NamedTuple):
+    """The leaves of donated arguments.
+
+    Attributes:
+      values: positions of leaves of the graph, which are donated if the function sets them.
+      plain: positions of the other leaves among all leaves of a call.
+    """
+
+    values: frozenset[int]
+    plain: tuple[int, ...]
+
+    @staticmethod
+    def of(call: Call, selection: Selection, statics: Sequence[int]) -> Donated | None:
+        """What a selection donates of a call that lacks the static arguments at these positions; None for nothing."""
+        if selection.is_empty:
+            return None
+        structure = call.structure
+        args, kwargs, _ = jax.tree_util.tree_unflatten(structure.tree, range(len(structure.is_root)))
+        args = list(args)
+        for number in statics:
+            args.insert(number, None)
+        chosen = set(jax.tree.leaves(selection.chosen(args, kwargs)))
+        values = frozenset(i for i, root in enumerate(call.leaf_roots()) if root in chosen)
+        plain_at = [i for i, is_one in enumerate(structure.is_root) if not is_one]
+        return Donated(values, tuple(len(call.values) + rank for rank, i in enumerate(plain_at) if i in chosen))
 
 
-class Untraced(Exception):  # noqa: N818  # no error: nobody but a Program and who runs it sees this
-    """JAX is about to trace a function for shapes that nobody has looked at."""
+class NarrowedError(Exception):
+    """For other shapes, the function does not set all Variables that were donated, so fewer are from now on."""
 
 
 class Program:
     """What is compiled for one structure.
 
-    For other shapes a function may do other things: set other Variables, or
-    call back. Donation and waiting depend on that. So each trace is looked at
-    before it runs: the function refuses to be traced by a call, and is traced
-    by `look`; JAX keeps that trace, and compiles it with the donation that suits.
+    JAX traces the function once for each set of shapes, at the first call with
+    them. Each trace has its own `Plan`. Only a program that donates is traced
+    before its first call, since what it donates depends on what the function sets.
 
     Args:
       function: of the graph's leaves and the plain ones; made by `lifted`, and `named`.
+      structure: of the calls.
       count: how many leaves the graph has.
-      donated: which arguments are donated.
-      statics: the positions of static arguments, which the calls do not have.
+      donated: what is donated.
       options: of `jax.jit`.
       placed: the shardings of the leaves, and those that results can have.
       on_trace: is called with the leaves whenever JAX traces the function.
 
     Attributes:
-      is_donating: whether something is donated.
-      at_once: JAX's function that runs each call, where nothing has to be done
-        before or after; None otherwise. It may raise `Untraced`. Gives the parts
-        of an Outcome as a tuple, for which JAX calls nothing of Python.
-      calls_back: whether it calls Python while it runs; then nothing is given
-        back before it has run to the end, since it may fail so late. One trace
-        that does speaks for all.
+      run_fast: JAX's function, where its result is the parts of an Outcome; None where results come in groups.
     """
 
-    __slots__ = (
-        "_count",
-        "_donated",
-        "_flat",
-        "_is_packed",
-        "_options",
-        "_positions",
-        "_run",
-        "_statics",
-        "_tracing",
-        "at_once",
-        "calls_back",
-        "is_donating",
-    )
+    __slots__ = ("_donated", "_flat", "_is_packed", "_jitted", "_options", "_positions", "run_fast")
 
     def __init__(
         self,
         function: Callable[..., Outcome],
+        structure: Structure,
         count: int,
-        donated: Selection,
-        statics: tuple[int, ...],
+        donated: Donated | None,
         options: dict[str, Any],
         placed: tuple[Labels, OutputGroups] | None,
-        on_trace: Traced,
+        on_trace: Callable[[Sequence[Any]], None],
     ) -> None:
-        self._count = count
         self._donated = donated
-        self._statics = statics
-        self._options = dict(options)
+        self._positions: tuple[int, ...] | None = None
         self._is_packed = placed is not None
-        run: Callable[..., Any] = _in_parts(function)
+        self._options = options
+
+        def traced(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
+            outcome = function(values, plain)
+            self._narrow(structure, outcome)
+            return outcome
+
+        run: Callable[..., Any] = _in_parts(traced)
         if placed is not None:
             labels, groups = placed
-            run = in_groups(function, groups)
-            self._options["in_shardings"] = (*labels.values, *labels.plain)
-            self._options["out_shardings"] = (None, groups.known)
-        tracing: list[int] = []
+            run = in_groups(traced, groups)
+            shardings = {"in_shardings": (*labels.values, *labels.plain), "out_shardings": (None, groups.known)}
+            self._options = {**options, **shardings}
 
         def flat(*leaves: Any) -> Any:
-            if threading.get_ident() not in tracing and not _is_jit_disabled():
-                raise Untraced
             on_trace(leaves)
             return run(leaves[:count], leaves[count:])
 
         look_flat(flat, function)
         self._flat = flat
-        self._tracing = tracing
-        self._run: Any = jax.jit(flat, **self._options)
-        self._positions: tuple[int, ...] | None = None
-        self.is_donating: bool = not donated.is_empty
-        self.at_once: Callable[..., tuple[Plan, tuple[Any, ...], Any]] | None = None
-        self.calls_back: bool = False
+        self._compile(None)
+
+    def _compile(self, positions: tuple[int, ...] | None) -> None:
+        """Has JAX compile the function with these leaves donated; its traces are kept."""
+        self._positions = positions
+        self._jitted: Any = jax.jit(self._flat, donate_argnums=positions, **self._options)
+        self.run_fast: Callable[..., Any] | None = None if self._is_packed else self._jitted
+        if positions is not None:
+            note_donating(self.name)
 
     @property
     def name(self) -> str:
@@ -121,68 +130,59 @@ class Program:
 
         An error says which Variables have lost their buffers.
         """
+        leaves = (*call.values, *call.plain)
         try:
-            result = self._result(call)
-            if self.calls_back:
-                wait(result)
+            result = self._apply(call, lambda jitted: jitted(*leaves))
+            outcome = self.outcome(result)
+            self.wait_for_callbacks(outcome.plan, leaves, result)
         except BaseException as error:
             self.note_lost(call, error)
             raise
-        return self.outcome(result)
-
-    def _result(self, call: Call) -> Any:
-        leaves = (*call.values, *call.plain)
-        try:
-            return self._run(*leaves)
-        except Untraced:
-            pass
-        self.look(call)
-        with self._may_trace():  # where JAX tells apart what its own trace does not
-            return self._run(*leaves)
-
-    def look(self, call: Call) -> None:
-        """Traces it for a call, to see what it sets and whether it calls back; JAX keeps the trace for running it."""
-        if _is_jit_disabled():  # whoever sets this wants no trace
-            return
-        try:
-            with self._may_trace():
-                traced = self._run.trace(*call.values, *call.plain)
-        except (RecursionError, SystemError):
-            if call.binding is not None:
-                call.binding.check_depth()  # something has grown in a Variable that JAX cannot take apart
-            raise
-        self.calls_back = self.calls_back or calls_back(traced.jaxpr)
-        if self.is_donating:
-            self._donate(self._chosen(call, written_leaves(call, self.outcome(traced.out_info))))
-        self.at_once = None if self._is_packed or self.calls_back else self._run
+        return outcome
 
     def trace(self, call: Call) -> Any:
         """The stage of JAX for a call."""
-        self.look(call)
-        with self._may_trace():
-            return self._run.trace(*call.values, *call.plain)
+        traced = self._apply(call, lambda jitted: jitted.trace(*call.values, *call.plain))
+        plan = self.outcome(traced.out_info).plan
+        plan.calls_back = calls_back(traced.jaxpr)
+        return traced
 
-    @contextlib.contextmanager
-    def _may_trace(self) -> Generator[None]:
-        """Lets this thread trace the function."""
-        self._tracing.append(threading.get_ident())
+    def _apply(self, call: Call, use: Callable[[Any], Any]) -> Any:
+        """Uses JAX's function, after it was decided what to donate."""
+        if self._donated is not None and self._positions is None and not _is_jit_disabled():
+            self._choose_donation(call, self._donated)
         try:
-            yield
-        finally:
-            self._tracing.remove(threading.get_ident())
+            return use(self._jitted)
+        except NarrowedError:
+            return use(self._jitted)
 
-    def _donate(self, positions: tuple[int, ...]) -> None:
-        """Donates these leaves from now on, of those that were donated so far."""
-        if self._positions is not None:
-            positions = tuple(position for position in self._positions if position in positions)
-        if positions != self._positions:
-            self._positions = positions
-            self._run = jax.jit(self._flat, donate_argnums=positions, **self._options)
-            note_donating(self.name)
+    def _choose_donation(self, call: Call, donated: Donated) -> None:
+        """Traces the function for a call, and donates what it sets."""
+        traced = self._jitted.trace(*call.values, *call.plain)
+        outcome = self.outcome(traced.out_info)
+        outcome.plan.calls_back = calls_back(traced.jaxpr)
+        written = donated.values & written_leaves(call.structure, outcome)
+        self._compile((*sorted(written), *donated.plain))
+
+    def _narrow(self, structure: Structure, outcome: Outcome) -> None:
+        """Checks, while JAX traces, that the function sets all Variables that are donated; donates fewer otherwise."""
+        if not self._positions or self._donated is None:
+            return
+        kept = {*self._donated.plain, *written_leaves(structure, outcome)}
+        if not kept.issuperset(self._positions):
+            self._compile(tuple(position for position in self._positions if position in kept))
+            raise NarrowedError
+
+    def wait_for_callbacks(self, plan: Plan, leaves: Sequence[Any], result: Any) -> None:
+        """Waits for what ran, if it calls Python while it runs: it may still fail, and nothing is committed then."""
+        if plan.calls_back is None:
+            plan.calls_back = not _is_jit_disabled() and calls_back(self._jitted.trace(*leaves).jaxpr)
+        if plan.calls_back:
+            wait(result)
 
     def note_lost(self, call: Call, error: BaseException) -> None:
         """Adds to an error which of the donated leaves have lost their buffers."""
-        lost = [name for name, _ in deleted_leaves(call)] if self.is_donating else []
+        lost = [] if self._donated is None else [name for name, _ in deleted_leaves(call)]
         if lost:
             error.add_note(
                 "The arguments of this call were donated, and these have lost their buffers: "
@@ -192,19 +192,6 @@ class Program:
     def outcome(self, result: Any) -> Outcome:
         """What a result of JAX's function says, whether it comes in groups or not."""
         return from_groups(result) if self._is_packed else Outcome(*result)
-
-    def _chosen(self, call: Call, written: set[int]) -> tuple[int, ...]:
-        """The donated leaves: of the graph those that are written, and the plain ones."""
-        structure = call.structure
-        args, kwargs, _ = jax.tree_util.tree_unflatten(structure.tree, range(len(structure.is_root)))
-        args = list(args)
-        for number in self._statics:
-            args.insert(number, None)
-        chosen = set(jax.tree.leaves(self._donated.chosen(args, kwargs)))
-        values = [i for i, root in enumerate(call.leaf_roots()) if root in chosen and i in written]
-        plain_at = [i for i, is_one in enumerate(structure.is_root) if not is_one]
-        plain = [self._count + rank for rank, i in enumerate(plain_at) if i in chosen]
-        return (*values, *plain)
 
 
 def _in_parts(function: Callable[..., Outcome]) -> Callable[..., tuple[Plan, Any, Any]]:

@@ -20,9 +20,10 @@ import jax
 
 from declax._threads import committing
 from declax.errors import TransformError
-from declax.graph.binding import Binding
+from declax.graph.binding import Binding, bind_many
 from declax.transforms._explaining import explain
 from declax.transforms._lift import UNCHANGED, Call, Outcome, Plan, commit
+from declax.transforms._retraces import roots_of
 
 T = TypeVar("T")
 
@@ -61,7 +62,7 @@ def run_with(take: Callable[[], Call], body: Callable[[Call], tuple[Outcome, T]]
         call = take()
         outcome, extra = _run_once(call, body)
         with committing:
-            if has_its_values(call.binding, outcome.plan, call.values) and _has_its_structure(call, outcome, take):
+            if is_current(call.binding, outcome.plan, call.values):
                 return commit(call, outcome), extra
     raise TransformError(
         "the call",
@@ -84,26 +85,28 @@ def _run_once(call: Call, body: Callable[[Call], tuple[Outcome, T]]) -> tuple[Ou
         raise
 
 
-def has_its_values(binding: Binding | None, plan: Plan, read: Sequence[Any]) -> bool:
-    """Whether the leaves that an outcome is about to set have the values that the call has read."""
+def is_current(binding: Binding | None, plan: Plan, read: Sequence[Any]) -> bool:
+    """Whether what a call is about to change is as the call has found it.
+
+    Args:
+      binding: of the models.
+      plan: what the call changes.
+      read: the values of the leaves that the call has read.
+    """
     if binding is None or plan is UNCHANGED:
         return True
     now = binding.read()
-    if plan.change is not None:
-        return all(map(is_, now, read))
-    return all(now[i] is read[i] for i in plan.changed)
+    if plan.change is None:
+        return all(now[i] is read[i] for i in plan.changed)
+    return all(map(is_, now, read)) and _has_its_structure(binding)
 
 
-def _has_its_structure(call: Call, outcome: Outcome, take: Callable[[], Call]) -> bool:
-    """Whether the graph that an outcome is about to change has the structure that the call has found."""
-    if outcome.plan.change is None or call.binding is None or call.binding.is_valid():
+def _has_its_structure(binding: Binding) -> bool:
+    """Whether the graph has the structure and the objects that were bound."""
+    if binding.is_valid():
         return True
-    found = take()
-    return (
-        found.structure == call.structure
-        and found.binding is not None
-        and all(map(is_, found.binding.objects(), call.binding.objects()))
-    )
+    found = bind_many(tuple(root() for root in roots_of(binding)))
+    return found.graphdef is binding.graphdef and all(map(is_, found.objects(), binding.objects()))
 
 
 def calls_back(jaxpr: Any) -> bool:

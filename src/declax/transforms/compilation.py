@@ -22,10 +22,10 @@ from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.transforms._arguments import Names, Numbers, Selection
 from declax.transforms._closure import Closure
-from declax.transforms._last_call import LastCall
-from declax.transforms._lift import UNCHANGED, Call, lifted
+from declax.transforms._dispatch import CacheEntry
+from declax.transforms._lift import UNCHANGED, Call, Outcome, lifted
 from declax.transforms._naming import named
-from declax.transforms._program import Program, Untraced
+from declax.transforms._program import Donated, NarrowedError, Program
 from declax.transforms._retraces import Traces, roots_of
 from declax.transforms._running import run
 from declax.transforms._structure import Mode
@@ -154,9 +154,9 @@ def jit(
 class JitWrapped(Generic[P, R]):
     """A compiled function; see `jit`."""
 
-    __slots__ = ("__dict__", "__weakref__", "_last")  # of its own, since each call reads it
+    __slots__ = ("__dict__", "__weakref__", "_entry")  # a slot, since each call reads it
 
-    _last: LastCall | None
+    _entry: CacheEntry | None
 
     def __init__(
         self,
@@ -181,50 +181,60 @@ class JitWrapped(Generic[P, R]):
 
     def _forget(self) -> None:
         self._programs: dict[Hashable, Program] = {}
-        self._last = None
+        self._entry = None
         self._traces = Traces()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function with arguments of its own signature."""
-        # All in one frame, for it is the way of most calls, and XLA has just used the processor's cache.
-        last = self._last
-        if last is not None:
-            run, plain, binding = last.program.at_once, last.match(args, kwargs), last.binding()
+        # The fast path is one frame: XLA has just used the cache of the processor, so each function costs more.
+        entry = self._entry
+        if entry is not None:
+            run, plain, binding = entry.program.run_fast, entry.guard(args, kwargs), entry.binding()
             if (
                 plain is not None
                 and run is not None
                 and binding is not None
-                and (last.captures_the_same is None or last.captures_the_same())
+                and (entry.captures_the_same is None or entry.captures_the_same())
                 and binding._token is _epoch.token
                 and (binding.is_fixed or binding.is_valid())
             ):
                 kept = _epoch.kept
-                values = binding.values()
+                values = kept.get(entry.key) if kept else None
+                leaves = (binding.values() if values is None else values) + plain
                 output: R
                 try:
-                    result = run(*(values + plain))
-                except Untraced:  # for other shapes than those from before
-                    return self._call_anew(args, kwargs)
+                    result = run(*leaves)
+                    plan, _, output = result
+                    if plan is UNCHANGED:
+                        return output
+                    output = entry.commit(binding, kept, leaves, result)
+                except NarrowedError:
+                    return self._slow_path(args, kwargs)
                 except BaseException as error:
-                    last.explain(binding, plain, error)
+                    entry.explain(binding, plain, error)
                     raise
-                plan, _, output = result
-                if plan is UNCHANGED:
-                    return output
-                output = last.commit(binding, kept, values, result)
                 if output is not MISSING:
                     return output
-        return self._call_anew(args, kwargs)
+        return self._slow_path(args, kwargs)
 
-    def _call_anew(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        """The longer way: takes the arguments apart."""
-        result: R = run(
-            lambda: self._take(args, kwargs),
-            lambda call: self._program(call, (args, kwargs)).run(call),
-        )
+    def _slow_path(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        """Binds the arguments, looks the program up or makes it, runs it and commits; again after a conflict."""
+
+        def body(call: Call) -> Outcome:
+            program = self._program(call)
+            if call.survey is not None and call.statics is None:
+                self._entry = CacheEntry.of(args, kwargs, call, program)
+            return program.run(call)
+
+        result: R = run(lambda: self._bind_again(args, kwargs), body)
         return result
 
-    def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    def _bind_again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """The call with these arguments, which are taken apart unless they are like those of the last call."""
+        found = None if self._entry is None else self._entry.call(args, kwargs)
+        return self._bind_arguments(args, kwargs) if found is None else found
+
+    def _bind_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """Takes the arguments apart."""
         statics = None
         if not self._static.is_empty:
@@ -233,20 +243,13 @@ class JitWrapped(Generic[P, R]):
         call.check_arrays()
         return call
 
-    def _program(self, call: Call, given: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> Program:
-        """What runs a call.
-
-        Args:
-          call: the call.
-          given: its arguments, where the next call is to be compared with it.
-        """
+    def _program(self, call: Call) -> Program:
+        """The program of a call."""
         program = self._programs.get(call.key)
         if program is None:
             while len(self._programs) >= MAX_PROGRAMS:
                 self._programs.pop(next(iter(tuple(self._programs))), None)
             program = self._programs.setdefault(call.key, self._make_program(call))
-        if given is not None and call.statics is None:
-            self._last = LastCall.of(*given, call, program)
         return program
 
     def _make_program(self, call: Call) -> Program:
@@ -261,9 +264,8 @@ class JitWrapped(Generic[P, R]):
         user = self._closure.function
         function = named(lifted(self._closure, structure, self._mode, labels, adapt), user, structure, statics)
         note = functools.partial(self._traces.note, user, structure, statics, roots_of(call.binding))
-        program = Program(function, len(call.values), self._donated, numbers, self._options, placed, note)
-        program.look(call)
-        return program
+        donated = Donated.of(call, self._donated, numbers)
+        return Program(function, structure, len(call.values), donated, self._options, placed, note)
 
     @overload
     def __get__(self, instance: None, owner: type) -> JitWrapped[P, R]: ...
@@ -300,10 +302,10 @@ class JitWrapped(Generic[P, R]):
         >>> jit(lambda x: x + 1).trace(1).out_info.shape
         ()
         """
-        call = self._take(args, kwargs)
+        call = self._bind_arguments(args, kwargs)
         program = self._program(call)
         traced = program.trace(call)
-        return Traced(traced, program, self._take, call)
+        return Traced(traced, program, self._bind_arguments, call)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered[R]:
         """Lowers the function for arguments, without compiling or running it.

@@ -138,9 +138,10 @@ class Compiled(Generic[R]):
             if Trace.of(call.structure, call.statics, (*call.values, *call.plain)).avals != self._trace.avals:
                 raise self._differs(call) from error
             raise
-        if self._program.calls_back:
+        outcome = self._program.outcome(result)
+        if outcome.plan.calls_back:  # known since it was traced
             wait(result)
-        return self._program.outcome(result)
+        return outcome
 
     def _differs(self, call: Call) -> TransformError:
         """The error of a call with other arguments than those for which it was compiled."""

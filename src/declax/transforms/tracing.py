@@ -150,4 +150,4 @@ def returned(call: Call, values: Sequence[Any], plain: Sequence[Any], outcome: O
     if call.binding is None:
         return commit(call, outcome)
     copies = Rebuilt(call.structure, values, plain)  # lives until the end: a binding does not hold its nodes
-    return commit(Call.again(call.structure, bind_many(copies._roots), list(plain)), outcome)
+    return commit(Call.from_binding(call.structure, bind_many(copies._roots), list(plain)), outcome)

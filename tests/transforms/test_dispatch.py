@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from declax.transforms._patterns import FEW, MOST, matcher_of
+from declax.transforms._dispatch import FEW, MOST, make_guard
 
 Point = collections.namedtuple("Point", "x y")  # as users make them
 
@@ -89,7 +89,7 @@ def test_containers_of_arrays_are_recognised(batch, monkeypatch):
     for call in (lambda n: step(counter, batch(n)), lambda n: step(counter, batch=batch(n))):
         call(1)
         with monkeypatch.context() as patch:
-            patch.setattr(type(step), "_take", lambda *_: pytest.fail("the call is taken apart"))
+            patch.setattr(type(step), "_bind_arguments", lambda *_: pytest.fail("the call is taken apart"))
             for n in (2, 3):
                 assert call(n) == sum(np.sum(leaf) for leaf in jax.tree.leaves(batch(n)))
     assert counter.count.value == 6
@@ -143,8 +143,8 @@ class Keyed(dict[str, Any]):
 
 @pytest.mark.parametrize("value", [{1: 1, "a": 1}, Point(1, 2), "text", Keyed(a=1), [[1], object()]])
 def test_what_has_no_shape(value):
-    assert matcher_of((value,), {}) is None
-    assert matcher_of((), {"x": value}) is None
+    assert make_guard((value,), {}) is None
+    assert make_guard((), {"x": value}) is None
 
 
 def test_many_containers_have_no_shape_and_many_arrays_do():
@@ -154,12 +154,12 @@ def test_many_containers_have_no_shape_and_many_arrays_do():
     holding_itself: list[Any] = []
     holding_itself.append(holding_itself)
     for value in (deep, holding_itself, [[n] for n in range(MOST)]):
-        assert matcher_of((value,), {}) is None
+        assert make_guard((value,), {}) is None
     many = list(range(10 * MOST))
     for value in (many, tuple(many), {f"{n:04}": n for n in many}):
-        match = matcher_of((value, 7), {})
-        assert match is not None
-        assert match((value, 7), {}) == (*many, 7)
+        guard = make_guard((value, 7), {})
+        assert guard is not None
+        assert guard((value, 7), {}) == (*many, 7)
 
 
 a, b = Counter(), Counter()
@@ -194,14 +194,14 @@ a, b = Counter(), Counter()
 )
 def test_what_is_recognised(like, same, others):
     assert FEW < 8
-    match = matcher_of(like, {})
-    assert match is not None
-    assert match(same, {}) == tuple(x for x in jax.tree.leaves(same, is_leaf=is_counter) if not is_counter(x))
-    assert not [other for other in others if match(other, {}) is not None]
-    assert match(same, {"x": 1}) is None
-    by_name = matcher_of((), {"x": like, "w": 0})
+    guard = make_guard(like, {})
+    assert guard is not None
+    assert guard(same, {}) == tuple(x for x in jax.tree.leaves(same, is_leaf=is_counter) if not is_counter(x))
+    assert not [other for other in others if guard(other, {}) is not None]
+    assert guard(same, {"x": 1}) is None
+    by_name = make_guard((), {"x": like, "w": 0})
     assert by_name is not None
-    assert by_name((), {"x": same, "w": 5}) == (5, *(match(same, {}) or ()))
+    assert by_name((), {"x": same, "w": 5}) == (5, *(guard(same, {}) or ()))
     assert not [other for other in others if by_name((), {"x": other, "w": 5}) is not None]
     assert by_name((same,), {"w": 5}) is None
     assert by_name((), {}) is None
@@ -212,7 +212,7 @@ def is_counter(value: Any) -> bool:
 
 
 def test_arguments_of_one_shape_share_their_code():
-    first, second = matcher_of((a, (1, 2)), {"x": 3}), matcher_of((b, (1, 2)), {"x": 3})
+    first, second = make_guard((a, (1, 2)), {"x": 3}), make_guard((b, (1, 2)), {"x": 3})
     assert first is not None
     assert second is not None
     assert first.__code__ is second.__code__  # type: ignore[attr-defined]  # a function
@@ -221,11 +221,11 @@ def test_arguments_of_one_shape_share_their_code():
 
 def test_what_is_watched_is_compared_with_the_arguments():
     names, cell = {"helper": len, "other": 1}, types.CellType(a)
-    match = matcher_of((1,), {}, [(cell, None, a), (names, "helper", len)])
-    assert match is not None
+    guard = make_guard((1,), {}, [(cell, None, a), (names, "helper", len)])
+    assert guard is not None
 
     def is_the_same():
-        return match((2,), {}) == (2,)
+        return guard((2,), {}) == (2,)
 
     assert is_the_same()
     names["other"] = 2
@@ -263,7 +263,7 @@ def test_a_function_with_helpers_and_captures_takes_the_short_way(captures, monk
     model = Counter()
     step(model, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(type(step), "_call_anew", lambda *_: pytest.fail("the call goes the longer way"))
+        patch.setattr(type(step), "_slow_path", lambda *_: pytest.fail("the call takes the slow path"))
         for n in range(2, 20):
             assert step(model, n) == 2 * n + len(others)
     monkeypatch.setitem(globals(), "helped", lambda x: x * 3)
@@ -282,10 +282,10 @@ def test_names_of_many_helpers(monkeypatch):
     module.kept = first = Counter()
     step, model = dx.jit(module.total), Counter()
     assert step(model, 1) == 2 * len(names)
-    assert step._last is not None
-    assert step._last.captures_the_same is not None
+    assert step._entry is not None
+    assert step._entry.captures_the_same is not None
     with monkeypatch.context() as patch:
-        patch.setattr(type(step), "_call_anew", lambda *_: pytest.fail("the call goes the longer way"))
+        patch.setattr(type(step), "_slow_path", lambda *_: pytest.fail("the call takes the slow path"))
         assert step(model, 2) == 3 * len(names)
     module.kept = second = Counter()
     assert step(model, 2) == 3 * len(names)
