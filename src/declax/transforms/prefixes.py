@@ -251,7 +251,8 @@ def labels_in(prefix: Any, is_label: Callable[[object], bool]) -> Iterator[Any]:
         elif isinstance(spec, State):
             yield from spec.leaves
         elif is_root(spec):
-            yield from bind(spec).read()
+            for path in bind(spec).graphdef.definition.paths:
+                yield _label_in(spec, path, "the prefix")
         else:
             yield spec
 
@@ -337,7 +338,7 @@ def _label_in(graph: Any, path: Path, where: str) -> Any:
         held = _walk(graph, path)
     if held is MISSING:
         raise TransformError(where, f"the graph of labels has none at {format_path(path)}", got=describe(graph))
-    return held.raw_value if isinstance(held, Variable) else held
+    return held._raw if isinstance(held, Variable) else held  # a label is no value, of which `raw_value` might warn
 
 
 def _walk(held: Any, path: Path) -> Any:
