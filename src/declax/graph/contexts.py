@@ -22,11 +22,12 @@ round: the four steps, once.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import ContextDecorator, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, Final, ParamSpec, Self, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 from declax import _jax
 from declax._filters import Filter
@@ -34,14 +35,13 @@ from declax._modes import is_on
 from declax.errors import GraphError, describe, suggest
 from declax.graph.defs import GraphDef
 from declax.graph.fit import join
-from declax.graph.flat import IndexMap, RefMap, put_together, take_apart
+from declax.graph.flat import IndexMap, RefMap, flatten, unflatten_leaves
 from declax.states import State, make_state, split_leaves
 
 N = TypeVar("N")
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
+@dataclass(eq=False, repr=False)
 class UpdateContext:
     """What one round of the four steps has to remember; see `update_context`.
 
@@ -57,35 +57,14 @@ class UpdateContext:
         a model with the model.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_inner_mark",
-        "_outer_mark",
-        "inner_ref_outer_index",
-        "outer_index_inner_ref",
-        "outer_index_outer_ref",
-        "outer_ref_outer_index",
-        "static_cache",
-        "tag",
-    )
-
-    def __init__(
-        self,
-        tag: Hashable,
-        outer_ref_outer_index: RefMap | None = None,
-        outer_index_inner_ref: IndexMap | None = None,
-        outer_index_outer_ref: IndexMap | None = None,
-        inner_ref_outer_index: RefMap | None = None,
-        static_cache: None = None,
-    ) -> None:
-        self.tag: Hashable = tag
-        self.outer_ref_outer_index = outer_ref_outer_index
-        self.outer_index_inner_ref = outer_index_inner_ref
-        self.outer_index_outer_ref = outer_index_outer_ref
-        self.inner_ref_outer_index = inner_ref_outer_index
-        self.static_cache: None = static_cache
-        self._outer_mark: Any = None
-        self._inner_mark: Any = None
+    tag: Hashable
+    outer_ref_outer_index: RefMap | None = None
+    outer_index_inner_ref: IndexMap | None = None
+    outer_index_outer_ref: IndexMap | None = None
+    inner_ref_outer_index: RefMap | None = None
+    static_cache: None = None
+    _outer_trace: Any = field(default=None, init=False)
+    _inner_trace: Any = field(default=None, init=False)
 
     def __repr__(self) -> str:
         outer = 0 if self.outer_ref_outer_index is None else len(self.outer_ref_outer_index)
@@ -96,13 +75,13 @@ class UpdateContext:
         """Ends step 1; None ends step 4."""
         self.outer_ref_outer_index = indexes
         self.outer_index_outer_ref = None if indexes is None else indexes.by_index()
-        self._outer_mark = None if indexes is None else _jax.current_trace()
+        self._outer_trace = None if indexes is None else _jax.current_trace()
 
     def _set_inner(self, objects: IndexMap | None) -> None:
         """Ends step 2; None ends step 3."""
         self.outer_index_inner_ref = objects
         self.inner_ref_outer_index = None if objects is None else RefMap((o, i) for i, o in objects.items())
-        self._inner_mark = None if objects is None else _jax.current_trace()
+        self._inner_trace = None if objects is None else _jax.current_trace()
 
     def _clear(self) -> None:
         self._set_outer(None)
@@ -114,8 +93,8 @@ class UpdateContext:
         Raises:
           GraphError: this is the place of step 3, and step 2 is not done.
         """
-        mark = _jax.current_trace()
-        is_outside = self.outer_ref_outer_index is None or self._outer_mark is mark
+        trace = _jax.current_trace()
+        is_outside = self.outer_ref_outer_index is None or self._outer_trace is trace
         if self.inner_ref_outer_index is None:
             if is_outside:
                 return None
@@ -128,7 +107,7 @@ class UpdateContext:
                 f"with dx.split_context({self.tag!r}) as ctx:\n"
                 "    return ctx.split(model)   # all models of one round in one block",
             )
-        if is_outside and self._inner_mark is not mark:  # left over from a round that failed inside
+        if is_outside and self._inner_trace is not trace:  # left over from a round that failed inside
             self._set_inner(None)
         return self.inner_ref_outer_index
 
@@ -177,10 +156,8 @@ def current_update_context(tag: Hashable) -> UpdateContext:
     )
 
 
-class Activation:
+class Activation(ContextDecorator):
     """Makes an update context active, for a block or for the calls of a function."""
-
-    __slots__ = ("tag",)
 
     def __init__(self, tag: Hashable) -> None:
         self.tag: Hashable = tag
@@ -191,27 +168,9 @@ class Activation:
         return context
 
     def __exit__(self, *error: object) -> None:
-        active = _active.get()
         context = current_update_context(self.tag)
-        _active.set(tuple(other for other in active if other is not context))
+        _active.set(tuple(other for other in _active.get() if other is not context))
         context._clear()
-
-    def __call__(self, f: Callable[P, R], /) -> Callable[P, R]:
-        """The function, each call of which has an update context of its own."""
-        if not callable(f):
-            raise GraphError(
-                f"update_context({self.tag!r})",
-                "what is decorated is no function",
-                got=describe(f),
-                fix=f"@dx.update_context({self.tag!r})\ndef step(model): ...",
-            )
-
-        @functools.wraps(f)
-        def in_context(*args: P.args, **kwargs: P.kwargs) -> R:
-            with Activation(self.tag):
-                return f(*args, **kwargs)
-
-        return in_context
 
 
 def update_context(tag: Hashable) -> Activation:
@@ -267,30 +226,10 @@ class SplitContext:
       ctxtag: the tag of the update context; None where there is none.
     """
 
-    __slots__ = ("_indexes", "_inner", "_update", "ctxtag")
-
-    def __init__(self, ctxtag: Hashable | None) -> None:
+    def __init__(self, ctxtag: Hashable | None, inner: RefMap | None) -> None:
         self.ctxtag: Hashable | None = ctxtag
-        self._update: UpdateContext | None = None
-        self._inner: RefMap | None = None
-        self._indexes: RefMap | None = None
-
-    def __enter__(self) -> Self:
-        if self.ctxtag is not None:
-            self._update = current_update_context(self.ctxtag)
-            self._inner = self._update._begin_split()
-        self._indexes = RefMap()
-        return self
-
-    def __exit__(self, kind: object, *error: object) -> None:
-        indexes, is_inner, update = self._indexes, self._inner is not None, self._update
-        self._indexes = self._inner = self._update = None
-        if update is None or kind is not None:
-            return
-        if is_inner:
-            update._set_inner(None)
-        else:
-            update._set_outer(indexes)
+        self._inner = inner
+        self._indexes: RefMap | None = RefMap()
 
     @overload
     def split(self, node: N, /, *, graph: bool | None = None) -> tuple[GraphDef[N], State[N]]: ...
@@ -304,18 +243,6 @@ class SplitContext:
     def split(
         self, node: N, a: Filter, b: Filter, c: Filter, /, *, graph: bool | None = None
     ) -> tuple[GraphDef[N], State[N], State[N], State[N]]: ...
-    @overload
-    def split(
-        self, node: N, a: Filter, b: Filter, c: Filter, d: Filter, /, *, graph: bool | None = None
-    ) -> tuple[GraphDef[N], State[N], State[N], State[N], State[N]]: ...
-    @overload
-    def split(
-        self, node: N, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, /, *, graph: bool | None = None
-    ) -> tuple[GraphDef[N], State[N], State[N], State[N], State[N], State[N]]: ...
-    @overload
-    def split(
-        self, node: N, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, /, *, graph: bool | None = None
-    ) -> tuple[GraphDef[N], State[N], State[N], State[N], State[N], State[N], State[N]]: ...
     @overload
     def split(self, node: Any, a: Filter, /, *filters: Filter, graph: bool | None = None) -> tuple[Any, ...]: ...
     def split(self, node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
@@ -332,12 +259,12 @@ class SplitContext:
         """
         if self._indexes is None:
             raise _ended("split_context", "ctx.split(model)")
-        taken = take_apart(node, self._indexes, self._inner, graph)
-        definition = taken.graphdef.definition
-        where = "split_context(...).split"
-        states = split_leaves(definition, taken.leaves, filters, where, is_exhaustive=True) if filters else ()
-        taken.number(self._indexes)
-        return taken.graphdef, *(states or (make_state(definition, taken.leaves),))
+        indexes = RefMap(self._indexes)  # a copy: a split that fails adds nothing
+        graphdef, leaves = flatten(node, with_paths=False, ref_index=indexes, ref_outer_index=self._inner, graph=graph)
+        definition, where = graphdef.definition, "split_context(...).split"
+        states = split_leaves(definition, leaves, filters, where, is_exhaustive=True) if filters else ()
+        self._indexes = indexes
+        return graphdef, *(states or (make_state(definition, leaves),))
 
 
 class MergeContext:
@@ -347,31 +274,10 @@ class MergeContext:
       ctxtag: the tag of the update context; None where there is none.
     """
 
-    __slots__ = ("_is_inner", "_objects", "_outer", "_update", "ctxtag")
-
-    def __init__(self, ctxtag: Hashable | None, inner: bool | None) -> None:
+    def __init__(self, ctxtag: Hashable | None, outer: IndexMap | None) -> None:
         self.ctxtag: Hashable | None = ctxtag
-        self._is_inner = inner
-        self._update: UpdateContext | None = None
-        self._objects: IndexMap | None = None
-        self._outer: IndexMap | None = None
-
-    def __enter__(self) -> Self:
-        if self.ctxtag is not None:
-            self._update = current_update_context(self.ctxtag)
-            self._outer = self._update._begin_merge(inner=bool(self._is_inner))
-        self._objects = {}
-        return self
-
-    def __exit__(self, kind: object, *error: object) -> None:
-        objects, update = self._objects, self._update
-        self._objects = self._outer = self._update = None
-        if update is None or kind is not None:
-            return
-        if self._is_inner:
-            update._set_inner(objects)
-        else:
-            update._clear()
+        self._outer = outer
+        self._objects: IndexMap | None = {}
 
     def merge(self, graphdef: GraphDef[N], state: State[Any], /, *states: State[Any]) -> N:
         """As `declax.merge`; references lead to the graphs that were merged before in the block.
@@ -391,9 +297,10 @@ class MergeContext:
         if self._objects is None:
             raise _ended("merge_context", "ctx.merge(graphdef, state)")
         leaves, metadata = join(graphdef, (state, *states))
-        if self._update is not None and (graphdef.outer is None) is not self._is_inner:
-            raise _of_another_step(self.ctxtag, is_inner=bool(self._is_inner))
-        root: N = put_together(graphdef, leaves, metadata, None, self._objects, self._outer)
+        is_inner = self._outer is None
+        if self.ctxtag is not None and (graphdef.outer is None) is not is_inner:
+            raise _of_another_step(self.ctxtag, is_inner=is_inner)
+        root: N = unflatten_leaves(graphdef, leaves, metadata, None, self._objects, self._outer)
         return root
 
 
@@ -416,7 +323,8 @@ def _of_another_step(tag: Hashable, *, is_inner: bool) -> GraphError:
     )
 
 
-def split_context(ctxtag: Hashable | None = None) -> SplitContext:
+@contextmanager
+def split_context(ctxtag: Hashable | None = None) -> Iterator[SplitContext]:
     """For the block of a ``with``: splits several graphs that share objects.
 
     Args:
@@ -443,10 +351,21 @@ def split_context(ctxtag: Hashable | None = None) -> SplitContext:
     >>> encoder.embedding is decoder.embedding
     True
     """
-    return SplitContext(ctxtag)
+    update = None if ctxtag is None else current_update_context(ctxtag)
+    inner = None if update is None else update._begin_split()
+    ctx = SplitContext(ctxtag, inner)
+    try:
+        yield ctx
+        if update is not None and inner is not None:
+            update._set_inner(None)
+        elif update is not None:
+            update._set_outer(ctx._indexes)
+    finally:
+        ctx._indexes = ctx._inner = None
 
 
-def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> MergeContext:
+@contextmanager
+def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> Iterator[MergeContext]:
     """For the block of a ``with``: merges several graphs that share objects.
 
     Args:
@@ -458,9 +377,9 @@ def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> 
       A context manager, whose `merge` is used in the block.
 
     Raises:
-      GraphError: for a tag without `inner`, or with one that is neither True
-        nor False; on entering: no active update
-        context has the tag, or step 1 is not done.
+      GraphError: on entering: for a tag without `inner`, or with one that is
+        neither True nor False; no active update context has the tag; or step 1
+        is not done.
     """
     if ctxtag is not None and inner is None:
         raise GraphError(
@@ -469,4 +388,14 @@ def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> 
             expected="inner=True inside of the transform (step 2), inner=False outside (step 4)",
             fix=f"dx.merge_context({ctxtag!r}, inner=True)",
         )
-    return MergeContext(ctxtag, None if inner is None else is_on("inner", inner))
+    is_inner = inner is None or is_on("inner", inner)
+    update = None if ctxtag is None else current_update_context(ctxtag)
+    ctx = MergeContext(ctxtag, None if update is None else update._begin_merge(inner=is_inner))
+    try:
+        yield ctx
+        if update is not None and is_inner:
+            update._set_inner(ctx._objects)
+        elif update is not None:
+            update._clear()
+    finally:
+        ctx._objects = ctx._outer = None

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import count
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, overload
-
-import jax
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from declax._flat_state import make_flat
 from declax._modes import is_graph, is_on
@@ -171,13 +169,23 @@ def flatten(
     is_with_paths = is_on("with_paths", with_paths)
     for name, indexes in (("ref_index", ref_index), ("ref_outer_index", ref_outer_index)):
         _check_indexes(name, indexes, RefMap, "dx.RefMap()")
-    taken = take_apart(node, ref_index, ref_outer_index, graph)
+    if ref_index:
+        known = ref_index.in_order()
+        walked = walk(node, known=known)
+        _check_is_apart(walked.graphdef, graph)
+        graphdef, leaves, boxes, objects = walked.graphdef, walked.read(), walked.boxes, walked.objects[len(known) :]
+    else:
+        binding = bind(node, graph)
+        graphdef, leaves, boxes, objects = binding.graphdef, binding.read(), binding.variables, binding.objects()
+    if ref_outer_index is not None:
+        numbers = tuple(map(ref_outer_index.number_of, objects))
+        leaves = _without_outer_refs(graphdef, leaves, numbers)
+        graphdef = graphdef.with_outer(numbers)
     if ref_index is not None:
-        taken.number(ref_index)
-    graphdef: GraphDef[N] = taken.graphdef
+        ref_index.extend(objects)
     if not is_with_paths:
-        return graphdef, taken.leaves
-    values = [leaf if box is None else box for leaf, box in zip(taken.leaves, taken.boxes, strict=True)]
+        return graphdef, leaves
+    values = [leaf if box is None else box for leaf, box in zip(leaves, boxes, strict=True)]
     return graphdef, make_flat(FlatState, graphdef.definition.paths, values)
 
 
@@ -197,53 +205,6 @@ def _check_indexes(name: str, given: object, cls: type, fix: str) -> None:
         got=describe(given),
         fix=f"{name}={fix}",
     )
-
-
-class Taken(NamedTuple):
-    """A graph that was taken apart.
-
-    Attributes:
-      graphdef: the structure.
-      leaves: the raw value of each leaf, or `KEPT`.
-      boxes: the Variable of each leaf; None for other leaves.
-      objects: those of this graph, without the known ones, by index.
-    """
-
-    graphdef: GraphDef[Any]
-    leaves: list[Any]
-    boxes: Sequence[Variable[Any] | None]
-    objects: list[Any]
-
-    def number(self, indexes: RefMap) -> None:
-        """Adds the objects to those that are known."""
-        indexes.extend(self.objects)
-
-
-def take_apart(node: Any, indexes: RefMap | None, outer: RefMap | None, graph: bool | None) -> Taken:
-    """As `flatten`, but adds nothing to the known objects.
-
-    Args:
-      node: a model, or a container of models.
-      indexes: the known objects.
-      outer: the outer objects that objects stand for.
-      graph: as in `flatten`.
-
-    Raises:
-      GraphError: as in `flatten`.
-    """
-    if not indexes:
-        binding = bind(node, graph)
-        found = Taken(binding.graphdef, binding.read(), binding.variables, binding.objects())
-    else:
-        known = indexes.in_order()
-        walked = walk(node, known=known)
-        _check_is_apart(walked.graphdef, graph)
-        found = Taken(walked.graphdef, walked.read(), walked.boxes, walked.objects[len(known) :])
-    if outer is None:
-        return found
-    numbers = tuple(map(outer.number_of, found.objects))
-    leaves = _without_outer_refs(found.graphdef, found.leaves, numbers)
-    return found._replace(graphdef=found.graphdef.with_outer(numbers), leaves=leaves)
 
 
 def _check_is_apart(graphdef: GraphDef[Any], graph: bool | None) -> None:
@@ -266,25 +227,12 @@ def _check_is_apart(graphdef: GraphDef[Any], graph: bool | None) -> None:
 
 
 def _without_outer_refs(graphdef: GraphDef[Any], leaves: list[Any], outer: tuple[int, ...]) -> list[Any]:
-    """The leaves, with `KEPT` for refs that stand for outer ones: JAX lets no function return a ref."""
+    """The leaves, with None for refs that stand for outer ones: JAX lets no function return a ref."""
     program = program_of(graphdef)
     leaf_of = dict(program.plain_leaves)
     own = program.indexed[graphdef.base :]
     kept = {leaf_of[slot] for slot, number in zip(own, outer, strict=True) if number >= 0 and slot in leaf_of}
-    return [KEPT if place in kept else leaf for place, leaf in enumerate(leaves)] if kept else leaves
-
-
-class _Kept:
-    """The leaf of a ref that stands for an outer one: there is nothing to hand over."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "KEPT"
-
-
-KEPT = _Kept()
-jax.tree_util.register_pytree_node(_Kept, lambda _: ((), None), lambda *_: KEPT)  # no leaf to JAX
+    return [None if place in kept else leaf for place, leaf in enumerate(leaves)] if kept else leaves
 
 
 def unflatten(
@@ -328,11 +276,11 @@ def unflatten(
         _check_indexes(name, objects, MutableMapping, "{}")
     leaves, metadata = _leaves_of(graphdef, state)
     boxes = None if is_copy else _boxes(graphdef, state)
-    root: N = put_together(graphdef, leaves, metadata, boxes, index_ref, outer_index_outer_ref)
+    root: N = unflatten_leaves(graphdef, leaves, metadata, boxes, index_ref, outer_index_outer_ref)
     return root
 
 
-def put_together(
+def unflatten_leaves(
     graphdef: GraphDef[Any],
     leaves: Sequence[Any],
     metadata: Sequence[Any] | None,
@@ -360,7 +308,7 @@ def put_together(
         _check_outer(graphdef, program, outer)
         slots = apply_change(Change(graphdef, (-1,) * len(leaves), graphdef.outer), outer, (), leaves, metadata, known)
     else:
-        if program.has_plain:
+        if graphdef.outer is not None:
             _check_has_refs(graphdef, leaves)
         slots = build_slots(graphdef, leaves, metadata, boxes, known)
     if index_ref is not None:
@@ -375,10 +323,10 @@ def _check_has_refs(graphdef: GraphDef[Any], leaves: Sequence[Any]) -> None:
     Raises:
       GraphError: one was.
     """
-    kept = [place for place, leaf in enumerate(leaves) if leaf.__class__ is _Kept]
-    if kept:
+    places = [place for _, place in program_of(graphdef).plain_leaves if leaves[place] is None]
+    if places:
         raise GraphError(
-            format_path(graphdef.definition.paths[kept[0]]),
+            format_path(graphdef.definition.paths[places[0]]),
             "this ref stands for an outer one, and there are no outer objects",
             fix="unflatten(graphdef, state, outer_index_outer_ref=objects)",
         )
