@@ -233,7 +233,7 @@ def test_parts_are_checked_when_they_are_made():
 
 
 def test_specs_are_checked():
-    with pytest.raises(dx.ConfigError, match=r"  width: 3 is odd\n    got: +int 3\n  sizes: the sizes") as caught:
+    with pytest.raises(dx.ConfigError, match=r"  width: 3 is odd\n    got: +the int 3\n  sizes: the sizes") as caught:
         dx.spec(Net, 3, (2, 1)).check()
     assert [p.code for p in caught.value.problems] == ["check", "check"]
     dx.spec(Net, 4, (1, 2)).check()

@@ -64,6 +64,7 @@ def problems_of(spec):
         ({"dtype": "float31"}, "unknown-dtype", "did you mean 'float32'?"),
         ({"dtype": "__class__"}, "unknown-dtype", None),
         ({"dtype": "sin"}, "unknown-dtype", None),
+        ({"dtype": "i1"}, "unknown-dtype", "did you mean 'int8'?"),
         ({"other": "bfloat61"}, "unknown-dtype", "did you mean 'bfloat16'?"),
         ({"other": 1.0}, "wrong-type", None),
         ({"mixed": 1.0}, "wrong-type", None),
@@ -76,9 +77,9 @@ def test_what_is_no_dtype(cls, argument, code, hint):
 
 
 def test_what_is_expected_is_told_in_short(cls):
-    with pytest.raises(dx.ConfigError, match=r"expected: a dtype, such as jnp\.float32\n") as caught:
+    with pytest.raises(dx.ConfigError, match=r"expected: the name of a dtype\n") as caught:
         dx.spec(cls, dtype=3, other=3).check()
-    assert caught.value.problems[1].expected == "a dtype, such as jnp.float32 or None"
+    assert caught.value.problems[1].expected == "the name of a dtype or null"
 
 
 def test_what_is_no_dtype_in_a_tuple(cls):
@@ -88,7 +89,7 @@ def test_what_is_no_dtype_in_a_tuple(cls):
     ]
 
 
-@pytest.mark.parametrize("value", ["int8", jnp.int8, np.int8, np.dtype("int8"), "i1", jnp.dtype("int8")])
+@pytest.mark.parametrize("value", ["int8", jnp.int8, np.int8, np.dtype("int8"), jnp.dtype("int8")])
 def test_all_that_jax_takes_is_a_dtype(cls, value):
     spec = dx.spec(cls, dtype=value, other=value, several=(value,), mixed=value)
     spec.check()
@@ -165,6 +166,6 @@ def test_the_dtype_that_a_text_in_a_spec_means():
 
 
 def test_a_tuple_of_dtypes_in_words():
-    with pytest.raises(dx.ConfigError, match=r"expected: tuple\[dtype, \.\.\.\]\n"):
+    with pytest.raises(dx.ConfigError, match=r"expected: a list, each item the name of a dtype\n"):
         dx.spec(Theirs, several=3).check()
     assert annotation_text(list[jax.typing.DTypeLike | None]) == "list[dtype | None]"

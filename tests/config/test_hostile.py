@@ -18,13 +18,13 @@ import pytest
 
 import config_models as models
 import declax as dx
-from declax.config._plain import INVALID, Context
-from declax.config._structuring import structure
+from declax.config._context import INVALID, Context
 from declax.config.files.documents import MAX_BYTES
 from declax.config.files.formatting import format_json, format_toml, format_yaml
 from declax.config.files.json_files import parse_json
 from declax.config.files.toml_files import parse_toml
 from declax.config.files.yaml_files import parse_yaml
+from declax.config.loading import structure
 from declax.config.problems import Problem, Report
 
 SECONDS = 60.0  # of a shared machine, with memory being traced; each takes less than five on a free one

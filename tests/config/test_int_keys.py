@@ -26,7 +26,7 @@ SPEC = dx.spec(Steps, boundaries={100: 0.5, 2000: 0.1}, names={"100": 1})
 
 def test_a_spec_holds_ints_as_keys():
     assert SPEC.build().boundaries == ((100, 0.5), (2000, 0.1))
-    assert SPEC != dx.spec(Steps, boundaries={"100": 0.5, "2000": 0.1}, names={"100": 1})
+    assert SPEC == dx.spec(Steps, boundaries={"100": 0.5, "2000": 0.1}, names={"100": 1})
     assert SPEC["boundaries.100"] == 0.5
     assert SPEC["names.100"] == 1
     changed = SPEC.replace({"boundaries.100": 0.25})

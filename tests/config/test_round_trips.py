@@ -50,7 +50,6 @@ def test_what_is_written_is_read_back(spec, full):
 @pytest.mark.parametrize(
     ("spec", "path"),
     [
-        (dx.spec(dx.Linear, 2, 3, precision="HIGH"), "Linear.precision"),
         (dx.spec(Loose, dx.gelu), "Loose.act"),
         (dx.spec(Loose, size=[1, 2]), "Loose.size"),
         (dx.spec(Loose, options={"dtype": jnp.bfloat16}), "Loose.options.dtype"),

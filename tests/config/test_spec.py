@@ -164,7 +164,7 @@ def test_lists_and_dicts_are_frozen_inside_and_plain_in_what_is_built():
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [(1, 1.0), (1, True), (0.0, -0.0), ([1], (1,)), ("float32", jnp.float32), ({"a": 1, "b": 2}, {"b": 2, "a": 1})],
+    [(1, True), (0.0, -0.0), ([1], (1,)), ("float32", jnp.float32), ({"a": 1, "b": 2}, {"b": 2, "a": 1})],
 )
 def test_values_of_different_types_differ(a, b):
     first, second = dx.spec(schedule, a), dx.spec(schedule, b)

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 import config_models as models
 import declax as dx
 from declax._typing import Dtype, Initializer
-from declax.config._plain import INVALID, Context
-from declax.config._structuring import structure
+from declax.config._context import INVALID, Context
+from declax.config.loading import structure
 from declax.config.problems import Report
 from naming import name_of
 
@@ -60,7 +60,7 @@ def read(annotation, data, **options):
 GOOD = [
     (int, 3, 3),
     (int, -(2**63), -(2**63)),
-    (float, 3, 3),
+    (float, 3, 3.0),
     (float, 0.5, 0.5),
     (bool, True, True),
     (str, "x", "x"),
@@ -70,7 +70,10 @@ GOOD = [
     (int | str, "1", "1"),
     (int | str, 1, 1),
     (Union[float, int], 1, 1),
-    (float | str, 1, 1),
+    (float | str, 1, 1.0),
+    (complex, 1, 1),
+    (collections.abc.Hashable, 1, 1),
+    (Any, {1: 2}, {1: 2}),
     (bool | int, True, True),
     (bool | int, 1, 1),
     (Literal["a", 1, True], 1, 1),
@@ -173,8 +176,7 @@ BAD = [
     (dict[str, int], [1], "wrong-type", "a table, each value int"),
     (dict[int, int], {"a": 1}, "wrong-type", "int"),
     (dict[str, int], {1: 1}, "wrong-type", "a string as the key"),
-    (Any, object(), "wrong-type", "any plain value"),
-    (Any, {1: 2}, "wrong-type", "a string as the key"),
+    (Any, {1.5: 2}, "wrong-type", "a string as the key"),
     (Any, {"$ref": 3}, "ref", '{ "$ref" = "/path/to/part" }'),
     (Dtype, "float31", "unknown-dtype", "did you mean 'float32'?"),
     (Dtype, "jnp.float32", "unknown-dtype", "did you mean 'float32'?"),
@@ -198,8 +200,8 @@ BAD = [
     (jax.Array, [1], "no-data", "make it when the model is built"),
     (dx.Param[jax.Array], 1, "no-data", "an array"),
     (type[int], "int", "no-data", "a class"),
-    (complex, 1, "no-data", "complex"),
-    (collections.abc.Hashable, 1, "no-data", "let its implementations in"),
+    (complex, "1", "wrong-type", "complex number"),
+    (collections.abc.AsyncIterator, 1, "no-data", "let its implementations in"),
     (Point, 3, "wrong-type", "a table of Point"),
     (Point, "Point", "wrong-type", 'kind = { kind = "Point" }'),
     (Point, {"x": 1, "z": 2}, "unknown-key", "x, y"),
@@ -368,7 +370,7 @@ def test_a_circle_of_several_references_is_told_once():
     config = {"left": {"left": {"$ref": "/right"}}, "right": {"left": {"$ref": "/left"}}}
     _, problems = read(Tree, config)
     assert [p.code for p in problems] == ["ref-cycle"]
-    assert problems[0].got in ("/left -> /right -> /left", "/right -> /left -> /right")
+    assert problems[0].got.endswith("-> /left")
 
 
 # --- optax --------------------------------------------------------------------

@@ -9,17 +9,11 @@ from typing import Any, Final
 
 from declax._annotations import annotation_text
 from declax._typing import MISSING
+from declax.config._catalog import catalog_for
+from declax.config._field_checks import CheckedReader
 from declax.config._parameters import Parameter, parameters_of, target_name
-from declax.config._plain import ListReader, Reader
-from declax.config._structuring import (
-    KIND,
-    CallReader,
-    CheckedReader,
-    ChoiceReader,
-    InitializerReader,
-    UnionReader,
-    catalog_for,
-)
+from declax.config._part_readers import KIND, CallReader, ChoiceReader, InitializerReader, UnionReader
+from declax.config._readers import ListReader, Reader
 
 _WIDTH: Final = 100
 _INDENT: Final = "  "

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData, key_like
-from declax.config._members import allowed_classes, element_annotation
 from declax.config._optimizers import remember
 from declax.config._parameters import RNGS, Parameter, Parameters
-from declax.config.problems import Path, did_you_mean, path_text
+from declax.config._unions import allowed_classes, element_annotation
+from declax.config.problems import Path, did_you_mean, path_text, shown
 from declax.errors import ConfigError, DepthError
 
 MAX_OPEN: Final = MAX_DEPTH + 10
@@ -31,13 +31,6 @@ MAX_AHEAD: Final = 20
 
 PATH_ATTRIBUTE: Final = "config_path"
 """The attribute of an error that says at which path of the configuration it arose."""
-
-# --- what is said of refs between what is built and what is kept
-
-TO_BUILT: Final = "the reference leads to a part that is built, where a description was expected"
-TO_DESCRIPTION: Final = "the reference leads to a description, where a part was expected that is built"
-INSIDE: Final = "the path of a part that is built together with this one"
-WRITE_OUT: Final = "write the part out, which makes it another one"
 
 # --- annotations of parts -----------------------------------------------------
 
@@ -103,6 +96,13 @@ def locate(root: SpecData, ref: Ref, at: Path) -> Place:
         if isinstance(place.value, Ref):
             if place.value.path in seen:
                 raise _circle(root, at, [*seen, place.value.path])
+            if len(seen) > MAX_AHEAD:
+                raise DepthError(
+                    f"{root.parameters.name}.{path_text(at)}",
+                    f"the reference leads on by way of more than {MAX_AHEAD} others",
+                    got=ref.path,
+                    fix="refer to the part itself",
+                )
             seen.append(place.value.path)
             keys, index, place = (*place.value.keys, *keys[index:]), 0, Place((), root, Any)
             continue
@@ -155,10 +155,10 @@ def _lead_to_nothing(root: SpecData, ref: Ref, at: Path, place: Place, key: str)
     hint = did_you_mean(key, options)
     raise ConfigError(
         f"{root.parameters.name}.{path_text(at)}",
-        f"the Ref to {ref.path!r} leads to nothing: there is no {key!r} at {path_text(place.path)}"
+        f"the Ref to {shown(ref.path)} leads to nothing: there is no {shown(key)} at {path_text(place.path)}"
         + (f"; {hint}" if hint else ""),
         expected="one of " + ", ".join(options[:20]) if options else "the path of a part of this spec",
-        got=ref.path,
+        got=shown(ref.path),
     )
 
 
@@ -191,7 +191,7 @@ class Walk:
         """What is made of one value at its place."""
         if isinstance(value, SpecData):
             if path and annotation is not Any and keeps_spec(annotation):
-                return self.kept(value)
+                return self.kept(value, path)
             return self._once(value, path, annotation)
         if isinstance(value, Ref):
             return self.shared(value, path, annotation)
@@ -219,7 +219,7 @@ class Walk:
         return made
 
     def _is_open(self, target: Path, path: Path) -> NoReturn:
-        within = [p for p in self._open if p[: len(target)] == target or target[: len(p)] == p]
+        within = [p for p in self._open if p and (p[: len(target)] == target or target[: len(p)] == p)]
         raise _circle(self.root, path, ["/" + "/".join(map(str, p)) for p in [*within, target]])
 
     def _once(self, value: Any, path: Path, annotation: Any) -> Any:
@@ -246,7 +246,7 @@ class Walk:
             found[name] = self.value(value, (*path, name), annotation_at(parameters, name))
         return found
 
-    def kept(self, spec: SpecData) -> Any:
+    def kept(self, spec: SpecData, path: Path) -> Any:
         """What is made of a spec that is kept."""
         return spec
 

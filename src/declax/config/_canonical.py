@@ -22,9 +22,9 @@ import jax.numpy as jnp
 from declax._pytree import Pytree
 from declax._typing import MISSING
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
-from declax.config._members import is_dtype
 from declax.config._names import public_name
 from declax.config._parameters import target_name
+from declax.config._unions import is_dtype
 from declax.config.problems import Path, path_text, shown
 from declax.errors import ConfigError, describe
 from declax.initializers import NamedInitializer

@@ -1,251 +1,151 @@
-"""What a spec made in Python can be seen to have wrong before anything is built.
-
-An annotation that says little, or a value that declax knows nothing of, is left
-to the constructor.
-"""
+"""The check of a whole: of data that is read, and of a spec that is made in Python."""
 
 from __future__ import annotations
 
-import collections.abc
-import enum
-import types
-import typing
+from collections.abc import Iterable
 from typing import Any, Final
 
-from declax._annotations import annotation_text
-from declax._fields import Notes
-from declax._pytree import Pytree
-from declax.config._building import (
-    INSIDE,
-    PATH_ATTRIBUTE,
-    TO_BUILT,
-    TO_DESCRIPTION,
-    WRITE_OUT,
-    Place,
-    Walk,
-    annotation_at,
-    keeps_spec,
-    locate,
-)
-from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, thaw
-from declax.config._members import allowed_classes, allows_dtypes, element_annotation, is_dtype_like, spells_dtypes
-from declax.config._objections import problem_of
-from declax.config._parameters import Parameter, target_name
-from declax.config._plain import NO_DTYPE, listed
-from declax.config._tables import DTYPES, dtype_hint
-from declax.config.problems import Path, Report, shown
-from declax.errors import ConfigError, DepthError, describe
+from declax.config._building import Place, Walk, keeps_spec, locate
+from declax.config._catalog import catalog_for
+from declax.config._context import INVALID, Context
+from declax.config._data import Ref, SpecData
+from declax.config._parameters import target_name
+from declax.config._refs import taken_out
+from declax.config.problems import Path, Report, did_you_mean, shown
+from declax.errors import ConfigError, DepthError
 
-_CALLABLE: Final[Any] = collections.abc.Callable
-_SCALARS: Final[dict[Any, tuple[type, ...]]] = {
-    bool: (bool,),
-    int: (int,),
-    float: (float, int),
-    complex: (complex, float, int),
-    str: (str,),
-    bytes: (bytes,),
-    type(None): (type(None),),
-    None: (type(None),),
-}
+_INSIDE: Final = "the path of a part that is built together with this one"
+_WRITE_OUT: Final = "write the part out, which makes it another one"
+
+
+def checked_refs(found: Any, context: Context) -> Any:
+    """A value that was read, with its refs checked; those of specs that are kept start there."""
+    check_dangling(context)
+    if isinstance(found, SpecData) and found.has_refs and not context.report:
+        kept: dict[Path, bool] = {}
+        found = taken_out(found, (), kept)
+        check_borders(context, kept)
+        if not context.report:
+            check_refs(found, context)
+    return INVALID if context.report else found
 
 
 def check(spec: SpecData) -> None:
     """Raises one error with all that is wrong with a spec; see `Spec.check`."""
-    walk = _Check(spec)
-    walk.run()
-    if walk.report:
-        raise walk.report.error(f"Spec of {target_name(spec.target)}")
+    context = Context(Report())
+    context.read_by(catalog_for(()), type(spec).of_values)
+    context.visit(spec, ())
+    check_refs(spec, context)
+    if context.report:
+        raise context.report.error(f"Spec of {target_name(spec.target)}")
 
 
-class _Check(Walk):
-    """Collects what is wrong with the arguments of each spec."""
+def check_dangling(context: Context) -> None:
+    """Reports the refs of data that lead to no part, other than those that lead to another ref."""
+    at = {tuple(map(str, path)) for path, _, _ in context.refs}
+    sizes = _sizes(at)
+    for path, target, _ in context.refs:
+        if tuple(map(str, path))[: len(target)] == target:
+            message = "the references go in a circle: a part would contain itself"
+            context.report.add("ref-cycle", path, message, got=_written(target), hint="write one of the parts out")
+        elif target not in context.parts and _within((*target, ""), at, sizes) == ():
+            names = [_written(keys) for keys, _ in zip(context.parts, range(1000), strict=False) if keys]
+            context.report.add(
+                "ref-to-nothing", path, "the reference leads to no part", got=shown(_written(target)),
+                expected="the path of a table that describes one",
+                hint=None if context.report.is_full else did_you_mean(_written(target), names),
+            )  # fmt: skip
 
-    def __init__(self, root: SpecData) -> None:
+
+def check_borders(context: Context, kept: dict[Path, bool]) -> None:
+    """Reports the refs that lead into, or out of, a part that is not built with the whole.
+
+    Args:
+      context: of the reading.
+      kept: the paths of all that an annotation `Spec` keeps, with whether it is a part and no ref.
+    """
+    borders = {tuple(map(str, path)) for path, is_part in kept.items() if is_part}
+    sizes = _sizes(borders)[::-1]
+    for path, target, _ in context.refs if kept else ():
+        inside, outside = _within(tuple(map(str, path)), borders, sizes), _within(target, borders, sizes)
+        if inside != outside:
+            is_inside = target[: len(inside)] == inside
+            way = f"into {_written(outside)}" if is_inside else f"out of {_written(inside)}"
+            message = f"the reference leads {way}, which is not built with the parts around it"
+            _add_border(context.report, path, message, _written(target))
+
+
+def _add_border(report: Report, path: Path, message: str, got: str) -> None:
+    report.add("ref-border", path, message, expected=_INSIDE, got=shown(got), hint=_WRITE_OUT)
+
+
+def _within(path: tuple[str, ...], borders: set[tuple[str, ...]], sizes: list[int]) -> tuple[str, ...]:
+    """The first of some paths, by these sizes, that a path is below; the empty path where there is none."""
+    return next((path[:n] for n in sizes if n < len(path) and path[:n] in borders), ())
+
+
+def _sizes(paths: Iterable[tuple[str, ...]]) -> list[int]:
+    """How long paths are, so that a hostile reference of a million steps is not compared at each of them."""
+    return sorted({len(path) for path in paths if path})
+
+
+def _written(keys: Iterable[str]) -> str:
+    return "/" + "/".join(keys)
+
+
+def check_refs(root: SpecData, context: Context, start: Path = ()) -> None:
+    """Reports the refs that lead to no part, to one that does not fit, or in a circle."""
+    _RefCheck(root, context, start).run()
+
+
+class _RefCheck(Walk):
+    """Follows the refs of a spec in the order of building."""
+
+    def __init__(self, root: SpecData, context: Context, start: Path) -> None:
         super().__init__(root)
-        self.report = Report()
+        self.start = start
+        self.context = context
+        self.readers = {path: reader for path, _, reader in context.refs}
+        self._circles: set[frozenset[str]] = set()
+
+    def kept(self, spec: SpecData, path: Path) -> Any:
+        check_refs(spec, self.context, (*self.start, *path))
 
     def shared(self, ref: Ref, path: Path, annotation: Any) -> Any:
         try:
-            self._check_border(ref, locate(self.root, ref, path), path, annotation)
+            self._check_place(ref, locate(self.root, ref, path), path, annotation)
             return super().shared(ref, path, annotation)
-        except (ConfigError, DepthError) as error:
-            is_new = not hasattr(error, PATH_ATTRIBUTE)
-            if is_new:
-                code = "ref-cycle" if "circle" in error.problem else "bad-ref"
-                self.report.add(code, path, error.problem, expected=error.expected, got=error.got, hint=error.fix)
-            return None
+        except DepthError as error:
+            self._report("ref-cycle", error, path)
+        except ConfigError as error:
+            paths = frozenset((error.got or "").split(" -> "))
+            is_circle = "circle" in error.problem
+            if not is_circle or paths not in self._circles:
+                self._report("ref-cycle" if is_circle else "ref-to-nothing", error, path)
+            self._circles |= {paths} if is_circle else set()
+        return None
 
-    def _check_border(self, ref: Ref, place: Place, path: Path, annotation: Any) -> None:
+    def _report(self, code: str, error: ConfigError | DepthError, path: Path) -> None:
+        at = (*self.start, *path)
+        self.context.report.add(code, at, error.problem, expected=error.expected, got=error.got, hint=error.fix)
+
+    def _check_place(self, ref: Ref, place: Place, path: Path, annotation: Any) -> None:
+        at = (*self.start, *path)
         is_kept, is_asked = (known is not Any and keeps_spec(known) for known in (place.annotation, annotation))
-        if not isinstance(place.value, SpecData) or is_kept == is_asked:
-            return
-        message = TO_DESCRIPTION if is_kept else TO_BUILT
-        self.report.add("ref-border", path, message, expected=INSIDE, got=shown(ref.path), hint=WRITE_OUT)
+        if isinstance(place.value, SpecData) and is_kept != is_asked:
+            _add_border(self.context.report, at, _TO_DESCRIPTION if is_kept else _TO_BUILT, ref.path)
+        elif isinstance(place.value, SpecData) and not self._fits(place, at):
+            message = f"the reference leads to a {target_name(place.value.target)}"
+            hint = "refer to a part of a class that fits, or write one out"
+            expected = self.readers[at].expected
+            self.context.report.add("ref-kind", at, message, expected=expected, got=shown(ref.path), hint=hint)
 
-    def arguments(self, spec: SpecData, path: Path) -> dict[str, Any]:
-        for name, value in spec.arguments.items():
-            parameter = spec.parameters.get(name)
-            if parameter is not None:
-                self._check(parameter, spec, name, value, (*path, name))
-            self.value(value, (*path, name), annotation_at(spec.parameters, name))
-        return {}
-
-    def _check(self, parameter: Parameter, spec: SpecData, name: str, value: Any, path: Path) -> None:
-        if parameter.name == spec.parameters.variadic:
-            wrong = [((*path, i), *found) for i, v in enumerate(value) for found in misfits(parameter.annotation, v)]
-        else:
-            wrong = [((*path, *inner), *found) for inner, *found in _misfits_at(parameter.annotation, value)]
-        for at, annotation, got in wrong:
-            self._report_misfit(annotation, got, at)
-        if wrong:
-            return
-        before = self.report.count
-        self._check_notes(parameter, value, path)
-        check = parameter.notes.check
-        if check is not None and self.report.count == before:
-            problem = problem_of(check, thaw(value))
-            if problem is not None:
-                self.report.add("check", path, problem, got=_got(value))
-
-    def _report_misfit(self, annotation: Any, value: Any, path: Path) -> None:
-        if isinstance(value, str) and allows_dtypes(allowed_classes(annotation)):
-            expected, hint = listed(DTYPES, 6), dtype_hint(value)
-            self.report.add("unknown-dtype", path, NO_DTYPE, expected=expected, got=shown(value), hint=hint)
-        else:
-            message, expected = "the value has the wrong type", _annotation_text(annotation)
-            self.report.add("wrong-type", path, message, expected=expected, got=_got(value))
-
-    def _check_notes(self, parameter: Parameter, value: Any, path: Path) -> None:
-        notes = parameter.notes
-        if notes.choices is not None and not isinstance(value, (SpecData, Ref)) and thaw(value) not in notes.choices:
-            expected = "one of " + ", ".join(map(repr, notes.choices))
-            self.report.add(
-                "not-a-choice", path, "the value is none of the choices", expected=expected, got=_got(value)
-            )
-        self._check_range(notes, value, path)
-
-    def _check_range(self, notes: Notes, value: Any, path: Path) -> None:
-        if type(value) in (tuple, FrozenList):  # limits are those of each item, and of each value of a dict
-            for index, item in enumerate(value):
-                self._check_range(notes, item, (*path, index))
-        if isinstance(value, FrozenDict):
-            for key, item in value.items():
-                self._check_range(notes, item, (*path, key))
-        if not isinstance(value, (int, float)):
-            return
-        is_low = notes.ge is not None and not value >= notes.ge
-        is_high = notes.le is not None and not value <= notes.le
-        if is_low or is_high:
-            bounds = [f"at least {notes.ge:g}"] if notes.ge is not None else []
-            bounds += [f"at most {notes.le:g}"] if notes.le is not None else []
-            self.report.add(
-                "out-of-range", path, "the value is out of range", expected=" and ".join(bounds), got=_got(value)
-            )
+    def _fits(self, place: Place, at: Path) -> bool:
+        """Whether a part may stand at a ref; one that is wrong at its own place is reported there."""
+        reader = self.readers.get(at)
+        is_known = any(problem.path == (*self.start, *place.path) for problem in self.context.report.problems)
+        return is_known or reader is None or bool(reader.holds(place.value))
 
 
-def _annotation_text(annotation: Any) -> str:
-    members = allowed_classes(annotation)
-    if not allows_dtypes(members):
-        return annotation_text(annotation)
-    others = [annotation_text(member) for member in members if not spells_dtypes(member)]
-    return " or ".join(["a dtype, such as jnp.float32", *others])
-
-
-def _got(value: Any) -> str:
-    if isinstance(value, SpecData):
-        return f"a spec of {target_name(value.target)}"
-    if isinstance(value, (FrozenList, FrozenDict)):
-        return shown(thaw(value))
-    return describe(value)
-
-
-def misfits(annotation: Any, value: Any) -> list[tuple[Any, Any]]:
-    """The annotations that parts of a value do not fit, with those parts.
-
-    >>> misfits(list[int], FrozenList([1, "two"]))
-    [(<class 'int'>, 'two')]
-    """
-    return [(expected, got) for _, expected, got in _misfits_at(annotation, value)]
-
-
-def _misfits_at(annotation: Any, value: Any) -> list[tuple[Path, Any, Any]]:
-    if isinstance(value, Ref):
-        return []
-    members = allowed_classes(annotation)
-    if allows_dtypes(members):
-        if is_dtype_like(value):
-            return []
-        members = tuple(member for member in members if not spells_dtypes(member))
-    fitting = [member for member in members if _fits(member, value)]
-    if not fitting:
-        return [((), annotation, value)]
-    if type(value) not in (tuple, FrozenList, FrozenDict) or len(fitting) > 1:
-        return []
-    items = value.items() if isinstance(value, FrozenDict) else enumerate(value)
-    return [
-        ((key, *path), expected, got)
-        for key, item in items
-        for path, expected, got in _misfits_at(element_annotation(fitting[0], value, key), item)
-    ]
-
-
-def _fits(annotation: Any, value: Any) -> bool:
-    """Whether a value may be what a member of an annotation says; True in doubt."""
-    if annotation in _SCALARS:
-        return not isinstance(value, (SpecData, tuple, FrozenList, FrozenDict)) and _is_scalar(annotation, value)
-    origin = typing.get_origin(annotation) or annotation
-    if origin is typing.Literal:
-        return any(type(value) is type(option) and value == option for option in typing.get_args(annotation))
-    if not isinstance(origin, type) or getattr(origin, "_is_protocol", False) or origin in (object, Any):
-        return True
-    if issubclass(origin, SpecData):
-        return isinstance(value, SpecData) and _describes(typing.get_args(annotation), value)
-    if isinstance(value, SpecData):
-        return _describes((origin,), value)
-    if issubclass(origin, enum.Enum):
-        return isinstance(value, origin)
-    if issubclass(origin, Pytree):
-        return not isinstance(value, _PLAIN)
-    return (
-        _fits_container(origin, value) if type(value) in (tuple, FrozenList, FrozenDict) else _fits_atom(origin, value)
-    )
-
-
-_PLAIN: Final = (bool, int, float, complex, str, bytes, type(None), tuple, FrozenList, FrozenDict)
-
-
-def _is_scalar(annotation: Any, value: Any) -> bool:
-    if isinstance(value, bool):
-        return annotation is bool
-    if not isinstance(value, (int, float, complex, str, bytes, type(None))):
-        return annotation is not type(None) and annotation is not None and not callable(value)
-    return isinstance(value, _SCALARS[annotation])
-
-
-def _describes(wanted: tuple[Any, ...], spec: SpecData) -> bool:
-    cls: Any = (typing.get_origin(wanted[0]) or wanted[0]) if wanted else None
-    if not isinstance(spec.target, type) or not isinstance(cls, type) or not issubclass(cls, Pytree):
-        return True
-    return issubclass(spec.target, cls) or bool(getattr(cls, "_is_protocol", False))
-
-
-def _fits_container(origin: type, value: Any) -> bool:
-    if issubclass(origin, collections.abc.Mapping):
-        return isinstance(value, FrozenDict)
-    if isinstance(value, FrozenDict):
-        return not issubclass(origin, (collections.abc.Sequence, _CALLABLE))
-    if issubclass(origin, tuple):
-        return type(value) is tuple
-    if issubclass(origin, list):
-        return isinstance(value, FrozenList)
-    return origin is not _CALLABLE
-
-
-def _fits_atom(origin: type, value: Any) -> bool:
-    if not isinstance(value, _PLAIN):
-        return True
-    if issubclass(origin, (list, tuple, dict, collections.abc.Mapping, types.FunctionType)):
-        return False
-    if issubclass(origin, (collections.abc.Sequence, collections.abc.Iterable)):
-        return isinstance(value, (str, bytes))
-    return origin is not _CALLABLE or callable(value)
+_TO_BUILT: Final = "the reference leads to a part that is built, where a description was expected"
+_TO_DESCRIPTION: Final = "the reference leads to a description, where a part was expected that is built"

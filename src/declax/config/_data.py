@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import jax
 import numpy as np
@@ -25,15 +25,8 @@ from declax._static import FrozenDict as FrozenDict
 from declax._static import FrozenList as FrozenList
 from declax._typing import MISSING
 from declax._variables import Variable
-from declax.config._members import (
-    allowed_classes,
-    allows_dtypes,
-    dtype_named,
-    element_annotation,
-    is_dtype,
-    makes_tuple,
-)
 from declax.config._parameters import RNGS, Parameter, Parameters, Target, parameters_of, plain_target, target_name
+from declax.config._unions import is_dtype
 from declax.config.problems import Path, did_you_mean, path_text
 from declax.errors import ConfigError, ConstructionError, DepthError, describe, type_name
 
@@ -116,6 +109,36 @@ class Ref:
         return Ref, (self.path,)
 
 
+class Interpreter(Protocol):
+    """Interprets the values of one parameter."""
+
+    def __hash__(self) -> int: ...
+
+    def holds(self, value: Any) -> bool:
+        """Whether a frozen value may stay as it is."""
+        ...
+
+    def interpret(self, value: Any, make: Callable[[Any, Mapping[str, Any]], SpecData]) -> Any:
+        """A frozen value as it would be read from a file; itself where it does not fit."""
+        ...
+
+
+class Interpreters(Protocol):
+    """Interprets the arguments of a target."""
+
+    def reader_of(self, name: str) -> Interpreter | None:
+        """The interpretation of an argument; None for one that is kept as it is."""
+        ...
+
+
+class _AsTheyAre:
+    def reader_of(self, name: str) -> None:
+        return None
+
+
+_AS_THEY_ARE: Final = _AsTheyAre()
+
+
 class SpecData:
     """The data of a `Spec`, and all of it that needs no other file.
 
@@ -133,34 +156,47 @@ class SpecData:
     has_refs: bool
 
     def __init__(self, target: Target, arguments: Mapping[str, object] = MappingProxyType({})) -> None:
-        target = plain_target(target)
+        self._set(plain_target(target), arguments, is_read=False)
+
+    @classmethod
+    def of_values(cls, target: Target, arguments: Mapping[str, object]) -> Self:
+        """The spec of values that readers have made, and that are not read again."""
+        made = cls.__new__(cls)
+        made._set(target, arguments, is_read=True)
+        return made
+
+    @classmethod
+    def _interpreters(cls, target: Target) -> Interpreters:
+        """The interpretations of the arguments of a target."""
+        return _AS_THEY_ARE
+
+    def _set(self, target: Target, arguments: Mapping[str, object], *, is_read: bool) -> None:
         parameters = parameters_of(target)
+        interpreters = self._interpreters(target)
         check_names(parameters, arguments)
-        put = object.__setattr__
         kept: dict[str, Any] = {}
         keys = []
-        depth, has_refs = 0, False
+        freezing = _Freezing(parameters)
         for name in _in_order(parameters, arguments):
             parameter = parameters.get(name)
+            reader = interpreters.reader_of(name)
             value = arguments[name]
             if name == parameters.variadic:
                 value = _as_positions(parameters, name, value)
-            if type(value) not in _ATOMS:
-                freezing = _Freezing(parameters)
-                value = freezing.freeze(value, (name,))
-                depth, has_refs = max(depth, freezing.depth), has_refs or freezing.has_refs
-            if name in parameters.decided:
-                value = _as_annotated(value, parameters.decided[name])
+            value = freezing.freeze(value, (name,))
+            if not is_read and reader is not None and not reader.holds(value):
+                value = freezing.freeze(reader.interpret(value, self.of_values), (name,))
             key = key_of(value)
-            if parameter is None or key != _default_key(parameter):
+            if parameter is None or key != _default_key(parameter, reader):
                 kept[name] = value
                 keys.append((name, key))
+        put = object.__setattr__
         put(self, "_target", target)
         put(self, "_arguments", kept)
         put(self, "_keys", tuple(keys))
-        put(self, "_depth", depth + 1)
+        put(self, "_depth", freezing.depth + 1)
         put(self, "_hash", None)
-        put(self, "has_refs", has_refs)
+        put(self, "has_refs", freezing.has_refs)
 
     @property
     def target(self) -> Target:
@@ -181,11 +217,12 @@ class SpecData:
     def full_arguments(self) -> Mapping[str, Any]:
         """All arguments, defaults included; a default that is no value of a spec (an array, say) is left out."""
         full: dict[str, Any] = {}
+        interpreters = self._interpreters(self._target)
         for parameter in self.parameters:
             if parameter.name in self._arguments:
                 full[parameter.name] = self._arguments[parameter.name]
             elif not parameter.is_required:
-                default = _frozen_default(parameter)
+                default = _frozen_default(parameter, interpreters.reader_of(parameter.name))
                 if default is not MISSING:
                     full[parameter.name] = default
         full.update((name, value) for name, value in self._arguments.items() if name not in full)
@@ -452,23 +489,6 @@ def thaw(value: Any) -> Any:
     return value
 
 
-def _as_annotated(value: Any, annotation: Any) -> Any:
-    """A frozen value as its annotation means it: a dtype for a text that names one, a tuple for a list in a sequence.
-
-    A list of parts stays one, since what is built of it is part of a model's structure.
-    """
-    if type(value) is str:
-        return dtype_named(value) if allows_dtypes(allowed_classes(annotation)) else value
-    if type(value) is FrozenDict:
-        return FrozenDict({k: _as_annotated(v, element_annotation(annotation, value, k)) for k, v in value.items()})
-    if type(value) not in (tuple, FrozenList):
-        return value
-    items = [_as_annotated(v, element_annotation(annotation, value, i)) for i, v in enumerate(value)]
-    has_parts = any(isinstance(item, (SpecData, Ref)) for item in items)
-    is_list = type(value) is FrozenList and (has_parts or not makes_tuple(allowed_classes(annotation)))
-    return FrozenList(items) if is_list else tuple(items)
-
-
 def key_of(value: Any) -> Hashable:
     """What stands for a frozen value in comparisons."""
     kind = type(value)
@@ -489,19 +509,20 @@ def key_of(value: Any) -> Hashable:
 
 
 @functools.lru_cache(maxsize=65536)
-def _default_key(parameter: Parameter) -> Hashable:
+def _default_key(parameter: Parameter, reader: Interpreter | None) -> Hashable:
     """The key of a default; MISSING where that is none. Kept, since a factory may take long."""
-    default = _frozen_default(parameter)
+    default = _frozen_default(parameter, reader)
     return MISSING if default is MISSING else key_of(default)
 
 
-def _frozen_default(parameter: Parameter) -> Any:
+def _frozen_default(parameter: Parameter, reader: Interpreter | None) -> Any:
     if parameter.is_required:
         return MISSING
     is_made = parameter.default_factory is not None or parameter.default is not MISSING
     try:
-        default = parameter.make_default() if is_made else ()
-        frozen = _Freezing(None).freeze(default, (parameter.name,))
+        frozen = freeze(parameter.make_default() if is_made else ())
+        if reader is not None and not reader.holds(frozen):
+            frozen = freeze(reader.interpret(frozen, SpecData.of_values))
         hash(key_of(frozen))
     except Exception:  # noqa: BLE001  # a factory may raise anything, and will where the default is needed
         return MISSING

@@ -24,7 +24,6 @@ import typing_extensions
 from declax._annotations import Scope, own_annotations
 from declax._fields import FieldSpec, Notes, specifier_of
 from declax._typing import MISSING
-from declax.config._members import decides_values
 from declax.errors import ConfigError, describe, type_name
 
 Target: TypeAlias = Callable[..., Any]
@@ -89,7 +88,6 @@ class Parameters:
       needs_rngs: whether that has no default.
       required: the names of its parameters without a default.
       positional: the names of those that may be given by position.
-      decided: the annotations of the values of those whose annotations tell what a text or a list means.
     """
 
     target: Target
@@ -100,7 +98,6 @@ class Parameters:
     needs_rngs: bool
     required: tuple[str, ...]
     positional: tuple[str, ...]
-    decided: Mapping[str, Any]
 
     @property
     def name(self) -> str:
@@ -172,13 +169,7 @@ def _read(target: Target) -> Parameters:
         rngs is not None and rngs.default is inspect.Parameter.empty,
         tuple(name for name, p in found.items() if p.is_required),
         tuple(name for name, p in found.items() if p.is_positional),
-        {p.name: _annotation_of_values(p) for p in found.values() if decides_values(p.annotation)},
     )
-
-
-def _annotation_of_values(parameter: Parameter) -> Any:
-    is_variadic = parameter.kind is inspect.Parameter.VAR_POSITIONAL
-    return types.GenericAlias(tuple, (parameter.annotation, ...)) if is_variadic else parameter.annotation
 
 
 def forget_targets() -> None:

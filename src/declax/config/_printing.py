@@ -27,9 +27,9 @@ from declax._typing import MISSING
 from declax.config._building import Walk, locate, positions
 from declax.config._canonical import parts_of_value, short_text
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
-from declax.config._members import is_dtype
 from declax.config._names import dtype_code, is_importable, public_name
 from declax.config._parameters import RNGS, target_name
+from declax.config._unions import is_dtype
 from declax.config.problems import Path, path_text
 from declax.errors import ConfigError, describe
 from declax.initializers import NamedInitializer
@@ -285,7 +285,7 @@ class _Calls(Walk):
         self._names[path] = self.values.references.reserve(last)
         return f"({self._names[path]} := {code})"
 
-    def kept(self, spec: SpecData) -> str:
+    def kept(self, spec: SpecData, path: Path) -> str:
         return self.values.spec(spec, (), self._depth() + 1)
 
     def leaf(self, value: Any, path: Path) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from declax.config._circles import check_refs
+from declax.config._checking import checked_refs
+from declax.config._context import INVALID, Context
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, freeze, key_of, thaw
-from declax.config._moving import taken_out
 from declax.config._parameters import target_name
-from declax.config._parts import KIND, Readers
-from declax.config._plain import INVALID, REF, Context, Reader
+from declax.config._part_readers import KIND, Readers
+from declax.config._readers import REF, Reader
 from declax.config.problems import Path, Report, path_text, shown
 from declax.errors import ConfigError, describe
 
@@ -33,8 +33,8 @@ def check_read_back(spec: SpecData, data: dict[str, Any], readers: Readers) -> N
       ConfigError: it cannot be read, or says something else. The path is that of the first such value.
     """
     context = Context(Report())
-    found = readers.call(spec.target).read(data, (), context, {})
-    check_refs(context)
+    context.read_by(readers, type(spec).of_values)
+    found = checked_refs(readers.call(spec.target).read(data, (), context, {}), context)
     root = target_name(spec.target)
     if context.report:
         problem = context.report.problems[0]
@@ -46,7 +46,6 @@ def check_read_back(spec: SpecData, data: dict[str, Any], readers: Readers) -> N
             got=problem.got,
             fix=problem.hint,
         )
-    found = taken_out(found, (), {}) if found.has_refs else found
     if found != spec:
         path, value, back = _difference(spec, found, ())
         raise ConfigError(

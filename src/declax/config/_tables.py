@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from declax import initializers
-from declax.config._members import dtype_named, is_dtype
+from declax.config._unions import dtype_named, is_dtype
 from declax.config.problems import did_you_mean
 from declax.initializers import NamedInitializer
 from declax.nn import activations

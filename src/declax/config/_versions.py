@@ -17,7 +17,7 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from declax.config._plain import Context
+from declax.config._context import Context
 from declax.config.problems import Path, described, path_text
 from declax.errors import FieldError, describe, type_name
 

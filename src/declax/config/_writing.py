@@ -1,4 +1,4 @@
-"""From specs to plain data: the other way of `_structuring`, by the same tables.
+"""From specs to plain data, by the readers that read it.
 
 Vocabulary
 ----------
@@ -10,29 +10,20 @@ full form:    the defaults too, and the version of each class; it says the same 
 from __future__ import annotations
 
 import contextlib
-import enum
-import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NoReturn
 
-from declax.config import _plain, _tables
-from declax.config._anything import AnythingReader
+from declax.config import _tables
+from declax.config._any_reader import AnyReader
 from declax.config._building import annotation_at
-from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, thaw
-from declax.config._moving import put_in
+from declax.config._catalog import Catalog, catalog_for
+from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, freeze, thaw
+from declax.config._field_checks import CheckedReader
 from declax.config._parameters import target_name
-from declax.config._plain import Reader
+from declax.config._part_readers import KIND, CallReader, ChoiceReader, UnionReader
+from declax.config._readers import REF, DtypeReader, Reader
 from declax.config._reading_back import check_read_back, reads_back
-from declax.config._structuring import (
-    KIND,
-    REF,
-    CallReader,
-    Catalog,
-    CheckedReader,
-    ChoiceReader,
-    UnionReader,
-    catalog_for,
-)
+from declax.config._refs import put_in
 from declax.config._versions import VERSION, version_of
 from declax.config.problems import Path, path_text
 from declax.config.registry import registered_name
@@ -54,13 +45,13 @@ def plain_data(spec: SpecData, *, full: bool, extra: Iterable[Any] = ()) -> dict
     return data
 
 
-def value_as_data(value: object, reader: Reader | None) -> Any:
+def value_as_data(value: object, reader: Reader) -> Any:
     """A value as plain data that a reader takes.
 
     Raises:
       ConfigError: it has no name in any table.
     """
-    return _Writer(catalog_for(()), "", is_full=False).value(value, reader, ())
+    return _Writer(catalog_for(()), "", is_full=False).value(freeze(value), reader, ())
 
 
 class _Writer:
@@ -73,19 +64,20 @@ class _Writer:
         """The table of one spec, its tag first."""
         made: dict[str, Any] = {KIND: self._tag(spec.target, reader, path)}
         call = self._call(spec.target, reader)
+        call.check_readable()
         version = version_of(spec.target)
         if self.is_full or version > 1:
             made[VERSION] = version
         given = spec.arguments
         for name, value in (spec.full_arguments if self.is_full else given).items():
-            inner = call.readers.get(name, call.extra)
+            inner = call.reader_of(name) or self.catalog.anything()
             value = put_in(value, annotation_at(spec.parameters, name), (*path, name))
             if name in given:
                 made[name] = self.value(value, inner, (*path, name))
                 continue
             with contextlib.suppress(ConfigError):  # a default that data has no name for
                 data = self.value(value, inner, (*path, name))
-                if inner is None or reads_back(value, data, inner):
+                if reads_back(value, data, inner):
                     made[name] = data
         return made
 
@@ -95,40 +87,22 @@ class _Writer:
         choice = next(parts, None)
         return self.catalog.call(target) if choice is None else choice.call_of(target)
 
-    def value(self, value: Any, reader: Reader | None, path: Path) -> Any:
+    def value(self, value: Any, reader: Reader, path: Path) -> Any:
         """Any value as plain data."""
-        if value is None or type(value) in (bool, int, float, str):
-            return value
-        if isinstance(value, SpecData):
-            return self.table(value, reader, path)
+        return {REF: value.path} if type(value) is Ref else reader.write(value, path, self)
+
+    def named(self, value: Any, reader: Reader, path: Path) -> Any:
+        """The data of a value that its reader does not write."""
         if isinstance(value, Ref):
             return {REF: value.path}
-        if isinstance(value, enum.Enum):
-            return value.name
-        if isinstance(value, NamedInitializer):
-            return self._initializer(value, path)
-        if isinstance(value, (tuple, FrozenList, frozenset)) and not hasattr(value, "_fields"):
-            items = sorted(value, key=_order) if isinstance(value, frozenset) else value
-            inner = _inner_readers(reader, _plain.ListReader, _plain.TupleReader, AnythingReader)
-            made = [self.value(item, _item_reader(inner, i), (*path, i)) for i, item in enumerate(items)]
-            is_open = type(value) is tuple and isinstance(inner, AnythingReader)
-            return {_plain.TUPLE: made} if is_open else made
-        if isinstance(value, (FrozenDict, dict)):
-            inner = _inner_readers(reader, _plain.MappingReader, AnythingReader)
-            return {str(k): self.value(v, _item_reader(inner, 0), (*path, str(k))) for k, v in value.items()}
-        return self._named(value, reader, path)
-
-    def _named(self, value: Any, reader: Reader | None, path: Path) -> Any:
-        """What data has a name for: a dtype, a function, a path."""
-        if (name := _tables.dtype_name(value)) is not None:
-            return name
-        if isinstance(value, pathlib.PurePath):
-            return value.as_posix()
-        tables = [r.table for r in _flat(reader) if isinstance(r, _plain.NamesReader)]
-        for table in [*tables, _tables.ACTIVATIONS]:
-            if (name := _tables.name_in(table, value)) is not None:
+        if isinstance(value, SpecData):
+            return self.table(value, reader, path)
+        if isinstance(value, (FrozenDict, FrozenList, tuple, frozenset)) and not hasattr(value, "_fields"):
+            return self.catalog.anything().write(value, path, self)
+        for name in (_tables.dtype_name(value), _tables.name_in(_tables.ACTIVATIONS, value)):
+            if name is not None:
                 return name
-        if isinstance(value, type) and any(isinstance(r, _plain.DtypeReader) for r in _flat(reader)):
+        if isinstance(value, type) and isinstance(reader, DtypeReader):
             self._no_dtype(value, path)
         is_function = callable(value)
         name = type_name(type(value))
@@ -152,7 +126,8 @@ class _Writer:
             fix=f"jnp.{_tables.default_dtype(value)}, which has a name",
         )
 
-    def _initializer(self, value: NamedInitializer, path: Path) -> Any:
+    def initializer(self, value: NamedInitializer, path: Path) -> Any:
+        """The name of an initializer, or the table with its arguments."""
         call = None if value.settings is None else self.catalog.call(_tables.INITIALIZERS[value.name])
         if call is None:
             return value.name
@@ -160,8 +135,7 @@ class _Writer:
         for name, setting in value.arguments.items():
             default = call.parameters.by_name[name].default
             if self.is_full or (setting is not default and setting != default):
-                setting = tuple(setting) if isinstance(setting, list) else setting
-                found[name] = self.value(setting, call.readers[name], (*path, name))
+                found[name] = self.value(freeze(setting), call.readers[name], (*path, name))
         return {KIND: value.name, **found} if found else value.name
 
     def _tag(self, target: Any, reader: Reader | None, path: Path) -> str:
@@ -205,24 +179,8 @@ def _flat(reader: Reader | None) -> list[Reader]:
 
 def _choices(reader: Reader | None) -> list[ChoiceReader]:
     """What says which parts may stand at a place."""
-    found = [r.parts if isinstance(r, AnythingReader) else r for r in _flat(reader)]
+    found = [r.parts if isinstance(r, AnyReader) else r for r in _flat(reader)]
     return [r for r in found if isinstance(r, ChoiceReader)]
-
-
-def _inner_readers(reader: Reader | None, *kinds: type[Reader]) -> Reader | None:
-    return next((r for r in _flat(reader) if isinstance(r, kinds)), None)
-
-
-def _order(item: Any) -> tuple[str, Any]:
-    """What items of a set are sorted by, so that equal sets are written alike; those of other types have no order."""
-    is_ordered = type(item) in (bool, int, float, str)
-    return type_name(type(item)), item if is_ordered else item.name if isinstance(item, enum.Enum) else repr(item)
-
-
-def _item_reader(reader: Reader | None, index: int) -> Reader | None:
-    if isinstance(reader, _plain.TupleReader):
-        return reader.items[index] if index < len(reader.items) else None
-    return reader if isinstance(reader, AnythingReader) else getattr(reader, "item", None)
 
 
 def without_nulls(spec: SpecData, data: dict[str, Any], path: Path = ()) -> dict[str, Any]:

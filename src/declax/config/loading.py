@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, overload
 
 from declax._annotations import annotation_text
+from declax.config._building import build
+from declax.config._catalog import catalog_for
+from declax.config._checking import checked_refs
+from declax.config._context import INVALID, Context
 from declax.config._data import SpecData
 from declax.config._parameters import target_name
-from declax.config._plain import INVALID, Context
 from declax.config._reading import spec_of
-from declax.config._structuring import structure
 from declax.config._versions import dropped_text
 from declax.config._writing import plain_data, without_nulls
 from declax.config.files.documents import Document
@@ -138,12 +140,30 @@ def from_config(
     document = read_source(source)
     spec = _spec_of_source(cls, document, extra, migrate)
     try:
-        return spec.build(rngs=rngs)
+        return build(spec, rngs)  # which the readers have checked
     except Exception as error:
         path = getattr(error, "config_path", None)
         if document.name is not None and path is not None:
             error.add_note(f"its arguments are written in {document.place_of(tuple(path))}")
         raise
+
+
+def structure(annotation: Any, data: object, context: Context, extra: Iterable[Any] = ()) -> Any:
+    """The value of plain data where an annotation is expected.
+
+    Args:
+      annotation: a class, a function, or any annotation that a field may have.
+      data: plain data.
+      context: receives the problems.
+      extra: classes that may be chosen besides.
+
+    Returns:
+      A spec, or another value; INVALID with problems in the report.
+    """
+    catalog = catalog_for(tuple(extra))
+    context.read_by(catalog, Spec.of_values)
+    found = catalog.root_reader(annotation).read(data, (), context)
+    return checked_refs(found, context)
 
 
 def read_source(source: Source) -> Document:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias, cast
 
 from declax._static import FrozenList
@@ -84,6 +84,11 @@ class Problem:
     hint: str | None = None
     place: Place = NOWHERE
 
+    @property
+    def written(self) -> Path:
+        """The path of the text that is wrong: that of a reference is its key ``$ref``."""
+        return (*self.path, "$ref") if self.code.startswith("ref") else self.path
+
     def __str__(self) -> str:
         place = str(self.place)
         head = f"  {place} {path_text(self.path)}" if place else f"  {path_text(self.path)}"
@@ -139,7 +144,7 @@ class Report:
         """The error that lists all problems, in the order in which they stand in the file."""
         found = self.problems
         if place_of is not None:
-            found = [p if p.place is not NOWHERE else dataclasses.replace(p, place=place_of(p.path)) for p in found]
+            found = [p if p.place is not NOWHERE else dataclasses.replace(p, place=place_of(p.written)) for p in found]
             found.sort(key=lambda p: (p.place.file or "", p.place.line or 0))
         left = self.count - len(found)
         said = "one problem" if self.count == 1 else f"{self.count} problems"
@@ -179,7 +184,7 @@ def shown(value: object, size: int = _MAX_SHOWN) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int) and not -_BIG < value < _BIG:
         return f"an int of {value.bit_length()} bits"
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         keys = ", ".join(shown(key, 20) for key, _ in zip(value, range(4), strict=False))
         return (
             f"a table of {len(value)} keys ({keys}{', ...' if len(value) > 4 else ''})" if value else "an empty table"

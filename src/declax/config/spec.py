@@ -15,14 +15,15 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from declax.config._building import annotation_at, build
 from declax.config._canonical import fingerprint
+from declax.config._catalog import catalog_for
 from declax.config._checking import check
+from declax.config._data import Interpreters, SpecData, bind
 from declax.config._data import Ref as Ref
-from declax.config._data import SpecData, bind
 from declax.config._dry_run import SpecSummary, summary
 from declax.config._editing import SpecDiff, diff, get, replace
-from declax.config._moving import moved_in
-from declax.config._parameters import parameters_of, plain_target
+from declax.config._parameters import Target, parameters_of, plain_target
 from declax.config._printing import spec_text, to_python
+from declax.config._refs import moved_in
 from declax.rngs import Rngs, RngStream
 
 M = TypeVar("M")
@@ -53,6 +54,10 @@ class Spec(SpecData, Generic[M_co]):
     """
 
     __slots__ = ()
+
+    @classmethod
+    def _interpreters(cls, target: Target) -> Interpreters:
+        return catalog_for(()).call(target)
 
     @property
     def target(self) -> Callable[..., M_co]:

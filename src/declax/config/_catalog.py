@@ -1,4 +1,4 @@
-"""From plain data to specs: one reader for each annotation, made once.
+"""From annotations to readers: one for each annotation, made once.
 
 Vocabulary
 ----------
@@ -15,7 +15,7 @@ import pathlib
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import jax
@@ -25,26 +25,33 @@ from declax._annotations import Unresolved, annotation_text, is_data_class
 from declax._containers import List, Sequential
 from declax._typing import MISSING, Initializer
 from declax._variables import Variable
-from declax.config import _plain, _tables
-from declax.config._anything import AnythingReader, LayerReader, anywhere
-from declax.config._circles import check_borders, check_refs
+from declax.config import _tables
+from declax.config._any_reader import AnyReader, LayerReader, anywhere
 from declax.config._data import MAX_DEPTH, SpecData
 from declax.config._generics import Bindings, substituted
-from declax.config._members import DTYPE_MARK, allowed_classes, allows_dtypes, is_dtype, spells_dtypes
-from declax.config._moving import taken_out
-from declax.config._parameters import Parameter, forget_targets, target_name
-from declax.config._parts import KIND as KIND
-from declax.config._parts import REF as REF
-from declax.config._parts import SCHEMA as SCHEMA
-from declax.config._parts import CallReader as CallReader
-from declax.config._parts import CheckedReader as CheckedReader
-from declax.config._parts import ChoiceReader as ChoiceReader
-from declax.config._parts import InitializerReader as InitializerReader
-from declax.config._parts import UnionReader as UnionReader
-from declax.config._plain import INVALID, Context, Reader
-from declax.config.problems import Path
+from declax.config._parameters import Parameter, target_name
+from declax.config._part_readers import CallReader, ChoiceReader, InitializerReader, UnionReader
+from declax.config._readers import (
+    BoolReader,
+    DtypeReader,
+    EnumReader,
+    FloatReader,
+    IntReader,
+    ListReader,
+    LiteralReader,
+    MappingReader,
+    NamesReader,
+    NullReader,
+    NumberReader,
+    ObjectReader,
+    PathReader,
+    PrecisionReader,
+    Reader,
+    StrReader,
+    TupleReader,
+)
+from declax.config._unions import allowed_classes, allows_dtypes, is_dtype, spells_dtypes
 from declax.config.registry import check_extra, choices_of, extra_functions, kinds_of, on_change
-from declax.config.spec import Spec
 from declax.errors import ConfigError
 from declax.initializers import NamedInitializer
 
@@ -60,20 +67,24 @@ class Catalog:
         self._calls: dict[Any, CallReader] = {}
         self._readers: dict[Any, Reader] = {}
         self._initializer: InitializerReader | None = None
-        self._anything: AnythingReader | None = None
+        self._anything: AnyReader | None = None
 
     def call(self, target: Any, annotation: Any = None) -> CallReader:
-        """The reader of a target's arguments; the annotation says what its type variables stand for."""
+        """The reader of a target's arguments; the annotation gives the meaning of its type variables."""
         key = target if annotation is None else annotation
         found = self._calls.get(key)
         if found is None:
             found = self._calls[key] = CallReader(self, target, annotation)
         return found
 
-    def anything(self) -> AnythingReader:
-        """The reader of what no annotation narrows."""
+    def forget(self, target: Any) -> None:
+        """Forgets the readers of a target, whose annotations may have a meaning later."""
+        self._calls = {key: call for key, call in self._calls.items() if call.target is not target}
+
+    def anything(self) -> AnyReader:
+        """The reader of values that no annotation narrows."""
         if self._anything is None:
-            self._anything = AnythingReader(self, anywhere(self.extra))
+            self._anything = AnyReader(self, anywhere(self.extra))
         return self._anything
 
     def initializer(self) -> InitializerReader:
@@ -103,22 +114,24 @@ class Catalog:
         if parameter.owner is List:  # what it holds is a list again
             annotation = list[typing.get_args(annotation)[0]]  # type: ignore[misc]  # made at run time
         reader = self.reader(annotation, default)
-        if isinstance(reader, _plain.AnyReader):
-            if is_dtype(default):
-                return UnionReader([_plain.DtypeReader(), _plain.NullReader()])
-            if isinstance(default, NamedInitializer):
-                return self.initializer()
-            if isinstance(default, types.FunctionType) or _tables.name_in(_tables.ACTIVATIONS, default) is not None:
-                return self._function(default)
-            if parameter.owner is Sequential:
-                reader = LayerReader(self, anywhere(self.extra), self._function(MISSING))
-        _check_resolved(parameter)
-        if parameter.name == self._variadic(parameter):
-            return _plain.ListReader(reader, tuple)
-        return reader
+        by_default = self._by_default(parameter, default) if isinstance(reader, AnyReader) else None
+        if by_default is None:
+            _check_resolved(parameter)
+        reader = by_default or reader
+        is_variadic = parameter.kind is parameter.kind.VAR_POSITIONAL
+        return ListReader(reader, tuple) if is_variadic else reader
 
-    def _variadic(self, parameter: Parameter) -> str | None:
-        return parameter.name if parameter.kind is parameter.kind.VAR_POSITIONAL else None
+    def _by_default(self, parameter: Parameter, default: object) -> Reader | None:
+        """The reader of an open annotation where the default tells more."""
+        if parameter.owner is Sequential:
+            return LayerReader(self, anywhere(self.extra), self._function(MISSING))
+        if is_dtype(default):
+            return UnionReader([DtypeReader(), _SIMPLE[type(None)]])
+        if isinstance(default, NamedInitializer):
+            return UnionReader([self.initializer(), _SIMPLE[type(None)]])
+        if isinstance(default, types.FunctionType) or _tables.name_in(_tables.ACTIVATIONS, default) is not None:
+            return UnionReader([self._function(default), _SIMPLE[type(None)]])
+        return None
 
     def reader(self, annotation: Any, default: object = MISSING) -> Reader:
         """The reader of an annotation."""
@@ -132,44 +145,47 @@ class Catalog:
         return found
 
     def _make(self, annotation: Any, default: object) -> Reader:
-        members = [m for m in _members(annotation) if m is not type(None)]
-        has_null = len(members) < len(_members(annotation))
-        if not members:
-            return _plain.NullReader()
+        allowed = allowed_classes(annotation)
+        members = [m for m in allowed if m is not type(None)]
         readers = self._member_readers(members, default)
-        readers += [_plain.NullReader()] if has_null else []
+        readers += [_SIMPLE[type(None)]] if len(members) < len(allowed) else []
         return readers[0] if len(readers) == 1 else UnionReader(readers)
 
     def _member_readers(self, members: list[Any], default: object) -> list[Reader]:
         if allows_dtypes(tuple(members)):
             members = [m for m in members if not spells_dtypes(m)]
-            return [_plain.DtypeReader(), *(self._member_readers(members, default) if members else [])]
+            return [DtypeReader(), *self._member_readers(members, default)]
         if len(members) > 1 and any(_is_array(m) for m in members):
-            not_numbers = (bool, complex, int) if float in members else (complex,)
-            members = [m for m in members if not _is_array(m) and m not in not_numbers]
-        choices: dict[str, Any] = {}
-        annotations = {typing.get_origin(m): m for m in members if isinstance(typing.get_origin(m), type)}
-        readers: list[Reader] = []
+            others = [m for m in members if not _is_array(m) and m is not complex]
+            if float in others and int in others:
+                others = [_Number if m is float else m for m in others if m not in (int, bool)]
+            members = others
+        parts = [m for m in members if self._choices(m) is not None]
         is_precision = jax.lax.Precision in members
+        readers: list[Reader] = []
         for member in members:
-            made = self._choices(member)
-            if made is None:
-                is_word = is_precision and member is str
-                readers.append(_plain.PrecisionReader() if is_word else self._one(member, default))
-                continue
-            for tag, choice in made.items():
-                if choices.setdefault(tag, choice) is not choice:
-                    raise ConfigError(
-                        " | ".join(map(annotation_text, members)),
-                        f"two classes have the tag {tag!r}",
-                        fix="dx.register_kind(base, cls, name=...), and a base in the annotation",
-                    )
-        if choices:
-            names = [
-                "schedule" if _is_schedule(m) else annotation_text(m) for m in members if self._choices(m) is not None
-            ]
-            readers.append(ChoiceReader(self, choices, "a " + " or ".join(names), annotations))
-        return readers
+            if member is str and is_precision:
+                readers.append(PrecisionReader())
+            elif member not in parts:
+                readers.append(self._one(member, default))
+        return [*readers, self._choice(parts, members)] if parts else readers
+
+    def _choice(self, parts: list[Any], members: list[Any]) -> ChoiceReader:
+        """The reader of the parts among the members of a union."""
+        choices: dict[str, Any] = {}
+        for tag, choice in ((tag, c) for member in parts for tag, c in (self._choices(member) or {}).items()):
+            if choices.setdefault(tag, choice) is not choice:
+                raise ConfigError(
+                    " | ".join(map(annotation_text, members)),
+                    f"two classes have the tag {tag!r}",
+                    fix="dx.register_kind(base, cls, name=...), and a base in the annotation",
+                )
+        names = ["schedule" if _is_schedule(member) else annotation_text(member) for member in parts]
+        annotations = {typing.get_origin(m): m for m in parts if isinstance(typing.get_origin(m), type)}
+        inner = [i for m in parts for i in (typing.get_args(m) if is_spec_class(_class_of(m)) else (m,))]
+        bases = [cls for m in inner for cls in map(_class_of, allowed_classes(m)) if isinstance(cls, type)]
+        objects = [cls for cls in map(_class_of, parts) if isinstance(cls, type) and not is_spec_class(cls)]
+        return ChoiceReader(self, choices, "a " + " or ".join(names), annotations, bases, objects)
 
     def _choices(self, member: Any) -> dict[str, Any] | None:
         """What data may choose where a member of an annotation stands; None where that is no part."""
@@ -177,11 +193,10 @@ class Catalog:
             return {**_tables.transformations(), **kinds_of(member)}
         if _is_schedule(member):
             return {**_tables.schedules(), **kinds_of(member)}
-        origin = typing.get_origin(member)
-        if origin is Spec or member is Spec:
+        base = _class_of(member)
+        if is_spec_class(base):
             inner = typing.get_args(member)
             return self._spec_choices(inner[0]) if inner else None
-        base = origin if isinstance(origin, type) else member
         if not _is_part(base):
             return None
         return choices_of(base, self.extra) or None
@@ -189,20 +204,20 @@ class Catalog:
     def _spec_choices(self, annotation: Any) -> dict[str, Any] | None:
         """What may be chosen for ``Spec[Block]``, where a Block is described and not built."""
         found: dict[str, Any] = {}
-        for member in _members(annotation):
+        for member in allowed_classes(annotation):
             found.update(self._choices(member) or {})
         return found or None
 
     def _one(self, member: Any, default: object) -> Reader:
-        """The reader of a member of an annotation that is no part."""
+        """The reader of a member of an annotation that is not a part."""
         simple = _SIMPLE.get(member) if isinstance(member, type) else None
         if simple is not None:
             return simple
-        if member in (Any, object) or isinstance(member, (Unresolved, typing.TypeVar)) or member is Spec:
+        if member in _OPEN or isinstance(member, (Unresolved, typing.TypeVar)) or is_spec_class(member):
             bound = getattr(member, "__bound__", None)
             return self.reader(bound) if bound is not None else self.anything()
         if typing.get_origin(member) is typing.Literal:
-            return _plain.LiteralReader(typing.get_args(member))
+            return LiteralReader(typing.get_args(member))
         origin = typing.get_origin(member) or member
         if origin is Initializer or isinstance(default, NamedInitializer):
             return self.initializer()
@@ -212,30 +227,37 @@ class Catalog:
             return _scalar_of(origin)
         if isinstance(origin, type):
             return self._of_class(origin, typing.get_args(member), member)
-        return _plain.NoReader(f"what is annotated {annotation_text(member)}")
+        return ObjectReader(None, f"a value that is annotated {annotation_text(member)}")
 
     def _of_class(self, origin: type, args: tuple[Any, ...], member: Any) -> Reader:
         if issubclass(origin, enum.Enum):
-            return _plain.EnumReader(origin)
+            return EnumReader(origin)
         if issubclass(origin, pathlib.PurePath):
-            return _plain.MadeReader(origin, "string, a path")
+            return PathReader(origin)
         if origin is tuple and args and args[-1] is not Ellipsis:
-            return _plain.TupleReader([] if args == ((),) else [self.reader(arg) for arg in args])
+            return TupleReader([] if args == ((),) else [self.reader(arg) for arg in args])
         make = _LISTS.get(origin)
         if make is not None:
-            return _plain.ListReader(self.reader(args[0]) if args else self.anything(), make)
+            item = self.reader(args[0]) if args else self.anything()
+            return ListReader(item, make, keeps_parts=origin in _SEQUENCES)
         if origin in _MAPPINGS:
-            key, item = (self.reader(arg) for arg in args) if len(args) == 2 else (_SIMPLE[str], self.anything())
-            return _plain.MappingReader(key, item)
+            return self._mapping(args)
+        if origin is complex:
+            return UnionReader([NumberReader(), ObjectReader(complex, "a complex number")])
         if is_data_class(origin) or issubclass(origin, (Variable, np.generic)):
-            return _plain.NoReader(f"an array ({annotation_text(member)})", "make it when the model is built")
+            return _array_reader(origin, member)
         if origin is type:
-            return _plain.NoReader("a class", "annotate Spec[...] for a part that is built later")
+            return ObjectReader(type, "a class", "annotate Spec[...] for a part that is built later")
         hint = "let its implementations in with dx.register_kind, or extra=[...]"
-        return _plain.NoReader(f"a {annotation_text(member)}", hint)
+        return ObjectReader(origin, f"a {annotation_text(member)}", hint)
+
+    def _mapping(self, args: tuple[Any, ...]) -> Reader:
+        if len(args) != 2:
+            return self.anything().table
+        return MappingReader(self.reader(args[0]), self.reader(args[1]))
 
     def _function(self, default: object, origin: Any = collections.abc.Callable) -> Reader:
-        """The reader of names of functions: activations, what is registered, and the default by its own name."""
+        """The reader of names of functions: activations, registered ones, and the default by its own name."""
         table = {
             **_tables.ACTIVATIONS,
             **extra_functions(self.extra),
@@ -245,17 +267,32 @@ class Catalog:
         name = getattr(default, "__name__", None)
         if callable(default) and isinstance(name, str) and name != "<lambda>":
             table.setdefault(name, default)
-        return _plain.NamesReader(
-            "a function" if origin is not collections.abc.Callable else "an activation", table, "unknown-activation"
-        )
+        noun = "a function" if origin is not collections.abc.Callable else "an activation"
+        return NamesReader(noun, table, "unknown-activation")
+
+
+def is_spec_class(cls: Any) -> bool:
+    """Whether a class is that of specs, so that a field keeps the description of a part."""
+    return isinstance(cls, type) and issubclass(cls, SpecData)
+
+
+def _class_of(member: Any) -> Any:
+    """The class that a member of an annotation names, without its arguments."""
+    origin = typing.get_origin(member)
+    return origin if isinstance(origin, type) else member
+
+
+class _Number:
+    """Stands for the numbers among the members of `jax.typing.ArrayLike`."""
 
 
 _SIMPLE: Final[Mapping[type, Reader]] = {
-    bool: _plain.BoolReader(),
-    int: _plain.ANY_INT,
-    float: _plain.FloatReader(),
-    str: _plain.StrReader(),
-    type(None): _plain.NullReader(),
+    bool: BoolReader(),
+    int: IntReader(),
+    float: FloatReader(),
+    _Number: NumberReader(),
+    str: StrReader(),
+    type(None): NullReader(),
 }
 _LISTS: Final[Mapping[type, Callable[[list[Any]], Any]]] = {
     list: list,
@@ -268,22 +305,9 @@ _LISTS: Final[Mapping[type, Callable[[list[Any]], Any]]] = {
     collections.abc.Collection: tuple,
     collections.abc.MutableSequence: list,
 }
+_SEQUENCES: Final = (collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
+_OPEN: Final = (Any, object, collections.abc.Hashable)
 _MAPPINGS: Final = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
-
-
-def _members(annotation: Any) -> tuple[Any, ...]:
-    """The members of a union, marks of dtypes kept."""
-    origin = typing.get_origin(annotation)
-    if origin in (typing.Union, types.UnionType):
-        return tuple(m for arg in typing.get_args(annotation) for m in _members(arg))
-    if origin is typing.Annotated:
-        return (np.dtype,) if DTYPE_MARK in annotation.__metadata__ else _members(annotation.__origin__)
-    if origin in (typing.Final, typing.ClassVar, typing.Required, typing.NotRequired):
-        return _members(typing.get_args(annotation)[0])
-    if annotation is None:
-        return (type(None),)
-    opened = allowed_classes(annotation)
-    return opened if opened == (annotation,) else tuple(m for arg in opened for m in _members(arg))
 
 
 def _is_array(member: Any) -> bool:
@@ -301,11 +325,15 @@ def _is_array_type(member: Any) -> bool:
 def _scalar_of(member: Any) -> Reader:
     """The reader of a jaxtyping annotation: a number where it has no axes."""
     if getattr(member, "dim_str", "").strip():
-        return _plain.NoReader(f"an array ({annotation_text(member)})", "make it when the model is built")
+        return _array_reader(member, member)
     kinds = {str(dtype).rstrip("0123456789_") for dtype in member.dtypes}
     if kinds <= {"int", "uint"}:
         return _SIMPLE[int]
     return _SIMPLE[bool] if kinds == {"bool"} else _SIMPLE[float]
+
+
+def _array_reader(cls: Any, member: Any) -> Reader:
+    return ObjectReader(cls, f"an array ({annotation_text(member)})", "make it when the model is built")
 
 
 def _is_schedule(member: Any) -> bool:
@@ -321,7 +349,7 @@ def _is_part(base: Any) -> bool:
         base, (enum.Enum, np.dtype, np.generic)
     ):
         return False
-    if issubclass(base, (pathlib.PurePath, Variable, jax.Array, Spec)) or _is_array_type(base):
+    if issubclass(base, (pathlib.PurePath, Variable, jax.Array)) or _is_array_type(base):
         return False
     if is_data_class(base) and base.__module__.partition(".")[0] in ("jax", "jaxlib", "numpy"):
         return False
@@ -332,7 +360,6 @@ def _check_resolved(parameter: Parameter) -> None:
     """Asks that the names exist by which an annotation says what data may be."""
     unresolved = _unresolved_in(parameter.annotation, 0)
     if unresolved is not None:
-        forget_targets()  # so that the name may be defined, and the class be used then
         raise ConfigError(
             f"{target_name(parameter.owner)}.{parameter.name}",
             f"the annotation names {unresolved.name!r}, which does not exist at run time",
@@ -343,11 +370,11 @@ def _check_resolved(parameter: Parameter) -> None:
 
 
 def _unresolved_in(annotation: Any, depth: int) -> Unresolved | None:
-    for member in _members(annotation):
+    for member in allowed_classes(annotation):
         if isinstance(member, Unresolved):
             return member
         origin = typing.get_origin(member)
-        is_read = origin in _LISTS or origin in _MAPPINGS or origin is Spec
+        is_read = origin in _LISTS or origin in _MAPPINGS or is_spec_class(origin)
         for inner in typing.get_args(member) if is_read and depth < MAX_DEPTH else ():
             found = None if inner is Ellipsis else _unresolved_in(inner, depth + 1)
             if found is not None:
@@ -369,24 +396,3 @@ def catalog_for(extra: tuple[Any, ...]) -> Catalog:
 
 
 on_change(catalog_for.cache_clear)
-
-
-def structure(annotation: Any, data: object, context: Context, extra: Iterable[Any] = ()) -> Any:
-    """What plain data stands for where an annotation is expected.
-
-    Args:
-      annotation: a class, a function, or any annotation that a field may have.
-      data: plain data.
-      context: receives the problems.
-      extra: classes that may be chosen besides.
-
-    Returns:
-      A spec, or another value; INVALID with problems in the report.
-    """
-    found = catalog_for(tuple(extra)).root_reader(annotation).read(data, (), context)
-    check_refs(context)
-    if isinstance(found, SpecData) and found.has_refs and not context.report:
-        kept: dict[Path, bool] = {}
-        found = taken_out(found, (), kept)
-        check_borders(context, kept)
-    return INVALID if context.report else found

@@ -4,7 +4,7 @@ Vocabulary
 ----------
 choice: a class or function that data may name where an annotation stands, by its tag.
 tag:    the value of the key ``kind``, which chooses.
-call:   what is read of one table: a target and its arguments.
+call:   a target and its arguments, as one table gives them.
 """
 
 from __future__ import annotations
@@ -17,23 +17,35 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from declax._typing import MISSING, Initializer
-from declax.config import _plain, _tables
+from declax.config import _tables
+from declax.config._context import INVALID, Context
 from declax.config._data import Ref, SpecData
+from declax.config._field_checks import checked
 from declax.config._generics import Bindings, bindings_of
-from declax.config._objections import problem_of
-from declax.config._parameters import Parameter, parameters_of, target_name
-from declax.config._plain import INVALID, Context, Reader, listed
+from declax.config._parameters import Parameter, forget_targets, parameters_of, target_name
+from declax.config._readers import (
+    REF,
+    WORDS,
+    EnumReader,
+    Reader,
+    Schema,
+    Schemas,
+    TupleReader,
+    Writer,
+    describes,
+    listed,
+    plain,
+    read_ref,
+)
 from declax.config._versions import MIGRATE, VERSION, removal_of, upgraded
-from declax.config.problems import Path, described, did_you_mean, shown
+from declax.config.problems import Path, did_you_mean, shown
 from declax.config.registry import kinds_of
-from declax.config.spec import Spec
 from declax.errors import ConfigError, DeclaxError
 from declax.initializers import NamedInitializer
 
 KIND: Final = "kind"
 """The key of the tag."""
 
-REF: Final = "$ref"
 SCHEMA: Final = "$schema"
 """A key of the whole that names its schema for editors, and means nothing here."""
 
@@ -44,11 +56,19 @@ class Readers(Protocol):
     """Where readers of parts find those of what is inside."""
 
     def call(self, target: Any, annotation: Any = None) -> CallReader:
-        """The reader of a target's arguments; the annotation says what its type variables stand for."""
+        """The reader of a target's arguments; the annotation gives the meaning of its type variables."""
+        ...
+
+    def forget(self, target: Any) -> None:
+        """Forgets the reader of a target, whose annotations may have a meaning later."""
         ...
 
     def parameter_reader(self, parameter: Parameter, bindings: Bindings) -> Reader:
         """The reader of a parameter."""
+        ...
+
+    def anything(self) -> Reader:
+        """The reader of values that no annotation narrows."""
         ...
 
 
@@ -61,12 +81,20 @@ class ChoiceReader(Reader):
     words = exact = frozenset({"table"})
 
     def __init__(
-        self, catalog: Readers, choices: Mapping[str, Any], noun: str, annotations: Mapping[Any, Any] = _NO_ANNOTATIONS
+        self,
+        catalog: Readers,
+        choices: Mapping[str, Any],
+        noun: str,
+        annotations: Mapping[Any, Any] = _NO_ANNOTATIONS,
+        bases: Sequence[type] = (),
+        objects: Sequence[type] = (),
     ) -> None:
         self.catalog = catalog
         self.annotations = annotations
         self.choices = choices
         self.noun = noun
+        self.bases = tuple(bases)  # the classes of what a spec may make
+        self.objects = tuple(objects)  # the classes whose instances may stand for themselves
         self.only = next(iter(choices)) if len(choices) == 1 else None
         self.expected = f"a table of {one_of(choices)}" if len(choices) <= 8 else f"a table of {noun}"
 
@@ -75,7 +103,7 @@ class ChoiceReader(Reader):
         if not isinstance(value, Mapping):
             return self._no_table(value, path, context)
         if REF in value:
-            return _plain.read_ref(value, path, context, self.choices)
+            return read_ref(value, path, context, self)
         if context.is_too_deep(path):
             return INVALID
         if context.known is None:
@@ -88,29 +116,55 @@ class ChoiceReader(Reader):
         context.take(known[2])
         return known[0]
 
+    def holds(self, value: Any) -> bool:
+        """Whether it is a spec of a choice, or of what makes one; or an object of its class."""
+        if isinstance(value, SpecData):
+            is_choice = any(value.target is choice for choice in self.choices.values())
+            return is_choice or describes(value, self.bases)
+        return WORDS.get(type(value)) is None and isinstance(value, self.objects)
+
+    def visit(self, value: Any, path: Path, context: Context) -> None:
+        """Checks the arguments of a spec."""
+        if isinstance(value, SpecData):
+            context.visit(value, path, self.call_of(value.target))
+        else:
+            super().visit(value, path, context)
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        """The table of a part."""
+        return writer.table(value, self, path) if isinstance(value, SpecData) else super().write(value, path, writer)
+
+    def schema(self, schemas: Schemas) -> Schema:
+        """One of several tables; a table with the key ``$ref`` may stand for each."""
+        name = self.only + "-or-reference" if self.only else schemas.noun(self.choices, self.noun)
+        is_tag_needed = self.only is None
+        return schemas.shared(
+            self,
+            name,
+            lambda _: {"oneOf": [*schemas.definitions(self.choices, is_tag_needed=is_tag_needed), schemas.reference()]},
+        )
+
     def call_of(self, target: Any) -> CallReader:
         """The reader of the arguments of one of the choices."""
         return self.catalog.call(target, self.annotations.get(target))
 
     def _read_table(self, value: Mapping[str, Any], path: Path, context: Context) -> Any:
-        tag = self._tag(value, path, context)
+        tag = self.tag(value, path, context)
         if tag is None:
             return INVALID
         return self.call_of(self.choices[tag]).read(value, path, context, self.choices)
 
     def _no_table(self, value: Any, path: Path, context: Context) -> Any:
-        if isinstance(value, Ref):
-            context.refs.append((path, value.keys, self.choices))
-            return value
-        if isinstance(value, SpecData) and any(value.target is choice for choice in self.choices.values()):
-            context.parts[tuple(map(str, path))] = value.target
+        if isinstance(value, Ref) or self.holds(value):
+            self.visit(value, path, context)
             return value
         hint = None
         if isinstance(value, str) and value in self.choices:
             hint = f'{path[-1] if path else KIND} = {{ {KIND} = "{value}" }}'
-        return context.wrong(path, self.expected, value, hint)
+        return self.wrong(value, path, context, hint)
 
-    def _tag(self, table: Mapping[str, Any], path: Path, context: Context) -> str | None:
+    def tag(self, table: Mapping[str, Any], path: Path, context: Context) -> str | None:
+        """The tag of a table; None with a problem in the report."""
         tag = table.get(KIND, MISSING)
         if tag is MISSING:
             if self.only is not None:
@@ -142,7 +196,8 @@ class ChoiceReader(Reader):
 class InitializerReader(ChoiceReader):
     """An initializer: the name of one, or a table with the tag and arguments."""
 
-    words = exact = frozenset({"table", "string"})
+    words = frozenset({"table", "string"})
+    exact = frozenset()
 
     def __init__(self, catalog: Readers) -> None:
         super().__init__(catalog, {**_tables.INITIALIZERS, **kinds_of(Initializer)}, "an initializer")
@@ -151,19 +206,10 @@ class InitializerReader(ChoiceReader):
     def read(self, value: Any, path: Path, context: Context) -> Any:
         """The initializer itself, which is a value."""
         if isinstance(value, str):
-            tag = self._tag({KIND: value}, path[:-1] if path else path, context) if value in self.choices else None
-            if tag is None:
-                context.report.add(
-                    "unknown-kind", path, "there is no initializer of this name", expected=listed(self.choices),
-                    got=shown(value), hint=did_you_mean(value, self.choices),
-                )  # fmt: skip
-                return INVALID
-            return self._make(self.choices[tag], {}, path, context)
-        if isinstance(value, NamedInitializer):
-            return value
+            return self._of_name(value, path, context)
         if not isinstance(value, Mapping) or REF in value:
-            return context.wrong(path, self.expected, value)
-        tag = self._tag(value, path, context)
+            return value if self.holds(value) else self.wrong(value, path, context)
+        tag = self.tag(value, path, context)
         if tag is None:
             return INVALID
         choice = self.choices[tag]
@@ -174,6 +220,34 @@ class InitializerReader(ChoiceReader):
             return INVALID if rest else choice
         arguments = self.catalog.call(choice).arguments(value, path, context, self.choices)
         return INVALID if arguments is None else self._make(choice, arguments, path, context)
+
+    def holds(self, value: Any) -> bool:
+        """Whether it is a function, or a spec of what makes one."""
+        return callable(value) or isinstance(value, SpecData)
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        """The name or the table of an initializer."""
+        is_named = isinstance(value, NamedInitializer)
+        return writer.initializer(value, path) if is_named else super().write(value, path, writer)
+
+    def schema(self, schemas: Schemas) -> Schema:
+        """A name, or the table of one that takes arguments."""
+        makers = {tag: choice for tag, choice in self.choices.items() if not isinstance(choice, NamedInitializer)}
+        named = {"title": "by name", "enum": list(self.choices)}
+        return schemas.shared(
+            self,
+            "initializer",
+            lambda _: {"title": "initializer", "anyOf": [named, *schemas.definitions(makers, is_tag_needed=True)]},
+        )
+
+    def _of_name(self, name: str, path: Path, context: Context) -> Any:
+        if name in self.choices:
+            return self._make(self.choices[name], {}, path, context)
+        context.report.add(
+            "unknown-kind", path, "there is no initializer of this name", expected=listed(self.choices),
+            got=shown(name), hint=did_you_mean(name, self.choices),
+        )  # fmt: skip
+        return INVALID
 
     def _make(self, choice: Any, arguments: Mapping[str, Any], path: Path, context: Context) -> Any:
         if isinstance(choice, NamedInitializer):
@@ -197,30 +271,64 @@ class UnionReader(Reader):
             word: sorted((m for m in members if word in m.words), key=lambda m: _rank(m, word))  # used at once
             for word in self.words
         }
-        self._enums = [m for m in members if isinstance(m, _plain.EnumReader)] if "string" in self.words else []
+        self._enums = [m for m in members if isinstance(m, EnumReader)]
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        """What the first reader gives that takes the data."""
-        if value is None and "null" in self.words:
-            return None
+        """The value of the first reader that takes the data."""
+        value = plain(value)
         if type(value) is str:  # the name of a member is meant before any text is
             named_by = next((m for m in self._enums if value in m.names), None)
             if named_by is not None:
                 return named_by.read(value, path, context)
-        candidates = self._by_word.get(_plain.WORDS.get(type(value), "table" if isinstance(value, Mapping) else ""), ())
-        if not candidates and isinstance(value, (SpecData, Ref)):
-            candidates = self._by_word.get("table", ())
+        candidates = self._candidates(value)
         if len(candidates) == 1:
             return candidates[0].read(value, path, context)
         if not candidates:
             named = [m for m in self.members if isinstance(m, ChoiceReader)]
-            return named[0].read(value, path, context) if len(named) == 1 == len(self._plain_members()) else (
-                context.wrong(path, self.expected, value)
-            )  # fmt: skip
+            is_choice = len(named) == 1 == len([m for m in self.members if "null" not in m.words])
+            return (named[0] if is_choice else self).wrong(value, path, context)
         return self._first_that_fits(candidates, value, path, context)
 
-    def _plain_members(self) -> list[Reader]:
-        return [m for m in self.members if "null" not in m.words]
+    def holds(self, value: Any) -> bool:
+        """Whether a member does."""
+        return self._holder(value) is not None
+
+    def visit(self, value: Any, path: Path, context: Context) -> None:
+        """As the member that holds it."""
+        holder = None if type(value) is Ref else self._holder(value)
+        if holder is None:
+            super().visit(value, path, context)
+        else:
+            holder.visit(value, path, context)
+
+    def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
+        """As the member that holds it."""
+        holder = self._holder(value)
+        return () if holder is None else holder.inner(value)
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        """As the member that holds it."""
+        holder = self._holder(value)
+        if holder is None:
+            candidates = self._by_word.get(WORDS.get(type(value), "table"), self.members)
+            holder = candidates[0]
+        return holder.write(value, path, writer)
+
+    def schema(self, schemas: Schemas) -> Schema:
+        """Any of the schemas of the members."""
+        return _any_of([schemas.schema(member) for member in self.members])
+
+    def _holder(self, value: Any) -> Reader | None:
+        return next((m for m in self.members if m.holds(value)), None)
+
+    def _candidates(self, value: Any) -> Sequence[Reader]:
+        word = WORDS.get(type(value))
+        if word is None:
+            holder = self._holder(value)
+            if holder is not None:
+                return (holder,)
+            word = "table" if isinstance(value, (Mapping, SpecData, Ref)) else ""
+        return self._by_word.get(word, ())
 
     def _first_that_fits(self, candidates: Sequence[Reader], value: Any, path: Path, context: Context) -> Any:
         tried = []
@@ -232,37 +340,73 @@ class UnionReader(Reader):
                 context.take(attempt)
                 return found
             tried.append(attempt)
-        best = min(tried, key=lambda attempt: attempt.report.count)
-        context.report.extend(best.report.problems)
-        context.report.count += best.report.count - len(best.report.problems)
+        context.take_problems(min(tried, key=lambda attempt: attempt.report.count))
         return INVALID
+
+
+def _any_of(options: list[Schema]) -> Schema:
+    """Any of several schemas, in as few words as possible."""
+    if all(option.keys() == {"type"} for option in options):
+        return {"type": list(dict.fromkeys(option["type"] for option in options))}
+    if all(option.keys() == {"enum"} or option == {"type": "null"} for option in options):
+        return {"enum": list(dict.fromkeys(v for option in options for v in option.get("enum", (None,))))}
+    return {"anyOf": options}
 
 
 def _rank(reader: Reader, word: str) -> tuple[bool, bool]:
     """Which of the readers of a union is tried first: those of the type itself; tuples of enums before texts."""
-    is_named = isinstance(reader, _plain.TupleReader) and all(isinstance(r, _plain.EnumReader) for r in reader.items)
+    is_named = isinstance(reader, TupleReader) and all(isinstance(r, EnumReader) for r in reader.items)
     return word not in reader.exact, not is_named
 
 
 class CallReader:
-    """The arguments of one target, from a table."""
+    """The arguments of one target, from a table.
+
+    Attributes:
+      target: the class or function.
+      refusal: the reason why data cannot describe it; a spec in Python can.
+      readers: of its parameters, by name.
+      extra: of its ``**kwargs``.
+      required: the names of its parameters without a default.
+      renamed: the names of parameters by those that they had.
+    """
 
     def __init__(self, catalog: Readers, target: Any, annotation: Any = None) -> None:
+        self.catalog = catalog
         self.target = target
         self.name = target_name(target)
         self.parameters = parameters_of(target)
+        self.refusal: ConfigError | None = None
         if KIND in self.parameters.by_name:
-            raise ConfigError(
+            self.refusal = ConfigError(
                 f"{self.name}.{KIND}",
                 f"a parameter is called {KIND!r}, which is the key that chooses a class in configurations",
                 fix="give the parameter another name",
             )
         bindings = bindings_of(target if annotation is None else annotation)
-        self.readers = {p.name: checked(p, catalog.parameter_reader(p, bindings)) for p in self.parameters}
+        self.readers = {p.name: checked(p, self._reader(p, bindings)) for p in self.parameters}
         extra = self.parameters.extra
-        self.extra = None if extra is None else catalog.parameter_reader(extra, bindings)
+        self.extra = None if extra is None else self._reader(extra, bindings)
         self.required = [p.name for p in self.parameters if p.is_required]
         self.renamed = {p.notes.renamed_from: p.name for p in self.parameters if p.notes.renamed_from is not None}
+
+    def _reader(self, parameter: Parameter, bindings: Bindings) -> Reader:
+        try:
+            return self.catalog.parameter_reader(parameter, bindings)
+        except ConfigError as error:
+            self.refusal = error
+            return self.catalog.anything()
+
+    def reader_of(self, name: str) -> Reader | None:
+        """The reader of the argument of a name."""
+        return self.readers.get(name, self.extra)
+
+    def check_readable(self) -> None:
+        """Raises the refusal, where there is one; the names in annotations may exist at the next use."""
+        if self.refusal is not None:
+            self.catalog.forget(self.target)
+            forget_targets()
+            raise self.refusal
 
     def read(self, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]) -> Any:
         """The spec of a table."""
@@ -271,15 +415,24 @@ class CallReader:
         if arguments is None:
             return INVALID
         try:
-            return Spec(self.target, arguments)
+            return context.make(self.target, arguments)
         except DeclaxError as error:
             _add_error(error, self.name, path, context)
             return INVALID
+
+    def check(self, spec: SpecData, path: Path, context: Context) -> None:
+        """Checks the arguments of a spec."""
+        context.parts[tuple(map(str, path))] = self.target
+        for name, value in spec.arguments.items():
+            reader = self.reader_of(name)
+            if reader is not None:
+                reader.check(value, (*path, name), context)
 
     def arguments(
         self, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         """The arguments of a table, or None with problems in the report."""
+        self.check_readable()
         current = upgraded(self.target, table, path, context)
         if current is None:
             return None
@@ -388,77 +541,6 @@ class CallReader:
         )
 
 
-class CheckedReader(Reader):
-    """A reader, and what the notes of a field ask of the value besides."""
-
-    def __init__(self, reader: Reader, parameter: Parameter) -> None:
-        notes = parameter.notes
-        self.reader = reader
-        self.words, self.exact = reader.words, reader.exact
-        self.ge, self.le = notes.ge, notes.le
-        self.check = notes.check
-        self.choices = None if notes.choices is None else notes.choices
-        self.expected = reader.expected + self._bounds()
-
-    def _bounds(self) -> str:
-        parts = [f"at least {self.ge}"] if self.ge is not None else []
-        parts += [f"at most {self.le}"] if self.le is not None else []
-        parts += [f"one of {', '.join(map(shown, self.choices))}"] if self.choices is not None else []
-        return "".join(f", {part}" for part in parts)
-
-    def read(self, value: Any, path: Path, context: Context) -> Any:
-        """The value, where it is one of the choices and in the range."""
-        found = self.reader.read(value, path, context)
-        if found is INVALID:
-            return INVALID
-        if self.choices is not None and found is not None and found not in self.choices:
-            hint = did_you_mean(value, [c for c in self.choices if isinstance(c, str)])
-            context.report.add(
-                "no-choice",
-                path,
-                "the value is none of the choices",
-                expected=self.expected,
-                got=described(value),
-                hint=hint,
-            )
-            return INVALID
-        is_fine = self._in_range(found, path, context) and self._passes(found, value, path, context)
-        return found if is_fine else INVALID
-
-    def _passes(self, found: Any, value: Any, path: Path, context: Context) -> bool:
-        """Whether the check of the field has nothing against a value; parts are checked when they are made."""
-        problem = None if self.check is None else problem_of(self.check, found)
-        if problem is not None:
-            context.report.add("check", path, problem, got=described(value))
-        return problem is None
-
-    def _in_range(self, value: Any, path: Path, context: Context) -> bool:
-        if type(value) in (list, tuple):
-            each = [self._in_range(item, (*path, i), context) for i, item in enumerate(value)]
-            return all(each)
-        if isinstance(value, dict):
-            each = [self._in_range(item, (*path, str(key)), context) for key, item in value.items()]
-            return all(each)
-        if type(value) not in (int, float):
-            return True
-        hint = None
-        if self.ge is not None and not value >= self.ge:
-            hint = f"the least is {self.ge}"
-        elif self.le is not None and not value <= self.le:
-            hint = f"the most is {self.le}"
-        if hint is not None:
-            context.report.add(
-                "out-of-range", path, "the value is out of range", expected=self.expected, got=shown(value), hint=hint
-            )
-        return hint is None
-
-
-def checked(parameter: Parameter, reader: Reader) -> Reader:
-    notes = parameter.notes
-    has_checks = any(note is not None for note in (notes.ge, notes.le, notes.choices, notes.check))
-    return CheckedReader(reader, parameter) if has_checks else reader
-
-
 @functools.lru_cache(maxsize=4096)
 def _names(target: Any) -> frozenset[str]:
     """The names of a target's parameters, and the tag."""
@@ -474,6 +556,7 @@ def _is_name(key: Any) -> bool:
 
 
 def one_of(choices: Iterable[str]) -> str:
+    """Names as people list choices."""
     names = list(choices)
     if len(names) > 40:
         names = [*names[:40], "..."]

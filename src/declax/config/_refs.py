@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from declax.config._building import annotation_at, keeps_spec, locate
 from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData, freeze
-from declax.config._members import element_annotation
+from declax.config._unions import element_annotation
 from declax.config.problems import Path
 from declax.errors import ConfigError
 

@@ -24,11 +24,11 @@ import typing_extensions
 DTYPE_MARK: Final = "dtype"
 """What `declax._typing.Dtype` is annotated with at run time."""
 
-_MAX_DEPTH: Final = 100
 _ALIASES: Final[tuple[Any, ...]] = (
     typing_extensions.TypeAliasType,
     getattr(typing, "TypeAliasType", typing_extensions.TypeAliasType),
 )
+_QUALIFIERS: Final = (typing.Final, typing.ClassVar, typing.Required, typing.NotRequired)
 _PYTHON_DTYPES: Final = (bool, int, float, complex)
 _ABSTRACT: Final = frozenset(
     {np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger, np.inexact, np.floating}
@@ -43,18 +43,26 @@ def allowed_classes(annotation: Any) -> tuple[Any, ...]:
     >>> allowed_classes(int | None)
     (<class 'int'>, <class 'NoneType'>)
     """
+    opened = _opened(annotation)
+    if typing.get_origin(opened) in (typing.Union, types.UnionType):
+        return tuple(member for arg in typing.get_args(opened) for member in allowed_classes(arg))
+    return (type(None) if opened is None else opened,)
+
+
+def _opened(annotation: Any) -> Any:
+    """The annotation inside of aliases, new types, `Annotated`, `Final` and the like."""
     while True:
+        origin = typing.get_origin(annotation)
         if isinstance(annotation, _ALIASES):
             annotation = annotation.__value__
-        elif typing.get_origin(annotation) is typing.Annotated:
+        elif origin is typing.Annotated:
             annotation = np.dtype if DTYPE_MARK in annotation.__metadata__ else typing.get_args(annotation)[0]
         elif isinstance(annotation, typing.NewType):
             annotation = annotation.__supertype__
+        elif origin in _QUALIFIERS:
+            annotation = typing.get_args(annotation)[0]
         else:
-            break
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return tuple(member for arg in typing.get_args(annotation) for member in allowed_classes(arg))
-    return (annotation,)
+            return annotation
 
 
 def element_annotation(annotation: Any, value: Any, key: str | int) -> Any:
@@ -142,39 +150,3 @@ def dtype_named(text: str) -> Any:
             return text
     found = getattr(jnp, "bool_" if name == "bool" else name, None) if name.isidentifier() else None
     return found if is_dtype(found) and not isinstance(found, np.dtype) else text
-
-
-def makes_tuple(members: tuple[Any, ...]) -> bool:
-    """Whether a list says nothing else than a tuple: an annotation names sequences in general, and no lists.
-
-    >>> makes_tuple((collections.abc.Sequence[int], str)), makes_tuple((collections.abc.Sequence[int], list[str]))
-    (True, False)
-    """
-    origins = [typing.get_origin(member) or member for member in members]
-    return any(o in _SEQUENCES for o in origins) and not any(o in _LISTS or _is_open(o) for o in origins)
-
-
-_SEQUENCES: Final = (collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
-_LISTS: Final = (list, collections.abc.MutableSequence)
-
-
-def _is_open(member: Any) -> bool:
-    return member in (Any, object) or isinstance(member, typing.TypeVar)
-
-
-def decides_values(annotation: Any, depth: int = 0) -> bool:
-    """Whether an annotation tells what a value means: a text a dtype, a list a tuple; of what is inside as well.
-
-    >>> decides_values(dict[str, jax.typing.DTypeLike | None]), decides_values(type[int])
-    (True, False)
-    """
-    members = allowed_classes(annotation)
-    if allows_dtypes(members) or makes_tuple(members):
-        return True
-    containers = [m for m in members if _is_container(typing.get_origin(m))]
-    inner = (arg for member in containers for arg in typing.get_args(member) if arg is not Ellipsis)
-    return depth < _MAX_DEPTH and any(decides_values(arg, depth + 1) for arg in inner)
-
-
-def _is_container(origin: Any) -> bool:
-    return isinstance(origin, type) and issubclass(origin, collections.abc.Collection)

@@ -1,0 +1,107 @@
+"""What one reading of a configuration has found: values, problems, parts and references."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Hashable, Mapping
+from typing import Any, Final, TypeAlias
+
+from declax.config._data import SpecData
+from declax.config._parameters import target_name
+from declax.config.files.documents import MAX_DEPTH, UnheldNumber, too_deep
+from declax.config.problems import Path, Report, described, shown
+
+
+class _Invalid(enum.Enum):
+    INVALID = "INVALID"
+
+
+Make: TypeAlias = Callable[[Any, Mapping[str, Any]], SpecData]
+
+INVALID: Final = _Invalid.INVALID
+"""What a reader gives for data that does not fit; the problem is in the report then."""
+
+
+class Context:
+    """What one reading has found so far.
+
+    Attributes:
+      report: the problems.
+      parts: the targets of all parts, by the names and indices of their paths.
+      refs: the refs: of each its path, the keys of its target, and the reader of what may stand there.
+      migrate: whether old names and versions are brought up to date.
+      dropped: keys that the migration has left out, each with the class and when that lost it.
+      broken: paths whose text could not be read; a key that is missing there is not reported.
+      texts: by path, the texts that a command line gave for values.
+      catalog: the readers by which specs of Python are checked; None where they are not.
+      make: makes a spec of a target and values that were read.
+      known: in a trial, the parts that were read in it or in others, with what was found; None outside of trials.
+    """
+
+    def __init__(
+        self,
+        report: Report,
+        *,
+        migrate: bool = False,
+        broken: Collection[Path] = (),
+        texts: Mapping[Path, str] | None = None,
+        make: Make = SpecData.of_values,
+    ) -> None:
+        self.report = report
+        self.broken = broken
+        self.texts = texts or {}
+        self.make = make
+        self.catalog: Any = None
+        self.parts: dict[tuple[str, ...], Any] = {}
+        self.refs: list[tuple[Path, tuple[str, ...], Any]] = []
+        self.migrate = migrate
+        self.dropped: list[tuple[Path, str, Any]] = []
+        self.known: dict[Hashable, tuple[Any, object, Context]] | None = None
+
+    def read_by(self, catalog: Any, make: Make) -> None:
+        """Sets the readers of specs, and the function that makes specs."""
+        self.catalog = catalog
+        self.make = make
+
+    def visit(self, spec: SpecData, path: Path, call: Any = None) -> None:
+        """Checks the arguments of a spec, by a reader of calls or by that of its target."""
+        if self.catalog is not None:
+            (call or self.catalog.call(spec.target)).check(spec, path, self)
+
+    def trial(self) -> Context:
+        """The context of a reading that may come to nothing; it shares the parts that other trials have read."""
+        attempt = Context(
+            type(self.report)(), migrate=self.migrate, broken=self.broken, texts=self.texts, make=self.make
+        )
+        attempt.catalog = self.catalog
+        attempt.known = {} if self.known is None else self.known
+        return attempt
+
+    def take(self, attempt: Context) -> None:
+        """Takes over all that a trial has found."""
+        self.refs += attempt.refs
+        self.dropped += attempt.dropped
+        self.parts.update(attempt.parts)
+        self.take_problems(attempt)
+
+    def take_problems(self, attempt: Context) -> None:
+        """Takes over the problems that a trial has found."""
+        self.report.extend(attempt.report.problems)
+        self.report.count += attempt.report.count - len(attempt.report.problems)
+
+    def wrong(self, path: Path, expected: str, value: object, hint: str | None = None) -> Any:
+        """Notes that a value has the wrong type, or is a number that no float holds."""
+        if isinstance(value, UnheldNumber):
+            problem = "no float holds this number: it would be read as 0.0, or as inf"
+            self.report.add("out-of-range", path, problem, expected=expected, got=shown(value))
+            return INVALID
+        got = f"a spec of {target_name(value.target)}" if isinstance(value, SpecData) else described(value)
+        self.report.add("wrong-type", path, "the value has the wrong type", expected=expected, got=got, hint=hint)
+        return INVALID
+
+    def is_too_deep(self, path: Path) -> bool:
+        """Whether a table or list is nested too deeply, as one that contains itself is."""
+        if len(path) < MAX_DEPTH:
+            return False
+        self.report.extend([too_deep(path)])
+        return True
