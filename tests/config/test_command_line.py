@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,8 +15,10 @@ from pathlib import Path
 import pytest
 
 import declax as dx
-from declax.command_line.completion import candidates
+from declax.command_line.completion import override_candidates
 from declax.command_line.main import main
+from declax.command_line.output import write
+from declax.command_line.parsing import declax_parser
 from declax.command_line.targets import load_target
 
 MODELS = '''
@@ -61,6 +66,9 @@ class Train:
     steps: int = 100
     rate: float = 0.1
     is_fast: bool = False
+    name: str = "run"
+    tags: list[str] = dataclasses.field(default_factory=list)
+    label: str | None = None
 '''
 NET = '#:schema net.schema.json\ndtype = "bfloat16"\n[[blocks]]\nkind = "Attention"\ndim = 8\n'
 NET += '[[blocks]]\nkind = "Mlp"\ndim = 8\n'
@@ -134,8 +142,9 @@ def test_a_check_by_schema_loads_no_jax(run, folder):
     )
     for words in (
         ["check", "net.toml"],
-        ["complete", "--schema", "net.schema.json", "blo"],
-        ["completion", "bash", "--schema", "s"],
+        ["complete", "--", "declax show net.toml blo"],
+        ["completion", "bash"],
+        ["--version"],
     ):
         done = subprocess.run(
             [sys.executable, "-c", code, *words], cwd=folder, check=False, capture_output=True, text=True
@@ -190,7 +199,7 @@ def test_summary_and_build(run):
     assert status == 0
     assert "72 (288 B)" in built
     status, _, told = run("summary", "cli_models:Net", "net.toml", "--input", "float32")
-    assert status == 1
+    assert status == 2
     assert "no type of an array" in told
 
 
@@ -200,14 +209,14 @@ def test_diff(run, folder):
     (folder / "other.toml").write_text(NET + "hidden = 5\n")
     assert run("diff", "cli_models:Net", "net.toml", "other.toml") == (1, "blocks.1.hidden: 128 → 5\n", "")
     status, _, told = run("diff", "cli_models:Net", "net.toml")
-    assert status == 1
+    assert status == 2
     assert "it compares two files" in told
 
 
 def test_diff_compares_no_sweep(run):
     shutil.copy("net.toml", "other.toml")
     status, _, told = run("diff", "cli_models:Net", "net.toml", "other.toml", "blocks.0.dim=8,16")
-    assert status == 1
+    assert status == 2
     assert "a sweep has several runs, and two configurations are compared" in told
     assert "blocks.0.dim=8,16" in told
 
@@ -277,31 +286,238 @@ def test_an_error_of_a_part_says_where_it_is_written(run, folder, command):
 
 
 @pytest.mark.parametrize(
-    ("word", "fix"),
+    ("word", "value"),
     [
-        ("rate=.5", "rate=0.5"),
-        ("rate='.5'", "rate=0.5"),
-        ("rate=5.", "rate=5.0"),
-        ("steps=1e5", "write 100000"),
-        ("steps=007", "steps=7"),
-        ("rate=high", "write a number\n"),
-        ("net.dtype=16", "net.dtype='\"16\"'"),
-        ("net.dtype=1e5", "net.dtype='\"1e5\"'"),
-        ("rate=0.1,.5", "rate=0.5"),
-        ("is_fast=True", "is_fast=true"),
-        ("net.blocks=[a, b]", 'texts in brackets are quoted, net.blocks=\'["a", "b"]\''),
-        ('net={"dtype": "int8"}', "tables are those of TOML, net='{key = 1}'"),
+        ("name=3", "3"),
+        ("name=1e5", "1e5"),
+        ("name=true", "true"),
+        ("name=null", "null"),
+        ("name='3'", "3"),
+        ("name=1979-05-27", "1979-05-27"),
+        ("label=null", None),
+        ("label=3", "3"),
+        ("rate=.5", 0.5),
+        ("rate=5.", 5.0),
+        ("steps=007", 7),
+        ("is_fast=True", True),
+        ("tags=[a, 'b,c']", ["a", "b,c"]),
+        ("tags=['3', b]", ["3", "b"]),
+        ('net.blocks=[{"kind": "Mlp", "dim": 3}]', 3),
     ],
 )
-def test_hints_are_for_the_command_line(run, train, word, fix):
-    status, _, told = run("check", "cli_models:Train", "run.toml", word)
-    assert status == 1
-    assert f"    fix:      {fix}" in told + "\n", told
+def test_a_value_is_of_the_type_of_its_field(run, train, word, value):
+    name = word.partition("=")[0]
+    found = dx.cli(train, ["run.toml", word])
+    assert (found.net["blocks.0.dim"] if name == "net.blocks" else getattr(found, name)) == value
     run("schema", "cli_models:Train", "-o", "train.schema.json")
-    status, _, told = run("check", "run.toml", "--schema", "train.schema.json", word)
+    assert run("check", "run.toml", "--schema", "train.schema.json", word)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("word", "piece"),
+    [
+        ("rate=high", "write a number"),
+        ("rate='.5'", "write .5 without quotes"),
+        ("steps=1e5", "write 100000"),
+        ("steps=1.5", "got:      the float 1.5"),
+        ("net.dtype=16", "the string '16'"),
+        ("rate=0.1,x", "the string 'x'"),
+    ],
+)
+def test_a_value_that_fits_in_neither_way_is_reported_as_it_reads(run, train, word, piece):
+    status, _, told = run("check", "cli_models:Train", "run.toml", word, "name=3")
     assert status == 1
-    if not fix.startswith(("write", "net.dtype")):
-        assert f"    fix:      {fix}" in told, told
+    assert "the configuration has one problem" in told
+    assert piece in told
+
+
+@pytest.mark.parametrize("schema", [[], ["--schema", "train.schema.json"]])
+def test_a_sweep_reports_a_wrong_override_once(run, train, schema, capsys):
+    run("schema", "cli_models:Train", "-o", "train.schema.json")
+    words = [*schema, "run.toml"] if schema else ["cli_models:Train", "run.toml"]
+    status, printed, told = run("check", *words, "rate=high", "steps=1,2,x", "net.blocks.0.dim=4,5")
+    assert status == 1
+    assert not printed
+    assert "the configuration has 2 problems" in told
+    assert told.count("rate=high") == told.count("steps=1,2,x") == 1
+    with pytest.raises(SystemExit):
+        dx.cli(train, ["run.toml", "rate=high", "steps=1,2"], sweep=True)
+    assert capsys.readouterr().err.count("rate=high") == 1
+
+
+def test_overrides_of_a_broken_file_are_no_further_mistakes(run, folder):
+    (folder / "net.toml").write_text(NET.replace('"Attention"', "["))
+    status, _, told = run("check", "cli_models:Net", "net.toml", "blocks.0.dim=4", "dtype=x")
+    assert status == 1
+    assert "the configuration has one problem" in told
+    assert "net.toml:4:8 blocks.0.kind: not valid TOML: the bracket [ is not closed" in told
+
+
+# ----------------------------------------------------------------- parts
+
+
+def test_parts_of_settings(run, train):
+    status, printed, told = run("summary", "cli_models:Train", "run.toml", "net")
+    assert (status, told) == (0, "")
+    assert "total" in printed
+    status, printed, told = run("summary", "cli_models:Train", "run.toml", "net.dtype=bfloat16")
+    assert status == 0
+    assert "Train itself has no arrays. Name a part, as the last word: net" in told
+    status, printed, _ = run("build", "cli_models:Net", "net.toml", "blocks.0", "--seed", "3")
+    assert status == 0
+    assert "q " in printed
+    assert "blocks" not in printed
+    assert run("show", "cli_models:Train", "run.toml", "net.blocks[0]", "steps=x")[0] == 1
+    assert run("show", "cli_models:Train", "run.toml", "net.blocks[0]") == (0, 'kind = "Mlp"\ndim = 4\n', "")
+
+
+def test_parameters_of_parts(run):
+    assert run("show", "cli_models:Train", "net")[1].startswith("Net\n  A net of blocks.\n")
+    for part, piece in (
+        ("nett", "did you mean 'net'?"),
+        ("net.blocks", "Attention, Mlp"),
+        ("steps", "no single class"),
+    ):
+        status, _, told = run("show", "cli_models:Train", part)
+        assert status == 1
+        assert piece in told
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "piece"),
+    [
+        (["summary", "cli_models:Net", "net.toml", "blocks"], 1, "this is no part"),
+        (["summary", "cli_models:Net", "net.toml", "blocks.7"], 1, "there is no element '7'"),
+        (["build", "cli_models:Net", "net.toml", "block.0"], 2, "did you mean 'blocks'?"),
+        (["show", "cli_models:Net", "net.toml", "blocks.0", "blocks.1"], 2, "there are two parts"),
+        (["check", "cli_models:Net", "net.toml", "blocks.0"], 2, "there are words that are neither a file nor a value"),
+    ],
+)
+def test_what_is_no_part(run, words, status, piece):
+    found, _, told = run(*words)
+    assert found == status
+    assert piece in told
+
+
+# ----------------------------------------------------------------- JSON
+
+
+def test_json_and_nothing_else(run, train, folder):
+    (folder / "cli_models.py").write_text(MODELS + "print('imported')\n")
+    sys.modules.pop("cli_models")
+    status, printed, told = run("summary", "cli_models:Train", "run.toml", "net", "--format", "json")
+    assert (status, told) == (0, "imported\n")
+    assert json.loads(printed) == {"modules": [], "totals": {}}
+    _, printed, _ = run("build", "cli_models:Net", "net.toml", "--format", "json")
+    assert json.loads(printed)["totals"] == {"Param": {"elements": 72, "bytes": 288}}
+    arrays = json.loads(printed)["modules"][0]["arrays"]
+    assert arrays[0] == {"name": "bias", "kind": "Param", "shape": [8], "dtype": "float32"}
+    _, printed, _ = run("summary", "cli_models:Net", "net.toml", "--format", "json", "--input", "float32[2,8]")
+    assert json.loads(printed)["output"] == "f32[2,8]"
+    _, printed, _ = run("show", "cli_models:Net", "--format", "json")
+    assert json.loads(printed) == dx.json_schema(load_target("cli_models:Net"))
+    _, printed, _ = run("check", "cli_models:Net", "net.toml", "--format", "json")
+    assert json.loads(printed)["kind"] == "Net"
+
+
+def test_json_of_sweeps_and_of_errors(run, train):
+    words = ["cli_models:Net", "net.toml", "--format", "json"]
+    _, printed, _ = run("show", *words, "blocks.0.dim=4,8", "blocks.1.dim=2")
+    runs = json.loads(printed)
+    assert [found["run"] for found in runs] == ["blocks.0.dim=4", "blocks.0.dim=8"]
+    assert runs[1]["result"] == dx.to_config(
+        dx.spec_from_config(load_target(words[0]), "net.toml").replace({"blocks.1.dim": 2})
+    )
+    for command in ("show", "check", "summary", "build"):
+        status, printed, told = run(command, *words, "dtype=x")
+        assert (status, told) == (1, "")
+        (problem,) = json.loads(printed)["error"]["problems"]
+        assert (problem["code"], problem["path"], problem["file"]) == ("no-choice", ["dtype"], "command line: dtype=x")
+        status, printed, told = run(command, "--format", "json")
+        assert (status, told) == (2, "")
+        assert "which" in json.loads(printed)["error"]["message"]
+    with pytest.raises(SystemExit):
+        dx.cli(train, ["run.toml", "--show", "steps=7,8"], sweep=True)
+
+
+def test_a_script_shows_a_sweep_as_one_document(train, capsys):
+    with pytest.raises(SystemExit):
+        dx.cli(train, ["run.toml", "--show", "steps=7,8"], sweep=True)
+    assert [run["result"]["steps"] for run in json.loads(capsys.readouterr().out)] == [7, 8]
+
+
+# ----------------------------------------------------------------- the terminal
+
+
+@pytest.mark.parametrize("words", [["show", "declax:Linear"], ["--help"], ["show", "--help"]])
+def test_a_pipe_that_is_closed_ends_the_command(folder, words):
+    code = "import os, sys; os.close(1); os.dup2(int(sys.argv[1]), 1); sys.argv[1:2] = [];"
+    code += "from declax.command_line.main import main; sys.exit(main())"
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(writing), *words], pass_fds=[writing], stderr=subprocess.PIPE, check=False
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_version(run, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"declax {dx.__version__}\n"
+
+
+def test_the_help_of_each_command_has_examples_that_can_be_parsed(capsys):
+    parser = declax_parser()
+    for name, command in parser.commands.items():
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        _, _, examples = capsys.readouterr().out.partition("examples:\n")
+        assert examples
+        for line in examples.splitlines():
+            program, *words = shlex.split(line.replace('eval "$(', "").replace(')"', ""))
+            assert program == "declax"
+            assert parser.parse_words(words).command == name
+        assert command.format_help().endswith(examples)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("style", ["help", "error", "table", "toml", "json", ""])
+def test_colours_where_rich_is_installed(monkeypatch, style):
+    pytest.importorskip("rich")
+    text = "usage: --x\n  fix:      a b\n"
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    def written(stream):
+        write(text, style, stream)
+        return stream.getvalue()
+
+    assert written(io.StringIO()) == text
+    assert ("\x1b[" in written(Terminal())) == bool(style)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[3" not in written(Terminal())
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert written(Terminal()) == text
+
+
+def test_long_lines_are_wrapped_below_themselves(monkeypatch):
+    pytest.importorskip("rich")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "30")
+    stream = Terminal()
+    write("first\n    expected: " + "word " * 8, "error", stream)
+    lines = re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue()).splitlines()
+    assert lines[0].rstrip() == "first"
+    assert all(line.startswith("    ") and len(line) <= 30 for line in lines[1:])
+    assert len(lines) > 2
 
 
 def test_a_file_with_quotes_is_told_of_them(run, train, folder):
@@ -325,6 +541,7 @@ def test_a_misspelt_table_is_placed_at_the_command_line(run):
         (["check", "nothing.py:Net", "net.toml"], "there is no such file"),
         (["check", "cli_models:Net", "cli_models:Mlp"], "there are two classes"),
         (["show", "cli_models:Net", "net.toml", "b.toml"], "there are two files"),
+        (["check", "net.toml", "blocks"], "which file?"),
         (["check", "net.toml", "--schema", "no.json"], "the schema cannot be read"),
         (["check", "--schema", "net.toml", "net.toml"], "the schema cannot be read"),
         (["check", "cli_models:Net", "net.tml"], "the suffix names no format"),
@@ -341,7 +558,11 @@ def test_options_may_stand_between_words(run, train, capsys):
     status, printed, _ = run("show", "cli_models:Net", "--format", "json", "net.toml", "--full", "blocks.0.heads=2")
     assert status == 0
     assert '"heads": 2' in printed
-    for words in (["show", "cli_models:Net", "--ful", "x=1", "--fast"], ["complete", "--schema", "s", "a", "b"]):
+    for words in (
+        ["show", "cli_models:Net", "--ful", "x=1", "--fast"],
+        ["complete", "--schema", "s", "a", "b"],
+        ["diff", "--format", "json"],
+    ):
         with pytest.raises(SystemExit) as ended:
             main(words)
         assert ended.value.code == 2
@@ -359,7 +580,7 @@ def test_a_file_that_names_no_schema(run, folder):
     (folder / "list.json").write_text("[]")
     status, _, told = run("check", "net.toml", "--schema", "list.json")
     assert status == 1
-    assert "the file is no schema" in told
+    assert "the file has no schema" in told
 
 
 LAUGHS = {f"a{i}": {"allOf": [{"$ref": f"#/definitions/a{i + 1}"}] * 10} for i in range(12)} | {"a12": {}}
@@ -369,19 +590,19 @@ DEEP = '{"not":' * 5000 + "{}" + "}" * 5000
 @pytest.mark.parametrize(
     ("schema", "piece"),
     [
-        ({"type": 3}, "the file is no schema of draft-07"),
-        ({"properties": {"a": {"type": "texxt"}}}, "the file is no schema of draft-07"),
-        ({"required": "a"}, "the file is no schema of draft-07"),
-        ({"properties": []}, "the file is no schema of draft-07"),
-        ({"anyOf": [3]}, "this is no schema that declax has written"),
-        ({"items": "x"}, "this is no schema that declax has written"),
-        ({"properties": {"a": {"pattern": "(a+)+$"}}}, "the pattern the string '(a+)+$'"),
+        ({"type": 3}, "declax did not write this schema"),
+        ({"properties": {"a": {"type": "texxt"}}}, "declax did not write this schema"),
+        ({"required": "a"}, "declax did not write this schema"),
+        ({"properties": []}, "declax did not write this schema"),
+        ({"anyOf": [3]}, "declax did not write this schema"),
+        ({"items": "x"}, "declax did not write this schema"),
+        ({"properties": {"a": {"pattern": "(a+)+$"}}}, "the key 'pattern' with the string '(a+)+$'"),
         ({"patternProperties": {"(a+)+$": {}}}, "the key 'patternProperties'"),
         ({"not": {"additionalProperties": {"$ref": "http://localhost:1/x"}}}, "'http://localhost:1/x'"),
-        ({"$ref": "file:///etc/passwd"}, "the reference the string 'file:///etc/passwd'"),
-        ({"$ref": "#"}, "the reference the string '#'"),
-        ({"$ref": "#/definitions/no"}, "the reference the string '#/definitions/no'"),
-        ({"$ref": "#/definitions/x", "definitions": 3}, "the reference the string '#/definitions/x'"),
+        ({"$ref": "file:///etc/passwd"}, "the key '$ref' with the string 'file:///etc/passwd'"),
+        ({"$ref": "#"}, "the key '$ref' with the string '#'"),
+        ({"$ref": "#/definitions/no"}, "the key '$ref' with the string '#/definitions/no'"),
+        ({"$ref": "#/definitions/x", "definitions": 3}, "the key '$ref' with the string '#/definitions/x'"),
         ({"$id": "http://localhost:1/x"}, "the key '$id'"),
         ({"$ref": "#/definitions/a", "definitions": {"a": {"$ref": "#/definitions/a"}}}, "the schema cannot be used"),
         ({"$ref": "#/definitions/a0", "definitions": LAUGHS}, "a check by this schema would take too long"),
@@ -404,7 +625,7 @@ def test_schemas_are_regular_files(run, folder):
         (folder / "net.toml").write_text(f"#:schema {path}\na = 1\n")
         status, _, told = run("check", "net.toml")
         assert status == 1
-        assert "the schema is no regular file" in told
+        assert "the schema is not a regular file" in told
 
 
 def test_tags_of_odd_schemas_are_told(run, folder):
@@ -446,14 +667,37 @@ def test_a_check_by_schema_says_what_it_needs(run, monkeypatch):
 
 def test_candidates(folder):
     schema = dx.json_schema(load_target("cli_models:Net"))
-    assert candidates(schema, "") == ["kind=", "blocks[*]", "blocks[0]", "dtype="]
-    assert candidates(schema, "d") == ["dtype="]
-    assert candidates(schema, "dtype=") == ["dtype=float32", "dtype=bfloat16"]
-    assert candidates(schema, "dtype=float32,b") == ["dtype=float32,bfloat16"]
-    assert candidates(schema, "blocks[0].h") == ["blocks[0].heads=", "blocks[0].hidden="]
-    assert candidates(schema, "blocks.0.kind=") == ["blocks.0.kind=Attention", "blocks.0.kind=Mlp"]
-    assert candidates(schema, "blocks[*].heads=") == ["blocks[*].heads=4"]
-    assert candidates(schema, "nothing.") == []
+    assert override_candidates(schema, "") == ["kind=", "blocks[*]", "blocks[0]", "dtype="]
+    assert override_candidates(schema, "d") == ["dtype="]
+    assert override_candidates(schema, "dtype=") == ["dtype=float32", "dtype=bfloat16"]
+    assert override_candidates(schema, "dtype=float32,b") == ["dtype=float32,bfloat16"]
+    assert override_candidates(schema, "blocks[0].h") == ["blocks[0].heads=", "blocks[0].hidden="]
+    assert override_candidates(schema, "blocks.0.kind=") == ["blocks.0.kind=Attention", "blocks.0.kind=Mlp"]
+    assert override_candidates(schema, "blocks[*].heads=") == ["blocks[*].heads=4"]
+    assert override_candidates(schema, "nothing.") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("declax ", ["check", "show", "summary", "build", "diff", "schema", "completion", "complete"]),
+        ("declax su", ["summary"]),
+        ("declax --v", ["--version"]),
+        ("declax show --f", ["--format", "--full"]),
+        ("declax show net.toml --format ", ["toml", "json", "yaml", "python"]),
+        ("declax summary --input ", []),
+        ("declax completion z", ["zsh"]),
+        ("declax check net.toml 'a dt", ["dtype="]),
+        ("declax check net.toml dt", ["dtype="]),
+        ("declax check net.toml blocks[0].kind=M", ["blocks[0].kind=Mlp"]),
+        ("declax show cli_models:Net d", []),
+        ("./train.py net.toml --sc", ["--schema"]),
+        ("./train.py net.toml dt", ["dtype="]),
+    ],
+)
+def test_a_line_is_completed(run, line, expected):
+    run("schema", "cli_models:Net", "-o", "net.schema.json")
+    assert run("complete", "--", line) == (0, "\n".join(expected) + "\n", "")
 
 
 # ----------------------------------------------------------------- scripts
@@ -513,10 +757,14 @@ def test_cli_says_all_that_is_wrong_and_ends_with_1(train, capsys):
     told = capsys.readouterr().err
     assert "did you mean 'rate'?" in told
     assert "command line: steps=x" in told
-    with pytest.raises(SystemExit) as ended:
-        dx.cli(train, ["run.toml", "other.toml"])
-    assert ended.value.code == 1
-    assert "there is more than one file" in capsys.readouterr().err
+    for words, piece in (
+        (["run.toml", "other.toml"], "there are two files"),
+        (["cli_models:Train", "net"], "cli_models:Train, net"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            dx.cli(train, words)
+        assert ended.value.code == 2
+        assert piece in capsys.readouterr().err
 
 
 def test_cli_needs_rngs_where_a_part_does(folder, capsys):

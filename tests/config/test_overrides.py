@@ -41,7 +41,8 @@ def problems(*words):
     [
         ("3", 3), ("0.5", 0.5), ("1e-3", 1e-3), ("true", True), ("null", None), ("text", "text"), ('"3"', "3"),
         ("[1, 2]", [1, 2]), ('{a = 1, b = "x,y"}', {"a": 1, "b": "x,y"}), ("a b", "a b"), ("", ""), ("'a,b'", "a,b"),
-        ("x=y", "x=y"), ("models/a.toml", "models/a.toml"),
+        ("x=y", "x=y"), ("models/a.toml", "models/a.toml"), ("[a, 2]", ["a", 2]), ('{"a": 1}', {"a": 1}),
+        ("{a}", "{a}"),
     ],
 )  # fmt: skip
 def test_a_value_is_one_of_toml_or_a_text(text, value):
@@ -191,12 +192,14 @@ def test_a_path_to_nothing_is_a_problem_with_a_suggestion():
     assert "there is no 'blokcs'" in found
     assert "did you mean 'blocks'?" in found
     assert "command line: blokcs.0.dim=3" in found
-    assert "there is no 7 at blocks" in problems("blocks.7.dim=3")[0]
+    assert "there is no item 7 at blocks" in problems("blocks.7.dim=3")[0]
     assert "there is no item 5 at blocks" in problems("blocks[5]=3")[0]
     assert "there is no item 2 at blocks" in problems("~blocks[2]")[0]
-    assert "there is no 'rat'" in problems("~rat")[0]
+    (found,) = problems("~rat")
+    assert "'rat' is not set in the file (it has its default)" in found
+    assert "did you mean 'rate'?" in found
     (found,) = problems("~blocks.0.heats")
-    assert "there is no 'heats' at blocks.0" in found
+    assert "'heats' is not set in the file" in found
     assert "did you mean 'heads'?" in found
     assert "there is no 'x' at rate" in problems("rate.x.y=3")[0]
     assert "no table at this path" in problems("rate.x=3")[0] or "there is no 'x'" in problems("rate.x=3")[0]

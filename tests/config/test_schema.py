@@ -15,7 +15,6 @@ import pytest
 
 import declax as dx
 from declax.command_line.schemas import problems_by_schema
-from declax.config.files.documents import Document
 
 
 class Order(enum.Enum):
@@ -238,6 +237,6 @@ def test_what_nothing_describes_has_none():
 )
 def test_a_check_by_schema_tells_what_is_wrong_in_an_initializer(initializer, path, piece):
     data = {"in_features": 1, "out_features": 2, "kernel_init": initializer}
-    (problem,) = problems_by_schema(Document(None, data), dx.json_schema(dx.Linear))
+    (problem,) = problems_by_schema(data, dx.json_schema(dx.Linear))
     assert problem.path == path
     assert piece in problem.message

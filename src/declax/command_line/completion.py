@@ -1,23 +1,27 @@
-"""What a shell offers while a command line is typed: paths and values, from a saved schema, without JAX."""
+"""How a command line may go on: commands, options, and paths and values from a saved schema; without JAX."""
 
 from __future__ import annotations
 
 import json
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from declax.command_line.overrides import PART
-from declax.errors import ConfigError, suggest
+from declax.command_line.parsing import Parser, declax_parser, script_parser
+from declax.command_line.schemas import load_schema, schema_of_file
+from declax.config.files.reading import FORMATS, read_document
 
 Schema = dict[str, Any]
 
-SHELLS: Final = {
+_SCRIPTS: Final = {
     "bash": """\
 _{name}_declax() {{
-  local word="${{COMP_LINE:0:COMP_POINT}}"; word="${{word##* }}"
-  local IFS=$'\\n' found; found=($(declax complete --schema {schema} -- "$word" 2>/dev/null))
+  local line="${{COMP_LINE:0:COMP_POINT}}"; local word="${{line##* }}"
+  local IFS=$'\\n' found; found=($(declax complete {schema}-- "$line" 2>/dev/null))
   [[ $word == *=* ]] && found=("${{found[@]#"${{word%%=*}}="}}")
+  [[ ${{#found[@]}} -eq 1 && ${{found[0]}} != *[]=.] ]] && found[0]+=" "
   COMPREPLY=("${{found[@]}}")
   [[ ${{#COMPREPLY[@]}} -eq 0 ]] && COMPREPLY=($(compgen -f -- "${{COMP_WORDS[COMP_CWORD]}}"))
 }}
@@ -25,7 +29,8 @@ complete -o nospace -F _{name}_declax {command}
 """,
     "zsh": """\
 _{name}_declax() {{
-  local -a found; found=(${{(f)"$(declax complete --schema {schema} -- "$PREFIX" 2>/dev/null)"}})
+  local line="${{(j: :)words[1,CURRENT-1]}} $PREFIX"
+  local -a found; found=(${{(f)"$(declax complete {schema}-- "$line" 2>/dev/null)"}})
   (( $#found )) && compadd -S '' -- $found || _files
 }}
 compdef _{name}_declax {command}
@@ -34,26 +39,64 @@ compdef _{name}_declax {command}
 }
 
 
-def script(shell: str, command: str, schema: str) -> str:
-    """What a shell has to read so that it completes a command.
-
-    Raises:
-      ConfigError: for another shell.
-    """
-    if shell not in SHELLS:
-        fix = suggest(shell, SHELLS)
-        raise ConfigError("completion", f"there is no completion for {shell!r}", expected=", ".join(SHELLS), fix=fix)
+def script(shell: str, command: str, schema: str | None) -> str:
+    """What a shell has to read so that it completes a command."""
     name = "".join(c if c.isalnum() else "_" for c in command)
-    schema = shlex.quote(schema)
-    words = shlex.quote(f"(declax complete --schema {schema} -- (commandline -ct) 2>/dev/null)")  # fish reads it twice
-    return SHELLS[shell].format(name=name, schema=schema, command=shlex.quote(command), words=words)
+    option = "" if schema is None else f"--schema {shlex.quote(schema)} "
+    words = shlex.quote(f"(declax complete {option}-- (commandline -cp) 2>/dev/null)")  # fish reads it twice
+    return _SCRIPTS[shell].format(name=name, schema=option, command=shlex.quote(command), words=words)
 
 
-def candidates(schema: Schema, word: str) -> list[str]:
-    """What may stand in the place of a word that is being typed.
+def candidates(line: str, schema: str | None) -> list[str]:
+    """What may stand in the place of the last word of a command line: of ``declax``, or of a script with `cli`.
+
+    Args:
+      line: the command line up to the cursor.
+      schema: the file of the schema; else the one that a file on the command line names.
+
+    >>> candidates("declax su", None), candidates("declax show --format j", None)
+    (['summary'], ['json'])
+    """
+    before, _, word = line.rpartition(" ")
+    program, *given = _words(before) or [""]
+    parser = declax_parser() if Path(program).name == "declax" else script_parser("")
+    command = next((name for name in given if name in parser.commands), None)
+    parser = parser if command is None else parser.commands[command]
+    found = _choices(parser, given[-1:], word)
+    if found is None:
+        path = schema or _named_schema(given)
+        return [] if path is None else override_candidates(load_schema(path), word)
+    return [choice for choice in found if choice.startswith(word)]
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:  # a quote that is not closed yet
+        return line.split()
+
+
+def _choices(parser: Parser, last: list[str], word: str) -> list[str] | None:
+    """The commands, options or values of an option that may stand in the place of a word; None where others may."""
+    for option in parser.options:
+        if last and last[0] in option.option_strings and option.nargs != 0:
+            return list(option.choices or ())
+    if word.startswith("-"):
+        return [name for option in parser.options for name in option.option_strings if name.startswith("--")]
+    return list(parser.commands or parser.choices) or None
+
+
+def _named_schema(words: list[str]) -> Path | None:
+    """The schema that a file among words names."""
+    files = (word for word in words if word.endswith(FORMATS))
+    return next(filter(None, (schema_of_file(file, read_document(file)) for file in files)), None)
+
+
+def override_candidates(schema: Schema, word: str) -> list[str]:
+    """What may stand in the place of a word that is an override.
 
     >>> schema = {"properties": {"dim": {"type": "integer"}, "mode": {"enum": ["fast", "exact"]}}}
-    >>> candidates(schema, "d"), candidates(schema, "mode=e")
+    >>> override_candidates(schema, "d"), override_candidates(schema, "mode=e")
     (['dim='], ['mode=exact'])
     """
     path, equals, value = word.partition("=")

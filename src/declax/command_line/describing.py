@@ -10,10 +10,13 @@ from typing import Any, Final
 from declax._annotations import annotation_text
 from declax._typing import MISSING
 from declax.config._catalog import catalog_for
+from declax.config._editing import EACH, parse_path
 from declax.config._field_checks import CheckedReader
 from declax.config._parameters import Parameter, parameters_of, target_name
 from declax.config._part_readers import KIND, CallReader, ChoiceReader, InitializerReader, UnionReader
 from declax.config._readers import ListReader, Reader
+from declax.config.problems import did_you_mean
+from declax.errors import ConfigError
 
 _WIDTH: Final = 100
 _INDENT: Final = "  "
@@ -40,6 +43,27 @@ def parameter_table(target: Any, *, has_parts: bool = False, extra: tuple[Any, .
     lines = [target_name(target), *textwrap.wrap(about, _WIDTH, initial_indent=_INDENT)[:1]]
     calls = catalog_for(extra).call if has_parts else None
     return "\n".join([*lines, *_parameter_lines(target, "", _INDENT, calls, ())])
+
+
+def part_target(target: Any, part: str | None) -> Any:
+    """The class that stands at a path by the annotations alone.
+
+    Raises:
+      ConfigError: there is none, or there are several.
+    """
+    for key in parse_path(part) if part is not None else ():
+        readers = catalog_for(()).call(target).readers
+        if key.isdecimal() or key == EACH:
+            continue  # the class of a list is that of its items
+        if key not in readers:
+            where, problem = target_name(target), f"there is no parameter {key!r}"
+            raise ConfigError(where, problem, expected=", ".join(readers), fix=did_you_mean(key, readers))
+        choices = _parts(readers[key])[1]
+        if len(choices) != 1:
+            problem = "the annotation names no single class; a file, or an override of its kind, does"
+            raise ConfigError(f"{target_name(target)}.{key}", problem, expected=", ".join(choices) or None)
+        (target,) = choices.values()
+    return target
 
 
 def _about(target: Any) -> str:

@@ -4,7 +4,7 @@ Vocabulary
 ----------
 override: a path and the texts of its values: ``blocks.0.hidden=128``; ``*`` stands for each item of a list or table.
 sweep:    an override with several values, ``hidden=64,128``, which makes as many runs. A list is written in brackets.
-run:      the plain data of one combination of values, and what it is called.
+run:      the plain data of one combination of values, and its name.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import copy
 import dataclasses
 import functools
 import itertools
+import json
+import math
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
-from declax.config.files.documents import Document, float_of
-from declax.config.problems import Path, Place, Problem, described, did_you_mean, path_text, shown
-from declax.errors import ConfigError
+from declax.config.files.documents import REF, Document, float_of
+from declax.config.problems import Path, Place, Problem, did_you_mean, path_text, shown
 
 MAX_RUNS: Final = 10_000
 """How many runs a sweep may have; a typing mistake should not fill a cluster."""
 
 _P = TypeVar("_P")
 
-COMMAND_LINE: Final = "command line"
 _KIND: Final = "kind"
-_REF: Final = "$ref"
-_NUMBERS: Final = frozenset({"int", "float", "integer", "number"})
+_EACH: Final = "*"
 _PATH: Final = re.compile(r"(?:[^.\[\]=]+|\[(?:\d+|\*)\])(?:\.[^.\[\]=]+|\[(?:\d+|\*)\])*")
 PART: Final = re.compile(r"[^.\[\]]+")
 
@@ -42,12 +42,14 @@ class Override(NamedTuple):
       text: as it was written.
       path: where; ``"*"`` for each item.
       values: plain data; several of a sweep.
+      others: for each value the other way to read its text, for a field that does not take the value.
       is_removal: whether it takes the value away, ``~path``.
     """
 
     text: str
     path: Path
     values: tuple[Any, ...]
+    others: tuple[Any, ...] = ()
     is_removal: bool = False
 
 
@@ -57,10 +59,20 @@ class Run(NamedTuple):
     Attributes:
       name: the values that the sweep varies, as ``hidden=64,rate=0.1``; empty where there is no sweep.
       document: the plain data, and where each part of it comes from.
+      others: by path, the other ways to read values of the command line.
     """
 
     name: str
     document: Document
+    others: Mapping[Path, Any] = MappingProxyType({})
+
+    def reread(self, paths: Collection[Path]) -> Document:
+        """The document with the values at some paths read in the other way."""
+        data: Any = _copied(self.document.data)
+        for path in paths:
+            holder = functools.reduce(lambda inside, key: inside[key], path[:-1], data)
+            holder[path[-1]] = self.others[path]
+        return dataclasses.replace(self.document, data=data)
 
 
 def is_override(word: str) -> bool:
@@ -76,17 +88,19 @@ def is_override(word: str) -> bool:
 def parse_override(word: str) -> Override:
     """The override that a word is; see `is_override`.
 
-    Values are those of TOML; a text needs no quotes. The last item of a path may be a star.
+    Values are those of TOML; texts need no quotes, in lists either. The last item of a path may be a star.
 
-    >>> parse_override("blocks[*].hidden=64,128")
-    Override(text='blocks[*].hidden=64,128', path=('blocks', '*', 'hidden'), values=(64, 128), is_removal=False)
-    >>> parse_override("sizes=[1, 2]").values, parse_override("kind=Mlp").values
-    (([1, 2],), ('Mlp',))
+    >>> parse_override("blocks[*].hidden=64,128").path, parse_override("blocks[*].hidden=64,128").values
+    (('blocks', '*', 'hidden'), (64, 128))
+    >>> parse_override("names=[a, b]").values, parse_override("kind=Mlp").values
+    ((['a', 'b'],), ('Mlp',))
     """
     if word.startswith("~"):
         return Override(word, _path(word[1:]), (), is_removal=True)
     path, _, text = word.partition("=")
-    return Override(word, _path(path), tuple(map(_value, _split(text))))
+    texts = [part.strip() for part in _split(text)]
+    values = tuple(map(_value, texts))
+    return Override(word, _path(path), values, tuple(map(_other, texts, values)))
 
 
 def _path(text: str) -> Path:
@@ -112,17 +126,40 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _value(text: str) -> Any:
-    stripped = text.strip()
-    if stripped == "null":
+    """The value of a text: one of TOML, a table of JSON, a list of such values, or the text itself."""
+    if text == "null":
         return None
     try:
-        if "\n" not in stripped:
-            value = tomllib.loads(f"value = {stripped}", parse_float=float_of)["value"]
-            tomllib.loads(f"value = [{stripped}]")  # which a comment would leave open: `8#9` is no 8
+        if "\n" not in text:
+            value = tomllib.loads(f"value = {text}", parse_float=float_of)["value"]
+            tomllib.loads(f"value = [{text}]")  # which a comment would leave open: `8#9` is no 8
             return value
     except tomllib.TOMLDecodeError:
         pass
-    return stripped
+    if text.startswith("[") and text.endswith("]"):
+        return [_value(part.strip()) for part in _split(text[1:-1])]
+    try:
+        return json.loads(text, parse_float=float_of) if text.startswith("{") else text
+    except ValueError:
+        return text
+
+
+def _other(text: str, value: Any) -> Any:
+    """The text of a value; of a text without quotes, the bool or the number that Python reads in it.
+
+    >>> _other("3", 3), _other("True", "True"), _other(".5", ".5"), _other("007", "007"), _other("high", "high")
+    ('3', True, 0.5, 7, 'high')
+    """
+    if not isinstance(value, str):
+        return text
+    if text in ("True", "False"):
+        return text == "True"
+    for read in (int, float_of):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return value
 
 
 def expand(document: Document, overrides: Sequence[Override]) -> Iterator[Run]:
@@ -131,82 +168,184 @@ def expand(document: Document, overrides: Sequence[Override]) -> Iterator[Run]:
     Problems with overrides are among the problems of the run's document.
 
     Args:
-      document: what is overridden; it stays as it is.
+      document: what is overridden; it stays as it is. One that could not be read is the only run.
       overrides: the overrides, of which later ones count more.
     """
+    if document.data is None:
+        yield Run("", document)
+        return
     sweeps = [override for override in overrides if len(override.values) > 1]
-    choices = [[(override, value) for value in override.values or (None,)] for override in overrides]
-    count = 1
-    for several in choices:
-        count *= len(several)
+    count = math.prod(len(override.values) for override in sweeps)
     if count > MAX_RUNS:
         problem = _problem(sweeps[0], f"the sweep has {count} runs", hint=f"at most {MAX_RUNS} at once")
         yield Run("", Document(document.name, None, [*document.problems, problem]))
         return
+    choices = [
+        [(o, value, other) for value, other in zip(o.values, o.others, strict=True)] or [(o, None, None)]
+        for o in overrides
+    ]
     for chosen in itertools.product(*choices):
-        name = ",".join(f"{path_text(o.path)}={_short(value)}" for o, value in chosen if o in sweeps)
-        yield Run(name, _overridden(document, chosen))
+        name = ",".join(f"{path_text(o.path)}={_short(value)}" for o, value, _ in chosen if o in sweeps)
+        made = _Overridden(document)
+        for override, value, other in _in_order(chosen):
+            made.apply(override, value, other)
+        yield Run(name, made.document(), made.others)
 
 
 def _short(value: Any) -> str:
     return value if isinstance(value, str) else shown(value) if not isinstance(value, (list, dict)) else str(value)
 
 
-def _overridden(document: Document, chosen: Iterable[tuple[Override, Any]]) -> Document:
-    made = _Overridden(document)
-    for override, value in _in_order(chosen):
-        if (ref := _ref_on_the_way(made.data, override)) is not None:
-            made.problems.append(ref)
-            continue
-        if not override.is_removal:
-            _make_tables(made, override)
-        places = list(_places(made.data, override.path[:-1]))
-        if not places:
-            made.problems.append(_no_place(made.data, override))
-        for path, holder in places:
-            _put(made, holder, path, override, copy.deepcopy(value))
+_Choice = tuple[Override, Any, Any]
+"""An override, the value of it that a run has, and the other way to read that."""
+
+
+def _in_order(chosen: Iterable[_Choice]) -> list[_Choice]:
+    """The overrides as they were given, but that a tag comes before what was given for its table.
+
+    A changed tag starts its table anew, and what the same command line says for that table is meant for the new one.
+    """
+    made: list[_Choice] = []
+    for choice in chosen:
+        override = choice[0]
+        at = len(made)
+        table = override.path[:-1]
+        if override.path[-1] == _KIND and not override.is_removal:
+            for index in range(len(made) - 1, -1, -1):
+                earlier = made[index][0]
+                if _decides(earlier, table):
+                    break
+                if _leads(table, earlier.path):
+                    at = index
+        made.insert(at, choice)
     return made
 
 
-def _ref_on_the_way(data: Any, override: Override) -> Problem | None:
-    """The problem of a path that leads into a reference; a tag, and another reference, may stand in its place."""
-    for size in range(1, len(override.path)):
-        if size == len(override.path) - 1 and override.path[-1] in (_KIND, _REF):
-            break
-        for at, holder in _places(data, override.path[:size]):
-            if isinstance(holder, dict) and isinstance(target := holder.get(_REF), str):
-                inner = path_text((*(key for key in target.split("/") if key), *override.path[size:]))
-                hint = f"override the part itself, at {inner}, or choose a part here with {path_text((*at, _KIND))}=..."
-                return _problem(override, f"what stands here is a reference to {target}", path=at, hint=hint)
-    return None
+def _decides(earlier: Override, table: Path) -> bool:
+    """Whether an earlier override says what a table is, or where, so that no later one may come before it."""
+    above = earlier.path[:-1]
+    if _leads(earlier.path, table):
+        return True
+    return _leads(above, table) and (
+        earlier.path[-1] == _KIND or (earlier.is_removal and not isinstance(earlier.path[-1], str))
+    )
 
 
-class _Overridden(Document):
-    """A document that overrides change, and with it where its parts are written."""
+def _leads(above: Path, path: Path) -> bool:
+    """Whether a path is of something in the other's place, or inside of it; a star is in each."""
+    if len(above) > len(path):
+        return False
+    return all(str(a) == str(b) or _EACH in (a, b) for a, b in zip(above, path, strict=False))
+
+
+class _Overridden:
+    """Data that overrides change, and with it where its parts are written.
+
+    Attributes:
+      others: by path, the other ways to read the values that were given.
+    """
 
     def __init__(self, document: Document) -> None:
+        self.others: dict[Path, Any] = {}
+        self._before = document
+        self._data = _copied(document.data)
+        self._problems = list(document.problems)
+        self._origins: dict[Path, Place] = {}
         self._moves: list[tuple[Path, int | None]] = []
-        super().__init__(
-            document.name,
-            _copied(document.data),
-            list(document.problems),
-            lambda: functools.reduce(_moved, self._moves, document.find_places()),
-            document.broken,
-            dict(document.origins),
+
+    def document(self) -> Document:
+        """The document as it is now."""
+        before, moves = self._before, self._moves
+        return Document(
+            before.name,
+            self._data,
+            self._problems,
+            lambda: functools.reduce(_moved, moves, before.find_places()),
+            before.broken,
+            self._origins,
         )
 
-    def note(self, path: Path, override: Override) -> None:
+    def apply(self, override: Override, value: Any, other: Any) -> None:
+        """Sets a value, or takes it away, at each place that an override names."""
+        for path, holder in self._holders(override):
+            if override.is_removal:
+                self._remove(override, path, holder)
+            else:
+                self._set(override, path, holder, value, other)
+
+    def _holders(self, override: Override) -> list[tuple[Path, Any]]:
+        """The tables and lists in which an override sets a value; none, and a problem, where the path leads nowhere.
+
+        Tables that a file leaves out are made, as there may be a default; the validator knows their names. A tag makes
+        a table of a name, a number or a reference, and appends one to a list.
+        """
+        *way, last = override.path
+        found: list[tuple[Path, Any]] = [((), self._data)]
+        for depth, key in enumerate(way):
+            is_replaced = depth == len(way) - 1 and last in (_KIND, REF)
+            is_tagged = is_replaced and last == _KIND
+            is_named = all(isinstance(k, str) and k != _EACH for k in way[depth:])
+            may_make = not override.is_removal and (is_tagged or is_named)
+            inside: list[tuple[Path, Any]] = []
+            for at, holder in found:
+                for name in _keys_at(holder, key, may_add=may_make):
+                    if may_make:
+                        self._make_table(override, (*at, name), holder, is_tagged=is_tagged)
+                    inside.append(((*at, name), holder[name]))
+            reference = next((path for path, child in inside if not is_replaced and _refers(child)), None)
+            if reference is not None:
+                self._problems.append(_into_reference(override, reference, dict(inside)[reference][REF]))
+                return []
+            known = inside or found
+            found = [(at, child) for at, child in inside if isinstance(child, (dict, list))]
+            if not found:
+                at, holder = known[0]
+                self._problems.append(_no_member(holder, override.path[depth + bool(inside)], at, override))
+                return []
+        return found
+
+    def _make_table(self, override: Override, path: Path, holder: Any, *, is_tagged: bool) -> None:
+        name = path[-1]
+        known = holder[name] if name in _keys(holder) else None
+        if known is None or (is_tagged and not isinstance(known, (dict, list))):
+            _assign(holder, name, {})
+            self._note(path, override)
+
+    def _set(self, override: Override, path: Path, holder: Any, value: Any, other: Any) -> None:
+        last = override.path[-1]
+        keys = _keys_at(holder, last, may_add=True)
+        if not keys and last != _EACH:
+            self._problems.append(_no_member(holder, last, path, override))
+        for key in keys:
+            if key == _KIND and isinstance(holder, dict) and (holder.get(_KIND, value) != value or REF in holder):
+                holder.clear()  # what the old kind takes is nothing to the new one
+                self._note(path, override)
+            _assign(holder, key, copy.deepcopy(value))
+            self._note((*path, key), override)
+            self.others[(*path, key)] = other
+
+    def _remove(self, override: Override, path: Path, holder: Any) -> None:
+        last = override.path[-1]
+        keys = _keys_at(holder, last, may_add=False)
+        if not keys and last != _EACH:
+            self._problems.append(_no_member(holder, last, path, override))
+        for key in reversed(keys):
+            del holder[key]
+            if isinstance(holder, dict):
+                self._note((*path, key), override)
+            else:
+                self._move(path, key)
+                _move_refs(self._data, tuple(map(str, path)), key)
+
+    def _note(self, path: Path, override: Override) -> None:
         """Notes that what is at a path comes from the command line."""
         self._move(path, None)
-        self.origins[path] = Place(f"{COMMAND_LINE}: {override.text}")
-
-    def note_without(self, path: Path, index: int) -> None:
-        """Notes that an item of a list was taken away."""
-        self._move(path, index)
+        self._origins[path] = _place(override)
 
     def _move(self, path: Path, index: int | None) -> None:
         self._moves.append((path, index))
-        self.origins = _moved(self.origins, (path, index))
+        self._origins = _moved(self._origins, (path, index))
+        self.others = _moved(self.others, (path, index))
 
 
 def _copied(data: Any) -> Any:
@@ -229,130 +368,30 @@ def _moved(places: Mapping[Path, _P], move: tuple[Path, int | None]) -> dict[Pat
     return made
 
 
-def _in_order(chosen: Iterable[tuple[Override, Any]]) -> list[tuple[Override, Any]]:
-    """The overrides as they were given, but that a tag comes before what was given for its table.
-
-    A changed tag starts its table anew, and what the same command line says for that table is meant for the new one.
-    """
-    made: list[tuple[Override, Any]] = []
-    for override, value in chosen:
-        at = len(made)
-        table = override.path[:-1]
-        if override.path[-1] == _KIND and not override.is_removal:
-            for index in range(len(made) - 1, -1, -1):
-                earlier = made[index][0]
-                if _decides(earlier, table):
-                    break
-                if _leads(table, earlier.path):
-                    at = index
-        made.insert(at, (override, value))
-    return made
-
-
-def _decides(earlier: Override, table: Path) -> bool:
-    """Whether an earlier override says what a table is, or where, so that no later one may come before it."""
-    above = earlier.path[:-1]
-    if _leads(earlier.path, table):
-        return True
-    return _leads(above, table) and (
-        earlier.path[-1] == _KIND or (earlier.is_removal and not isinstance(earlier.path[-1], str))
-    )
-
-
-def _leads(above: Path, path: Path) -> bool:
-    """Whether a path is of something in the other's place, or inside of it; a star is in each."""
-    if len(above) > len(path):
-        return False
-    return all(str(a) == str(b) or "*" in (a, b) for a, b in zip(above, path, strict=False))
-
-
-def _make_tables(made: _Overridden, override: Override) -> None:
-    """Makes tables that a file leaves out, as it may where there is a default; the validator knows their names.
-
-    A tag makes a table of what is a name or a number, and appends one to a list.
-    """
-    path = override.path
-    found: list[tuple[Path, Any]] = [((), made.data)]
-    for depth, key in enumerate(path[:-1]):
-        is_tagged = depth == len(path) - 2 and path[-1] == _KIND
-        can_be_made = is_tagged or all(isinstance(k, str) and k != "*" for k in path[depth:-1])
-        for at, holder in found:
-            for name in _keys_to_make(holder, key) if can_be_made else ():
-                known = None if name not in _keys(holder) else holder[name]
-                if known is None or (is_tagged and not isinstance(known, (dict, list))):
-                    _set(holder, name, {})
-                    made.note((*at, name), override)
-        found = [((*at, k), child) for at, holder in found for k, child in _children(holder, key)]
-
-
-def _keys_to_make(holder: Any, key: str | int) -> Iterable[Any]:
-    """What a part of a path names in a table or list, also where that is not there yet."""
-    if key == "*":
-        return list(_keys(holder))
-    if isinstance(holder, dict):
-        return (str(key),)
-    return (key,) if isinstance(holder, list) and isinstance(key, int) and key <= len(holder) else ()
-
-
-def _keys(holder: Any) -> Iterable[Any]:
+def _keys(holder: Any) -> Collection[Any]:
     return range(len(holder)) if isinstance(holder, list) else holder if isinstance(holder, dict) else ()
 
 
-def _set(holder: Any, key: Any, value: Any) -> None:
+def _keys_at(holder: Any, key: str | int, *, may_add: bool) -> list[Any]:
+    """What an item of a path names in a table or list; where it may be added, also what is not there yet."""
+    if key == _EACH:
+        return list(_keys(holder))
+    if isinstance(holder, dict):
+        return [str(key)] if may_add or str(key) in holder else []
+    if isinstance(holder, list) and isinstance(key, int):
+        return [key] if key < len(holder) + may_add else []
+    return []
+
+
+def _assign(holder: Any, key: Any, value: Any) -> None:
     if isinstance(holder, list) and key == len(holder):
         holder.append(value)
     else:
         holder[key] = value
 
 
-def _places(data: Any, path: Path) -> list[tuple[Path, Any]]:
-    """The tables and lists at a path, with paths of their own in the place of stars."""
-    found: list[tuple[Path, Any]] = [((), data)]
-    for key in path:
-        found = [((*at, k), child) for at, holder in found for k, child in _children(holder, key)]
-    return [(at, holder) for at, holder in found if isinstance(holder, (dict, list))]
-
-
-def _children(holder: Any, key: str | int) -> list[tuple[str | int, Any]]:
-    if isinstance(holder, dict):
-        if key == "*":
-            return [(k, child) for k, child in holder.items() if isinstance(child, (dict, list))]
-        return [(str(key), holder[str(key)])] if str(key) in holder else []
-    if isinstance(holder, list):
-        if key == "*":
-            return list(enumerate(holder))
-        return [(key, holder[key])] if isinstance(key, int) and key < len(holder) else []
-    return []
-
-
-def _put(made: _Overridden, holder: Any, path: Path, override: Override, value: Any) -> None:
-    """Sets, or takes away, what an override names in one table or list."""
-    last = override.path[-1]
-    keys: list[Any] = [last]  # of a table names, of a list positions
-    if last == "*":
-        keys = list(_keys(holder))
-    elif isinstance(holder, dict):
-        keys = [str(last)]
-    elif not isinstance(last, int) or last > len(holder) or (override.is_removal and last == len(holder)):
-        made.problems.append(_problem(override, f"there is no item {last} at {path_text(path)}", path=path))
-        return
-    for key in reversed(keys) if override.is_removal else keys:
-        if override.is_removal:
-            if isinstance(holder, dict) and key not in holder:
-                made.problems.append(_no_member(holder, key, path, override))
-                return
-            del holder[key]
-            if isinstance(holder, list):
-                made.note_without(path, key)
-                _move_refs(made.data, tuple(map(str, path)), key)
-            else:
-                made.note((*path, key), override)
-            continue
-        if key == _KIND and isinstance(holder, dict) and (holder.get(_KIND, value) != value or _REF in holder):
-            holder.clear()  # what the old kind takes is nothing to the new one
-            made.note(path, override)
-        _set(holder, key, value)
-        made.note((*path, key), override)
+def _refers(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get(REF), str)
 
 
 def _move_refs(data: Any, path: tuple[str, ...], index: int) -> None:
@@ -364,7 +403,7 @@ def _move_refs(data: Any, path: tuple[str, ...], index: int) -> None:
         waiting += here.values() if isinstance(here, dict) else here if isinstance(here, list) else ()
         if not isinstance(here, dict):
             continue
-        written = here.get(_REF)
+        written = here.get(REF)
         if not isinstance(written, str) or not written.startswith("/"):
             continue
         keys = written[1:].split("/")
@@ -372,75 +411,32 @@ def _move_refs(data: Any, path: tuple[str, ...], index: int) -> None:
         if len(keys) <= size or tuple(names[:size]) != path or not keys[size].isdecimal() or int(keys[size]) < index:
             continue
         keys[size] = str(int(keys[size]) - 1) if int(keys[size]) > index else f"{index} (taken away)"
-        here[_REF] = "/" + "/".join(keys)
+        here[REF] = "/" + "/".join(keys)
 
 
-def text_with_hints(error: ConfigError) -> str:
-    """The text of an error, with hints for values of a command line, where a shell takes quotes away."""
-    text = str(error)
-    for problem in error.problems:
-        text = text.replace(str(problem), str(_hinted(problem)), 1)
-    return text
-
-
-def _hinted(problem: Problem) -> Problem:
-    word = (problem.place.file or "").removeprefix(f"{COMMAND_LINE}: ")
-    if problem.code != "wrong-type" or word == problem.place.file or not is_override(word):
-        return problem
-    path, _, text = word.partition("=")
-    given = next((raw.strip() for raw in _split(text) if described(_value(raw)) == problem.got), None)
-    if given is None or len(problem.path) != len(_path(path)):
-        return problem
-    name = path_text(problem.path)
-    expected = set(re.findall(r"[a-z]+", problem.expected or ""))
-    value = _value(given)
-    hint = problem.hint
-    if not isinstance(value, str):
-        if "string" in expected and not isinstance(value, (list, dict)):
-            hint = f"{name}='\"{given}\"'"
-    elif value.lower() in ("true", "false") and expected & {"bool", "boolean"}:
-        hint = f"{name}={value.lower()}"
-    elif value.startswith("["):
-        hint = f'texts in brackets are quoted, {name}=\'["a", "b"]\''
-    elif value.startswith("{"):
-        hint = f"tables are those of TOML, {name}='{{key = 1}}'"
-    elif (problem.expected or "").startswith(("a list", "a table")):
-        pass  # an int or two may be in its text, as the type of the items
-    elif expected & _NUMBERS:
-        number = _number(value)
-        hint = f"{name}={number}" if number is not None else "write a number"
-    return problem if hint == problem.hint else dataclasses.replace(problem, hint=hint)
-
-
-def _number(text: str) -> str | None:
-    """A number as TOML has it, of a text that people take for one, such as ``.5``."""
-    for read in (int, float):
-        try:
-            return repr(read(text))
-        except ValueError:
-            continue
-    return None
-
-
-def _no_place(data: Any, override: Override) -> Problem:
-    """The problem of a path to nothing; names the last part of it that there is."""
-    known: Any = data
-    path: Path = ()
-    for key in override.path:
-        children = _children(known, key)
-        if not children:
-            return _no_member(known, key, path, override)
-        path, known = (*path, children[0][0]), children[0][1]
-    return _problem(override, "there is no table at this path", path=path)
+def _into_reference(override: Override, path: Path, target: str) -> Problem:
+    """The problem of a path that leads into a reference."""
+    inner = path_text((*(key for key in target.split("/") if key), *override.path[len(path) :]))
+    hint = f"override the part itself, at {inner}, or choose a part here with {path_text((*path, _KIND))}=..."
+    return _problem(override, f"what stands here is a reference to {target}", path=path, hint=hint)
 
 
 def _no_member(holder: Any, key: str | int, path: Path, override: Override) -> Problem:
+    """The problem of a path to nothing, at the last part of it that there is."""
+    if override.is_removal and isinstance(holder, dict) and len(path) == len(override.path) - 1:
+        message = f"{str(key)!r} is not set in the file (it has its default)"
+    else:
+        name = f"item {key}" if isinstance(holder, list) else repr(key)
+        message = f"there is no {name}" + (f" at {path_text(path)}" if path else "")
     hint = did_you_mean(key, list(holder)) if isinstance(holder, dict) else None
     if isinstance(holder, list) and key == len(holder) and not override.is_removal:
         hint = f"{path_text((*path, key, _KIND))}=... appends one"
-    return _problem(override, f"there is no {key!r} at {path_text(path)}", path=path, hint=hint)
+    return _problem(override, message, path=path, hint=hint)
 
 
 def _problem(override: Override, message: str, path: Path | None = None, hint: str | None = None) -> Problem:
-    place = Place(f"{COMMAND_LINE}: {override.text}")
-    return Problem("override", override.path if path is None else path, message, hint=hint, place=place)
+    return Problem("override", override.path if path is None else path, message, hint=hint, place=_place(override))
+
+
+def _place(override: Override) -> Place:
+    return Place(f"command line: {override.text}")

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 from declax.config.files.documents import Document
 from declax.config.problems import Path as KeyPath
-from declax.config.problems import Problem, described, did_you_mean, path_text
+from declax.config.problems import Problem, Report, described, did_you_mean
 from declax.errors import ConfigError, MissingExtraError
 
 Schema = dict[str, Any]
@@ -31,12 +31,23 @@ MAX_STEPS: Final = 2_000_000
 _NAMED: Final = re.compile(r"^#:schema\s+(\S+)|^#\s*yaml-language-server:\s*\$schema=(\S+)", re.MULTILINE)
 _KIND: Final = "kind"
 _HEAD: Final = 4096
-_PATTERNS: Final = ("^/",)
+_PATTERN: Final = "^/"
 _DEFINITION: Final = "#/definitions/"
-_REFUSED: Final = ("$id", "patternProperties", "uniqueItems", "format", "dependencies")
-_OF_ONE: Final = ("additionalItems", "additionalProperties", "contains", "else", "if", "not", "propertyNames", "then")
-_OF_MANY: Final = ("allOf", "anyOf", "oneOf")
-_OF_NAMES: Final = ("properties", "definitions")
+_TYPES: Final = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
+_CHOICES: Final = ("allOf", "anyOf", "oneOf")
+_KEYWORDS: Final[Mapping[str, tuple[type, ...]]] = {
+    **dict.fromkeys(("$schema", "$ref", "title", "description", "pattern"), (str,)),
+    **dict.fromkeys(("properties", "definitions", "not"), (dict,)),
+    **dict.fromkeys((*_CHOICES, "required", "enum"), (list,)),
+    **dict.fromkeys(("minimum", "maximum"), (int, float)),
+    **dict.fromkeys(("minItems", "maxItems"), (int,)),
+    "type": (str, list),
+    "items": (dict, list),
+    "additionalProperties": (dict, bool),
+    "const": (object,),
+    "default": (object,),
+}
+"""The keywords that declax writes, and the types of their values."""
 
 
 def schema_of_file(file: str, document: Document) -> Path | None:
@@ -70,111 +81,82 @@ def load_schema(path: str | Path) -> Schema:
         expected = f"at most {MAX_SCHEMA_BYTES // 1024} KiB"
         raise ConfigError(str(path), "the file is too large for a schema", expected=expected, fix=fix)
     if not isinstance(found, dict):
-        raise ConfigError(str(path), "the file is no schema", got=described(found), fix="declax schema module:Class")
-    wrong = next(_not_allowed(found), None)
+        raise ConfigError(str(path), "the file has no schema", got=described(found), fix="declax schema module:Class")
+    wrong = next(_foreign(found), None)
     if wrong is not None:
-        raise ConfigError(str(path), "this is no schema that declax has written", got=wrong, fix=fix)
+        raise ConfigError(str(path), "declax did not write this schema", got=wrong, fix=fix)
     return found
 
 
 def _content(path: Path) -> bytes:
     """The content of a file, or a little more of it than is allowed."""
     if path.exists() and not path.is_file():  # a device or a pipe has no end
-        raise ConfigError(str(path), "the schema is no regular file", fix="declax schema module:Class -o FILE")
+        raise ConfigError(str(path), "the schema is not a regular file", fix="declax schema module:Class -o FILE")
     with open(path, "rb") as file:
         return file.read(MAX_SCHEMA_BYTES + 1)
 
 
-def _not_allowed(schema: Schema) -> Iterator[str]:
-    """What a schema has that may cost much time, or lead out of its file."""
-    definitions = schema.get("definitions", {})
-    waiting: list[object] = [schema]
-    while waiting:
-        here = waiting.pop()
-        if not isinstance(here, dict):
-            if not isinstance(here, bool):
-                yield f"{described(here)}, where a schema was expected"
-            continue
-        yield from (f"the key {key!r}" for key in _REFUSED if key in here)
-        if "pattern" in here and here["pattern"] not in _PATTERNS:
-            yield f"the pattern {described(here['pattern'])}"
-        if "$ref" in here and not _is_definition(here["$ref"], definitions):
-            yield f"the reference {described(here['$ref'])}"
-        waiting += _inner(here)
-
-
-_KEYWORDS: Final[Mapping[str, tuple[type, ...]]] = {
-    **dict.fromkeys(("$schema", "$ref", "title", "description", "pattern"), (str,)),
-    **dict.fromkeys(("properties", "definitions", "not"), (dict,)),
-    **dict.fromkeys((*_OF_MANY, "required", "enum"), (list,)),
-    **dict.fromkeys(("minimum", "maximum"), (int, float)),
-    **dict.fromkeys(("minItems", "maxItems"), (int,)),
-    "type": (str, list),
-    "items": (dict, list),
-    "additionalProperties": (dict, bool),
-    "const": (),
-    "default": (),
-}
-"""The keywords that declax writes, and the types of their values; any for an empty tuple."""
-_TYPES: Final = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
-
-
-def _is_as_written(schema: Schema) -> bool:
-    """Whether a schema has nothing but what declax writes, so that it need not be held against that of schemas.
-
-    That takes longer than the check of a file.
-    """
+def _foreign(schema: Schema) -> Iterator[str]:
+    """What a schema has that declax does not write; it may cost much time, or lead out of the file."""
     waiting: list[object] = [schema]
     while waiting:
         here = waiting.pop()
         if isinstance(here, bool):
             continue
-        if not isinstance(here, dict) or not here.keys() <= _KEYWORDS.keys():
-            return False
-        if any(_KEYWORDS[key] and not isinstance(value, _KEYWORDS[key]) for key, value in here.items()):
-            return False
-        if any(isinstance(here.get(key), bool) for key in ("minimum", "maximum", "minItems", "maxItems")):
-            return False
-        types = here.get("type", [])
-        if not _are_texts(here.get("required", [])) or not _are_texts([types] if isinstance(types, str) else types):
-            return False
-        if not _TYPES.issuperset([types] if isinstance(types, str) else types):
-            return False
-        if any(not here.get(key, True) for key in (*_OF_MANY, "type")):
-            return False
+        if not isinstance(here, dict):
+            yield f"{described(here)}, where a schema was expected"
+            continue
+        for key, value in here.items():
+            if not _is_written(key, value, schema.get("definitions")):
+                yield f"the key {key!r} with {described(value)}"
         waiting += _inner(here)
-    return True
 
 
-def _are_texts(values: list[object]) -> bool:
-    return all(isinstance(value, str) for value in values)
-
-
-def _is_definition(reference: object, definitions: object) -> bool:
-    is_here = isinstance(reference, str) and reference.startswith(_DEFINITION) and isinstance(definitions, dict)
-    return is_here and str(reference)[len(_DEFINITION) :] in cast("Schema", definitions)
+def _is_written(key: str, value: Any, definitions: object) -> bool:
+    """Whether declax writes a value for a keyword of schemas."""
+    given: object = value
+    if key not in _KEYWORDS or not isinstance(given, _KEYWORDS[key]):
+        return False
+    if key in ("minimum", "maximum", "minItems", "maxItems"):
+        return not isinstance(value, bool)
+    if key == "type":
+        return bool(value) and all(name in _TYPES for name in ([value] if isinstance(value, str) else value))
+    if key == "required":
+        return all(isinstance(name, str) for name in value)
+    if key == "$ref":
+        is_here = value.startswith(_DEFINITION) and isinstance(definitions, dict)
+        return is_here and value.removeprefix(_DEFINITION) in cast("Schema", definitions)
+    return bool(value) if key in _CHOICES else key != "pattern" or value == _PATTERN
 
 
 def _inner(schema: Schema) -> Iterator[object]:
     """The schemas that stand in a schema."""
-    yield from (schema[key] for key in _OF_ONE if key in schema)
-    for key in (*_OF_MANY, "items", *_OF_NAMES):
-        value = schema.get(key, ())
+    yield from (schema[key] for key in ("not", "additionalProperties") if key in schema)
+    for key in (*_CHOICES, "items", "properties", "definitions"):
+        value = schema.get(key, [])
         if isinstance(value, list):
             yield from value
-        elif key in _OF_NAMES and isinstance(value, dict):
-            yield from value.values()
-        elif value != ():
-            yield value
+        elif isinstance(value, dict):
+            yield from (value,) if key == "items" else value.values()
 
 
-def problems_by_schema(document: Document, schema: Schema) -> list[Problem]:
-    """What a schema finds wrong with a document.
+def check_by_schema(document: Document, schema: Schema) -> None:
+    """Checks a document by a schema.
 
     Raises:
-      ConfigError: the schema is none, or a check by it would take too long.
+      ConfigError: with all that is wrong; or where the check would take too long.
       MissingExtraError: jsonschema is not installed.
     """
+    report = Report()
+    report.extend(document.problems)
+    if document.data is not None:
+        report.extend(problems_by_schema(document.data, schema))
+    if report:
+        raise report.error(document.name or "the configuration", document.place_of)
+
+
+def problems_by_schema(data: object, schema: Schema) -> list[Problem]:
+    """The problems of plain data; see `check_by_schema`."""
     try:
         jsonschema = importlib.import_module("jsonschema")
     except ImportError:
@@ -183,27 +165,16 @@ def problems_by_schema(document: Document, schema: Schema) -> list[Problem]:
             "checking by a schema needs jsonschema, which is not installed",
             fix='pip install "declax[cli]"        # or name the class: declax check module:Class FILE',
         ) from None
-    fix = "declax check module:Class FILE"
     try:
-        validator = _counting(jsonschema)
-        meta_schema = jsonschema.Draft7Validator.META_SCHEMA
-        wrong = None if _is_as_written(schema) else next(validator(meta_schema).iter_errors(schema), None)
-        if wrong is None:
-            errors = validator(schema).iter_errors(document.data)
-            return list(dict.fromkeys(problem for error in errors for problem in _problems(error, ())))
+        found = _counting(jsonschema)(schema).iter_errors(data)
+        return list(dict.fromkeys(problem for error in found for problem in _problems(error, ())))
     except _TooManySteps:
-        why = f"it takes more than {MAX_STEPS} steps"
-        raise ConfigError("declax check", "a check by this schema would take too long", why=why, fix=fix) from None
-    except (ArithmeticError, RecursionError, ValueError) as error:
-        is_deep = isinstance(error, RecursionError)
-        reason = "it leads in circles, or one of both is nested too deeply" if is_deep else str(error)
-        raise ConfigError("declax check", "the schema cannot be used", why=reason, fix=fix) from None
-    raise ConfigError(
-        "declax check",
-        "the file is no schema of draft-07",
-        got=f"{path_text(tuple(wrong.path))}: {described(wrong.instance)}",
-        fix="declax schema module:Class -o FILE",
-    )
+        problem, why = "a check by this schema would take too long", f"it takes more than {MAX_STEPS} steps"
+    except RecursionError:
+        problem, why = "the schema cannot be used", "it leads in circles, or one of both is nested too deeply"
+    except ValueError as error:  # an int of more digits than Python writes
+        problem, why = "the schema cannot be used", str(error)
+    raise ConfigError("declax check", problem, why=why, fix="declax check module:Class FILE")
 
 
 class _TooManySteps(Exception):  # noqa: N818  # it ends a check, and nobody sees it

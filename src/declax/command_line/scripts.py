@@ -8,22 +8,22 @@ makes ``python train.py run.toml model.hidden=128`` work, with help made of the 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, NoReturn, TypeVar, overload
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 from declax.command_line.describing import parameter_table
-from declax.command_line.main import Words, read_words, tell
-from declax.command_line.overrides import expand
+from declax.command_line.output import Output, ending_with_the_pipe, json_text, write
+from declax.command_line.overrides import Run
+from declax.command_line.parsing import script_parser
+from declax.command_line.runs import document_of, read_runs, read_words
 from declax.config._parameters import target_name
 from declax.config.files.documents import Document
-from declax.config.files.reading import FORMATS, read_document
-from declax.config.loading import config_text, spec_from_config
+from declax.config.loading import spec_from_config, to_config
 from declax.config.schema import json_schema
 from declax.config.spec import Spec
-from declax.errors import ConfigError
+from declax.errors import DeclaxError
 from declax.rngs import Rngs
 
 T = TypeVar("T")
@@ -106,63 +106,70 @@ def cli(
     >>> [run.name for run in cli(Train, ["rate=0.5,0.25", "steps=1"], sweep=True)]
     ['rate=0.5', 'rate=0.25']
     """
-    parser = _parser(target, default, tuple(extra))
-    options = parser.parse_intermixed_args(argv)
-    if options.schema:
-        print(json.dumps(json_schema(target, extra=extra), indent=2))
-        sys.exit(0)
-    try:
-        words = read_words(options.words)
-        found = list(_specs(target, words, default, tuple(extra), is_migrating=options.migrate))
-    except ConfigError as error:
-        _end(error)
-    if len(found) > 1 and not sweep:
-        parser.error(f"this script makes one run, and the values make {len(found)}: {found[0][0]}, {found[1][0]}, ...")
-    if options.show or options.check:
-        _show(found, options)
-    try:
-        runs = [CliRun(name, spec.build(rngs=rngs), spec) for name, spec in found]
-    except ConfigError as error:
-        _end(error)
-    return runs if sweep else runs[0].config
+    with ending_with_the_pipe():
+        return _run(target, argv, default=default, rngs=rngs, extra=tuple(extra), sweep=sweep)
 
 
-def _end(error: ConfigError) -> NoReturn:
-    sys.exit(tell(error))
-
-
-def _show(found: list[tuple[str, Spec[Any]]], options: argparse.Namespace) -> NoReturn:
-    for name, spec in found:
-        if options.check:
-            print(f"{name or target_name(spec.target)}: fingerprint {spec.fingerprint()[:12]}")
-        else:
-            print(*([f"# {name}"] if name else []), config_text(spec, ".json", full=options.full), sep="\n", end="")
-    sys.exit(0)
+def _run(
+    target: Any,
+    argv: Sequence[str] | None,
+    *,
+    default: str | Path | None,
+    rngs: Rngs | None,
+    extra: tuple[Any, ...],
+    sweep: bool,
+) -> Any:
+    parser = script_parser(_fields(target, default, extra))
+    options = parser.parse_words(argv)
+    output = Output(is_json=options.show)
+    with output.running():
+        if options.schema:
+            write(json_text(json_schema(target, extra=extra)), "json")
+            sys.exit(0)
+        found = _specs(target, options, default, extra)
+        if len(found) > 1 and not sweep:
+            first, second = found[0][0].name, found[1][0].name
+            problem = f"this script makes one run, and the values make {len(found)}"
+            raise DeclaxError("the command line", problem, got=f"{first}, {second}, ...")
+        for run, spec in found if options.show or options.check else ():
+            data = to_config(spec, full=options.full, extra=extra) if options.show else None
+            text = f"{run.name or target_name(spec.target)}: fingerprint {spec.fingerprint()[:12]}"
+            output.add("" if options.check else run.name, text, data)
+        if not (options.show or options.check):
+            runs = [CliRun(run.name, spec.build(rngs=rngs), spec) for run, spec in found]
+            return runs if sweep else runs[0].config
+    sys.exit(output.status)
 
 
 def _specs(
-    target: Any, words: Words, default: str | Path | None, extra: tuple[Any, ...], *, is_migrating: bool
-) -> Iterable[tuple[str, Spec[Any]]]:
-    if words.target is not None or len(words.files) > 1:
-        got = ", ".join(filter(None, (words.target, *words.files)))
-        raise ConfigError("the command line", "there is more than one file", got=got, fix="name one file")
-    file = words.files[0] if words.files else default
-    document = Document(None, {}) if file is None else read_document(file)
-    for run in expand(document, words.overrides):
-        spec = spec_from_config(target, run.document, extra=extra, migrate=is_migrating)
+    target: Any, options: argparse.Namespace, default: str | Path | None, extra: tuple[Any, ...]
+) -> list[tuple[Run, Spec[Any]]]:
+    """The spec of each run.
+
+    Raises:
+      DeclaxError: for words that are neither the only file nor an override.
+      ConfigError: with all that is wrong with any run.
+    """
+    words = read_words(options.words)
+    others = [word for word in (words.target, *words.parts) if word]
+    if others:
+        problem = "there are words that are neither a file nor a value"
+        raise DeclaxError("the command line", problem, got=", ".join(others))
+    if default is not None and not words.files:
+        words = words._replace(files=(str(default),))
+
+    def read(document: Document) -> Spec[Any]:
+        spec: Spec[Any] = spec_from_config(target, document, extra=extra, migrate=options.migrate)
         spec.check()
-        yield run.name, spec
+        return spec
+
+    found, error = read_runs(document_of(words), words.overrides, read)
+    if error is not None:
+        raise error
+    return found
 
 
-def _parser(target: Any, default: str | Path | None, extra: tuple[Any, ...]) -> argparse.ArgumentParser:
-    file = f"a configuration ({', '.join(FORMATS)}), and values in the place of those of it, such as a.b=3"
+def _fields(target: Any, default: str | Path | None, extra: tuple[Any, ...]) -> str:
+    """What the help says of the configuration."""
     about = f"fields of {parameter_table(target, has_parts=True, extra=extra)}"
-    about += f"\n\nwithout a file: {default}" if default else ""
-    parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter, epilog=about)
-    parser.add_argument("words", nargs="*", metavar="FILE|PATH=VALUE", help=file)
-    parser.add_argument("--check", action="store_true", help="only check the configuration")
-    parser.add_argument("--show", action="store_true", help="print the configuration as it is resolved, as JSON")
-    parser.add_argument("--full", action="store_true", help="with all defaults")
-    parser.add_argument("--migrate", action="store_true", help="take old names and versions too")
-    parser.add_argument("--schema", action="store_true", help="print the JSON schema, for editors")
-    return parser
+    return about + (f"\n\nwithout a file: {default}" if default else "")

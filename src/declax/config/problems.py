@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 
-from declax._static import FrozenList
 from declax.errors import ConfigError, suggest
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -189,7 +188,7 @@ def shown(value: object, size: int = _MAX_SHOWN) -> str:
         return (
             f"a table of {len(value)} keys ({keys}{', ...' if len(value) > 4 else ''})" if value else "an empty table"
         )
-    if isinstance(value, (list, tuple, FrozenList)):
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):  # no FrozenList here: it loads JAX
         return f"a list of {len(value)}" if value else "an empty list"
     short = reprlib.Repr()
     short.maxstring = short.maxother = size
