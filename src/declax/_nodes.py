@@ -223,12 +223,17 @@ _INNER = frozenset({Kind.NODE, Kind.OBJECT, Kind.CONTAINER})
 
 def walk_nodes(root: object) -> Iterator[tuple[Path, Any]]:
     """All nodes (no Variables) of a graph with their paths, each once, children first."""
+    return ((path_of(link), node) for link, node in linked_nodes(root))
+
+
+def linked_nodes(root: object) -> Iterator[tuple[Link, Any]]:
+    """As `walk_nodes`, with links: paths that are not built yet."""
     seen: dict[int, Any] = {}
     stack: list[tuple[Link, Any, bool, tuple[int, ...]]] = [(None, root, False, ())]
     while stack:
         link, value, is_done, within = stack.pop()
         if is_done:
-            yield path_of(link), value
+            yield link, value
             continue
         kind = kind_of(value)
         if kind is Kind.CONTAINER:  # a value, which has no identity

@@ -22,7 +22,7 @@ from declax._fields import Status
 from declax._links import Link, path_of
 from declax._method_outputs import sown_outputs
 from declax._module import Module
-from declax._nodes import Kind, children_of, kind_of
+from declax._nodes import linked_nodes
 from declax._pytree import delete_attribute, layout_of, set_layout
 from declax._sowing import Captures, perturbed
 from declax._typing import BOUND_KEY, CAPTURES_KEY, TRACE_KEY, Path
@@ -342,20 +342,8 @@ def place_of(variable: Variable[Any], kinds: Sequence[VariableKind]) -> int | No
 
 
 def _modules(root: Any) -> Iterator[tuple[Link, Module]]:
-    """All modules of a graph, each once, under its first path; parents first."""
-    seen: dict[int, Any] = {}
-    stack: list[tuple[Link, Any]] = [(None, root)]
-    while stack:
-        link, value = stack.pop()
-        if kind_of(value) not in _INNER or id(value) in seen:
-            continue
-        seen[id(value)] = value
-        if isinstance(value, Module):
-            yield link, value
-        stack.extend(((link, key), child) for key, child in reversed(list(children_of(value))))
-
-
-_INNER = frozenset({Kind.NODE, Kind.OBJECT, Kind.CONTAINER})
+    """All modules of a graph, each once, under its first path."""
+    return ((link, node) for link, node in linked_nodes(root) if isinstance(node, Module))
 
 
 def _begin_with(init: Mapping[Any, Any], root: Any) -> list[Path]:

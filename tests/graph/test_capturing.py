@@ -557,7 +557,7 @@ def test_a_module_of_another_trace():
     def run(x):
         return capture(net, dx.Intermediate)(x)
 
-    with pytest.raises(TraceContextError, match="cannot mutate 'Net' from a different trace level"):
+    with pytest.raises(TraceContextError, match="cannot mutate 'Inner' from a different trace level"):
         run(X)
     assert as_it_was(net) == before
 
