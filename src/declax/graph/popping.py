@@ -19,7 +19,7 @@ from declax._modes import is_graph
 from declax._nodes import Kind, children_of, enter_container, kind_of
 from declax._pytree import delete_attribute
 from declax._state_def import StateDef
-from declax._typing import Tuple2, Tuple3, Tuple4, Tuple5, Tuple6, Tuple7, Tuple8
+from declax._typing import Tuple2, Tuple3, Tuple4
 from declax._variables import Variable
 from declax.errors import FilterError, GraphError, format_path, type_name
 from declax.graph.binding import not_a_tree
@@ -37,43 +37,6 @@ def pop(node: N, a: Filter, b: Filter, /, *, graph: bool | None = None) -> Tuple
 def pop(node: N, a: Filter, b: Filter, c: Filter, /, *, graph: bool | None = None) -> Tuple3[State[N]]: ...
 @overload
 def pop(node: N, a: Filter, b: Filter, c: Filter, d: Filter, /, *, graph: bool | None = None) -> Tuple4[State[N]]: ...
-@overload
-def pop(
-    node: N, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, /, *, graph: bool | None = None
-) -> Tuple5[State[N]]: ...
-@overload
-def pop(
-    node: N, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, /, *, graph: bool | None = None
-) -> Tuple6[State[N]]: ...
-@overload
-def pop(
-    node: N,
-    a: Filter,
-    b: Filter,
-    c: Filter,
-    d: Filter,
-    e: Filter,
-    f: Filter,
-    g: Filter,
-    /,
-    *,
-    graph: bool | None = None,
-) -> Tuple7[State[N]]: ...
-@overload
-def pop(
-    node: N,
-    a: Filter,
-    b: Filter,
-    c: Filter,
-    d: Filter,
-    e: Filter,
-    f: Filter,
-    g: Filter,
-    h: Filter,
-    /,
-    *,
-    graph: bool | None = None,
-) -> Tuple8[State[N]]: ...
 @overload
 def pop(node: Any, a: Filter, /, *filters: Filter, graph: bool | None = None) -> Any: ...
 def pop(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
