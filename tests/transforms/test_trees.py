@@ -166,7 +166,12 @@ def test_labels_of_tree_mode_are_those_of_the_peer():
 def test_labels_are_read_in_compiled_functions_without_a_warning():
     model = Model()
     axes = prefix(model, {...: None})
-    assert dx.jit(lambda m, x: vmap(compute, in_axes=(axes, 0))(m, x))(model, jnp.ones((2, 4))).shape[0] == 2
+
+    @dx.jit
+    def run(m, x):
+        return vmap(compute, in_axes=(axes, 0))(m, x)
+
+    assert run(model, jnp.ones((2, 4))).shape[0] == 2
 
 
 def test_wrong_labels():
