@@ -60,10 +60,11 @@ LAYERS: list[set[str]] = [
     {"_variables"},
     # objects
     {"_initializer_metadata", "_pytree", "_state_def", "_variable_names"},
-    {"_construction", "_nodes", "_pure_dicts", "_source", "_sowing", "_state_diff", "_state_draft"},
+    {"_construction", "_pure_dicts", "_source", "_sowing", "_state_diff"},
     {"_dataclass", "_flat_state"},
+    {"_state_tree"},
     {"states"},
-    {"statelib"},
+    {"_nodes", "statelib"},
     # models as data, and transforms over them
     {"graph"},
     {"_module"},

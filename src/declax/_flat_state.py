@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Self, TypeVar, overload
 import jax
 import numpy as np
 from jax.core import Tracer
+from jax.tree_util import DictKey
 
 from declax import _display
 from declax._filters import Filter, as_written
@@ -36,12 +37,10 @@ _new = object.__new__
 class FlatPairs(Sequence[Pair]):
     """The pairs of a State in order; `FlatState` is what users see of it."""
 
-    __slots__ = ("__weakref__", "_keys", "leaves", "paths")
+    __slots__ = ("__weakref__", "leaves", "paths")
 
     paths: tuple[Path, ...]
     leaves: list[Any]
-    _keys: StateDef | None
-    """The paths as a definition of leaves without kinds; made when JAX asks for it."""
 
     def __init__(self, pairs: Iterable[Pair], /, *, sort: bool = False) -> None:
         listed = list(pairs_of(pairs, "FlatState"))
@@ -49,7 +48,6 @@ class FlatPairs(Sequence[Pair]):
             listed = [listed[i] for _, i in in_order([(path, i) for i, (path, _) in enumerate(listed)])]
         self.paths = tuple(path for path, _ in listed)
         self.leaves = [value for _, value in listed]
-        self._keys = None
 
     @classmethod
     def from_sorted_keys_values(cls, keys: tuple[Path, ...], values: list[Any], /) -> Self:
@@ -186,28 +184,24 @@ class FlatPairs(Sequence[Pair]):
 F = TypeVar("F", bound=FlatPairs)
 
 
-def make_flat(cls: type[F], paths: tuple[Path, ...], leaves: list[Any], keys: StateDef | None = None) -> F:
+def make_flat(cls: type[F], paths: tuple[Path, ...], leaves: list[Any]) -> F:
     """The pairs of these paths and values, whose list it takes over."""
     flat = object.__new__(cls)
-    flat.paths, flat.leaves, flat._keys = paths, leaves, keys
+    flat.paths, flat.leaves = paths, leaves
     return flat
 
 
 def register_flat(cls: type[FlatPairs]) -> None:
     """Makes pairs a pytree whose children are the values."""
 
-    def flatten(flat: FlatPairs) -> tuple[list[Any], StateDef]:
-        keys = flat._keys
-        if keys is None:
-            keys = flat._keys = StateDef.of(flat.paths, (None,) * len(flat.paths))
-        return flat.leaves, keys
+    def flatten(flat: FlatPairs) -> tuple[list[Any], tuple[Path, ...]]:
+        return flat.leaves, flat.paths
 
-    def flatten_with_keys(flat: FlatPairs) -> tuple[list[tuple[Any, Any]], StateDef]:
-        leaves, keys = flatten(flat)
-        return list(zip(keys.keys, leaves, strict=True)), keys
+    def flatten_with_keys(flat: FlatPairs) -> tuple[list[tuple[Any, Any]], tuple[Path, ...]]:
+        return list(zip(map(DictKey, flat.paths), flat.leaves, strict=True)), flat.paths
 
-    def unflatten(keys: StateDef, leaves: Iterable[Any]) -> FlatPairs:
-        return make_flat(cls, keys.paths, list(leaves), keys)
+    def unflatten(paths: tuple[Path, ...], leaves: Iterable[Any]) -> FlatPairs:
+        return make_flat(cls, paths, list(leaves))
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
@@ -253,7 +247,7 @@ def raw_of(value: Any) -> Any:
 
 def leaf_def_of(value: Any) -> LeafDef:
     """The kind and metadata of a Variable; None for another value."""
-    return (type(value), value._metadata) if isinstance(value, Variable) else None
+    return (value.__class__, value._metadata) if isinstance(value, Variable) else None
 
 
 def values_of(definition: StateDef, leaves: Sequence[Any]) -> list[Any]:
@@ -278,7 +272,7 @@ def pair_of(definition: StateDef, values: Sequence[Any]) -> tuple[StateDef, list
     leaf_defs: list[LeafDef] = []
     for old, value in zip(definition.leaf_defs, values, strict=True):
         if isinstance(value, Variable):
-            kind, metadata = type(value), value._metadata
+            kind, metadata = value.__class__, value._metadata
             leaves.append(value.raw_value)
             leaf_defs.append(old if old and old[0] is kind and old[1] is metadata else (kind, metadata))
         elif isinstance(value, Mapping):

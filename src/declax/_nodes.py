@@ -27,11 +27,11 @@ from declax._annotations import caches_by_type, is_data_class
 from declax._layout import INTERNAL_KEYS
 from declax._links import Link, path_of
 from declax._pytree import Pytree, layout_of
-from declax._state_def import StateDef, StateKey
 from declax._typing import Path
 from declax._values import keys_between
 from declax._variables import Variable
 from declax.errors import MAX_DEPTH, StatusError, too_deep, type_name
+from declax.states import FlatForm, State
 
 
 class Kind(enum.Enum):
@@ -135,7 +135,8 @@ def open_container(value: Any, *, is_data: bool = False) -> tuple[tuple[Any, ...
         if is_data:
             raise _unsortable(value)
         return tuple(value), tuple(value.values()), (cls, tuple(value), getattr(value, "default_factory", None))
-    pairs, treedef = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda x: x is not value)
+    node = FlatForm(value) if isinstance(value, State) else value
+    pairs, treedef = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
     return tuple(plain_key(path[0]) for path, _ in pairs), tuple(child for _, child in pairs), treedef
 
 
@@ -190,7 +191,7 @@ def put_in_container(holder: Any, key: Any, value: Any) -> None:
       key: the key.
       value: the raw value.
     """
-    is_path = isinstance(key, tuple) and isinstance(getattr(holder, "definition", None), StateDef)
+    is_path = isinstance(key, tuple) and isinstance(holder, State)
     *above, last = key if is_path else (key,)
     for step in above:
         holder = holder[step]
@@ -199,14 +200,11 @@ def put_in_container(holder: Any, key: Any, value: Any) -> None:
 
 
 def plain_key(entry: Any) -> Any:
-    """The plain key of an entry of a JAX key path; of a leaf deep in a State, its path.
+    """The plain key of an entry of a JAX key path.
 
     >>> plain_key(jax.tree_util.GetAttrKey("kernel"))
     'kernel'
     """
-    if isinstance(entry, StateKey):
-        is_simple = len(entry.path) == 1 and not isinstance(entry.path[0], tuple)
-        return entry.path[0] if is_simple else entry.path
     for attribute in ("name", "idx", "key"):
         if hasattr(entry, attribute):
             return getattr(entry, attribute)

@@ -9,6 +9,8 @@ read only: of a Variable or Pytree: marked by something that is no trace. Object
 
 from __future__ import annotations
 
+from typing import Any
+
 from declax.errors import DeclaxError, LayerError
 
 
@@ -36,4 +38,17 @@ class ReadOnly:
         return LayerError(where, f"this is part of {self._what}, and cannot be changed", why=self._why, fix=self._fix)
 
 
-__all__ = ["ReadOnly"]
+class WritesThrough(ReadOnly):
+    """A mark of Variables that show what something else holds: that is what a change of one changes."""
+
+    __slots__ = ()
+
+    @property
+    def trace(self) -> Any:
+        """The mark of the trace that may write."""
+
+    def write(self, variable: Any, method: str, *args: Any, **options: Any) -> None:
+        """Does what a method of the Variable would do."""
+
+
+__all__ = ["ReadOnly", "WritesThrough"]

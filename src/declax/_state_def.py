@@ -10,21 +10,34 @@ group:           the leaves that one filter takes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
-from jax.tree_util import DictKey
-
 from declax._filters import Filter, Predicate, ask, asks_tags, is_of_kind, matches_kind, predicates_of
+from declax._jax import current_trace
 from declax._metadata import Metadata
 from declax._static import exact_types
-from declax._typing import Key, Path
+from declax._typing import MISSING, Key, Path
 from declax._variables import Variable, new_variable
-from declax.errors import GraphError, format_path
+from declax.errors import (
+    GraphError,
+    MissingAttributeError,
+    MissingKeyError,
+    TraceContextError,
+    describe,
+    format_path,
+    suggest,
+)
 
 LeafDef = tuple[type[Variable[Any]], Metadata] | None
 """The kind and metadata of a Variable; None for a leaf that is no Variable's."""
+
+Tree = dict[Key, Any]
+"""Positions of leaves in nested dicts by key."""
+
+Entry = tuple[Path, Any, LeafDef]
+"""A path, the raw value there, and the definition of its Variable."""
 
 _Tags = tuple[tuple[type, Any], ...]
 """Kinds of Variables, and the tag that each has as a class."""
@@ -39,43 +52,6 @@ KEPT_MERGES: Final = 64
 """How many plans of merging a definition keeps."""
 
 
-class StateKey(DictKey):  # type: ignore[misc]  # a class of jaxlib, which has no types
-    """The key of a leaf of a State under `jax.tree_util`'s path functions: all keys of its path in one.
-
-    Attributes:
-      path: the path of the leaf.
-      is_variable: whether the leaf is a Variable's value.
-      key: the path as JAX writes simple keys, with dots.
-
-    >>> StateKey(("layers", 0, "kernel"), True).key
-    'layers.0.kernel.value'
-    """
-
-    path: Path
-    is_variable: bool
-
-    def __init__(self, path: Path, is_variable: bool) -> None:
-        super().__init__(".".join(map(str, (*path, "value") if is_variable else path)))
-        self.path = path
-        self.is_variable = is_variable
-
-    def __str__(self) -> str:
-        steps = "".join(f"[{key!r}]" for key in self.path)
-        return f"{steps}.value" if self.is_variable else steps
-
-    def __repr__(self) -> str:
-        return f"StateKey({self.path!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StateKey) and other.path == self.path
-
-    def __hash__(self) -> int:
-        return hash(self.path)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return StateKey, (self.path, self.is_variable)
-
-
 class StateDef:
     """Paths and Variable kinds of a State's leaves; interned, so it compares by identity.
 
@@ -88,12 +64,13 @@ class StateDef:
         "__weakref__",
         "_columns",
         "_groups",
-        "_keys",
         "_merges",
+        "_order",
         "_subs",
         "_tree",
         "fits",
         "leaf_defs",
+        "nesting",
         "paths",
     )
     _interned: ClassVar[WeakValueDictionary[Any, StateDef]] = WeakValueDictionary()
@@ -103,10 +80,12 @@ class StateDef:
     leaf_defs: tuple[LeafDef, ...]
     fits: WeakKeyDictionary[StateDef, Any]
     """How States of other definitions go into one of this; see `graph.fit`."""
+    nesting: Any
+    """How JAX sees a State; None where it has not asked. See `_state_tree`."""
     _tree: dict[Key, Any] | None
     _groups: dict[Any, tuple[tuple[tuple[StateDef | None, tuple[int, ...]], ...], tuple[int, ...], _Tags | None]]
+    _order: tuple[int, ...] | Literal[False] | None
     _subs: dict[Path, tuple[StateDef, tuple[int, ...]]]
-    _keys: tuple[StateKey, ...] | None
     _columns: tuple[tuple[type[Variable[Any]], ...], tuple[Metadata, ...]] | Literal[False] | None
     _merges: dict[tuple[ref[StateDef], ...], tuple[ref[StateDef], tuple[int, ...]]]
 
@@ -119,8 +98,8 @@ class StateDef:
             if found is None:
                 found = object.__new__(StateDef)
                 found.paths, found.leaf_defs = key
-                found._tree = found._keys = None
-                found._columns = False
+                found._tree = found.nesting = None
+                found._columns = found._order = False
                 found._groups, found._merges, found._subs = {}, {}, {}
                 found.fits = WeakKeyDictionary()
                 StateDef._interned[key] = found
@@ -145,14 +124,6 @@ class StateDef:
         return self
 
     @property
-    def keys(self) -> tuple[StateKey, ...]:
-        """The keys of the leaves for JAX's path functions."""
-        if self._keys is None:
-            pairs = zip(self.paths, self.leaf_defs, strict=True)
-            self._keys = tuple(StateKey(path, leaf_def is not None) for path, leaf_def in pairs)
-        return self._keys
-
-    @property
     def columns(self) -> tuple[tuple[type[Variable[Any]], ...], tuple[Metadata, ...]] | None:
         """The kinds and the metadata of the leaves; None where not all are of Variables."""
         if self._columns is False:
@@ -170,6 +141,14 @@ class StateDef:
                 insert(tree, path, position)
             self._tree = tree
         return self._tree
+
+    @property
+    def order(self) -> tuple[int, ...] | None:
+        """The position of each leaf in JAX's order, which is that of sorted keys; None where the order is the same."""
+        if self._order is False:
+            found = tuple(_in_order_of_jax(self.tree))
+            self._order = None if found == tuple(range(len(found))) else found
+        return self._order
 
     def position(self, path: Path) -> int | None:
         """The position of the leaf at a path, or None."""
@@ -198,6 +177,18 @@ class StateDef:
         if len(positions) == len(self.paths):
             return self
         return StateDef.of(tuple(self.paths[i] for i in positions), tuple(self.leaf_defs[i] for i in positions))
+
+    def with_leaf(self, position: int, leaf_def: LeafDef) -> StateDef:
+        """The definition with another kind or other metadata at a position."""
+        leaf_defs = list(self.leaf_defs)
+        leaf_defs[position] = leaf_def
+        made = StateDef.of(self.paths, tuple(leaf_defs))
+        made._tree = self._tree
+        return made
+
+    def paths_below(self, prefix: Path) -> list[Path]:
+        """The paths of the leaves at a path, or below it."""
+        return [self.paths[i] for i in _positions_below(self.tree, prefix)]
 
     def merge(self, others: tuple[StateDef, ...]) -> tuple[StateDef, tuple[int, ...]]:
         """The definition of one State of all leaves, in order, and where each comes from; the last one wins.
@@ -331,6 +322,27 @@ def _positions_below(tree: dict[Key, Any], prefix: Path) -> list[int]:
     return positions
 
 
+def are_sortable(keys: Iterable[Any]) -> bool:
+    """Whether JAX can sort the keys of a dict."""
+    try:
+        sorted(keys)
+    except TypeError:
+        return False
+    return True
+
+
+def _in_order_of_jax(tree: Tree) -> Iterator[int]:
+    levels = [iter([tree])]
+    while levels:
+        found: Any = next(levels[-1], None)
+        if found is None:
+            levels.pop()
+        elif isinstance(found, dict):
+            levels.append(iter([found[key] for key in (sorted(found) if are_sortable(found) else found)]))
+        else:
+            yield found
+
+
 def insert(tree: dict[Key, Any], path: Path, position: int) -> None:
     """Puts a position at a path of a tree.
 
@@ -365,3 +377,62 @@ def _rank(key: Any) -> tuple[int, str, Any]:
     if isinstance(key, str):
         return 2, "", key
     return (0, "", key) if isinstance(key, (int, float)) else (1, type(key).__name__, key)
+
+
+def sorted_pair(entries: Sequence[Entry], *, is_sorted: bool = False) -> tuple[StateDef, list[Any]]:
+    """A definition and leaves in the order of the paths, so that equal ones are one structure.
+
+    Raises:
+      GraphError: for paths that contradict each other.
+    """
+    if not is_sorted:
+        entries = [entries[i] for _, i in in_order([(entry[0], i) for i, entry in enumerate(entries)])]
+    definition = StateDef.of(tuple(entry[0] for entry in entries), tuple(entry[2] for entry in entries))
+    definition.tree  # noqa: B018  # raises for paths that contradict each other
+    return definition, [entry[1] for entry in entries]
+
+
+# --- errors ---------------------------------------------------------------------
+
+NAMED: Final = 20
+"""How many keys an error names, and up to how many times ten a "did you mean" looks through."""
+
+
+def no_key(path: Path, key: Key, tree: Tree) -> MissingKeyError:
+    """The error of a path at which a State has nothing, given what it has beside it."""
+    hint = nearest(str(key), tree)
+    names = [str(name) for name in list(tree)[:NAMED]]
+    more = [f"and {len(tree) - NAMED} more"] if len(tree) > NAMED else []
+    return MissingKeyError(
+        format_path(path),
+        "the State has nothing at this path" + (f"; {hint}" if hint else ""),
+        expected=", ".join([*names, *more]) or "nothing: the State is empty",
+    )
+
+
+def no_attribute(name: str, tree: Tree) -> MissingAttributeError:
+    """The error of a name that a State does not have, given what it has."""
+    hint = nearest(name, tree)
+    problem = "the State has no such attribute or entry" + (f"; {hint}" if hint else "")
+    return MissingAttributeError(f"State.{name}", problem)
+
+
+def check_trace(mark: Any, path: Path, value: Any = MISSING) -> None:
+    """Checks that a State of this mark may be written at a path, or deleted there.
+
+    Raises:
+      TraceContextError: the State belongs to another trace.
+    """
+    if current_trace() is not mark:
+        raise TraceContextError(
+            format_path(path),
+            "a State was changed from another trace level than its own",
+            got="a deletion" if value is MISSING else describe(value),
+            why="the change would happen once, while JAX traces, and a tracer would leak into the State",
+            fix="pass the State to the transformed function as an argument, or change a copy: copy.copy(state)",
+        )
+
+
+def nearest(name: str, tree: Tree) -> str | None:
+    """A "did you mean" for a key, where there are not too many to compare it with."""
+    return suggest(name, map(str, tree)) if len(tree) <= 10 * NAMED else None

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from declax import _epoch, _jax
+from declax._read_only import WritesThrough
 from declax.errors import WHERE_CAPTURES_ARE_SOUGHT, OverlookedModelWarning, type_name
 
 MOST_OBJECTS: Final = 1000
@@ -126,6 +127,8 @@ def body() -> Generator[None, None, None]:
 def warn_if_uncaptured(variable: Any) -> None:
     """Has the outermost body that did not get a Variable warn of it at its end."""
     mark = variable._trace
+    if isinstance(mark, WritesThrough):
+        mark = mark.trace
     if mark is _trace_state.value:
         return
     for watched in _here.bodies:

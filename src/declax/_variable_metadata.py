@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, overload
 
 from declax import _epoch, _jax, errors
 from declax._metadata import AXIS_NAMES, KNOWN, Metadata, check_names
-from declax._read_only import ReadOnly
+from declax._read_only import ReadOnly, WritesThrough
 from declax._typing import MISSING
 from declax._variable_fields import insert_axis, remove_axis
 
@@ -49,7 +49,8 @@ class MetadataHolder:
 
     def _change_metadata(self, metadata: Metadata) -> None:
         if _trace_state.value is not self._trace:
-            raise foreign_trace(self, "metadata")
+            change_elsewhere(self, "metadata", "_change_metadata", metadata)
+            return
         if metadata is not self._metadata:
             _set_metadata(self, metadata)
             _epoch.advance()
@@ -142,6 +143,17 @@ class MetadataHolder:
 
 
 _set_metadata: Final = MetadataHolder.__dict__["_metadata"].__set__
+
+
+def change_elsewhere(variable: Any, part: str, method: str, *args: Any, **options: Any) -> None:
+    """Has a method change what a Variable shows, where the Variable is a view.
+
+    Raises:
+      DeclaxError: the Variable is none; see `foreign_trace`.
+    """
+    if not isinstance(variable._trace, WritesThrough):
+        raise foreign_trace(variable, part)
+    variable._trace.write(variable, method, *args, **options)
 
 
 def foreign_trace(variable: Any, part: str) -> errors.DeclaxError:

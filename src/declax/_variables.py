@@ -34,7 +34,7 @@ from declax._typing import MISSING, ArrayLike, Shape
 from declax._value_text import size_comment, value_text
 from declax._values import check_depth, own_containers
 from declax._variable_fields import declared_metadata, item_set
-from declax._variable_metadata import MetadataHolder, foreign_trace
+from declax._variable_metadata import MetadataHolder, change_elsewhere
 
 T = TypeVar("T")
 V = TypeVar("V", bound="Variable[Any]")
@@ -202,7 +202,8 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
           TraceContextError: the Variable belongs to another trace.
         """
         if _trace_state.value is not self._trace:
-            raise foreign_trace(self, "value")
+            change_elsewhere(self, "value", "set_value", value, index=index)
+            return
         content: Any = value.get_value() if isinstance(value, Variable) else value
         hook = self._metadata.set_hook or self._set_hook
         if hook is not None:
@@ -229,7 +230,8 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
           TraceContextError: the Variable belongs to another trace.
         """
         if _trace_state.value is not self._trace:
-            raise foreign_trace(self, "value")
+            change_elsewhere(self, "value", "set_raw_value", value)
+            return
         if value.__class__ not in _FLAT:
             _check_depth(type(self), value)
         set_raw(self, value)
@@ -353,8 +355,8 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
         if raw.__class__ not in _FLAT:
             _check_depth(type(self), raw)
         if not updates:
-            return new_variable(type(self), raw, self._metadata, _trace_state.value)
-        return self.from_metadata(raw, {**self._metadata, **updates})
+            return new_variable(self.__class__, raw, self._metadata, _trace_state.value)
+        return self.__class__.from_metadata(raw, {**self._metadata, **updates})
 
     def replace(self, value: Any = MISSING, **updates: Any) -> Self:
         """As `copy`; a Variable given as the value must be of the same kind and lends its raw value.
@@ -387,8 +389,8 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
         return self.copy()
 
     def _check_kind(self, other: object, action: str) -> None:
-        if type(other) is not type(self):
-            name = errors.type_name(type(self))
+        if other.__class__ is not self.__class__:
+            name = errors.type_name(self.__class__)
             raise errors.MetadataError(
                 f"{name}.{action}",
                 "the Variables are of different kinds",
@@ -400,13 +402,13 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
         return self.copy()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        made = new_variable(type(self), self.raw_value, self._metadata, _trace_state.value)
+        made = new_variable(self.__class__, self.raw_value, self._metadata, _trace_state.value)
         memo[id(self)] = made
         _set_raw(made, copy.deepcopy(self.raw_value, memo))
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (type(self), self.raw_value, self._metadata)
+        return _unpickle, (self.__class__, self.raw_value, self._metadata)
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
         return _display.treescope_repr(self, path, subtree_renderer)
@@ -420,7 +422,7 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
     @property
     def type(self) -> _Type[Self]:
         """The kind of the Variable."""
-        return type(self)
+        return self.__class__
 
 
 _SLOTS: Final = frozenset({*Variable.__slots__, *MetadataHolder.__slots__})

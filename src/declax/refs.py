@@ -28,7 +28,7 @@ from declax.errors import GraphError, StatusError, describe, format_path
 from declax.graph.binding import bind
 from declax.graph.build import build, program_of
 from declax.graph.defs import CONTAINER, HAS_INDEX, LEAF, LEAF_TOKEN, REF, GraphDef, Token
-from declax.states import FlatState, State, make_state
+from declax.states import FlatForm, FlatState, make_state
 
 N = TypeVar("N")
 
@@ -270,13 +270,12 @@ def _without_kinds(graphdef: GraphDef[Any]) -> GraphDef[Any]:
 def _without_kind(token: Token) -> Token:
     if isinstance(token, int) or token[0] != CONTAINER or not isinstance(token[1], jax.tree_util.PyTreeDef):
         return token
-    tree = token[1]
-    made_by = tree.node_data()
-    if made_by is None or not issubclass(made_by[0], State):
+    made_by = token[1].node_data()
+    if made_by is None or made_by[0] is not FlatForm:
         return token
-    definition = jax.tree.unflatten(tree, [0] * tree.num_leaves).definition
+    definition = made_by[1][-1]
     pure_def = StateDef.of(definition.paths, (None,) * len(definition.paths))
-    return CONTAINER, jax.tree.structure(make_state(pure_def, [0] * tree.num_leaves)), token[2]
+    return CONTAINER, jax.tree.structure(FlatForm(make_state(pure_def, [0] * len(pure_def.paths)))), token[2]
 
 
 # --- arrays to refs and back ---------------------------------------------------

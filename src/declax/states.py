@@ -4,22 +4,24 @@ Vocabulary
 ----------
 definition: the interned part of a State: the path of each leaf and, where the
             leaf is a Variable's value, the Variable's kind and metadata.
-leaf:       a raw value. Leaves are what JAX sees when it flattens a State.
-pair:       the leaves and the definition: what JAX asks a State for.
-view:       a Variable or a nested State that reads and writes one State.
-draft:      a State from which Variables were handed out, or whose structure
-            was changed; see `_state_draft`.
+leaf:       a raw value.
+pair:       the leaves and the definition.
+root:       a State that has leaves of its own.
+view:       a nested State, or a Variable, that shows what is at a path of a
+            root. A write to a view is a write to the root.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 import jax
+from jax.tree_util import DictKey
 
-from declax import _display, _jax
+from declax import _display, _epoch, _jax
 from declax._filters import Filter
 from declax._flat_state import (
     FlatPairs,
@@ -36,26 +38,15 @@ from declax._flat_state import (
     register_flat,
     values_of,
 )
-from declax._pure_dicts import Change, ReplaceFn, changes_of
-from declax._state_def import StateDef
+from declax._pure_dicts import ReplaceFn, changes_of
+from declax._read_only import WritesThrough
+from declax._state_def import Entry, LeafDef, StateDef, Tree, check_trace, no_attribute, no_key, sorted_pair
 from declax._state_diff import StateDiff, compare, same_states
-from declax._state_draft import (
-    LOCK,
-    Draft,
-    Entry,
-    Place,
-    Tree,
-    check_trace,
-    map_tree,
-    no_attribute,
-    no_key,
-    same_kind,
-    sorted_pair,
-)
 from declax._state_splits import Splits
+from declax._state_tree import OuterKeys, children_of, in_state_order, pair_from
 from declax._typing import MISSING, Key, Path
-from declax._variables import set_raw
-from declax.errors import GraphError, MissingAttributeError
+from declax._variables import Variable, _set_metadata, _set_trace, new_variable, set_raw
+from declax.errors import DeclaxError, GraphError, LayerError, MissingAttributeError, format_path
 from declax.traversals import walk_mapping
 
 M = TypeVar("M", covariant=True)
@@ -68,10 +59,11 @@ class IterateOverKeys:
 class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
     """The values of a graph by path: a nested mapping over a flat list.
 
-    As a pytree its leaves are the raw values, in order. Reading a path gives
-    a view: a nested State, or a Variable that writes back into the State.
-    A State is a snapshot: what happens to the model later does not show in it.
-    It is written at the trace level at which it was made, and read anywhere.
+    Reading a path gives a view: a nested State, or a Variable that writes into
+    the State. As a pytree it is nested dicts, with a Variable over each value
+    that is one's; these are snapshots. A State is a snapshot of the model,
+    too: what happens to the model later does not show in it. It is written at
+    the trace level at which it was made, and read anywhere.
 
     Args:
       entries: nested mappings, or pairs, that end in Variables or other
@@ -88,14 +80,16 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
     (1.0, 1.0)
     >>> jax.tree.leaves(state)
     [1.0]
+    >>> jax.tree.map(lambda v: type(v).__name__, state, is_leaf=lambda x: isinstance(x, Param)).to_pure_dict()
+    {'linear': {'kernel': 'Param'}}
     """
 
     __slots__ = ("__weakref__", "_pair", "_rest", "_trace")
 
     _pair: tuple[list[Any], StateDef]
-    """Set where that is all there is to know; asking for it goes to `__getattr__` otherwise."""
-    _rest: Draft | Place | None
-    """What else there is: a draft, or for a nested view its place."""
+    """Another tuple after each write. A nested view has none: asking for it goes to `__getattr__`."""
+    _rest: _Kept | _Place | None
+    """Of a root what is kept with it, if anything; of a nested view, its place."""
     _trace: Any
     """The mark of the trace that may write; a nested view has none of its own."""
 
@@ -174,9 +168,9 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
     @property
     def raw_mapping(self) -> dict[Any, Any]:
         """Nested dicts with what reading each path gives: Variables that write into the State, and other values."""
-        with LOCK:
-            paths, tree = self.paths, self.definition.tree
-            return map_tree(tree, [self._read(path) for path in paths])
+        root, prefix = self._root()
+        paths, tree = self.paths, self.definition.tree
+        return map_tree(tree, [root._value(path) for path in ((*prefix, *path) for path in paths)])
 
     def replace_by_pure_dict(self, pure_dict: Mapping[Any, Any], replace_fn: ReplaceFn | None = None) -> None:
         """Puts the values of nested dicts into this State; Variables keep their kind and metadata.
@@ -200,103 +194,74 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         2.0
         """
         leaves, definition = self._pair
+        root, prefix = self._root()
         changes = changes_of(definition, leaves, pure_dict, replace_fn)
-        with LOCK:
-            place = self._rest
-            if isinstance(place, Place):
-                positions = place.root._pair[1].sub(place.prefix)[1]
-                place.root._apply([Change(positions[c.position], c.leaf, c.leaf_def) for c in changes])
-            else:
-                self._apply(changes)
-
-    def _apply(self, changes: list[Change]) -> None:
-        draft = self._rest if isinstance(self._rest, Draft) else None
-        boxes = {} if draft is None else draft.boxes
         if changes:
-            check_trace(self._trace, self._pair[1].paths[changes[0].position], changes[0].leaf)
+            check_trace(root._trace, (*prefix, *definition.paths[changes[0].position]), changes[0].leaf)
         for position, leaf, leaf_def in changes:
-            box = boxes.get(position)
-            if box is not None and same_kind((type(box), box._metadata), leaf_def):
-                set_raw(box, leaf)
-            elif draft is None and same_kind(self._pair[1].leaf_defs[position], leaf_def):
-                self._pair[0][position] = leaf
-            else:
-                draft = self._open()
-                draft.put(position, leaf, leaf_def)
+            root._put((*prefix, *definition.paths[position]), leaf, leaf_def)
 
     # --- nested reading
 
-    def __getitem__(self, key: Key) -> Any:
-        if self._rest is None:
-            leaves, definition = self._pair
-            found = definition.tree.get(key, MISSING)
-            if isinstance(found, int) and definition.leaf_defs[found] is None:
-                return leaves[found]
-        with LOCK:
-            return self._read((key,))
-
-    def _read(self, path: Path) -> Any:
-        """The view at a path below this State; to be called with the lock held."""
+    def _root(self) -> tuple[State[Any], Path]:
+        """The State that has the leaves, and the path of this one in it."""
         place = self._rest
-        if isinstance(place, Place):
-            root, prefix = place.root, place.prefix
-        else:
-            root, prefix = self, ()
-        node: Any = self._tree()
-        for key in path or ((),):
-            parent, node = node, node.get(key, MISSING)
-            if node is MISSING:
-                raise no_key((*prefix, *path), key, parent)
-        if isinstance(node, dict):
-            return _view(root, (*prefix, *path), (root._tree(), node))
-        draft = root._rest
-        if draft is None:
-            if root._pair[1].leaf_defs[node] is None:
-                return root._pair[0][node]
-            draft = root._open()
-        assert isinstance(draft, Draft)  # a root has no place
-        return draft.value(node, root._trace)
+        return (place.root, place.prefix) if isinstance(place, _Place) else (self, ())
 
     def _tree(self) -> Tree:
-        """The positions below this State, by key."""
-        rest = self._rest
-        if rest is None:
-            return self._pair[1].tree
-        return rest.tree
+        """The positions of the root's leaves below this State, by key; nothing where the root has no mapping there."""
+        root, prefix = self._root()
+        found: Any = root._pair[1].tree
+        for key in prefix:
+            found = found.get(key)
+            if not isinstance(found, dict):
+                return {}
+        return found  # type: ignore[no-any-return]  # a dict, as just seen
 
-    def _open(self) -> Draft:
-        """The draft of this State, which it gets if it has none; to be called with the lock held."""
-        draft = self._rest
-        if draft is None:
-            draft = Draft(*self._pair)
-            _set_rest(self, draft)
-            _del_pair(self)
-        assert isinstance(draft, Draft)  # only roots are opened
-        return draft
+    def __getitem__(self, key: Key) -> Any:
+        tree = self._tree()
+        found = tree.get(key, MISSING)
+        root, prefix = self._root()
+        if found is MISSING:
+            raise no_key((*prefix, key), key, tree)
+        if isinstance(found, dict):
+            return _view(root, (*prefix, key))
+        return root._value((*prefix, key))
 
-    def _settled(self) -> tuple[list[Any], StateDef]:
-        """The pair of a draft or a view."""
-        with LOCK:
-            rest = self._rest
-            if rest is None:
-                return self._pair
-            pair = rest.settle()
-            if isinstance(rest, Draft) and not rest.boxes:
-                _set_pair(self, pair)
-                _set_rest(self, None)
-            return pair
+    def _value(self, path: Path) -> Any:
+        """What a root has at the path of a leaf: a view of a Variable, or a value."""
+        leaves, definition = self._pair
+        position = definition.position(path)
+        assert position is not None  # the caller has found it
+        leaf_def = definition.leaf_defs[position]
+        if leaf_def is None:
+            return leaves[position]
+        views = self._kept().views
+        view = views.get(path)
+        if view is None:
+            view = views.setdefault(path, new_variable(leaf_def[0], leaves[position], leaf_def[1], _Entry(self, path)))
+        return view
+
+    def _kept(self) -> _Kept:
+        kept = self._rest
+        if kept is None:
+            kept = _Kept()
+            _set_rest(self, kept)
+        assert isinstance(kept, _Kept)  # a root has no place
+        return kept
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_pair":
-            return self._settled()
-        if name == "_rest" or name.startswith("__") or name not in self._tree():
-            raise no_attribute(name, {} if name == "_rest" else self._tree())  # a State that is being made has no tree
+        if name == "_pair" and isinstance(self._rest, _Place):
+            leaves, definition = self._rest.root._pair
+            own, positions = definition.sub(self._rest.prefix) if self._tree() else (StateDef.of((), ()), ())
+            return [leaves[i] for i in positions], own
+        if name in State.__slots__:  # a State that is being made
+            raise no_attribute(name, {})
+        if name.startswith("__") or name not in self._tree():
+            raise no_attribute(name, self._tree())
         return self[name]
 
     def _iterate(self) -> Iterator[Any]:
-        rest = self._rest
-        if isinstance(rest, Draft) or (isinstance(rest, Place) and rest.root._rest is not None):
-            self._settled()  # so that the order of keys does not depend on what was written last
         return iter(self._tree())
 
     if TYPE_CHECKING:
@@ -322,41 +287,70 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
     # --- nested writing
 
     def __setitem__(self, key: Key, value: Any) -> None:
-        entries = _entries_of(value, (key,))
-        with LOCK:
-            found = self._tree().get(key, MISSING)
-            place = self._rest
-            root, prefix = (place.root, place.prefix) if isinstance(place, Place) else (self, ())
-            check_trace(root._trace, (*prefix, key), value)
-            if not isinstance(found, int) or len(entries) != 1 or len(entries[0][0]) != 1:
-                below = [((*prefix, *path), leaf, leaf_def) for path, leaf, leaf_def in entries]
-                root._open_for_paths((*prefix, key), below)
-                return
-            leaf, leaf_def = entries[0][1:]
-            if root._rest is None and same_kind(root._pair[1].leaf_defs[found], leaf_def):
-                root._pair[0][found] = leaf
-            else:
-                root._open().put(found, leaf, leaf_def)
-
-    def _open_for_paths(self, path: Path, entries: list[Entry]) -> None:
-        draft = self._rest
-        if isinstance(draft, Draft):
-            draft.replace(path, entries)
+        root, prefix = self._root()
+        path = (*prefix, key)
+        check_trace(root._trace, path, value)
+        if isinstance(value, Variable) and value._trace == _Entry(root, path):
+            return  # the view that is there: `state.bias += 1` has written to it
+        entries = _entries_of(value, path)
+        if len(entries) == 1 and entries[0][0] == path and isinstance(self._tree().get(key), int):
+            root._detach(path)
+            root._put(*entries[0])
         else:
-            draft = Draft(*self._pair)  # becomes this State's where nothing was wrong
-            draft.replace(path, entries)
-            _set_rest(self, draft)
-            _del_pair(self)
+            root._replace_below(path, entries)
+
+    def _put(self, path: Path, leaf: Any, leaf_def: LeafDef) -> None:
+        """Writes a leaf of a root, and the view of it if there is one."""
+        leaves, definition = self._pair
+        position = definition.position(path)
+        if position is None:
+            raise no_key(path, path[-1], {})
+        if not same_kind(definition.leaf_defs[position], leaf_def):
+            definition = definition.with_leaf(position, leaf_def)
+        leaves[position] = leaf
+        _set_pair(self, (leaves, definition))
+        view = self._rest.views.get(path) if isinstance(self._rest, _Kept) else None
+        if view is None:
+            return
+        if leaf_def is None or leaf_def[0] is not view.__class__:
+            self._detach(path)
+        else:
+            set_raw(view, leaf)
+            if leaf_def[1] is not view._metadata:
+                _set_metadata(view, leaf_def[1])
+                _epoch.advance()
+
+    def _replace_below(self, path: Path, entries: list[Entry]) -> None:
+        """Replaces all leaves of a root that are at a path or below it by others, which are at it or below."""
+        leaves, definition = self._pair
+        node: Any = definition.tree
+        for depth, key in enumerate(path[:-1], 1):
+            node = node.get(key, {})
+            if not isinstance(node, dict):
+                raise GraphError(format_path(path), f"a path goes through the leaf at {format_path(path[:depth])}")
+        new = {entry[0]: entry for entry in entries}
+        old = set(definition.paths_below(path))
+        all_leaves = zip(definition.paths, leaves, definition.leaf_defs, strict=True)
+        found = [new.pop(entry[0], entry) for entry in all_leaves if entry[0] in new or entry[0] not in old]
+        pair = sorted_pair([*found, *new.values()], is_sorted=not new)
+        self._detach(path)
+        _set_pair(self, pair[::-1])
+
+    def _detach(self, path: Path) -> None:
+        """Makes the views at a path and below it Variables of their own."""
+        views = self._rest.views if isinstance(self._rest, _Kept) else {}
+        for known in [known for known in tuple(views) if known[: len(path)] == path]:
+            view = views.pop(known, None)
+            if view is not None:
+                _set_trace(view, self._trace)
 
     def __delitem__(self, key: Key) -> None:
-        with LOCK:
-            tree = self._tree()
-            place = self._rest
-            root, prefix = (place.root, place.prefix) if isinstance(place, Place) else (self, ())
-            if key not in tree:
-                raise no_key((*prefix, key), key, tree)
-            check_trace(root._trace, (*prefix, key))
-            root._open_for_paths((*prefix, key), [])
+        tree = self._tree()
+        root, prefix = self._root()
+        if key not in tree:
+            raise no_key((*prefix, key), key, tree)
+        check_trace(root._trace, (*prefix, key))
+        root._replace_below((*prefix, key), [])
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._check_free(name)
@@ -465,13 +459,87 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         return _display.treescope_repr(self, path, subtree_renderer)
 
     def __copy__(self) -> State[M]:
-        return make_state(self.definition, list(self.leaves))
+        return like(self, list(self.leaves))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> State[M]:
-        return make_state(self.definition, own_leaves(self.leaves, memo))
+        return like(self, own_leaves(self.leaves, memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return make_state, (self.definition, self.leaves)
+        make, *rest = self._recipe
+        return make, (*rest, self.definition, self.leaves)
+
+    @property
+    def _recipe(self) -> tuple[Any, ...]:
+        """What makes a State like this, and what it takes before a definition and leaves."""
+        return (make_state,)
+
+
+class _Kept:
+    """What is kept with a root.
+
+    Attributes:
+      shown: the pair that JAX has last asked for, and what it sees of it.
+      views: the Variables that show a leaf, by path, as long as somebody has them.
+    """
+
+    __slots__ = ("shown", "views")
+
+    def __init__(self) -> None:
+        self.shown: tuple[Any, Any] = None, None
+        self.views: WeakValueDictionary[Path, Variable[Any]] = WeakValueDictionary()
+
+
+class _Place(NamedTuple):
+    """Where a nested view is.
+
+    Attributes:
+      root: the State that has the leaves.
+      prefix: the path there.
+    """
+
+    root: State[Any]
+    prefix: Path
+
+
+class _Entry(WritesThrough):
+    """The mark of a Variable that shows a leaf of a State.
+
+    Args:
+      root: the State.
+      path: of the leaf.
+    """
+
+    __slots__ = ("_path", "_root")
+
+    def __init__(self, root: State[Any], path: Path) -> None:
+        self._root = root
+        self._path = path
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Entry) and other._root is self._root and other._path == self._path
+
+    __hash__ = None  # type: ignore[assignment]  # nobody looks one up
+
+    @property
+    def trace(self) -> Any:
+        """The mark of the trace of the State."""
+        return self._root._trace
+
+    def write(self, variable: Any, method: str, *args: Any, **options: Any) -> None:
+        """Does what a method of the Variable would do, to the State."""
+        check_trace(self._root._trace, self._path, variable)
+        written = new_variable(variable.__class__, variable.raw_value, variable._metadata, _trace_state.value)
+        getattr(written, method)(*args, **options)
+        self._root._put(self._path, written.raw_value, (variable.__class__, written._metadata))
+
+    def refusal(self, where: str) -> DeclaxError:
+        """The error of a write that a transform or an update would do."""
+        return LayerError(
+            where,
+            f"this shows {format_path(self._path)} of a State, and only code outside of transforms writes to it",
+            why="the State would not see what a transform writes",
+            fix="variable.copy()      # a Variable of its own, for the model",
+        )
 
 
 class FlatState(FlatPairs):
@@ -511,9 +579,8 @@ class FlatState(FlatPairs):
 # --- making States ------------------------------------------------------------
 
 _set_pair = State._pair.__set__  # type: ignore[attr-defined]  # slot descriptors
-_del_pair = State._pair.__delete__  # type: ignore[attr-defined]  # as above
 _set_rest = State._rest.__set__  # type: ignore[union-attr]  # as above
-_set_trace = State._trace.__set__
+_set_state_trace = State._trace.__set__
 _trace_state: Final = _jax.trace_state
 _new = object.__new__
 
@@ -523,7 +590,7 @@ def make_state(definition: StateDef, leaves: list[Any]) -> State[Any]:
     state: State[Any] = _new(State)
     _set_pair(state, (leaves, definition))
     _set_rest(state, None)
-    _set_trace(state, _trace_state.value)
+    _set_state_trace(state, _trace_state.value)
     return state
 
 
@@ -531,12 +598,18 @@ def fill_state(state: State[Any], definition: StateDef, leaves: list[Any]) -> No
     """Makes a new State one with these leaves, whose list it takes over."""
     _set_pair(state, (leaves, definition))
     _set_rest(state, None)
-    _set_trace(state, _trace_state.value)
+    _set_state_trace(state, _trace_state.value)
 
 
-def _view(root: State[Any], prefix: Path, known: tuple[Tree, Tree]) -> State[Any]:
+def like(state: State[M], leaves: list[Any]) -> State[M]:
+    """The State of the same paths and kinds with other leaves, whose list it takes over."""
+    make, *rest = state._recipe
+    return make(*rest, state.definition, leaves)  # type: ignore[no-any-return]  # a State, as the recipe makes
+
+
+def _view(root: State[Any], prefix: Path) -> State[Any]:
     state: State[Any] = _new(State)
-    _set_rest(state, Place(root, prefix, known))
+    _set_rest(state, _Place(root, prefix))
     return state
 
 
@@ -574,18 +647,111 @@ def _pick(leaves: Sequence[Any], positions: tuple[int, ...]) -> list[Any]:
     return list(itemgetter(*positions)(leaves)) if len(positions) > 1 else [leaves[i] for i in positions]
 
 
+def same_kind(a: LeafDef, b: LeafDef) -> bool:
+    """Whether two leaves are of one kind, with the same metadata."""
+    return a is b or (a is not None and b is not None and a[0] is b[0] and a[1] is b[1])
+
+
+def map_tree(tree: Tree, values: Sequence[Any]) -> dict[Any, Any]:
+    """Nested dicts with the value at each position."""
+    made: dict[Any, Any] = {}
+    open_levels = [(tree, made)]
+    while open_levels:
+        source, target = open_levels.pop()
+        for key, value in source.items():
+            if isinstance(value, dict):
+                inner: dict[Any, Any] = {}
+                target[key] = inner
+                open_levels.append((value, inner))
+            else:
+                target[key] = values[value]
+    return made
+
+
 # --- States as pytrees ----------------------------------------------------------
 
 
-def _flatten_with_keys(state: State[Any]) -> tuple[list[tuple[Any, Any]], StateDef]:
-    leaves, definition = state._pair
-    return list(zip(definition.keys, leaves, strict=True)), definition
+def _shown(state: State[Any]) -> tuple[tuple[Any, ...], Any]:
+    """What JAX sees of a State; kept until somebody writes."""
+    if isinstance(state._rest, _Place):
+        return children_of(state._pair[1], state._pair[0])
+    pair, kept = state._pair, state._kept()
+    known, found = kept.shown
+    if known is not pair:
+        found = children_of(pair[1], pair[0])
+        kept.shown = pair, found
+    return found  # type: ignore[no-any-return]  # what `children_of` gives
 
 
-def _unflatten(definition: StateDef, leaves: Iterable[Any]) -> State[Any]:
-    return make_state(definition, list(leaves))
+def _from_shown(recipe: tuple[Any, ...], keys: OuterKeys, children: Sequence[Any]) -> State[Any]:
+    make, *rest = recipe
+    known = pair_from(keys, children)
+    if known is None:
+        paths: Any = keys if keys.are_paths else zip(keys, strict=True)
+        pairs = zip(paths, children, strict=True)
+        return make(*rest, *sorted_pair([e for path, child in pairs for e in _entries_of(child, path)]))  # type: ignore[no-any-return]  # a State
+    definition, leaves, is_shown = known
+    state: State[Any] = make(*rest, definition, leaves)
+    if is_shown:
+        state._kept().shown = state._pair, (children, keys)
+    return state
 
 
-# The pair is read without a frame of Python.
-jax.tree_util.register_pytree_with_keys(State, _flatten_with_keys, _unflatten, attrgetter("_pair"))
+def register_state(cls: type[State[Any]]) -> None:
+    """Makes a class of States one of pytrees: nested dicts, with a Variable over each value that is one's."""
+    is_plain = cls is State  # whose treedef knows the outermost keys only, as the peer's
+
+    def flatten(state: State[Any]) -> tuple[tuple[Any, ...], Any]:
+        children, keys = _shown(state)
+        return children, keys if is_plain else (state._recipe, keys)
+
+    def flatten_with_keys(state: State[Any]) -> tuple[list[tuple[Any, Any]], Any]:
+        children, keys = _shown(state)
+        return list(zip(map(DictKey, keys), children, strict=True)), keys if is_plain else (state._recipe, keys)
+
+    def unflatten(static: Any, children: Any) -> State[Any]:
+        recipe, keys = ((make_state,), static) if is_plain else static
+        return _from_shown(recipe, keys, children)
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+
+
+class FlatForm:
+    """A State as the library takes it apart: its leaves as JAX orders them, all at one level.
+
+    JAX makes the State of it.
+    """
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: State[Any]) -> None:
+        self._state = state
+
+
+def _flatten_form(form: FlatForm) -> tuple[list[Any], tuple[Any, ...]]:
+    leaves, definition = form._state._pair
+    order = definition.order
+    return leaves if order is None else [leaves[i] for i in order], (*form._state._recipe, definition)
+
+
+def _flatten_form_with_keys(form: FlatForm) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+    leaves, static = _flatten_form(form)
+    paths = static[-1].paths
+    ordered = paths if static[-1].order is None else [paths[i] for i in static[-1].order]
+    keys = [DictKey(path[0] if _is_simple(path) else path) for path in ordered]
+    return list(zip(keys, leaves, strict=True)), static
+
+
+def _is_simple(path: Path) -> bool:
+    return len(path) == 1 and not isinstance(path[0], tuple)
+
+
+def _unflatten_form(static: tuple[Any, ...], leaves: Iterable[Any]) -> Any:
+    make, *rest = static
+    order = rest[-1].order
+    return make(*rest, list(leaves) if order is None else in_state_order(order, leaves))
+
+
+register_state(State)
+jax.tree_util.register_pytree_with_keys(FlatForm, _flatten_form_with_keys, _unflatten_form, _flatten_form)
 register_flat(FlatState)

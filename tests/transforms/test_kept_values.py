@@ -369,6 +369,7 @@ def test_only_variables_know_the_slot():
     assert {name for name, code in text.items() if re.search(r"\bfill_raw\b", code)} == {
         "_variables.py",
         "_flat_state.py",
+        "_state_tree.py",
         "graph/build.py",
         "transforms/_dispatch.py",
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,7 @@ from declax._nodes import is_ref
 from declax._values import check_depth
 from declax.errors import format_path
 from declax.graph.defs import GraphDef
-
-T = TypeVar("T")
+from declax.states import State, like
 
 CHUNK = 256
 """How many arrays one program copies; a longer one takes longer to compile than it saves."""
@@ -106,11 +105,14 @@ def _are_in_one_place(arrays: list[Any]) -> bool:
     return jax.device_count() == 1 or len(set(map(_is_committed, arrays))) == 1
 
 
-def copy_states(states: T) -> T:
+def copy_states(states: Any) -> Any:
     """A State, or a tuple of States, that owns its arrays."""
     refs: dict[int, Any] = {}
-    found: T = jax.tree.map(lambda leaf: _copy_other(leaf, refs), states)
-    return found
+
+    def copied(state: State[Any]) -> State[Any]:
+        return like(state, jax.tree.map(lambda leaf: _copy_other(leaf, refs), state.leaves))
+
+    return tuple(map(copied, states)) if isinstance(states, tuple) else copied(states)
 
 
 def _copy_other(leaf: Any, refs: dict[int, Any]) -> Any:

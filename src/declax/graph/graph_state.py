@@ -7,10 +7,7 @@ unpack: take a graph apart into States that carry its GraphDef.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, TypeVar, overload
-
-import jax
 
 from declax._filters import Filter
 from declax._state_def import StateDef
@@ -18,7 +15,7 @@ from declax._typing import Tuple2, Tuple3, Tuple4, Tuple5, Tuple6, Tuple7, Tuple
 from declax.errors import GraphError
 from declax.graph.binding import bind
 from declax.graph.defs import GraphDef
-from declax.states import State, fill_state, split_leaves
+from declax.states import State, fill_state, register_state, split_leaves
 
 N = TypeVar("N")
 M = TypeVar("M", covariant=True)
@@ -27,7 +24,7 @@ M = TypeVar("M", covariant=True)
 class GraphState(State[M]):
     """A State with the GraphDef of the graph that it comes from; `merge` needs nothing else.
 
-    As a pytree it has the leaves of the State; the GraphDef is static.
+    As a pytree it is what the State is; the GraphDef is static.
 
     Attributes:
       graphdef: the structure of the whole graph.
@@ -49,15 +46,9 @@ class GraphState(State[M]):
         """The structure of the whole graph."""
         return self._graphdef
 
-    def __copy__(self) -> GraphState[M]:
-        return make_graph_state(self.graphdef, self.definition, list(self.leaves))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> GraphState[M]:
-        own = super().__deepcopy__(memo)
-        return make_graph_state(self.graphdef, own.definition, own.leaves)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return make_graph_state, (self.graphdef, self.definition, self.leaves)
+    @property
+    def _recipe(self) -> tuple[Any, ...]:
+        return make_graph_state, self._graphdef
 
 
 def refuse_state(where: str, node: object) -> None:
@@ -172,17 +163,4 @@ def unpack(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     return states if len(filters) > 1 else states[0]
 
 
-def _flatten(state: GraphState[Any]) -> tuple[list[Any], tuple[GraphDef[Any], StateDef]]:
-    return state.leaves, (state.graphdef, state.definition)
-
-
-def _flatten_with_keys(state: GraphState[Any]) -> tuple[list[tuple[Any, Any]], tuple[GraphDef[Any], StateDef]]:
-    leaves, static = _flatten(state)
-    return list(zip(static[1].keys, leaves, strict=True)), static
-
-
-def _unflatten(static: tuple[GraphDef[Any], StateDef], leaves: Iterable[Any]) -> GraphState[Any]:
-    return make_graph_state(*static, list(leaves))
-
-
-jax.tree_util.register_pytree_with_keys(GraphState, _flatten_with_keys, _unflatten, _flatten)
+register_state(GraphState)

@@ -30,7 +30,7 @@ from declax._metadata import Metadata
 from declax._nodes import plain_key
 from declax._typing import Path, PyTree
 from declax._variables import Variable, new_variable
-from declax.states import State
+from declax.states import FlatForm, State
 from declax.training._branch import Branch
 
 T = TypeVar("T")
@@ -139,7 +139,8 @@ def leaves_of(tree: PyTree) -> Iterator[Leaf]:
         if not isinstance(node, State):
             yield Leaf(prefix, node, None)
             continue
-        for source, value in zip(node.paths, node.leaves, strict=True):
+        for (key,), value in _flatten_with_path(FlatForm(node), is_leaf=lambda part: not isinstance(part, FlatForm)):
+            source = key.key if isinstance(key.key, tuple) else (key.key,)
             for inner, array in _flatten_with_path(value):
                 yield Leaf((*prefix, *source, *map(plain_key, inner)), array, source)
 

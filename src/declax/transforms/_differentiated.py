@@ -30,7 +30,7 @@ from declax.graph.build import build_slots, program_of
 from declax.states import State, make_state
 from declax.transforms._arguments import parameters
 from declax.transforms._lift import Call, Outcome
-from declax.transforms._roots import is_root
+from declax.transforms._roots import flatten, is_root
 
 Slopes = dict[int, Any]
 """What belongs to leaves, by their position."""
@@ -191,8 +191,8 @@ class Arguments:
                 fix="pass what is differentiated by position",
             )
         number %= count
-        before = len(jax.tree_util.tree_leaves(self._args[:number], is_leaf=is_root))
-        leaves, tree = jax.tree_util.tree_flatten(self._args[number], is_leaf=is_root)
+        before = len(flatten(self._args[:number])[0])
+        leaves, tree = flatten(self._args[number])
         pattern = self._call.structure.is_root
         rank = before - sum(pattern[:before])
         parts: list[Part] = []

@@ -40,7 +40,7 @@ from declax.graph.defs import HAS_INDEX, GraphDef, walk_tokens
 from declax.graph.walk import Walk
 from declax.transforms._closure import Closure, Survey
 from declax.transforms._rebinding import Rebound
-from declax.transforms._roots import is_array_like, is_leaf, is_root
+from declax.transforms._roots import flatten, is_array_like, is_leaf, is_root
 from declax.transforms._structure import Mode, Structure, differing, place
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Call:
         captured: tuple[Any, ...] = () if survey is None else survey.values
         key = None if survey is None else survey.key
         _check_depth(args, kwargs)
-        leaves, tree = jax.tree_util.tree_flatten((args, kwargs, captured), is_leaf=is_root)
+        leaves, tree = flatten((args, kwargs, captured))
         pattern = tuple(map(is_root, leaves))
         self.binding: Binding | None = None
         self.values: list[Any] = []

@@ -2,16 +2,21 @@
 
 Vocabulary
 ----------
-root: a Variable, Pytree or Object among the arguments.
+root: a Variable, Pytree or Object among the arguments. What JAX sees of a State is none.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 from weakref import WeakValueDictionary
+
+import jax
 
 from declax._nodes import Kind, is_number, kind_of
 from declax._pytree import Pytree, layout_of
+from declax._state_tree import LightVariable
+from declax.graph.graph_state import GraphState
+from declax.states import FlatForm, State
 
 _root_kinds = (Kind.NODE, Kind.OBJECT, Kind.VARIABLE)
 _is_root_class: dict[type, bool] = {}
@@ -22,8 +27,28 @@ def is_root(value: object) -> bool:
     """Whether a value is a Variable, Pytree or Object."""
     found = _is_root_class.get(type(value))
     if found is None:
-        found = _is_root_class[type(value)] = kind_of(value) in _root_kinds
+        is_snapshot = issubclass(type(value), LightVariable)
+        found = _is_root_class[type(value)] = kind_of(value) in _root_kinds and not is_snapshot
     return found
+
+
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """The leaves of a tree, with roots as leaves, and its treedef; States have their own leaves at one level."""
+    treedef: Any
+    leaves, treedef = jax.tree_util.tree_flatten(tree, is_leaf=_is_whole)
+    if not any(map(_is_state, leaves)):
+        return leaves, treedef
+    forms = [FlatForm(leaf) if _is_state(leaf) else leaf for leaf in leaves]
+    found: tuple[list[Any], Any] = jax.tree_util.tree_flatten(treedef.unflatten(forms), is_leaf=is_root)
+    return found
+
+
+def _is_whole(value: object) -> bool:
+    return is_root(value) or _is_state(value)
+
+
+def _is_state(value: object) -> bool:
+    return value.__class__ is State or value.__class__ is GraphState
 
 
 def is_leaf(value: object) -> bool:

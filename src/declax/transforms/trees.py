@@ -25,7 +25,7 @@ from declax.graph.binding import bind_many, check_mode
 from declax.graph.build import build
 from declax.graph.contexts import MergeContext, SplitContext, merge_context, split_context
 from declax.graph.defs import GraphDef
-from declax.states import State
+from declax.states import State, like
 from declax.transforms._lift import Call
 from declax.transforms._roots import add_labels, is_root
 from declax.transforms.prefixes import Labels, StateLabels, spread
@@ -114,9 +114,7 @@ def _label(part: Any, path: Path, label_of: LabelOf) -> Any:
         return NodeStates(part._graphdef, states, part.metadata)
     if not isinstance(part, State):
         return label_of(path, part)
-    found = [label_of((*path, *below), value) for below, value in part.flat_state()]
-    tree = jax.tree_util.tree_structure(part, is_leaf=lambda leaf: leaf is not part)
-    return jax.tree_util.tree_unflatten(tree, found)
+    return like(part, [label_of((*path, *below), value) for below, value in part.flat_state()])
 
 
 def _by_filter(labels: StateLabels[Any] | Mapping[Any, Any]) -> LabelOf:
