@@ -3,7 +3,6 @@
 Vocabulary
 ----------
 token: a string, a bracket, a comma, a colon, or a run of anything else.
-frame: a table or list that the scan is inside of.
 """
 
 from __future__ import annotations
@@ -12,10 +11,9 @@ import bisect
 import itertools
 import json
 import re
-from collections.abc import Iterator
 from typing import Any, Final
 
-from declax.config.files.documents import MAX_DEPTH, Document, Places, float_of, too_deep
+from declax.config.files.documents import MAX_DEPTH, Document, float_of, too_deep
 from declax.config.problems import Path, Place, Problem
 
 MAX_TOKENS: Final = 200_000
@@ -44,10 +42,11 @@ def parse_json(text: str, name: str | None) -> Document:
         return Document(name, None, [_broken(error, text, place)])
     except ValueError as error:  # an int of more digits than Python reads
         return Document(name, None, [Problem("syntax", (), f"not valid JSON: {error}", place=Place(name))])
-    problems = (
-        [duplicate(path, first, Place(name, *place)) for path, first, place in _repeated(text)] if repeated else []
-    )
-    return Document(name, data, problems, lambda: _scan(text)[0])
+    if not repeated:
+        return Document(name, data, find_places=lambda: _Scan(text).places)
+    scan = _Scan(text)
+    problems = [duplicate(path, scan.places[path][0], Place(name, *place)) for path, place in scan.repeated]
+    return Document(name, data, problems, lambda: scan.places)
 
 
 def is_deeper(text: str) -> bool:
@@ -103,49 +102,51 @@ class Lines:
         return line, offset - self._starts[line - 1] + 1
 
 
-def _repeated(text: str) -> Iterator[tuple[Path, int, tuple[int, int | None]]]:
-    places, repeated = _scan(text)
-    for path, place in repeated:
-        yield path, places[path][0], place
+class _Scan:
+    """One pass over the tokens of a text that the standard library has parsed.
 
+    Attributes:
+      places: the line and column of each path.
+      repeated: the keys that stand twice, with the place of the second.
+    """
 
-def _scan(text: str) -> tuple[Places, list[tuple[Path, tuple[int, int | None]]]]:
-    """The places of a text that the standard library has parsed, and of keys that stand twice."""
-    lines = Lines(text)
-    places: dict[Path, tuple[int, int | None]] = {}
-    repeated: list[tuple[Path, tuple[int, int | None]]] = []
-    frames: list[Path] = []  # of the tables and lists around, the innermost last
-    index: list[int] = []  # of the next item; -1 in a table
-    path: Path = ()
-    is_key = False
-    for token in itertools.islice(_TOKENS.finditer(text), MAX_TOKENS):
-        first = token[0][0]
-        if first == ":":
-            is_key = False
-            continue
-        if first == ",":
-            if index[-1] >= 0:
-                index[-1] += 1
-            is_key = index[-1] < 0
-            continue
-        if first in "]}":
-            frames.pop()
-            index.pop()
-            continue
-        place = lines.place(token.start())
-        if is_key:
-            path = (*frames[-1], json.loads(token[0]))
-            if path in places:
-                repeated.append((path, place))
-            places.setdefault(path, place)
-            continue
-        if index and index[-1] >= 0:
-            path = (*frames[-1], index[-1])
-        elif not frames:
-            path = ()
-        places.setdefault(path, place)
-        if first in "[{":
-            frames.append(path)
-            index.append(0 if first == "[" else -1)
-            is_key = first == "{"
-    return places, repeated
+    def __init__(self, text: str) -> None:
+        self.places: dict[Path, tuple[int, int | None]] = {}
+        self.repeated: list[tuple[Path, tuple[int, int]]] = []
+        self._lines = Lines(text)
+        self._tokens = itertools.islice(_TOKENS.finditer(text), MAX_TOKENS)
+        for token in self._tokens:
+            self._value(token, ())
+
+    def _value(self, token: re.Match[str], path: Path) -> None:
+        self.places.setdefault(path, self._lines.place(token.start()))
+        if token[0] == "[":
+            self._list(path)
+        elif token[0] == "{":
+            self._table(path)
+
+    def _list(self, path: Path) -> None:
+        index = 0
+        for token in self._tokens:
+            if token[0] == "]":
+                return
+            if token[0] == ",":
+                index += 1
+            else:
+                self._value(token, (*path, index))
+
+    def _table(self, path: Path) -> None:
+        inside = path
+        is_key = True
+        for token in self._tokens:
+            if token[0] == "}":
+                return
+            if token[0] in ":,":
+                is_key = token[0] == ","
+            elif is_key:
+                inside = (*path, json.loads(token[0]))
+                place = self._lines.place(token.start())
+                self.repeated += [(inside, place)] if inside in self.places else []
+                self.places.setdefault(inside, place)
+            else:
+                self._value(token, inside)

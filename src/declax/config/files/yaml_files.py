@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import importlib
 import re
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any, Final, NoReturn
 
 from declax.config.files.documents import MAX_DEPTH, MAX_NODES, Document, float_of, too_deep, too_many
 from declax.config.files.json_files import duplicate
@@ -32,6 +33,14 @@ _CORE: Final = "tag:yaml.org,2002:"
 _TAGS: Final = {_CORE + word for word in ("str", "int", "float", "bool", "null", "map", "seq")}
 
 
+class _StopError(Exception):
+    """Ends the reading of a file at a problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__()
+        self.problem = problem
+
+
 def parse_yaml(text: str, name: str | None) -> Document:
     """A document from the text of a YAML file; what is wrong with it is among its problems.
 
@@ -39,16 +48,15 @@ def parse_yaml(text: str, name: str | None) -> Document:
       MissingExtraError: PyYAML is not installed.
     """
     yaml: Any = _pyyaml(name or "YAML")
-    composer = _Composer(yaml, name)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same events; the first is of libyaml, and quick
+    composer = _Composer(yaml, name, yaml.parse(text, Loader=loader))
     try:
-        for event in yaml.parse(text, Loader=loader):
-            if not composer.take(event):
-                break
+        data = composer.document()
     except yaml.YAMLError as error:
-        composer.problems.append(_broken(error, name))
-        return Document(name, None, composer.problems)
-    return Document(name, composer.data, composer.problems, lambda: composer.places)
+        return Document(name, None, [*composer.problems, _broken(error, name)])
+    except _StopError as error:
+        return Document(name, None, [*composer.problems, error.problem])
+    return Document(name, data, composer.problems, lambda: composer.places)
 
 
 def _pyyaml(where: str) -> Any:
@@ -70,161 +78,123 @@ def _broken(error: Any, name: str | None) -> Problem:
     return Problem("syntax", (), f"not valid YAML: {said or getattr(error, 'reason', error)}", hint=hint, place=place)
 
 
-class _Frame:
-    """A table or list that is being filled."""
-
-    __slots__ = ("anchor", "items", "key", "path", "weight")
-
-    def __init__(self, items: dict[str, Any] | list[Any], path: Path, anchor: str | None) -> None:
-        self.items = items
-        self.path = path
-        self.anchor = anchor
-        self.key: str | None = None  # of a table: the key whose value comes next
-        self.weight = 1
-
-
 class _Composer:
-    """Makes data of events, one after the other."""
+    """Makes data of events.
 
-    def __init__(self, yaml: Any, name: str | None) -> None:
-        self.name = name
-        self.data: Any = {}
+    Attributes:
+      problems: keys that are given twice.
+      places: the line and column of each path; for a member of a table, those of its key.
+    """
+
+    def __init__(self, yaml: Any, name: str | None, events: Iterator[Any]) -> None:
         self.problems: list[Problem] = []
         self.places: dict[Path, tuple[int, int | None]] = {}
-        self._frames: list[_Frame] = []
+        self._yaml = yaml
+        self._name = name
+        self._events = events
         self._anchors: dict[str, tuple[Any, int]] = {}
-        self._documents = 0
         self._total = 0
-        self._actions = {
-            yaml.ScalarEvent: self._scalar,
-            yaml.AliasEvent: self._alias,
-            yaml.MappingStartEvent: lambda event: self._start(event, {}),
-            yaml.SequenceStartEvent: lambda event: self._start(event, []),
-            yaml.MappingEndEvent: self._end,
-            yaml.SequenceEndEvent: self._end,
-            yaml.DocumentStartEvent: self._document,
-        }
 
-    def take(self, event: Any) -> bool:
-        """Takes an event; False where the file is given up."""
-        action = self._actions.get(type(event))
-        return action is None or bool(action(event))
+    def document(self) -> Any:
+        """The data of the only document; an empty table where there is none."""
+        data: Any = {}
+        documents = 0
+        for event in self._events:
+            if isinstance(event, self._yaml.NodeEvent):
+                data, _ = self._node(event, ())
+            elif isinstance(event, self._yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    self._stop("syntax", "there are two documents in one file", (), event)
+        return data
 
-    def _give_up(self, problem: Problem) -> bool:
-        self.problems.append(problem)
-        self.data = None
-        return False
+    def _stop(self, code: str, message: str, path: Path, event: Any, hint: str | None = None) -> NoReturn:
+        raise _StopError(Problem(code, path, message, hint=hint, place=self._place(event)))
 
     def _place(self, event: Any) -> Place:
-        return Place(self.name, event.start_mark.line + 1, event.start_mark.column + 1)
+        return Place(self._name, event.start_mark.line + 1, event.start_mark.column + 1)
 
-    def _document(self, event: Any) -> bool:
-        self._documents += 1
-        if self._documents == 1:
-            return True
+    def _node(self, event: Any, path: Path) -> tuple[Any, int]:
+        """A value, and its weight."""
         place = self._place(event)
-        return self._give_up(Problem("syntax", (), "there are two documents in one file", place=place))
+        if isinstance(event, self._yaml.CollectionStartEvent) and len(path) >= MAX_DEPTH:
+            raise _StopError(too_deep(path, place))
+        self.places.setdefault(path, (event.start_mark.line + 1, event.start_mark.column + 1))
+        if isinstance(event, self._yaml.AliasEvent):
+            return self._alias(event, path)
+        self._count(event, 1)
+        self._check_tag(event, path)
+        if isinstance(event, self._yaml.ScalarEvent):
+            found: tuple[Any, int] = self._scalar(event, path), 1
+        elif isinstance(event, self._yaml.MappingStartEvent):
+            found = self._table(path)
+        else:
+            found = self._list(path)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = found
+        return found
 
-    def _start(self, event: Any, items: dict[str, Any] | list[Any]) -> bool:
-        if len(self._frames) >= MAX_DEPTH:
-            return self._give_up(too_deep(self._path(), self._place(event)))
-        if not self._check_tag(event):
-            return self._give_up(self._tagged(event))
-        if self._awaits_key():
-            return self._give_up(Problem("syntax", self._path(), "a key must be a string", place=self._place(event)))
-        path = self._path()
-        self._note(path, event)
-        self._frames.append(_Frame(items, path, event.anchor))
-        return self._count(event)
+    def _table(self, path: Path) -> tuple[dict[str, Any], int]:
+        found: dict[str, Any] = {}
+        weight = 1
+        for event in self._events:
+            if isinstance(event, self._yaml.MappingEndEvent):
+                break
+            inside = (*path, self._key(event, path))
+            if event.value in found:
+                self.problems.append(duplicate(inside, self.places[inside][0], self._place(event)))
+            else:
+                self.places.setdefault(inside, (event.start_mark.line + 1, event.start_mark.column + 1))
+            value, inner = self._node(next(self._events), inside)
+            found.setdefault(event.value, value)
+            weight += inner
+        return found, weight
 
-    def _end(self, event: Any) -> bool:
-        frame = self._frames.pop()
-        return self._put(frame.items, frame.weight, frame.anchor)
+    def _key(self, event: Any, path: Path) -> str:
+        if not isinstance(event, self._yaml.ScalarEvent):
+            is_alias = isinstance(event, self._yaml.AliasEvent)
+            self._stop("syntax", "a key cannot be an alias" if is_alias else "a key must be a string", path, event)
+        self._check_tag(event, path)
+        self._count(event, 1)
+        return str(event.value)
 
-    def _alias(self, event: Any) -> bool:
-        if self._awaits_key():
-            return self._give_up(Problem("syntax", self._path(), "a key cannot be an alias", place=self._place(event)))
+    def _list(self, path: Path) -> tuple[list[Any], int]:
+        found: list[Any] = []
+        weight = 1
+        for event in self._events:
+            if isinstance(event, self._yaml.SequenceEndEvent):
+                break
+            value, inner = self._node(event, (*path, len(found)))
+            found.append(value)
+            weight += inner
+        return found, weight
+
+    def _alias(self, event: Any, path: Path) -> tuple[Any, int]:
         if event.anchor not in self._anchors:
             message = f"the alias *{shown(event.anchor)[1:-1]} stands for nothing, or for a part that contains it"
-            return self._give_up(
-                Problem("alias", self._path(), message, hint="write the anchor (&) first", place=self._place(event))
-            )
-        value, weight = self._anchors[event.anchor]
-        self._note(self._path(), event)
-        self._total += weight
-        return self._count(event) and self._put(value, weight, None)
+            self._stop("alias", message, path, event, "write the anchor (&) first")
+        found = self._anchors[event.anchor]
+        self._count(event, 1 + found[1])
+        return found
 
-    def _scalar(self, event: Any) -> bool:
-        if not self._check_tag(event):
-            return self._give_up(self._tagged(event))
-        if self._awaits_key():
-            return self._key(event)
-        self._note(self._path(), event)
+    def _scalar(self, event: Any, path: Path) -> Any:
         is_plain = event.implicit[0] and event.tag is None
+        if not is_plain and event.tag in (None, _CORE + "str"):
+            return event.value
         try:
-            value = core_scalar(event.value) if is_plain or event.tag not in (None, _CORE + "str") else event.value
+            return core_scalar(event.value)
         except ValueError as error:  # an int of more digits than Python reads
-            return self._give_up(
-                Problem("syntax", self._path(), f"this is no number: {error}", place=self._place(event))
-            )
-        return self._count(event) and self._put(value, 1, event.anchor)
+            self._stop("syntax", f"this is no number: {error}", path, event)
 
-    def _key(self, event: Any) -> bool:
-        frame = self._frames[-1]
-        path = (*frame.path, event.value)
-        place = self._place(event)
-        if event.value in frame.items:
-            self.problems.append(duplicate(path, self.places[path][0], place))
-        else:
-            self._note(path, event)
-        frame.key = event.value
-        return self._count(event)
+    def _count(self, event: Any, weight: int) -> None:
+        self._total += weight
+        if self._total > MAX_NODES:
+            raise _StopError(too_many(self._place(event)))
 
-    def _awaits_key(self) -> bool:
-        return bool(self._frames) and isinstance(self._frames[-1].items, dict) and self._frames[-1].key is None
-
-    def _path(self) -> Path:
-        if not self._frames:
-            return ()
-        frame = self._frames[-1]
-        if isinstance(frame.items, list):
-            return (*frame.path, len(frame.items))
-        return frame.path if frame.key is None else (*frame.path, frame.key)
-
-    def _note(self, path: Path, event: Any) -> None:
-        if path not in self.places:  # those of the members of a table are the places of their keys
-            self.places[path] = (event.start_mark.line + 1, event.start_mark.column + 1)
-
-    def _put(self, value: Any, weight: int, anchor: str | None) -> bool:
-        if anchor is not None:
-            self._anchors[anchor] = (value, weight)
-        if not self._frames:
-            self.data = value
-            return True
-        frame = self._frames[-1]
-        frame.weight += weight
-        if isinstance(frame.items, list):
-            frame.items.append(value)
-        elif frame.key is not None:
-            frame.items.setdefault(frame.key, value)
-            frame.key = None
-        return True
-
-    def _count(self, event: Any) -> bool:
-        self._total += 1
-        return self._total <= MAX_NODES or self._give_up(too_many(self._place(event)))
-
-    def _check_tag(self, event: Any) -> bool:
-        return event.tag is None or event.tag in _TAGS
-
-    def _tagged(self, event: Any) -> Problem:
-        return Problem(
-            "tag",
-            self._path(),
-            f"a tag of YAML names no class here: {shown(event.tag)}",
-            hint="write kind: NAME, which is looked up among the classes that fit",
-            place=self._place(event),
-        )
+    def _check_tag(self, event: Any, path: Path) -> None:
+        if event.tag is not None and event.tag not in _TAGS:
+            hint = "write kind: NAME, which is looked up among the classes that fit"
+            self._stop("tag", f"a tag of YAML names no class here: {shown(event.tag)}", path, event, hint)
 
 
 def core_scalar(text: str) -> Any:
