@@ -239,6 +239,63 @@ def _training_steps(*, is_evaluated: bool) -> dict[str, Batch]:
     return {OURS: ours, FUNCTIONAL: functional}
 
 
+def _steps_beside(use: str) -> dict[str, Batch]:
+    """Steps with something else after each: an evaluation, a Variable that is read, or one that is written."""
+    batches = _batches()
+    model, optimizer = _make_training()
+    lifted, lifted_loss = dx.jit(_train), dx.jit(_loss)
+    calls = jnp.zeros((), jnp.int32)
+
+    def ours(n: int) -> None:
+        last = None
+        for _ in range(n):
+            last = lifted(model, optimizer, next(batches))
+            if use == "evaluated":
+                last = lifted_loss(model, next(batches))
+            elif use == "read":
+                last = model.calls.value
+            else:
+                model.calls.value = calls
+        wait_for(last)
+
+    graphdef, first = dx.split(_make_training())
+    held = [first]
+
+    @jax.jit
+    def raw(state: dx.State[Any], batch: Batched, set_to: Any) -> tuple[dx.State[Any], jax.Array]:
+        model, optimizer = dx.merge(graphdef, state)
+        if set_to is not None:
+            model.calls.value = set_to
+        loss = _train(model, optimizer, batch)
+        return dx.state((model, optimizer)), loss
+
+    @jax.jit
+    def raw_loss(state: dx.State[Any], batch: Batched) -> tuple[dx.State[Any], jax.Array]:
+        model, optimizer = dx.merge(graphdef, state)
+        loss = _loss(model, batch)
+        return dx.state((model, optimizer)), loss
+
+    def functional(n: int) -> None:
+        state, last = held[0], None
+        for _ in range(n):
+            state, last = raw(state, next(batches), calls if use == "set" else None)
+            if use == "evaluated":
+                state, last = raw_loss(state, next(batches))
+            elif use == "read":
+                last = state[0]["calls"].value
+        held[0] = state
+        wait_for(last)
+
+    return {OURS: ours, FUNCTIONAL: functional}
+
+
+def _training_beside(use: str) -> Measure:
+    def take(_: Sequence[System], effort: Effort) -> Samples:
+        return compare(_steps_beside(use), replace(effort, rounds=4 * effort.rounds), repeats=50)
+
+    return take
+
+
 def _training(_: Sequence[System], effort: Effort) -> Samples:
     """The steps between two evaluations, of which the peer's script has a thousand.
 
@@ -361,9 +418,12 @@ FIGURES = (
     Figure("steady", "jit, 120 plain arrays, all written", FLOOR, _steady(partial(_plain, is_writing=True), 120)),
     Figure("steady", "jit, 12 leaves, read only", FLOOR, _steady(_reading, 12), bar=8.0, unit="µs"),
     Figure("steady", "jit, 12 leaves, all written", FLOOR, _steady(_writing, 12), bar=8.0, unit="µs"),
-    Figure("training", "a step of 5 blocks, SGD, batch 32", FUNCTIONAL, _training, bar=1.0),
+    Figure("training", "a step of 5 blocks, SGD, batch 32", FUNCTIONAL, _training, bar=1.1),
+    Figure("training", "the same in turns with an evaluation", FUNCTIONAL, _training_beside("evaluated"), bar=1.15),
+    Figure("training", "the same, one Variable read after each step", FUNCTIONAL, _training_beside("read"), bar=1.15),
+    Figure("training", "the same, one Variable set after each step", FUNCTIONAL, _training_beside("set"), bar=1.15),
     Figure("training", "the same beside the peer, evaluated every 20 steps", FUNCTIONAL, _training_beside_peer),
-    Figure("tracing", "tracing a step of a 12-block transformer", FLOOR, _tracing, bar=1.15),
+    Figure("tracing", "tracing a step of a 12-block transformer", FLOOR, _tracing, bar=1.1),
 )
 COUNTS = (
     Count("counts", "traces in 1,000 steps with switches between train and eval", retraces, bar=2),

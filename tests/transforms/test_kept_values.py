@@ -373,5 +373,5 @@ def test_only_variables_know_the_slot():
         "graph/build.py",
         "transforms/_dispatch.py",
     }
-    assert [name for name, code in text.items() if '"raw_value"]' in code] == ["_variables.py"]
+    assert [name for name, code in text.items() if '"_raw"]' in code] == ["_variables.py"]
     assert [name for name, code in text.items() if re.search(r"(?<!\w)_set_raw\(", code)] == ["_variables.py"]
