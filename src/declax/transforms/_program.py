@@ -10,7 +10,7 @@ donation: JAX may reuse the buffers of donated arrays. Of a model, only those of
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import jax
 
@@ -24,19 +24,26 @@ from declax.transforms._structure import Structure
 from declax.transforms.prefixes import Labels
 
 
-class Donated(NamedTuple):
-    """The leaves of donated arguments.
+class NarrowedError(Exception):
+    """For other shapes, the function does not set all Variables that were donated, so fewer are from now on."""
+
+
+class Donation:
+    """Which leaves a program donates: of donated models, those that the function sets.
 
     Attributes:
-      values: positions of leaves of the graph, which are donated if the function sets them.
-      plain: positions of the other leaves among all leaves of a call.
+      positions: of these leaves; None before the function was traced.
     """
 
-    values: frozenset[int]
-    plain: tuple[int, ...]
+    __slots__ = ("_plain", "_values", "positions")
+
+    def __init__(self, values: frozenset[int], plain: tuple[int, ...]) -> None:
+        self._values = values
+        self._plain = plain
+        self.positions: tuple[int, ...] | None = None
 
     @staticmethod
-    def of(call: Call, selection: Selection, statics: Sequence[int]) -> Donated | None:
+    def of(call: Call, selection: Selection, statics: Sequence[int]) -> Donation | None:
         """What a selection donates of a call that lacks the static arguments at these positions; None for nothing."""
         if selection.is_empty:
             return None
@@ -48,11 +55,22 @@ class Donated(NamedTuple):
         chosen = set(jax.tree.leaves(selection.chosen(args, kwargs)))
         values = frozenset(i for i, root in enumerate(call.leaf_roots()) if root in chosen)
         plain_at = [i for i, is_one in enumerate(structure.is_root) if not is_one]
-        return Donated(values, tuple(len(call.values) + rank for rank, i in enumerate(plain_at) if i in chosen))
+        return Donation(values, tuple(len(call.values) + rank for rank, i in enumerate(plain_at) if i in chosen))
 
+    def choose(self, written: set[int]) -> None:
+        """Donates those of the graph's leaves that are written."""
+        self.positions = (*sorted(self._values & written), *self._plain)
 
-class NarrowedError(Exception):
-    """For other shapes, the function does not set all Variables that were donated, so fewer are from now on."""
+    def check(self, written: set[int]) -> None:
+        """Checks, while JAX traces, that all of the graph's leaves that are donated are written.
+
+        Raises:
+          NarrowedError: some are not; fewer are donated from now on.
+        """
+        kept = {*self._plain, *written}
+        if self.positions is not None and not kept.issuperset(self.positions):
+            self.positions = tuple(position for position in self.positions if position in kept)
+            raise NarrowedError
 
 
 class Program:
@@ -66,7 +84,7 @@ class Program:
       function: of the graph's leaves and the plain ones; made by `lifted`, and `named`.
       structure: of the calls.
       count: how many leaves the graph has.
-      donated: what is donated.
+      donation: what is donated; None for nothing.
       options: of `jax.jit`.
       placed: the shardings of the leaves, and those that results can have.
       on_trace: is called with the leaves whenever JAX traces the function.
@@ -75,26 +93,26 @@ class Program:
       run_fast: JAX's function, where its result is the parts of an Outcome; None where results come in groups.
     """
 
-    __slots__ = ("_donated", "_flat", "_is_packed", "_jitted", "_options", "_positions", "run_fast")
+    __slots__ = ("_donation", "_flat", "_is_packed", "_jitted", "_options", "_positions", "run_fast")
 
     def __init__(
         self,
         function: Callable[..., Outcome],
         structure: Structure,
         count: int,
-        donated: Donated | None,
+        donation: Donation | None,
         options: dict[str, Any],
         placed: tuple[Labels, OutputGroups] | None,
         on_trace: Callable[[Sequence[Any]], None],
     ) -> None:
-        self._donated = donated
-        self._positions: tuple[int, ...] | None = None
+        self._donation = donation
         self._is_packed = placed is not None
         self._options = options
 
         def traced(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
             outcome = function(values, plain)
-            self._narrow(structure, outcome)
+            if donation is not None:
+                donation.check(written_leaves(structure, outcome))
             return outcome
 
         run: Callable[..., Any] = _in_parts(traced)
@@ -110,14 +128,14 @@ class Program:
 
         look_flat(flat, function)
         self._flat = flat
-        self._compile(None)
+        self._compile()
 
-    def _compile(self, positions: tuple[int, ...] | None) -> None:
-        """Has JAX compile the function with these leaves donated; its traces are kept."""
-        self._positions = positions
-        self._jitted: Any = jax.jit(self._flat, donate_argnums=positions, **self._options)
+    def _compile(self) -> None:
+        """Has JAX compile the function with what is donated now; its traces are kept."""
+        self._positions = None if self._donation is None else self._donation.positions
+        self._jitted: Any = jax.jit(self._flat, donate_argnums=self._positions, **self._options)
         self.run_fast: Callable[..., Any] | None = None if self._is_packed else self._jitted
-        if positions is not None:
+        if self._positions is not None:
             note_donating(self.name)
 
     @property
@@ -149,29 +167,25 @@ class Program:
 
     def _apply(self, call: Call, use: Callable[[Any], Any]) -> Any:
         """Uses JAX's function, after it was decided what to donate."""
-        if self._donated is not None and self._positions is None and not _is_jit_disabled():
-            self._choose_donation(call, self._donated)
-        try:
+        donation = self._donation
+        if donation is None or _is_jit_disabled():
             return use(self._jitted)
-        except NarrowedError:
-            return use(self._jitted)
+        if donation.positions is None:
+            donation.choose(self._written_by(call))
+        while True:
+            if self._positions != donation.positions:
+                self._compile()
+            try:
+                return use(self._jitted)
+            except NarrowedError:
+                pass
 
-    def _choose_donation(self, call: Call, donated: Donated) -> None:
-        """Traces the function for a call, and donates what it sets."""
+    def _written_by(self, call: Call) -> set[int]:
+        """The leaves of the graph that the function sets in a call, for which JAX traces it."""
         traced = self._jitted.trace(*call.values, *call.plain)
         outcome = self.outcome(traced.out_info)
         outcome.plan.calls_back = calls_back(traced.jaxpr)
-        written = donated.values & written_leaves(call.structure, outcome)
-        self._compile((*sorted(written), *donated.plain))
-
-    def _narrow(self, structure: Structure, outcome: Outcome) -> None:
-        """Checks, while JAX traces, that the function sets all Variables that are donated; donates fewer otherwise."""
-        if not self._positions or self._donated is None:
-            return
-        kept = {*self._donated.plain, *written_leaves(structure, outcome)}
-        if not kept.issuperset(self._positions):
-            self._compile(tuple(position for position in self._positions if position in kept))
-            raise NarrowedError
+        return written_leaves(call.structure, outcome)
 
     def wait_for_callbacks(self, plan: Plan, leaves: Sequence[Any], result: Any) -> None:
         """Waits for what ran, if it calls Python while it runs: it may still fail, and nothing is committed then."""
@@ -182,7 +196,7 @@ class Program:
 
     def note_lost(self, call: Call, error: BaseException) -> None:
         """Adds to an error which of the donated leaves have lost their buffers."""
-        lost = [] if self._donated is None else [name for name, _ in deleted_leaves(call)]
+        lost = [] if self._donation is None else [name for name, _ in deleted_leaves(call)]
         if lost:
             error.add_note(
                 "The arguments of this call were donated, and these have lost their buffers: "

@@ -25,7 +25,7 @@ from declax.transforms._closure import Closure
 from declax.transforms._dispatch import CacheEntry
 from declax.transforms._lift import UNCHANGED, Call, Outcome, lifted
 from declax.transforms._naming import named
-from declax.transforms._program import Donated, NarrowedError, Program
+from declax.transforms._program import Donation, NarrowedError, Program
 from declax.transforms._retraces import Traces, roots_of
 from declax.transforms._running import run
 from declax.transforms._structure import Mode
@@ -264,8 +264,8 @@ class JitWrapped(Generic[P, R]):
         user = self._closure.function
         function = named(lifted(self._closure, structure, self._mode, labels, adapt), user, structure, statics)
         note = functools.partial(self._traces.note, user, structure, statics, roots_of(call.binding))
-        donated = Donated.of(call, self._donated, numbers)
-        return Program(function, structure, len(call.values), donated, self._options, placed, note)
+        donation = Donation.of(call, self._donated, numbers)
+        return Program(function, structure, len(call.values), donation, self._options, placed, note)
 
     @overload
     def __get__(self, instance: None, owner: type) -> JitWrapped[P, R]: ...
