@@ -13,10 +13,11 @@ loss:  a function that returns a number, which has a gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, overload
 
 import jax
+from jax.sharding import AbstractMesh, Mesh
 from jax.typing import ArrayLike
 
 from declax._pytree import Pytree
@@ -108,6 +109,54 @@ class ScanOptions(ModeOptions, total=False):
     unroll: int | bool
     transform_metadata: Mapping[str, Any] | None
     _split_transpose: bool
+
+
+class MapOptions(ModeOptions, total=False):
+    """The options of `vmap` and `pmap` that both have, less the axes."""
+
+    axis_name: Hashable | None
+    axis_size: int | None
+    transform_metadata: Mapping[str, Any] | None
+
+
+class VmapOptions(MapOptions, total=False):
+    """The options of `vmap`, less the axes."""
+
+    spmd_axis_name: Hashable | tuple[Hashable, ...] | None
+
+
+class PmapOptions(MapOptions, total=False):
+    """The options of `pmap`, less the axes."""
+
+    static_broadcasted_argnums: Numbers
+    devices: Sequence[Any] | None
+    backend: str | None
+    donate_argnums: Numbers
+
+
+class ShardMapOptions(ModeOptions, total=False):
+    """The options of `shard_map`, less the specs of results."""
+
+    mesh: Mesh | AbstractMesh | None
+    in_specs: Any
+    axis_names: Set[str]
+    check_vma: bool
+
+
+class RematOptions(ModeOptions, total=False):
+    """The options of `remat`."""
+
+    prevent_cse: bool
+    static_argnums: Numbers
+    static_argnames: Names
+    policy: Callable[..., Any] | None
+
+
+class JaxprOptions(ModeOptions, total=False):
+    """The options of `make_jaxpr` that do not decide its type."""
+
+    static_argnums: Numbers
+    axis_env: Sequence[tuple[Hashable, int]] | None
 
 
 class JitOptions(ModeOptions, total=False):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
-from declax.transforms._arguments import Names, Numbers
 from declax.transforms.compilation import jit
 from declax.transforms.partial import cached_partial
 
@@ -47,24 +46,7 @@ def jit_partial(
 def jit_partial(
     fun: Callable[..., R], a: Any, b: Any, c: Any, d: Any, e: Any, /, *more: Any, **options: Unpack[JitOptions]
 ) -> Callable[..., R]: ...
-def jit_partial(
-    fun: Callable[..., R],
-    /,
-    *partial_args: Any,
-    in_shardings: Any = None,
-    out_shardings: Any = None,
-    static_argnums: Numbers = None,
-    static_argnames: Names = None,
-    donate_argnums: Numbers = None,
-    donate_argnames: Names = None,
-    keep_unused: bool = False,
-    device: Any = None,
-    backend: str | None = None,
-    inline: bool = False,
-    compiler_options: dict[str, Any] | None = None,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-) -> Callable[..., R]:
+def jit_partial(fun: Callable[..., R], /, *partial_args: Any, **options: Unpack[JitOptions]) -> Callable[..., R]:
     """Compiles a function, and gives it its first arguments.
 
     As ``cached_partial(jit(fun, ...), *partial_args)``: `jit` keeps what it
@@ -74,11 +56,8 @@ def jit_partial(
     Args:
       fun: the function.
       *partial_args: its first arguments. They live as long as the result does.
-      in_shardings, out_shardings, static_argnums, static_argnames,
-        donate_argnums, donate_argnames, keep_unused, device, backend, inline,
-        compiler_options: as in `jit`; numbers count the parameters of `fun`.
-      graph: as in `jit`; with False each partial argument has to be a tree.
-      graph_updates: as in `jit`.
+      **options: those of `jit`; numbers count the parameters of `fun`. With
+        ``graph=False`` each partial argument has to be a tree.
 
     Returns:
       The function of the other arguments.
@@ -96,20 +75,5 @@ def jit_partial(
     >>> step_by(2), step_by(3), int(count.value)
     (None, None, 5)
     """
-    jitted = jit(
-        fun,
-        in_shardings=in_shardings,
-        out_shardings=out_shardings,
-        static_argnums=static_argnums,
-        static_argnames=static_argnames,
-        donate_argnums=donate_argnums,
-        donate_argnames=donate_argnames,
-        keep_unused=keep_unused,
-        device=device,
-        backend=backend,
-        inline=inline,
-        compiler_options=compiler_options,
-        graph=graph,
-        graph_updates=graph_updates,
-    )
-    return cached_partial(jitted, *partial_args, graph=graph)
+    jitted: Callable[..., R] = jit(fun, **options)
+    return cached_partial(jitted, *partial_args, graph=options.get("graph"))

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from declax._modes import set_graph_updates
 from declax.errors import TransformError, describe
 from declax.graph.binding import bind
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from declax.transforms._signatures import ModeOptions
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -24,58 +29,24 @@ R = TypeVar("R")
 
 
 @overload
+def cached_partial(f: Callable[P, R], /, **options: Unpack[ModeOptions]) -> Callable[P, R]: ...
+@overload
+def cached_partial(f: Callable[Concatenate[A, P], R], a: A, /, **options: Unpack[ModeOptions]) -> Callable[P, R]: ...
+@overload
 def cached_partial(
-    f: Callable[P, R], /, *, graph: bool | None = None, graph_updates: bool | None = None
+    f: Callable[Concatenate[A, B, P], R], a: A, b: B, /, **options: Unpack[ModeOptions]
 ) -> Callable[P, R]: ...
 @overload
 def cached_partial(
-    f: Callable[Concatenate[A, P], R], a: A, /, *, graph: bool | None = None, graph_updates: bool | None = None
+    f: Callable[Concatenate[A, B, C, P], R], a: A, b: B, c: C, /, **options: Unpack[ModeOptions]
 ) -> Callable[P, R]: ...
 @overload
 def cached_partial(
-    f: Callable[Concatenate[A, B, P], R],
-    a: A,
-    b: B,
-    /,
-    *,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    f: Callable[Concatenate[A, B, C, D, P], R], a: A, b: B, c: C, d: D, /, **options: Unpack[ModeOptions]
 ) -> Callable[P, R]: ...
 @overload
 def cached_partial(
-    f: Callable[Concatenate[A, B, C, P], R],
-    a: A,
-    b: B,
-    c: C,
-    /,
-    *,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-) -> Callable[P, R]: ...
-@overload
-def cached_partial(
-    f: Callable[Concatenate[A, B, C, D, P], R],
-    a: A,
-    b: B,
-    c: C,
-    d: D,
-    /,
-    *,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-) -> Callable[P, R]: ...
-@overload
-def cached_partial(
-    f: Callable[..., R],
-    a: Any,
-    b: Any,
-    c: Any,
-    d: Any,
-    e: Any,
-    /,
-    *more: Any,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    f: Callable[..., R], a: Any, b: Any, c: Any, d: Any, e: Any, /, *more: Any, **options: Unpack[ModeOptions]
 ) -> Callable[..., R]: ...
 def cached_partial(
     f: Callable[..., Any], /, *cached_args: Any, graph: bool | None = None, graph_updates: bool | None = None

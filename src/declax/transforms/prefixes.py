@@ -306,6 +306,29 @@ def _does_not_fit(prefix: Any, numbered: Any, where: str, error: Exception) -> T
     )
 
 
+def label_by_filter(spec: StateLabels[Any], path: Path, held: Any, where: str) -> Any:
+    """The label of the first filter that takes a Variable or array.
+
+    Raises:
+      TransformError: no filter does.
+    """
+    for predicate, label in zip(spec.predicates, spec.labels, strict=True):
+        if predicate(path, held):
+            return label
+    raise TransformError(
+        f"{where}, {format_path(path)}",
+        "no filter takes this leaf",
+        expected=" or ".join(map(as_written, spec.filters)),
+        got=describe(held),
+        fix="{..., ...: None}        # `...` as the last filter takes the rest",
+    )
+
+
+def held_at(leaf_def: LeafDef, value: Any) -> Any:
+    """What filters see of a leaf: its Variable, or the array where there is none."""
+    return value if leaf_def is None else new_variable(leaf_def[0], value, leaf_def[1], None)
+
+
 def label_at(spec: Any, path: Path, leaf_def: LeafDef, value: Any, where: str) -> Any:
     """The label of the leaf at a path below a root.
 
@@ -313,17 +336,7 @@ def label_at(spec: Any, path: Path, leaf_def: LeafDef, value: Any, where: str) -
       TransformError: for a leaf that no filter takes, or a graph of labels that lacks it.
     """
     if isinstance(spec, StateLabels):
-        held: Any = value if leaf_def is None else new_variable(leaf_def[0], value, leaf_def[1], None)
-        for predicate, label in zip(spec.predicates, spec.labels, strict=True):
-            if predicate(path, held):
-                return label
-        raise TransformError(
-            f"{where}, {format_path(path)}",
-            "no filter takes this leaf",
-            expected=" or ".join(map(as_written, spec.filters)),
-            got=describe(held),
-            fix=f"dx.{type(spec).__name__}({{..., ...: None}})        # `...` as the last filter takes the rest",
-        )
+        return label_by_filter(spec, path, held_at(leaf_def, value), where)
     if isinstance(spec, (State, Variable)) or is_root(spec):
         return _label_in(spec, path, where)
     return spec

@@ -13,7 +13,7 @@ import copy
 import functools
 import types
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
 
@@ -27,6 +27,11 @@ from declax.transforms._running import run
 from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from declax.transforms._signatures import RematOptions
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -37,27 +42,9 @@ MAX_TRACES = 256
 
 
 @overload
-def remat(
-    f: Callable[P, R],
-    /,
-    *,
-    prevent_cse: bool = True,
-    static_argnums: Numbers = (),
-    static_argnames: Names = (),
-    policy: Policy | None = None,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-) -> Callable[P, R]: ...
+def remat(f: Callable[P, R], /, **options: Unpack[RematOptions]) -> Callable[P, R]: ...
 @overload
-def remat(
-    *,
-    prevent_cse: bool = True,
-    static_argnums: Numbers = (),
-    static_argnames: Names = (),
-    policy: Policy | None = None,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def remat(**options: Unpack[RematOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def remat(
     f: Callable[..., Any] | Missing = MISSING,
     /,

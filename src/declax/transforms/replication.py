@@ -32,7 +32,9 @@ from declax.transforms.prefixes import Labels, Prefixes
 from declax.transforms.vectorization import check_shared
 
 if TYPE_CHECKING:
-    from declax.transforms._signatures import AxisTree
+    from typing import Unpack
+
+    from declax.transforms._signatures import AxisTree, PmapOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,35 +42,11 @@ R = TypeVar("R")
 
 @overload
 def pmap(
-    f: Callable[P, R],
-    /,
-    *,
-    axis_name: Hashable | None = None,
-    in_axes: AxisTree = 0,
-    out_axes: AxisTree = 0,
-    static_broadcasted_argnums: Numbers = None,
-    devices: Sequence[Any] | None = None,
-    backend: str | None = None,
-    axis_size: int | None = None,
-    donate_argnums: Numbers = None,
-    transform_metadata: Mapping[str, Any] | None = None,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    f: Callable[P, R], /, *, in_axes: AxisTree = 0, out_axes: AxisTree = 0, **options: Unpack[PmapOptions]
 ) -> JitWrapped[P, R]: ...
 @overload
 def pmap(
-    *,
-    axis_name: Hashable | None = None,
-    in_axes: AxisTree = 0,
-    out_axes: AxisTree = 0,
-    static_broadcasted_argnums: Numbers = None,
-    devices: Sequence[Any] | None = None,
-    backend: str | None = None,
-    axis_size: int | None = None,
-    donate_argnums: Numbers = None,
-    transform_metadata: Mapping[str, Any] | None = None,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    *, in_axes: AxisTree = 0, out_axes: AxisTree = 0, **options: Unpack[PmapOptions]
 ) -> Callable[[Callable[P, R]], JitWrapped[P, R]]: ...
 def pmap(
     f: Callable[..., Any] | Missing = MISSING,

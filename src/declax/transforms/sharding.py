@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 import jax
 from jax.core import Tracer
@@ -32,6 +32,11 @@ from declax.transforms.prefixes import Labels, Prefixes
 from declax.transforms.vectorization import _leaves_with_labels as leaves_with_labels
 from declax.transforms.vectorization import places_set, warn_of_draws, where_of
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from declax.transforms._signatures import ShardMapOptions
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -39,29 +44,9 @@ _REPLICATED: PartitionSpec = jax.P()  # type: ignore[no-untyped-call]  # of jax
 
 
 @overload
-def shard_map(
-    f: Callable[P, R],
-    /,
-    *,
-    mesh: Mesh | AbstractMesh | None = None,
-    in_specs: Any | Missing = MISSING,
-    out_specs: Any,
-    axis_names: Set[str] = frozenset(),
-    check_vma: bool = True,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-) -> Callable[P, R]: ...
+def shard_map(f: Callable[P, R], /, *, out_specs: Any, **options: Unpack[ShardMapOptions]) -> Callable[P, R]: ...
 @overload
-def shard_map(
-    *,
-    mesh: Mesh | AbstractMesh | None = None,
-    in_specs: Any | Missing = MISSING,
-    out_specs: Any,
-    axis_names: Set[str] = frozenset(),
-    check_vma: bool = True,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def shard_map(*, out_specs: Any, **options: Unpack[ShardMapOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def shard_map(
     f: Callable[..., Any] | Missing = MISSING,
     /,

@@ -25,7 +25,11 @@ from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from jax.extend.core import ClosedJaxpr
+
+    from declax.transforms._signatures import JaxprOptions
 
 P = ParamSpec("P")
 
@@ -34,43 +38,19 @@ AxisEnv = Sequence[tuple[Hashable, int]] | None
 
 @overload
 def make_jaxpr(
-    f: Callable[P, Any],
-    /,
-    *,
-    static_argnums: Numbers = None,
-    axis_env: AxisEnv = None,
-    return_shape: Literal[False] = False,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    f: Callable[P, Any], /, *, return_shape: Literal[False] = False, **options: Unpack[JaxprOptions]
 ) -> Callable[P, ClosedJaxpr]: ...
 @overload
 def make_jaxpr(
-    *,
-    static_argnums: Numbers = None,
-    axis_env: AxisEnv = None,
-    return_shape: Literal[False] = False,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    *, return_shape: Literal[False] = False, **options: Unpack[JaxprOptions]
 ) -> Callable[[Callable[P, Any]], Callable[P, ClosedJaxpr]]: ...
 @overload
 def make_jaxpr(
-    f: Callable[P, Any],
-    /,
-    *,
-    static_argnums: Numbers = None,
-    axis_env: AxisEnv = None,
-    return_shape: Literal[True],
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    f: Callable[P, Any], /, *, return_shape: Literal[True], **options: Unpack[JaxprOptions]
 ) -> Callable[P, tuple[ClosedJaxpr, Any]]: ...
 @overload
 def make_jaxpr(
-    *,
-    static_argnums: Numbers = None,
-    axis_env: AxisEnv = None,
-    return_shape: Literal[True],
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    *, return_shape: Literal[True], **options: Unpack[JaxprOptions]
 ) -> Callable[[Callable[P, Any]], Callable[P, tuple[ClosedJaxpr, Any]]]: ...
 def make_jaxpr(
     f: Callable[..., Any] | Missing = MISSING,

@@ -10,17 +10,16 @@ label:  what a transform is told of a leaf, as an axis.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import jax
 
-from declax._filters import as_written, to_predicate
 from declax._nodes import plain_key
 from declax._typing import MISSING, Path
 from declax._values import check_depth
-from declax._variables import new_variable
-from declax.errors import GraphError, TransformError, describe, format_path
+from declax.errors import GraphError, TransformError, describe
 from declax.graph.binding import bind_many, check_mode
 from declax.graph.build import build
 from declax.graph.contexts import MergeContext, SplitContext, merge_context, split_context
@@ -28,7 +27,7 @@ from declax.graph.defs import GraphDef
 from declax.states import State, like
 from declax.transforms._lift import Call
 from declax.transforms._roots import add_labels, is_root
-from declax.transforms.prefixes import Labels, StateLabels, spread
+from declax.transforms.prefixes import Labels, StateLabels, held_at, label_by_filter, spread
 
 N = TypeVar("N")
 
@@ -71,7 +70,10 @@ def prefix(
     >>> axes.scale.value, axes.mean.value
     (0, None)
     """
-    label_of: Any = _by_filter(labels) if isinstance(labels, (StateLabels, Mapping)) else labels
+    label_of: Any = labels
+    if isinstance(labels, (StateLabels, Mapping)):
+        spec = labels if isinstance(labels, StateLabels) else StateLabels(labels)
+        label_of = functools.partial(label_by_filter, spec, where="prefix")
     if not callable(label_of) or is_root(label_of):
         raise TransformError(
             "prefix",
@@ -88,13 +90,7 @@ def prefix(
     above = [path for path, part in parts if is_root(part)]
     definition = binding.graphdef.definition
     places: Any = zip(definition.paths, definition.leaf_defs, binding.read(), strict=True)
-    found = [
-        label_of(
-            (*above[path[0]], *path[1:]),
-            value if leaf_def is None else new_variable(leaf_def[0], value, leaf_def[1], None),
-        )
-        for path, leaf_def, value in places
-    ]
+    found = [label_of((*above[path[0]], *path[1:]), held_at(leaf_def, value)) for path, leaf_def, value in places]
     roots = iter(build(binding.graphdef, found))
     labels_of = [next(roots) if is_root(part) else _label(part, path, label_of) for path, part in parts]
     for graph in filter(is_root, labels_of):
@@ -115,25 +111,6 @@ def _label(part: Any, path: Path, label_of: LabelOf) -> Any:
     if not isinstance(part, State):
         return label_of(path, part)
     return like(part, [label_of((*path, *below), value) for below, value in part.flat_state()])
-
-
-def _by_filter(labels: StateLabels[Any] | Mapping[Any, Any]) -> LabelOf:
-    """The function that gives the label of the first filter that takes a leaf."""
-    pairs = [(filter_, to_predicate(filter_), label) for filter_, label in labels.items()]
-
-    def label_of(path: Path, leaf: Any) -> Any:
-        for _, predicate, label in pairs:
-            if predicate(path, leaf):
-                return label
-        raise TransformError(
-            f"prefix, {format_path(path)}",
-            "no filter takes this leaf",
-            expected=" or ".join(as_written(filter_) for filter_, _, _ in pairs),
-            got=describe(leaf),
-            fix="dx.prefix(model, {..., ...: None})        # `...` as the last filter takes the rest",
-        )
-
-    return label_of
 
 
 @jax.tree_util.register_pytree_with_keys_class

@@ -37,7 +37,9 @@ from declax.transforms.axis_names import check_metadata, name_axes
 from declax.transforms.prefixes import Labels, Prefixes
 
 if TYPE_CHECKING:
-    from declax.transforms._signatures import AxisTree
+    from typing import Unpack
+
+    from declax.transforms._signatures import AxisTree, VmapOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,29 +47,11 @@ R = TypeVar("R")
 
 @overload
 def vmap(
-    f: Callable[P, R],
-    /,
-    *,
-    in_axes: AxisTree = 0,
-    out_axes: AxisTree = 0,
-    axis_name: Hashable | None = None,
-    axis_size: int | None = None,
-    spmd_axis_name: Hashable | tuple[Hashable, ...] | None = None,
-    transform_metadata: Mapping[str, Any] | None = None,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    f: Callable[P, R], /, *, in_axes: AxisTree = 0, out_axes: AxisTree = 0, **options: Unpack[VmapOptions]
 ) -> Callable[P, R]: ...
 @overload
 def vmap(
-    *,
-    in_axes: AxisTree = 0,
-    out_axes: AxisTree = 0,
-    axis_name: Hashable | None = None,
-    axis_size: int | None = None,
-    spmd_axis_name: Hashable | tuple[Hashable, ...] | None = None,
-    transform_metadata: Mapping[str, Any] | None = None,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    *, in_axes: AxisTree = 0, out_axes: AxisTree = 0, **options: Unpack[VmapOptions]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def vmap(
     f: Callable[..., Any] | Missing = MISSING,
