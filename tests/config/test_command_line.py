@@ -410,7 +410,7 @@ def test_json_and_nothing_else(run, train, folder):
     assert json.loads(printed) == {"modules": [], "totals": {}}
     _, printed, _ = run("build", "cli_models:Net", "net.toml", "--format", "json")
     assert json.loads(printed)["totals"] == {"Param": {"elements": 72, "bytes": 288}}
-    arrays = json.loads(printed)["modules"][0]["arrays"]
+    arrays = json.loads(printed)["modules"][0]["entries"]
     assert arrays[0] == {"name": "bias", "kind": "Param", "shape": [8], "dtype": "float32"}
     _, printed, _ = run("summary", "cli_models:Net", "net.toml", "--format", "json", "--input", "float32[2,8]")
     assert json.loads(printed)["output"] == "f32[2,8]"
@@ -432,7 +432,8 @@ def test_json_of_sweeps_and_of_errors(run, train):
         status, printed, told = run(command, *words, "dtype=x")
         assert (status, told) == (1, "")
         (problem,) = json.loads(printed)["error"]["problems"]
-        assert (problem["code"], problem["path"], problem["file"]) == ("no-choice", ["dtype"], "command line: dtype=x")
+        assert (problem["code"], problem["path"]) == ("no-choice", ["dtype"])
+        assert problem["place"]["file"] == "command line: dtype=x"
         status, printed, told = run(command, "--format", "json")
         assert (status, told) == (2, "")
         assert "which" in json.loads(printed)["error"]["message"]

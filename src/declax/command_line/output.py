@@ -9,8 +9,8 @@ run:   the name of one of several results, those of a sweep.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
-import json
 import os
 import re
 import sys
@@ -18,6 +18,7 @@ from collections.abc import Generator
 from typing import IO, Any, Final
 
 from declax import errors
+from declax.config.files.formatting import format_json
 
 WRONG: Final = 1
 """The exit status where a configuration is wrong, or two differ."""
@@ -91,7 +92,7 @@ class Output:
             yield
         if self.is_json:
             found = self._found[0] if len(self._found) == 1 and not self._has_runs else self._found
-            write(json_text(found), "json")
+            write(format_json(found), "json")
 
 
 @contextlib.contextmanager
@@ -107,30 +108,10 @@ def ending_with_the_pipe() -> Generator[None, None, None]:
         raise SystemExit(_CLOSED_PIPE) from None
 
 
-def json_text(data: Any) -> str:
-    """JSON, indented."""
-    return json.dumps(data, indent=2, ensure_ascii=False)
-
-
-def _error_data(error: Exception, notes: list[str]) -> dict[str, Any]:
+def _error_data(error: errors.DeclaxError, notes: list[str]) -> dict[str, Any]:
     problems = error.problems if isinstance(error, errors.ConfigError) else ()
     message = str(error).partition("\n")[0] if problems else str(error)
-    return {"message": message, "notes": notes, "problems": [_problem_data(problem) for problem in problems]}
-
-
-def _problem_data(problem: Any) -> dict[str, Any]:
-    place = problem.place
-    return {
-        "code": problem.code,
-        "path": list(problem.path),
-        "message": problem.message,
-        "expected": problem.expected,
-        "got": problem.got,
-        "fix": problem.hint,
-        "file": place.file,
-        "line": place.line,
-        "column": place.column,
-    }
+    return {"message": message, "notes": notes, "problems": [dataclasses.asdict(problem) for problem in problems]}
 
 
 def write(text: str, style: str = "", stream: IO[str] | None = None) -> None:

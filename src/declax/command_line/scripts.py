@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 from declax.command_line.describing import parameter_table
-from declax.command_line.output import Output, ending_with_the_pipe, json_text, write
+from declax.command_line.output import Output, ending_with_the_pipe, write
 from declax.command_line.overrides import Run
 from declax.command_line.parsing import script_parser
 from declax.command_line.runs import document_of, read_runs, read_words
 from declax.config._parameters import target_name
 from declax.config.files.documents import Document
+from declax.config.files.formatting import format_json
 from declax.config.loading import spec_from_config, to_config
 from declax.config.schema import json_schema
 from declax.config.spec import Spec
@@ -124,7 +125,7 @@ def _run(
     output = Output(is_json=options.show)
     with output.running():
         if options.schema:
-            write(json_text(json_schema(target, extra=extra)), "json")
+            write(format_json(json_schema(target, extra=extra)), "json")
             sys.exit(0)
         found = _specs(target, options, default, extra)
         if len(found) > 1 and not sweep:

@@ -6,7 +6,6 @@ A command line is code, which its user writes, so that importing is fine here; i
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 from declax import errors
 
+_EXPECTED: Final = "module:Class, or file.py:Class"
 _NAME: Final = re.compile(r"[\w./\\-]+:[A-Za-z_][\w.]*")
 
 
@@ -38,7 +38,7 @@ def load_target(word: str) -> Any:
     'Linear'
     """
     module_name, _, name = word.rpartition(":")
-    module = _import_file(module_name) if module_name.endswith(".py") else _import(module_name, word)
+    module = _import(module_name, word)
     found: Any = module
     for part in name.split("."):
         try:
@@ -51,35 +51,18 @@ def load_target(word: str) -> Any:
 
 
 def _import(name: str, word: str) -> Any:
-    if "" not in sys.path:
-        sys.path.insert(0, "")
+    """The module of a name, or of a file; a file is found by its folder, as a script is."""
+    folder = ""
+    if name.endswith(".py"):
+        if not Path(name).is_file():
+            raise errors.ConfigError(name, "there is no such file", expected=_EXPECTED)
+        folder, name = str(Path(name).parent), Path(name).stem
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
             raise  # what the module itself lacks
-        here = sorted(path.stem for path in Path().glob("*.py"))
-        fix = errors.suggest(name, here)
-        raise errors.ConfigError(
-            word, f"there is no module {name!r}", expected="module:Class, or file.py:Class", fix=fix
-        ) from None
-
-
-def _import_file(name: str) -> Any:
-    path = Path(name)
-    if not path.is_file():
-        raise errors.ConfigError(name, "there is no such file", expected="module:Class, or file.py:Class")
-    module_name = path.stem
-    if module_name in sys.modules:
-        return sys.modules[module_name]
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None and spec.loader is not None  # as for all that ends with .py  # noqa: PT018
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # so that its classes can be pickled, and their annotations read
-    sys.path.insert(0, str(path.parent))
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[module_name]
-        raise
-    return module
+        fix = errors.suggest(name, sorted(path.stem for path in Path().glob("*.py")))
+        raise errors.ConfigError(word, f"there is no module {name!r}", expected=_EXPECTED, fix=fix) from None

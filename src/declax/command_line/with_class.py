@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import re
 import sys
@@ -14,12 +15,13 @@ from typing import Any, Final
 import jax
 
 from declax.command_line.describing import parameter_table, part_target
-from declax.command_line.output import WRONG, Output, json_text, write
+from declax.command_line.output import WRONG, Output, write
 from declax.command_line.overrides import Run
 from declax.command_line.runs import Words, document_of, read_runs
 from declax.command_line.targets import load_target
 from declax.config._dry_run import shapes_text
 from declax.config._parameters import target_name
+from declax.config.files.formatting import format_json
 from declax.config.files.reading import read_document
 from declax.config.loading import config_text, spec_from_config, to_config
 from declax.config.schema import json_schema
@@ -77,11 +79,11 @@ def _placed(run: Run, part: str | None) -> Generator[None, None, None]:
 def schema(words: Words, options: argparse.Namespace, output: Output) -> None:
     """Prints the schema of a class, or writes it into a file."""
     del output
-    text = json_text(json_schema(load_target(words.target)))
+    text = format_json(json_schema(load_target(words.target)))
     if options.out is None:
         write(text, "json")
     else:
-        Path(options.out).write_text(f"{text}\n", encoding="utf-8")
+        Path(options.out).write_text(text, encoding="utf-8")
 
 
 def check(words: Words, options: argparse.Namespace, output: Output) -> None:
@@ -143,19 +145,8 @@ def build(words: Words, options: argparse.Namespace, output: Output) -> None:
 
 
 def _summary_data(found: Summary) -> dict[str, Any]:
-    modules = [
-        {
-            "path": list(row.path),
-            "class": row.module,
-            "arrays": [
-                {"name": entry.name, "kind": entry.kind, "shape": list(entry.shape), "dtype": str(entry.dtype)}
-                for entry in row.entries
-            ],
-        }
-        for row in found.rows
-    ]
     totals = {kind: {"elements": found.count(kind), "bytes": found.nbytes(kind)} for kind in found.kinds}
-    return {"modules": modules, "totals": totals}
+    return {"modules": list(map(dataclasses.asdict, found.rows)), "totals": totals}
 
 
 def _hint_at_parts(spec: Spec[Any], found: Summary, words: Words) -> None:

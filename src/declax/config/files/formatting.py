@@ -15,9 +15,9 @@ _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./ -]*(?<! )\Z")
 _SHORT: Final = 80
 
 
-def format_json(data: Mapping[str, Any]) -> str:
-    """JSON, indented."""
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+def format_json(data: Any) -> str:
+    """JSON, indented; other values are their texts."""
+    return json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n"
 
 
 # --- TOML ---------------------------------------------------------------------
