@@ -316,6 +316,12 @@ def _has_string_below(tree: ast.Module, name: str) -> bool:
     return False
 
 
+@pytest.mark.parametrize("package", ["declax.graph", "declax.rngs"])
+def test_every_name_of_a_lazy_package_loads(package):
+    for name in exports(package):
+        assert getattr(importlib.import_module(package), name) is not None
+
+
 def test_checkers_and_the_package_read_the_same_names():
     names = {alias.asname: node.module for node, alias in exported()}
     assert names == exports("declax")

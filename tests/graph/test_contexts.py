@@ -755,7 +755,7 @@ def test_none_is_no_tag():
 
 def test_a_merge_says_which_step_it_is():
     with pytest.raises(GraphError, match="with a tag, `inner` says which step this is"):
-        merge_context("t").__enter__()
+        merge_context("t")
 
 
 @pytest.mark.parametrize(("inner", "step"), [(True, 2), (False, 4)])

@@ -23,7 +23,7 @@ round: the four steps, once.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from contextlib import ContextDecorator, contextmanager
+from contextlib import AbstractContextManager, ContextDecorator, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -364,8 +364,7 @@ def split_context(ctxtag: Hashable | None = None) -> Iterator[SplitContext]:
         ctx._indexes = ctx._inner = None
 
 
-@contextmanager
-def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> Iterator[MergeContext]:
+def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> AbstractContextManager[MergeContext]:
     """For the block of a ``with``: merges several graphs that share objects.
 
     Args:
@@ -377,8 +376,8 @@ def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> 
       A context manager, whose `merge` is used in the block.
 
     Raises:
-      GraphError: on entering: for a tag without `inner`, or with one that is
-        neither True nor False; no active update context has the tag; or step 1
+      GraphError: for a tag without `inner`, or with one that is neither True
+        nor False; on entering: no active update context has the tag, or step 1
         is not done.
     """
     if ctxtag is not None and inner is None:
@@ -388,7 +387,11 @@ def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> 
             expected="inner=True inside of the transform (step 2), inner=False outside (step 4)",
             fix=f"dx.merge_context({ctxtag!r}, inner=True)",
         )
-    is_inner = inner is None or is_on("inner", inner)
+    return _merging(ctxtag, inner is None or is_on("inner", inner))
+
+
+@contextmanager
+def _merging(ctxtag: Hashable | None, is_inner: bool) -> Iterator[MergeContext]:
     update = None if ctxtag is None else current_update_context(ctxtag)
     ctx = MergeContext(ctxtag, None if update is None else update._begin_merge(inner=is_inner))
     try:
