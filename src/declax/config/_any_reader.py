@@ -57,7 +57,6 @@ class AnyReader(Reader):
         self.table = MappingReader(UnionReader([StrReader(), IntReader()]), self)
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        """The data itself, the spec of a part, a ref or a tuple."""
         if type(value) is int:
             return _INT.read(value, path, context)
         if is_list(value):
@@ -70,7 +69,6 @@ class AnyReader(Reader):
         return value
 
     def holds(self, value: Any) -> bool:
-        """Whether there is no int in it that is too large."""
         return (
             self.holds_inner(value)
             if isinstance(value, (tuple, FrozenDict))
@@ -78,13 +76,11 @@ class AnyReader(Reader):
         )
 
     def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
-        """The items, each of which may be anything."""
         if isinstance(value, FrozenDict):
             return [(key, self, item) for key, item in value.items()]
         return [(index, self, item) for index, item in enumerate(value)] if is_list(value) else ()
 
     def write(self, value: Any, path: Path, writer: Writer) -> Any:
-        """The data by the type of the value; a tuple is a table with the key ``$tuple``."""
         if isinstance(value, SpecData):
             return writer.table(value, self.parts, path)
         if isinstance(value, Mapping):
@@ -95,7 +91,6 @@ class AnyReader(Reader):
         return super().write(value, path, writer)
 
     def schema(self, schemas: Schemas) -> Schema:
-        """Plain data, where a table with the tag is a part; those of declax itself are only named, as they are many."""
         return schemas.shared(self, "anything", lambda itself: self._schema(schemas, itself))
 
     def _schema(self, schemas: Schemas, itself: Schema) -> Schema:
@@ -149,7 +144,6 @@ class LayerReader(AnyReader):
         self.functions = functions
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        """The part or the function."""
         if type(value) is str:
             return self.functions.read(value, path, context)
         if isinstance(value, Mapping) and not value.keys() & {KIND, REF, TUPLE}:
@@ -158,11 +152,9 @@ class LayerReader(AnyReader):
         return self.wrong(value, path, context) if is_plain else super().read(value, path, context)
 
     def holds(self, value: Any) -> bool:
-        """Whether it is an object or a spec, or a list of these."""
         return self.holds_inner(value) if is_list(value) else type(value) not in WORDS
 
     def write(self, value: Any, path: Path, writer: Writer) -> Any:
-        """The name of a function, or the table of a part."""
         if callable(value) and not isinstance(value, type):
             return self.functions.write(value, path, writer)
         return super().write(value, path, writer)
@@ -173,7 +165,6 @@ class LayerReader(AnyReader):
         return {"title": "layer", "anyOf": [names, {"type": "array", "items": itself}, *parts, schemas.reference()]}
 
     def schema(self, schemas: Schemas) -> Schema:
-        """The names of functions, parts, and lists of these."""
         return schemas.shared(self, "layer", lambda itself: self._schema(schemas, itself))
 
 

@@ -16,7 +16,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn
 
-from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData, key_like
+from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData, is_spec_class, key_like
 from declax.config._optimizers import remember
 from declax.config._parameters import RNGS, Parameter, Parameters
 from declax.config._unions import allowed_classes, element_annotation
@@ -41,11 +41,7 @@ def keeps_spec(annotation: Any) -> bool:
     >>> keeps_spec(SpecData | None), keeps_spec(int)
     (True, False)
     """
-    return any(_is_spec_class(typing.get_origin(member) or member) for member in allowed_classes(annotation))
-
-
-def _is_spec_class(cls: Any) -> bool:
-    return isinstance(cls, type) and issubclass(cls, SpecData)
+    return any(is_spec_class(typing.get_origin(member) or member) for member in allowed_classes(annotation))
 
 
 @functools.lru_cache(maxsize=65536)

@@ -27,7 +27,7 @@ from declax._typing import MISSING, Initializer
 from declax._variables import Variable
 from declax.config import _tables
 from declax.config._any_reader import AnyReader, LayerReader, anywhere
-from declax.config._data import MAX_DEPTH, SpecData
+from declax.config._data import MAX_DEPTH, SpecData, is_spec_class
 from declax.config._generics import Bindings, substituted
 from declax.config._parameters import Parameter, target_name
 from declax.config._part_readers import CallReader, ChoiceReader, InitializerReader, UnionReader
@@ -269,11 +269,6 @@ class Catalog:
             table.setdefault(name, default)
         noun = "a function" if origin is not collections.abc.Callable else "an activation"
         return NamesReader(noun, table, "unknown-activation")
-
-
-def is_spec_class(cls: Any) -> bool:
-    """Whether a class is that of specs, so that a field keeps the description of a part."""
-    return isinstance(cls, type) and issubclass(cls, SpecData)
 
 
 def _class_of(member: Any) -> Any:

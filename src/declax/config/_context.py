@@ -32,7 +32,6 @@ class Context:
       migrate: whether old names and versions are brought up to date.
       dropped: keys that the migration has left out, each with the class and when that lost it.
       broken: paths whose text could not be read; a key that is missing there is not reported.
-      texts: by path, the texts that a command line gave for values.
       catalog: the readers by which specs of Python are checked; None where they are not.
       make: makes a spec of a target and values that were read.
       known: in a trial, the parts that were read in it or in others, with what was found; None outside of trials.
@@ -44,12 +43,10 @@ class Context:
         *,
         migrate: bool = False,
         broken: Collection[Path] = (),
-        texts: Mapping[Path, str] | None = None,
         make: Make = SpecData.of_values,
     ) -> None:
         self.report = report
         self.broken = broken
-        self.texts = texts or {}
         self.make = make
         self.catalog: Any = None
         self.parts: dict[tuple[str, ...], Any] = {}
@@ -70,9 +67,7 @@ class Context:
 
     def trial(self) -> Context:
         """The context of a reading that may come to nothing; it shares the parts that other trials have read."""
-        attempt = Context(
-            type(self.report)(), migrate=self.migrate, broken=self.broken, texts=self.texts, make=self.make
-        )
+        attempt = Context(type(self.report)(), migrate=self.migrate, broken=self.broken, make=self.make)
         attempt.catalog = self.catalog
         attempt.known = {} if self.known is None else self.known
         return attempt

@@ -266,6 +266,11 @@ class SpecData:
         return type(self), (self._target, self._arguments)
 
 
+def is_spec_class(cls: Any) -> bool:
+    """Whether a class is that of specs, so that a field keeps the description of a part."""
+    return isinstance(cls, type) and issubclass(cls, SpecData)
+
+
 # --- names and arity ----------------------------------------------------------
 
 

@@ -32,27 +32,21 @@ class CheckedReader(Reader):
         return "".join(f", {part}" for part in parts)
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        """The value, where it is one of the choices and in the range."""
         return self._noted(self.reader.read(value, path, context), value, path, context)
 
     def check(self, value: Any, path: Path, context: Context) -> Any:
-        """The same for a value of Python."""
         return self._noted(thaw(self.reader.check(value, path, context)), value, path, context)
 
     def holds(self, value: Any) -> bool:
-        """Whether it has the type; notes are not looked at."""
         return self.reader.holds(value)
 
     def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
-        """As the reader without notes."""
         return self.reader.inner(value)
 
     def write(self, value: Any, path: Path, writer: Writer) -> Any:
-        """As the reader without notes."""
         return self.reader.write(value, path, writer)
 
     def schema(self, schemas: Schemas) -> Schema:
-        """The schema with the choices or the limits."""
         found = schemas.schema(self.reader)
         if self.choices is not None:
             return {"enum": [schemas.data(choice, self.reader) for choice in self.choices]}

@@ -99,7 +99,6 @@ class ChoiceReader(Reader):
         self.expected = f"a table of {one_of(choices)}" if len(choices) <= 8 else f"a table of {noun}"
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        """A spec, or a ref to a part."""
         if not isinstance(value, Mapping):
             return self._no_table(value, path, context)
         if REF in value:
@@ -117,25 +116,21 @@ class ChoiceReader(Reader):
         return known[0]
 
     def holds(self, value: Any) -> bool:
-        """Whether it is a spec of a choice, or of what makes one; or an object of its class."""
         if isinstance(value, SpecData):
             is_choice = any(value.target is choice for choice in self.choices.values())
             return is_choice or describes(value, self.bases)
         return WORDS.get(type(value)) is None and isinstance(value, self.objects)
 
     def visit(self, value: Any, path: Path, context: Context) -> None:
-        """Checks the arguments of a spec."""
         if isinstance(value, SpecData):
             context.visit(value, path, self.call_of(value.target))
         else:
             super().visit(value, path, context)
 
     def write(self, value: Any, path: Path, writer: Writer) -> Any:
-        """The table of a part."""
         return writer.table(value, self, path) if isinstance(value, SpecData) else super().write(value, path, writer)
 
     def schema(self, schemas: Schemas) -> Schema:
-        """One of several tables; a table with the key ``$ref`` may stand for each."""
         name = self.only + "-or-reference" if self.only else schemas.noun(self.choices, self.noun)
         is_tag_needed = self.only is None
         return schemas.shared(
@@ -204,7 +199,6 @@ class InitializerReader(ChoiceReader):
         self.expected = f'the name of an initializer, or a table {{ {KIND} = "normal", stddev = 0.02 }}'
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        """The initializer itself, which is a value."""
         if isinstance(value, str):
             return self._of_name(value, path, context)
         if not isinstance(value, Mapping) or REF in value:
@@ -222,16 +216,13 @@ class InitializerReader(ChoiceReader):
         return INVALID if arguments is None else self._make(choice, arguments, path, context)
 
     def holds(self, value: Any) -> bool:
-        """Whether it is a function, or a spec of what makes one."""
         return callable(value) or isinstance(value, SpecData)
 
     def write(self, value: Any, path: Path, writer: Writer) -> Any:
-        """The name or the table of an initializer."""
         is_named = isinstance(value, NamedInitializer)
         return writer.initializer(value, path) if is_named else super().write(value, path, writer)
 
     def schema(self, schemas: Schemas) -> Schema:
-        """A name, or the table of one that takes arguments."""
         makers = {tag: choice for tag, choice in self.choices.items() if not isinstance(choice, NamedInitializer)}
         named = {"title": "by name", "enum": list(self.choices)}
         return schemas.shared(
@@ -274,7 +265,6 @@ class UnionReader(Reader):
         self._enums = [m for m in members if isinstance(m, EnumReader)]
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        """The value of the first reader that takes the data."""
         value = plain(value)
         if type(value) is str:  # the name of a member is meant before any text is
             named_by = next((m for m in self._enums if value in m.names), None)
@@ -290,11 +280,9 @@ class UnionReader(Reader):
         return self._first_that_fits(candidates, value, path, context)
 
     def holds(self, value: Any) -> bool:
-        """Whether a member does."""
         return self._holder(value) is not None
 
     def visit(self, value: Any, path: Path, context: Context) -> None:
-        """As the member that holds it."""
         holder = None if type(value) is Ref else self._holder(value)
         if holder is None:
             super().visit(value, path, context)
@@ -302,12 +290,10 @@ class UnionReader(Reader):
             holder.visit(value, path, context)
 
     def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
-        """As the member that holds it."""
         holder = self._holder(value)
         return () if holder is None else holder.inner(value)
 
     def write(self, value: Any, path: Path, writer: Writer) -> Any:
-        """As the member that holds it."""
         holder = self._holder(value)
         if holder is None:
             candidates = self._by_word.get(WORDS.get(type(value), "table"), self.members)
@@ -315,7 +301,6 @@ class UnionReader(Reader):
         return holder.write(value, path, writer)
 
     def schema(self, schemas: Schemas) -> Schema:
-        """Any of the schemas of the members."""
         return _any_of([schemas.schema(member) for member in self.members])
 
     def _holder(self, value: Any) -> Reader | None:

@@ -158,16 +158,8 @@ class Reader(abc.ABC):
         """The JSON schema of the data that it takes."""
         return {}
 
-    def data_of(self, value: object, text: str) -> object:
-        """The data that a command line means: what it would be in a file, or the text where only that is expected."""
-        is_text = "string" in self.words and WORDS.get(type(value)) not in self.words
-        return text if is_text else value
-
     def wrong(self, value: Any, path: Path, context: Context, hint: str | None = None) -> Any:
-        """INVALID, with the problem; a text of a command line is read as a text where the reader takes no other."""
-        text = context.texts.get(path)
-        if text is not None and value != text and self.data_of(value, text) == text:
-            return self.read(text, path, context)
+        """INVALID, with the problem that a value has the wrong type."""
         return context.wrong(path, self.expected, value, hint)
 
 
@@ -401,9 +393,6 @@ class LiteralReader(Reader):
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if self.holds(value):
             return self.choices[_exactly(value)]
-        text = context.texts.get(path)
-        if text is not None and self.holds(text):
-            return text
         hint = did_you_mean(value, [choice for choice in self.choices.values() if isinstance(choice, str)])
         return no_choice(self.expected, value, path, context, hint)
 
@@ -440,8 +429,6 @@ class EnumReader(Reader):
         if isinstance(value, self.cls):
             return value
         found = self.member(value)
-        if found is None:
-            found = self.member(context.texts.get(path))
         if found is not None:
             return found
         hint, message = did_you_mean(value, self.names), "there is no member of this name"

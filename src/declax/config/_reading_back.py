@@ -12,6 +12,7 @@ from typing import Any
 from declax.config._checking import checked_refs
 from declax.config._context import INVALID, Context
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, freeze, key_of, thaw
+from declax.config._editing import diff
 from declax.config._parameters import target_name
 from declax.config._part_readers import KIND, Readers
 from declax.config._readers import REF, Reader
@@ -47,7 +48,8 @@ def check_read_back(spec: SpecData, data: dict[str, Any], readers: Readers) -> N
             fix=problem.hint,
         )
     if found != spec:
-        path, value, back = _difference(spec, found, ())
+        change = diff(spec, found)[0]
+        path, value, back = change.path, change.old, change.new
         raise ConfigError(
             _where(root, path),
             "this would be read back as another value",
@@ -90,31 +92,6 @@ def _at(data: Any, path: Path) -> Any:
 
 def _where(root: str, path: Path) -> str:
     return f"{root}.{path_text(path)}" if path else root
-
-
-def _difference(value: Any, back: Any, path: Path) -> tuple[Path, Any, Any]:
-    """The innermost place at which two values differ."""
-    for key, old, new in _pairs(value, back):
-        if key_of(old) != key_of(new):
-            return _difference(old, new, (*path, key))
-    return path, value, back
-
-
-def _pairs(value: Any, back: Any) -> list[tuple[Any, Any, Any]]:
-    """What is at the same places of two values; nothing where they are of two kinds."""
-    if type(value) is not type(back):
-        return []
-    if isinstance(value, SpecData):
-        if value.target is not back.target:
-            return []
-        names = dict.fromkeys((*value.arguments, *back.arguments))
-        old, new = value.full_arguments, back.full_arguments
-        return [(name, old.get(name), new.get(name)) for name in names]
-    if type(value) in (tuple, FrozenList) and len(value) == len(back):
-        return [(i, *pair) for i, pair in enumerate(zip(value, back, strict=True))]
-    if isinstance(value, FrozenDict) and list(value) == list(back):
-        return [(key, value[key], back[key]) for key in value]
-    return []
 
 
 def _described(value: Any) -> str:

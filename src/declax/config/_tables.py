@@ -11,6 +11,7 @@ table: names, and what they stand for.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -43,26 +44,12 @@ _DTYPES: Final = (
     "float8_e8m0fnu float4_e2m1fn int2 uint2"
 ).split()
 
-_TRANSFORMATIONS: Final = (
-    "adabelief adadelta adafactor adagrad adam adamax adamaxw adamw adan amsgrad fromage lamb lars lbfgs lion "
-    "nadam nadamw noisy_sgd novograd optimistic_adam_v2 optimistic_gradient_descent polyak_sgd radam rmsprop "
-    "rprop sgd sign_sgd signum sm3 yogi MultiSteps chain named_chain apply_every flatten keep_params_nonnegative "
-    "with_extra_args_support identity set_to_zero zero_nans clip clip_by_block_rms clip_by_global_norm "
-    "adaptive_grad_clip add_decayed_weights add_noise centralize ema trace normalize_by_update_norm "
-    "apply_if_finite scale scale_by_adadelta scale_by_adam scale_by_adamax scale_by_adan scale_by_amsgrad "
-    "scale_by_belief scale_by_backtracking_linesearch scale_by_distance_over_gradients scale_by_lbfgs "
-    "scale_by_optimistic_gradient scale_by_zoom_linesearch scale_by_learning_rate scale_by_lion scale_by_novograd "
-    "scale_by_param_block_norm scale_by_param_block_rms scale_by_polyak scale_by_radam scale_by_rms "
-    "scale_by_rprop scale_by_rss scale_by_schedule scale_by_sign scale_by_sm3 scale_by_stddev "
-    "scale_by_trust_ratio scale_by_yogi"
-).split()
-
-_SCHEDULES: Final = (
-    "constant_schedule cosine_decay_schedule cosine_onecycle_schedule exponential_decay join_schedules "
-    "linear_onecycle_schedule linear_schedule piecewise_constant_schedule piecewise_interpolate_schedule "
-    "polynomial_schedule sgdr_schedule warmup_constant_schedule warmup_cosine_decay_schedule "
-    "warmup_exponential_decay_schedule"
-).split()
+_NOT_DATA: Final = frozenset(
+    "masked partition multi_transform freeze selective_transform inject_hyperparams inject_stateful_hyperparams "
+    "stateless stateless_with_tree_map conditionally_mask conditionally_transform measure_with_ema monitor snapshot "
+    "lookahead optimistic_adam GradientTransformation GradientTransformationExtraArgs".split()
+)
+"""Functions of optax that take masks, functions or pairs of parameters, and one that is deprecated."""
 
 
 def _named(holder: Any, names: Sequence[str]) -> Mapping[str, Any]:
@@ -87,18 +74,30 @@ DTYPES: Final[Mapping[str, Any]] = MappingProxyType(
 
 @functools.cache
 def transformations() -> Mapping[str, Callable[..., Any]]:
-    """The functions of optax that make a `GradientTransformation`, by name; loads optax."""
+    """The functions of optax that return a `GradientTransformation`, by name; loads optax."""
     import optax
 
-    return _named(optax, _TRANSFORMATIONS)
+    classes = (optax.GradientTransformation, optax.GradientTransformationExtraArgs)
+    return MappingProxyType({"MultiSteps": optax.MultiSteps, **_returning(optax, classes)})
 
 
 @functools.cache
 def schedules() -> Mapping[str, Callable[..., Any]]:
-    """The functions of optax that make a schedule, by name; loads optax."""
+    """The functions of optax that return a schedule, by name; loads optax."""
     import optax
 
-    return _named(optax, _SCHEDULES)
+    return MappingProxyType(_returning(optax, (optax.Schedule,)))
+
+
+def _returning(module: Any, annotations: tuple[Any, ...]) -> dict[str, Callable[..., Any]]:
+    """The public functions of a module that are annotated to return one of some types."""
+    found = {}
+    for name, function in vars(module).items():
+        inner = getattr(function, "func", function)  # of a partial
+        if inspect.isfunction(inner) and name not in _NOT_DATA and not name.startswith("_"):
+            if inner.__annotations__.get("return") in annotations:
+                found[name] = function
+    return found
 
 
 def is_transformation_class(annotation: object) -> bool:
