@@ -183,7 +183,8 @@ class SpecData:
             value = arguments[name]
             if name == parameters.variadic:
                 value = _as_positions(parameters, name, value)
-            value = freezing.freeze(value, (name,))
+            if type(value) not in _ATOMS:
+                value = freezing.freeze(value, (name,))
             if not is_read and reader is not None and not reader.holds(value):
                 value = freezing.freeze(reader.interpret(value, self.of_values), (name,))
             key = key_of(value)

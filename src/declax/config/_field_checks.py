@@ -60,35 +60,33 @@ class CheckedReader(Reader):
         if self.choices is not None and is_given and found not in self.choices:
             hint = did_you_mean(value, [c for c in self.choices if isinstance(c, str)])
             return no_choice(self.expected, value, path, context, hint)
-        is_fine = self._in_range(found, path, context) and self._passes(found, value, path, context)
+        is_fine = self._in_range(found, path, context)
+        is_fine = is_fine and (self.test is None or self._passes(self.test, found, value, path, context))
         return found if is_fine else INVALID
 
-    def _passes(self, found: Any, value: Any, path: Path, context: Context) -> bool:
+    def _passes(self, test: Callable[[Any], object], found: Any, value: Any, path: Path, context: Context) -> bool:
         """Whether the check of the field has no objection."""
-        problem = None if self.test is None else problem_of(self.test, found)
+        problem = problem_of(test, found)
         if problem is not None:
             context.report.add("check", path, problem, got=described(value))
         return problem is None
 
     def _in_range(self, value: Any, path: Path, context: Context) -> bool:
-        if type(value) in (list, tuple):
-            each = [self._in_range(item, (*path, i), context) for i, item in enumerate(value)]
-            return all(each)
-        if isinstance(value, dict):
-            each = [self._in_range(item, (*path, str(key)), context) for key, item in value.items()]
-            return all(each)
-        if type(value) not in (int, float):
-            return True
-        hint = None
-        if self.ge is not None and not value >= self.ge:
-            hint = f"the least is {self.ge}"
-        elif self.le is not None and not value <= self.le:
-            hint = f"the most is {self.le}"
-        if hint is not None:
-            context.report.add(
-                "out-of-range", path, "the value is out of range", expected=self.expected, got=shown(value), hint=hint
-            )
-        return hint is None
+        kind = type(value)
+        if kind is int or kind is float:
+            is_low = self.ge is not None and not value >= self.ge
+            is_high = self.le is not None and not value <= self.le
+            return not (is_low or is_high) or self._report_range(value, is_low, path, context)
+        items = value.items() if kind is dict else enumerate(value) if kind in (list, tuple) else ()
+        each = [self._in_range(item, (*path, key), context) for key, item in items]
+        return all(each)
+
+    def _report_range(self, value: float, is_low: bool, path: Path, context: Context) -> bool:
+        hint = f"the least is {self.ge}" if is_low else f"the most is {self.le}"
+        context.report.add(
+            "out-of-range", path, "the value is out of range", expected=self.expected, got=shown(value), hint=hint
+        )
+        return False
 
 
 def checked(parameter: Parameter, reader: Reader) -> Reader:

@@ -204,6 +204,8 @@ class IntReader(Reader):
     expected = "int"
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
+        if type(value) is int and value.bit_length() <= _INT_BITS:
+            return value
         if _is_int(value):
             return value if int(value).bit_length() <= _INT_BITS else _too_large(path, value, context)
         hint = None
@@ -231,7 +233,7 @@ class FloatReader(Reader):
     expected = "float"
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        if isinstance(value, (float, np.floating)):
+        if type(value) is float or isinstance(value, (float, np.floating)):
             return value
         if _is_int(value):
             return float(value) if int(value).bit_length() <= _INT_BITS else _too_large(path, value, context)
