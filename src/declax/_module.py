@@ -140,6 +140,7 @@ class Module(Pytree):
           GraphError: as `update`; and for a GraphDef of another structure.
 
         >>> from declax._variables import Param
+        >>> from declax.states import State
         >>> m = Module()
         >>> m.scale = Param(2.0)
         >>> graphdef, state = m.split()

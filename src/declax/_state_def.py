@@ -1,26 +1,43 @@
-"""The static half of a State: the paths and kinds of its leaves.
+"""What States have in common: paths and kinds of leaves, and how JAX sees them.
+
+To JAX a State is nested dicts with a Variable over each value. The Variables
+there are *light*: snapshots that cannot be changed, and that JAX takes apart
+without calling Python. They count as Variables of their kind:
+``isinstance(light, Param)`` holds, and ``light.__class__`` is `Param`.
 
 Vocabulary
 ----------
 leaf definition: the kind and metadata of the Variable that a leaf belongs to;
                  None for a leaf that is no Variable's.
 group:           the leaves that one filter takes.
+light:           a Variable that JAX sees in a State. Its type is a subclass of
+                 its kind, made for that purpose.
+children:        what is at each of the outermost keys of a State: nested
+                 dicts, lights and other values.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from operator import attrgetter, call, is_, itemgetter
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
+
+import jax
+from jax.tree_util import GetAttrKey
 
 from declax._filters import Filter, Predicate, ask, asks_tags, is_of_kind, matches_kind, predicates_of
 from declax._jax import current_trace
 from declax._metadata import Metadata
+from declax._read_only import ReadOnly
 from declax._static import exact_types
 from declax._typing import MISSING, Key, Path
-from declax._variables import Variable, new_variable
+from declax._variables import Variable, _set_metadata, _set_trace, fill_raw, new_variable
 from declax.errors import (
+    MAX_DEPTH,
     GraphError,
     MissingAttributeError,
     MissingKeyError,
@@ -29,6 +46,8 @@ from declax.errors import (
     format_path,
     suggest,
 )
+
+_new: Final = object.__new__
 
 LeafDef = tuple[type[Variable[Any]], Metadata] | None
 """The kind and metadata of a Variable; None for a leaf that is no Variable's."""
@@ -81,7 +100,7 @@ class StateDef:
     fits: WeakKeyDictionary[StateDef, Any]
     """How States of other definitions go into one of this; see `graph.fit`."""
     nesting: Any
-    """How JAX sees a State; None where it has not asked. See `_state_tree`."""
+    """How JAX sees a State; None where it has not asked. See `_nesting_of`."""
     _tree: dict[Key, Any] | None
     _groups: dict[Any, tuple[tuple[tuple[StateDef | None, tuple[int, ...]], ...], tuple[int, ...], _Tags | None]]
     _order: tuple[int, ...] | Literal[False] | None
@@ -390,6 +409,296 @@ def sorted_pair(entries: Sequence[Entry], *, is_sorted: bool = False) -> tuple[S
     definition = StateDef.of(tuple(entry[0] for entry in entries), tuple(entry[2] for entry in entries))
     definition.tree  # noqa: B018  # raises for paths that contradict each other
     return definition, [entry[1] for entry in entries]
+
+
+# --- leaves and Variables ------------------------------------------------------
+
+
+def raw_of(value: Any) -> Any:
+    """The raw value of a Variable; another value as it is."""
+    return value.raw_value if isinstance(value, Variable) else value
+
+
+def leaf_def_of(value: Any) -> LeafDef:
+    """The kind and metadata of a Variable; None for another value."""
+    return (value.__class__, value._metadata) if isinstance(value, Variable) else None
+
+
+def values_of(definition: StateDef, leaves: Sequence[Any]) -> list[Any]:
+    """The leaves as values, Variables as new Variables."""
+    mark = current_trace()
+    columns = definition.columns
+    if columns is not None:  # as `new_variable` for each, without a frame of Python for each
+        variables: list[Any] = list(map(_new, columns[0]))
+        deque(map(fill_raw, variables, leaves), 0)
+        deque(map(_set_metadata, variables, columns[1]), 0)
+        deque(map(_set_trace, variables, repeat(mark)), 0)
+        return variables
+    return [
+        leaf if leaf_def is None else new_variable(leaf_def[0], leaf, leaf_def[1], mark)
+        for leaf_def, leaf in zip(definition.leaf_defs, leaves, strict=True)
+    ]
+
+
+def pair_of(definition: StateDef, values: Sequence[Any]) -> tuple[StateDef, list[Any]] | None:
+    """The definition and the leaves of a State with these values at its paths; None where one is a mapping."""
+    leaves: list[Any] = []
+    leaf_defs: list[LeafDef] = []
+    for old, value in zip(definition.leaf_defs, values, strict=True):
+        if isinstance(value, Variable):
+            kind, metadata = value.__class__, value._metadata
+            leaves.append(value.raw_value)
+            leaf_defs.append(old if old and old[0] is kind and old[1] is metadata else (kind, metadata))
+        elif isinstance(value, Mapping):
+            return None
+        else:
+            leaves.append(value)
+            leaf_defs.append(None)
+    if not all(map(is_, leaf_defs, definition.leaf_defs)):
+        definition = StateDef.of(definition.paths, tuple(leaf_defs))
+    return definition, leaves
+
+
+_SNAPSHOT: Final = ReadOnly(
+    "what JAX sees of a State",
+    why="it is a snapshot: neither the State nor a model would see the change",
+    fix="state[key] = value, or variable.copy() for a Variable that can be changed",
+)
+
+
+class ValueKey(GetAttrKey):  # type: ignore[misc]  # a class of jaxlib, which has no types
+    """The last key of a Variable's value in a State; equal to JAX's key of an attribute `value`."""
+
+
+_VALUE: Final = ValueKey("value")
+
+
+# --- light Variables ------------------------------------------------------------
+
+
+class LightVariable:
+    """Comes before their kind among the bases of lights."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        """Nothing that a kind does for its subclasses."""
+
+
+class Light(NamedTuple):
+    """How lights of a kind are made.
+
+    Attributes:
+      cls: their type.
+      fill: puts what JAX asks for into a new one: ``((value,), metadata)``.
+    """
+
+    cls: type[Any]
+    fill: Callable[[Any, tuple[tuple[Any], Metadata]], None]
+
+
+_lights: Final[dict[type[Variable[Any]], Light]] = {}
+
+
+def _light_of(kind: type[Variable[Any]]) -> Light:
+    """How lights of a kind are made."""
+    found = _lights.get(kind)
+    return _lights.setdefault(kind, _make_light(kind)) if found is None else found
+
+
+def _make_light(kind: type[Variable[Any]]) -> Light:
+    content = {
+        "__slots__": ("_flat",),
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+        "__class__": property(lambda light: kind),
+        "_trace": _SNAPSHOT,
+    }
+    make: Any = type(kind)
+    cls = make(kind.__name__, (LightVariable, kind), content)
+    light = Light(cls, cls.__dict__["_flat"].__set__)
+
+    def unflatten(metadata: Metadata, children: Any) -> Any:
+        return _new_light(light, children, metadata)
+
+    def flatten_with_keys(variable: Any) -> tuple[tuple[tuple[Any, Any]], Metadata]:
+        (value,), metadata = variable._flat
+        return ((_VALUE, value),), metadata
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, attrgetter("_flat"))
+    return light
+
+
+def _new_light(light: Light, children: tuple[Any], metadata: Metadata) -> Any:
+    made = _new(light.cls)
+    light.fill(made, (children, metadata))
+    fill_raw(made, children[0])
+    _set_metadata(made, metadata)
+    return made
+
+
+# --- how a State is nested --------------------------------------------------------
+
+
+class OuterKeys(tuple[Key, ...]):
+    """The outermost keys of a State, as its treedef has them: equal for equal keys, whatever lies below.
+
+    Attributes:
+      definition: a reference to the definition that a State with these keys is likely to have.
+      are_paths: whether each is a whole path, since JAX cannot take apart what is nested as deeply.
+    """
+
+    definition: ref[StateDef]
+    are_paths: bool
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (tuple(self),)
+
+
+class Nesting(NamedTuple):
+    """How JAX sees the States of one definition.
+
+    Attributes:
+      keys: the outermost ones, in JAX's order.
+      tree: a PyTreeDef of nested dicts, whose leaves are those of the State.
+      types: of the light of each leaf, in the State's order; None where not all leaves are of Variables.
+      fills: what fills each light; see `Light`.
+    """
+
+    keys: OuterKeys
+    tree: Any
+    types: list[type[Any]] | None
+    fills: list[Callable[[Any, tuple[tuple[Any], Metadata]], None]]
+
+
+def _nesting_of(definition: StateDef) -> Nesting:
+    """How JAX sees States of a definition; found at first use."""
+    found: Nesting | None = definition.nesting
+    if found is None:
+        is_deep = max(map(len, definition.paths), default=0) > MAX_DEPTH
+        nested = OrderedDict(_by_path(definition)) if is_deep else _sortable(definition.tree)
+        tree = jax.tree_util.tree_structure(nested)
+        keys = OuterKeys(nested if isinstance(nested, OrderedDict) else sorted(nested))
+        keys.definition, keys.are_paths = ref(definition), is_deep
+        columns = definition.columns
+        lights = [] if columns is None else list(map(_light_of, columns[0]))
+        types = None if columns is None else [light.cls for light in lights]
+        found = definition.nesting = Nesting(keys, tree, types, [light.fill for light in lights])
+    return found
+
+
+def _by_path(definition: StateDef) -> Iterator[tuple[Path, int]]:
+    order = range(len(definition.paths)) if definition.order is None else definition.order
+    return ((definition.paths[position], position) for position in order)
+
+
+def _sortable(tree: Any) -> Any:
+    """Nested dicts that JAX can take apart: it sorts their keys, except for those of an OrderedDict."""
+    if not isinstance(tree, dict):
+        return tree
+    made = {key: _sortable(below) for key, below in tree.items()}
+    return made if are_sortable(made) else OrderedDict(made)
+
+
+Children = tuple[tuple[Any, ...], OuterKeys]
+"""What is at each outermost key, and the keys."""
+
+
+def children_of(definition: StateDef, leaves: Sequence[Any]) -> Children:
+    """What JAX sees of a State."""
+    nesting = _nesting_of(definition)
+    shown = _shown(definition, nesting, leaves)
+    if definition.order is not None:
+        shown = [shown[i] for i in definition.order]
+    nested = nesting.tree.unflatten(shown)
+    return tuple(map(nested.__getitem__, nesting.keys)), nesting.keys
+
+
+def _shown(definition: StateDef, nesting: Nesting, leaves: Sequence[Any]) -> list[Any]:
+    """A light for each leaf that is a Variable's, and the other leaves as they are."""
+    if nesting.types is None:
+        pairs = zip(definition.leaf_defs, leaves, strict=True)
+        return [leaf if kind is None else _new_light(_light_of(kind[0]), (leaf,), kind[1]) for kind, leaf in pairs]
+    assert definition.columns is not None  # as for `types`
+    metadata = definition.columns[1]
+    shown: list[Any] = list(map(_new, nesting.types))  # without a frame of Python for each
+    deque(map(call, nesting.fills, shown, zip(zip(leaves), metadata)), 0)  # noqa: B905  # quicker
+    deque(map(fill_raw, shown, leaves), 0)
+    deque(map(_set_metadata, shown, metadata), 0)
+    return shown
+
+
+_flat_of = attrgetter("_flat")
+
+
+def pair_from(keys: OuterKeys, children: Sequence[Any]) -> tuple[StateDef, list[Any], bool] | None:
+    """The definition and the leaves of the State that JAX makes anew.
+
+    Args:
+      keys: as `children_of` gave them.
+      children: what is at each of them now.
+
+    Returns:
+      None where the paths are others than before; otherwise also whether the
+      children are what JAX would see of the State.
+    """
+    definition = keys.definition()
+    found = None if definition is None else _found(definition, dict(zip(keys, children, strict=True)))
+    if definition is None or found is None:
+        return None
+    leaves = _leaves_of_lights(definition, found)
+    if leaves is not None:
+        return definition, leaves, True
+    pair = pair_of(definition, found)
+    return None if pair is None else (*pair, False)
+
+
+def _found(definition: StateDef, nested: dict[Any, Any]) -> list[Any] | None:
+    nesting = _nesting_of(definition)
+    try:
+        found: list[Any] = nesting.tree.flatten_up_to(nested)
+    except ValueError:
+        return None
+    return found if definition.order is None else in_state_order(definition.order, found)
+
+
+def in_state_order(order: Sequence[int], found: Iterable[Any]) -> list[Any]:
+    """Leaves in the order of a State, from those in JAX's order."""
+    by_position = dict(zip(order, found, strict=True))
+    return [by_position[i] for i in range(len(order))]
+
+
+def _leaves_of_lights(definition: StateDef, found: list[Any]) -> list[Any] | None:
+    """The values in lights, if these have the kinds and the metadata of a definition."""
+    types = _nesting_of(definition).types
+    if types is None or definition.columns is None or list(map(type, found)) != types:
+        return None
+    flat = list(map(_flat_of, found))
+    if not all(map(is_, map(itemgetter(1), flat), definition.columns[1])):
+        return None
+    return [value for (value,), _ in flat]
+
+
+def same_kind(a: LeafDef, b: LeafDef) -> bool:
+    """Whether two leaves are of one kind, with the same metadata."""
+    return a is b or (a is not None and b is not None and a[0] is b[0] and a[1] is b[1])
+
+
+def map_tree(tree: Tree, values: Sequence[Any]) -> dict[Any, Any]:
+    """Nested dicts with the value at each position."""
+    made: dict[Any, Any] = {}
+    open_levels = [(tree, made)]
+    while open_levels:
+        source, target = open_levels.pop()
+        for key, value in source.items():
+            if isinstance(value, dict):
+                inner: dict[Any, Any] = {}
+                target[key] = inner
+                open_levels.append((value, inner))
+            else:
+                target[key] = values[value]
+    return made
 
 
 # --- errors ---------------------------------------------------------------------

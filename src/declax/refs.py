@@ -235,6 +235,7 @@ def as_pure(tree: N, /, *, graph: bool | None = None) -> N:
       GraphError: for a graph where a tree is asked for.
 
     >>> from declax._variables import Param
+    >>> from declax.states import State
     >>> as_pure(State({"kernel": Param(2.0)}))
     State({
       'kernel': 2.0

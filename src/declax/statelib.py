@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
 from declax._filters import Filter
-from declax._pure_dicts import ReplaceFn
-from declax._pure_dicts import restore_int_paths as restore_int_paths
-from declax._state_diff import LeafChange as LeafChange
-from declax._state_diff import StateDiff as StateDiff
-from declax._typing import Path, Tuple2, Tuple3, Tuple4, Tuple5, Tuple6, Tuple7, Tuple8
+from declax._state_values import LeafChange as LeafChange
+from declax._state_values import ReplaceFn
+from declax._state_values import StateDiff as StateDiff
+from declax._state_values import restore_int_paths as restore_int_paths
+from declax._typing import Path, Tuple2, Tuple3, Tuple4
 from declax.errors import GraphError, describe
 from declax.states import FlatState, State
 
@@ -92,20 +92,6 @@ def filter_state(state: State[M], a: Filter, b: Filter, c: Filter, /) -> Tuple3[
 @overload
 def filter_state(state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, /) -> Tuple4[State[M]]: ...
 @overload
-def filter_state(state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, /) -> Tuple5[State[M]]: ...
-@overload
-def filter_state(
-    state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, /
-) -> Tuple6[State[M]]: ...
-@overload
-def filter_state(
-    state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, g: Filter, /
-) -> Tuple7[State[M]]: ...
-@overload
-def filter_state(
-    state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, g: Filter, h: Filter, /
-) -> Tuple8[State[M]]: ...
-@overload
 def filter_state(state: State[Any], a: Filter, /, *filters: Filter) -> Any: ...
 def filter_state(state: State[M], first: Filter, /, *filters: Filter) -> Any:
     """States of the leaves that each filter takes; what none takes is left out.
@@ -128,20 +114,6 @@ def split_state(state: State[M], a: Filter, b: Filter, /) -> Tuple2[State[M]]: .
 def split_state(state: State[M], a: Filter, b: Filter, c: Filter, /) -> Tuple3[State[M]]: ...
 @overload
 def split_state(state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, /) -> Tuple4[State[M]]: ...
-@overload
-def split_state(state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, /) -> Tuple5[State[M]]: ...
-@overload
-def split_state(
-    state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, /
-) -> Tuple6[State[M]]: ...
-@overload
-def split_state(
-    state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, g: Filter, /
-) -> Tuple7[State[M]]: ...
-@overload
-def split_state(
-    state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, g: Filter, h: Filter, /
-) -> Tuple8[State[M]]: ...
 @overload
 def split_state(state: State[Any], a: Filter, /, *filters: Filter) -> Any: ...
 def split_state(state: State[M], first: Filter, /, *filters: Filter) -> Any:

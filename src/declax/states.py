@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, overload
 from weakref import WeakValueDictionary
 
 import jax
@@ -23,37 +23,103 @@ from jax.tree_util import DictKey
 
 from declax import _display, _epoch, _jax
 from declax._filters import Filter
-from declax._flat_state import (
-    FlatPairs,
-    call_each,
-    check_function,
-    groups_of,
+from declax._read_only import WritesThrough
+from declax._state_def import (
+    Entry,
+    LeafDef,
+    OuterKeys,
+    StateDef,
+    Tree,
+    check_trace,
+    children_of,
+    in_state_order,
     leaf_def_of,
+    map_tree,
+    no_attribute,
+    no_key,
+    pair_from,
+    pair_of,
+    raw_of,
+    same_kind,
+    sorted_pair,
+    values_of,
+)
+from declax._state_values import (
+    FlatPairs,
+    ReplaceFn,
+    StateDiff,
+    call_each,
+    changes_of,
+    check_function,
+    compare,
+    groups_of,
     make_flat,
     mapping_of,
     own_leaves,
-    pair_of,
     pairs_of,
-    raw_of,
     register_flat,
-    values_of,
+    same_states,
 )
-from declax._pure_dicts import ReplaceFn, changes_of
-from declax._read_only import WritesThrough
-from declax._state_def import Entry, LeafDef, StateDef, Tree, check_trace, no_attribute, no_key, sorted_pair
-from declax._state_diff import StateDiff, compare, same_states
-from declax._state_splits import Splits
-from declax._state_tree import OuterKeys, children_of, in_state_order, pair_from
-from declax._typing import MISSING, Key, Path
+from declax._typing import MISSING, Key, Path, Tuple2, Tuple3, Tuple4
 from declax._variables import Variable, _set_metadata, _set_trace, new_variable, set_raw
 from declax.errors import DeclaxError, GraphError, LayerError, MissingAttributeError, format_path
 from declax.traversals import walk_mapping
 
 M = TypeVar("M", covariant=True)
+S = TypeVar("S")
+
+
+class Splits(Generic[S]):
+    """The methods `split` and `filter` of a State; `S` is what they give."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def _parts(self, filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool) -> tuple[S, ...]: ...
+
+    @overload
+    def split(self, a: Filter, /) -> S: ...
+    @overload
+    def split(self, a: Filter, b: Filter, /) -> Tuple2[S]: ...
+    @overload
+    def split(self, a: Filter, b: Filter, c: Filter, /) -> Tuple3[S]: ...
+    @overload
+    def split(self, a: Filter, b: Filter, c: Filter, d: Filter, /) -> Tuple4[S]: ...
+    @overload
+    def split(self, a: Filter, /, *filters: Filter) -> Any: ...
+    def split(self, a: Filter, /, *filters: Filter) -> Any:
+        """States of the leaves that each filter takes.
+
+        Raises:
+          FilterError: for leaves that no filter takes.
+
+        >>> from declax.states import State
+        >>> numbers, rest = State({"a": 1, "b": "text"}).split(int, ...)
+        >>> numbers.to_pure_dict(), rest.to_pure_dict()
+        ({'a': 1}, {'b': 'text'})
+        """
+        found = self._parts((a, *filters), "State.split", is_exhaustive=True)
+        return found if filters else found[0]
+
+    @overload
+    def filter(self, a: Filter, /) -> S: ...
+    @overload
+    def filter(self, a: Filter, b: Filter, /) -> Tuple2[S]: ...
+    @overload
+    def filter(self, a: Filter, b: Filter, c: Filter, /) -> Tuple3[S]: ...
+    @overload
+    def filter(self, a: Filter, b: Filter, c: Filter, d: Filter, /) -> Tuple4[S]: ...
+    @overload
+    def filter(self, a: Filter, /, *filters: Filter) -> Any: ...
+    def filter(self, a: Filter, /, *filters: Filter) -> Any:
+        """As `split`, leaving out what no filter takes."""
+        found = self._parts((a, *filters), "State.filter", is_exhaustive=False)
+        return found if filters else found[0]
 
 
 class IterateOverKeys:
-    """To a type checker a State cannot be unpacked, and so not iterated over; `State.keys()` can."""
+    """To a type checker a State cannot be iterated over; `State.keys()` can."""
 
 
 class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
@@ -588,9 +654,7 @@ _new = object.__new__
 def make_state(definition: StateDef, leaves: list[Any]) -> State[Any]:
     """The State with these leaves, whose list it takes over."""
     state: State[Any] = _new(State)
-    _set_pair(state, (leaves, definition))
-    _set_rest(state, None)
-    _set_state_trace(state, _trace_state.value)
+    fill_state(state, definition, leaves)
     return state
 
 
@@ -645,27 +709,6 @@ def split_leaves(
 def _pick(leaves: Sequence[Any], positions: tuple[int, ...]) -> list[Any]:
     """Some of the leaves, without a step of Python for each."""
     return list(itemgetter(*positions)(leaves)) if len(positions) > 1 else [leaves[i] for i in positions]
-
-
-def same_kind(a: LeafDef, b: LeafDef) -> bool:
-    """Whether two leaves are of one kind, with the same metadata."""
-    return a is b or (a is not None and b is not None and a[0] is b[0] and a[1] is b[1])
-
-
-def map_tree(tree: Tree, values: Sequence[Any]) -> dict[Any, Any]:
-    """Nested dicts with the value at each position."""
-    made: dict[Any, Any] = {}
-    open_levels = [(tree, made)]
-    while open_levels:
-        source, target = open_levels.pop()
-        for key, value in source.items():
-            if isinstance(value, dict):
-                inner: dict[Any, Any] = {}
-                target[key] = inner
-                open_levels.append((value, inner))
-            else:
-                target[key] = values[value]
-    return made
 
 
 # --- States as pytrees ----------------------------------------------------------

@@ -17,9 +17,8 @@ import jax
 import jax.numpy as jnp
 
 from declax._filters import Filter
-from declax._flat_state import leaf_def_of
 from declax._jax import current_trace
-from declax._state_def import LeafDef, StateDef, in_order
+from declax._state_def import LeafDef, StateDef, in_order, leaf_def_of
 from declax._typing import Path
 from declax._variables import new_variable
 from declax.errors import GraphError, format_path

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from declax import _state_diff
+from declax import _state_values
 from declax.errors import FilterError, GraphError, TraceContextError
 from declax.statelib import (
     diff,
@@ -500,7 +500,7 @@ def test_small_and_large_arrays_are_compared_alike(monkeypatch):
         "b: dtype: float64 -> float32",
         "e: value: 3 of 3 elements differ",
     ]
-    monkeypatch.setattr(_state_diff, "FETCHED", 0)
+    monkeypatch.setattr(_state_values, "FETCHED", 0)
     assert diff(first, second) == found
 
 

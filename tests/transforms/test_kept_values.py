@@ -368,8 +368,7 @@ def test_only_variables_know_the_slot():
     text = {path.relative_to(source).as_posix(): path.read_text(encoding="utf-8") for path in source.rglob("*.py")}
     assert {name for name, code in text.items() if re.search(r"\bfill_raw\b", code)} == {
         "_variables.py",
-        "_flat_state.py",
-        "_state_tree.py",
+        "_state_def.py",
         "graph/build.py",
         "transforms/_dispatch.py",
     }

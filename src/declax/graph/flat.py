@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequenc
 from itertools import count
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
-from declax._flat_state import make_flat
 from declax._modes import is_graph, is_on
 from declax._nodes import is_ref
+from declax._state_values import make_flat
 from declax._typing import MISSING
 from declax._variables import Variable
 from declax.errors import GraphError, MissingKeyError, describe, format_path, type_name

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 
 from declax._filters import Filter
 from declax._state_def import StateDef
-from declax._typing import Tuple2, Tuple3, Tuple4, Tuple5, Tuple6, Tuple7, Tuple8
+from declax._typing import Tuple2, Tuple3, Tuple4
 from declax.errors import GraphError
 from declax.graph.binding import bind
 from declax.graph.defs import GraphDef
@@ -90,43 +90,6 @@ def unpack(node: N, a: Filter, b: Filter, c: Filter, /, *, graph: bool | None = 
 def unpack(
     node: N, a: Filter, b: Filter, c: Filter, d: Filter, /, *, graph: bool | None = None
 ) -> Tuple4[GraphState[N]]: ...
-@overload
-def unpack(
-    node: N, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, /, *, graph: bool | None = None
-) -> Tuple5[GraphState[N]]: ...
-@overload
-def unpack(
-    node: N, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, f: Filter, /, *, graph: bool | None = None
-) -> Tuple6[GraphState[N]]: ...
-@overload
-def unpack(
-    node: N,
-    a: Filter,
-    b: Filter,
-    c: Filter,
-    d: Filter,
-    e: Filter,
-    f: Filter,
-    g: Filter,
-    /,
-    *,
-    graph: bool | None = None,
-) -> Tuple7[GraphState[N]]: ...
-@overload
-def unpack(
-    node: N,
-    a: Filter,
-    b: Filter,
-    c: Filter,
-    d: Filter,
-    e: Filter,
-    f: Filter,
-    g: Filter,
-    h: Filter,
-    /,
-    *,
-    graph: bool | None = None,
-) -> Tuple8[GraphState[N]]: ...
 @overload
 def unpack(node: Any, a: Filter, /, *filters: Filter, graph: bool | None = None) -> Any: ...
 def unpack(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:

@@ -14,7 +14,7 @@ import jax
 
 from declax._nodes import Kind, is_number, kind_of
 from declax._pytree import Pytree, layout_of
-from declax._state_tree import LightVariable
+from declax._state_def import LightVariable
 from declax.graph.graph_state import GraphState
 from declax.states import FlatForm, State
 
