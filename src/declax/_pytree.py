@@ -38,7 +38,7 @@ from declax._fields import FieldSpec, Status, Tagged, specifier_of
 from declax._layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY, Layout, Name
 from declax._specs import read_specs
 from declax._typing import MISSING
-from declax._values import CONTAINERS, PLAIN
+from declax._values import CONTAINERS, PLAIN, data_within
 from declax._values import has_data as has_data
 from declax._values import is_data as is_data
 from declax._values import register_data_type as register_data_type
@@ -159,6 +159,7 @@ class Pytree(metaclass=PytreeMeta):
         if pytree is not None:
             cls._pytree__is_pytree = pytree
         cls._pytree__is_complete = False
+        _epoch.advance()  # who reloads a module gives its new classes to existing objects, past `__setattr__`
         if cls.__dict__.get("__slots__"):
             raise FieldError(
                 type_name(cls),
@@ -184,6 +185,8 @@ class Pytree(metaclass=PytreeMeta):
             is_behaviour, value, own = admit(self, name, value, layout)
             if is_behaviour:
                 object.__setattr__(self, name, value)
+                if name == "__class__":
+                    _epoch.advance()
                 return
             if own is not layout:
                 set_layout(self, own)
@@ -213,7 +216,8 @@ class Pytree(metaclass=PytreeMeta):
         for name in self._pytree__members:
             if name not in self.__dict__:
                 raise never_made(self, name)
-        settle(self)
+        if self._pytree__is_frozen or not is_settled(self, layout_of(self)):
+            settle(self)
         if self._pytree__is_pytree:
             check_pytree(self)
 
@@ -275,6 +279,15 @@ def layout_of(node: Pytree) -> Layout:
     """The layout that an instance has now."""
     found: Layout = node.__dict__.get(LAYOUT_KEY) or type(node)._pytree__layout
     return found
+
+
+def writes_by_itself(node: Pytree) -> bool:
+    """Whether the class of an instance overrides ``__setattr__``, so that it may not report changes."""
+    cls = type(node)
+    if cls.__setattr__ is Pytree.__setattr__ or cls._pytree__is_frozen:
+        return False
+    owner = next(base for base in cls.__mro__ if "__setattr__" in base.__dict__)
+    return not owner.__module__.startswith("declax.")
 
 
 def set_layout(node: Pytree, layout: Layout) -> None:
@@ -378,18 +391,36 @@ def _unflatten_open(statics: Any, children: Any) -> Any:
 # --- new instances ------------------------------------------------------------
 
 
+def is_settled(node: Any, layout: Layout) -> bool:
+    """Whether an instance has as many attributes as its layout, which is one of its class."""
+    attributes = node.__dict__
+    count = len(attributes) - (LAYOUT_KEY in attributes) - (TRACE_KEY in attributes) - (BOUND_KEY in attributes)
+    return count == len(layout.statuses) and layout.cls is node.__class__
+
+
+def resettle(node: Any) -> Layout:
+    """As `settle`, for an instance that was changed past ``__setattr__``; returns its layout."""
+    cls = type(node)
+    if "_pytree__specs" not in cls.__dict__:
+        prepare(cls)
+    before = layout_of(node)
+    if before.cls is not cls:  # the instance was given another class
+        set_layout(node, Layout.of(cls, before.statuses))
+    settle(node)
+    layout = layout_of(node)
+    if layout is not before and BOUND_KEY in node.__dict__:
+        _epoch.advance()
+    return layout
+
+
 def settle(self: Pytree) -> None:
     """Makes an instance's layout agree with the attributes that it has.
 
-    Only frozen dataclasses, unpickled objects and fields that nothing
-    assigned need it; for all others it is one comparison.
+    Only frozen dataclasses, unpickled objects, fields that nothing assigned
+    and attributes that came past ``__setattr__`` need it.
     """
     attributes: dict[Any, Any] = vars(self)
-    layout = layout_of(self)
-    count = len(attributes) - (LAYOUT_KEY in attributes) - (TRACE_KEY in attributes) - (BOUND_KEY in attributes)
-    if count == len(layout.statuses) and not self._pytree__is_frozen:
-        return
-    own = layout
+    layout = own = layout_of(self)
     for name in [n for n in own.statuses if n not in attributes]:
         own = own.without(name)
     for name, value in tuple(attributes.items()):
@@ -398,10 +429,17 @@ def settle(self: Pytree) -> None:
         if own.statuses.get(name) is Status.DATA and value.__class__ is not Tagged:
             continue
         if isinstance(class_attribute(type(self), name), functools.cached_property):
-            continue  # what was computed is no attribute of the tree, and is computed anew
+            if not holds_objects(value):
+                continue  # it is computed anew where it is needed
+            value = Tagged(Status.DATA, value)  # also a list, which nobody could tag
         _, attributes[name], own = admit(self, name, value, own)
     if own is not layout:
         set_layout(self, own)
+
+
+def holds_objects(value: object) -> bool:
+    """Whether a value is, or holds, Variables or Pytrees."""
+    return any(isinstance(item, (Pytree, Variable)) for item in data_within(value))
 
 
 def check_pytree(node: object, /) -> None:

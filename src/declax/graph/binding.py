@@ -26,6 +26,7 @@ from declax._typing import MISSING, Path
 from declax._values import check_depth
 from declax._variables import Variable, raw_values
 from declax.errors import GraphError, describe, format_path
+from declax.graph.contents import Contents
 from declax.graph.defs import HAS_INDEX, LEAF, NODE, OBJECT, GraphDef, walk_tokens
 from declax.graph.plain_leaves import PlainLeaves
 from declax.graph.walk import Walk, Watch, walk
@@ -50,6 +51,7 @@ class Binding:
 
     __slots__ = (
         "__weakref__",
+        "_contents",
         "_kept",
         "_live",
         "_objects",
@@ -64,7 +66,7 @@ class Binding:
         "variables",
     )
 
-    def __init__(self, found: Walk, token: object) -> None:
+    def __init__(self, found: Walk, token: object, contents: Contents | None = None) -> None:
         self.graphdef: GraphDef[Any] = found.graphdef
         self.variables: list[Variable[Any] | None] = found.boxes
         self.plain: PlainLeaves | None = PlainLeaves(found.plain, found.boxes) if found.plain else None
@@ -72,6 +74,7 @@ class Binding:
         self._live, self._kept = found.live, found.kept
         self.is_fixed = not (found.watches or found.live)
         self._token = token
+        self._contents = contents
         self._objects = found.objects  # a Walk is made to be bound once
         for index in found.nodes:
             self._objects[index] = weakref.ref(self._objects[index])
@@ -91,6 +94,10 @@ class Binding:
         if self._token is not _epoch.token or self._live != self._kept:
             return False
         return not self._watches or all(watch() for watch in self._watches)
+
+    def is_as_read(self) -> bool:
+        """Whether the nodes still have the attributes that they had, whoever wrote them."""
+        return self._contents is None or self._contents.are_same()
 
     def read(self) -> list[Any]:
         """The raw value of each leaf now."""
@@ -249,10 +256,15 @@ def _bind_cached(first: Any, value: Any, others: tuple[Any, ...], count: int = 0
     key = (count, *map(id, others))
     if cache is not None:
         entry = cache.get(key)
-        if entry is not None and entry[0].is_valid():
+        if entry is not None and entry[0].is_valid() and (count or entry[0].is_as_read()):
             return entry[0]
+        if count == 0 and not _are_as_read(cache):
+            _epoch.advance()
     token = _epoch.token
-    binding = Binding(walk(value, is_binding=True), token)
+    found = walk(value, is_binding=True)
+    if token is not _epoch.token:  # what was written past `__setattr__` has its status now
+        token, found = _epoch.token, walk(value, is_binding=True)
+    binding = Binding(found, token, Contents([found.objects[index] for index in found.nodes]))
     cache = attributes.get(BOUND_KEY)
     if cache is None:
         cache = attributes[BOUND_KEY] = _Cache()
@@ -260,6 +272,11 @@ def _bind_cached(first: Any, value: Any, others: tuple[Any, ...], count: int = 0
         cache.pop(stale, None)  # it may hold Variables that the graph has no more
     cache[key] = (binding, _watch_deaths(cache, key, first, others))
     return binding
+
+
+def _are_as_read(cache: _Cache) -> bool:
+    """Whether the nodes still have the attributes that the valid bindings of a cache know."""
+    return all(kept.is_as_read() for kept, _ in tuple(cache.values()) if kept._token is _epoch.token)
 
 
 def _watch_deaths(cache: _Cache, key: tuple[int, ...], first: Any, others: Sequence[Any]) -> tuple[Any, ...]:

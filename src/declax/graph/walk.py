@@ -18,9 +18,10 @@ from typing import Any
 
 from declax._layout import BOUND_KEY, LAYOUT_KEY, Layout
 from declax._nodes import Kind, enter_container, is_number, is_ref, kind_of, kinds, object_names, open_container
-from declax._pytree import Pytree
+from declax._pytree import Pytree, is_settled, resettle, writes_by_itself
 from declax._static import attributes_of, exact_types, freeze, is_fixed
 from declax._variables import Variable, raw_values
+from declax.graph.contents import Contents
 from declax.graph.defs import (
     CONTAINER,
     LEAF_TOKEN,
@@ -162,7 +163,15 @@ class Walk:
         if self._is_binding:
             attributes.setdefault(BOUND_KEY, None)  # before reading: changes are seen from now on
         layout: Layout = attributes.get(LAYOUT_KEY) or node._pytree__layout
-        children, statics = layout.flatten(node)
+        if not is_settled(node, layout):
+            layout = resettle(node)
+        try:
+            children, statics = layout.flatten(node)
+        except KeyError:  # attributes were exchanged past `__setattr__`
+            layout = resettle(node)
+            children, statics = layout.flatten(node)
+        if self._is_binding and writes_by_itself(node):
+            self.watches.append(Contents([node]).are_same)
         tokens, objects, boxes, index = self.tokens, self.objects, self.boxes, self._index
         tokens.append((NODE, layout, statics))
         self.types.append(exact_types(statics))
