@@ -13,7 +13,7 @@ import copy
 import functools
 import types
 from collections.abc import Callable, Hashable
-from typing import Any, Concatenate, Generic, ParamSpec, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, overload
 
 from typing_extensions import TypeVar
 
@@ -34,6 +34,11 @@ from declax.transforms.prefixes import Prefixes
 from declax.transforms.shardings import jit_shardings
 from declax.transforms.stages import Lowered, Traced
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from declax.transforms._signatures import JitOptions
+
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R", default=Any)  # which mypy takes where a method returns Self; it would take Never
@@ -44,41 +49,9 @@ MAX_PROGRAMS = 1024
 
 
 @overload
-def jit(
-    fun: Callable[P, R],
-    /,
-    *,
-    in_shardings: Any = None,
-    out_shardings: Any = None,
-    static_argnums: Numbers = None,
-    static_argnames: Names = None,
-    donate_argnums: Numbers = None,
-    donate_argnames: Names = None,
-    keep_unused: bool = False,
-    device: Any = None,
-    backend: str | None = None,
-    inline: bool = False,
-    compiler_options: dict[str, Any] | None = None,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-) -> JitWrapped[P, R]: ...
+def jit(fun: Callable[P, R], /, **options: Unpack[JitOptions]) -> JitWrapped[P, R]: ...
 @overload
-def jit(
-    *,
-    in_shardings: Any = None,
-    out_shardings: Any = None,
-    static_argnums: Numbers = None,
-    static_argnames: Names = None,
-    donate_argnums: Numbers = None,
-    donate_argnames: Names = None,
-    keep_unused: bool = False,
-    device: Any = None,
-    backend: str | None = None,
-    inline: bool = False,
-    compiler_options: dict[str, Any] | None = None,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-) -> Callable[[Callable[P, R]], JitWrapped[P, R]]: ...
+def jit(**options: Unpack[JitOptions]) -> Callable[[Callable[P, R]], JitWrapped[P, R]]: ...
 def jit(
     fun: Callable[..., Any] | Missing = MISSING,
     /,
