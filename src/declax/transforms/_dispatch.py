@@ -237,7 +237,7 @@ class _Writer:
             if len(keys) > FEW:
                 self._lines.append(f"{taken} = [{name}[key] for key in {self._give(keys)}]")
             else:
-                self._lines.append(f"{taken} = {''.join(f'{name}[{self._give(key)}], ' for key in keys)}")
+                self._lines.append(f"{taken} = {''.join([f'{name}[{self._give(key)}], ' for key in keys])}")
             name = taken
         if len(items) > FEW and all_leaves(items):
             self.demand(f"all_leaves({name})")
@@ -254,12 +254,12 @@ class _Writer:
 
     def source(self) -> str:
         """The source of the guard, to which what is given comes as defaults: next to each other in memory."""
-        given = "".join(f", g{number}" for number in range(len(self.given)))
+        given = "".join([f", g{number}" for number in range(len(self.given))])
         lines = [
             f"def guard(args, kwargs{given}):",
             "    try:",
-            *(f"        {line}" for line in self._lines),
-            f"        return ({''.join(f'{leaf}, ' for leaf in self._leaves)})",
+            *[f"        {line}" for line in self._lines],
+            f"        return ({''.join([f'{leaf}, ' for leaf in self._leaves])})",
             "    except (KeyError, ValueError):  # another key, no content, or a list that another thread changes",
             "        return None",
         ]

@@ -22,7 +22,7 @@ mode:      what the engine checks of the arguments, and what it lets through.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import jax
@@ -223,7 +223,7 @@ class Rebuilt:
         """
         found = Walk()
         found.visit(self._roots)
-        is_same = found.graphdef is self._structure.graphdef and all(map(_is, found.objects, self._objects))
+        is_same = found.graphdef is self._structure.graphdef and all(map(is_, found.objects, self._objects))
         if not is_same and not mode.updates and self._structure.graphdef is not None:
             replaced = [a is not b for a, b in zip(found.objects, self._objects, strict=False)]
             raise _structure_changed(self._structure, found.graphdef, replaced)
@@ -277,10 +277,6 @@ def _structure_changed(structure: Structure, after: GraphDef[Any], replaced: Seq
         why="graph_updates=False, graph=False or a default of these says so",
         **found.told("graph_updates=True        # or undo the change before the function returns, as by dx.pop"),
     )
-
-
-def _is(a: object, b: object) -> bool:
-    return a is b
 
 
 def is_same_value(a: Any, b: Any) -> bool:
