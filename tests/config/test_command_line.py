@@ -19,6 +19,7 @@ from declax.command_line.completion import override_candidates
 from declax.command_line.main import main
 from declax.command_line.output import write
 from declax.command_line.parsing import declax_parser
+from declax.command_line.runs import read_words
 from declax.command_line.targets import load_target
 
 MODELS = '''
@@ -356,6 +357,11 @@ def test_overrides_of_a_broken_file_are_no_further_mistakes(run, folder):
 # ----------------------------------------------------------------- parts
 
 
+@pytest.mark.parametrize("name", ["model", "trainer.model", "yml", "net.toml_part"])
+def test_words_that_are_parts(name):
+    assert read_words(["m:Net", name, "a.TOML", "b/c"])[1:3] == (("a.TOML", "b/c"), (name,))
+
+
 def test_parts_of_settings(run, train):
     status, printed, told = run("summary", "cli_models:Train", "run.toml", "net")
     assert (status, told) == (0, "")
@@ -390,10 +396,11 @@ def test_parameters_of_parts(run):
         (["summary", "cli_models:Net", "net.toml", "blocks.7"], 1, "there is no element '7'"),
         (["build", "cli_models:Net", "net.toml", "block.0"], 2, "did you mean 'blocks'?"),
         (["show", "cli_models:Net", "net.toml", "blocks.0", "blocks.1"], 2, "there are two parts"),
-        (["check", "cli_models:Net", "net.toml", "blocks.0"], 2, "there are words that are neither a file nor a value"),
+        (["check", "cli_models:Net", "net.toml", "blocks.0"], 1, "the suffix names no format"),
+        (["show", "cli_models:Train", "run.toml", "models"], 2, "Train has no parameter 'models'"),
     ],
 )
-def test_what_is_no_part(run, words, status, piece):
+def test_what_is_no_part(run, train, words, status, piece):
     found, _, told = run(*words)
     assert found == status
     assert piece in told
@@ -542,7 +549,6 @@ def test_a_misspelt_table_is_placed_at_the_command_line(run):
         (["check", "nothing.py:Net", "net.toml"], "there is no such file"),
         (["check", "cli_models:Net", "cli_models:Mlp"], "there are two classes"),
         (["show", "cli_models:Net", "net.toml", "b.toml"], "there are two files"),
-        (["check", "net.toml", "blocks"], "which file?"),
         (["check", "net.toml", "--schema", "no.json"], "the schema cannot be read"),
         (["check", "--schema", "net.toml", "net.toml"], "the schema cannot be read"),
         (["check", "cli_models:Net", "net.tml"], "the suffix names no format"),
@@ -760,7 +766,7 @@ def test_cli_says_all_that_is_wrong_and_ends_with_1(train, capsys):
     assert "command line: steps=x" in told
     for words, piece in (
         (["run.toml", "other.toml"], "there are two files"),
-        (["cli_models:Train", "net"], "cli_models:Train, net"),
+        (["cli_models:Train"], "this script has its class"),
     ):
         with pytest.raises(SystemExit) as ended:
             dx.cli(train, words)

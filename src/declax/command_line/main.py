@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from declax.command_line.completion import candidates, script
 from declax.command_line.output import Output, ending_with_the_pipe, write
 from declax.command_line.parsing import declax_parser
-from declax.command_line.runs import Words, read_runs, read_words
+from declax.command_line.runs import Words, read_runs, read_words, without_parts
 from declax.command_line.schemas import check_by_schema, load_schema, schema_of_file
 from declax.config.files.reading import read_document
 from declax.errors import DeclaxError
@@ -36,6 +36,8 @@ def _run(options: argparse.Namespace, output: Output) -> None:
         write(script(options.shell, options.completed, options.schema))
     else:
         words = read_words(options.words)
+        if options.command not in ("show", "summary", "build"):
+            words = without_parts(words)
         if options.command == "check" and not words.target:
             _check_files(words, options, output)
         else:
@@ -44,19 +46,16 @@ def _run(options: argparse.Namespace, output: Output) -> None:
 
 def _with_class(words: Words, options: argparse.Namespace, output: Output) -> None:
     """Runs a command that needs the class, and so JAX, which is loaded now."""
-    command = f"declax {options.command}"
     if not words.target:
-        raise DeclaxError(command, "which class?", expected="module:Class, such as models:Net")
-    if words.parts and options.command not in ("show", "summary", "build"):
-        raise DeclaxError(command, "there are words that are neither a file nor a value", got=", ".join(words.parts))
+        raise DeclaxError(f"declax {options.command}", "which class?", expected="module:Class, such as models:Net")
     commands = importlib.import_module("declax.command_line.with_class")
     getattr(commands, options.command)(words, options, output)
 
 
 def _check_files(words: Words, options: argparse.Namespace, output: Output) -> None:
     """Checks files by a schema."""
-    if not words.files or words.parts:
-        raise DeclaxError("declax check", "which file?", got=", ".join(words.parts) or None)
+    if not words.files:
+        raise DeclaxError("declax check", "which file?")
     for file in words.files:
         with output.catching():
             _check_by_schema(file, words, options, output)

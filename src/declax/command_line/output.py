@@ -133,7 +133,7 @@ def write(text: str, style: str = "", stream: IO[str] | None = None) -> None:
         return
     for line in shown.split("\n", allow_blank=True):
         indent = len(line.plain) - len(line.plain.lstrip())
-        console.print(rich.padding.Padding(line[indent:], (0, 0, 0, indent)))
+        console.print(rich.padding.Padding(line[indent:], (0, 0, 0, indent), expand=False))
 
 
 def _rich(stream: IO[str]) -> Any:

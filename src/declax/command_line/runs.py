@@ -9,7 +9,7 @@ from declax.command_line.overrides import Override, Run, expand, is_override, pa
 from declax.command_line.targets import is_target
 from declax.config.files.documents import Document
 from declax.config.files.reading import FORMATS, read_document
-from declax.config.problems import Report, did_you_mean
+from declax.config.problems import Report
 from declax.errors import ConfigError, DeclaxError
 
 T = TypeVar("T")
@@ -51,11 +51,14 @@ def read_words(words: Sequence[str]) -> Words:
     return Words(targets[0] if targets else "", files, parts, overrides)
 
 
+def without_parts(words: Words) -> Words:
+    """The words of a command that takes no part: all others are meant as files."""
+    return words._replace(files=(*words.files, *words.parts), parts=())
+
+
 def _is_file(word: str) -> bool:
-    """Whether a word is meant as a file: by its suffix, or because it is no path of a part."""
-    suffix = "." + word.rpartition(".")[2].lower()
-    is_path = is_override(f"{word}=")
-    return not is_path or "/" in word or suffix in FORMATS or did_you_mean(suffix, FORMATS) is not None
+    """Whether a word is meant as a file: by its suffix, or because no part has such a path."""
+    return word.lower().endswith(FORMATS) or "/" in word or not is_override(f"{word}=")
 
 
 def document_of(words: Words) -> Document:

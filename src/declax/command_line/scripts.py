@@ -17,7 +17,7 @@ from declax.command_line.describing import parameter_table
 from declax.command_line.output import Output, ending_with_the_pipe, write
 from declax.command_line.overrides import Run
 from declax.command_line.parsing import script_parser
-from declax.command_line.runs import document_of, read_runs, read_words
+from declax.command_line.runs import document_of, read_runs, read_words, without_parts
 from declax.config._parameters import target_name
 from declax.config.files.documents import Document
 from declax.config.files.formatting import format_json
@@ -148,14 +148,12 @@ def _specs(
     """The spec of each run.
 
     Raises:
-      DeclaxError: for words that are neither the only file nor an override.
+      DeclaxError: for a class, and for two files.
       ConfigError: with all that is wrong with any run.
     """
-    words = read_words(options.words)
-    others = [word for word in (words.target, *words.parts) if word]
-    if others:
-        problem = "there are words that are neither a file nor a value"
-        raise DeclaxError("the command line", problem, got=", ".join(others))
+    words = without_parts(read_words(options.words))
+    if words.target:
+        raise DeclaxError("the command line", "this script has its class", got=words.target, fix="leave it out")
     if default is not None and not words.files:
         words = words._replace(files=(str(default),))
 
