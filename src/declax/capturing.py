@@ -61,13 +61,11 @@ def capture(  # type: ignore[overload-overlap]  # a kind can be called as well
 def capture(  # type: ignore[overload-overlap]  # a kind can be called as well
     fn: VariableKind,
     b: VariableKind,
-    c: VariableKind,
-    d: VariableKind,
     /,
-    *,
+    *var_types: VariableKind,
     init: Init = None,
     method_outputs: VariableKind | None = None,
-) -> Callable[[Callable[P, R]], Callable[P, tuple[R, State[Any], State[Any], State[Any], State[Any]]]]: ...
+) -> Callable[[Callable[P, R]], Callable[P, tuple[Any, ...]]]: ...
 @overload
 def capture(
     fn: Callable[P, R], /, *, init: Init = None, method_outputs: VariableKind | None = None
@@ -97,18 +95,6 @@ def capture(
     init: Init = None,
     method_outputs: VariableKind | None = None,
 ) -> Callable[P, tuple[R, State[Any], State[Any], State[Any]]]: ...
-@overload
-def capture(
-    fn: Callable[P, R],
-    a: VariableKind,
-    b: VariableKind,
-    c: VariableKind,
-    d: VariableKind,
-    /,
-    *,
-    init: Init = None,
-    method_outputs: VariableKind | None = None,
-) -> Callable[P, tuple[R, State[Any], State[Any], State[Any], State[Any]]]: ...
 @overload
 def capture(
     fn: Callable[P, R],
