@@ -11,9 +11,9 @@ import pytest
 
 import declax as dx
 from config.spec_models import Block, Gate, Mlp, Model, Order, Point, half, schedule, small
-from declax.config._canonical import canonical_text, short_text
 from declax.config._data import thaw
 from declax.config._editing import parse_path, parts
+from declax.config._printing import canonical_text, short_text
 from declax.errors import ConfigError, ConstructionError
 
 # ================================================================= paths
@@ -205,12 +205,12 @@ def test_fingerprints_are_the_same_in_other_processes():
 def test_the_canonical_text_is_fixed():
     """Whoever kept a fingerprint wants it to stay: a change of this text is a change for users."""
     assert canonical_text(small(1)) == (
-        '{"config.spec_models:Model","embed":{"declax.nn.linear:Embed","num_embeddings":11,"features":4},'
-        '"blocks":[{"config.spec_models:Block","mixer":{"config.spec_models:Mlp","dim":4,"hidden":6}}],'
-        '"head":ref:"/embed"}'
+        "spec(config.spec_models:Model, embed=spec(declax.nn.linear:Embed, num_embeddings=11, features=4), "
+        "blocks=[spec(config.spec_models:Block, mixer=spec(config.spec_models:Mlp, dim=4, hidden=6))], "
+        "head=declax:Ref('/embed'))"
     )
     assert canonical_text(SPECS["values"]()).startswith(
-        '{"config.spec_models:schedule","peak":[1,2.5,true,null,b\'x\',1j,inf,jax.lax:Precision.HIGHEST'
+        "spec(config.spec_models:schedule, peak=[1, 2.5, True, None, b'x', 1j, float('inf'), jax.lax:Precision.HIGHEST"
     )
 
 

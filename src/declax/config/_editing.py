@@ -15,9 +15,9 @@ from typing import Any, Final, TypeVar
 
 from declax._typing import MISSING
 from declax.config._building import annotation_at, keeps_spec, keys_of
-from declax.config._canonical import short_text
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, key_like, key_of
 from declax.config._parameters import RNGS
+from declax.config._printing import short_text
 from declax.config._refs import moved_in, moved_out
 from declax.config._unions import element_annotation
 from declax.config.problems import Path, did_you_mean, path_text

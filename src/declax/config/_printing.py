@@ -8,8 +8,10 @@ shared:    of a part: meant by a Ref, so that its first place gives it a name, `
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
+import hashlib
 import importlib
 import inspect
 import keyword
@@ -19,23 +21,29 @@ import types
 from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from declax import initializers
 from declax._lazy import exports
+from declax._pytree import Pytree
 from declax._typing import MISSING
 from declax.config._building import Walk, locate, positions
-from declax.config._canonical import parts_of_value, short_text
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
 from declax.config._names import dtype_code, is_importable, public_name
 from declax.config._parameters import RNGS, target_name
 from declax.config._unions import is_dtype
-from declax.config.problems import Path, path_text
+from declax.config.problems import Path, path_text, shown
 from declax.errors import ConfigError, describe
 from declax.initializers import NamedInitializer
 
+VERSION: Final = "config_version"
+"""The attribute of a class that counts the versions of its configuration."""
+
 WIDTH: Final = 100
 _INDENT: Final = "    "
+_ON_ONE_LINE: Final = -1_000_000
+"""The depth of code that is not wrapped."""
 
 # --- references ---------------------------------------------------------------
 
@@ -162,6 +170,21 @@ def _bracket(opening: str, items: list[str], closing: str, depth: int) -> str:
     return f"{opening}{''.join(f'{inner}{item},' for item in items)}{outer}{closing}"
 
 
+def parts_of_value(value: Any) -> dict[str, Any] | None:
+    """The arguments that make a named tuple or an instance of a dataclass; None for other values.
+
+    >>> import collections
+    >>> parts_of_value(collections.namedtuple("Point", "x y")(1, 2))
+    {'x': 1, 'y': 2}
+    """
+    if isinstance(value, tuple) and hasattr(type(value), "_fields"):
+        named: Any = value
+        return dict(named._asdict())
+    if dataclasses.is_dataclass(value) and not isinstance(value, (type, Pytree)):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+    return None
+
+
 class Values:
     """The code of the values in a spec."""
 
@@ -203,7 +226,10 @@ class Values:
             return call_text(self._name(type(value), path), named, 0)
         if isinstance(value, pathlib.PurePath):
             return f"{self._path_class(value, path)}({str(value)!r})"
-        if isinstance(value, (range, frozenset, slice, types.EllipsisType)):
+        if isinstance(value, frozenset):
+            items = ", ".join(sorted(map(repr, value)))
+            return f"frozenset({{{items}}})" if items else "frozenset()"
+        if isinstance(value, (range, slice, types.EllipsisType)):
             return "..." if value is ... else repr(value)
         return self._name(value, path)
 
@@ -214,7 +240,9 @@ class Values:
     def any(self, value: Any, path: Path) -> str:
         """The code of a value inside of one that is opaque: a plain tuple, or as `text`."""
         if type(value) is tuple:
-            return _bracket("(", [self.any(item, path) for item in value], ",)" if len(value) == 1 else ")", -1000)
+            return _bracket(
+                "(", [self.any(item, path) for item in value], ",)" if len(value) == 1 else ")", _ON_ONE_LINE
+            )
         return self.text(value, path)
 
     def _dtype(self, value: Any) -> str:
@@ -369,3 +397,107 @@ def spec_text(spec: SpecData) -> str:
         return Values(BareReferences(), spec.parameters.name).spec(spec, (), 0)
     except ConfigError:  # a value without code, which a repr may show as it is
         return f"spec({short_text(spec, 10_000)})"
+
+
+# --- one text in every process ------------------------------------------------
+
+
+class _CanonicalReferences(References):
+    def under(self, module: str, rest: str = "") -> str:
+        return f"{module}:{rest}"
+
+    def to(self, obj: Any) -> str | None:
+        return public_name(obj)
+
+
+class _Canonical(Values):
+    """The code of a spec with full names, without what depends on the machine."""
+
+    def __init__(self, root: SpecData, *, is_full: bool) -> None:
+        super().__init__(_CanonicalReferences(), root.parameters.name)
+        self.is_full = is_full
+
+    def spec(self, value: Any, path: Path, depth: int) -> str:
+        if not isinstance(value, SpecData):
+            return super().spec(value, path, depth)
+        target = self.target(value, path)
+        version = getattr(value.target, VERSION, None)
+        items = [target] + ([f"version:{version}"] if self.is_full and isinstance(version, int) else [])
+        for name, argument in (value.full_arguments if self.is_full else value.arguments).items():
+            try:
+                text = self.spec(argument, (*path, name), depth)
+            except ConfigError:
+                if name in value.arguments:
+                    raise
+                text = f"default:{target}.{name}"  # a lambda, say, that is known by where it is declared
+            items.append(f"{name}={text}")
+        return f"spec({', '.join(items)})"
+
+    def text(self, value: Any, path: Path) -> str:
+        return f"path:{value.as_posix()!r}" if isinstance(value, pathlib.PurePath) else super().text(value, path)
+
+    def _dtype(self, value: Any) -> str:
+        return f"dtype:{np.dtype(value).name}"
+
+    def _name(self, value: Any, path: Path) -> str:
+        name = self.references.to(value) if callable(value) else None
+        if name is None:
+            raise ConfigError(
+                f"{self.where}.{path_text(path)}" if path else self.where,
+                "this value has no text that is the same in every process",
+                got=describe(value),
+                why="another process finds a class or function by its module and name",
+                fix="a function with a name in a module, or dx.spec(make, ...) of one that makes the value",
+            )
+        return name
+
+
+def canonical_text(spec: SpecData, *, full: bool = False) -> str:
+    """One text for all equal specs, in this process and others.
+
+    Raises:
+      ConfigError: for a value that has no such text, such as a lambda.
+
+    >>> canonical_text(SpecData(sorted, {"iterable": (1, 2.0)}))
+    'spec(builtins:sorted, iterable=(1, 2.0))'
+    """
+    return _Canonical(spec, is_full=full).spec(spec, (), _ON_ONE_LINE)
+
+
+def fingerprint(spec: SpecData, *, full: bool) -> str:
+    """The SHA-256 of the canonical text; see `Spec.fingerprint`."""
+    return hashlib.sha256(canonical_text(spec, full=full).encode()).hexdigest()
+
+
+# --- one line for reports -----------------------------------------------------
+
+
+def short_text(value: Any, size: int = 60) -> str:
+    """A value in a line, for reports.
+
+    >>> short_text(SpecData(sorted, {"iterable": FrozenList([1])}))
+    'sorted(iterable=[1])'
+    """
+    text = _short(value)
+    return text if len(text) <= size else text[: size - 3] + "..."
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, SpecData):
+        inner = ", ".join(f"{name}={_short(v)}" for name, v in value.arguments.items())
+        return f"{target_name(value.target)}({inner})"
+    if isinstance(value, FrozenList):
+        return f"[{', '.join(map(_short, value))}]"
+    if isinstance(value, FrozenDict):
+        return f"{{{', '.join(f'{k!r}: {_short(v)}' for k, v in value.items())}}}"
+    if type(value) is tuple:
+        return f"({', '.join(map(_short, value))}{',' if len(value) == 1 else ''})"
+    if is_dtype(value):
+        return str(jnp.dtype(value).name)
+    if isinstance(value, str):
+        return shown(value)
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if value is MISSING or not callable(value) or isinstance(value, (NamedInitializer, functools.partial)):
+        return repr(value)
+    return target_name(value)

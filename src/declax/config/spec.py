@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from declax.config._building import annotation_at, build
-from declax.config._canonical import fingerprint
 from declax.config._catalog import catalog_for
 from declax.config._checking import check
 from declax.config._data import Interpreters, SpecData, bind
@@ -22,7 +21,7 @@ from declax.config._data import Ref as Ref
 from declax.config._dry_run import SpecSummary, summary
 from declax.config._editing import SpecDiff, diff, get, replace
 from declax.config._parameters import Target, parameters_of, plain_target
-from declax.config._printing import spec_text, to_python
+from declax.config._printing import fingerprint, spec_text, to_python
 from declax.config._refs import moved_in
 from declax.rngs import Rngs, RngStream
 
@@ -162,7 +161,7 @@ class Spec(SpecData, Generic[M_co]):
 
         >>> import declax as dx
         >>> dx.spec(dx.Linear, 3, 4).fingerprint()[:8]
-        'a25eb45f'
+        'd9a9cf6a'
         """
         return fingerprint(self, full=full)
 
