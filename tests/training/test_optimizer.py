@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -178,6 +179,15 @@ def test_one_transformation_gives_one_trace_and_three_give_three() -> None:
     tx = optax.adam(1e-3)
     assert traces_of_three(lambda: tx) == 1
     assert traces_of_three(lambda: optax.adam(1e-3)) == 3
+
+
+def test_the_trace_of_another_transformation_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    step, model = dx.jit(lifted_step), Net()
+    for _ in range(2):
+        step(model, dx.Optimizer(model, optax.adam(1e-3), wrt=dx.Param))
+    dx.explain_retrace(step)
+    explained = capsys.readouterr().out
+    assert re.search(r"_tx of argument 1: the static value was <GradientTransformation\w* at 0x\w+>", explained)
 
 
 SPECS: dict[str, Callable[[], Any]] = {

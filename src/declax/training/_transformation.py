@@ -107,7 +107,9 @@ class StaticTransformation:
         return self._hash
 
     def __repr__(self) -> str:
-        return errors.type_name(type(self.tx)) if self.description is None else repr(self.description)
+        if self.description is not None:
+            return repr(self.description)
+        return f"<{errors.type_name(type(self.tx))} at {id(self.tx):#x}>"  # as an explanation of retraces shows it
 
     def __copy__(self) -> StaticTransformation:
         return self
