@@ -97,7 +97,7 @@ def is_current(binding: Binding | None, plan: Plan, read: Sequence[Any]) -> bool
         return True
     now = binding.read()
     if plan.change is None:
-        return all(now[i] is read[i] for i in plan.changed)
+        return all(map(is_, map(now.__getitem__, plan.changed), map(read.__getitem__, plan.changed)))
     return all(map(is_, now, read)) and _has_its_structure(binding)
 
 
