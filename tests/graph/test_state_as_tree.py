@@ -212,6 +212,20 @@ def test_states_with_their_graphdef():
     assert jax.tree.structure(doubled) != jax.tree.structure(dx.state(net, dx.Param))
 
 
+@pytest.mark.parametrize("vmap", [jax.vmap, dx.vmap])
+@pytest.mark.parametrize("is_by_variable", [False, True])
+def test_a_state_of_axes_is_a_prefix(vmap, is_by_variable):
+    state = dx.state(dx.Linear(2, 3, rngs=dx.Rngs(0)))
+    stacked = jax.tree.map(lambda x: jnp.stack([x, x + 1]), state)
+    stacked["bias"] = state["bias"]
+    axes = {"bias": None, "kernel": 0}
+    labels = state.map(lambda path, v: axes[path[0]]) if is_by_variable else dx.State(axes)
+    found = vmap(lambda s: s["kernel"].value.sum() + s["bias"].value.sum(), in_axes=(labels,))(stacked)
+    assert jnp.allclose(found[1] - found[0], 6.0)
+    again = vmap(lambda s: s, in_axes=(labels,), out_axes=labels)(stacked)
+    assert again == stacked
+
+
 # ================================================================= the Variables in the tree
 
 

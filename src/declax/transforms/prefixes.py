@@ -278,6 +278,11 @@ def spread(prefix: Any, tree: Any, where: str, is_label: Callable[[object], bool
     numbered = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
 
     def give(spec: Any, below: Any) -> None:
+        if isinstance(spec, State) and isinstance(below, State):  # a prefix of it, not labels of a model's leaves
+            jax.tree_util.tree_map(
+                give, spec, below, is_leaf=lambda value: value is not spec and is_spec(value, is_label)
+            )
+            return
         if not is_spec(spec, is_label):
             raise TransformError(where, "this is no label of leaves", got=describe(spec))
         for number in jax.tree_util.tree_leaves(below):
