@@ -201,7 +201,7 @@ def test_summary_and_build(run):
     assert "72 (288 B)" in built
     status, _, told = run("summary", "cli_models:Net", "net.toml", "--input", "float32")
     assert status == 2
-    assert "no type of an array" in told
+    assert "not the type of an array" in told
 
 
 def test_diff(run, folder):
@@ -392,7 +392,7 @@ def test_parameters_of_parts(run):
 @pytest.mark.parametrize(
     ("words", "status", "piece"),
     [
-        (["summary", "cli_models:Net", "net.toml", "blocks"], 1, "this is no part"),
+        (["summary", "cli_models:Net", "net.toml", "blocks"], 1, "not a part"),
         (["summary", "cli_models:Net", "net.toml", "blocks.7"], 1, "there is no element '7'"),
         (["build", "cli_models:Net", "net.toml", "block.0"], 2, "did you mean 'blocks'?"),
         (["show", "cli_models:Net", "net.toml", "blocks.0", "blocks.1"], 2, "there are two parts"),

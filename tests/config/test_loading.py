@@ -157,7 +157,7 @@ def test_what_a_broken_line_says_is_not_missing(tmp_path):
         ("a.yaml", "path: *x", 1, "stands for nothing", "write the anchor"),
         ("a.yaml", "? [1]\n: 2", 1, "a key must be a string", None),
         ("a.yaml", "a: &a x\n*a : 2", 2, "a key cannot be an alias", None),
-        ("a.yaml", "batch: " + "9" * 5000, 1, "this is no number", None),
+        ("a.yaml", "batch: " + "9" * 5000, 1, "not a number", None),
     ],
 )
 def test_broken_files(name, text, line, said, hint, tmp_path):
@@ -231,7 +231,7 @@ def test_a_file_in_another_encoding(tmp_path):
     path.write_bytes('# ä\npath = "ü"\n'.encode("latin-1"))
     with pytest.raises(dx.ConfigError, match="the configuration has one problem") as caught:
         dx.from_config(models.Data, path)
-    assert "the file is no text in UTF-8" in str(caught.value)
+    assert "the file is not text in UTF-8" in str(caught.value)
 
 
 def test_a_mark_of_the_byte_order_and_windows_lines_are_fine(tmp_path):

@@ -232,7 +232,7 @@ def test_what_nothing_describes_has_none():
     [
         ({"kind": "normal", "stddev": "x"}, ("kernel_init", "stddev"), "the value has the wrong type"),
         ({"kind": "normal", "sdtdev": 1.0}, ("kernel_init", "sdtdev"), "normal has no parameter 'sdtdev'"),
-        ({"kind": "nromal"}, ("kernel_init", "kind"), "there is no class of this name here"),
+        ({"kind": "nromal"}, ("kernel_init", "kind"), "unknown kind"),
     ],
 )
 def test_a_check_by_schema_tells_what_is_wrong_in_an_initializer(initializer, path, piece):

@@ -21,9 +21,9 @@ from declax.errors import ConfigError
 _WIDTH: Final = 100
 _INDENT: Final = "  "
 _DEPTH: Final = 3
-"""How many parts deep the parameters are told."""
+"""How many parts deep parameters are listed."""
 _FEW: Final = 4
-"""How many kinds there may be to choose from, so that each is told."""
+"""Up to how many kinds to choose from each is listed."""
 
 
 def parameter_table(target: Any, *, has_parts: bool = False, extra: tuple[Any, ...] = ()) -> str:
@@ -31,7 +31,7 @@ def parameter_table(target: Any, *, has_parts: bool = False, extra: tuple[Any, .
 
     Args:
       target: the class, or a function.
-      has_parts: whether the parameters of its parts are told as well, where there are few kinds to choose from, and not
+      has_parts: whether to list the parameters of its parts as well, where there are few kinds to choose from, and not
         those of layers of declax. Their names are the paths of overrides.
       extra: as in `from_config`.
 

@@ -97,7 +97,7 @@ class Output:
 
 @contextlib.contextmanager
 def ending_with_the_pipe() -> Generator[None, None, None]:
-    """Ends the program without a traceback where nobody reads on, as ``head`` does."""
+    """Ends the program without a traceback when the pipe that it writes to is closed, as by ``head``."""
     try:
         try:
             yield

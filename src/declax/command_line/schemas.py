@@ -177,7 +177,7 @@ def problems_by_schema(data: object, schema: Schema) -> list[Problem]:
     raise ConfigError("declax check", problem, why=why, fix="declax check module:Class FILE")
 
 
-class _TooManySteps(Exception):  # noqa: N818  # it ends a check, and nobody sees it
+class _TooManySteps(Exception):  # noqa: N818  # it ends a check, in this module
     pass
 
 
@@ -241,7 +241,7 @@ def _of_choice(error: Any, path: KeyPath) -> Iterator[Problem]:
     fits = [e for e in others if not (tagged and (_is_reference(e) or any(map(_is_of_type, e))))]
     if tagged and not fits:
         tags = [str(inner.validator_value) for errors in options.values() for inner in errors if _is_of_tag(inner)]
-        tag, message = error.instance[_KIND], "there is no class of this name here"
+        tag, message = error.instance[_KIND], "unknown kind"
         expected, got, hint = "one of " + ", ".join(tags), described(tag), did_you_mean(tag, tags)
         yield Problem("unknown-kind", (*path, _KIND), message, expected, got, hint=hint)
         return
@@ -264,5 +264,5 @@ def _is_of_type(error: Any) -> bool:
 
 
 def _is_reference(errors: list[Any]) -> bool:
-    """Whether errors say that something is no reference, which nobody meant who did not write one."""
+    """Whether errors are those of a table without ``$ref``, where a reference was possible."""
     return any(e.validator == "required" and e.validator_value == ["$ref"] for e in errors)

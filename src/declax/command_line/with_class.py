@@ -57,9 +57,7 @@ def _part_of(spec: Spec[Any], part: str | None) -> Spec[Any]:
     found = spec if part is None else spec[part]
     if not isinstance(found, Spec):
         expected = "one that is described by a table, and written out there"
-        raise ConfigError(
-            f"{target_name(spec.target)}.{part}", "this is no part", expected=expected, got=describe(found)
-        )
+        raise ConfigError(f"{target_name(spec.target)}.{part}", "not a part", expected=expected, got=describe(found))
     return found
 
 
@@ -184,4 +182,4 @@ def _input(text: str) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(shape, found[1])  # type: ignore[no-untyped-call]  # of jax, without types
     except (TypeError, ValueError):
         pass
-    raise DeclaxError("--input", "this is no type of an array", got=repr(text), fix="--input 'float32[8,28,28,1]'")
+    raise DeclaxError("--input", "not the type of an array", got=repr(text), fix="--input 'float32[8,28,28,1]'")

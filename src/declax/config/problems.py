@@ -185,9 +185,8 @@ def shown(value: object, size: int = _MAX_SHOWN) -> str:
         return f"an int of {value.bit_length()} bits"
     if isinstance(value, Mapping):
         keys = ", ".join(shown(key, 20) for key, _ in zip(value, range(4), strict=False))
-        return (
-            f"a table of {len(value)} keys ({keys}{', ...' if len(value) > 4 else ''})" if value else "an empty table"
-        )
+        count = "1 key" if len(value) == 1 else f"{len(value)} keys"
+        return f"a table of {count} ({keys}{', ...' if len(value) > 4 else ''})" if value else "an empty table"
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):  # no FrozenList here: it loads JAX
         return f"a list of {len(value)}" if value else "an empty list"
     short = reprlib.Repr()

@@ -59,7 +59,7 @@ def read_document(path: str | os.PathLike[str]) -> Document:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        problem = Problem("syntax", (), "the file is no text in UTF-8", got=error.reason, place=Place(name, line))
+        problem = Problem("syntax", (), "the file is not text in UTF-8", got=error.reason, place=Place(name, line))
         return Document(name, None, [problem])
     return parse(text, name)
 

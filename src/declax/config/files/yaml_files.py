@@ -184,7 +184,7 @@ class _Composer:
         try:
             return core_scalar(event.value)
         except ValueError as error:  # an int of more digits than Python reads
-            self._stop("syntax", f"this is no number: {error}", path, event)
+            self._stop("syntax", f"not a number: {error}", path, event)
 
     def _count(self, event: Any, weight: int) -> None:
         self._total += weight
