@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import jax
 
 import declax as dx
+from declax.config._building import keys_of
+from declax.config.problems import Path
 
 
 class Order(enum.Enum):
@@ -139,3 +141,15 @@ class Point(NamedTuple):
 
 def pick(a: int = 1, b: str = "x", *more: int) -> tuple[object, ...]:
     return a, b, *more
+
+
+def parts(spec: dx.Spec[Any]) -> Iterable[tuple[Path, dx.Spec[Any]]]:
+    """The spec and all specs inside of it with their paths, outermost first."""
+    stack: list[tuple[Path, Any]] = [((), spec)]
+    while stack:
+        path, value = stack.pop()
+        if isinstance(value, dx.Spec):
+            yield path, value
+        keys = list(keys_of(value))
+        held: Any = value.arguments if isinstance(value, dx.Spec) else value
+        stack.extend(((*path, key), held[key]) for key in reversed(keys))

@@ -187,7 +187,6 @@ def test_the_tables_hold_what_the_modules_do():
         assert _tables.dtype_name(np.dtype(dtype)) == name
     assert _tables.dtype_name("float32") is None
     assert _tables.transformations()["adamw"].__module__.startswith("optax")
-    assert _tables.initializer_of("normal", {"stddev": 0.5}) == initializers.normal(0.5)
 
 
 class Mixes(Protocol):

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import pytest
 
 import declax as dx
-from config.spec_models import Block, Gate, Mlp, Model, Order, Point, half, schedule, small
+from config.spec_models import Block, Gate, Mlp, Model, Order, Point, half, parts, schedule, small
 from declax.config._data import thaw
-from declax.config._editing import parse_path, parts
+from declax.config._editing import parse_path
 from declax.config._printing import canonical_text, short_text
 from declax.errors import ConfigError, ConstructionError
 

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from config.spec_models import Block, Gate, Mlp, Model, Order, half, schedule
+from config.spec_models import Block, Gate, Mlp, Model, Order, half, parts, schedule
 from declax._typing import MISSING
-from declax.config._editing import parts
 
 atoms = st.one_of(
     st.none(),

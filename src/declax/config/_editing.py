@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from declax._typing import MISSING
-from declax.config._building import annotation_at, keeps_spec, keys_of
+from declax.config._building import annotation_at, keeps_spec
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, key_like, key_of
 from declax.config._parameters import RNGS
 from declax.config._printing import short_text
@@ -246,19 +246,3 @@ def _compare_entries(path: Path, old: Mapping[Any, Any], new: Mapping[Any, Any],
 
 def _same_order(old: FrozenDict[Any], new: FrozenDict[Any]) -> bool:
     return [key for key in old if key in new] == [key for key in new if key in old]
-
-
-def parts(spec: SpecData) -> Iterable[tuple[Path, SpecData]]:
-    """The spec and all specs inside of it with their paths, outermost first.
-
-    >>> [path for path, _ in parts(SpecData(sorted, {"iterable": ()}))]
-    [()]
-    """
-    stack: list[tuple[Path, Any]] = [((), spec)]
-    while stack:
-        path, value = stack.pop()
-        if isinstance(value, SpecData):
-            yield path, value
-        keys = list(keys_of(value))
-        held: Any = value.arguments if isinstance(value, SpecData) else value
-        stack.extend(((*path, key), held[key]) for key in reversed(keys))

@@ -23,7 +23,6 @@ import numpy as np
 from declax import initializers
 from declax.config._unions import dtype_named, is_dtype
 from declax.config.problems import did_you_mean
-from declax.initializers import NamedInitializer
 from declax.nn import activations
 
 _ACTIVATIONS: Final = (
@@ -144,13 +143,3 @@ def default_dtype(value: type) -> str:
     'bool'
     """
     return str(jnp.zeros((), value).dtype.name)
-
-
-def initializer_of(name: str, arguments: Mapping[str, Any]) -> Any:
-    """The initializer of a name of `INITIALIZERS`, made with arguments.
-
-    >>> initializer_of("normal", {"stddev": 0.02}), initializer_of("zeros", {})
-    (normal(stddev=0.02), zeros)
-    """
-    found: Any = INITIALIZERS[name]
-    return found if isinstance(found, NamedInitializer) else found(**arguments)
