@@ -11,13 +11,14 @@ bound:     known to a cached description of a graph, so that a change of its
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
 import threading
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 import jax
 import numpy as np
@@ -52,6 +53,7 @@ from declax.errors import (
     type_name,
 )
 
+P = TypeVar("P", bound="Pytree")
 _ARRAYS = (jax.Array, np.ndarray)
 _LOOKED_INTO = frozenset({Tagged, *CONTAINERS})
 MAKES_MEMBERS = "_declax_makes_members"
@@ -239,6 +241,13 @@ class Pytree(metaclass=PytreeMeta):
         if mark is not _jax.TOP:
             attributes[TRACE_KEY] = mark
         settle(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        if _is_copied_plainly(self):
+            return deep_copy(self, memo)
+        reconstruct: Any = copy._reconstruct  # type: ignore[attr-defined]  # what `copy.deepcopy` does at a `__reduce__`
+        reduced: Any = self.__reduce_ex__(4)
+        return self if isinstance(reduced, str) else reconstruct(self, memo, *reduced)
 
     # --- looks
 
@@ -440,6 +449,41 @@ def settle(self: Pytree) -> None:
 def holds_objects(value: object) -> bool:
     """Whether a value is, or holds, Variables or Pytrees."""
     return any(isinstance(item, (Pytree, Variable)) for item in data_within(value))
+
+
+def deep_copy(root: P, memo: dict[int, Any]) -> P:
+    """As `copy.deepcopy` does it, but without recursion from a node into the next, however deep.
+
+    All nodes that can be reached by attributes and containers are made first,
+    and stand in the memo while their attributes are copied.
+    """
+    nodes: list[tuple[Any, Any]] = []
+    waiting, opened = [root], set[int]()
+    while waiting:
+        value: Any = waiting.pop()
+        if isinstance(value, CONTAINERS):
+            if id(value) not in opened:
+                opened.add(id(value))
+                waiting.extend(value.values() if isinstance(value, dict) else value)
+        elif id(value) not in memo and _is_copied_plainly(value):
+            state = value.__getstate__()
+            nodes.append((value, state))
+            cls: Any = type(value)
+            memo[id(value)] = cls.__new__(cls)
+            waiting.extend(state.values() if isinstance(state, dict) else ())
+    memo.setdefault(id(memo), []).extend(nodes)  # so that no identity is given again
+    for node, state in reversed(nodes):
+        memo[id(node)].__setstate__(copy.deepcopy(state, memo))
+    copied: P = memo[id(root)]
+    return copied
+
+
+def _is_copied_plainly(value: object) -> bool:
+    """Whether a value is a Pytree that leaves copies to `Pytree`."""
+    cls: Any = type(value)
+    if not isinstance(value, Pytree) or cls.__deepcopy__ is not Pytree.__deepcopy__:
+        return False
+    return cls.__reduce__ is object.__reduce__ and cls.__reduce_ex__ is object.__reduce_ex__
 
 
 def check_pytree(node: object, /) -> None:

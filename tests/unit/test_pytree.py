@@ -552,6 +552,46 @@ def test_copies_are_equal_and_independent(make, duplicate):
         assert jax.tree.structure(made) == jax.tree.structure(model)
 
 
+class Link(dx.Module):
+    def __init__(self, below, names):
+        self.below, self.names, self.weight = dx.data([below]), names, dx.Param(jnp.ones(1))
+
+
+def test_a_deep_copy_of_a_deep_model():
+    names = ["a"]
+    model = top = Link(None, names)
+    for _ in range(5_000):
+        model = Link(model, names)
+    top.below.append(model)
+    other = copy.deepcopy([model, names])
+    copied = other[0]
+    assert copied.names is other[1]
+    assert copied.names is not names
+    count, node = 0, copied
+    while node.below[0] is not None:
+        node, count = node.below[0], count + 1
+        assert node.names is other[1]
+    assert count == 5_000
+    assert node.below[1] is copied
+    assert node.weight is not top.weight
+    assert len(jax.tree.leaves(dx.state(copied))) == 5_001
+
+
+def test_a_deep_copy_asks_nodes_that_copy_themselves():
+    class Own(dx.Module):
+        def __deepcopy__(self, memo):
+            return "own"
+
+    class Reduced(dx.Module):
+        def __reduce__(self):
+            return str, ("reduced",)
+
+    model = dx.Module()
+    model.own, model.reduced, model.again = Own(), Reduced(), [1]
+    copied = copy.deepcopy(model)
+    assert (vars(copied)["own"], vars(copied)["reduced"], copied.again) == ("own", "reduced", [1])
+
+
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_copies_keep_sharing(duplicate):
     model = Twice()
