@@ -16,7 +16,7 @@ from declax._read_only import ReadOnly
 from declax._typing import TRACE_KEY
 from declax._values import CONTAINERS, PLAIN, data_in_static, has_data, static_status, status_of_value, tags_within
 from declax.errors import (
-    WHERE_CAPTURES_ARE_SOUGHT,
+    WHERE_CAPTURES_ARE_FOUND,
     ConstructionError,
     DeclaxError,
     FieldError,
@@ -143,7 +143,7 @@ def wrong_trace(self: Any, name: Any) -> DeclaxError:
         _place(self, name),
         f"cannot mutate {cls!r} from a different trace level",
         why="the object was made outside of the function that JAX is tracing now; the change would leak a tracer.\n"
-        + WHERE_CAPTURES_ARE_SOUGHT,
+        + WHERE_CAPTURES_ARE_FOUND,
         fix="pass the object as an argument of the traced function, and return it or use the transforms of declax",
     )
 

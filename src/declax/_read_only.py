@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from declax.errors import DeclaxError, LayerError
+from declax.errors import DeclaxError, LayerError, TraceContextError
 
 
 class ReadOnly:
@@ -51,4 +51,30 @@ class WritesThrough(ReadOnly):
         """Does what a method of the Variable would do."""
 
 
-__all__ = ["ReadOnly", "WritesThrough"]
+class EndedTrace(ReadOnly):
+    """The mark, and the value, of a Variable that has outlived the trace of a transform.
+
+    Args:
+      kind: the name of the class of the Variable.
+    """
+
+    __slots__ = ("_kind",)
+
+    def __init__(self, kind: str) -> None:
+        super().__init__("a trace that is over", "its value was an array of the trace", "")
+        self._kind = kind
+
+    def refusal(self, where: str | None = None) -> DeclaxError:
+        """The error of a use."""
+        return TraceContextError(
+            where or self._kind,
+            f"this {self._kind} belongs to a trace that is over",
+            why="a transformed function was called with a copy of the model, and kept this part of the copy",
+            fix="keep the model, and read the Variable from it where it is used",
+        )
+
+    def __repr__(self) -> str:
+        return f"<{self._kind} of a trace that is over>"
+
+
+__all__ = ["EndedTrace", "ReadOnly", "WritesThrough"]

@@ -30,7 +30,7 @@ from declax.errors import LayerError, describe, format_path
 from declax.graph.api import clone, merge, split
 from declax.graph.iteration import iter_graph
 from declax.rngs import RngCount, Rngs, RngStream
-from declax.transforms._closure import Survey
+from declax.transforms._closure import Captures
 from declax.transforms._roots import is_finished, is_root
 from declax.transforms.prefixes import StateAxes
 from declax.transforms.vectorization import vmap
@@ -99,10 +99,10 @@ def _checked(layer: Any, build: Callable[..., Any]) -> Any:
 def _outside(build: Callable[..., Any]) -> dict[int, str]:
     """What a function reaches without making it: where each Variable and node is, by identity."""
     found: dict[int, str] = {}
-    for place in Survey(build).places:
-        for name, root in _finished(place.content):
+    for site in Captures(build).sites:
+        for name, root in _finished(site.content):
             for path, part in iter_graph(root):
-                found.setdefault(id(part), f"{place.key}{name}{_behind(path)}")
+                found.setdefault(id(part), f"{site.key}{name}{_behind(path)}")
     return found
 
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from declax import _epoch, _jax
 from declax._read_only import WritesThrough
-from declax.errors import WHERE_CAPTURES_ARE_SOUGHT, OverlookedModelWarning, type_name
+from declax.errors import WHERE_CAPTURES_ARE_FOUND, OverlookedModelWarning, type_name
 
 MOST_OBJECTS: Final = 1000
 """The path of a Variable is looked for among so many objects."""
@@ -80,7 +80,7 @@ class _Body:
         warnings.warn_explicit(
             f"{code.co_name!r} reads{path} a {type_name(type(first))}{others}, neither passed nor captured"
             f"{f', in `{line}`' if line else ''}. The values are constants of the traced program, and later values are "
-            f"not seen. Pass the model as an argument.\n{WHERE_CAPTURES_ARE_SOUGHT}.",
+            f"not seen. Pass the model as an argument.\n{WHERE_CAPTURES_ARE_FOUND}.",
             OverlookedModelWarning,
             code.co_filename,
             number,

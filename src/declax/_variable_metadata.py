@@ -166,6 +166,6 @@ def foreign_trace(variable: Any, part: str) -> errors.DeclaxError:
         f"the {part} of a {name} was changed from another trace level than its own",
         got=f"a {name} that holds {errors.describe(variable.raw_value)}",
         why="the change would happen once, while JAX traces, and a tracer would leak into the Variable.\n"
-        + errors.WHERE_CAPTURES_ARE_SOUGHT,
+        + errors.WHERE_CAPTURES_ARE_FOUND,
         fix=f"pass the {name}, or the model that has it, to the transformed function as an argument",
     )

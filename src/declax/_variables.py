@@ -30,6 +30,7 @@ from jax.core import Tracer
 from declax import _display, _epoch, _jax, _static, _uncaptured_reads, errors
 from declax._array_operators import ArrayOperators, operand
 from declax._metadata import Metadata
+from declax._read_only import EndedTrace
 from declax._typing import MISSING, ArrayLike, Shape
 from declax._value_text import size_comment, value_text
 from declax._values import check_depth, own_containers
@@ -414,6 +415,8 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
         return _display.treescope_repr(self, path, subtree_renderer)
 
     def __repr__(self) -> str:
+        if type(self._raw) is EndedTrace:
+            return repr(self._raw)
         fields = [("value", self._raw), *self._metadata.items()]
         indent = {name: "\n" + " " * (len(name) + 3) for name, _ in fields}
         lines = [f"  {name}={value_text(value)}".replace("\n", indent[name]) for name, value in fields]
@@ -495,10 +498,27 @@ def new_variable(cls: type[V], raw_value: Any, metadata: Metadata, mark: Any) ->
     return variable
 
 
+def end_trace(variable: Variable[Any]) -> None:
+    """Has each use of a Variable raise, since the trace that it belongs to is over."""
+    ended = EndedTrace(errors.type_name(type(variable)))
+    _set_raw(variable, ended)
+    _set_trace(variable, ended)
+
+
+def _refuse(ended: EndedTrace) -> Any:
+    raise ended.refusal()
+
+
+# so that JAX raises the error where it takes a value apart
+jax.tree_util.register_pytree_node(EndedTrace, _refuse, lambda _, __: EndedTrace(""))
+
+
 def _is_ref(value: Any) -> bool:
     cls = value.__class__
     if cls in _NEVER_REFS:
         return False
+    if cls is EndedTrace:
+        raise value.refusal()
     if isinstance(value, jax.Ref):
         return True
     # the class of a tracer does not tell what it stands for

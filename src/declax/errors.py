@@ -222,10 +222,9 @@ class MigrationWarning(UserWarning):
     code = "migration"
 
 
-WHERE_CAPTURES_ARE_SOUGHT = (
-    "What a function reaches by itself counts as its argument only in a transform of declax, and where it is in a\n"
-    "variable, a default, a name of its module, a partial, or in an object or container that one of these holds:\n"
-    "not behind an imported module or a class, nor where a call or an attribute of a module gives it"
+WHERE_CAPTURES_ARE_FOUND = (
+    "The transforms of declax capture models in closures, defaults, names of the function's module, partials, bound\n"
+    "methods of models, and lists, tuples and dicts there; not in other objects, classes or modules"
 )
 """Why a transform may have overlooked a model."""
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import declax as dx
-from declax.transforms import _holders as holders
+from declax.transforms import _capture_kinds as kinds
 
 THREADS = 8
 X = jnp.linspace(-1.0, 1.0, 8).reshape(2, 4)
@@ -134,13 +134,13 @@ def test_a_class_that_is_new_is_a_model_while_another_thread_decides_so(monkeypa
 
     def decide(value, cls):
         monkeypatch.undo()
-        seen.extend(in_threads(lambda i: holders.sort_of(value), 2))
-        return find_sort(value, cls)
+        seen.extend(in_threads(lambda i: kinds.capture_kind(value), 2))
+        return find_kind(value, cls)
 
-    find_sort = holders._find_sort
-    monkeypatch.setattr(holders, "_find_sort", decide)
-    assert holders.sort_of(net) is holders.Sort.ROOT
-    assert seen == [holders.Sort.ROOT] * 2
+    find_kind = kinds._kind_of_class
+    monkeypatch.setattr(kinds, "_kind_of_class", decide)
+    assert kinds.capture_kind(net) is kinds.CaptureKind.NODE
+    assert seen == [kinds.CaptureKind.NODE] * 2
 
 
 def test_a_captured_model_that_all_set():

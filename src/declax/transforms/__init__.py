@@ -3,7 +3,7 @@
 Each transform is a thin file over `_lift`. From the bottom:
 
 ====================== ==========================================================
-what a function has    `_roots`, `_holders`, `_closure`, `_names`, `_rebinding`
+what a function has    `_roots`, `_capture_kinds`, `_closure`, `_names`, `_rebinding`
 labels of leaves       `_arguments`, `prefixes`, `shardings`
 the engine             `_structure`, `_lift`, `_output_groups`, `_wrapping`
 compiled               `_program`, `_retraces`, `stages`, `compilation`, `retraces`,

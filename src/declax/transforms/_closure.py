@@ -1,41 +1,52 @@
-"""Models that a function closes over are arguments that nobody has to write.
+"""Models that a function captures are arguments that nobody has to write.
 
-A function reaches models by its closure, its defaults, the names of its module,
-a `functools.partial`, as a bound method, and by other functions that it calls.
-What is found there goes into a transform like an argument; inside, the
-function is made anew over what the transform has put in its place.
+A function reaches models by its closure, its defaults, the names of its module, a
+`functools.partial`, as a bound method, in lists, tuples and dicts, and by functions
+that it calls by one of these. What is found there goes into a transform like an
+argument; inside, the function is rebuilt over the copies (`_rebinding`).
 
 Vocabulary
 ----------
-captured: a root in a place that a function reaches.
-survey:   one look at all places that a function reaches.
-watched:  a place that is looked at again before each call, since it may come
-          to hold another model.
-quiet:    a container in which there is nothing to capture.
+captured: a node (a Variable, Pytree or Object) at a site that a function reaches.
+watched:  a site that is looked at again before each call, since it may come to
+          hold another model.
+empty:    a container that holds no nodes and no functions.
 """
 
 from __future__ import annotations
 
 import inspect
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import chain, islice
 from operator import is_
-from typing import Any
+from typing import Any, Final
 
 from declax._typing import MISSING
 from declax.errors import TransformError, describe
-from declax.transforms import _holders as holders
-from declax.transforms._holders import CONTAINERS, Place, Sort, attribute_of, content_of, is_library, sort_of
+from declax.transforms._capture_kinds import (
+    CONTAINERS,
+    INERT,
+    WITHOUT_KIND,
+    CaptureKind,
+    CaptureSite,
+    capture_kind,
+    content_of,
+    is_library,
+    is_of_module,
+    set_capture_kind,
+    sites_of,
+)
 from declax.transforms._roots import is_finished, is_labels
-from declax.transforms._structure import Captured
+from declax.transforms._structure import CaptureKey
 
-MAX_QUIET = 64
-"""Of so many items of a container without models, and of so many containers in others, each is looked at again."""
+MAX_EMPTY: Final = 64
+"""Of so many items of an empty container, and of so many empty containers, each is looked at again."""
 
-MAX_KEYS = 1024
-"""For how many different surveys one function keeps the keys; the oldest goes first."""
+MAX_KEYS: Final = 1024
+"""For how many different captures one function keeps the keys; the oldest goes first."""
 
 
 class Closure:
@@ -49,40 +60,48 @@ class Closure:
 
     Attributes:
       function: the function.
-      survey: the last look at it.
+      captures: those of the last call.
 
     Raises:
       TransformError: for generator functions and coroutines.
     """
 
-    __slots__ = ("__weakref__", "_keys", "function", "survey")
+    __slots__ = ("__weakref__", "_keys", "captures", "function")
 
     def __init__(self, function: Callable[..., Any]) -> None:
         _check_returns(function)
         self.function: Callable[..., Any] = function
-        self.survey: Survey | None = None
-        self._keys: dict[Hashable, Captured] = {}
+        self.captures: Captures | None = None
+        self._keys: dict[Hashable, CaptureKey] = {}
 
-    def find(self) -> Survey:
-        """What the function captures now.
+    def find(self) -> Captures:
+        """What the function captures now; to be called once for a call.
 
-        In steady state, a comparison of identities for each place that might
-        come to hold a model.
+        In steady state, a comparison of identities for each watched site.
         """
-        survey = self.survey
-        if survey is None or not survey.is_current():
-            survey = Survey(self.function)
-            if survey.captured:
+        captures = self.captures
+        if captures is None or not captures.is_current():
+            captures = Captures(self.function)
+            if captures.captured:
                 if len(self._keys) >= MAX_KEYS:
                     self._keys.clear()
-                survey.key = self._keys.setdefault(survey.describe(), Captured(survey.variables()))
-            self.survey = survey
-        return survey
+                captures.key = self._keys.setdefault(captures.describe(), CaptureKey(captures.variables()))
+                captures.key.captures = weakref.ref(captures)
+            self.captures = captures
+        return captures
+
+    def captures_of(self, key: CaptureKey) -> Captures:
+        """The captures of the call that is traced now, also after the function has changed what it captures."""
+        captures: Captures | None = key.captures()
+        if captures is None or not captures.is_current():
+            found = self.find()
+            captures = found if captures is None or found.key is key else captures
+        return captures
 
 
-holders.set_sort(Closure, Sort.CLOSURE)
+set_capture_kind(Closure, CaptureKind.CLOSURE)
 
-_WITHOUT_RESULT = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_WITHOUT_RESULT: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def _check_returns(function: Any) -> None:
@@ -98,8 +117,8 @@ def _check_returns(function: Any) -> None:
         )
 
 
-class Survey:
-    """All that a function reaches.
+class Captures:
+    """What a function captures: found by one search along all that it reaches.
 
     Args:
       function: the function.
@@ -108,104 +127,80 @@ class Survey:
       function: the function.
       holders: in the order in which they were found.
       numbers: the number of each holder, by identity.
-      places: all of them.
-      captured: those where roots are.
-      values: the captured roots, each once.
-      key: stands for the places of what is captured; None where there are none.
+      sites: all of them.
+      captured: those where nodes are.
+      values: the captured nodes, each once.
+      key: stands for the sites of what is captured; None where there are none.
       is_fixed: whether nothing that is reached can come to be a model.
     """
 
-    __slots__ = (
-        "_attributes",
-        "_cells",
-        "_contents",
-        "_is_passing",
-        "_items",
-        "_names",
-        "_quiet",
-        "captured",
-        "function",
-        "holders",
-        "is_fixed",
-        "key",
-        "numbers",
-        "places",
-        "values",
-    )
-
-    function: Callable[..., Any]
-
     def __init__(self, function: Callable[..., Any]) -> None:
-        if (
-            sort_of(function) is Sort.OBJECT
-            and holders.is_called_by_python(type(function))
-            and not is_library(function)
-        ):
-            function = types.MethodType(type(function).__call__, function)  # which may capture something itself
-        self.function = function
+        method = inspect.getattr_static(type(function), "__call__", None)
+        if capture_kind(function) is None and isinstance(method, types.FunctionType):
+            function = types.MethodType(method, function)
+        self.function: Callable[..., Any] = function
         self.holders: list[Any] = []
         self.numbers: dict[int, int] = {}
-        self.places: list[Place] = []
-        self.captured: list[Place] = []
-        self.key: Captured | None = None
-        self._is_passing = False  # a model that is being made is no argument yet, but will be one
+        self.sites: list[CaptureSite] = []
+        self.captured: list[CaptureSite] = []
+        self.key: CaptureKey | None = None
+        self._has_unfinished = False  # a model that is being made is no argument yet, but will be one
         self._cells: list[types.CellType] = []
         self._names: list[tuple[dict[str, Any], str]] = []
-        self._attributes: list[tuple[Any, str]] = []
-        if sort_of(function) is Sort.ROOT:
-            self._add(Place(-1, "self", 0, function))
-        elif sort_of(function) is not None:
-            self._follow(function)
-        self._contents = self._read()
-        self.values: tuple[Any, ...] = tuple({id(place.content): place.content for place in self.captured}.values())
+        self._defaults: list[tuple[types.FunctionType, Any, Any]] = []
         self._items: list[tuple[Any, Sequence[Any]]] = []
-        self._quiet: list[list[Any]] = []
-        self._watch_containers()
-        self.is_fixed: bool = not (self._contents or self._items or self._quiet or self.captured or self._is_passing)
+        self._empty: list[list[Any]] = []
+        self._search()
+        self._contents = self._read()
+        self.values: tuple[Any, ...] = tuple({id(site.content): site.content for site in self.captured}.values())
+        watched = self._contents or self._defaults or self._items or self._empty
+        self.is_fixed: bool = not (watched or self.captured or self._has_unfinished)
 
-    def describe(self) -> Hashable:
-        """Says which places hold what is captured, which of them hold the same, and of which functions."""
-        codes = tuple(h.__code__ if isinstance(h, types.FunctionType) else None for h in self.holders)
-        ranks = {id(root): rank for rank, root in enumerate(self.values)}
-        return codes, tuple((*place[:3], ranks[id(place.content)]) for place in self.captured)
+    # ------------------------------------------------------------- the search
 
-    def variables(self) -> tuple[str | None, ...]:
-        """What the function calls each thing that it captures; None where it has no name for it."""
-        found: dict[int, str | None] = {}
-        for place in self.captured:
-            found[id(place.content)] = found.get(id(place.content)) or (
-                place.key if isinstance(place.key, str) and place.kind != "item" else None
-            )
-        return tuple(found[id(root)] for root in self.values)
+    def _search(self) -> None:
+        if capture_kind(self.function) is CaptureKind.NODE:
+            self._add(CaptureSite(-1, "self", 0, self.function))
+            return
+        watched: list[int] = []
+        waiting = deque([(self.function, True)])
+        while waiting:
+            holder, is_watched = waiting.popleft()
+            if id(holder) in self.numbers:
+                continue
+            number = self.numbers[id(holder)] = len(self.holders)
+            self.holders.append(holder)
+            if isinstance(holder, types.FunctionType):
+                is_watched = not is_library(holder)
+            if is_watched:
+                watched.append(number)
+            for site in sites_of(holder, number):
+                if not issubclass(type(site.content), INERT) and self._add(site):
+                    waiting.append((site.content, is_watched))
+        self._watch(watched)
 
-    def is_current(self) -> bool:
-        """Whether all places hold what they held."""
-        if self.is_fixed:
-            return True
-        if self._is_passing or not all(map(is_, self._read(), self._contents)):
+    def _add(self, site: CaptureSite) -> bool:
+        """Notes a site; says whether a holder is there, to follow."""
+        content = site.content
+        kind = capture_kind(content)
+        self.sites.append(site)
+        if kind is CaptureKind.NODE:
+            if not is_finished(content):
+                self._has_unfinished = True
+            elif not is_labels(content):
+                self.captured.append(site)
             return False
-        if self._items and not all(_is_as_it_was(*pair) for pair in self._items):
-            return False
-        return not self._quiet or not any(map(_is_loud, self._quiet))
-
-    def watched(self) -> list[tuple[Any, str | None, Any]] | None:
-        """What is looked at again before each call: a cell, or the names of a module and one of them; and its content.
-
-        None where more than that is looked at, or where something has no content yet.
-        """
-        if self._attributes or self._items or self._quiet or self._is_passing:
-            return None
-        places: list[tuple[Any, str | None]] = [*((cell, None) for cell in self._cells), *self._names]
-        found = [(source, name, content) for (source, name), content in zip(places, self._contents, strict=True)]
-        return None if any(content is MISSING for *_, content in found) else found
+        if site.kind == "name" and kind is CaptureKind.FUNCTION:
+            return is_of_module(content, self.holders[site.holder].__globals__)
+        return kind is not None
 
     def reaching(self, start: Iterable[int]) -> frozenset[int]:
         """The holders from which others are reached, and those themselves."""
         above: dict[int, list[int]] = {}
-        for place in self.places:
-            number = self.numbers.get(id(place.content))
-            if number is not None and place.holder >= 0:
-                above.setdefault(number, []).append(place.holder)
+        for site in self.sites:
+            number = self.numbers.get(id(site.content))
+            if number is not None and site.holder >= 0:
+                above.setdefault(number, []).append(site.holder)
         found = set(start)
         waiting = list(found)
         while waiting:
@@ -214,126 +209,115 @@ class Survey:
             waiting += new
         return frozenset(found)
 
+    def describe(self) -> Hashable:
+        """Says which sites hold what is captured, which of them hold the same, and of which functions."""
+        codes = tuple(h.__code__ if isinstance(h, types.FunctionType) else None for h in self.holders)
+        ranks = {id(node): rank for rank, node in enumerate(self.values)}
+        return codes, tuple((*site[:3], ranks[id(site.content)]) for site in self.captured)
+
+    def variables(self) -> tuple[str | None, ...]:
+        """What the function calls each thing that it captures; None where it has no name for it."""
+        found: dict[int, str | None] = {}
+        for site in self.captured:
+            name = site.key if isinstance(site.key, str) and site.kind != "item" else None
+            found[id(site.content)] = found.get(id(site.content)) or name
+        return tuple(found[id(node)] for node in self.values)
+
+    # ------------------------------------------------------------- what is watched
+
+    def _watch(self, numbers: Sequence[int]) -> None:
+        """Has the sites of these holders looked at before each call."""
+        watched = set(numbers)
+        for site in self.sites:
+            holder = self.holders[site.holder]
+            if site.holder not in watched or not isinstance(holder, types.FunctionType):
+                continue
+            if site.kind == "variable":
+                self._cells.append((holder.__closure__ or ())[holder.__code__.co_freevars.index(site.key)])
+            elif site.kind == "name":
+                self._names.append((holder.__globals__, site.key))
+            elif not any(known is holder for known, *_ in self._defaults):
+                self._defaults.append((holder, holder.__defaults__, _items_of(holder.__kwdefaults__ or {})))
+        self._watch_containers(numbers)
+
+    def _watch_containers(self, numbers: Sequence[int]) -> None:
+        kinds = [capture_kind(holder) for holder in self.holders]
+        if CONTAINERS.isdisjoint(kinds):
+            return
+        others = {number for number, kind in enumerate(kinds) if kind not in CONTAINERS}
+        with_nodes = self.reaching(others | {site.holder for site in self.captured})
+        for number in numbers:
+            container = self.holders[number]
+            if kinds[number] in (CaptureKind.LIST, CaptureKind.DICT):
+                if number in with_nodes:
+                    self._items.append((container, _items_of(container)))
+                elif len(self._empty) < MAX_EMPTY:
+                    self._empty.append([container, len(container), self.numbers])
+
     def _read(self) -> list[Any]:
-        contents = []
-        if self._cells:
-            try:
-                contents = [cell.cell_contents for cell in self._cells]
-            except ValueError:  # a cell that is not filled yet
-                contents = list(map(content_of, self._cells))
-        if self._names:
-            contents += [names.get(name, MISSING) for names, name in self._names]
-        if self._attributes:
-            contents += [attribute_of(source, name) for source, name in self._attributes]
-        return contents
+        contents = list(map(content_of, self._cells))
+        return contents + [names.get(name, MISSING) for names, name in self._names]
 
-    def _follow(self, holder: Any) -> None:
-        waiting = deque((holder,))
-        while waiting:
-            holder = waiting.popleft()
-            if id(holder) in self.numbers:
-                continue
-            number = self.numbers[id(holder)] = len(self.holders)
-            self.holders.append(holder)
-            places = holders.places_of(holder, number, sort_of(holder))
-            waiting += [place.content for place in places if self._add(place)]
-
-    def _add(self, place: Place) -> bool:
-        """Takes note of a place; says whether a holder is there, to follow."""
-        content: Any = place.content
-        sort = sort_of(content)
-        self.places.append(place)
-        if place.source is not None:
-            self._watch(place)
-        if sort is Sort.ROOT:
-            if is_labels(content):
-                return False
-            if is_finished(content):
-                self.captured.append(place)
-            else:
-                self._is_passing = True
+    def is_current(self) -> bool:
+        """Whether all sites hold what they held."""
+        if self.is_fixed:
+            return True
+        if self._has_unfinished or not all(map(is_, self._read(), self._contents)):
             return False
-        if place.kind == "name" and sort is Sort.FUNCTION:
-            return holders.is_of_module(content, self.holders[place.holder])
-        return sort is not None or place.kind == "owner"
+        for function, defaults, items in self._defaults:
+            if function.__defaults__ is not defaults or not _holds_the_same(function.__kwdefaults__ or {}, items):
+                return False
+        return all(_holds_the_same(*pair) for pair in self._items) and not any(map(_may_hold_nodes, self._empty))
 
-    def _watch(self, place: Place) -> None:
-        holder = self.holders[place.holder]
-        if is_library(holder):
-            return
-        if place.kind == "variable":
-            self._cells.append(place.source)
-        elif place.kind == "name":
-            self._names.append((place.source, place.key))
-        elif place.kind == "attribute":
-            self._attributes.append((place.source, place.key))
-        elif place.kind == "default":
-            self._attributes.append((holder, "__defaults__"))
-        else:
-            self._attributes.append((holder, "__kwdefaults__"))
-            self._names.append((holder.__kwdefaults__, place.key))
+    def watched(self) -> list[tuple[Any, str | None, Any]] | None:
+        """What is looked at again before each call: a cell, or the names of a module and one of them; and its content.
 
-    def _watch_containers(self) -> None:
-        sorts = [sort_of(holder) for holder in self.holders]
-        if CONTAINERS.isdisjoint(sorts):
-            return
-        start = {number for number, sort in enumerate(sorts) if sort not in CONTAINERS}
-        loud = self.reaching(start | {place.holder for place in self.captured})
-        inner, of_users = set(), set()
-        for place in self.places:
-            number = self.numbers.get(id(place.content), -1)
-            if place.kind == "item":
-                inner.add(number)
-            is_item = sorts[place.holder] in CONTAINERS
-            if place.holder in of_users if is_item else not is_library(self.holders[place.holder]):
-                of_users.add(number)
-        for number, (holder, sort) in enumerate(zip(self.holders, sorts, strict=True)):
-            if sort not in CONTAINERS or sort is Sort.TUPLE or number not in of_users:
-                continue
-            if number in loud:
-                self._items.append((holder, items_of(holder)))
-            elif number not in inner or len(self._quiet) < MAX_QUIET:
-                self._quiet.append([holder, len(holder), self.numbers])
+        None where more than that is looked at, or where something has no content yet.
+        """
+        if self._defaults or self._items or self._empty or self._has_unfinished:
+            return None
+        sites: list[tuple[Any, str | None]] = [*((cell, None) for cell in self._cells), *self._names]
+        found = [(source, name, content) for (source, name), content in zip(sites, self._contents, strict=True)]
+        return None if any(content is MISSING for *_, content in found) else found
 
 
-def items_of(container: Any) -> list[Any]:
-    """The items of a list, or the keys and values of a dict."""
+def _items_of(container: Any) -> list[Any]:
     if isinstance(container, dict):
         return [*container.keys(), *container.values()]
     return list(container)
 
 
-def _is_as_it_was(container: Any, items: Sequence[Any]) -> bool:
+def _holds_the_same(container: Any, items: Sequence[Any]) -> bool:
     if isinstance(container, dict):
         return 2 * len(container) == len(items) and all(map(is_, chain(container, container.values()), items))
     return len(container) == len(items) and all(map(is_, container, items))
 
 
-def _is_loud(entry: list[Any]) -> bool:
-    """Whether there is something now in a quiet container; in a long one, behind its end."""
+def _may_hold_nodes(entry: list[Any]) -> bool:
+    """Whether there is something now in an empty container; in a long one, behind its end."""
     container, seen, numbers = entry
     items: Iterable[Any] = container.values() if isinstance(container, dict) else container
     length = len(container)
-    if length <= MAX_QUIET and holders.WITHOUT_SORT.issuperset(map(type, items)):
+    if length <= MAX_EMPTY and WITHOUT_KIND.issuperset(map(type, items)):
         return False
-    if length > MAX_QUIET:
+    if length > MAX_EMPTY:
         items = islice(items, min(seen, length), None)
-    if any(sort_of(item) is not None and id(item) not in numbers and _holds_any(item) for item in tuple(items)):
+    if any(id(item) not in numbers and _holds_nodes(item) for item in tuple(items)):
         return True
     entry[1] = length
     return False
 
 
-def _holds_any(item: Any) -> bool:
-    """Whether containers, one in the other, hold a root or a function."""
+def _holds_nodes(item: Any) -> bool:
+    """Whether containers, one in the other, hold a node or a function."""
     waiting, seen = [item], set()
     while waiting:
         item = waiting.pop()
-        sort = sort_of(item)
-        if sort is None or id(item) in seen:
+        kind = capture_kind(item)
+        if kind is None or id(item) in seen:
             continue
-        if sort not in CONTAINERS:
+        if kind not in CONTAINERS:
             return True
         seen.add(id(item))
-        waiting += items_of(item)
+        waiting += _items_of(item)
     return False

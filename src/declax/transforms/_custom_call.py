@@ -31,7 +31,7 @@ from declax.errors import TransformError, describe, format_path
 from declax.graph.binding import bind, bind_many
 from declax.graph.build import build_slots, program_of
 from declax.states import make_state
-from declax.transforms._closure import Survey
+from declax.transforms._closure import Captures
 from declax.transforms._differentiated import (
     Arguments,
     Part,
@@ -47,7 +47,7 @@ from declax.transforms._differentiated import (
 from declax.transforms._lift import Call, Outcome, Plan, Rebuilt, is_same_value
 from declax.transforms._names import base_of
 from declax.transforms._planned import as_planned, keep_unset, updates_of
-from declax.transforms._rebinding import Rebound
+from declax.transforms._rebinding import RebuiltClosure
 from declax.transforms._structure import Mode, Structure
 
 
@@ -87,7 +87,7 @@ class CustomCall:
       numbers: for each of them, its number.
       fixed: the others, by number.
       mode: of the transform.
-      survey: of the rules.
+      captures: of the rules.
     """
 
     def __init__(
@@ -98,16 +98,16 @@ class CustomCall:
         numbers: Sequence[int],
         fixed: tuple[tuple[int, Any], ...],
         mode: Mode,
-        survey: Survey,
+        captures: Captures,
     ) -> None:
         self._call = call
-        arguments = Arguments(call, args, survey.function.args[0])  # type: ignore[attr-defined]  # a partial
+        arguments = Arguments(call, args, captures.function.args[0])  # type: ignore[attr-defined]  # a partial
         differentiated = tuple(map(arguments.target, range(len(args)), chosen))
         whole = tuple(
             target if filter_ is ... else arguments.target(i)
             for i, (target, filter_) in enumerate(zip(differentiated, chosen, strict=True))
         )
-        self._rule = _Rule(call.structure, mode, survey, fixed, whole, differentiated, numbers)
+        self._rule = _Rule(call.structure, mode, captures, fixed, whole, differentiated, numbers)
 
     def run(self, is_symbolic: bool, takes_updates: bool) -> Outcome:
         """Calls the function, or leaves it to JAX which of its rules is called."""
@@ -117,7 +117,7 @@ class CustomCall:
         function.defvjp(rule.forward, rule.backward, symbolic_zeros=True)
         outcome: Outcome = function(call.values, call.plain)
         leaves = jax.tree_util.tree_leaves((call.values, call.plain))
-        if rule.survey.captured and any(isinstance(leaf, Tracer) for leaf in leaves):
+        if rule.captures.captured and any(isinstance(leaf, Tracer) for leaf in leaves):
             rule.hollow_out()
         return outcome
 
@@ -126,7 +126,7 @@ class _Rule:
     """The three functions of flat leaves, and what is static of a call.
 
     Attributes:
-      survey: of the rules.
+      captures: of the rules.
       is_symbolic: whether `fwd` and `bwd` see what JAX knows of zeros.
       takes_updates: whether `bwd` has a parameter for the cotangents of updates.
     """
@@ -135,13 +135,14 @@ class _Rule:
         self,
         structure: Structure,
         mode: Mode,
-        survey: Survey,
+        captures: Captures,
         fixed: tuple[tuple[int, Any], ...],
         whole: tuple[Target, ...],
         differentiated: tuple[Target, ...],
         numbers: Sequence[int],
     ) -> None:
-        self.survey = survey
+        self.captures = captures
+        self._of_bwd = Captures(captures.function.args[2])  # type: ignore[attr-defined]  # a partial
         self.is_symbolic = self.takes_updates = False
         self._structure = structure
         self._mode = mode
@@ -159,18 +160,11 @@ class _Rule:
         """
         nothing = [None] * (0 if self._structure.graphdef is None else self._structure.graphdef.num_leaves)
         rebuilt = Rebuilt(self._structure, nothing, [None] * len(self._structure.is_root))
-        rebound = Rebound(self.survey, rebuilt.captured)
-        for names in rebound._names.values():
+        hollow = RebuiltClosure(self.captures, rebuilt.captured)
+        for names in hollow._names.values():
             names.base = base_of(names.base)  # those between are of a trace around this call, and hold its models
-        self.survey = Survey(rebound.function)
-
-    def _rules_over(self, captured: Any) -> tuple[Rules, Rebound]:
-        rebound = Rebound(self.survey, captured)
-        return Rules(*rebound.function.args), rebound  # type: ignore[attr-defined]  # a partial
-
-    def _survey_bwd(self) -> Survey:
-        """What `bwd` alone captures, so that no more than that is kept for it."""
-        return Survey(self.survey.function.args[2])  # type: ignore[attr-defined]  # a partial
+        self.captures = Captures(hollow.function)
+        self._of_bwd = Captures(hollow.function.args[2])
 
     def _with_fixed(self, args: Sequence[Any]) -> list[Any]:
         listed = list(args)
@@ -183,11 +177,11 @@ class _Rule:
     def primal(self, values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
         """The function."""
         rebuilt = Rebuilt(self._structure, values, plain)
-        rules, rebound = self._rules_over(rebuilt.captured)
-        with _uncaptured_reads.body():
-            output = rules.function(*self._with_fixed(rebuilt.args))
-            outcome = keep_unset(rebuilt.conclude(output, self._mode), self._structure, values)
-        rebound.conclude()  # last, since it changes what is outside
+        with RebuiltClosure(self.captures, rebuilt.captured) as rules:
+            with _uncaptured_reads.body():
+                output = rules.function.args[0](*self._with_fixed(rebuilt.args))
+                outcome = keep_unset(rebuilt.conclude(output, self._mode), self._structure, values)
+            rules.conclude()  # last, since it changes what is outside
         self._plan = outcome.plan
         return outcome
 
@@ -201,20 +195,23 @@ class _Rule:
         if not self.is_symbolic:
             values, plain = bare, bare_plain
         rebuilt = Rebuilt(self._structure, values, plain)
-        rules, rebound = self._rules_over(rebuilt.captured)
-        with _uncaptured_reads.body():
-            pair = rules.fwd(*self._with_fixed(rebuilt.args))
+        with RebuiltClosure(self.captures, rebuilt.captured) as rules:
+            with _uncaptured_reads.body():
+                pair = rules.function.args[1](*self._with_fixed(rebuilt.args))
+            outcome = self._conclude_forward(rebuilt, pair, values)
+            rules.conclude()
+            copies = dict(zip(map(id, self.captures.values), rebuilt.captured, strict=True))
+            kept = Call((pair[1], tuple(copies[id(root)] for root in self._of_bwd.values)), {})
+        residuals = Residuals(kept.structure, kept.values, kept.plain)
+        return _without_marks(outcome), _without_marks(residuals)
+
+    def _conclude_forward(self, rebuilt: Rebuilt, pair: Any, values: Sequence[Any]) -> Outcome:
+        """What the rule returned for the result, and changed."""
         if not isinstance(pair, tuple) or len(pair) != 2:
             expected, fix = "(result, residuals)", "return f(...), residuals"
             raise TransformError("fwd", "the rule returns no pair", expected=expected, got=describe(pair), fix=fix)
         outcome = keep_unset(rebuilt.conclude(pair[0], self._mode), self._structure, values)
-        if self._plan is not None:
-            outcome = as_planned(outcome, self._plan, values)
-        rebound.conclude()
-        copies = dict(zip(map(id, self.survey.values), rebuilt.captured, strict=True))
-        kept = Call((pair[1], tuple(copies[id(root)] for root in self._survey_bwd().values)), {})
-        residuals = Residuals(kept.structure, kept.values, kept.plain)
-        return _without_marks(outcome), _without_marks(residuals)
+        return outcome if self._plan is None else as_planned(outcome, self._plan, values)
 
     def _check_perturbed(self, values: Sequence[Any]) -> None:
         """Checks that no gradient is asked for that the rules do not give.
@@ -242,7 +239,7 @@ class _Rule:
             )
 
     def _name(self, number: int) -> str:
-        return argument_name(self.survey.function.args[0], number)  # type: ignore[attr-defined]  # a partial
+        return argument_name(self.captures.function.args[0], number)  # type: ignore[attr-defined]  # a partial
 
     # ------------------------------------------------------------- bwd
 
@@ -250,7 +247,6 @@ class _Rule:
         """The rule for the cotangents of the arguments."""
         rebuilt = Rebuilt(residuals.structure, residuals.values, residuals.plain)
         kept, captured = rebuilt.args
-        rebound = Rebound(self._survey_bwd(), captured)
         before = bind_many(captured).read() if captured else []
         if not self.is_symbolic:
             cotangent = jax.tree_util.tree_map(_as_array, cotangent)
@@ -258,15 +254,16 @@ class _Rule:
         of_result = self._of_result(cotangent)
         given: Any = (self._all_updates(updates), of_result) if self._mode.updates else of_result
         options = {"updates_g": self._only_updates(updates)} if self.takes_updates else {}
-        found = rebound.function(*(value for _, value in self._fixed), kept, given, **options)
-        rebound.conclude()
-        if captured and not all(map(is_same_value, bind_many(captured).read(), before)):
-            raise TransformError(
-                "bwd",
-                "the rule sets something of a model that it captures",
-                why="it runs when JAX pulls cotangents back, where changes of models do not come back",
-                fix="set it in fwd",
-            )
+        with RebuiltClosure(self._of_bwd, captured) as rule:
+            found = rule.function(*(value for _, value in self._fixed), kept, given, **options)
+            rule.conclude()
+            if captured and not all(map(is_same_value, bind_many(captured).read(), before)):
+                raise TransformError(
+                    "bwd",
+                    "the rule sets something of a model that it captures",
+                    why="it runs when JAX pulls cotangents back, where changes of models do not come back",
+                    fix="set it in fwd",
+                )
         return self._cotangents(found)
 
     def _all_updates(self, updates: Slopes) -> tuple[Any, ...]:

@@ -75,11 +75,11 @@ class CacheEntry:
     @staticmethod
     def of(args: tuple[Any, ...], kwargs: dict[str, Any], call: Call, program: Program) -> CacheEntry | None:
         """The entry of a call; None where its arguments have no shape."""
-        if call.binding is None or call.survey is None:
+        if call.binding is None or call.captures is None:
             return None
-        watched, look = call.survey.watched(), None
+        watched, look = call.captures.watched(), None
         if watched is None or len(watched) > MOST:
-            watched, look = [], call.survey.is_current
+            watched, look = [], call.captures.is_current
         guard = make_guard(args, kwargs, watched)
         return None if guard is None else CacheEntry(guard, call, program, look)
 
@@ -147,7 +147,7 @@ def make_guard(
 
     Args:
       args, kwargs: the arguments.
-      watched: what the function captures and has to capture still: see `Survey.watched`.
+      watched: what the function captures and has to capture still: see `Captures.watched`.
 
     >>> guard = make_guard(({"x": 1, "y": 2},), {})
     >>> guard(({"y": 4, "x": 3},), {}), guard(([3, 4],), {})

@@ -38,8 +38,8 @@ from declax.graph.build import build_slots, program_of
 from declax.graph.change import Change, apply_change, check_marks
 from declax.graph.defs import HAS_INDEX, GraphDef, walk_tokens
 from declax.graph.walk import Walk
-from declax.transforms._closure import Closure, Survey
-from declax.transforms._rebinding import Rebound
+from declax.transforms._closure import Captures, Closure
+from declax.transforms._rebinding import RebuiltClosure
 from declax.transforms._roots import flatten, is_array_like, is_leaf, is_root
 from declax.transforms._structure import Mode, Structure, differing, place
 
@@ -55,24 +55,24 @@ class Call:
       binding: of the roots; None where there are none.
       values: the raw values of the graph's leaves.
       plain: the other leaves.
-      survey: what the function captures; None where nobody has looked.
+      captures: what the function captures; None where nobody has looked.
       statics: the arguments that are not among these, since they are part of the program; None for none.
     """
 
-    __slots__ = ("binding", "plain", "statics", "structure", "survey", "values")
+    __slots__ = ("binding", "captures", "plain", "statics", "structure", "values")
 
     def __init__(
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         mode: Mode = Mode(),  # noqa: B008  # immutable
-        survey: Survey | None = None,
+        captures: Captures | None = None,
         statics: Any = None,
     ) -> None:
         self.statics: Any = statics
-        self.survey: Survey | None = survey
-        captured: tuple[Any, ...] = () if survey is None else survey.values
-        key = None if survey is None else survey.key
+        self.captures: Captures | None = captures
+        captured: tuple[Any, ...] = () if captures is None else captures.values
+        key = None if captures is None else captures.key
         _check_depth(args, kwargs)
         leaves, tree = flatten((args, kwargs, captured))
         pattern = tuple(map(is_root, leaves))
@@ -100,7 +100,7 @@ class Call:
         call.binding = binding
         call.values = list(binding.values())
         call.plain = list(plain)
-        call.statics = call.survey = None
+        call.statics = call.captures = None
         return call
 
     @property
@@ -454,12 +454,17 @@ def lifted(
 
     def call_on_leaves(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
         rebuilt = Rebuilt(structure, values, plain)
-        rebound = Rebound(closure.find(), rebuilt.captured)
-        function = rebound.function if adapt is None else adapt(rebound.function)
+        if structure.captured is None:
+            return call_user(closure.function, rebuilt)
+        with RebuiltClosure(closure.captures_of(structure.captured), rebuilt.captured) as rebuilt_closure:
+            outcome = call_user(rebuilt_closure.function, rebuilt)
+            rebuilt_closure.conclude()  # last, since it changes what is outside
+        return outcome
+
+    def call_user(user: Callable[..., Any], rebuilt: Rebuilt) -> Outcome:
+        function = user if adapt is None else adapt(user)
         with _uncaptured_reads.body():
             output = function(*rebuilt.args, **rebuilt.kwargs)
-            outcome = rebuilt.conclude(output, mode, labels)
-        rebound.conclude()  # last, since it changes what is outside
-        return outcome
+            return rebuilt.conclude(output, mode, labels)
 
     return call_on_leaves

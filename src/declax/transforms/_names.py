@@ -3,6 +3,7 @@
 Vocabulary
 ----------
 base: the names of the module itself.
+lent: of a name: it is here as in the base, since Python looks for it here only.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Names(dict[str, Any]):
 
     A function looks names up here first, and then in the module; what it
     assigns with ``global`` stays here. Python itself looks some names up
-    without asking `__missing__`: those are lent.
+    without a call of `__missing__`: those are lent.
 
     Args:
       base: the names of the module.
@@ -62,6 +63,14 @@ class Names(dict[str, Any]):
                 yield name, value
         for name in given.keys() - self.keys():
             yield name, MISSING
+
+    def release(self) -> None:
+        """Has all names mean again what they mean in the module, also when that changes later."""
+        self.replaced.clear()
+        names = list(self._lent)
+        self.clear()
+        self["__builtins__"] = self._lent["__builtins__"]
+        self.lend(names)
 
 
 def base_of(names: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ structure: the static part of a call: the tree of the arguments, and the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -51,17 +51,19 @@ class Mode(NamedTuple):
         return Mode(is_graph(graph), is_graph(graph) and updates)
 
 
-class Captured:
-    """Stands for the places of what a function captures; each is another.
+class CaptureKey:
+    """Stands for the sites of what a function captures; calls that share one run one program.
 
     Attributes:
       names: what the function calls each captured model; None where it has no name for it.
+      captures: a reference to the `Captures` of the last call with this key, which that call keeps alive.
     """
 
-    __slots__ = ("names",)
+    __slots__ = ("captures", "names")
 
     def __init__(self, names: tuple[str | None, ...]) -> None:
         self.names: tuple[str | None, ...] = names
+        self.captures: Callable[[], Any] = lambda: None
 
 
 class Structure(NamedTuple):
@@ -71,13 +73,13 @@ class Structure(NamedTuple):
       tree: of ``(args, kwargs, captured)``, with roots as leaves.
       is_root: for each leaf of the tree, whether it is a root.
       graphdef: of the tuple of roots; None where there are none.
-      captured: stands for the places of what is captured; None where nothing is.
+      captured: stands for the sites of what is captured; None where nothing is.
     """
 
     tree: Any
     is_root: tuple[bool, ...]
     graphdef: GraphDef[Any] | None
-    captured: Captured | None = None
+    captured: CaptureKey | None = None
 
     def variable_of_captured(self, number: int) -> str | None:
         """What the user's code calls a captured model; None where nothing is known."""

@@ -222,7 +222,7 @@ def _run(
         ]
         outcomes = [function.look(call.values, call.plain) for function in traced]
         if any(outcome.plan.change is not None for outcome in outcomes):
-            unchanged = _unchanged(operands, closure.find().values)
+            unchanged = _unchanged(operands, () if call.captures is None else call.captures.values)
             outcomes = [_with_change(outcome, unchanged) for outcome in outcomes]
         return _chosen(call, traced, outcomes, select, _Words(transform, names, call))
 

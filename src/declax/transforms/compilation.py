@@ -195,7 +195,7 @@ class JitWrapped(Generic[P, R]):
 
         def body(call: Call) -> Outcome:
             program = self._program(call)
-            if call.survey is not None and call.statics is None:
+            if call.captures is not None and call.statics is None:
                 self._entry = CacheEntry.of(args, kwargs, call, program)
             return program.run(call)
 

@@ -178,7 +178,7 @@ class CustomVjp(Generic[P, R]):
         chosen = [self._chosen.get(i, ...) for i in numbers]
 
         def call_by_rules(call: Call) -> Outcome:
-            made = CustomCall(call, rest, chosen, numbers, fixed, self._mode, self._closure.find())
+            made = CustomCall(call, rest, chosen, numbers, fixed, self._mode, call.captures or self._closure.find())
             return made.run(self._is_symbolic, self._takes_updates)
 
         result: R = run(lambda: Call(rest, {}, self._mode, self._closure.find()), call_by_rules)

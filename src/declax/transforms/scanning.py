@@ -23,9 +23,9 @@ from typing_extensions import TypeVar
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.transforms._arguments import Positioned, parameters, positioned
+from declax.transforms._capture_kinds import content_of
 from declax.transforms._carry_invariants import ErrorContext
-from declax.transforms._closure import Closure, Survey
-from declax.transforms._holders import content_of
+from declax.transforms._closure import Captures, Closure
 from declax.transforms._lift import Call, Outcome, lifted
 from declax.transforms._naming import named
 from declax.transforms._running import run, wait
@@ -211,18 +211,18 @@ class Scanned(Generic[P, R]):
         return call
 
     def _run(self, call: Call) -> Outcome:
-        outcome = self._program_of(call.structure, self._closure.find())(call.values, call.plain)
+        outcome = self._program_of(call.structure, call.captures)(call.values, call.plain)
         if self._calls_back:
             wait(outcome)
         return outcome
 
-    def _program_of(self, structure: Structure, survey: Survey) -> Callable[..., Outcome]:
+    def _program_of(self, structure: Structure, captures: Captures | None) -> Callable[..., Outcome]:
         """What runs the calls of one structure: as in an earlier call, where the function closes over the same things.
 
         Models among these are handled as arguments. Others are part of the
         program; arrays of a trace would be so beyond its end.
         """
-        seen: list[Any] = [survey, *map(content_of, getattr(self._closure.function, "__closure__", None) or ())]
+        seen: list[Any] = [captures, *map(content_of, getattr(self._closure.function, "__closure__", None) or ())]
         if any(isinstance(content, Tracer) for content in seen):
             return self._program(structure)
         if len(seen) != len(self._seen) or not all(map(is_, seen, self._seen)):
