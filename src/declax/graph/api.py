@@ -111,7 +111,7 @@ def split(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     refuse_state("split", node)
     binding = bind(node, graph)
     graphdef = binding.graphdef
-    leaves = binding.read()
+    leaves = binding.values()
     if not filters:
         return graphdef, make_state(graphdef.definition, list(leaves))
     return graphdef, *split_leaves(graphdef.definition, leaves, filters, "split", is_exhaustive=True)
@@ -254,7 +254,7 @@ def state(node: Any, /, *filters: Filter, copy: bool = False, graph: bool | None
         own: Any = node.filter(*filters) if filters else node
         return copy_states(own) if copy is not False and is_on("copy", copy) else own
     binding = bind(node, graph)
-    graphdef, leaves = binding.graphdef, binding.read()
+    graphdef, leaves = binding.graphdef, binding.values()
     if filters:
         found = split_leaves(graphdef.definition, leaves, filters, "state", is_exhaustive=False)
     else:
@@ -316,7 +316,7 @@ def clone(node: N, variables: bool = True, *, graph: bool | None = None) -> N:
     True
     """
     binding = bind(node, graph)
-    leaves = binding.read()
+    leaves = binding.values()
     root: N
     if variables is True or is_on("variables", variables):
         root = build(binding.graphdef, copy_leaves(leaves, binding.graphdef))
