@@ -111,9 +111,9 @@ def split(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     refuse_state("split", node)
     binding = bind(node, graph)
     graphdef = binding.graphdef
-    leaves = binding.values()
+    leaves = list(binding.values())
     if not filters:
-        return graphdef, make_state(graphdef.definition, list(leaves))
+        return graphdef, make_state(graphdef.definition, leaves)
     return graphdef, *split_leaves(graphdef.definition, leaves, filters, "split", is_exhaustive=True)
 
 
@@ -254,11 +254,11 @@ def state(node: Any, /, *filters: Filter, copy: bool = False, graph: bool | None
         own: Any = node.filter(*filters) if filters else node
         return copy_states(own) if copy is not False and is_on("copy", copy) else own
     binding = bind(node, graph)
-    graphdef, leaves = binding.graphdef, binding.values()
+    graphdef, leaves = binding.graphdef, list(binding.values())
     if filters:
         found = split_leaves(graphdef.definition, leaves, filters, "state", is_exhaustive=False)
     else:
-        found = (make_state(graphdef.definition, list(leaves)),)
+        found = (make_state(graphdef.definition, leaves),)
     if copy is not False and is_on("copy", copy):  # what is left out is not copied
         found = tuple(make_state(s.definition, copy_leaves(s.leaves, graphdef)) for s in found)
     return found if len(filters) > 1 else found[0]
@@ -316,7 +316,7 @@ def clone(node: N, variables: bool = True, *, graph: bool | None = None) -> N:
     True
     """
     binding = bind(node, graph)
-    leaves = binding.values()
+    leaves = list(binding.values())
     root: N
     if variables is True or is_on("variables", variables):
         root = build(binding.graphdef, copy_leaves(leaves, binding.graphdef))

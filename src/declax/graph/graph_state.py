@@ -118,7 +118,7 @@ def unpack(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     0.0
     """
     binding = bind(node, graph)
-    graphdef, leaves = binding.graphdef, binding.values()
+    graphdef, leaves = binding.graphdef, list(binding.values())
     if not filters:
         return make_graph_state(graphdef, graphdef.definition, leaves)
     found = split_leaves(graphdef.definition, leaves, filters, "unpack", is_exhaustive=True)
