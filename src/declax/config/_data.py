@@ -428,10 +428,9 @@ class _Freezing:
         return key
 
     def _opaque(self, value: Any, path: Path) -> Any:
-        where = f"{self.owner}.{path_text(path)}"
         if isinstance(value, (np.ndarray, jax.Array, Tracer, jax.ShapeDtypeStruct)):
             raise ConfigError(
-                where,
+                f"{self.owner}.{path_text(path)}",
                 "an array is no part of a spec",
                 expected="numbers, texts, enums, dtypes, functions, lists and dicts of these, specs",
                 got=describe(value),
@@ -443,7 +442,7 @@ class _Freezing:
         if isinstance(value, (Pytree, Variable)):
             name = type_name(type(value))
             raise ConfigError(
-                where,
+                f"{self.owner}.{path_text(path)}",
                 "a model is no part of a spec; its description is",
                 got=describe(value),
                 fix=f"dx.spec({name}, ...), or dx.spec_of(model)",
@@ -452,7 +451,7 @@ class _Freezing:
             hash(value)
         except TypeError:
             raise ConfigError(
-                where,
+                f"{self.owner}.{path_text(path)}",
                 "a value that can change is no part of a spec",
                 expected="a hashable value, a list or a dict",
                 got=describe(value),
@@ -507,11 +506,16 @@ def key_of(value: Any) -> Hashable:
     if kind is FrozenDict:
         return (kind, *[(key, key_of(item)) for key, item in value.items()])
     if is_dtype(value):
-        return (np.dtype, jax.numpy.dtype(value).name)
+        return (np.dtype, _dtype_name(value))
     if kind is functools.partial:
         named = tuple((name, key_of(v)) for name, v in value.keywords.items())
         return (kind, key_of(value.func), tuple(map(key_of, value.args)), named)
     return (kind, value)
+
+
+@functools.lru_cache(maxsize=256)
+def _dtype_name(value: Any) -> str:
+    return str(jax.numpy.dtype(value).name)
 
 
 @functools.lru_cache(maxsize=65536)

@@ -180,7 +180,7 @@ class ChoiceReader(Reader):
         context.report.add(
             "unknown-kind",
             (*path, KIND),
-            "nothing of this name can stand here",
+            "unknown kind",
             expected=one_of(self.choices),
             got=shown(tag),
             hint=hint,
