@@ -24,6 +24,7 @@ import types
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Final, NamedTuple, Self, TypeVar, overload
 
 import jax
@@ -39,25 +40,28 @@ _PLAIN: Final = frozenset(
 """Types whose values always have a hash: asking it of them would be a waste."""
 
 
-_told_by_class: dict[type, bool] = {}
-"""Of the classes that were met, whether a value's class is all that tells it from equal values."""
+class _ByClass(dict[type, bool]):
+    """Whether equal values of a class are the same value, unless their classes differ; decided once for each class."""
+
+    def __missing__(self, cls: type) -> bool:
+        is_compared = dataclasses.is_dataclass(cls) and cls.__dataclass_params__.eq  # type: ignore[attr-defined]  # it has
+        found = self[cls] = not (is_compared or issubclass(cls, (tuple, frozenset, float)))
+        return found
+
+
+_is_told_by_class: Final = _ByClass()
 
 _OPENED = 10_000
 """How many dataclasses one value may hold before their fields count no more; only a cycle holds so many."""
 
-
-def _is_told_by_class(cls: type) -> bool:
-    found = _told_by_class.get(cls)
-    if found is None:
-        is_compared = dataclasses.is_dataclass(cls) and cls.__dataclass_params__.eq  # type: ignore[attr-defined]  # it has
-        found = _told_by_class[cls] = not (is_compared or issubclass(cls, (tuple, frozenset, float)))
-        if found:
-            _TOLD.add(cls)
-    return found
+_SETS = 20
+"""How many frozensets may lie in one another before their elements count no more."""
 
 
-_TOLD: Final[set[type]] = set()
-"""Those of which it is so."""
+@functools.cache
+def _compared_fields(cls: Any) -> tuple[str, ...]:
+    """The names of the fields that the ``==`` of a dataclass compares."""
+    return tuple([field.name for field in dataclasses.fields(cls) if field.compare])
 
 
 def exact_types(value: Any) -> Hashable:
@@ -71,16 +75,8 @@ def exact_types(value: Any) -> Hashable:
     cls: type = value.__class__
     if cls is tuple:
         types = tuple(map(type, value))
-        if _TOLD.issuperset(types) or all(map(_is_told_by_class, types)):
-            return types
-        return _types_within(value, _SETS) if tuple in types else tuple(map(exact_types, value))  # floats
-    if cls is float:
-        return repr(value) if value == 0.0 else cls
-    return cls if cls in _TOLD or _is_told_by_class(cls) else _types_within(value, _SETS)
-
-
-_SETS = 20
-"""How many frozensets may lie in one another before their elements count no more."""
+        return types if all(map(_is_told_by_class.__getitem__, types)) else _types_within(value, _SETS)
+    return cls if _is_told_by_class[cls] else _types_within(value, _SETS)
 
 
 def _types_within(value: Any, sets_left: int) -> Hashable:
@@ -91,7 +87,7 @@ def _types_within(value: Any, sets_left: int) -> Hashable:
         item = stack.pop()
         cls = item.__class__
         found.append(cls)
-        if cls in _TOLD or _is_told_by_class(cls):
+        if _is_told_by_class[cls]:
             continue
         if issubclass(cls, float):
             found[-1] = repr(item) if cls is float and item == 0.0 else cls
@@ -102,7 +98,7 @@ def _types_within(value: Any, sets_left: int) -> Hashable:
                 found.append(frozenset((one, _types_within(one, sets_left - 1)) for one in item))
         elif opened < _OPENED:
             opened += 1
-            stack.extend(getattr(item, field.name, None) for field in dataclasses.fields(item) if field.compare)
+            stack.extend(map(getattr, repeat(item), _compared_fields(cls), repeat(None)))
     return tuple(found)
 
 
@@ -303,21 +299,15 @@ def is_fixed(value: Any) -> bool:
             continue
         record = _record_of(cls)
         if record is None:
-            if not _has_hash(item):
+            try:
+                hash(item)
+            except TypeError:
                 return False
         elif not record.is_frozen:
             return False
         elif id(item) not in seen:
             seen.add(id(item))
             stack.extend(record.attributes(item).values())
-    return True
-
-
-def _has_hash(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
     return True
 
 

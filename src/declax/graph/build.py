@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from declax import _jax
 from declax._layout import BOUND_KEY, LAYOUT_KEY, TRACE_KEY, blank_maker
 from declax._nodes import Kind, close_container, kind_of
-from declax._static import is_frozen, thaw
+from declax._static import Frozen, is_frozen, thaw
 from declax._typing import MISSING
 from declax._variables import _set_metadata as set_metadata
 from declax._variables import _set_trace as set_mark
@@ -202,9 +202,9 @@ def _recipe(token: tuple[Any, ...]) -> _Recipe:
     layout = token[1]
     fixed = {} if layout.is_closed else {LAYOUT_KEY: layout}
     values = dict(node_statics(token))
-    copiers = tuple((name, _copier(value)) for name, value in values.items() if is_frozen(value))
+    copiers = tuple([(name, _copier(value)) for name, value in values.items() if isinstance(value, Frozen)])
     shared = {**values, **fixed}
-    template = {**shared, **dict.fromkeys(name for name, _ in copiers), **dict.fromkeys(layout.data_names)}
+    template = {**shared, **dict.fromkeys([name for name, _ in copiers]), **dict.fromkeys(layout.data_names)}
     return shared, copiers, template
 
 

@@ -10,9 +10,10 @@ from operator import attrgetter, call, is_, itemgetter
 from typing import Any
 
 from declax._layout import INTERNAL_KEYS
-from declax._nodes import Kind, kind_of
+from declax._nodes import Kind, kinds
 
 _attributes = attrgetter("__dict__")
+_LEAF = Kind.LEAF
 
 
 class Contents:
@@ -29,7 +30,7 @@ class Contents:
         self._nodes = [*map(weakref.ref, nodes)]
         self._classes = [*map(type, nodes)]
         self._counts = [*map(len, attributes)]
-        self._readers = [_reader(tuple([n for n, v in own.items() if _is_compared(n, v)])) for own in attributes]
+        self._readers = [_reader(names) for names in map(_compared_names, attributes)]
         self._values = [*chain.from_iterable(map(call, self._readers, attributes))]
 
     def are_same(self) -> bool:
@@ -44,8 +45,9 @@ class Contents:
             return False
 
 
-def _is_compared(name: Any, value: Any) -> bool:
-    return name not in INTERNAL_KEYS and kind_of(value) is not Kind.LEAF
+def _compared_names(attributes: dict[Any, Any]) -> tuple[Any, ...]:
+    """The names of a node's attributes, without those of arrays; the walk has met the types of all of these."""
+    return tuple([n for n, v in attributes.items() if n not in INTERNAL_KEYS and kinds.get(v.__class__) is not _LEAF])
 
 
 @functools.lru_cache(maxsize=1024)

@@ -118,7 +118,7 @@ class Walk:
         stack: Stack = [(root, None, None)]
         while stack:
             value, owner, name = stack.pop()
-            kind = kind_of(value)
+            kind = kinds.get(value.__class__) or kind_of(value)
             if kind is _VARIABLE:
                 self._visit_variable(value)
             elif kind is Kind.NODE:

@@ -22,6 +22,7 @@ mode:      what the engine checks of the arguments, and what it lets through.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import compress
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -40,7 +41,7 @@ from declax.graph.defs import HAS_INDEX, GraphDef, walk_tokens
 from declax.graph.walk import Walk
 from declax.transforms._closure import Captures, Closure
 from declax.transforms._rebinding import RebuiltClosure
-from declax.transforms._roots import flatten, is_array_like, is_leaf, is_root
+from declax.transforms._roots import flatten, is_array_like, is_leaf, is_root, which_are_roots
 from declax.transforms._structure import Mode, Structure, differing, place
 
 if TYPE_CHECKING:
@@ -75,13 +76,13 @@ class Call:
         key = None if captures is None else captures.key
         _check_depth(args, kwargs)
         leaves, tree = flatten((args, kwargs, captured))
-        pattern = tuple(map(is_root, leaves))
+        pattern = which_are_roots(leaves)
         self.binding: Binding | None = None
         self.values: list[Any] = []
         self.plain: list[Any]
         self.structure: Structure
         if True in pattern:
-            roots = tuple(leaf for leaf, is_one in zip(leaves, pattern, strict=True) if is_one)
+            roots = tuple(compress(leaves, pattern))
             self.plain = [leaf for leaf, is_one in zip(leaves, pattern, strict=True) if not is_one]
             self.binding = bind_many(roots)
             if not mode.graph:
@@ -228,7 +229,7 @@ class Rebuilt:
             replaced = [a is not b for a, b in zip(found.objects, self._objects, strict=False)]
             raise _structure_changed(self._structure, found.graphdef, replaced)
         leaves, tree = jax.tree_util.tree_flatten(output, is_leaf=is_root)
-        has_roots = any(map(is_root, leaves))
+        has_roots = True in which_are_roots(leaves)
         if self._structure.graphdef is None and not has_roots:
             return Outcome(_unchanged(labels, tree), (), output)
         if is_same and not has_roots:
@@ -250,7 +251,7 @@ class Rebuilt:
         kept = tuple(inputs.get(id(value), -1) for value in values)
         ranks = {id(o): i for i, o in enumerate(self._objects)}
         origins = tuple(ranks.get(id(o), -1) for o in found.objects)
-        pattern = tuple(map(is_root, leaves))
+        pattern = which_are_roots(leaves)
         change = Change(found.graphdef, kept, origins)
         of_results = None
         if labels is not None:

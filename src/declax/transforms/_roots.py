@@ -7,6 +7,7 @@ root: a Variable, Pytree or Object among the arguments. What JAX sees of a State
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -15,40 +16,48 @@ import jax
 from declax._nodes import Kind, is_number, kind_of
 from declax._pytree import Pytree, layout_of
 from declax._state_def import LightVariable
+from declax._variables import Variable
 from declax.graph.graph_state import GraphState
 from declax.states import FlatForm, State
 
-_root_kinds = (Kind.NODE, Kind.OBJECT, Kind.VARIABLE)
-_is_root_class: dict[type, bool] = {}
+_STATES = frozenset({State, GraphState})
 _is_leaf_class: dict[type, bool] = {}
+
+
+class _RootClasses(dict[type, bool]):
+    """Whether the instances of a class are roots; decided once for each class."""
+
+    def __missing__(self, cls: type) -> bool:
+        found = self[cls] = issubclass(cls, (Variable, Pytree)) and not issubclass(cls, LightVariable)
+        return found
+
+
+_is_root_class: Final = _RootClasses()
 
 
 def is_root(value: object) -> bool:
     """Whether a value is a Variable, Pytree or Object."""
-    found = _is_root_class.get(type(value))
-    if found is None:
-        is_snapshot = issubclass(type(value), LightVariable)
-        found = _is_root_class[type(value)] = kind_of(value) in _root_kinds and not is_snapshot
-    return found
+    return _is_root_class[type(value)]
+
+
+def which_are_roots(values: Iterable[object]) -> tuple[bool, ...]:
+    """Of each value, whether it is a root."""
+    return tuple(map(_is_root_class.__getitem__, map(type, values)))
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
     """The leaves of a tree, with roots as leaves, and its treedef; States have their own leaves at one level."""
     treedef: Any
     leaves, treedef = jax.tree_util.tree_flatten(tree, is_leaf=_is_whole)
-    if not any(map(_is_state, leaves)):
+    if _STATES.isdisjoint(map(type, leaves)):
         return leaves, treedef
-    forms = [FlatForm(leaf) if _is_state(leaf) else leaf for leaf in leaves]
+    forms = [FlatForm(leaf) if type(leaf) in _STATES else leaf for leaf in leaves]
     found: tuple[list[Any], Any] = jax.tree_util.tree_flatten(treedef.unflatten(forms), is_leaf=is_root)
     return found
 
 
 def _is_whole(value: object) -> bool:
-    return is_root(value) or _is_state(value)
-
-
-def _is_state(value: object) -> bool:
-    return value.__class__ is State or value.__class__ is GraphState
+    return _is_root_class[type(value)] or type(value) in _STATES
 
 
 def is_leaf(value: object) -> bool:
