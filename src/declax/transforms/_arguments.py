@@ -169,8 +169,10 @@ class Selection:
 
     def take(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
-        """The other arguments, and the selected ones by number and name."""
+    ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...] | None]:
+        """The other arguments, and the selected ones by number and name; None where none can be selected."""
+        if self.is_empty:
+            return args, kwargs, None
         numbers = self._numbers_of(args)
         by_number = tuple((i, args[i]) for i in numbers if i < len(args))
         by_name = tuple((n, kwargs[n]) for n in self.names if n in kwargs)
@@ -195,8 +197,10 @@ class Selection:
         rest = tuple(a for i, a in enumerate(args) if i not in numbers)
         return rest, {n: v for n, v in kwargs.items() if n not in self.names}, (by_number, by_name)
 
-    def give(self, fun: Callable[..., Any], statics: tuple[Any, ...]) -> Callable[..., Any]:
+    def give(self, fun: Callable[..., Any], statics: tuple[Any, ...] | None) -> Callable[..., Any]:
         """The function of the other arguments."""
+        if statics is None:
+            return fun
         by_number, by_name = statics
 
         def with_statics(*args: Any, **kwargs: Any) -> Any:

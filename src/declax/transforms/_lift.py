@@ -111,8 +111,8 @@ class Call:
             return self.structure
         return self.structure, self.statics, exact_types(self.statics)
 
-    def check_arrays(self, labels: Sequence[Any] | None = None) -> None:
-        """Checks that all leaves that are in no model are arrays or numbers.
+    def check_arrays(self, labels: Sequence[Any] | None = None) -> Call:
+        """Checks that all leaves that are in no model are arrays or numbers, and returns the call.
 
         Args:
           labels: of these leaves; those whose label is None may be anything.
@@ -121,7 +121,7 @@ class Call:
           TransformError: for another one; names the argument.
         """
         if all(map(is_leaf, self.plain)):
-            return
+            return self
         labels = [...] * len(self.plain) if labels is None else labels
         for name, leaf, label in zip(self.structure.names_of_plain(), self.plain, labels, strict=True):
             if label is not None and not is_array_like(leaf):
@@ -132,6 +132,7 @@ class Call:
                     got=describe(leaf),
                     fix='dx.jit(f, static_argnames="...")        # or reach it by the closure; it is compiled in then',
                 )
+        return self
 
     def leaf_roots(self) -> list[int]:
         """For each leaf of the graph, the position of its root among all leaves."""

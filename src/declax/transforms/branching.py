@@ -211,9 +211,7 @@ def _run(
     closure = together(*functions)
 
     def take() -> Call:
-        call = Call(operands, {}, mode, closure.find())
-        call.check_arrays()
-        return call
+        return Call(operands, {}, mode, closure.find()).check_arrays()
 
     def choose(call: Call) -> Outcome:
         traced = [

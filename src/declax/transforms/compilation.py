@@ -9,19 +9,14 @@ dispatch: from a call's arguments to its program and back; nothing is walked
 
 from __future__ import annotations
 
-import copy
 import functools
-import types
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, overload
-
-from typing_extensions import TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, overload
 
 from declax import _epoch
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.transforms._arguments import Names, Numbers, Selection
-from declax.transforms._closure import Closure
 from declax.transforms._dispatch import CacheEntry
 from declax.transforms._lift import UNCHANGED, Call, Outcome, lifted
 from declax.transforms._naming import named
@@ -29,7 +24,7 @@ from declax.transforms._program import Donation, NarrowedError, Program
 from declax.transforms._retraces import Traces, roots_of
 from declax.transforms._running import run
 from declax.transforms._structure import Mode
-from declax.transforms._wrapping import look_like
+from declax.transforms._wrapping import R, Wrapped, program_for
 from declax.transforms.prefixes import Prefixes
 from declax.transforms.shardings import jit_shardings
 from declax.transforms.stages import Lowered, Traced
@@ -40,12 +35,6 @@ if TYPE_CHECKING:
     from declax.transforms._signatures import JitOptions
 
 P = ParamSpec("P")
-Q = ParamSpec("Q")
-R = TypeVar("R", default=Any)  # which mypy takes where a method returns Self; it would take Never
-T = TypeVar("T")
-
-MAX_PROGRAMS = 1024
-"""How many structures one function keeps programs for; the oldest goes first."""
 
 
 @overload
@@ -124,10 +113,10 @@ def jit(
     return compile_ if fun is MISSING else compile_(fun)
 
 
-class JitWrapped(Generic[P, R]):
+class JitWrapped(Wrapped[P, R]):
     """A compiled function; see `jit`."""
 
-    __slots__ = ("__dict__", "__weakref__", "_entry")  # a slot, since each call reads it
+    __slots__ = ("_entry",)  # a slot, since each call reads it
 
     _entry: CacheEntry | None
 
@@ -142,15 +131,12 @@ class JitWrapped(Generic[P, R]):
     ) -> None:
         if not callable(fun):
             raise TransformError("jit", "the argument is no function", got=describe(fun), fix="dx.jit(function)")
-        look_like(self, fun)
-        self._closure = Closure(fun)
+        selected = Selection(fun, "static", *static)
+        super().__init__(fun, mode, selected)
         self._options = options
         self._shardings = shardings
-        self._static = Selection(fun, "static", *static)
         self._donated = Selection(fun, "donate", *donated)
-        self._static.check_apart(self._donated)
-        self._mode = mode
-        self._forget()
+        selected.check_apart(self._donated)
 
     def _forget(self) -> None:
         self._programs: dict[Hashable, Program] = {}
@@ -209,25 +195,14 @@ class JitWrapped(Generic[P, R]):
 
     def _bind_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """Takes the arguments apart."""
-        statics = None
-        if not self._static.is_empty:
-            args, kwargs, statics = self._static.take(args, kwargs)
-        call = Call(args, kwargs, self._mode, self._closure.find(), statics)
-        call.check_arrays()
-        return call
+        return self._take(args, kwargs).check_arrays()
 
     def _program(self, call: Call) -> Program:
         """The program of a call."""
-        program = self._programs.get(call.key)
-        if program is None:
-            while len(self._programs) >= MAX_PROGRAMS:
-                self._programs.pop(next(iter(tuple(self._programs))), None)
-            program = self._programs.setdefault(call.key, self._make_program(call))
-        return program
+        return program_for(self._programs, call.key, lambda: self._make_program(call))
 
     def _make_program(self, call: Call) -> Program:
         structure, shardings, statics = call.structure, self._shardings, call.statics
-        adapt = None if statics is None else functools.partial(self._static.give, statics=statics)
         numbers = () if statics is None else tuple(number for number, _ in statics[0])
         skipped = {*self._static.numbers, *numbers}
         labels = placed = None
@@ -235,31 +210,12 @@ class JitWrapped(Generic[P, R]):
             labels = shardings.labels(call, self._closure.function, of_keywords=None, skipped=skipped)
             placed = (labels, shardings.groups(labels, None))
         user = self._closure.function
-        function = named(lifted(self._closure, structure, self._mode, labels, adapt), user, structure, statics)
+        function = named(
+            lifted(self._closure, structure, self._mode, labels, self._adapt(call)), user, structure, statics
+        )
         note = functools.partial(self._traces.note, user, structure, statics, roots_of(call.binding))
         donation = Donation.of(call, self._donated, numbers)
         return Program(function, structure, len(call.values), donation, self._options, placed, note)
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> JitWrapped[P, R]: ...
-    @overload
-    def __get__(self: JitWrapped[Concatenate[T, Q], R], instance: T, owner: type | None = None) -> Callable[Q, R]: ...
-    @overload
-    def __get__(
-        self: JitWrapped[Concatenate[type[T], Q], R], instance: T, owner: type | None = None
-    ) -> Callable[Q, R]: ...
-    @overload
-    def __get__(self, instance: object, owner: type | None = None) -> Callable[P, R]: ...
-    def __get__(self, instance: object | None, owner: type | None = None) -> Any:
-        """The compiled method of an instance."""
-        return self if instance is None else types.MethodType(self, instance)
-
-    def _over(self, closure: Closure) -> JitWrapped[P, R]:
-        """The same compilation of another function."""
-        made: JitWrapped[P, R] = copy.copy(self)
-        made._closure = closure
-        made._forget()
-        return made
 
     @property
     def num_traces(self) -> int:

@@ -11,16 +11,13 @@ fixed:     an argument that is not differentiated, and is a Python value for all
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
-import types
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, Generic, ParamSpec, overload
+from typing import Any, ParamSpec, overload
 
 import jax
 from jax.core import Tracer
-from typing_extensions import TypeVar
 
 from declax._filters import Filter
 from declax._typing import MISSING, Missing
@@ -33,13 +30,10 @@ from declax.transforms._lift import Call, Outcome
 from declax.transforms._roots import is_root
 from declax.transforms._running import run
 from declax.transforms._structure import Mode
-from declax.transforms._wrapping import look_like
+from declax.transforms._wrapping import R, Wrapped
 from declax.transforms.autodiff import Argnums, DiffState
 
 P = ParamSpec("P")
-Q = ParamSpec("Q")
-R = TypeVar("R", default=Any)  # which mypy takes where a method returns Self; it would take Never
-T = TypeVar("T")
 
 
 @overload
@@ -123,16 +117,14 @@ def _rules(*functions: Callable[..., Any]) -> Rules:
     return Rules(*functions)
 
 
-class CustomVjp(Generic[P, R]):
+class CustomVjp(Wrapped[P, R]):
     """A function with rules for its gradients; see `custom_vjp`."""
 
     def __init__(self, fun: Callable[P, R], nondiff_argnums: Argnums, mode: Mode) -> None:
         if not callable(fun):
             fix = "dx.custom_vjp(function)"
             raise TransformError("custom_vjp", "the argument is no function", got=describe(fun), fix=fix)
-        look_like(self, fun)
-        self._closure = Closure(fun)
-        self._mode = mode
+        super().__init__(fun, mode)
         self._parameters = parameters(fun)
         self._fixed, self._chosen = _parse(nondiff_argnums, self._parameters)
         self._has_rules = self._is_symbolic = self._takes_updates = False
@@ -181,7 +173,7 @@ class CustomVjp(Generic[P, R]):
             made = CustomCall(call, rest, chosen, numbers, fixed, self._mode, call.captures or self._closure.find())
             return made.run(self._is_symbolic, self._takes_updates)
 
-        result: R = run(lambda: Call(rest, {}, self._mode, self._closure.find()), call_by_rules)
+        result: R = run(lambda: self._take(rest, {}), call_by_rules)
         return result
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -216,26 +208,6 @@ class CustomVjp(Generic[P, R]):
             if is_root(found)
             else "leave it out of nondiff_argnums, and return None for it from bwd",
         )
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> CustomVjp[P, R]: ...
-    @overload
-    def __get__(self: CustomVjp[Concatenate[T, Q], R], instance: T, owner: type | None = None) -> Callable[Q, R]: ...
-    @overload
-    def __get__(
-        self: CustomVjp[Concatenate[type[T], Q], R], instance: T, owner: type | None = None
-    ) -> Callable[Q, R]: ...
-    @overload
-    def __get__(self, instance: object, owner: type | None = None) -> Callable[P, R]: ...
-    def __get__(self, instance: object | None, owner: type | None = None) -> Any:
-        """The function as a method of an instance."""
-        return self if instance is None else types.MethodType(self, instance)
-
-    def _over(self, closure: Closure) -> CustomVjp[P, R]:
-        """The same rules over other captured things."""
-        made: CustomVjp[P, R] = copy.copy(self)
-        made._closure = closure
-        return made
 
     def __repr__(self) -> str:
         return f"custom_vjp({getattr(self, '__qualname__', self._closure.function)})"

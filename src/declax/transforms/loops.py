@@ -101,7 +101,7 @@ def while_loop(
             raise
         return end_of_loop(outcome, step, last, (condition, body))
 
-    return cast("T", run(lambda: _take((init_val,), mode, closure), loop))
+    return cast("T", run(lambda: Call((init_val,), {}, mode, closure.find()).check_arrays(), loop))
 
 
 def _condition_on_refs(call: Call, shared: Set[Hashable]) -> TransformError:
@@ -115,13 +115,6 @@ def _condition_on_refs(call: Call, shared: Set[Hashable]) -> TransformError:
         why="JAX hands a ref to one of the two functions only",
         fix="return state, ref[...]        # in body_fun; and cond_fun looks at the second",
     )
-
-
-def _take(args: tuple[Any, ...], mode: Mode, closure: Closure) -> Call:
-    """Takes the arguments of a loop apart."""
-    call = Call(args, {}, mode, closure.find())
-    call.check_arrays()
-    return call
 
 
 def fori_loop(
@@ -178,7 +171,10 @@ def fori_loop(
         last = jax.lax.fori_loop(lower, upper, advance, step.first(values, plain), unroll=unroll)
         return end_of_loop(outcome, step, last, (body,))
 
-    return cast("T", run(lambda: _take((_number_like(lower, upper), init_val), mode, closure), loop))
+    def take() -> Call:
+        return Call((_number_like(lower, upper), init_val), {}, mode, closure.find()).check_arrays()
+
+    return cast("T", run(take, loop))
 
 
 def _number_like(lower: Any, upper: Any) -> Any:

@@ -9,23 +9,19 @@ policy:        says which of them are kept anyway; see `jax.checkpoint_policies`
 
 from __future__ import annotations
 
-import copy
-import functools
-import types
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, overload
 
 import jax
 
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.transforms._arguments import Names, Numbers, Selection
-from declax.transforms._closure import Closure
 from declax.transforms._lift import Call, Outcome, lifted
 from declax.transforms._naming import named
 from declax.transforms._running import run
 from declax.transforms._structure import Mode
-from declax.transforms._wrapping import look_like
+from declax.transforms._wrapping import R, Wrapped, program_for
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -33,12 +29,8 @@ if TYPE_CHECKING:
     from declax.transforms._signatures import RematOptions
 
 P = ParamSpec("P")
-R = TypeVar("R")
 
 Policy = Callable[..., Any]
-
-MAX_TRACES = 256
-"""How many structures a function is kept for."""
 
 
 @overload
@@ -112,15 +104,14 @@ def _check(f: object, policy: object) -> None:
         raise TransformError("remat, policy", "the policy is no function", got=describe(policy), fix=fix)
 
 
-class Rematerialized(Generic[P, R]):
+class Rematerialized(Wrapped[P, R]):
     """A function whose intermediate values are computed again; see `remat`."""
 
     def __init__(self, f: Callable[P, R], static: Selection, options: dict[str, Any], mode: Mode) -> None:
-        look_like(self, f)
-        self._closure = Closure(f)
-        self._static = static
+        super().__init__(f, mode, static)
         self._options = options
-        self._mode = mode
+
+    def _forget(self) -> None:
         self._functions: dict[Hashable, Callable[..., Outcome]] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -128,39 +119,14 @@ class Rematerialized(Generic[P, R]):
         result: R = run(lambda: self._take(args, kwargs), lambda call: self._function(call)(call.values, call.plain))
         return result
 
-    def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """Takes the arguments apart."""
-        statics = None
-        if not self._static.is_empty:
-            args, kwargs, statics = self._static.take(args, kwargs)
-        return Call(args, kwargs, self._mode, self._closure.find(), statics)
-
     def _function(self, call: Call) -> Callable[..., Outcome]:
         """What runs a call: a function of its own for each structure, by which JAX knows its traces."""
-        function = self._functions.get(call.key)
-        if function is None:
-            while len(self._functions) >= MAX_TRACES:
-                self._functions.pop(next(iter(tuple(self._functions))), None)
-            function = self._functions[call.key] = self._make(call)
-        return function
+        return program_for(self._functions, call.key, lambda: self._make(call))
 
     def _make(self, call: Call) -> Callable[..., Outcome]:
-        statics = call.statics
-        adapt = None if statics is None else functools.partial(self._static.give, statics=statics)
-        function = lifted(self._closure, call.structure, self._mode, adapt=adapt)
-        function = named(function, self._closure.function, call.structure, statics)
+        function = lifted(self._closure, call.structure, self._mode, adapt=self._adapt(call))
+        function = named(function, self._closure.function, call.structure, call.statics)
         made: Callable[..., Outcome] = jax.checkpoint(function, **self._options)
-        return made
-
-    def __get__(self, instance: object | None, owner: type | None = None) -> Any:
-        """The function as a method of an instance."""
-        return self if instance is None else types.MethodType(self, instance)
-
-    def _over(self, closure: Closure) -> Rematerialized[P, R]:
-        """The same of another function."""
-        made: Rematerialized[P, R] = copy.copy(self)
-        made._closure = closure
-        made._functions = {}
         return made
 
     def __repr__(self) -> str:

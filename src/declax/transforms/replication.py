@@ -152,8 +152,7 @@ def _over_devices(
         _check_refs(call, labels)
 
         def adapt(function: Callable[..., Any]) -> Callable[..., Any]:
-            given = function if call.statics is None else static.give(function, call.statics)
-            return name_axes(given, axes, metadata)
+            return name_axes(static.give(function, call.statics), axes, metadata)
 
         body = lifted(closure, call.structure, mode, labels, adapt)
         groups = axes.groups(labels, None)
@@ -165,12 +164,8 @@ def _over_devices(
         return outcome
 
     def take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        statics = None
-        if not static.is_empty:
-            args, kwargs, statics = static.take(args, kwargs)
-        call = Call(args, kwargs, mode, closure.find(), statics)
-        call.check_arrays()
-        return call
+        args, kwargs, statics = static.take(args, kwargs)
+        return Call(args, kwargs, mode, closure.find(), statics).check_arrays()
 
     def mapped(*args: Any, **kwargs: Any) -> Any:
         return run(lambda: take(args, kwargs), map_over)

@@ -9,16 +9,13 @@ carried: what differs from step to step; see `_carrying`.
 
 from __future__ import annotations
 
-import copy
 import functools
-import types
 from collections.abc import Callable, Mapping, Sequence
 from operator import is_
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, overload
 
 import jax
 from jax.core import Tracer
-from typing_extensions import TypeVar
 
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
@@ -32,7 +29,7 @@ from declax.transforms._running import run, wait
 from declax.transforms._scanned import Parts, Scan, carry_parts
 from declax.transforms._structure import Mode, Structure
 from declax.transforms._tracing import Traced, joined
-from declax.transforms._wrapping import look_like
+from declax.transforms._wrapping import R, Wrapped
 from declax.transforms.axis_names import check_metadata, name_axes
 from declax.transforms.prefixes import Carry, Labels, Prefixes, is_step_axis
 
@@ -42,9 +39,6 @@ if TYPE_CHECKING:
     from declax.transforms._signatures import AxisTree, C, F, Of, OfScan, ScanOptions, Untyped, Y
 
 P = ParamSpec("P")
-Q = ParamSpec("Q")
-R = TypeVar("R", default=Any)  # which mypy takes where a method returns Self; it would take Never
-T = TypeVar("T")
 
 
 @overload
@@ -186,29 +180,23 @@ class ScanAxes:
         return carry_parts(self._axes.of_results, tree, is_root, lambda path: joined("the output", path))
 
 
-class Scanned(Generic[P, R]):
+class Scanned(Wrapped[P, R]):
     """A function that takes all steps; what `scan` returns."""
 
     def __init__(self, f: Callable[P, R], axes: ScanAxes, mode: Mode, options: dict[str, Any]) -> None:
-        look_like(self, f)
-        self._closure = Closure(f)
+        super().__init__(f, mode)
         self._axes = axes
-        self._mode = mode
         self._options = options
+        self._calls_back = False
+
+    def _forget(self) -> None:
         self._seen: list[Any] = []
         self._programs: dict[Structure, Callable[..., Outcome]] = {}
-        self._calls_back = False
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function step by step."""
-        result: R = run(lambda: self._take(args, kwargs), self._run)
+        result: R = run(lambda: self._take(args, kwargs).check_arrays(), self._run)
         return result
-
-    def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """Takes the arguments apart."""
-        call = Call(args, kwargs, self._mode, self._closure.find())
-        call.check_arrays()
-        return call
 
     def _run(self, call: Call) -> Outcome:
         outcome = self._program_of(call.structure, call.captures)(call.values, call.plain)
@@ -249,27 +237,6 @@ class Scanned(Generic[P, R]):
             return outcome
 
         return jax.jit(run, inline=True)
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Scanned[P, R]: ...
-    @overload
-    def __get__(self: Scanned[Concatenate[T, Q], R], instance: T, owner: type | None = None) -> Callable[Q, R]: ...
-    @overload
-    def __get__(
-        self: Scanned[Concatenate[type[T], Q], R], instance: T, owner: type | None = None
-    ) -> Callable[Q, R]: ...
-    @overload
-    def __get__(self, instance: object, owner: type | None = None) -> Callable[P, R]: ...
-    def __get__(self, instance: object | None, owner: type | None = None) -> Any:
-        """The method of an instance."""
-        return self if instance is None else types.MethodType(self, instance)
-
-    def _over(self, closure: Closure) -> Scanned[P, R]:
-        """The same scan of another function."""
-        made: Scanned[P, R] = copy.copy(self)
-        made._closure = closure
-        made._seen, made._programs = [], {}
-        return made
 
     def __repr__(self) -> str:
         return f"scan({self._closure.function!r})"

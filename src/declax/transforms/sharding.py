@@ -121,12 +121,7 @@ def shard_map(
             return wait(from_groups(function(call.values, call.plain)))  # type: ignore[no-any-return]  # it gives back what it gets
 
         def mapped(*args: Any, **kwargs: Any) -> Any:
-            def take() -> Call:
-                call = Call(args, kwargs, mode, closure.find())
-                call.check_arrays()
-                return call
-
-            return run(take, map_over)
+            return run(lambda: Call(args, kwargs, mode, closure.find()).check_arrays(), map_over)
 
         return look_like(mapped, f)
 

@@ -101,13 +101,9 @@ def make_jaxpr(
         static = Selection(f, "static", static_argnums, None)
 
         def traced(*args: Any, **kwargs: Any) -> Any:
-            adapt = None
-            if not static.is_empty:
-                args, kwargs, statics = static.take(args, kwargs)
-                adapt = functools.partial(static.give, statics=statics)
-            call = Call(args, kwargs, mode, closure.find())
-            call.check_arrays()
-            body = lifted(closure, call.structure, mode, adapt=adapt)
+            args, kwargs, statics = static.take(args, kwargs)
+            call = Call(args, kwargs, mode, closure.find()).check_arrays()
+            body = lifted(closure, call.structure, mode, adapt=functools.partial(static.give, statics=statics))
             make: Any = jax.make_jaxpr(body, **options)
             if not return_shape:
                 return make(call.values, call.plain)
