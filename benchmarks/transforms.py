@@ -3,7 +3,8 @@
 Vocabulary
 ----------
 flat:       the same work on plain arrays, by raw `jax.jit`.
-functional: a training step on States: `split` once, raw `jax.jit`, `merge` and `state` inside.
+functional: a training step on the leaves of States: `split` once, raw `jax.jit` of a list of arrays, `merge` and
+            `state` inside, so that no step flattens a State.
 """
 
 from __future__ import annotations
@@ -213,27 +214,28 @@ def _training_steps(*, is_evaluated: bool) -> dict[str, Batch]:
         wait_for(lifted_loss(model, next(batches)) if is_evaluated else loss)
 
     graphdef, first = dx.split(_make_training())
-    held = [first]
+    leaves, tree = jax.tree.flatten(first)
+    held = [leaves]
 
     @partial(jax.jit, donate_argnums=0)
-    def raw(state: dx.State[Any], batch: Batched) -> tuple[dx.State[Any], jax.Array]:
-        model, optimizer = dx.merge(graphdef, state)
+    def raw(leaves: list[jax.Array], batch: Batched) -> tuple[list[jax.Array], jax.Array]:
+        model, optimizer = dx.merge(graphdef, jax.tree.unflatten(tree, leaves))
         loss = _train(model, optimizer, batch)
-        return dx.state((model, optimizer)), loss
+        return jax.tree.leaves(dx.state((model, optimizer))), loss
 
     @partial(jax.jit, donate_argnums=0)
-    def raw_loss(state: dx.State[Any], batch: Batched) -> tuple[dx.State[Any], jax.Array]:
-        model, optimizer = dx.merge(graphdef, state)
+    def raw_loss(leaves: list[jax.Array], batch: Batched) -> tuple[list[jax.Array], jax.Array]:
+        model, optimizer = dx.merge(graphdef, jax.tree.unflatten(tree, leaves))
         loss = _loss(model, batch)
-        return dx.state((model, optimizer)), loss
+        return jax.tree.leaves(dx.state((model, optimizer))), loss
 
     def functional(n: int) -> None:
-        state, loss = held[0], None
+        leaves, loss = held[0], None
         for _ in range(n):
-            state, loss = raw(state, next(batches))
+            leaves, loss = raw(leaves, next(batches))
         if is_evaluated:
-            state, loss = raw_loss(state, next(batches))
-        held[0] = state
+            leaves, loss = raw_loss(leaves, next(batches))
+        held[0] = leaves
         wait_for(loss)
 
     return {OURS: ours, FUNCTIONAL: functional}
@@ -259,31 +261,32 @@ def _steps_beside(use: str) -> dict[str, Batch]:
         wait_for(last)
 
     graphdef, first = dx.split(_make_training())
-    held = [first]
+    leaves, tree = jax.tree.flatten(first)
+    held = [leaves]
 
     @jax.jit
-    def raw(state: dx.State[Any], batch: Batched, set_to: Any) -> tuple[dx.State[Any], jax.Array]:
-        model, optimizer = dx.merge(graphdef, state)
+    def raw(leaves: list[jax.Array], batch: Batched, set_to: Any) -> tuple[list[jax.Array], jax.Array]:
+        model, optimizer = dx.merge(graphdef, jax.tree.unflatten(tree, leaves))
         if set_to is not None:
             model.calls.value = set_to
         loss = _train(model, optimizer, batch)
-        return dx.state((model, optimizer)), loss
+        return jax.tree.leaves(dx.state((model, optimizer))), loss
 
     @jax.jit
-    def raw_loss(state: dx.State[Any], batch: Batched) -> tuple[dx.State[Any], jax.Array]:
-        model, optimizer = dx.merge(graphdef, state)
+    def raw_loss(leaves: list[jax.Array], batch: Batched) -> tuple[list[jax.Array], jax.Array]:
+        model, optimizer = dx.merge(graphdef, jax.tree.unflatten(tree, leaves))
         loss = _loss(model, batch)
-        return dx.state((model, optimizer)), loss
+        return jax.tree.leaves(dx.state((model, optimizer))), loss
 
     def functional(n: int) -> None:
-        state, last = held[0], None
+        leaves, last = held[0], None
         for _ in range(n):
-            state, last = raw(state, next(batches), calls if use == "set" else None)
+            leaves, last = raw(leaves, next(batches), calls if use == "set" else None)
             if use == "evaluated":
-                state, last = raw_loss(state, next(batches))
+                leaves, last = raw_loss(leaves, next(batches))
             elif use == "read":
-                last = state[0]["calls"].value
-        held[0] = state
+                last = leaves[0]
+        held[0] = leaves
         wait_for(last)
 
     return {OURS: ours, FUNCTIONAL: functional}
