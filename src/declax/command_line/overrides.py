@@ -17,7 +17,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -30,6 +30,7 @@ MAX_RUNS: Final = 10_000
 _P = TypeVar("_P")
 
 _KIND: Final = "kind"
+_ORIGIN: Final = "command line: "
 _EACH: Final = "*"
 _PATH: Final = re.compile(r"(?:[^.\[\]=]+|\[(?:\d+|\*)\])(?:\.[^.\[\]=]+|\[(?:\d+|\*)\])*")
 PART: Final = re.compile(r"[^.\[\]]+")
@@ -187,55 +188,13 @@ def expand(document: Document, overrides: Sequence[Override]) -> Iterator[Run]:
     for chosen in itertools.product(*choices):
         name = ",".join(f"{path_text(o.path)}={_short(value)}" for o, value, _ in chosen if o in sweeps)
         made = _Overridden(document)
-        for override, value, other in _in_order(chosen):
+        for override, value, other in chosen:
             made.apply(override, value, other)
         yield Run(name, made.document(), made.others)
 
 
 def _short(value: Any) -> str:
     return value if isinstance(value, str) else shown(value) if not isinstance(value, (list, dict)) else str(value)
-
-
-_Choice = tuple[Override, Any, Any]
-"""An override, the value of it that a run has, and the other way to read that."""
-
-
-def _in_order(chosen: Iterable[_Choice]) -> list[_Choice]:
-    """The overrides as they were given, but that a tag comes before what was given for its table.
-
-    A changed tag starts its table anew, and what the same command line says for that table is meant for the new one.
-    """
-    made: list[_Choice] = []
-    for choice in chosen:
-        override = choice[0]
-        at = len(made)
-        table = override.path[:-1]
-        if override.path[-1] == _KIND and not override.is_removal:
-            for index in range(len(made) - 1, -1, -1):
-                earlier = made[index][0]
-                if _decides(earlier, table):
-                    break
-                if _leads(table, earlier.path):
-                    at = index
-        made.insert(at, choice)
-    return made
-
-
-def _decides(earlier: Override, table: Path) -> bool:
-    """Whether an earlier override says what a table is, or where, so that no later one may come before it."""
-    above = earlier.path[:-1]
-    if _leads(earlier.path, table):
-        return True
-    return _leads(above, table) and (
-        earlier.path[-1] == _KIND or (earlier.is_removal and not isinstance(earlier.path[-1], str))
-    )
-
-
-def _leads(above: Path, path: Path) -> bool:
-    """Whether a path is of something in the other's place, or inside of it; a star is in each."""
-    if len(above) > len(path):
-        return False
-    return all(str(a) == str(b) or _EACH in (a, b) for a, b in zip(above, path, strict=False))
 
 
 class _Overridden:
@@ -318,11 +277,20 @@ class _Overridden:
             self._problems.append(_no_member(holder, last, path, override))
         for key in keys:
             if key == _KIND and isinstance(holder, dict) and (holder.get(_KIND, value) != value or REF in holder):
+                self._check_first(override, path)
                 holder.clear()  # what the old kind takes is nothing to the new one
                 self._note(path, override)
             _assign(holder, key, copy.deepcopy(value))
             self._note((*path, key), override)
             self.others[(*path, key)] = other
+
+    def _check_first(self, override: Override, path: Path) -> None:
+        """Reports a tag that comes after a value for its table, which it would take away."""
+        size = len(path)
+        given = [place for at, place in self._origins.items() if at[:size] == path and at[size:] not in ((), (_KIND,))]
+        if given:
+            hint = f"write {override.text} before {str(given[0]).removeprefix(_ORIGIN)}"
+            self._problems.append(_problem(override, "a kind comes before the values of its table", hint=hint))
 
     def _remove(self, override: Override, path: Path, holder: Any) -> None:
         last = override.path[-1]
@@ -439,4 +407,4 @@ def _problem(override: Override, message: str, path: Path | None = None, hint: s
 
 
 def _place(override: Override) -> Place:
-    return Place(f"command line: {override.text}")
+    return Place(_ORIGIN + override.text)
