@@ -91,14 +91,6 @@ def test_schemas_of_declax_have_its_keywords_only():
         assert list(_foreign(schema)) == []
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"type": "integr"}, {"type": []}, {"type": [3]}, {"type": 3}, {"required": "abc"}, {"required": [1]},
-        {"oneOf": []}, {"anyOf": {}}, {"minimum": "1"}, {"minimum": True}, {"minItems": 1.5}, {"items": 3}, {"not": []},
-        {"properties": []}, {"properties": {"a": 3}}, {"additionalProperties": 1}, {"title": 3}, {"unheard": 1},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_other_keywords_and_values_are_foreign(odd):
+@pytest.mark.parametrize("odd", [{"unheard": 1}, {"pattern": "(a+)+$"}, {"$ref": "#"}, {"$ref": 3}], ids=str)
+def test_other_keywords_are_foreign(odd):
     assert list(_foreign({"properties": {"net": {"anyOf": [odd]}}}))
