@@ -7,7 +7,7 @@ arrays and no models of this call.
 
 Vocabulary
 ----------
-rules:     the function, `fwd` and `bwd`.
+rules:     the function, `fwd` and `bwd`, in this order.
 residuals: what `fwd` keeps for `bwd`.
 perturbed: of a leaf: whether a gradient with respect to it is asked for.
 hollow:    of a model: without values.
@@ -15,7 +15,7 @@ hollow:    of a model: without values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +25,6 @@ from jax.core import Tracer
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from declax import _uncaptured_reads
-from declax._filters import Filter
 from declax._state_def import StateDef
 from declax.errors import TransformError, describe, format_path
 from declax.graph.binding import bind, bind_many
@@ -33,12 +32,10 @@ from declax.graph.build import build_slots, program_of
 from declax.states import make_state
 from declax.transforms._closure import Captures
 from declax.transforms._differentiated import (
-    Arguments,
     Part,
     Slopes,
     Target,
     add_slopes,
-    argument_name,
     fitted,
     is_differentiable,
     shape_of,
@@ -49,14 +46,6 @@ from declax.transforms._names import base_of
 from declax.transforms._planned import as_planned, keep_unset, updates_of
 from declax.transforms._rebinding import RebuiltClosure
 from declax.transforms._structure import Mode, Structure
-
-
-class Rules(NamedTuple):
-    """A function and its rules."""
-
-    function: Callable[..., Any]
-    fwd: Callable[..., Any]
-    bwd: Callable[..., Any]
 
 
 class Residuals:
@@ -77,93 +66,85 @@ jax.tree_util.register_pytree_node(
 )
 
 
-class CustomCall:
-    """One call, and the three functions of flat leaves that JAX gets.
-
-    Args:
-      call: the arguments, taken apart.
-      args: the arguments that are not fixed.
-      chosen: for each of them, the leaves that are differentiated.
-      numbers: for each of them, its number.
-      fixed: the others, by number.
-      mode: of the transform.
-      captures: of the rules.
-    """
-
-    def __init__(
-        self,
-        call: Call,
-        args: tuple[Any, ...],
-        chosen: Sequence[Filter],
-        numbers: Sequence[int],
-        fixed: tuple[tuple[int, Any], ...],
-        mode: Mode,
-        captures: Captures,
-    ) -> None:
-        self._call = call
-        arguments = Arguments(call, args, captures.function.args[0])  # type: ignore[attr-defined]  # a partial
-        differentiated = tuple(map(arguments.target, range(len(args)), chosen))
-        whole = tuple(
-            target if filter_ is ... else arguments.target(i)
-            for i, (target, filter_) in enumerate(zip(differentiated, chosen, strict=True))
-        )
-        self._rule = _Rule(call.structure, mode, captures, fixed, whole, differentiated, numbers)
-
-    def run(self, is_symbolic: bool, takes_updates: bool) -> Outcome:
-        """Calls the function, or leaves it to JAX which of its rules is called."""
-        call, rule = self._call, self._rule
-        rule.is_symbolic, rule.takes_updates = is_symbolic, takes_updates
-        function: Any = jax.custom_vjp(rule.primal)
-        function.defvjp(rule.forward, rule.backward, symbolic_zeros=True)
-        outcome: Outcome = function(call.values, call.plain)
-        leaves = jax.tree_util.tree_leaves((call.values, call.plain))
-        if rule.captures.captured and any(isinstance(leaf, Tracer) for leaf in leaves):
-            rule.hollow_out()
-        return outcome
-
-
-class _Rule:
-    """The three functions of flat leaves, and what is static of a call.
+class RuleOptions(NamedTuple):
+    """How rules are called.
 
     Attributes:
-      captures: of the rules.
+      mode: of the transform.
       is_symbolic: whether `fwd` and `bwd` see what JAX knows of zeros.
       takes_updates: whether `bwd` has a parameter for the cotangents of updates.
+    """
+
+    mode: Mode
+    is_symbolic: bool
+    takes_updates: bool
+
+
+class Argument(NamedTuple):
+    """An argument that is not fixed.
+
+    Attributes:
+      name: what errors call it.
+      number: its position.
+      whole: all its leaves.
+      differentiated: those for which `bwd` gives cotangents.
+    """
+
+    name: str
+    number: int
+    whole: Target
+    differentiated: Target
+
+
+class CustomCall:
+    """The three functions of flat leaves that JAX gets, with what is static of a call.
+
+    Args:
+      structure: of the call.
+      captures: of the rules.
+      arguments: those that are not fixed.
+      fixed: the others, by number.
+      options: of the rules.
     """
 
     def __init__(
         self,
         structure: Structure,
-        mode: Mode,
         captures: Captures,
+        arguments: Sequence[Argument],
         fixed: tuple[tuple[int, Any], ...],
-        whole: tuple[Target, ...],
-        differentiated: tuple[Target, ...],
-        numbers: Sequence[int],
+        options: RuleOptions,
     ) -> None:
-        self.captures = captures
+        self._captures = captures
         self._of_bwd = Captures(captures.function.args[2])  # type: ignore[attr-defined]  # a partial
-        self.is_symbolic = self.takes_updates = False
         self._structure = structure
-        self._mode = mode
+        self._arguments = arguments
         self._fixed = fixed
-        self._whole = whole
-        self._differentiated = differentiated
-        self._numbers = numbers
+        self._options = options
         self._plan: Plan | None = None
         self._shapes: tuple[list[Any], list[Any]] = [], []
 
-    def hollow_out(self) -> None:
+    def run(self, call: Call) -> Outcome:
+        """Calls the function, or leaves it to JAX which of its rules is called."""
+        function: Any = jax.custom_vjp(self.primal)
+        function.defvjp(self.forward, self.backward, symbolic_zeros=True)
+        outcome: Outcome = function(call.values, call.plain)
+        leaves = jax.tree_util.tree_leaves((call.values, call.plain))
+        if self._captures.captured and any(isinstance(leaf, Tracer) for leaf in leaves):
+            self._hollow_out()
+        return outcome
+
+    def _hollow_out(self) -> None:
         """Puts hollow models in the place of those that the rules capture.
 
         What is called later gets others in their place anyway.
         """
         nothing = [None] * (0 if self._structure.graphdef is None else self._structure.graphdef.num_leaves)
         rebuilt = Rebuilt(self._structure, nothing, [None] * len(self._structure.is_root))
-        hollow = RebuiltClosure(self.captures, rebuilt.captured)
+        hollow = RebuiltClosure(self._captures, rebuilt.captured)
         for names in hollow._names.values():
             names.base = base_of(names.base)  # those between are of a trace around this call, and hold its models
-        self.captures = Captures(hollow.function)
+        self._captures = Captures(hollow.function)
         self._of_bwd = Captures(hollow.function.args[2])
 
     def _with_fixed(self, args: Sequence[Any]) -> list[Any]:
@@ -177,10 +158,10 @@ class _Rule:
     def primal(self, values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
         """The function."""
         rebuilt = Rebuilt(self._structure, values, plain)
-        with RebuiltClosure(self.captures, rebuilt.captured) as rules:
+        with RebuiltClosure(self._captures, rebuilt.captured) as rules:
             with _uncaptured_reads.body():
                 output = rules.function.args[0](*self._with_fixed(rebuilt.args))
-                outcome = keep_unset(rebuilt.conclude(output, self._mode), self._structure, values)
+                outcome = keep_unset(rebuilt.conclude(output, self._options.mode), self._structure, values)
             rules.conclude()  # last, since it changes what is outside
         self._plan = outcome.plan
         return outcome
@@ -192,15 +173,15 @@ class _Rule:
         self._check_perturbed(values)
         bare, bare_plain = _without_marks(values), _without_marks(plain)
         self._shapes = list(map(shape_of, bare)), list(map(shape_of, bare_plain))
-        if not self.is_symbolic:
+        if not self._options.is_symbolic:
             values, plain = bare, bare_plain
         rebuilt = Rebuilt(self._structure, values, plain)
-        with RebuiltClosure(self.captures, rebuilt.captured) as rules:
+        with RebuiltClosure(self._captures, rebuilt.captured) as rules:
             with _uncaptured_reads.body():
                 pair = rules.function.args[1](*self._with_fixed(rebuilt.args))
             outcome = self._conclude_forward(rebuilt, pair, values)
             rules.conclude()
-            copies = dict(zip(map(id, self.captures.values), rebuilt.captured, strict=True))
+            copies = dict(zip(map(id, self._captures.values), rebuilt.captured, strict=True))
             kept = Call((pair[1], tuple(copies[id(root)] for root in self._of_bwd.values)), {})
         residuals = Residuals(kept.structure, kept.values, kept.plain)
         return _without_marks(outcome), _without_marks(residuals)
@@ -210,7 +191,7 @@ class _Rule:
         if not isinstance(pair, tuple) or len(pair) != 2:
             expected, fix = "(result, residuals)", "return f(...), residuals"
             raise TransformError("fwd", "the rule returns no pair", expected=expected, got=describe(pair), fix=fix)
-        outcome = keep_unset(rebuilt.conclude(pair[0], self._mode), self._structure, values)
+        outcome = keep_unset(rebuilt.conclude(pair[0], self._options.mode), self._structure, values)
         return outcome if self._plan is None else as_planned(outcome, self._plan, values)
 
     def _check_perturbed(self, values: Sequence[Any]) -> None:
@@ -219,15 +200,15 @@ class _Rule:
         Raises:
           TransformError: one is.
         """
-        known = {i for target in self._differentiated for i in target.values}
+        known = {i for argument in self._arguments for i in argument.differentiated.values}
         for position, value in enumerate(values):
             if position in known or not any(map(_is_perturbed, jax.tree_util.tree_leaves(value, is_leaf=_is_marked))):
                 continue
             assert self._structure.graphdef is not None  # it has leaves
-            for target, number in zip(self._whole, self._numbers, strict=True):
-                if position in target.values:
+            for name, number, whole, _ in self._arguments:
+                if position in whole.values:
                     raise TransformError(
-                        target.place(self._name(number), position),
+                        whole.place(name, position),
                         "a gradient is asked for, but nondiff_argnums leaves this leaf out",
                         fix=f"dx.grad(f, argnums=dx.DiffState({number}, ...))        # the filter of nondiff_argnums",
                     )
@@ -238,9 +219,6 @@ class _Rule:
                 fix="pass the model as an argument too",
             )
 
-    def _name(self, number: int) -> str:
-        return argument_name(self.captures.function.args[0], number)  # type: ignore[attr-defined]  # a partial
-
     # ------------------------------------------------------------- bwd
 
     def backward(self, residuals: Residuals, cotangent: Outcome) -> tuple[list[Any], list[Any]]:
@@ -248,12 +226,12 @@ class _Rule:
         rebuilt = Rebuilt(residuals.structure, residuals.values, residuals.plain)
         kept, captured = rebuilt.args
         before = bind_many(captured).read() if captured else []
-        if not self.is_symbolic:
+        if not self._options.is_symbolic:
             cotangent = jax.tree_util.tree_map(_as_array, cotangent)
         updates = updates_of(cotangent, self._structure)
         of_result = self._of_result(cotangent)
-        given: Any = (self._all_updates(updates), of_result) if self._mode.updates else of_result
-        options = {"updates_g": self._only_updates(updates)} if self.takes_updates else {}
+        given: Any = (self._all_updates(updates), of_result) if self._options.mode.updates else of_result
+        options = {"updates_g": self._only_updates(updates)} if self._options.takes_updates else {}
         with RebuiltClosure(self._of_bwd, captured) as rule:
             found = rule.function(*(value for _, value in self._fixed), kept, given, **options)
             rule.conclude()
@@ -269,11 +247,11 @@ class _Rule:
     def _all_updates(self, updates: Slopes) -> tuple[Any, ...]:
         """For each argument the cotangents of what its leaves were set to, zero where they were not."""
         every = {i: updates[i] if i in updates else zeros_for(shape) for i, shape in enumerate(self._shapes[0])}
-        return tuple(target.assemble(every, {}) for target in self._whole)
+        return tuple(argument.whole.assemble(every, {}) for argument in self._arguments)
 
     def _only_updates(self, updates: Slopes) -> tuple[Any, ...]:
         """For each argument the cotangents of what was set."""
-        return tuple(_narrowed(target, updates).assemble(updates, {}) for target in self._whole)
+        return tuple(_narrowed(argument.whole, updates).assemble(updates, {}) for argument in self._arguments)
 
     def _of_result(self, cotangent: Outcome) -> Any:
         """The cotangent of the result, with States or models for models."""
@@ -289,13 +267,13 @@ class _Rule:
     def _shown(self, root: Any) -> Any:
         binding = bind(root)
         definition: StateDef = binding.graphdef.definition
-        is_shown_as_it_is = not self._mode.updates or definition.paths == ((),)
+        is_shown_as_it_is = not self._options.mode.updates or definition.paths == ((),)
         return root if is_shown_as_it_is else make_state(definition, binding.read())
 
     def _cotangents(self, found: Any) -> tuple[list[Any], list[Any]]:
         """What `bwd` returned, as JAX wants it: one for each leaf, None for zeros."""
-        if not isinstance(found, (tuple, list)) or len(found) != len(self._differentiated):
-            count = len(self._differentiated)
+        if not isinstance(found, (tuple, list)) or len(found) != len(self._arguments):
+            count = len(self._arguments)
             raise TransformError(
                 "bwd",
                 "the rule does not return one cotangent for each argument",
@@ -305,8 +283,8 @@ class _Rule:
             )
         values: Slopes = {}
         plain: Slopes = {}
-        for target, whole, number, given in zip(self._differentiated, self._whole, self._numbers, found, strict=True):
-            where = f"what bwd returns for {self._name(number)}"
+        for (name, _, whole, target), given in zip(self._arguments, found, strict=True):
+            where = f"what bwd returns for {name}"
             of_values, of_plain = target.take_apart(given, where)
             for position, slope in of_values:
                 if is_differentiable(self._shapes[0][position]):

@@ -11,7 +11,6 @@ fixed:     an argument that is not differentiated, and is a Python value for all
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, overload
@@ -23,13 +22,13 @@ from declax._filters import Filter
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.transforms._arguments import parameters
-from declax.transforms._closure import Closure
-from declax.transforms._custom_call import CustomCall, Rules
-from declax.transforms._differentiated import argument_name
+from declax.transforms._custom_call import Argument, CustomCall, RuleOptions
+from declax.transforms._differentiated import Arguments, argument_name
 from declax.transforms._lift import Call, Outcome
 from declax.transforms._roots import is_root
 from declax.transforms._running import run
 from declax.transforms._structure import Mode
+from declax.transforms._together import together
 from declax.transforms._wrapping import R, Wrapped
 from declax.transforms.autodiff import Argnums, DiffState
 
@@ -112,11 +111,6 @@ def custom_vjp(
     return make if fun is MISSING else make(fun)
 
 
-def _rules(*functions: Callable[..., Any]) -> Rules:
-    """The function and its rules; as a partial, what a `Closure` of all three holds."""
-    return Rules(*functions)
-
-
 class CustomVjp(Wrapped[P, R]):
     """A function with rules for its gradients; see `custom_vjp`."""
 
@@ -127,7 +121,7 @@ class CustomVjp(Wrapped[P, R]):
         super().__init__(fun, mode)
         self._parameters = parameters(fun)
         self._fixed, self._chosen = _parse(nondiff_argnums, self._parameters)
-        self._has_rules = self._is_symbolic = self._takes_updates = False
+        self._options: RuleOptions | None = None
 
     def defvjp(
         self,
@@ -151,15 +145,14 @@ class CustomVjp(Wrapped[P, R]):
             if not callable(rule):
                 fix = "f.defvjp(fwd, bwd)"
                 raise TransformError(f"defvjp, {name}", "the rule is no function", got=describe(rule), fix=fix)
-        fun = self._closure.function.args[0] if self._has_rules else self._closure.function  # type: ignore[attr-defined]  # a partial
-        self._closure = Closure(functools.partial(_rules, fun, fwd, bwd))
-        self._has_rules = True
-        self._is_symbolic = symbolic_zeros
-        self._takes_updates = "updates_g" in (parameters(bwd) or ())
+        fun = self._closure.function if self._options is None else self._user
+        self._closure = together(fun, fwd, bwd)
+        self._options = RuleOptions(self._mode, symbolic_zeros, "updates_g" in (parameters(bwd) or ()))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function with arguments of its own signature."""
-        if not self._has_rules:
+        options = self._options
+        if options is None:
             name = getattr(self, "__name__", "f")
             fix = f"{name}.defvjp(fwd, bwd)"
             raise TransformError(f"custom_vjp of {name}", "the function has no rules for its gradients yet", fix=fix)
@@ -167,14 +160,29 @@ class CustomVjp(Wrapped[P, R]):
         fixed = tuple((i, self._check_fixed(i, given[i])) for i in self._fixed if i < len(given))
         numbers = [i for i in range(len(given)) if i not in self._fixed]
         rest = tuple(given[i] for i in numbers)
-        chosen = [self._chosen.get(i, ...) for i in numbers]
 
         def call_by_rules(call: Call) -> Outcome:
-            made = CustomCall(call, rest, chosen, numbers, fixed, self._mode, call.captures or self._closure.find())
-            return made.run(self._is_symbolic, self._takes_updates)
+            arguments = self._arguments(Arguments(call, rest, self._user), numbers)
+            captures = call.captures or self._closure.find()
+            return CustomCall(call.structure, captures, arguments, fixed, options).run(call)
 
         result: R = run(lambda: self._take(rest, {}), call_by_rules)
         return result
+
+    @property
+    def _user(self) -> Callable[..., Any]:
+        """The function itself, of which there are rules."""
+        function: Callable[..., Any] = self._closure.function.args[0]  # type: ignore[attr-defined]  # a partial
+        return function
+
+    def _arguments(self, arguments: Arguments, numbers: Sequence[int]) -> list[Argument]:
+        """The arguments that are not fixed, from their numbers."""
+        found = []
+        for position, number in enumerate(numbers):
+            whole = arguments.target(position)
+            chosen = arguments.target(position, self._chosen[number]) if number in self._chosen else whole
+            found.append(Argument(argument_name(self._user, number), number, whole, chosen))
+        return found
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position, with those that have defaults, as JAX does it."""
@@ -200,7 +208,7 @@ class CustomVjp(Wrapped[P, R]):
         if found is None:
             return value
         raise TransformError(
-            argument_name(self._closure.function.args[0], number),  # type: ignore[attr-defined]  # a partial
+            argument_name(self._user, number),
             "an argument of nondiff_argnums holds a model or an array that JAX traces",
             got=describe(found),
             why="its value goes to the three functions as it is, and is not traced",
