@@ -20,12 +20,11 @@ import jax.numpy as jnp
 from declax.errors import TransformError
 from declax.transforms._carry_invariants import Comparison, ErrorContext
 from declax.transforms._lift import Outcome
-from declax.transforms._structure import Structure
+from declax.transforms._structure import Structure, paths_in
 from declax.transforms._tracing import (
     Traced,
     differing_leaf,
     joined,
-    key_of,
     new_values,
     output_tree,
     text_of_tree,
@@ -103,10 +102,7 @@ def paired(given: Part, returned: Part, context: ErrorContext) -> Iterator[tuple
         raise _other_tree(given, returned, differing_leaf(given.tree, returned.tree), context)
     for number, (leaf, result) in enumerate(zip(given.leaves, returned.leaves, strict=True)):
         if given.is_root[leaf] != returned.is_root[result]:
-            paths = jax.tree_util.tree_flatten_with_path(
-                jax.tree_util.tree_unflatten(given.tree, range(len(given.leaves)))
-            )[0]
-            raise _other_tree(given, returned, list(map(key_of, paths[number][0])), context)
+            raise _other_tree(given, returned, paths_in(given.tree)[number], context)
         yield leaf, result
 
 

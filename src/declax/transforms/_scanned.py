@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from declax._nodes import is_ref
+from declax._nodes import is_ref, plain_key
 from declax._state_def import LeafDef
 from declax.errors import TransformError, type_name
 from declax.graph.change import Change
@@ -34,7 +34,6 @@ from declax.transforms._structure import Structure
 from declax.transforms._tracing import (
     Traced,
     concluded,
-    key_of,
     leaf_origins,
     new_values,
     output_tree,
@@ -63,7 +62,7 @@ def carry_parts(prefix: Any, tree: Any, is_root: Sequence[bool], name: Callable[
     def see(keys: Any, label: Any, below: Any) -> None:
         if label is Carry:
             leaves, own = jax.tree_util.tree_flatten(below)
-            found.append(Part(own, leaves, is_root, name(list(map(key_of, keys)))))
+            found.append(Part(own, leaves, is_root, name(list(map(plain_key, keys)))))
 
     jax.tree_util.tree_map_with_path(see, prefix, numbered, is_leaf=lambda value: is_spec(value, is_step_axis))
     return found

@@ -103,7 +103,7 @@ class Structure(NamedTuple):
 
     def _names(self) -> Iterator[str]:
         """What to call each leaf of ``(args, kwargs, captured)``."""
-        for position, path in enumerate(_paths_in(self.tree)):
+        for position, path in enumerate(paths_in(self.tree)):
             if path[0] < 2:
                 yield place(path[2:], f"argument {path[1]!r}")
                 continue
@@ -114,7 +114,7 @@ class Structure(NamedTuple):
 
 def names_in_result(tree: Any) -> list[str]:
     """What to call each leaf of a result in errors."""
-    return [place(path, "the result") for path in _paths_in(tree)]
+    return [place(path, "the result") for path in paths_in(tree)]
 
 
 def place(path: Iterable[object], name: str) -> str:
@@ -127,7 +127,8 @@ def place(path: Iterable[object], name: str) -> str:
     return f"{format_path(listed)} of {name}" if listed else name
 
 
-def _paths_in(tree: Any) -> list[tuple[Any, ...]]:
+def paths_in(tree: Any) -> list[tuple[Any, ...]]:
+    """The path of each leaf of a tree."""
     numbered = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
     return [tuple(map(plain_key, keys)) for keys, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
 

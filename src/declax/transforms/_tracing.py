@@ -27,7 +27,7 @@ from declax.errors import TransformError, describe, format_path
 from declax.graph.change import Change
 from declax.transforms._lift import Outcome, Plan
 from declax.transforms._running import calls_back
-from declax.transforms._structure import Structure
+from declax.transforms._structure import Structure, paths_in
 from declax.transforms.prefixes import leaves_of_objects
 
 _EFFECTS_ON_REFS = {"ReadEffect": False, "WriteEffect": True, "AccumEffect": True}
@@ -187,23 +187,13 @@ def name_leaves(
       name_argument: what to call an argument by position.
       name_captured: what to call a captured model, from its number and its rank among the roots.
     """
-    numbered = jax.tree_util.tree_unflatten(structure.tree, range(len(structure.is_root)))
     found: list[str] = []
-    for keys, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]:
-        part, first, *below = map(key_of, keys)
+    for part, first, *below in paths_in(structure.tree):
         if part == 2:
             found.append(name_captured(structure, first, sum(structure.is_root[: len(found)])))
         else:
             found.append(joined(name_argument(first) if part == 0 else str(first), below))
     return found
-
-
-def key_of(key: Any) -> Any:
-    """The key or index of an entry of a path of JAX."""
-    for attribute in ("key", "idx", "name"):
-        if hasattr(key, attribute):
-            return getattr(key, attribute)
-    return str(key)
 
 
 def joined(name: str, path: Sequence[Any]) -> str:
@@ -237,13 +227,7 @@ def text_of_tree(tree: Any, is_root: Sequence[bool]) -> str:
 
 def differing_leaf(tree: Any, other: Any) -> list[Any]:
     """The path of the first leaf that one tree has and the other lacks."""
-    paths, others = (
-        [
-            tuple(map(key_of, keys))
-            for keys, _ in jax.tree_util.tree_flatten_with_path(jax.tree_util.tree_unflatten(t, range(t.num_leaves)))[0]
-        ]
-        for t in (tree, other)
-    )
+    paths, others = paths_in(tree), paths_in(other)
     for path in paths:
         if path not in others:
             return list(path)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar, TypeVarTuple, overload
 import jax
 import numpy as np
 
+from declax._nodes import plain_key
 from declax._typing import MISSING, ArrayLike, Missing
 from declax.errors import TransformError, describe
 from declax.graph.change import Change
@@ -33,7 +34,6 @@ from declax.transforms._tracing import (
     concluded,
     differing_leaf,
     joined,
-    key_of,
     name_path,
     output_tree,
     text_of_tree,
@@ -379,5 +379,5 @@ def _values_of(outcome: Outcome, places: Sequence[int], words: _Words) -> list[t
             paths = [plan.change.graphdef.definition.paths[place] for place in places]
         found += zip(map(words.of_place, paths), values_at(places, outcome, words.call.values), strict=True)
     for keys, leaf in jax.tree_util.tree_flatten_with_path(outcome.output)[0]:
-        found.append((joined(f"{words.transform}, the output", list(map(key_of, keys))), leaf))
+        found.append((joined(f"{words.transform}, the output", list(map(plain_key, keys))), leaf))
     return found

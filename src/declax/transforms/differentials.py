@@ -196,7 +196,7 @@ def _vjp(closure: Closure, mode: Mode, primals: tuple[Any, ...], has_aux: bool, 
     def pull_back(call: Call) -> tuple[Outcome, Pullback]:
         arguments = Arguments(call, primals, closure.function)
         targets = tuple(map(arguments.target, range(len(primals))))
-        function = _Differentiable(call, lifted(closure, call.structure, mode), has_aux)
+        function = _on_differentiated(call, lifted(closure, call.structure, mode), has_aux)
         _check_no_refs(call, arguments, targets)
         values = {i: call.values[i] for target in targets for i in target.values}
         plain = {i: call.plain[i] for target in targets for i in target.plain}
@@ -223,26 +223,22 @@ def _check_no_refs(call: Call, arguments: Arguments, targets: Sequence[Target]) 
                 raise no_ref(place, "this is an array ref, which has no gradient")
 
 
-class _Differentiable:
-    """A lifted function as one of the differentiated leaves, that returns those of the result.
+def _on_differentiated(
+    call: Call, function: Callable[..., Outcome], has_aux: bool
+) -> Callable[[Slopes, Slopes], tuple[tuple[Slopes, Slopes], Outcome]]:
+    """A lifted function of the differentiated leaves, that returns those of the result; the Outcome is auxiliary."""
 
-    The outcome is auxiliary.
-    """
-
-    def __init__(self, call: Call, function: Callable[..., Outcome], has_aux: bool) -> None:
-        self._call = call
-        self._function = function
-        self._has_aux = has_aux
-
-    def __call__(self, values: Slopes, plain: Slopes) -> tuple[tuple[Slopes, Slopes], Outcome]:
-        given = with_leaves(self._call.values, values)
-        outcome = self._function(given, with_leaves(self._call.plain, plain))
-        result = target_of_result(outcome, self._has_aux)
+    def on_leaves(values: Slopes, plain: Slopes) -> tuple[tuple[Slopes, Slopes], Outcome]:
+        given = with_leaves(call.values, values)
+        outcome = function(given, with_leaves(call.plain, plain))
+        result = target_of_result(outcome, has_aux)
         leaves, plain_leaves = result_leaves(outcome, given, result)
         for position, leaf in plain_leaves.items():
             if not is_array_like(leaf):
                 raise no_array(result.place_of_plain("the result", position), leaf)
         return (leaves, plain_leaves), outcome
+
+    return on_leaves
 
 
 @overload
@@ -348,7 +344,7 @@ def _jvp(closure: Closure, mode: Mode, primals: Any, tangents: Any, has_aux: boo
     def push_forward(call: Call) -> tuple[Outcome, Any]:
         arguments = Arguments(call, primals, closure.function)
         values, plain = _tangents_of(call, arguments, tangents)
-        function = _Differentiable(call, lifted(closure, call.structure, mode), has_aux)
+        function = _on_differentiated(call, lifted(closure, call.structure, mode), has_aux)
         leaves = {i: call.values[i] for i in values}, {i: call.plain[i] for i in plain}
         try:
             _, (of_values, of_plain), outcome = jax.jvp(function, leaves, (values, plain), has_aux=True)
