@@ -18,6 +18,8 @@ children:        what is at each of the outermost keys of a State: nested
 
 from __future__ import annotations
 
+import copyreg
+import functools
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -515,8 +517,8 @@ def _make_light(kind: type[Variable[Any]]) -> Light:
         "__class__": property(lambda light: kind),
         "_trace": _SNAPSHOT,
     }
-    make: Any = type(kind)
-    cls = make(kind.__name__, (LightVariable, kind), content)
+    metaclass: Any = type(kind)
+    cls = _type_of_lights(metaclass)(kind.__name__, (LightVariable, kind), content)
     light = Light(cls, cls.__dict__["_flat"].__set__)
 
     def unflatten(metadata: Metadata, children: Any) -> Any:
@@ -528,6 +530,19 @@ def _make_light(kind: type[Variable[Any]]) -> Light:
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, attrgetter("_flat"))
     return light
+
+
+@functools.cache
+def _type_of_lights(metaclass: type) -> Any:
+    """The metaclass of lights of kinds with a metaclass: one of their own, which tells pickle how to find them."""
+    made = type(metaclass.__name__, (metaclass,), {})
+    copyreg.pickle(made, lambda cls: (_light_class, (cls.__bases__[1],)))
+    return made
+
+
+def _light_class(kind: type[Variable[Any]]) -> type[Any]:
+    """The type of lights of a kind."""
+    return _light_of(kind).cls
 
 
 def _new_light(light: Light, children: tuple[Any], metadata: Metadata) -> Any:
@@ -553,7 +568,14 @@ class OuterKeys(tuple[Key, ...]):
     are_paths: bool
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return tuple, (tuple(self),)
+        return _outer_keys, (tuple(self), self.are_paths)
+
+
+def _outer_keys(keys: tuple[Key, ...], are_paths: bool) -> OuterKeys:
+    """Outermost keys as those of a State whose definition is gone."""
+    made = OuterKeys(keys)
+    made.definition, made.are_paths = ref(StateDef.of((), ())), are_paths
+    return made
 
 
 class Nesting(NamedTuple):

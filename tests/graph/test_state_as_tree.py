@@ -475,3 +475,40 @@ def test_the_library_uses_the_flat_form(monkeypatch):
     assert grads["norm"]["scale"].value.tolist() == [1.0, 1.0]
     replace(net, params)
     assert dx.graphdef(dx.clone(holder)) == dx.graphdef(holder)
+
+
+# ================================================================= treedefs, and States in transforms
+
+
+@pytest.mark.parametrize("through", [copy.deepcopy, lambda tree: pickle.loads(pickle.dumps(tree))])
+@pytest.mark.parametrize(
+    "content",
+    [{"a": dx.Param(1.0)}, {"a": {"b": dx.Param(1.0)}, "c": 2}, {1: dx.BatchStat(1.0), "a": 2}, {}],
+)
+def test_copied_treedef_is_the_same(content, through):
+    state = dx.State(content)
+    leaves, tree = jax.tree.flatten(state)
+    made = through(tree)
+    assert made == tree
+    assert jax.tree.unflatten(made, leaves) == state
+
+
+def increment(state):
+    return jax.tree.map(lambda leaf: leaf + 1, state)
+
+
+@pytest.mark.parametrize("value", [dx.Param(jnp.ones(2)), jnp.ones(2), dx.Param(jnp.ones(2), tag="x")])
+def test_loops_carry_states(value):
+    state = dx.State({"a": {"b": value}})
+    expected = jax.lax.fori_loop(0, 3, lambda _, carry: increment(carry), state)
+    assert dx.fori_loop(0, 3, lambda _, carry: increment(carry), state) == expected
+    found = dx.while_loop(lambda carry: carry[0] < 3, lambda carry: (carry[0] + 1, increment(carry[1])), (0, state))
+    assert found[1] == expected
+    assert dx.scan(lambda carry, x: (increment(carry), x))(state, jnp.zeros(3))[0] == expected
+
+
+def test_tangents_of_states_are_states():
+    state = dx.State({"a": {"b": dx.Param(jnp.ones(2))}})
+    value, tangent = dx.jvp(increment, (state,), (state,))
+    assert value == increment(state)
+    assert tangent == state

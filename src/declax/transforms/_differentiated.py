@@ -30,7 +30,7 @@ from declax.graph.build import build_slots, program_of
 from declax.states import State, make_state
 from declax.transforms._arguments import parameters
 from declax.transforms._lift import Call, Outcome
-from declax.transforms._roots import flatten, is_root
+from declax.transforms._roots import flatten, is_root, tree_of_jax
 
 Slopes = dict[int, Any]
 """What belongs to leaves, by their position."""
@@ -94,7 +94,7 @@ class Target(NamedTuple):
         if given is None:
             return values, plain
         try:
-            leaves = self.tree.flatten_up_to(given)
+            leaves = tree_of_jax(self.tree).flatten_up_to(given)
         except (ValueError, TypeError, KeyError) as error:
             shape = jax.tree_util.tree_unflatten(self.tree, ["*"] * len(self.parts))
             problem = "this has not the shape of what it belongs to"

@@ -56,6 +56,11 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
     return found
 
 
+def tree_of_jax(treedef: Any) -> Any:
+    """The treedef that JAX has of what a treedef of `flatten` describes: States are nested, and the leaves the same."""
+    return jax.tree_util.tree_structure(treedef.unflatten(range(treedef.num_leaves)))
+
+
 def _is_whole(value: object) -> bool:
     return _is_root_class[type(value)] or type(value) in _STATES
 

@@ -23,6 +23,7 @@ from declax.transforms._closure import Closure
 from declax.transforms._explaining import named_leaves
 from declax.transforms._lift import Call, Outcome, lifted
 from declax.transforms._naming import named
+from declax.transforms._roots import tree_of_jax
 from declax.transforms._running import run, wait
 from declax.transforms._structure import Mode
 from declax.transforms._together import nth, together
@@ -219,7 +220,7 @@ def settled_loop(
     args, _, _ = call.structure.tree.children()
     parts = args.children()
     start = sum(part.num_leaves for part in parts[:argument])
-    tree = parts[argument]
+    tree = tree_of_jax(parts[argument])
     given = Part(tree, range(start, start + tree.num_leaves), call.structure.is_root, "init_val")
     analyse = functools.partial(_analysed, call, given, context)
     return settled(body, call.structure, call.values, call.plain, analyse, context)
