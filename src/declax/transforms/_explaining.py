@@ -37,13 +37,13 @@ def note_donating(name: str) -> None:
 
 
 def named_leaves(call: Call) -> Iterator[tuple[str, Any]]:
-    """The leaves of a call with what to call them."""
+    """The leaves of a call with what to call them: those of the graph, then the plain ones."""
     structure = call.structure
-    yield from zip(structure.names_of_plain(), call.plain, strict=True)
     if structure.graphdef is not None:
         names = structure.names_of_roots()
         for path, value in zip(structure.graphdef.definition.paths, call.values, strict=True):
             yield place(path[1:], names[path[0]]), value  # type: ignore[call-overload]  # the first is a number
+    yield from zip(structure.names_of_plain(), call.plain, strict=True)
 
 
 def deleted_leaves(call: Call) -> list[tuple[str, Any]]:

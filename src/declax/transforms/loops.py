@@ -106,8 +106,7 @@ def while_loop(
 
 
 def _condition_on_refs(call: Call, shared: Set[Hashable]) -> TransformError:
-    names, count = list(named_leaves(call)), len(call.plain)  # a program has the plain ones last
-    leaves = [name for name, value in names[count:] + names[:count] for _ in jax.tree_util.tree_leaves(value)]
+    leaves = [name for name, value in named_leaves(call) for _ in jax.tree_util.tree_leaves(value)]
     return TransformError(
         "while_loop, cond_fun",
         "the condition reads an array ref that body_fun uses too",

@@ -212,6 +212,6 @@ def _check_is_the_same(
 
 
 def _check_refs(call: Call, labels: Labels) -> None:
-    for (name, leaf), label in zip(named_leaves(call), (*labels.plain, *labels.values), strict=True):
+    for (name, leaf), label in zip(named_leaves(call), (*labels.values, *labels.plain), strict=True):
         if label is not None and is_ref(leaf):
             raise no_ref(name, "this is an array ref, which cannot be spread over devices")

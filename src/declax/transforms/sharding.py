@@ -29,7 +29,6 @@ from declax.transforms._running import run, wait
 from declax.transforms._structure import Mode, names_in_result
 from declax.transforms._wrapping import look_like
 from declax.transforms.prefixes import Labels, Prefixes
-from declax.transforms.vectorization import _leaves_with_labels as leaves_with_labels
 from declax.transforms.vectorization import places_set, warn_of_draws, where_of
 
 if TYPE_CHECKING:
@@ -215,7 +214,7 @@ def _check_arguments(call: Call, labels: Labels, mesh: Mesh | AbstractMesh) -> N
     for position, (spec, value) in enumerate(pairs):
         problem = _why_not_split(spec, value, sizes)
         if problem is not None:
-            where, *_ = list(leaves_with_labels(call, labels))[position]
+            where, _ = list(named_leaves(call))[position]
             fix = "dx.StateSharding({dx.Param: jax.P('data'), ...: None})        # None for what is not split"
             raise TransformError(where, problem, got=f"{describe(value)}, and {spec!r}", fix=fix)
 
