@@ -250,23 +250,27 @@ def grad(
     >>> float(grads["scale"].value)
     6.0
     """
-    options: dict[str, Any] = {
-        "argnums": argnums,
-        "has_aux": has_aux,
-        "holomorphic": holomorphic,
-        "allow_int": allow_int,
-        "graph": graph,
-        "graph_updates": graph_updates,
-    }
-    if f is MISSING:
-        return functools.partial(grad, **options, reduce_axes=reduce_axes)
-    with_value: Callable[..., Any] = value_and_grad(f, **options, reduce_axes=reduce_axes)
+    untyped: Any = value_and_grad  # its overloads know literals of has_aux only
+    make_with_value = untyped(
+        argnums=argnums,
+        has_aux=has_aux,
+        holomorphic=holomorphic,
+        allow_int=allow_int,
+        reduce_axes=reduce_axes,
+        graph=graph,
+        graph_updates=graph_updates,
+    )
 
-    def gradient(*args: Any, **kwargs: Any) -> Any:
-        value, grads = with_value(*args, **kwargs)
-        return (grads, value[1]) if has_aux else grads
+    def make(f: Callable[..., Any]) -> Callable[..., Any]:
+        with_value = make_with_value(f)
 
-    return look_like(gradient, f)
+        def gradient(*args: Any, **kwargs: Any) -> Any:
+            value, grads = with_value(*args, **kwargs)
+            return (grads, value[1]) if has_aux else grads
+
+        return look_like(gradient, f)
+
+    return make if f is MISSING else make(f)
 
 
 @overload
@@ -432,35 +436,27 @@ def value_and_grad(
     >>> float(value)
     9.0
     """
-    if f is MISSING:
-        return functools.partial(
-            value_and_grad,
-            argnums=argnums,
-            has_aux=has_aux,
-            holomorphic=holomorphic,
-            allow_int=allow_int,
-            reduce_axes=reduce_axes,
-            graph=graph,
-            graph_updates=graph_updates,
-        )
-    if not callable(f):
-        raise TransformError(
-            "value_and_grad", "the argument is no function", got=describe(f), fix="dx.value_and_grad(function)"
-        )
-    wanted = _parse_argnums(argnums)
-    mode = Mode.of(graph, graph_updates)
     options: dict[str, Any] = {"holomorphic": holomorphic, "allow_int": allow_int}
     if reduce_axes:
         options["reduce_axes"] = reduce_axes
 
-    make = _Gradients(Closure(f), mode, wanted, has_aux, options)
+    def make(f: Callable[..., Any]) -> Callable[..., Any]:
+        if not callable(f):
+            fix = "dx.value_and_grad(function)"
+            raise TransformError("value_and_grad", "the argument is no function", got=describe(f), fix=fix)
+        mode = Mode.of(graph, graph_updates)
+        gradients = _Gradients(Closure(f), mode, _parse_argnums(argnums), has_aux, options)
 
-    def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
-        take = functools.partial(Call, args, kwargs, mode)
-        result, grads = run_with(lambda: take(make.closure.find()), functools.partial(make.of_call, args))
-        return result, grads[0] if isinstance(argnums, (int, DiffState)) else grads
+        def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
+            result, grads = run_with(
+                lambda: Call(args, kwargs, mode, gradients.closure.find()),
+                functools.partial(gradients.of_call, args),
+            )
+            return result, grads[0] if isinstance(argnums, (int, DiffState)) else grads
 
-    return look_like(value_and_gradient, f)
+        return look_like(value_and_gradient, f)
+
+    return make if f is MISSING else make(f)
 
 
 class _Gradients(NamedTuple):

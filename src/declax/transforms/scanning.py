@@ -118,26 +118,18 @@ def scan(
     >>> int(total), sums.tolist()
     (6, [0, 0, 1, 3])
     """
-    options: dict[str, Any] = {
-        "length": length,
-        "reverse": reverse,
-        "unroll": unroll,
-        "in_axes": in_axes,
-        "out_axes": out_axes,
-        "transform_metadata": transform_metadata,
-        "graph": graph,
-        "graph_updates": graph_updates,
-        "_split_transpose": _split_transpose,
-    }
-    if f is MISSING:
-        return functools.partial(scan, **options)
-    if not callable(f):
-        raise TransformError("scan", "the argument is no function", got=describe(f), fix="dx.scan(function)")
-    check_metadata(transform_metadata)
     settings = {"length": length, "reverse": reverse, "unroll": unroll}
     if _split_transpose:
         settings["_split_transpose"] = True
-    return Scanned(f, ScanAxes(in_axes, out_axes, transform_metadata), Mode.of(graph, graph_updates), settings)
+
+    def make(f: Callable[..., Any]) -> Scanned[..., Any]:
+        if not callable(f):
+            raise TransformError("scan", "the argument is no function", got=describe(f), fix="dx.scan(function)")
+        check_metadata(transform_metadata)
+        axes = ScanAxes(in_axes, out_axes, transform_metadata)
+        return Scanned(f, axes, Mode.of(graph, graph_updates), settings)
+
+    return make if f is MISSING else make(f)
 
 
 class ScanAxes:

@@ -26,6 +26,7 @@ from declax.errors import TransformError, describe, type_name
 from declax.rngs.calls import is_broadcast_meant
 from declax.rngs.streams import RngCount
 from declax.transforms._closure import Closure
+from declax.transforms._explaining import named_leaves
 from declax.transforms._lift import Call, Outcome, Plan, lifted
 from declax.transforms._naming import no_array, note_tracers
 from declax.transforms._output_groups import from_groups, in_groups
@@ -98,46 +99,40 @@ def vmap(
     Array([0., 2., 4.], dtype=float32)
     """
     options: dict[str, Any] = {"axis_name": axis_name, "axis_size": axis_size, "spmd_axis_name": spmd_axis_name}
-    if f is MISSING:
-        return functools.partial(
-            vmap,
-            in_axes=in_axes,
-            out_axes=out_axes,
-            transform_metadata=transform_metadata,
-            graph=graph,
-            graph_updates=graph_updates,
-            **options,
-        )
-    if not callable(f):
-        raise TransformError("vmap", "the argument is no function", got=describe(f), fix="dx.vmap(function)")
-    closure = Closure(f)
-    mode = Mode.of(graph, graph_updates)
-    axes = Prefixes(in_axes, out_axes)
-    check_metadata(transform_metadata)
-    adapt = functools.partial(name_axes, axes=axes, metadata=transform_metadata) if transform_metadata else None
-    warned: set[str] = set()
 
-    def map_over(call: Call) -> Outcome:
-        labels = axes.labels(call, closure.function)
-        call.check_arrays(labels.plain)  # without an axis, anything goes in as it is
-        groups = axes.groups(labels, None)
-        look = functools.partial(check_shared, call, labels, warned)
-        body = in_groups(lifted(closure, call.structure, mode, labels, adapt), groups, look)
-        function = jax.vmap(body, in_axes=(labels.values, labels.plain), out_axes=(None, groups.known), **options)
-        try:
-            result = function(call.values, call.plain)
-        except ValueError:
-            _check_sizes(call, labels, axis_size)
-            raise
-        except jax.errors.ConcretizationTypeError as error:
-            note_tracers(error, "dx.vmap", closure.function, call.structure, (*labels.values, *labels.plain))
-            raise
-        return from_groups(result)
+    def make(f: Callable[..., Any]) -> Callable[..., Any]:
+        if not callable(f):
+            raise TransformError("vmap", "the argument is no function", got=describe(f), fix="dx.vmap(function)")
+        closure = Closure(f)
+        mode = Mode.of(graph, graph_updates)
+        axes = Prefixes(in_axes, out_axes)
+        check_metadata(transform_metadata)
+        adapt = functools.partial(name_axes, axes=axes, metadata=transform_metadata) if transform_metadata else None
+        warned: set[str] = set()
 
-    def mapped(*args: Any, **kwargs: Any) -> Any:
-        return run(lambda: Call(args, kwargs, mode, closure.find()), map_over)
+        def map_over(call: Call) -> Outcome:
+            labels = axes.labels(call, closure.function)
+            call.check_arrays(labels.plain)  # without an axis, anything goes in as it is
+            groups = axes.groups(labels, None)
+            look = functools.partial(check_shared, call, labels, warned)
+            body = in_groups(lifted(closure, call.structure, mode, labels, adapt), groups, look)
+            function = jax.vmap(body, in_axes=(labels.values, labels.plain), out_axes=(None, groups.known), **options)
+            try:
+                result = function(call.values, call.plain)
+            except ValueError:
+                _check_sizes(call, labels, axis_size)
+                raise
+            except jax.errors.ConcretizationTypeError as error:
+                note_tracers(error, "dx.vmap", closure.function, call.structure, (*labels.values, *labels.plain))
+                raise
+            return from_groups(result)
 
-    return look_like(mapped, closure.function)
+        def mapped(*args: Any, **kwargs: Any) -> Any:
+            return run(lambda: Call(args, kwargs, mode, closure.find()), map_over)
+
+        return look_like(mapped, closure.function)
+
+    return make if f is MISSING else make(f)
 
 
 def check_shared(
@@ -320,7 +315,7 @@ def _check_sizes(call: Call, labels: Labels, axis_size: int | None) -> None:
       TransformError: names them.
     """
     sizes: dict[int, list[str]] = {} if axis_size is None else {axis_size: ["axis_size"]}
-    for where, label, value in _leaves_with_labels(call, labels):
+    for (where, value), label in zip(named_leaves(call), (*labels.values, *labels.plain), strict=True):
         if label is None:
             continue
         for leaf in jax.tree.leaves(value):
@@ -353,11 +348,3 @@ def _check_sizes(call: Call, labels: Labels, axis_size: int | None) -> None:
             got="; ".join(parts),
             fix=_FIX_OF_SIZES,
         )
-
-
-def _leaves_with_labels(call: Call, labels: Labels) -> Iterator[tuple[str, Any, Any]]:
-    """Each leaf of a call: what to call it, its axis, its value."""
-    if call.structure.graphdef is not None:
-        paths = call.structure.graphdef.definition.paths
-        yield from zip((where_of(call, path) for path in paths), labels.values, call.values, strict=True)
-    yield from zip(call.structure.names_of_plain(), labels.plain, call.plain, strict=True)
