@@ -11,7 +11,8 @@ carried: all that differs from step to step: the leaves of the graph that the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +24,7 @@ from declax.transforms._lift import Outcome
 from declax.transforms._structure import Structure, paths_in
 from declax.transforms._tracing import (
     Traced,
+    concluded,
     differing_leaf,
     joined,
     new_values,
@@ -32,6 +34,8 @@ from declax.transforms._tracing import (
     type_of,
     types_of,
 )
+
+EMPTY: Mapping[int, Any] = MappingProxyType({})
 
 
 class Step(NamedTuple):
@@ -62,6 +66,20 @@ class Step(NamedTuple):
         for position, value in zip(self.plain, carried[1], strict=True):
             full_plain[position] = value
         return full_values, full_plain
+
+    def conclude(
+        self, outcome: Outcome, last: Any, places: Mapping[int, Any] = EMPTY, results: Mapping[int, Any] = EMPTY
+    ) -> Outcome:
+        """What a loop comes to.
+
+        Args:
+          outcome: of a step.
+          last: what was carried to the end.
+          places, results: other new values, and other plain leaves of the output, by position.
+        """
+        by_place = dict(zip(self.places, last[0], strict=True)) | dict(places)
+        plain = dict(zip(self.results, last[1], strict=True)) | dict(results)
+        return concluded(outcome, by_place, [plain[position] for position in sorted(plain)])
 
     def first(self, values: Sequence[Any], plain: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The carried values before the first step."""

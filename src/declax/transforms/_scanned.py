@@ -33,7 +33,6 @@ from declax.transforms._lift import Outcome
 from declax.transforms._structure import Structure
 from declax.transforms._tracing import (
     Traced,
-    concluded,
     leaf_origins,
     new_values,
     output_tree,
@@ -68,22 +67,6 @@ def carry_parts(prefix: Any, tree: Any, is_root: Sequence[bool], name: Callable[
     return found
 
 
-class Stacks(NamedTuple):
-    """What comes out of each step.
-
-    Attributes:
-      places: of new values of the graph.
-      axes: of these.
-      results: positions among the plain leaves of the output.
-      result_axes: of these.
-    """
-
-    places: list[int]
-    axes: list[int]
-    results: list[int]
-    result_axes: list[int]
-
-
 class Scan:
     """A scan over leaves of one structure and one set of shapes.
 
@@ -98,7 +81,8 @@ class Scan:
         self._labels = labels
         self._parts = parts
         self._context = context
-        self._stacks = Stacks([], [], [], [])
+        self._places: dict[int, int] = {}  # of stacked new values of the graph, with their axes
+        self._results: dict[int, int] = {}  # of stacked plain leaves of the output, likewise
 
     def run(self, traced: Traced, values: Sequence[Any], plain: Sequence[Any], options: dict[str, Any]) -> Outcome:
         """Runs all steps.
@@ -116,18 +100,20 @@ class Scan:
         xs = self._own(values, plain)
         looks = self._with_own(values, plain, _types_of_steps(xs))
         outcome, step, shared = settled(traced, self._structure, *looks, self._analyse, self._context)
-        stacks = self._stacks
+        places, results = self._places, self._results
 
         def advance(carried: Any, own: Any) -> Any:
             full, full_plain = step.put(carried, *self._with_own(*shared, own))
             made = traced(full, full_plain)
             at = new_values(made.plan)
             output = jax.tree_util.tree_leaves(made.output)
-            ys = [made.new[at[place]] for place in stacks.places] + [output[i] for i in stacks.results]
-            return step.next_values(made, full), ys
+            return step.next_values(made, full), (
+                [made.new[at[place]] for place in places],
+                [output[i] for i in results],
+            )
 
-        last, ys = jax.lax.scan(advance, step.first(*shared), xs, length=length, **options)
-        return self._conclude(outcome, step, last, ys)
+        last, (ys, results_of_steps) = jax.lax.scan(advance, step.first(*shared), xs, length=length, **options)
+        return step.conclude(outcome, last, self._out(places, ys), self._out(results, results_of_steps))
 
     def _own(self, values: Sequence[Any], plain: Sequence[Any]) -> list[Any]:
         """What each step has its own part of, with the axis of steps first."""
@@ -141,21 +127,11 @@ class Scan:
         full, full_plain = ([next(each) if _is_own(a) else v for v, a in zip(*pair, strict=True)] for pair in pairs)
         return full, full_plain
 
-    def _conclude(self, outcome: Outcome, step: Step, last: Any, ys: list[Any]) -> Outcome:
-        stacks, plan = self._stacks, outcome.plan
-        count = len(stacks.places)
-        by_place = dict(zip(step.places, last[0], strict=True))
-        by_place |= {p: self._out(y, a) for p, y, a in zip(stacks.places, ys[:count], stacks.axes, strict=True)}
-        output: Any = [None] * (len(step.results) + len(stacks.results))
-        for position, value in zip(step.results, last[1], strict=True):
-            output[position] = value
-        for position, value, axis in zip(stacks.results, ys[count:], stacks.result_axes, strict=True):
-            output[position] = self._out(value, axis)
-        if plan.change is None:
-            output = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(outcome.output), output)
-        return concluded(plan, by_place, output)
+    def _out(self, axes: dict[int, int], ys: Sequence[Any]) -> dict[int, Any]:
+        """What came out of all steps, with the axis of steps in its place."""
+        return {position: self._moved_out(y, axis) for (position, axis), y in zip(axes.items(), ys, strict=True)}
 
-    def _out(self, value: Any, axis: int) -> Any:
+    def _moved_out(self, value: Any, axis: int) -> Any:
         for leaf in jax.tree_util.tree_leaves(value):
             if not -leaf.ndim <= axis < leaf.ndim:
                 raise TransformError(
@@ -230,7 +206,7 @@ class Scan:
         plain, results = plain_pairs(pairs, self._structure.is_root, is_root)
         assert outcome.plan.labels is not None  # the function has labels
         new = len(new_values(outcome.plan))
-        self._stacks = Stacks([], [], [], [])
+        self._places, self._results = {}, {}
         for position, label in enumerate(outcome.plan.labels[new:]):
             if position not in results:
                 self._stack_result(position, label)
@@ -266,8 +242,7 @@ class Scan:
                 why="there is a result of each step, and they have to go somewhere",
                 fix="out_axes=(dx.Carry, 0)",
             )
-        self._stacks.results.append(position)
-        self._stacks.result_axes.append(axis)
+        self._results[position] = axis
 
     def _carried(self, outcome: Outcome, roots: Sequence[tuple[int, int]]) -> dict[int, int]:
         """The places of the next values of what goes from step to step, by leaf; notes what is stacked."""
@@ -288,8 +263,7 @@ class Scan:
             if place in taken:
                 continue
             if _is_own(label):
-                self._stacks.places.append(place)
-                self._stacks.axes.append(label)
+                self._places[place] = label
             elif label is Carry and place in leaf_at:
                 places[leaf_at[place]] = place
             else:

@@ -116,20 +116,21 @@ def leaf_origins(structure: Structure, change: Change) -> dict[int, int]:
     return found
 
 
-def concluded(plan: Plan, by_place: Mapping[int, Any], output: Any) -> Outcome:
-    """The Outcome of a plan with other new values, for these places.
+def concluded(outcome: Outcome, by_place: Mapping[int, Any], plain: Sequence[Any]) -> Outcome:
+    """An Outcome with other new values, for these places, and with another output.
 
     Args:
-      plan: of the function.
-      by_place: the new values; at least one for each that the plan has.
-      output: the output, or its plain leaves where the plan has a `Change`.
+      outcome: of the function.
+      by_place: the new values; at least one for each that its plan has.
+      plain: the plain leaves of the output.
     """
-    places = sorted(by_place)
+    plan, places = outcome.plan, sorted(by_place)
     new = tuple(by_place[place] for place in places)
     if plan.change is None:
-        return Outcome(Plan(tuple(places)), new, output)
+        tree: Any = jax.tree_util.tree_structure(outcome.output)
+        return Outcome(Plan(tuple(places)), new, tree.unflatten(plain))
     kept = tuple(-1 if place in by_place else source for place, source in enumerate(plan.change.kept))
-    return Outcome(Plan((), plan.change._replace(kept=kept), plan.tree, plan.is_root), new, output)
+    return Outcome(Plan((), plan.change._replace(kept=kept), plan.tree, plan.is_root), new, plain)
 
 
 def output_tree(outcome: Outcome) -> tuple[Any, tuple[bool, ...]]:

@@ -246,10 +246,7 @@ def _chosen(
     new, output = select(*(branch(function, o.plan) for function, o in zip(traced, outcomes, strict=True)))
     if any(function.calls_back for function in traced):
         wait((new, output))
-    first = outcomes[0]
-    if first.plan.change is None:
-        output = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(first.output), output)
-    return concluded(first.plan, dict(zip(places, new, strict=True)), output)
+    return concluded(outcomes[0], dict(zip(places, new, strict=True)), output)
 
 
 # ----------------------------------------------------------------- where branches end

@@ -9,7 +9,7 @@ carried: what differs from step to step; see `_carrying`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence, Set
+from collections.abc import Callable, Hashable, Set
 from typing import Any, TypeVar, cast
 
 import jax
@@ -27,7 +27,7 @@ from declax.transforms._roots import tree_of_jax
 from declax.transforms._running import run, wait
 from declax.transforms._structure import Mode
 from declax.transforms._together import nth, together
-from declax.transforms._tracing import Traced, check_scalar, checked_function, concluded, text_of_type, text_of_value
+from declax.transforms._tracing import Traced, check_scalar, checked_function, text_of_type, text_of_value
 
 T = TypeVar("T")
 
@@ -100,7 +100,9 @@ def while_loop(
             if shared:
                 raise _condition_on_refs(call, shared) from None
             raise
-        return end_of_loop(outcome, step, last, (condition, body))
+        if condition.calls_back or body.calls_back:
+            wait(last)
+        return step.conclude(outcome, last)
 
     return cast("T", run(lambda: Call((init_val,), {}, mode, closure.find()).check_arrays(), loop))
 
@@ -169,7 +171,9 @@ def fori_loop(
             return step.next_values(body(full_values, full_plain), full_values)
 
         last = jax.lax.fori_loop(lower, upper, advance, step.first(values, plain), unroll=unroll)
-        return end_of_loop(outcome, step, last, (body,))
+        if body.calls_back:
+            wait(last)
+        return step.conclude(outcome, last)
 
     def take() -> Call:
         return Call((_number_like(lower, upper), init_val), {}, mode, closure.find()).check_arrays()
@@ -227,29 +231,6 @@ def settled_loop(
 
 def _analysed(call: Call, given: Part, context: ErrorContext, outcome: Outcome) -> Step:
     return loop_step(call.structure, outcome, given, context)
-
-
-def end_of_loop(
-    outcome: Outcome, step: Step, last: tuple[Sequence[Any], Sequence[Any]], functions: Sequence[Traced]
-) -> Outcome:
-    """What a loop comes to, from what it carried to its end.
-
-    Args:
-      outcome: of a step.
-      step: what goes from step to step.
-      last: what it carried.
-      functions: of which the loop was made.
-    """
-    if any(function.calls_back for function in functions):
-        wait(last)
-    plan = outcome.plan
-    plain: list[Any] = [None] * len(step.results)
-    for position, value in zip(step.results, last[1], strict=True):
-        plain[position] = value
-    output = plain
-    if plan.change is None:
-        output = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(outcome.output), plain)
-    return concluded(plan, dict(zip(step.places, last[0], strict=True)), output)
 
 
 def _check_condition(outcome: Outcome, call: Call, context: ErrorContext) -> None:
