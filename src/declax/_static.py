@@ -34,7 +34,7 @@ from declax import errors
 
 T = TypeVar("T")
 
-_PLAIN: Final = frozenset(
+_PLAIN: Final[frozenset[type]] = frozenset(
     {str, int, float, bool, complex, bytes, type(None), type, types.FunctionType, types.BuiltinFunctionType}
 )
 """Types whose values always have a hash: asking it of them would be a waste."""
@@ -49,7 +49,7 @@ class _ByClass(dict[type, bool]):
         return found
 
 
-_is_told_by_class: Final = _ByClass()
+_is_told_by_class: Final = _ByClass({cls: cls is not float for cls in _PLAIN})
 
 _OPENED = 10_000
 """How many dataclasses one value may hold before their fields count no more; only a cycle holds so many."""

@@ -89,7 +89,7 @@ class Program:
     def __init__(self, graphdef: GraphDef[Any]) -> None:
         tokens = graphdef.tokens
         slots = _number(tokens)
-        children = [tuple(slots[c] for c in found) for found in _children(graphdef)]
+        children = [tuple(map(slots.__getitem__, found)) for found in _children(graphdef)]
         self.count: int = len(tokens)
         self.root: int = slots[0]
         self.classes: list[type] = []
@@ -112,9 +112,7 @@ class Program:
             leaf += token[0] <= LEAF
         self.has_plain: bool = bool(self.plain_leaves)
         of_nodes = {c for p, t in enumerate(tokens) if isinstance(t, tuple) and t[0] == NODE for c in children[p]}
-        self.contained: frozenset[int] = frozenset(
-            position for slot, position in self.plain_leaves if slot not in of_nodes
-        )
+        self.contained = frozenset([position for slot, position in self.plain_leaves if slot not in of_nodes])
         self.containers.reverse()
 
     def _add(
@@ -229,7 +227,7 @@ def _children(graphdef: GraphDef[Any]) -> list[list[int]]:
     for place, token in enumerate(graphdef.tokens):
         if stack:
             found[stack.pop()].append(place)
-        if isinstance(token, tuple):
+        if isinstance(token, tuple) and token[0] > LEAF:
             stack.extend([place] * len(child_keys(token)))
     return found
 

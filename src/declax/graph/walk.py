@@ -176,7 +176,8 @@ class Walk:
         tokens.append((NODE, layout, statics))
         self.types.append(exact_types(statics))
         for name, place in layout.snapshots:
-            self._watch_static(attributes[name], statics[place])
+            if attributes[name] is not statics[place]:
+                self._watch_static(attributes[name], statics[place])
         # Variables that come first are read here, as `_visit_variable` does: most nodes hold nothing else
         count = 0
         for child in children:
@@ -214,21 +215,20 @@ class Walk:
         keys, children, how = open_container(value, is_data=True)
         token = (CONTAINER, how, keys)
         self.tokens.append(token)
-        if (types := types_of(token)) is not None:
-            self.types.append(types)
         if value.__class__ is not tuple:
+            if (types := types_of(token)) is not None:
+                self.types.append(types)
             self._watch_container(value, keys, children, how)
-        stack.extend((child, None, within) for child in reversed(children))
+        stack.extend(zip(reversed(children), repeat(None), repeat(within)))  # the latter are endless
 
     def _visit_static(self, value: Any) -> None:
         frozen = freeze(value)
         self.tokens.append((STATIC, frozen))
         self.types.append(exact_types(frozen))
-        self._watch_static(value, frozen)
+        if frozen is not value:
+            self._watch_static(value, frozen)
 
     def _watch_static(self, value: Any, frozen: Any) -> None:
-        if frozen is value:
-            return
         if value.__class__ in _COPIED and _is_plain(value):
             self.live.append(value)
             self.kept.append(value.copy())

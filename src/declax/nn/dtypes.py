@@ -9,7 +9,6 @@ dtype:        the dtype in which a layer computes and answers; None infers it
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Protocol, TypeVar
 
 import jax
@@ -49,7 +48,8 @@ def canonicalize_dtype(*args: Any, dtype: Dtype | None = None, inexact: bool = T
     dtype('float32')
     """
     if dtype is None:
-        inferred = _inferred(arg for arg in args if arg is not None)
+        arrays = [jnp.asarray(arg) for arg in args if arg is not None]
+        inferred = jnp.dtype(jnp.result_type(*arrays))
         if inexact and not jnp.issubdtype(inferred, jnp.inexact):
             return np.dtype(np.float32)
         return inferred
@@ -88,7 +88,7 @@ def promote_dtype(args: T, /, *, dtype: Dtype | None = None, inexact: bool = Tru
     """
     common = canonicalize_dtype(*args, dtype=dtype, inexact=inexact)
     # Each place of the tuple keeps its type, which no annotation can say.
-    return tuple(None if arg is None else jnp.asarray(arg, common) for arg in args)  # type: ignore[return-value]  # as above
+    return tuple([None if arg is None else jnp.asarray(arg, common) for arg in args])  # type: ignore[return-value]  # as above
 
 
 def statistics_dtype(dtype: Dtype) -> np.dtype[Any]:
@@ -118,7 +118,3 @@ def add_bias(y: jax.Array, bias: jax.Array | None) -> jax.Array:
         return y + bias
     with jax.numpy_dtype_promotion("standard"):
         return y + bias
-
-
-def _inferred(args: Iterable[Any]) -> np.dtype[Any]:
-    return jnp.dtype(jnp.result_type(*(jnp.asarray(arg) for arg in args)))

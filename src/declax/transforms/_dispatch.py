@@ -204,10 +204,7 @@ class _Writer:
         if len(self._lines) > 2 * MOST:
             raise _NoShapeError
         cls = value.__class__
-        if is_leaf(value):
-            self.demand(f"type({name}) is {self._give(type(value))} or is_leaf({name})")
-            self._leaves.append(name)
-        elif isinstance(value, Pytree):
+        if isinstance(value, Pytree):
             self.demand(f"{name} is {self._give(weakref.ref(value))}()")
         elif value is None:
             self.demand(f"{name} is None")
@@ -217,6 +214,9 @@ class _Writer:
             self.demand(f"len({name}) == {len(value)}")
             if value:
                 self._look_into(name, value)
+        elif is_leaf(value):
+            self.demand(f"type({name}) is {self._give(type(value))} or is_leaf({name})")
+            self._leaves.append(name)
         else:
             raise _NoShapeError
 

@@ -72,6 +72,10 @@ def traced_code(user: Callable[..., Any]) -> Any:
     return found if hasattr(found, "__name__") else type(found).__call__
 
 
+_FLAT = [inspect.Parameter("leaves", inspect.Parameter.VAR_POSITIONAL)]
+_IN_SEQUENCES = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("values", "plain")]
+
+
 class LeafNames(inspect.Signature):
     """A signature that binds leaves to their names in the user's code.
 
@@ -83,9 +87,7 @@ class LeafNames(inspect.Signature):
     """
 
     def __init__(self, user: Callable[..., Any], structure: Structure, statics: Any, *, is_flat: bool = False) -> None:
-        names = ("leaves",) if is_flat else ("values", "plain")
-        kind = inspect.Parameter.VAR_POSITIONAL if is_flat else inspect.Parameter.POSITIONAL_OR_KEYWORD
-        super().__init__([inspect.Parameter(name, kind) for name in names])
+        super().__init__(_FLAT if is_flat else _IN_SEQUENCES)
         self._of = (user, structure, statics)
         self._is_flat = is_flat
 

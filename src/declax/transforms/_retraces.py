@@ -22,6 +22,7 @@ from declax._static import is_frozen, thaw
 from declax._typing import Path
 from declax.errors import RetraceWarning, format_path, type_name
 from declax.graph.binding import Binding
+from declax.graph.build import program_of
 from declax.graph.defs import (
     CONTAINER,
     HAS_INDEX,
@@ -169,15 +170,11 @@ def roots_of(binding: Binding | None) -> tuple[weakref.ref[Any], ...]:
     """The roots that are bound, for as long as they live."""
     if binding is None:
         return ()
-    found: list[weakref.ref[Any]] = []
-    objects = iter(binding.objects())
-    known: list[Any] = []
-    for path, token in walk_tokens(binding.graphdef.tokens):
-        if not isinstance(token, int) and token[0] in HAS_INDEX:
-            known.append(next(objects))
-        if len(path) == 1:
-            found.append(weakref.ref(known[token if isinstance(token, int) else -1]))
-    return tuple(found)
+    program = program_of(binding.graphdef)
+    known = dict(zip(program.indexed, binding.objects(), strict=True))
+    repeated = dict(program.references)
+    *_, (_, _, _, slots) = program.containers  # the tuple of all roots is the outermost one
+    return tuple([weakref.ref(known[repeated.get(slot, slot)]) for slot in slots])
 
 
 def _numbers_of(structure: Structure, rank: int) -> dict[Path, str]:

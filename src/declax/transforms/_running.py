@@ -49,21 +49,12 @@ def run(take: Callable[[], Call], body: Callable[[Call], Outcome]) -> Any:
         changed then.
       TransformError: for a conflict in each of `MAX_RUNS` runs.
     """
-    return run_with(take, lambda call: (body(call), None))[0]
-
-
-def run_with(take: Callable[[], Call], body: Callable[[Call], tuple[Outcome, T]]) -> tuple[Any, T]:
-    """As `run`, with something else that the body makes, which does not go to the caller's models.
-
-    Raises:
-      TraceContextError, TransformError: as `run`.
-    """
     for _ in range(MAX_RUNS):
         call = take()
-        outcome, extra = _run_once(call, body)
+        outcome = _run_once(call, body)
         with committing:
             if is_current(call.binding, outcome.plan, call.values):
-                return commit(call, outcome), extra
+                return commit(call, outcome)
     raise TransformError(
         "the call",
         f"what it is about to write was written by others during each of {MAX_RUNS} runs",
@@ -72,7 +63,24 @@ def run_with(take: Callable[[], Call], body: Callable[[Call], tuple[Outcome, T]]
     )
 
 
-def _run_once(call: Call, body: Callable[[Call], tuple[Outcome, T]]) -> tuple[Outcome, T]:
+def run_with(take: Callable[[], Call], body: Callable[[Call], tuple[Outcome, T]]) -> tuple[Any, T]:
+    """As `run`, with something else that the body makes, which does not go to the caller's models.
+
+    Raises:
+      TraceContextError, TransformError: as `run`.
+    """
+    extra: list[T] = []
+
+    def keep_extra(call: Call) -> Outcome:
+        outcome, made = body(call)
+        extra[:] = [made]  # that of the last run
+        return outcome
+
+    output = run(take, keep_extra)
+    return output, extra[0]
+
+
+def _run_once(call: Call, body: Callable[[Call], Outcome]) -> Outcome:
     """Runs the body, and explains what JAX refuses."""
     try:
         return body(call)

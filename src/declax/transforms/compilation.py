@@ -185,7 +185,7 @@ class JitWrapped(Wrapped[P, R]):
                 self._entry = CacheEntry.of(args, kwargs, call, program)
             return program.run(call)
 
-        result: R = run(lambda: self._bind_again(args, kwargs), body)
+        result: R = run(functools.partial(self._bind_again, args, kwargs), body)
         return result
 
     def _bind_again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
@@ -199,7 +199,7 @@ class JitWrapped(Wrapped[P, R]):
 
     def _program(self, call: Call) -> Program:
         """The program of a call."""
-        return program_for(self._programs, call.key, lambda: self._make_program(call))
+        return program_for(self._programs, call.key, functools.partial(self._make_program, call))
 
     def _make_program(self, call: Call) -> Program:
         structure, shardings, statics = call.structure, self._shardings, call.statics
