@@ -255,6 +255,15 @@ def test_partials(options):
     check(dx.jit(lambda x: g(x), **options), other, expected=6.0)
 
 
+def test_another_model_in_the_keywords_of_a_partial():
+    partial = functools.partial(lambda x, m: m(x), m=Scale(2.0))
+    direct, enclosed = dx.jit(partial), dx.jit(lambda x: partial(x))
+    assert float(direct(1.0)) == float(enclosed(1.0)) == 2
+    partial.keywords["m"] = Scale(9.0)
+    assert float(direct(1.0)) == float(enclosed(1.0)) == 9
+    assert calls_of(partial.keywords["m"]) == 2
+
+
 def test_a_partial_of_a_partial_with_attributes():
     model = Scale()
     f = functools.partial(lambda m, x: m(x), model)

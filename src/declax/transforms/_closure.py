@@ -238,7 +238,14 @@ class Captures:
                 self._names.append((holder.__globals__, site.key))
             elif not any(known is holder for known, *_ in self._defaults):
                 self._defaults.append((holder, holder.__defaults__, _items_of(holder.__kwdefaults__ or {})))
+        self._watch_partials(numbers)
         self._watch_containers(numbers)
+
+    def _watch_partials(self, numbers: Sequence[int]) -> None:
+        with_keywords = {site.holder for site in self.sites if site.kind == "keyword" and capture_kind(site.content)}
+        for number in with_keywords.intersection(numbers):
+            keywords = self.holders[number].keywords
+            self._items.append((keywords, _items_of(keywords)))
 
     def _watch_containers(self, numbers: Sequence[int]) -> None:
         kinds = [capture_kind(holder) for holder in self.holders]
