@@ -45,10 +45,10 @@ from declax.config._readers import (
     NumberReader,
     ObjectReader,
     PathReader,
-    PrecisionReader,
     Reader,
     StrReader,
     TupleReader,
+    precisions,
 )
 from declax.config._unions import allowed_classes, allows_dtypes, is_dtype, spells_dtypes
 from declax.config.registry import check_extra, choices_of, extra_functions, kinds_of, on_change
@@ -165,7 +165,7 @@ class Catalog:
         readers: list[Reader] = []
         for member in members:
             if member is str and is_precision:
-                readers.append(PrecisionReader())
+                readers.append(LiteralReader(precisions()))
             elif member not in parts:
                 readers.append(self._one(member, default))
         return [*readers, self._choice(parts, members)] if parts else readers

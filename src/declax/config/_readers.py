@@ -342,29 +342,14 @@ class NamesReader(Reader):
         return {"enum": list(self.table)}
 
 
-class PrecisionReader(NamesReader):
-    """A text that says how precisely JAX multiplies; an annotation names it as a text."""
-
-    def __init__(self) -> None:
-        names = [*_PRECISIONS, *jax.lax.DotAlgorithmPreset.__members__]
-        super().__init__("a precision", {name: name for name in names}, "no-choice")
-        self.exact = self.words
-
-    def holds(self, value: Any) -> bool:
-        return isinstance(value, str) and value in self.table
-
-
-def _precisions() -> list[str]:
-    """The names of precisions that this release of JAX takes."""
-    found = []
+def precisions() -> list[str]:
+    """The names of the precisions with which this release of JAX multiplies."""
+    found = list(jax.lax.DotAlgorithmPreset.__members__)
     for name in ("default", "high", "highest", "fastest", "bfloat16", "bfloat16_3x", "tensorfloat32", "float32"):
         with contextlib.suppress(ValueError):
             jax.lax.Precision(name)
             found.append(name)
     return found
-
-
-_PRECISIONS: Final = _precisions()
 
 
 class DtypeReader(NamesReader):
