@@ -490,12 +490,16 @@ class _Gradients(NamedTuple):
         return outcome, tuple(t.assemble(leaf_grads, plain_grads) for t in targets)
 
 
-def _parse_argnums(argnums: Argnums) -> list[DiffState]:
-    listed: list[Any] = [argnums]
+def listed(argnums: Argnums) -> list[Any]:
+    """The entries of argnums, also where there is one that stands alone."""
     if isinstance(argnums, Sequence) and not isinstance(argnums, (DiffState, str)):
-        listed = list(argnums)
+        return list(argnums)
+    return [argnums]
+
+
+def _parse_argnums(argnums: Argnums) -> list[DiffState]:
     found = []
-    for entry in listed:
+    for entry in listed(argnums):
         if isinstance(entry, DiffState):
             found.append(entry)
         elif isinstance(entry, int) and not isinstance(entry, bool):

@@ -30,7 +30,7 @@ from declax.transforms._running import run
 from declax.transforms._structure import Mode
 from declax.transforms._together import together
 from declax.transforms._wrapping import R, Wrapped
-from declax.transforms.autodiff import Argnums, DiffState
+from declax.transforms.autodiff import Argnums, DiffState, listed
 
 P = ParamSpec("P")
 
@@ -227,14 +227,11 @@ def _parse(argnums: Argnums, known: dict[str, inspect.Parameter] | None) -> tupl
     Raises:
       TransformError: for what is no argnum.
     """
-    listed: list[Any] = [argnums]
-    if isinstance(argnums, Sequence) and not isinstance(argnums, (DiffState, str)):
-        listed = list(argnums)
     takes_more = known is None or any(p.kind is p.VAR_POSITIONAL for p in known.values())
     count = len(known or ())
     fixed: list[int] = []
     chosen: dict[int, Filter] = {}
-    for entry in listed:
+    for entry in listed(argnums):
         number = entry.argnum if isinstance(entry, DiffState) else entry
         if not isinstance(number, int) or isinstance(number, bool):
             raise TransformError(

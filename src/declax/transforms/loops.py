@@ -8,7 +8,6 @@ carried: what differs from step to step; see `_carrying`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Set
 from typing import Any, TypeVar, cast
 
@@ -225,12 +224,11 @@ def settled_loop(
     start = sum(part.num_leaves for part in parts[:argument])
     tree = tree_of_jax(parts[argument])
     given = Part(tree, range(start, start + tree.num_leaves), call.structure.is_root, "init_val")
-    analyse = functools.partial(_analysed, call, given, context)
+
+    def analyse(outcome: Outcome) -> Step:
+        return loop_step(call.structure, outcome, given, context)
+
     return settled(body, call.structure, call.values, call.plain, analyse, context)
-
-
-def _analysed(call: Call, given: Part, context: ErrorContext, outcome: Outcome) -> Step:
-    return loop_step(call.structure, outcome, given, context)
 
 
 def _check_condition(outcome: Outcome, call: Call, context: ErrorContext) -> None:
