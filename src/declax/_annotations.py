@@ -70,14 +70,13 @@ def add_data_type(cls: type) -> None:
         cache.clear()
 
 
-def is_data_class(cls: type) -> bool:
-    """Whether instances of a class are data by themselves."""
-    return _is_data_class(cls)
-
-
 @functools.cache
 def _is_data_class(cls: type) -> bool:
     return not _DATA_TYPES.isdisjoint(cls.__mro__) or issubclass(cls, jax.Array)
+
+
+is_data_class: collections.abc.Callable[[type], bool] = _is_data_class
+"""Whether instances of a class are data by themselves."""
 
 
 LOCALS_KEY = "_pytree__locals"
