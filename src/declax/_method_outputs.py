@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, Final
@@ -29,7 +29,7 @@ _lock = threading.Lock()
 
 
 @contextmanager
-def sown_outputs(classes: Iterable[type]) -> Iterator[None]:
+def sown_outputs(classes: Iterable[type]) -> Generator[None, None, None]:
     """Has the methods of some classes sow their outputs, in modules that ask for it."""
     chosen = set(classes)
     with _lock:

@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import operator
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
-from operator import attrgetter, call, is_, itemgetter
+from operator import attrgetter, is_, itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
@@ -50,6 +51,7 @@ from declax.errors import (
 )
 
 _new: Final = object.__new__
+_call: Any = operator.call  # its type takes no functions of several types
 
 LeafDef = tuple[type[Variable[Any]], Metadata] | None
 """The kind and metadata of a Variable; None for a leaf that is no Variable's."""
@@ -645,7 +647,7 @@ def _shown(definition: StateDef, nesting: Nesting, leaves: Sequence[Any]) -> lis
     assert definition.columns is not None  # as for `types`
     metadata = definition.columns[1]
     shown: list[Any] = list(map(_new, nesting.types))  # without a frame of Python for each
-    deque(map(call, nesting.fills, shown, zip(zip(leaves), metadata)), 0)  # noqa: B905  # quicker
+    deque(map(_call, nesting.fills, shown, zip(zip(leaves), metadata)), 0)  # noqa: B905  # quicker
     deque(map(fill_raw, shown, leaves), 0)
     deque(map(_set_metadata, shown, metadata), 0)
     return shown

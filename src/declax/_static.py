@@ -188,7 +188,7 @@ class FrozenDict(Frozen, Mapping[Any, T]):
         return self
 
     __eq__ = object.__eq__
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]  # a Mapping has none
 
     def __getitem__(self, key: Any) -> T:
         return self._entries[key]

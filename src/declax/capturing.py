@@ -65,7 +65,7 @@ def capture(  # type: ignore[overload-overlap]  # a kind can be called as well
     *var_types: VariableKind,
     init: Init = None,
     method_outputs: VariableKind | None = None,
-) -> Callable[[Callable[P, R]], Callable[P, tuple[Any, ...]]]: ...
+) -> Callable[[Callable[P, Any]], Callable[P, tuple[Any, ...]]]: ...
 @overload
 def capture(
     fn: Callable[P, R], /, *, init: Init = None, method_outputs: VariableKind | None = None

@@ -15,7 +15,7 @@ import os
 import re
 import sys
 from collections.abc import Generator
-from typing import IO, Any, Final
+from typing import IO, Any, Final, cast
 
 from declax import errors
 from declax.config.files.formatting import format_json
@@ -116,7 +116,8 @@ def _error_data(error: errors.DeclaxError, notes: list[str]) -> dict[str, Any]:
 
 def write(text: str, style: str = "", stream: IO[str] | None = None) -> None:
     """Prints a text as a line, or lines, of its own."""
-    stream = stream or sys.stdout
+    if stream is None:
+        stream = cast("IO[str]", sys.stdout)
     rich = _rich(stream)
     if rich is None:
         stream.write(text.removesuffix("\n") + "\n")

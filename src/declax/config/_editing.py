@@ -231,7 +231,7 @@ def _compare(path: Path, old: Any, new: Any, found: list[SpecChange]) -> None:
         return
     if isinstance(old, SpecData) and isinstance(new, SpecData) and old.target == new.target:
         _compare_entries(path, old.full_arguments, new.full_arguments, found)
-    elif type(old) is type(new) and type(old) in _LISTS:
+    elif type(old) is type(new) and isinstance(old, _LISTS) and isinstance(new, _LISTS):
         _compare_entries(path, dict(enumerate(old)), dict(enumerate(new)), found)
     elif isinstance(old, FrozenDict) and isinstance(new, FrozenDict) and _same_order(old, new):
         _compare_entries(path, old, new, found)

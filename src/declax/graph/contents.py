@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
+import operator
 import weakref
 from collections.abc import Callable, Sequence
 from itertools import chain
-from operator import attrgetter, call, is_, itemgetter
+from operator import attrgetter, is_, itemgetter
 from typing import Any
 
 from declax._layout import INTERNAL_KEYS
 from declax._nodes import Kind, kinds
 
 _attributes = attrgetter("__dict__")
+_call: Any = operator.call  # its type takes no functions of several types
 _LEAF = Kind.LEAF
 
 
@@ -31,16 +33,16 @@ class Contents:
         self._classes = [*map(type, nodes)]
         self._counts = [*map(len, attributes)]
         self._readers = [_reader(names) for names in map(_compared_names, attributes)]
-        self._values = [*chain.from_iterable(map(call, self._readers, attributes))]
+        self._values = [*chain.from_iterable(map(_call, self._readers, attributes))]
 
     def are_same(self) -> bool:
         """Whether the nodes still have the same attributes, by identity, and the same classes."""
         try:
-            nodes = [*map(call, self._nodes)]
+            nodes = [*map(_call, self._nodes)]
             attributes = [*map(_attributes, nodes)]
             if [*map(len, attributes)] != self._counts or [*map(type, nodes)] != self._classes:
                 return False
-            return all(map(is_, chain.from_iterable(map(call, self._readers, attributes)), self._values))
+            return all(map(is_, chain.from_iterable(map(_call, self._readers, attributes)), self._values))
         except (AttributeError, KeyError):  # a node or an attribute is gone
             return False
 

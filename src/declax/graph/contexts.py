@@ -22,7 +22,7 @@ round: the four steps, once.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Generator, Hashable
 from contextlib import AbstractContextManager, ContextDecorator, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -324,7 +324,7 @@ def _of_another_step(tag: Hashable, *, is_inner: bool) -> GraphError:
 
 
 @contextmanager
-def split_context(ctxtag: Hashable | None = None) -> Iterator[SplitContext]:
+def split_context(ctxtag: Hashable | None = None) -> Generator[SplitContext, None, None]:
     """For the block of a ``with``: splits several graphs that share objects.
 
     Args:
@@ -391,7 +391,7 @@ def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> 
 
 
 @contextmanager
-def _merging(ctxtag: Hashable | None, is_inner: bool) -> Iterator[MergeContext]:
+def _merging(ctxtag: Hashable | None, is_inner: bool) -> Generator[MergeContext, None, None]:
     update = None if ctxtag is None else current_update_context(ctxtag)
     ctx = MergeContext(ctxtag, None if update is None else update._begin_merge(inner=is_inner))
     try:

@@ -161,7 +161,7 @@ class GraphDef(Generic[N]):
             if found is None:
                 found = object.__new__(GraphDef)
                 found.tokens = tokens
-                found.num_leaves = sum([t.__class__ is tuple and t[0] <= LEAF for t in tokens])
+                found.num_leaves = sum([not isinstance(t, int) and t[0] <= LEAF for t in tokens])
                 found.base, found.outer = base, outer
                 found.copied = []
                 found._shared = False

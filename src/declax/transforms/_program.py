@@ -107,7 +107,7 @@ class Program:
     ) -> None:
         self._donation = donation
         self._is_packed = placed is not None
-        self._options = options
+        self._options: dict[str, Any] = options
 
         def traced(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
             outcome = function(values, plain)

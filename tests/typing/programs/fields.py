@@ -1,7 +1,7 @@
 """Fields and their specifiers."""
 
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass, field  # noqa: F401  # a mistake uses it
+from dataclasses import InitVar, dataclass, field  # noqa: F401  # pyright: ignore[reportUnusedImport]  # a mistake uses it
 from typing import Union
 
 import jax
