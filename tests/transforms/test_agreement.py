@@ -262,8 +262,8 @@ chains = st.lists(st.sampled_from(sorted(PAIRS)), min_size=1, max_size=3).filter
 # ================================================================= ways of having a model
 
 
-class Holder:
-    """An object whose method reaches the model."""
+class Holder(dx.Module):
+    """A module whose method reaches the model."""
 
     def __init__(self, f, model):
         self.f, self.model = f, model
@@ -292,16 +292,16 @@ def behind_a_wrapper(f, model):
 
     @functools.wraps(run)
     def wrapper(*given):
-        return wrapper.__wrapped__(*given)
+        return run(*given)
 
     return wrapper
 
 
-def bound_to_an_object(f, model):
+def bound_to_a_module(f, model):
     return Holder(f, model).method
 
 
-WAYS = {way.__name__: way for way in (in_a_cell, in_a_partial, in_a_default, behind_a_wrapper, bound_to_an_object)}
+WAYS = {way.__name__: way for way in (in_a_cell, in_a_partial, in_a_default, behind_a_wrapper, bound_to_a_module)}
 
 # ================================================================= the programs
 
