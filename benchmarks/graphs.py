@@ -174,6 +174,10 @@ OPERATIONS = {
 }
 
 
+PEER_BARS = {"merge": 0.11, "clone": 0.2}
+"""Of the operations whose bar over the peer is another one than 0.1."""
+
+
 def _scale_bar(operation: str) -> float | None:
     """None for what a very large model cannot do at the cost of a small one, which the processor has in its caches."""
     return None if operation == "state_written" else 1.5
@@ -181,7 +185,7 @@ def _scale_bar(operation: str) -> float | None:
 
 FIGURES = (
     *(
-        Figure("peer", f"{title}, {leaves} leaves", PEER, _against_peers(name, leaves), bar=0.1)
+        Figure("peer", f"{title}, {leaves} leaves", PEER, _against_peers(name, leaves), PEER_BARS.get(name, 0.1))
         for leaves in (SMALL, LARGE)
         for name, title in OPERATIONS.items()
     ),
