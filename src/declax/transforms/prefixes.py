@@ -2,7 +2,7 @@
 
 Vocabulary
 ----------
-label:  what a transform is told of a leaf: an axis, a sharding, None, `Carry`.
+label:  what a transform does with a leaf: an axis, a sharding, None, `Carry`.
 prefix: a tree of labels, each of which holds for all leaves below its place.
 spec:   the label of one root or plain leaf: a label; a `StateLabels`, which
         says it by filter; or a graph of labels.
