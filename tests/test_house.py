@@ -262,8 +262,8 @@ def test_only_one_file_reaches_into_jax():
     [
         ("_fields", "from declax.errors import FieldError", None),
         ("_fields", "from declax import errors", None),
-        ("graph.walk", "from .defs import GraphDef", None),
-        ("graph.walk", "from .. import errors", None),
+        ("graph.binding", "from .flattening import GraphDef", None),
+        ("graph.binding", "from .. import errors", None),
         ("_fields", "import jax._src.core", "private name of jax"),
         ("_fields", "from jax._src import core", "private name of jax"),
         ("_jax", "from jax._src import core", None),
@@ -279,7 +279,7 @@ def test_only_one_file_reaches_into_jax():
     ],
 )
 def test_the_layer_test_itself(module, line, fault):
-    known = {"errors", "graph.defs", "graph.walk", "_fields", "_static"}
+    known = {"errors", "graph.flattening", "graph.binding", "_fields", "_static"}
     (found,) = imports_of(module, ast.parse(line), known, is_package=False)
     said = fault_of(module, found)
     assert said is None if fault is None else said is not None and fault in said

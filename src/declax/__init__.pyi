@@ -88,12 +88,12 @@ from declax.graph.contexts import current_update_context as current_update_conte
 from declax.graph.contexts import merge_context as merge_context
 from declax.graph.contexts import split_context as split_context
 from declax.graph.contexts import update_context as update_context
-from declax.graph.defs import GraphDef as GraphDef
 from declax.graph.explaining import explain_filters as explain_filters
 from declax.graph.fit import UpdateReport as UpdateReport
 from declax.graph.flat import RefMap as RefMap
 from declax.graph.flat import flatten as flatten
 from declax.graph.flat import unflatten as unflatten
+from declax.graph.flattening import GraphDef as GraphDef
 from declax.graph.graph_state import GraphState as GraphState
 from declax.graph.graph_state import unpack as unpack
 from declax.graph.iteration import find_duplicates as find_duplicates

@@ -26,7 +26,7 @@ from declax.errors import GraphError, type_name
 from declax.graph import api
 from declax.graph.assigning import attribute_changes, check_may_change
 from declax.graph.binding import bind
-from declax.graph.defs import GraphDef
+from declax.graph.flattening import GraphDef
 from declax.graph.updating import update
 
 A = TypeVar("A")

@@ -18,7 +18,7 @@ from declax._modes import is_graph, is_on, set_graph_updates
 from declax._nodes import is_ref
 from declax.errors import AbstractModelError, TransformError, describe
 from declax.graph.binding import bind
-from declax.graph.build import build
+from declax.graph.unflattening import build
 from declax.transforms._closure import Closure
 from declax.transforms._lift import Call, Outcome, lifted
 from declax.transforms._structure import Mode

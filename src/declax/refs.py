@@ -26,8 +26,8 @@ from declax._typing import ArrayLike, Path
 from declax._variables import Variable
 from declax.errors import GraphError, StatusError, describe, format_path
 from declax.graph.binding import bind
-from declax.graph.build import build, program_of
-from declax.graph.defs import CONTAINER, HAS_INDEX, LEAF, LEAF_TOKEN, REF, GraphDef, Token
+from declax.graph.flattening import CONTAINER, HAS_INDEX, LEAF, LEAF_TOKEN, REF, GraphDef, Token
+from declax.graph.unflattening import build, program_of
 from declax.states import FlatForm, FlatState, make_state
 
 N = TypeVar("N")

@@ -32,7 +32,7 @@ from hypothesis.stateful import (
 import declax as dx
 import strategies
 from declax.errors import FilterError, GraphError
-from declax.graph import build, updating
+from declax.graph import unflattening, updating
 from graph import reference_model as reference
 from graph.reference_model import Leaf, Node, Refused, Var
 
@@ -669,7 +669,7 @@ def test_random_sequences_agree_with_the_reference_model():
 
 def test_random_sequences_agree_where_models_count_as_large(monkeypatch):
     """Variables are made and checked in batches, as in models of thousands of leaves."""
-    for module in (build, updating):
+    for module in (unflattening, updating):
         monkeypatch.setattr(module, "BATCH", 2)
     run_state_machine_as_test(GraphMachine, settings=_SETTINGS)
 

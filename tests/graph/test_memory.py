@@ -15,7 +15,7 @@ import pytest
 
 import declax as dx
 from declax._state_def import StateDef
-from declax.graph.defs import GraphDef
+from declax.graph.flattening import GraphDef
 from strategies import Box, Declared, Open, objects_of
 
 pytestmark = pytest.mark.usefixtures("quick_to_collect")

@@ -362,7 +362,7 @@ def test_definitions_differ_where_structures_differ():
 
 
 def test_definitions_are_freed_with_their_last_user():
-    from declax.graph.defs import GraphDef
+    from declax.graph.flattening import GraphDef
 
     gc.collect()
     before = len(GraphDef._interned)

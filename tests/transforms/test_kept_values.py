@@ -369,7 +369,7 @@ def test_only_variables_know_the_slot():
     assert {name for name, code in text.items() if re.search(r"\bfill_raw\b", code)} == {
         "_variables.py",
         "_state_def.py",
-        "graph/build.py",
+        "graph/unflattening.py",
         "transforms/_dispatch.py",
     }
     assert [name for name, code in text.items() if '"_raw"]' in code] == ["_variables.py"]

@@ -17,11 +17,11 @@ from declax._modes import is_on
 from declax._typing import Tuple2, Tuple3, Tuple4, Tuple5, Tuple6, Tuple7, Tuple8
 from declax._variables import Variable
 from declax.graph.binding import bind
-from declax.graph.build import build, program_of
 from declax.graph.copying import copy_leaves, copy_states
-from declax.graph.defs import GraphDef
 from declax.graph.fit import checked_plain, join
+from declax.graph.flattening import GraphDef
 from declax.graph.graph_state import GraphState, refuse_state
+from declax.graph.unflattening import build, program_of
 from declax.states import State, make_state, split_leaves
 
 N = TypeVar("N")

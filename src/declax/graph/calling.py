@@ -14,9 +14,8 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 from declax.errors import GraphError, MissingAttributeError, MissingKeyError, describe, suggest, type_name
 from declax.graph.api import merge
 from declax.graph.binding import check_mode
-from declax.graph.defs import GraphDef
+from declax.graph.flattening import GraphDef, walk
 from declax.graph.graph_state import GraphState, make_graph_state
-from declax.graph.walk import walk
 from declax.states import State, make_state
 
 N = TypeVar("N")

@@ -33,9 +33,9 @@ from declax import _jax
 from declax._filters import Filter
 from declax._modes import is_on
 from declax.errors import GraphError, describe, suggest
-from declax.graph.defs import GraphDef
 from declax.graph.fit import join
 from declax.graph.flat import IndexMap, RefMap, flatten, unflatten_leaves
+from declax.graph.flattening import GraphDef
 from declax.states import State, make_state, split_leaves
 
 N = TypeVar("N")

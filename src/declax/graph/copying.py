@@ -20,7 +20,7 @@ from jax.core import Tracer
 from declax._nodes import is_ref
 from declax._values import check_depth
 from declax.errors import format_path
-from declax.graph.defs import GraphDef
+from declax.graph.flattening import GraphDef
 from declax.states import State, like
 
 CHUNK = 256

@@ -20,8 +20,8 @@ from declax._nodes import Kind, is_number, kind_of
 from declax._state_def import LeafDef, StateDef
 from declax._typing import Path
 from declax.errors import GraphError, describe, format_path, suggest, type_name
-from declax.graph.build import program_of
-from declax.graph.defs import GraphDef
+from declax.graph.flattening import GraphDef
+from declax.graph.unflattening import program_of
 from declax.states import FlatState, State
 
 

@@ -20,11 +20,9 @@ from declax._typing import MISSING
 from declax._variables import Variable
 from declax.errors import GraphError, MissingKeyError, describe, format_path, type_name
 from declax.graph.binding import bind, check_mode
-from declax.graph.build import Program, build_slots, known_objects, program_of
-from declax.graph.change import Change, apply_change
-from declax.graph.defs import GraphDef, walk_tokens
 from declax.graph.fit import join
-from declax.graph.walk import walk
+from declax.graph.flattening import GraphDef, walk, walk_tokens
+from declax.graph.unflattening import Change, Program, apply_change, build_slots, known_objects, program_of
 from declax.states import FlatState, State
 
 N = TypeVar("N")

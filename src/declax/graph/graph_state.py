@@ -14,7 +14,7 @@ from declax._state_def import StateDef
 from declax._typing import Tuple2, Tuple3, Tuple4
 from declax.errors import GraphError
 from declax.graph.binding import bind
-from declax.graph.defs import GraphDef
+from declax.graph.flattening import GraphDef
 from declax.states import State, fill_state, register_state, split_leaves
 
 N = TypeVar("N")

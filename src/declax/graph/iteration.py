@@ -20,7 +20,7 @@ from declax._nodes import Kind, children_of, enter_container, is_ref, kind_of, o
 from declax._pytree import layout_of
 from declax._typing import Path
 from declax.graph.binding import bind, not_a_tree
-from declax.graph.defs import HAS_INDEX, LEAF, walk_tokens
+from declax.graph.flattening import HAS_INDEX, LEAF, walk_tokens
 
 _IDENTIFIED = frozenset({Kind.NODE, Kind.OBJECT, Kind.VARIABLE, Kind.REF})
 

@@ -46,8 +46,8 @@ from declax.errors import (
     type_name,
 )
 from declax.graph.binding import bind
-from declax.graph.build import build
-from declax.graph.defs import VARIABLE, GraphDef, variable_token
+from declax.graph.flattening import VARIABLE, GraphDef, variable_token
+from declax.graph.unflattening import build
 from declax.states import make_state
 
 N = TypeVar("N")

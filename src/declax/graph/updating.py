@@ -27,9 +27,8 @@ from declax._variables import _set_metadata as set_metadata
 from declax._variables import set_all_raw, set_raw
 from declax.errors import GraphError, format_path, type_name
 from declax.graph.binding import Binding, bind
-from declax.graph.build import BATCH, program_of
-from declax.graph.change import check_marks
 from declax.graph.fit import Fit, Mismatch, UpdateReport, as_state, explain, fit_of, in_container, shape_mismatches
+from declax.graph.unflattening import BATCH, check_marks, program_of
 from declax.states import State
 
 _shape = attrgetter("shape")

@@ -68,7 +68,7 @@ DICT: Final = "declax._containers.Dict"
 SEQUENTIAL: Final = "declax._containers.Sequential"
 
 GRAPH_STATE: Final = "declax.graph.graph_state.GraphState"
-GRAPHDEF: Final = "declax.graph.defs.GraphDef"
+GRAPHDEF: Final = "declax.graph.flattening.GraphDef"
 SPLIT: Final = "declax.graph.api.split"
 STATE_OF: Final = "declax.graph.api.state"
 POP: Final = "declax.graph.popping.pop"

@@ -29,7 +29,7 @@ from declax._variables import Variable
 from declax.errors import RngError, TraceContextError, describe, format_path, suggest
 from declax.graph.api import with_new_nodes
 from declax.graph.binding import Binding, bind, bind_many, check_mode
-from declax.graph.defs import HAS_INDEX, NODE, GraphDef, walk_tokens
+from declax.graph.flattening import HAS_INDEX, NODE, GraphDef, walk_tokens
 from declax.rngs.calls import Arguments
 from declax.rngs.streams import RngStream
 

@@ -19,10 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from declax.errors import TransformError
-from declax.graph.build import build_slots, program_of
-from declax.graph.change import Change
-from declax.graph.defs import HAS_INDEX, GraphDef, walk_tokens
-from declax.graph.walk import Walk, walk
+from declax.graph.flattening import HAS_INDEX, GraphDef, Walk, walk, walk_tokens
+from declax.graph.unflattening import Change, build_slots, program_of
 from declax.transforms._structure import Differing, Structure, differing
 from declax.transforms._tracing import name_graph_leaf, name_leaves, name_path
 

@@ -28,7 +28,7 @@ from declax import _uncaptured_reads
 from declax._state_def import StateDef
 from declax.errors import TransformError, describe, format_path
 from declax.graph.binding import bind, bind_many
-from declax.graph.build import build_slots, program_of
+from declax.graph.unflattening import build_slots, program_of
 from declax.states import make_state
 from declax.transforms._closure import Captures
 from declax.transforms._differentiated import (

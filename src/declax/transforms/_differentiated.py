@@ -26,7 +26,7 @@ from declax._state_def import StateDef
 from declax._variables import new_variable
 from declax.errors import TransformError, describe, format_path
 from declax.graph.binding import bind
-from declax.graph.build import build_slots, program_of
+from declax.graph.unflattening import build_slots, program_of
 from declax.states import State, make_state
 from declax.transforms._arguments import parameters
 from declax.transforms._lift import Call, Outcome

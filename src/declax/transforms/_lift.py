@@ -35,10 +35,8 @@ from declax._values import check_depth
 from declax._variables import set_all_raw
 from declax.errors import MAX_DEPTH, TransformError, describe, too_deep
 from declax.graph.binding import Binding, bind_many, check_mode
-from declax.graph.build import build_slots, program_of
-from declax.graph.change import Change, apply_change, check_marks
-from declax.graph.defs import HAS_INDEX, GraphDef, walk_tokens
-from declax.graph.walk import Walk
+from declax.graph.flattening import HAS_INDEX, GraphDef, Walk, walk_tokens
+from declax.graph.unflattening import Change, apply_change, build_slots, check_marks, program_of
 from declax.transforms._closure import Captures, Closure
 from declax.transforms._rebinding import RebuiltClosure
 from declax.transforms._roots import flatten, is_array_like, is_leaf, is_root, which_are_roots

@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 from declax._typing import MISSING
 from declax._variables import Variable, end_trace
 from declax.errors import TransformError, describe
-from declax.graph.walk import walk
+from declax.graph.flattening import walk
 from declax.transforms._capture_kinds import (
     STUBS,
     CaptureKind,

@@ -22,8 +22,7 @@ from declax._static import is_frozen, thaw
 from declax._typing import Path
 from declax.errors import RetraceWarning, format_path, type_name
 from declax.graph.binding import Binding
-from declax.graph.build import program_of
-from declax.graph.defs import (
+from declax.graph.flattening import (
     CONTAINER,
     HAS_INDEX,
     LEAF,
@@ -34,6 +33,7 @@ from declax.graph.defs import (
     node_statics,
     walk_tokens,
 )
+from declax.graph.unflattening import program_of
 from declax.transforms._structure import Structure, place
 
 WARN_AFTER = 3

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from declax._nodes import is_ref, plain_key
 from declax._state_def import LeafDef
 from declax.errors import TransformError, type_name
-from declax.graph.change import Change
+from declax.graph.unflattening import Change
 from declax.rngs.streams import RngCount
 from declax.transforms._carry_invariants import Comparison, ErrorContext
 from declax.transforms._carrying import (

@@ -18,7 +18,7 @@ from declax._modes import is_graph, is_on, set_graph_updates
 from declax._nodes import is_number, plain_key
 from declax._static import exact_types, is_frozen, thaw
 from declax.errors import format_path, type_name
-from declax.graph.defs import (
+from declax.graph.flattening import (
     NODE,
     OBJECT,
     STATIC,

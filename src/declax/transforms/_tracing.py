@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from declax._nodes import is_ref
 from declax._variables import Variable
 from declax.errors import TransformError, describe, format_path
-from declax.graph.change import Change
+from declax.graph.unflattening import Change
 from declax.transforms._lift import Outcome, Plan
 from declax.transforms._running import calls_back
 from declax.transforms._structure import Structure, paths_in

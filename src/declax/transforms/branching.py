@@ -17,9 +17,8 @@ import numpy as np
 from declax._nodes import plain_key
 from declax._typing import MISSING, ArrayLike, Missing
 from declax.errors import TransformError, describe
-from declax.graph.change import Change
-from declax.graph.defs import HAS_INDEX, GraphDef, walk_tokens
-from declax.graph.walk import walk
+from declax.graph.flattening import HAS_INDEX, GraphDef, walk, walk_tokens
+from declax.graph.unflattening import Change
 from declax.transforms._carrying import values_at
 from declax.transforms._lift import Call, Outcome, Plan, lifted
 from declax.transforms._naming import named

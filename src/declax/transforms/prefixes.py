@@ -22,8 +22,8 @@ from declax._typing import MISSING, Path
 from declax._variables import Variable, new_variable
 from declax.errors import TransformError, describe, format_path
 from declax.graph.binding import bind
-from declax.graph.change import Change
-from declax.graph.defs import HAS_INDEX, LEAF, GraphDef, walk_tokens
+from declax.graph.flattening import HAS_INDEX, LEAF, GraphDef, walk_tokens
+from declax.graph.unflattening import Change
 from declax.states import State
 from declax.transforms._arguments import Positioned, positioned
 from declax.transforms._lift import Call

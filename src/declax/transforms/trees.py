@@ -21,9 +21,9 @@ from declax._typing import MISSING, Path
 from declax._values import check_depth
 from declax.errors import GraphError, TransformError, describe
 from declax.graph.binding import bind_many, check_mode
-from declax.graph.build import build
 from declax.graph.contexts import MergeContext, SplitContext, merge_context, split_context
-from declax.graph.defs import GraphDef
+from declax.graph.flattening import GraphDef
+from declax.graph.unflattening import build
 from declax.states import State, like
 from declax.transforms._lift import Call
 from declax.transforms._roots import add_labels, is_root
