@@ -117,7 +117,7 @@ PROTOCOL_ERRORS: dict[tuple[str, str], str] = {
     ("config/files/yaml_files.py", "_StopError"): "ends the reading of a file, in its own module",
     ("command_line/output.py", "SystemExit"): "nobody reads what the command prints",
     ("_annotations.py", "AttributeError"): "`typing` probes annotations for special attributes",
-    ("transforms/_program.py", "NarrowedError"): "stops a trace of JAX; its own module and `compilation` catch it",
+    ("transforms/compilation.py", "NarrowedError"): "stops a trace of JAX; its own module catches it",
 }
 
 # ================================================================= reading the sources

@@ -30,8 +30,8 @@ from declax.errors import LayerError, describe, format_path
 from declax.graph.api import clone, merge, split
 from declax.graph.iteration import iter_graph
 from declax.rngs import RngCount, Rngs, RngStream
-from declax.transforms._closure import Captures
-from declax.transforms._roots import is_finished, is_root
+from declax.transforms._captures import Captures
+from declax.transforms._structure import is_finished, is_root
 from declax.transforms.prefixes import StateAxes
 from declax.transforms.vectorization import vmap
 

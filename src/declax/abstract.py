@@ -19,7 +19,7 @@ from declax._nodes import is_ref
 from declax.errors import AbstractModelError, TransformError, describe
 from declax.graph.binding import bind
 from declax.graph.unflattening import build
-from declax.transforms._closure import Closure
+from declax.transforms._captures import Closure
 from declax.transforms._lift import Call, Outcome, lifted
 from declax.transforms._structure import Mode
 from declax.transforms.tracing import returned

@@ -28,8 +28,7 @@ from declax.errors import LayerError, describe, type_name
 from declax.graph.api import state
 from declax.graph.updating import update
 from declax.rngs import Rngs
-from declax.transforms._roots import is_root
-from declax.transforms._structure import Mode
+from declax.transforms._structure import Mode, is_root
 from declax.transforms.axis_names import PARTITION_NAME
 from declax.transforms.prefixes import Carry
 from declax.transforms.rematerialization import remat as rematerialized

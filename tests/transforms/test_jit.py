@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import declax as dx
 from declax.errors import DepthError, TransformError
-from declax.transforms import _program
+from declax.transforms import compilation
 from declax.transforms._lift import MAX_DEPTH
 from strategies import Box, Declared, Open, apply_edits, build, edits, objects_of, recipes, same_graph
 
@@ -1387,7 +1387,7 @@ def test_a_model_is_no_static_argument():
 )
 def test_only_a_program_that_calls_back_is_waited_for(callback, count, monkeypatch):
     waits = []
-    monkeypatch.setattr(_program, "wait", waits.append)
+    monkeypatch.setattr(compilation, "wait", waits.append)
     model = dx.Linear(2, 2, rngs=dx.Rngs(0))
 
     @dx.jit

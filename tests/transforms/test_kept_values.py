@@ -217,7 +217,6 @@ WRITERS = (
     "_variables",
     "graph.updating",
     "graph.binding",
-    "transforms._dispatch",
     "transforms._lift",
     "transforms.compilation",
 )
@@ -370,7 +369,7 @@ def test_only_variables_know_the_slot():
         "_variables.py",
         "_state_def.py",
         "graph/unflattening.py",
-        "transforms/_dispatch.py",
+        "transforms/compilation.py",
     }
     assert [name for name, code in text.items() if '"_raw"]' in code] == ["_variables.py"]
     assert [name for name, code in text.items() if re.search(r"(?<!\w)_set_raw\(", code)] == ["_variables.py"]

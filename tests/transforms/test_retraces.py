@@ -303,7 +303,7 @@ def test_numbers_of_captured_models_and_deeper_ones_are_warned_of():
 
 
 def test_models_are_followed_for_as_long_as_they_live(monkeypatch):
-    monkeypatch.setattr("declax.transforms._retraces.MAX_ROOTS", 4)
+    monkeypatch.setattr("declax.transforms.retraces.MAX_ROOTS", 4)
     f = dx.jit(lambda m, x: m(x))
     for size in range(10):
         f(Sized(size), 1.0)

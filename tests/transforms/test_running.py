@@ -15,7 +15,7 @@ import pytest
 from jax._src import dispatch
 
 import declax as dx
-from declax.transforms import _program, _running
+from declax.transforms import _lift, compilation
 from declax.transforms.differentials import jvp, vjp
 
 
@@ -284,14 +284,14 @@ def test_a_step_without_callbacks_is_not_waited_for(monkeypatch):
     """A `jax.debug.print` anywhere else must not make a training loop wait for each of its steps."""
     jax.jit(lambda x: jax.debug.callback(lambda x: None, x))(1.0)
     jax.effects_barrier()
-    monkeypatch.setattr(_program, "wait", lambda _: pytest.fail("the step was waited for"))
+    monkeypatch.setattr(compilation, "wait", lambda _: pytest.fail("the step was waited for"))
     model = Counting()
     step = dx.jit(add_one)
     assert [float(step(model)), float(step(model))] == [1, 2]
 
 
 def test_a_callback_that_writes_what_the_function_writes_is_refused(monkeypatch):
-    monkeypatch.setattr(_running, "MAX_RUNS", 3)
+    monkeypatch.setattr(_lift, "MAX_RUNS", 3)
     model = Counting()
     runs = []
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import declax as dx
-from declax.transforms import _capture_kinds as kinds
+from declax.transforms import _captures as kinds
 
 THREADS = 8
 X = jnp.linspace(-1.0, 1.0, 8).reshape(2, 4)

@@ -16,9 +16,17 @@ import pytest
 import declax as dx
 from declax._typing import MISSING
 from declax.errors import TransformError
-from declax.transforms._capture_kinds import CaptureKind, capture_kind, names_in
-from declax.transforms._closure import MAX_EMPTY, MAX_KEYS, Captures, Closure
-from declax.transforms._names import Names, base_of
+from declax.transforms._captures import (
+    MAX_EMPTY,
+    MAX_KEYS,
+    CaptureKind,
+    Captures,
+    Closure,
+    Names,
+    base_of,
+    capture_kind,
+    names_in,
+)
 from declax.transforms._rebinding import RebuiltClosure
 
 A, B, C = dx.Param(1.0), dx.Param(2.0), dx.Param(3.0)

@@ -3,11 +3,10 @@
 Each transform is a thin file over `_lift`. From the bottom:
 
 ====================== ==========================================================
-what a function has    `_roots`, `_capture_kinds`, `_closure`, `_names`, `_rebinding`
-labels of leaves       `_arguments`, `prefixes`, `shardings`
-the engine             `_structure`, `_lift`, `_output_groups`, `_wrapping`
-compiled               `_program`, `_retraces`, `stages`, `compilation`, `retraces`,
-                       `partial`, `jit_partial`
+what a function has    `_structure`, `_captures`, `_rebinding`
+labels of leaves       `prefixes`, `shardings`
+the engine             `_lift`, `_naming`, `_output_groups`, `_wrapping`
+compiled               `compilation`, `retraces`, `stages`, `partial`, `jit_partial`
 mapped                 `axis_names`, `vectorization`, `replication`, `sharding`
 loops and branches     `_tracing`, `_carrying`, `_carry_invariants`, `_together`, `_scanned`,
                        `scanning`, `loops`, `branching`

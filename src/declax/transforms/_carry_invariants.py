@@ -21,8 +21,7 @@ import numpy as np
 from declax.errors import TransformError
 from declax.graph.flattening import HAS_INDEX, GraphDef, Walk, walk, walk_tokens
 from declax.graph.unflattening import Change, build_slots, program_of
-from declax.transforms._structure import Differing, Structure, differing
-from declax.transforms._tracing import name_graph_leaf, name_leaves, name_path
+from declax.transforms._structure import Differing, Structure, differing, name_graph_leaf, name_leaves, name_path
 
 
 class ErrorContext(NamedTuple):

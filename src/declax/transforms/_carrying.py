@@ -21,12 +21,11 @@ import jax.numpy as jnp
 from declax.errors import TransformError
 from declax.transforms._carry_invariants import Comparison, ErrorContext
 from declax.transforms._lift import Outcome
-from declax.transforms._structure import Structure, paths_in
+from declax.transforms._structure import Structure, joined, paths_in
 from declax.transforms._tracing import (
     Traced,
     concluded,
     differing_leaf,
-    joined,
     new_values,
     output_tree,
     text_of_tree,

@@ -30,7 +30,7 @@ from declax.errors import TransformError, describe, format_path
 from declax.graph.binding import bind, bind_many
 from declax.graph.unflattening import build_slots, program_of
 from declax.states import make_state
-from declax.transforms._closure import Captures
+from declax.transforms._captures import Captures, base_of
 from declax.transforms._differentiated import (
     Part,
     Slopes,
@@ -42,7 +42,6 @@ from declax.transforms._differentiated import (
     zeros_for,
 )
 from declax.transforms._lift import Call, Outcome, Plan, Rebuilt, is_same_value
-from declax.transforms._names import base_of
 from declax.transforms._planned import as_planned, keep_unset, updates_of
 from declax.transforms._rebinding import RebuiltClosure
 from declax.transforms._structure import Mode, Structure

@@ -28,9 +28,8 @@ from declax.errors import TransformError, describe, format_path
 from declax.graph.binding import bind
 from declax.graph.unflattening import build_slots, program_of
 from declax.states import State, make_state
-from declax.transforms._arguments import parameters
 from declax.transforms._lift import Call, Outcome
-from declax.transforms._roots import flatten, is_root, tree_of_jax
+from declax.transforms._structure import flatten, is_root, parameters, tree_of_jax
 
 Slopes = dict[int, Any]
 """What belongs to leaves, by their position."""

@@ -1,46 +1,49 @@
 """The one engine under all transforms: JAX sees flat leaves, users see objects.
 
-A lifted call has four steps. *Take apart*: the arguments become leaves and a
-hashable `Structure`. *Trace*: inside of the JAX transform, objects are rebuilt
-from the leaves, the user's function is called, and what it changed becomes an
-`Outcome`. *Commit*: the outer objects get what changed. Nothing outer is
-touched before the last step, which cannot fail half way.
+A lifted call has four steps. *Take apart*: the arguments become leaves and a hashable `Structure`; what the function
+captures goes behind them. *Trace*: inside of the JAX transform, objects are rebuilt from the leaves, the user's
+function is called, and what it changed becomes an `Outcome`: arrays, and a static plan that says what they are.
+*Commit*: the outer objects get what changed. Nothing outer is touched before the last step, which cannot fail half way.
 
-Vocabulary
-----------
-root:      a Variable, Pytree or Object among the arguments.
-captured:  what the function reaches without being given it; goes behind the
-           arguments, as one of them.
-plain:     all other leaves of the arguments.
-structure: the static part of a call: the tree of the arguments, and the
-           GraphDef of the roots, in which they may share.
-outcome:   what comes out of the traced function: arrays, and a plan (static)
-           that says what they are.
-mode:      what the engine checks of the arguments, and what it lets through.
+Threads may share models. A call compares the Variables that it is about to write with the values that it has read. If
+they differ, another thread has written them, and the call runs again. This prevents lost updates and repeated random
+keys.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import compress
 from operator import attrgetter, is_
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 
 import jax
 from jax.core import Tracer
 
 from declax import _jax, _uncaptured_reads
 from declax._static import exact_types
+from declax._threads import committing
 from declax._values import check_depth
 from declax._variables import set_all_raw
 from declax.errors import MAX_DEPTH, TransformError, describe, too_deep
 from declax.graph.binding import Binding, bind_many, check_mode
 from declax.graph.flattening import HAS_INDEX, GraphDef, Walk, walk_tokens
 from declax.graph.unflattening import Change, apply_change, build_slots, check_marks, program_of
-from declax.transforms._closure import Captures, Closure
+from declax.transforms._captures import Captures, Closure
+from declax.transforms._naming import explain
 from declax.transforms._rebinding import RebuiltClosure
-from declax.transforms._roots import flatten, is_array_like, is_leaf, is_root, which_are_roots
-from declax.transforms._structure import Mode, Structure, differing, place
+from declax.transforms._structure import (
+    Mode,
+    Structure,
+    differing,
+    flatten,
+    is_array_like,
+    is_leaf,
+    is_root,
+    place,
+    which_are_roots,
+)
 
 if TYPE_CHECKING:
     from declax.transforms.prefixes import Labels
@@ -468,3 +471,127 @@ def lifted(
             return rebuilt.conclude(output, mode, labels)
 
     return call_on_leaves
+
+
+T = TypeVar("T")
+
+MAX_RUNS: Final = 1000
+"""A call that had a conflict in each of so many runs fails."""
+
+wait: Callable[[Any], Any] = jax.block_until_ready  # without types
+"""Waits until arrays are computed, so that a callback that fails does so before something is committed."""
+
+
+def run(take: Callable[[], Call], body: Callable[[Call], Outcome]) -> Any:
+    """Runs a call and commits it.
+
+    Args:
+      take: takes the arguments apart; is called again after a conflict.
+      body: what the transform does.
+
+    Returns:
+      What the user's function returned.
+
+    Raises:
+      TraceContextError: for changed objects of another trace level; nothing is
+        changed then.
+      TransformError: for a conflict in each of `MAX_RUNS` runs.
+    """
+    for _ in range(MAX_RUNS):
+        call = take()
+        outcome = _run_once(call, body)
+        with committing:
+            if is_current(call.binding, outcome.plan, call.values):
+                return commit(call, outcome)
+    raise TransformError(
+        "the call",
+        f"what it is about to write was written by others during each of {MAX_RUNS} runs",
+        why="it runs again until it can write without losing what others wrote",
+        fix="return the value that a callback of the function writes, and set it in the function",
+    )
+
+
+def run_with(take: Callable[[], Call], body: Callable[[Call], tuple[Outcome, T]]) -> tuple[Any, T]:
+    """As `run`, with something else that the body makes, which does not go to the caller's models.
+
+    Raises:
+      TraceContextError, TransformError: as `run`.
+    """
+    extra: list[T] = []
+
+    def keep_extra(call: Call) -> Outcome:
+        outcome, made = body(call)
+        extra[:] = [made]  # that of the last run
+        return outcome
+
+    output = run(take, keep_extra)
+    return output, extra[0]
+
+
+def _run_once(call: Call, body: Callable[[Call], Outcome]) -> Outcome:
+    """Runs the body, and explains what JAX refuses."""
+    try:
+        return body(call)
+    except (RecursionError, SystemError):
+        if call.binding is not None:
+            call.binding.check_depth()  # something has grown in a Variable that JAX cannot take apart
+        raise
+    except Exception as error:
+        explain(call, error)
+        raise
+
+
+def is_current(binding: Binding | None, plan: Plan, read: Sequence[Any]) -> bool:
+    """Whether what a call is about to change is as the call has found it.
+
+    Args:
+      binding: of the models.
+      plan: what the call changes.
+      read: the values of the leaves that the call has read.
+    """
+    if binding is None or plan is UNCHANGED:
+        return True
+    now = binding.read()
+    if plan.change is None:
+        return all(map(is_, map(now.__getitem__, plan.changed), map(read.__getitem__, plan.changed)))
+    return all(map(is_, now, read)) and _has_its_structure(binding)
+
+
+def _has_its_structure(binding: Binding) -> bool:
+    """Whether the graph has the structure and the objects that were bound."""
+    if binding.is_valid():
+        return True
+    found = bind_many(tuple(root() for root in roots_of(binding)))
+    return found.graphdef is binding.graphdef and all(map(is_, found.objects(), binding.objects()))
+
+
+def roots_of(binding: Binding | None) -> tuple[weakref.ref[Any], ...]:
+    """The roots that are bound, for as long as they live."""
+    if binding is None:
+        return ()
+    program = program_of(binding.graphdef)
+    known = dict(zip(program.indexed, binding.objects(), strict=True))
+    repeated = dict(program.references)
+    *_, (_, _, _, slots) = program.containers  # the tuple of all roots is the outermost one
+    return tuple([weakref.ref(known[repeated.get(slot, slot)]) for slot in slots])
+
+
+def calls_back(jaxpr: Any) -> bool:
+    """Whether a program of JAX calls functions of Python while it runs.
+
+    JAX gives back arrays before such a program has ended, and it may fail
+    after that. So nothing of it is committed before it has run to its end.
+    """
+    waiting = [jaxpr]
+    while waiting:
+        item = waiting.pop()
+        if hasattr(item, "eqns"):
+            for equation in item.eqns:
+                if equation.primitive.name == "debug_print" or "callback" in equation.primitive.name:
+                    return True
+                waiting += equation.params.values()
+        elif hasattr(item, "jaxpr"):
+            waiting.append(item.jaxpr)
+        elif isinstance(item, (list, tuple)):
+            waiting += item
+    return False

@@ -17,7 +17,7 @@ from declax.errors import TransformError, describe
 from declax.transforms._differentiated import check_pair, result_leaves, target_of_result
 from declax.transforms._lift import Outcome
 from declax.transforms._naming import name_of
-from declax.transforms._roots import is_array_like
+from declax.transforms._structure import is_array_like
 
 
 def loss_of(

@@ -23,16 +23,17 @@ from declax._typing import MISSING
 from declax._variables import Variable, end_trace
 from declax.errors import TransformError, describe
 from declax.graph.flattening import walk
-from declax.transforms._capture_kinds import (
+from declax.transforms._captures import (
     STUBS,
     CaptureKind,
+    Captures,
     CaptureSite,
+    Closure,
+    Names,
     capture_kind,
     content_of,
     names_in,
 )
-from declax.transforms._closure import Captures, Closure
-from declax.transforms._names import Names
 
 
 class _Active(threading.local):

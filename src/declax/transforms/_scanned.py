@@ -28,8 +28,8 @@ from declax.transforms._carrying import (
     plain_pairs,
     settled,
 )
-from declax.transforms._explaining import no_ref
 from declax.transforms._lift import Outcome
+from declax.transforms._naming import no_ref
 from declax.transforms._structure import Structure
 from declax.transforms._tracing import (
     Traced,

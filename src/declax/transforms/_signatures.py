@@ -22,7 +22,7 @@ from jax.typing import ArrayLike
 
 from declax._pytree import Pytree
 from declax.states import State
-from declax.transforms._arguments import Names, Numbers
+from declax.transforms._wrapping import Names, Numbers
 from declax.transforms.prefixes import Carry, StateAxes
 
 P = ParamSpec("P")

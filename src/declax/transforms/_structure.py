@@ -1,22 +1,23 @@
-"""The static side of a lifted call.
+"""The static side of a lifted call: what is taken apart, and what JAX gets as it is.
 
-Vocabulary
-----------
-mode:      what the engine checks of the arguments, and what it lets through.
-structure: the static part of a call: the tree of the arguments, and the
-           GraphDef of the roots, in which they may share.
+A *root* is a Variable, Pytree or Object among the arguments. What JAX sees of a State is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 import jax
 
 from declax._modes import is_graph, is_on, set_graph_updates
-from declax._nodes import is_number, plain_key
+from declax._nodes import Kind, is_number, kind_of, plain_key
+from declax._pytree import Pytree, layout_of
+from declax._state_def import LightVariable
 from declax._static import exact_types, is_frozen, thaw
+from declax._variables import Variable
 from declax.errors import format_path, type_name
 from declax.graph.flattening import (
     NODE,
@@ -30,6 +31,90 @@ from declax.graph.flattening import (
     types_of,
     walk_tokens,
 )
+from declax.graph.graph_state import GraphState
+from declax.states import FlatForm, State
+
+_STATES = frozenset({State, GraphState})
+_is_leaf_class: dict[type, bool] = {}
+
+
+class _RootClasses(dict[type, bool]):
+    """Whether the instances of a class are roots; decided once for each class."""
+
+    def __missing__(self, cls: type) -> bool:
+        found = self[cls] = issubclass(cls, (Variable, Pytree)) and not issubclass(cls, LightVariable)
+        return found
+
+
+_is_root_class: Final = _RootClasses()
+
+
+def is_root(value: object) -> bool:
+    """Whether a value is a Variable, Pytree or Object."""
+    return _is_root_class[type(value)]
+
+
+def which_are_roots(values: Iterable[object]) -> tuple[bool, ...]:
+    """Of each value, whether it is a root."""
+    return tuple(map(_is_root_class.__getitem__, map(type, values)))
+
+
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """The leaves of a tree, with roots as leaves, and its treedef; States have their own leaves at one level."""
+    treedef: Any
+    leaves, treedef = jax.tree_util.tree_flatten(tree, is_leaf=_is_whole)
+    if _STATES.isdisjoint(map(type, leaves)):
+        return leaves, treedef
+    forms = [FlatForm(leaf) if type(leaf) in _STATES else leaf for leaf in leaves]
+    found: tuple[list[Any], Any] = jax.tree_util.tree_flatten(treedef.unflatten(forms), is_leaf=is_root)
+    return found
+
+
+def tree_of_jax(treedef: Any) -> Any:
+    """The treedef that JAX has of what a treedef of `flatten` describes: States are nested, and the leaves the same."""
+    return jax.tree_util.tree_structure(treedef.unflatten(range(treedef.num_leaves)))
+
+
+def _is_whole(value: object) -> bool:
+    return _is_root_class[type(value)] or type(value) in _STATES
+
+
+def is_leaf(value: object) -> bool:
+    """Whether a value is an array or a number: a tree of one leaf."""
+    found = _is_leaf_class.get(value.__class__)
+    if found is None:
+        found = _is_leaf_class[value.__class__] = kind_of(value) in (Kind.LEAF, Kind.REF) or is_number(value)
+    return found
+
+
+def is_array_like(value: object) -> bool:
+    """Whether JAX can take a value for an array."""
+    return is_leaf(value) or hasattr(value, "__jax_array__") or hasattr(value, "dtype")
+
+
+_labels: Final[WeakValueDictionary[int, object]] = WeakValueDictionary()
+"""The graphs of labels, by identity."""
+
+
+def add_labels(graph: object) -> None:
+    """Makes known that a graph holds labels in the place of arrays."""
+    _labels[id(graph)] = graph
+
+
+def is_labels(root: object) -> bool:
+    """Whether a root holds labels, as `prefix` makes: it is no model, and transforms that reach it leave it alone."""
+    return _labels.get(id(root)) is root
+
+
+def is_finished(root: object) -> bool:
+    """Whether a root has all that its class declares: not so while it is being made.
+
+    Then a function that reaches it, such as one that makes its parts, has it
+    as it is, and no transform takes it apart.
+    """
+    if not isinstance(root, Pytree) or not root._pytree__is_pytree:
+        return True
+    return layout_of(root).statuses.keys() <= vars(root).keys()
 
 
 class Mode(NamedTuple):
@@ -112,6 +197,14 @@ class Structure(NamedTuple):
             yield f"{name} ({variable})" if variable else name
 
 
+def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
+    """The parameters of a function by name; None where Python does not know them."""
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return None
+
+
 def names_in_result(tree: Any) -> list[str]:
     """What to call each leaf of a result in errors."""
     return [place(path, "the result") for path in paths_in(tree)]
@@ -131,6 +224,49 @@ def paths_in(tree: Any) -> list[tuple[Any, ...]]:
     """The path of each leaf of a tree."""
     numbered = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
     return [tuple(map(plain_key, keys)) for keys, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
+
+
+def name_leaves(
+    structure: Structure,
+    name_argument: Callable[[int], str],
+    name_captured: Callable[[Structure, int, int], str] = lambda structure, _, rank: (
+        f"the captured {structure.class_of_root(rank)}"
+    ),
+) -> list[str]:
+    """What errors call each leaf of ``(args, kwargs, captured)``.
+
+    Args:
+      structure: of the call.
+      name_argument: what to call an argument by position.
+      name_captured: what to call a captured model, from its number and its rank among the roots.
+    """
+    found: list[str] = []
+    for part, first, *below in paths_in(structure.tree):
+        if part == 2:
+            found.append(name_captured(structure, first, sum(structure.is_root[: len(found)])))
+        else:
+            found.append(joined(name_argument(first) if part == 0 else str(first), below))
+    return found
+
+
+def joined(name: str, path: Sequence[Any]) -> str:
+    """The name of what is at a path below something."""
+    if not path:
+        return name
+    text = format_path(path)
+    return f"{name}{text}" if text.startswith("[") else f"{name}.{text}"
+
+
+def name_graph_leaf(structure: Structure, position: int, name_argument: Callable[[int], str]) -> str:
+    """What errors call a leaf of the graph of a call."""
+    assert structure.graphdef is not None  # it has leaves
+    return name_path(structure, structure.graphdef.definition.paths[position], name_argument)
+
+
+def name_path(structure: Structure, path: Sequence[Any], name_argument: Callable[[int], str]) -> str:
+    """What errors call a place of the graph of a call, from the rank of the root and the path below it."""
+    roots = [i for i, is_one in enumerate(structure.is_root) if is_one]
+    return joined(name_leaves(structure, name_argument)[roots[path[0]]], path[1:])
 
 
 def is_same_token(one: Token, other: Token) -> bool:

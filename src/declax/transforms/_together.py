@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from declax.transforms._closure import Closure
+from declax.transforms._captures import Closure
 
 
 def together(*functions: Callable[..., Any]) -> Closure:

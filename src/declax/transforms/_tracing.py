@@ -23,10 +23,9 @@ import jax.numpy as jnp
 
 from declax._nodes import is_ref
 from declax._variables import Variable
-from declax.errors import TransformError, describe, format_path
+from declax.errors import TransformError, describe
 from declax.graph.unflattening import Change
-from declax.transforms._lift import Outcome, Plan
-from declax.transforms._running import calls_back
+from declax.transforms._lift import Outcome, Plan, calls_back
 from declax.transforms._structure import Structure, paths_in
 from declax.transforms.prefixes import leaves_of_objects
 
@@ -169,52 +168,6 @@ def text_of_value(value: Any) -> str:
     if jax.tree_util.treedef_is_leaf(tree):
         return text_of_type(leaves[0])
     return repr(jax.tree_util.tree_unflatten(tree, list(map(text_of_type, leaves)))).replace("'", "")
-
-
-# ----------------------------------------------------------------- names of leaves
-
-
-def name_leaves(
-    structure: Structure,
-    name_argument: Callable[[int], str],
-    name_captured: Callable[[Structure, int, int], str] = lambda structure, _, rank: (
-        f"the captured {structure.class_of_root(rank)}"
-    ),
-) -> list[str]:
-    """What errors call each leaf of ``(args, kwargs, captured)``.
-
-    Args:
-      structure: of the call.
-      name_argument: what to call an argument by position.
-      name_captured: what to call a captured model, from its number and its rank among the roots.
-    """
-    found: list[str] = []
-    for part, first, *below in paths_in(structure.tree):
-        if part == 2:
-            found.append(name_captured(structure, first, sum(structure.is_root[: len(found)])))
-        else:
-            found.append(joined(name_argument(first) if part == 0 else str(first), below))
-    return found
-
-
-def joined(name: str, path: Sequence[Any]) -> str:
-    """The name of what is at a path below something."""
-    if not path:
-        return name
-    text = format_path(path)
-    return f"{name}{text}" if text.startswith("[") else f"{name}.{text}"
-
-
-def name_graph_leaf(structure: Structure, position: int, name_argument: Callable[[int], str]) -> str:
-    """What errors call a leaf of the graph of a call."""
-    assert structure.graphdef is not None  # it has leaves
-    return name_path(structure, structure.graphdef.definition.paths[position], name_argument)
-
-
-def name_path(structure: Structure, path: Sequence[Any], name_argument: Callable[[int], str]) -> str:
-    """What errors call a place of the graph of a call, from the rank of the root and the path below it."""
-    roots = [i for i, is_one in enumerate(structure.is_root) if is_one]
-    return joined(name_leaves(structure, name_argument)[roots[path[0]]], path[1:])
 
 
 # ----------------------------------------------------------------- differences

@@ -24,12 +24,11 @@ from declax._nodes import is_ref
 from declax._typing import MISSING, Missing
 from declax._variables import Param
 from declax.errors import TransformError, describe
-from declax.transforms._closure import Closure
+from declax.transforms._captures import Closure
 from declax.transforms._differentiated import Arguments, Slopes, is_differentiable, with_leaves
-from declax.transforms._explaining import no_ref
-from declax.transforms._lift import Call, Outcome, lifted
+from declax.transforms._lift import Call, Outcome, lifted, run_with
 from declax.transforms._losses import loss_of
-from declax.transforms._running import run_with
+from declax.transforms._naming import no_ref
 from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
 

@@ -24,10 +24,9 @@ from declax._variable_fields import names_of_axes
 from declax._variables import Variable
 from declax.errors import TransformError, describe, suggest, type_name
 from declax.graph.binding import bind_many
-from declax.transforms._closure import Closure
+from declax.transforms._captures import Closure
 from declax.transforms._lift import Call
-from declax.transforms._roots import is_root
-from declax.transforms._structure import Mode
+from declax.transforms._structure import Mode, is_root
 from declax.transforms._wrapping import look_like
 from declax.transforms.prefixes import Prefixes, label_at
 

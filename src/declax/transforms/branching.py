@@ -20,11 +20,9 @@ from declax.errors import TransformError, describe
 from declax.graph.flattening import HAS_INDEX, GraphDef, walk, walk_tokens
 from declax.graph.unflattening import Change
 from declax.transforms._carrying import values_at
-from declax.transforms._lift import Call, Outcome, Plan, lifted
+from declax.transforms._lift import Call, Outcome, Plan, lifted, run, wait
 from declax.transforms._naming import named
-from declax.transforms._roots import is_root
-from declax.transforms._running import run, wait
-from declax.transforms._structure import Mode, differing
+from declax.transforms._structure import Mode, differing, is_root, joined, name_path
 from declax.transforms._together import nth, together
 from declax.transforms._tracing import (
     Traced,
@@ -32,8 +30,6 @@ from declax.transforms._tracing import (
     checked_function,
     concluded,
     differing_leaf,
-    joined,
-    name_path,
     output_tree,
     text_of_tree,
     text_of_value,

@@ -13,9 +13,8 @@ from typing import Any, ParamSpec, TypeVar
 from jax.experimental import checkify as of_jax
 
 from declax.errors import TransformError, describe
-from declax.transforms._closure import Closure
-from declax.transforms._lift import Call, Outcome, lifted
-from declax.transforms._running import run_with
+from declax.transforms._captures import Closure
+from declax.transforms._lift import Call, Outcome, lifted, run_with
 from declax.transforms._structure import Mode
 from declax.transforms._wrapping import look_like
 

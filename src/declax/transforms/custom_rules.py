@@ -21,13 +21,10 @@ from jax.core import Tracer
 from declax._filters import Filter
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._arguments import parameters
 from declax.transforms._custom_call import Argument, CustomCall, RuleOptions
 from declax.transforms._differentiated import Arguments, argument_name
-from declax.transforms._lift import Call, Outcome
-from declax.transforms._roots import is_root
-from declax.transforms._running import run
-from declax.transforms._structure import Mode
+from declax.transforms._lift import Call, Outcome, run
+from declax.transforms._structure import Mode, is_root, parameters
 from declax.transforms._together import together
 from declax.transforms._wrapping import R, Wrapped
 from declax.transforms.autodiff import Argnums, DiffState, listed

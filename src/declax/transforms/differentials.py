@@ -17,7 +17,7 @@ import jax
 from declax._nodes import is_ref
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._closure import Closure
+from declax.transforms._captures import Closure
 from declax.transforms._differentiated import (
     Arguments,
     Slopes,
@@ -31,12 +31,9 @@ from declax.transforms._differentiated import (
     with_leaves,
     zeros_for,
 )
-from declax.transforms._explaining import no_ref
-from declax.transforms._lift import Call, Outcome, lifted
-from declax.transforms._naming import no_array
-from declax.transforms._roots import is_array_like
-from declax.transforms._running import run_with
-from declax.transforms._structure import Mode
+from declax.transforms._lift import Call, Outcome, lifted, run_with
+from declax.transforms._naming import no_array, no_ref
+from declax.transforms._structure import Mode, is_array_like
 from declax.transforms._wrapping import look_like
 
 if TYPE_CHECKING:

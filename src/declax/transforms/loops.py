@@ -16,15 +16,12 @@ import numpy as np
 
 from declax._typing import ArrayLike
 from declax.errors import TransformError
+from declax.transforms._captures import Closure
 from declax.transforms._carry_invariants import ErrorContext
 from declax.transforms._carrying import Part, Step, loop_step, settled
-from declax.transforms._closure import Closure
-from declax.transforms._explaining import named_leaves
-from declax.transforms._lift import Call, Outcome, lifted
-from declax.transforms._naming import named
-from declax.transforms._roots import tree_of_jax
-from declax.transforms._running import run, wait
-from declax.transforms._structure import Mode
+from declax.transforms._lift import Call, Outcome, lifted, run, wait
+from declax.transforms._naming import named, named_leaves
+from declax.transforms._structure import Mode, tree_of_jax
 from declax.transforms._together import nth, together
 from declax.transforms._tracing import Traced, check_scalar, checked_function, text_of_type, text_of_value
 

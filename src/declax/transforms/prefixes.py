@@ -25,11 +25,10 @@ from declax.graph.binding import bind
 from declax.graph.flattening import HAS_INDEX, LEAF, GraphDef, walk_tokens
 from declax.graph.unflattening import Change
 from declax.states import State
-from declax.transforms._arguments import Positioned, positioned
 from declax.transforms._lift import Call
 from declax.transforms._output_groups import OutputGroups
-from declax.transforms._roots import is_root
-from declax.transforms._structure import Structure, names_in_result, place
+from declax.transforms._structure import Structure, is_root, names_in_result, place
+from declax.transforms._wrapping import Positioned, positioned
 
 L = TypeVar("L")
 

@@ -16,12 +16,10 @@ import jax
 
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._arguments import Names, Numbers, Selection
-from declax.transforms._lift import Call, Outcome, lifted
+from declax.transforms._lift import Call, Outcome, lifted, run
 from declax.transforms._naming import named
-from declax.transforms._running import run
 from declax.transforms._structure import Mode
-from declax.transforms._wrapping import R, Wrapped, program_for
+from declax.transforms._wrapping import Names, Numbers, R, Selection, Wrapped, program_for
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -18,14 +18,12 @@ import jax
 from declax._nodes import is_ref
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._arguments import Numbers, Selection
-from declax.transforms._closure import Closure
-from declax.transforms._explaining import named_leaves, no_ref
-from declax.transforms._lift import Call, Outcome, lifted
+from declax.transforms._captures import Closure
+from declax.transforms._lift import Call, Outcome, lifted, run
+from declax.transforms._naming import named_leaves, no_ref
 from declax.transforms._output_groups import Grouped, OutputGroups, from_groups, in_groups
-from declax.transforms._running import run
 from declax.transforms._structure import Mode
-from declax.transforms._wrapping import look_like
+from declax.transforms._wrapping import Numbers, Selection, look_like
 from declax.transforms.axis_names import check_metadata, name_axes
 from declax.transforms.compilation import JitWrapped, jit
 from declax.transforms.prefixes import Labels, Prefixes

@@ -19,17 +19,14 @@ from jax.core import Tracer
 
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._arguments import Positioned, parameters, positioned
-from declax.transforms._capture_kinds import content_of
+from declax.transforms._captures import Captures, Closure, content_of
 from declax.transforms._carry_invariants import ErrorContext
-from declax.transforms._closure import Captures, Closure
-from declax.transforms._lift import Call, Outcome, lifted
+from declax.transforms._lift import Call, Outcome, lifted, run, wait
 from declax.transforms._naming import named
-from declax.transforms._running import run, wait
 from declax.transforms._scanned import Parts, Scan, carry_parts
-from declax.transforms._structure import Mode, Structure
-from declax.transforms._tracing import Traced, joined
-from declax.transforms._wrapping import R, Wrapped
+from declax.transforms._structure import Mode, Structure, joined, parameters
+from declax.transforms._tracing import Traced
+from declax.transforms._wrapping import Positioned, R, Wrapped, positioned
 from declax.transforms.axis_names import check_metadata, name_axes
 from declax.transforms.prefixes import Carry, Labels, Prefixes, is_step_axis
 

@@ -21,11 +21,10 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from declax._nodes import is_ref
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._closure import Closure
-from declax.transforms._explaining import named_leaves
-from declax.transforms._lift import Call, Outcome, Plan, lifted
+from declax.transforms._captures import Closure
+from declax.transforms._lift import Call, Outcome, Plan, lifted, run, wait
+from declax.transforms._naming import named_leaves
 from declax.transforms._output_groups import from_groups, in_groups
-from declax.transforms._running import run, wait
 from declax.transforms._structure import Mode, names_in_result
 from declax.transforms._wrapping import look_like
 from declax.transforms.prefixes import Labels, Prefixes

@@ -9,15 +9,16 @@ stage: what `jax.jit` makes of a function on the way to running it. Each holds
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import jax
 
 from declax.errors import TransformError
-from declax.transforms._lift import Call, Outcome, Rebuilt
-from declax.transforms._program import Program
-from declax.transforms._retraces import Trace, differences
-from declax.transforms._running import run, wait
+from declax.transforms._lift import Call, Outcome, Rebuilt, run, wait
+from declax.transforms.retraces import Trace, differences
+
+if TYPE_CHECKING:
+    from declax.transforms.compilation import Program
 
 R = TypeVar("R", covariant=True)
 

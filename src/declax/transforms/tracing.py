@@ -18,11 +18,10 @@ import jax
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.graph.binding import bind_many
-from declax.transforms._arguments import Numbers, Selection
-from declax.transforms._closure import Closure
+from declax.transforms._captures import Closure
 from declax.transforms._lift import Call, Outcome, Rebuilt, commit, lifted
 from declax.transforms._structure import Mode
-from declax.transforms._wrapping import look_like
+from declax.transforms._wrapping import Numbers, Selection, look_like
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -26,7 +26,7 @@ from declax.graph.flattening import GraphDef
 from declax.graph.unflattening import build
 from declax.states import State, like
 from declax.transforms._lift import Call
-from declax.transforms._roots import add_labels, is_root
+from declax.transforms._structure import add_labels, is_root
 from declax.transforms.prefixes import Labels, StateLabels, held_at, label_by_filter, spread
 
 N = TypeVar("N")

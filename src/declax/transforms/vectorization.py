@@ -25,14 +25,11 @@ from declax._variables import new_variable
 from declax.errors import TransformError, describe, type_name
 from declax.rngs.calls import is_broadcast_meant
 from declax.rngs.streams import RngCount
-from declax.transforms._closure import Closure
-from declax.transforms._explaining import named_leaves
-from declax.transforms._lift import Call, Outcome, Plan, lifted
-from declax.transforms._naming import no_array, note_tracers
+from declax.transforms._captures import Closure
+from declax.transforms._lift import Call, Outcome, Plan, lifted, run
+from declax.transforms._naming import named_leaves, no_array, note_tracers
 from declax.transforms._output_groups import from_groups, in_groups
-from declax.transforms._roots import is_array_like
-from declax.transforms._running import run
-from declax.transforms._structure import Mode, names_in_result, place
+from declax.transforms._structure import Mode, is_array_like, names_in_result, place
 from declax.transforms._wrapping import look_like
 from declax.transforms.axis_names import check_metadata, name_axes
 from declax.transforms.prefixes import Labels, Prefixes
