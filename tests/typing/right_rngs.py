@@ -33,10 +33,6 @@ class Model(dx.Module):
     def backed_up(self, x: int) -> float:
         return 1.0
 
-    @dx.restore_rngs(only="dropout")
-    def restored(self, x: int) -> float:
-        return 1.0
-
     @dx.broadcast_rngs("dropout")
     def broadcast(self, x: int) -> float:
         return 1.0
@@ -49,7 +45,6 @@ def methods_keep_their_types(model: Model) -> None:
     assert_type(model.reseeded(1), float)
     assert_type(model.backed_up(1), float)
     assert_type(model.broadcast(1), float)
-    assert_type(model.restored(1), float)
 
 
 def functions_keep_their_types() -> None:
@@ -63,7 +58,7 @@ def functions_keep_their_types() -> None:
     assert_type(dx.fork_rngs(rngs, split={dx.RngKey: None}, graph=False), dx.Rngs)
     backups = dx.backup_keys(rngs)
     assert_type(backups, dx.RngBackups)
-    assert_type(dx.restore_rngs(backups), dx.RngBackups)
+    dx.restore_rngs(backups)
     dx.reseed(rngs, params=3, policy="match_shape")
     with dx.split_rngs(rngs, splits=2) as kept:
         assert_type(kept, dx.RngBackups)

@@ -10,14 +10,14 @@ import pytest
 from declax._filters import PathContains
 from declax.errors import FilterError, RngError
 from declax.rngs import RngCount, RngStream
-from declax.rngs.calls import broadcast_rngs, is_broadcast_meant
+from declax.rngs.calls import broadcast_rngs, is_broadcast_allowed
 
 COUNT = RngStream(0, "dropout").count
 PATH = ("encoder", "rngs", "count")
 
 
 def is_meant(path: Any = PATH, variable: Any = COUNT) -> bool:
-    return is_broadcast_meant(path, variable)
+    return is_broadcast_allowed(path, variable)
 
 
 def test_nothing_is_meant_by_default() -> None:
@@ -108,7 +108,7 @@ def test_without_parentheses() -> None:
     def run(x: int) -> int:
         return x
 
-    with pytest.raises(RngError, match="what is decorated cannot be called"):
+    with pytest.raises(RngError, match="only a function that runs when it is called can be decorated"):
         run(3)
 
 
@@ -122,5 +122,5 @@ def test_functions_that_run_later() -> None:
         yield 1
 
     for f in (generator, coroutine, both):
-        with pytest.raises(RngError, match="a generator or coroutine function runs after its call"):
+        with pytest.raises(RngError, match="only a function that runs when it is called"):
             broadcast_rngs()(f)

@@ -1,4 +1,4 @@
-"""Changes that last for a call: the decorator form of all functions of this package, and `broadcast_rngs`."""
+"""Decorators that change streams for the time of a call, and `broadcast_rngs`."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class Arguments(NamedTuple):
 
 
 Enter: TypeAlias = Callable[[Arguments], tuple[AbstractContextManager[object], Arguments]]
-"""What a decorator does with the arguments of a call: the context of the call, and its arguments."""
+"""Makes the context of a call from its arguments, and the arguments that the function gets."""
 
 
 def around_calls(where: str, enter: Enter) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator whose functions run in a context that is made from their arguments.
-
-    Args:
-      where: the name of the decorator.
-      enter: makes the context.
-
-    The decorator raises RngError for a generator or coroutine function, which
-    runs after its call, and for objects that cannot be called.
-    """
+    """A decorator named `where`, whose functions run in a context that is made from their arguments."""
 
     def decorate(f: Callable[P, R]) -> Callable[P, R]:
-        _check_can_decorate(where, f)
+        runs_later = inspect.isgeneratorfunction(f) or inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f)
+        if runs_later or not callable(f):
+            raise RngError(
+                where,
+                "only a function that runs when it is called can be decorated",
+                expected="a function, not a generator or a coroutine",
+                got=describe(f),
+                fix=f"@dx.{where}(...)        # above `def`; or, inside of the function: with dx.{where}(...):",
+            )
 
         @functools.wraps(f)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -53,36 +53,8 @@ def around_calls(where: str, enter: Enter) -> Callable[[Callable[P, R]], Callabl
     return decorate
 
 
-def _check_can_decorate(where: str, f: object) -> None:
-    if not callable(f):
-        raise RngError(
-            where,
-            "what is decorated cannot be called",
-            expected="a function",
-            got=describe(f),
-            fix=f"@dx.{where}(...)        # with parentheses, above `def`",
-        )
-    of_call = getattr(type(f), "__call__", None)  # noqa: B004  # of a callable object, the method behind it
-    if any(runs_later(g) for runs_later in _RUN_LATER for g in (f, of_call)):
-        raise RngError(
-            where,
-            "a generator or coroutine function runs after its call, so this would end before it begins",
-            got=describe(f),
-            fix=f"with dx.{where}(...):        # inside of the function",
-        )
-
-
-_RUN_LATER: Final[tuple[Callable[[Any], bool], ...]] = (
-    inspect.isgeneratorfunction,
-    inspect.iscoroutinefunction,
-    inspect.isasyncgenfunction,
-)
-
-
-# --- equal draws in all rows, on purpose -------------------------------------
-
 _broadcast: Final[ContextVar[tuple[Predicate, ...]]] = ContextVar("declax_broadcast_rngs", default=())
-"""The predicates of all blocks and decorated calls around this place, outermost first."""
+"""The predicates of the blocks and decorated calls that are running, outermost first."""
 
 
 class broadcast_rngs:  # noqa: N801  # reads as a function
@@ -91,11 +63,10 @@ class broadcast_rngs:  # noqa: N801  # reads as a function
     A model that `vmap` broadcasts, and that draws, gives each row the same
     numbers: one dropout mask for all of them. This is rarely what you want, so
     `vmap` warns about it, except in the block of a ``with`` or in calls of a
-    function that this decorates. It holds in the thread or task that says it.
+    function that this decorates. It holds in the thread or task that enters it.
 
     Args:
-      *filters: which streams: those whose count any of the filters takes. All
-        streams if none is given.
+      *filters: selects streams by their count; all streams if none is given.
 
     Raises:
       FilterError: for a value that is not a filter.
@@ -122,7 +93,7 @@ class broadcast_rngs:  # noqa: N801  # reads as a function
         _broadcast.set((*_broadcast.get(), self._predicate))
 
     def __exit__(self, *error: object) -> None:
-        # No token is kept: one object may be entered again inside of itself, and by many threads.
+        # without a token, since one object may be entered again inside of itself, and by many threads
         _broadcast.set(_broadcast.get()[:-1])
 
     def __call__(self, f: Callable[P, R], /) -> Callable[P, R]:
@@ -134,14 +105,10 @@ class broadcast_rngs:  # noqa: N801  # reads as a function
         return f"broadcast_rngs({', '.join(map(as_written, self._filters))})"
 
 
-def is_broadcast_meant(path: Path, variable: Any) -> bool:
-    """Whether `broadcast_rngs` allows a stream to give each row the same numbers.
+def is_broadcast_allowed(path: Path, count: Any) -> bool:
+    """Whether `broadcast_rngs` allows the stream of this count to give each row the same numbers.
 
-    Args:
-      path: the path of the stream's count.
-      variable: the count.
-
-    >>> is_broadcast_meant(("rngs", "count"), None)
+    >>> is_broadcast_allowed(("rngs", "count"), None)
     False
     """
-    return any(predicate(path, variable) for predicate in _broadcast.get())
+    return any(predicate(path, count) for predicate in _broadcast.get())

@@ -1,20 +1,10 @@
-"""The streams of models with other keys, each drawn from the stream itself, in place or in a new model.
-
-Vocabulary
-----------
-how:   what is made of one key that is drawn from a stream: an array of
-       different keys (split), one key (fork), or an array of equal ones
-       (broadcast). The count starts anew at 0.
-rule:  a filter, and how to change the streams that it takes; None leaves them to the next group.
-group: rules, of which the first that takes a stream counts.
-"""
+"""New keys for the streams of models, in place or in a new model: `split_rngs`, `fork_rngs`, `with_rngs`, `reseed`."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar, overload
+from typing import Any, Final, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -23,141 +13,95 @@ import numpy as np
 from declax._filters import Filter
 from declax._modes import is_graph, is_on, set_graph_updates
 from declax._threads import committing
-from declax._typing import MISSING, Missing
-from declax.errors import RngError
-from declax.rngs.backups import NewKey, RngBackups, in_place, replace_keys
+from declax._typing import MISSING, Missing, Path, Shape
+from declax.errors import RngError, describe, suggest
+from declax.rngs.backups import RngBackups, StreamTable, in_place
 from declax.rngs.calls import around_calls
-from declax.rngs.finding import Chosen, Stream, StreamTable
-from declax.rngs.streams import Size, Sizes, shape_of
+from declax.rngs.streams import Rngs, RngValue
+from declax.rngs.tables import (
+    How,
+    Rules,
+    Size,
+    Sizes,
+    Stream,
+    check_can_change,
+    check_is_single,
+    choose,
+    draw,
+    new_keys,
+    replace_key,
+    shape_of,
+    size_rules,
+)
 
 N = TypeVar("N")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-How: TypeAlias = tuple[Literal["split", "fork", "broadcast", "squeeze"], tuple[int, ...]]
-FORK: How = ("fork", ())
+Change: TypeAlias = tuple[How, Shape]
+"""What is made of one key that is drawn from a stream."""
+FORK: Final[Change] = ("fork", ())
 
 On: TypeAlias = Literal[True] | None
 Off: TypeAlias = Literal[False]
 Flag: TypeAlias = bool | None
 
 
-class Rule(NamedTuple):
-    """Which streams are changed, and how."""
-
-    chosen: Chosen
-    how: How | None
-
-
-def _rules(where: str, option: str, sizes: Sizes | None, default: How | None) -> list[Rule]:
-    """The rules of an option that takes a size, or a mapping from filters to sizes."""
-    items = sizes.items() if isinstance(sizes, Mapping) else [(..., sizes)]
-    kind: Any = option
-    return [
-        Rule(Chosen.by(f), default if size is None else (kind, _shape_of(where, option, size))) for f, size in items
-    ]
-
-
-def _shape_of(where: str, option: str, size: object) -> tuple[int, ...]:
-    return shape_of(where, size, f"dx.{where}(model, {option}=3)        # or {option}=(2, 3)")
-
-
-class _Change:
-    """A change of the streams of a node, as a function and as a decorator.
+class _Changes:
+    """Changes of the streams of a node, each of which gets what is made of a key that is drawn from it.
 
     Args:
-      where: the name of the function, for messages.
-      groups: the rules.
+      where: the name of the function, for errors.
+      groups: the rules; a stream that no rule of a group changes is left to the next group.
       only: which streams any rule is for.
       graph: False if the node must be a tree.
     """
 
-    def __init__(self, where: str, groups: Sequence[Sequence[Rule]], only: Filter, graph: bool) -> None:
-        self.where = where
-        self._groups = groups
-        self._only = Chosen.by(only)
-        self._graph = graph
+    def __init__(self, where: str, groups: Sequence[Rules[Change | None]], only: Filter, graph: Flag) -> None:
+        self._where, self._groups, self._only, self._graph = where, groups, only, graph
 
-    def _chosen(self, node: Any) -> tuple[StreamTable, list[tuple[Stream, How]]]:
+    def _chosen(self, table: StreamTable) -> list[tuple[Stream, Change]]:
         """The streams to change, and how; all is checked, and nothing changed."""
-        table = StreamTable(self.where, node, self._graph)
-        if not any(self._groups):
-            return table, []
-        streams = table.select(self._only)
-        found: dict[Stream, How] = {}
-        for group in self._groups:
-            of_group: dict[Stream, How | None] = {}
-            for chosen, how in group:
-                for stream in table.matching(chosen, streams):
-                    of_group.setdefault(stream, how)
-            found = {**{stream: how for stream, how in of_group.items() if how is not None}, **found}
-        ordered = [(stream, found[stream]) for stream in streams if stream in found]
-        table.check_can_draw([stream for stream, _ in ordered])
-        return table, ordered
+        streams = list(choose(self._where, table.streams, [(self._only, None)]))
+        found: dict[Stream, Change] = {}
+        for rules in self._groups:
+            for stream, change in choose(self._where, streams, rules).items():
+                if change is not None:
+                    found.setdefault(stream, change)
+        check_can_change(found)
+        for stream in found:
+            check_is_single(stream.label, stream.key)
+        return [(stream, found[stream]) for stream in streams if stream in found]
 
     def in_place(self, node: Any) -> RngBackups:
         """Changes the streams of a node."""
-        table, chosen = self._chosen(node)
+        chosen = self._chosen(StreamTable(node, self._graph))
         with committing:
-            new_keys = [_drawn(stream, how) for stream, how in chosen]
-            return replace_keys(table, [stream for stream, _ in chosen], new_keys)
+            return RngBackups([replace_key(s, *new_keys(draw(s.key, s.count), *change)) for s, change in chosen])
 
     def copy(self, node: Any) -> Any:
         """A node with new streams."""
-        table, chosen = self._chosen(node)
+        table = StreamTable(node, self._graph)
+        copies = {}
         with committing:
-            new_keys = [_drawn(stream, how) for stream, how in chosen]
-            copies = {}
-            for (stream, _), new in zip(chosen, new_keys, strict=True):
-                copies[id(stream.key)] = stream.key.copy(new.key)
-                copies[id(stream.count)] = stream.count.copy(new.start)
-            made = table.copy(copies)
-            for (stream, _), new in zip(chosen, new_keys, strict=True):
-                assert new.after is not None
-                stream.count.set_value(new.after)
-        return made
+            for stream, change in self._chosen(table):
+                key, count = new_keys(draw(stream.key, stream.count), *change)
+                copies[id(stream.key)] = stream.key.copy(key)
+                copies[id(stream.count)] = stream.count.copy(count)
+            return table.copy(copies)
+
+    def apply(self, node: Any, graph_updates: Flag) -> Any:
+        """Backups, a new node, or a decorator of either; a tree is never changed in place."""
+        updates = is_on("graph_updates", graph_updates, set_graph_updates.current_value)
+        if is_graph(self._graph) and updates:
+            return in_place(self._where, self.in_place, node)
+        if node is MISSING:
+            return around_calls(self._where, lambda given: (nullcontext(), self.copy(given)))
+        return self.copy(node)
 
 
-def _apply(
-    where: str,
-    groups: Sequence[Sequence[Rule]],
-    node: Any,
-    only: Filter = ...,
-    graph: Flag = None,
-    graph_updates: Flag = None,
-) -> Any:
-    """Backups, a new node, or a decorator of either; a tree is never changed in place."""
-    is_a_graph = is_graph(graph)
-    change = _Change(where, groups, only, is_a_graph)
-    updates = is_on("graph_updates", graph_updates, set_graph_updates.current_value)
-    if is_a_graph and updates:
-        return in_place(where, change.in_place, node)
-    if node is MISSING:
-        return around_calls(where, lambda given: (nullcontext(), change.copy(given)))
-    return change.copy(node)
-
-
-@functools.partial(jax.jit, static_argnums=2, inline=True)
-def _next(key: jax.Array, count: jax.Array, how: How) -> NewKey:
-    """New keys, their count, and the count of the old key; one dispatch a stream."""
-    kind, shape = how
-    drawn = jax.random.fold_in(key, count)
-    made: jax.Array = drawn
-    if kind == "split":
-        made = jax.random.split(drawn, shape)
-    elif kind == "squeeze":
-        made = jax.random.split(drawn, 1)[0]
-    elif kind == "broadcast":
-        made = jnp.broadcast_to(drawn, shape)
-    return NewKey(made, jnp.zeros(made.shape, np.uint32), count + 1)
-
-
-def _drawn(stream: Stream, how: How) -> NewKey:
-    new: NewKey = _next(stream.key.value, stream.count.value, how)
-    return new
-
-
-# --- for users ---------------------------------------------------------------
+def _rules(where: str, how: How, sizes: Sizes, default: Change | None = None) -> Rules[Change | None]:
+    return [(f, default if shape is None else (how, shape)) for f, shape in size_rules(where, sizes)]
 
 
 @overload
@@ -188,7 +132,7 @@ def split_rngs(
 ) -> Any:
     """Splits the streams below a node, in place: each gets an array of keys, for `vmap` or `scan` to run over.
 
-    Of each stream one key is drawn, and split. All that the filter means are
+    One key is drawn from each stream, and split. All selected streams are
     split, or on an error none.
 
     Args:
@@ -196,7 +140,7 @@ def split_rngs(
         decorator: the streams of all arguments are split before each call, and
         restored after it, also where it fails.
       splits: the number of keys, or the shape of the array.
-      only: which streams.
+      only: selects streams by name, kind or path.
       squeeze: with ``splits=1``, gives one key in the place of an array of one.
       graph: False where the node has to be a tree; None for the default of
         `set_graph_mode`. A tree is not changed: see `graph_updates`.
@@ -210,10 +154,10 @@ def split_rngs(
       draw then. Where nothing is changed in place, the new node.
 
     Raises:
-      RngError: for a size that is none, a filter that takes no stream, a node
-        without streams, and a stream that is split already.
+      RngError: for an invalid size, a filter that matches no stream, and a
+        stream that holds an array of keys.
       GraphError: for a graph where a tree is asked for.
-      TraceContextError: for a stream of another trace level; names its place.
+      TraceContextError: for a stream of another trace level; names its path.
 
     >>> from declax.rngs import Rngs
     >>> rngs = Rngs(params=0, dropout=1)
@@ -223,19 +167,18 @@ def split_rngs(
     >>> rngs.dropout.key.shape, int(rngs.dropout.count)
     ((), 1)
     """
-    shape = _shape_of("split_rngs", "splits", splits)
-    how: How = ("split", shape)
+    change: Change = ("split", shape_of("split_rngs", splits))
     if is_on("squeeze", squeeze):
-        if shape != (1,):
+        if change[1] != (1,):
             raise RngError(
                 "split_rngs",
-                "squeeze takes away an axis of one key, and there is none",
+                "squeeze removes an axis of one key",
                 expected="splits=1",
                 got=f"splits={splits!r}",
                 fix="dx.split_rngs(model, splits=1, squeeze=True)",
             )
-        how = ("squeeze", ())
-    return _apply("split_rngs", [[Rule(Chosen.by(only), how)]], node, graph=graph, graph_updates=graph_updates)
+        change = ("squeeze", ())
+    return _Changes("split_rngs", [[(..., change)]], only, graph).apply(node, graph_updates)
 
 
 @overload
@@ -265,8 +208,8 @@ def fork_rngs(
 ) -> Any:
     """Gives each stream below a node a new key, drawn from the stream, in place.
 
-    What is drawn until the streams are restored moves their own counts by one
-    and no more, however much it is.
+    The draws from a forked stream do not count for the original key, whose
+    count has moved by one when the stream is restored.
 
     Args:
       node: a model, an Rngs, or a container of such. Without it, this is a
@@ -274,9 +217,9 @@ def fork_rngs(
         restored after it, also where it fails.
       split: how many keys each stream gets. None, one key. A number or a shape,
         an array of keys, as of `split_rngs`. A mapping from filters to those:
-        the first filter that means a stream counts, and a stream that none
-        means is left as it is.
-      only: which streams.
+        the first filter that matches a stream counts, and a stream that none
+        matches is left as it is.
+      only: selects streams by name, kind or path.
       graph, graph_updates: as of `split_rngs`.
 
     Returns:
@@ -294,8 +237,8 @@ def fork_rngs(
     >>> int(rngs.params.count), int(rngs.dropout.count)
     (1, 1)
     """
-    rules = _rules("fork_rngs", "split", split, FORK)
-    return _apply("fork_rngs", [rules], node, only, graph, graph_updates)
+    rules = [(..., FORK)] if split is None else _rules("fork_rngs", "split", split, FORK)
+    return _Changes("fork_rngs", [rules], only, graph).apply(node, graph_updates)
 
 
 @overload
@@ -333,8 +276,8 @@ def with_rngs(
 ) -> Any:
     """A new node with new streams, drawn from those of the original, which keeps its keys and counts one draw.
 
-    Rules are tried in the order `split`, `broadcast`, `fork`. A stream that
-    none means stays, and so do all other Variables: both nodes have them.
+    Rules are tried in the order `split`, `broadcast`, `fork`. Both nodes share
+    the streams that no rule matches, and all other Variables.
 
     Args:
       node: a model, an Rngs, or a container of such. Without it, this is a
@@ -342,23 +285,20 @@ def with_rngs(
         arguments.
       split: the number of different keys or the shape of their array, for all
         streams; or a mapping from filters to those, of which the first that
-        means a stream counts. None in it leaves a stream to the other rules.
-      fork: which streams get one new key.
+        matches a stream counts. None in it leaves a stream to the other rules.
+      fork: selects streams that get one new key.
       broadcast: the number of equal keys or the shape of their array, as `split`.
-      only: which streams any rule is for.
+      only: selects the streams that any rule is for.
       graph: False where the node has to be a tree; None for the default of
         `set_graph_mode`.
       graph_updates: None or False, since nothing is changed in place.
 
     Returns:
-      The new node: new models and containers, which share what is not new.
+      The new node: new models and containers.
 
     Raises:
-      RngError: for a size that is none, a filter that takes no stream, rules
-        for a node without streams, a stream that is split already, and
-        ``graph_updates=True``.
-      GraphError: for a graph where a tree is asked for.
-      TraceContextError: for a stream of another trace level; names its place.
+      RngError: as `split_rngs`, and for ``graph_updates=True``.
+      GraphError, TraceContextError: as `split_rngs`.
 
     >>> from declax.rngs import Rngs
     >>> rngs = Rngs(params=0, dropout=1)
@@ -371,15 +311,123 @@ def with_rngs(
     if graph_updates is not None and is_on("graph_updates", graph_updates):
         raise RngError(
             "with_rngs",
-            "it makes a new node, and changes nothing in place",
+            "this function makes a new node, and changes nothing in place",
             expected="graph_updates=False or None",
             got="graph_updates=True",
             fix="with dx.fork_rngs(model):        # or dx.split_rngs, which change streams in place",
         )
     forked: Any = fork  # a sequence of filters is a filter
-    groups = [
-        [] if split is None else _rules("with_rngs", "split", split, None),
-        [] if broadcast is None else _rules("with_rngs", "broadcast", broadcast, None),
-        [] if fork is None else [Rule(Chosen.by(forked), FORK)],
-    ]
-    return _apply("with_rngs", groups, node, only, graph, False)
+    groups: list[Rules[Change | None]] = [[] if fork is None else [(forked, FORK)]]
+    if broadcast is not None:
+        groups.insert(0, _rules("with_rngs", "broadcast", broadcast))
+    if split is not None:
+        groups.insert(0, _rules("with_rngs", "split", split))
+    return _Changes("with_rngs", groups, only, graph).apply(node, False)
+
+
+Policy: TypeAlias = Literal["scalars_only", "match_shape"] | Callable[[Path, jax.Array, Shape], jax.Array]
+"""How one key becomes those of a stream: the name of a policy, or a function of path, key and shape."""
+
+
+@overload
+def reseed(
+    node: Any, /, *, graph: bool | None = None, policy: Policy = "scalars_only", **stream_keys: RngValue
+) -> RngBackups: ...
+@overload
+def reseed(
+    *, graph: bool | None = None, policy: Policy = "scalars_only", **stream_keys: RngValue
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def reseed(
+    node: Any | Missing = MISSING,
+    /,
+    *,
+    graph: bool | None = None,
+    policy: Policy = "scalars_only",
+    **stream_keys: RngValue,
+) -> Any:
+    """Gives the streams of these names below a node new keys, in place; they count from 0.
+
+    The streams of one name draw their keys from one new stream, in the order of
+    the graph, so that two layers never share a key: a model that is reseeded as
+    it was made gets the keys that it had. All of them are reseeded, or on an
+    error none.
+
+    Args:
+      node: a model, an Rngs, or a container of such. Without it, this is a
+        decorator: the streams of all arguments are reseeded before each call,
+        and restored after it, also where it fails.
+      graph: False where the node has to be a tree; None for the default of
+        `set_graph_mode`.
+      policy: how a new key replaces an array of keys. ``"scalars_only"``: it
+        does not, which is an error; ``"match_shape"``: it is split; a function
+        of the path of the stream, the new key and the shape: by its result.
+      **stream_keys: for each name, a seed: an int, a key, or a stream.
+
+    Returns:
+      The backups, which are a context manager too.
+
+    Raises:
+      RngError: for a name that no stream has, a value that is not a seed, an
+        unknown policy, and a policy whose result is not of the shape of a stream.
+      GraphError, TraceContextError: as `split_rngs`.
+
+    >>> import declax as dx
+    >>> layer = dx.Dropout(0.5, rngs=dx.Rngs(dropout=42))
+    >>> x = jnp.ones(10)
+    >>> first = layer(x)
+    >>> backups = reseed(layer, dropout=42)
+    >>> bool((layer(x) == first).all())
+    True
+    """
+    make = policy if callable(policy) else _POLICIES.get(policy)
+    if make is None:
+        raise RngError(
+            "reseed",
+            "this is not a policy",
+            expected="'scalars_only', 'match_shape', or a function of path, key and shape",
+            got=repr(policy),
+            fix=suggest(policy, _POLICIES) if isinstance(policy, str) else None,
+        )
+
+    def put(value: Any) -> RngBackups:
+        table = StreamTable(value, graph)
+        streams = choose("reseed", table.streams, [(name, None) for name in stream_keys])
+        check_can_change(streams)
+        sources = Rngs(**stream_keys)
+        with committing:
+            keys = {stream: _new_key(stream, make, sources[stream.tag]()) for stream in streams}
+            return RngBackups(
+                [replace_key(stream, key, jnp.zeros(key.shape, np.uint32)) for stream, key in keys.items()]
+            )
+
+    return in_place("reseed", put, node)
+
+
+def _scalars_only(path: Path, key: jax.Array, shape: Shape) -> jax.Array:
+    return key
+
+
+def _match_shape(path: Path, key: jax.Array, shape: Shape) -> jax.Array:
+    return jax.random.split(key, shape) if shape else key
+
+
+_POLICIES: Final[dict[str, Callable[[Path, jax.Array, Shape], jax.Array]]] = {
+    "scalars_only": _scalars_only,
+    "match_shape": _match_shape,
+}
+
+
+def _new_key(stream: Stream, make: Callable[[Path, jax.Array, Shape], jax.Array], key: jax.Array) -> jax.Array:
+    """The new key of a stream, or the array of keys, by a policy."""
+    shape: Shape = stream.key.value.shape
+    made: Any = make(stream.path, key, shape)
+    if not isinstance(made, jax.Array) or made.shape != shape or not jnp.issubdtype(made.dtype, jax.dtypes.prng_key):
+        raise RngError(
+            stream.label,
+            "the policy gives no keys of the shape of this stream",
+            expected=f"keys of jax.random of shape {shape}",
+            got=describe(made),
+            fix="policy='match_shape'        # splits one key for a stream that was split",
+        )
+    keys: jax.Array = made
+    return keys

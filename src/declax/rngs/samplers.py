@@ -1,10 +1,4 @@
-"""The functions of ``jax.random``, and the initializers, as methods that need no key.
-
-Vocabulary
-----------
-source:  a callable without arguments that gives a fresh key at each call.
-sampler: a method that draws a key from its object, the source, and passes it on.
-"""
+"""The functions of ``jax.random``, and the initializers, as methods that need no key."""
 
 from __future__ import annotations
 
@@ -90,8 +84,8 @@ def _named(method: Any, doc: str) -> object:
 class Samplers(Pytree):
     """The functions of ``jax.random`` as methods that need no key.
 
-    What derives from it gives a key at each call; the samplers pass it on. The
-    initializers (`lecun_normal`, ...) give an initializer that needs no key.
+    A subclass returns a fresh key at each call, which the samplers use. The
+    initializers (`lecun_normal`, ...) return an initializer that needs no key.
     `orthogonal` and `truncated_normal` are the samplers of these names.
     """
 

@@ -1,45 +1,21 @@
-"""Named streams of random keys.
-
-Vocabulary
-----------
-stream: a key and a count. A draw folds the count into the key, and counts on;
-        so the keys of a stream depend on nothing but its seed.
-Rngs:   streams by name. A name that is not there means the stream `default`.
-fork:   new streams whose keys are drawn from the old ones.
-split:  a fork whose keys are arrays, one key for each index of an axis that
-        `vmap` or `scan` runs over.
-"""
+"""Streams of random keys: a key and a count each, alone or by name in an `Rngs`."""
 
 from __future__ import annotations
 
-import functools
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from declax import errors
-from declax._filters import Filter, to_predicate
-from declax._threads import committing
-from declax._typing import Shape
 from declax._variables import Variable
+from declax.errors import MissingStreamError, RngError, describe, suggest
 from declax.rngs.samplers import Samplers
+from declax.rngs.tables import How, Size, Sizes, Stream, check_is_single, choose, draw, new_keys, shape_of, size_rules
 
 RngValue: TypeAlias = "int | np.integer[Any] | jax.Array | np.ndarray[Any, Any] | Variable[Any] | RngStream"
-"""What a stream is made from: a seed, a key (typed, or raw ``uint32``), or a box or stream that holds one."""
-
-Size: TypeAlias = int | tuple[int, ...]
-Sizes: TypeAlias = Size | Mapping[Filter, Size | None]
-"""How often to split: all streams alike, or each by the first filter that matches its key (by tag, kind or path)."""
-
-
-@functools.partial(jax.jit, inline=True)
-def _next(key: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The key of a count, and the count after it; one dispatch instead of a dozen."""
-    return jax.random.fold_in(key, count), count + 1
+"""What a stream is made from: a seed, a key (typed, or raw ``uint32``), or a Variable or stream that holds one."""
 
 
 class RngState(Variable[jax.Array]):
@@ -70,9 +46,9 @@ class RngStream(Samplers):
       tag: its name, kept in the metadata of key and count, so that filters find it.
 
     Raises:
-      RngError: the key is none.
+      RngError: `key` is not a seed or a key.
 
-    Eight threads may draw from one stream: no two of them get the same key.
+    Threads may draw from one stream: no two of them get the same key.
 
     >>> stream = RngStream(0, "dropout")
     >>> stream.uniform((2,)).shape, int(stream.count)
@@ -93,19 +69,14 @@ class RngStream(Samplers):
         """Draws the next key.
 
         Raises:
-          RngError: the stream was split, and `vmap` did not take the axis away.
+          RngError: the stream holds an array of keys.
           TraceContextError: the stream belongs to another trace.
         """
-        key, count = self.key, self.count
-        drawn: jax.Array
-        with committing:  # so that no two threads get one key
-            try:
-                drawn, after = _next(key.value, count.value)
-            except ValueError:
-                _check_are_single([self])
-                raise
-            count.set_value(after)
-        return drawn
+        try:
+            return draw(self.key, self.count)
+        except ValueError:
+            check_is_single(f"Rngs.{self.tag}", self.key)
+            raise
 
     def fork(self, split: Size | None = None) -> RngStream:
         """A new stream whose key is drawn from this one, split if asked for.
@@ -121,8 +92,8 @@ class RngStream(Samplers):
         Args:
           k: the number of keys, or the shape of the array.
         """
-        shape = _as_size("RngStream.split", k)
-        return RngStream(jax.random.split(self(), shape), self.tag)
+        shape = shape_of("RngStream.split", k)
+        return RngStream(new_keys(self(), "split", shape)[0], self.tag)
 
     def broadcast(self, k: Size) -> RngStream:
         """A new stream with an array of equal keys, drawn from this stream.
@@ -130,24 +101,24 @@ class RngStream(Samplers):
         Args:
           k: the number of keys, or the shape of the array.
         """
-        shape = _as_size("RngStream.broadcast", k)
-        return RngStream(jnp.broadcast_to(self(), shape), self.tag)
+        shape = shape_of("RngStream.broadcast", k)
+        return RngStream(new_keys(self(), "broadcast", shape)[0], self.tag)
 
 
 class Rngs(Samplers):
     """Streams of random keys, by name.
 
     Args:
-      default: the stream of names that are not there: a seed, a key, a
-        Variable or stream that holds a key. Or a mapping, or another Rngs, with
-        streams by name.
+      default: the stream that missing names mean: a seed, a key, or a Variable
+        or stream that holds a key. Or a mapping, or another Rngs, with streams
+        by name.
       **streams: further streams, likewise.
 
     Raises:
-      RngError: something is no seed and no key, or a name hides a method.
+      RngError: a value is not a seed or a key, or a name hides a method.
 
-    A stream of `Rngs` gives the keys ``fold_in(key, 0)``, ``fold_in(key, 1)``, ...;
-    where a stream or Rngs is given, its keys are taken and counted anew from 0.
+    A stream gives the keys ``fold_in(key, 0)``, ``fold_in(key, 1)``, ...; of a
+    given stream or Rngs the keys are taken, and counted from 0.
 
     >>> rngs = Rngs(0, params=1)
     >>> rngs.params().dtype == rngs.dropout().dtype == rngs().dtype
@@ -163,8 +134,7 @@ class Rngs(Samplers):
         if isinstance(default, (Mapping, Rngs)):
             given |= dict(default.items())
         elif default is not None:
-            # Keyword streams come first, as the peer has them.
-            streams["default"] = default
+            streams["default"] = default  # after the others, as the peer has it
         given |= streams
         made = {name: _named_stream(name, value) for name, value in given.items()}
         for name, stream in made.items():
@@ -175,17 +145,20 @@ class Rngs(Samplers):
         return self["default"]()
 
     def __getattr__(self, name: str) -> RngStream:
-        # Runs only for names that are no attribute: those mean `default`. Names of
-        # protocols do not, or copy, pickle and displays would mistake us.
+        # Missing names mean `default`, but those of protocols, which copy, pickle and displays ask for.
         default = None if name.startswith("_") else self.__dict__.get("default")
-        if default is None:
-            raise _missing(self, name)
-        return cast("RngStream", default)
+        if default is not None:
+            return cast("RngStream", default)
+        near = suggest(name, [*self, *(n for n in dir(Rngs) if not n.startswith("_"))])
+        raise MissingStreamError(
+            f"Rngs.{name}",
+            f"there is no stream {name!r}, and no 'default' to fall back to",
+            got="streams " + ", ".join(map(repr, self)) if len(self) else "no streams",
+            fix=f"dx.Rngs({name}=0)      # or dx.Rngs(0), for a default" + (f"\n{near}" if near else ""),
+        )
 
     def __getitem__(self, name: str) -> RngStream:
-        if name in self:
-            return cast("RngStream", self.__dict__[name])
-        return self.__getattr__(name)
+        return cast("RngStream", self.__dict__[name]) if name in self else self.__getattr__(name)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(self.__dict__.get(cast("str", name)), RngStream)
@@ -204,19 +177,17 @@ class Rngs(Samplers):
         """New streams, each with a key drawn from the stream of its name.
 
         Args:
-          split: splits the new streams, as `Rngs.split`; those that no filter
-            matches are forked and not split.
+          split: splits the new streams, as `Rngs.split`; a stream that no filter
+            matches is forked and not split.
 
         Raises:
-          RngError: a size is none, or a stream is split already.
+          RngError: as `Rngs.split`.
 
         >>> forked = Rngs(params=0, dropout=1).fork(split={"params": 3})
         >>> forked.params.key.shape, forked.dropout.key.shape
         ((3,), ())
         """
-        sizes = _sizes_of(self, "Rngs.fork", {} if split is None else split)
-        _check_are_single(stream for _, stream in self.items())
-        return Rngs({name: stream.fork(sizes[name]) for name, stream in self.items()})
+        return self._derive("Rngs.fork", "split", {} if split is None else split, others="fork")
 
     def split(self, k: Sizes) -> Rngs:
         """New streams with arrays of different keys, for `vmap` and `scan` to run over.
@@ -228,12 +199,13 @@ class Rngs(Samplers):
             its key and a count of 0.
 
         Raises:
-          RngError: a size is none, or a stream is split already.
+          RngError: for an invalid size, a filter that matches no stream, and a
+            stream that holds an array of keys.
 
         >>> Rngs(0).split(3).default.key.shape
         (3,)
         """
-        return self._spread("Rngs.split", k, RngStream.split)
+        return self._derive("Rngs.split", "split", k)
 
     def broadcast(self, k: Sizes | None) -> Rngs:
         """New streams with arrays of equal keys: each index of the axis draws the same.
@@ -242,127 +214,68 @@ class Rngs(Samplers):
           k: as for `Rngs.split`; None copies all streams.
 
         Raises:
-          RngError: a size is none, or a stream is split already.
+          RngError: as `Rngs.split`.
 
         >>> keys = Rngs(0).broadcast(3).default.key
         >>> bool((keys[0] == keys[2]).all())
         True
         """
-        return self._spread("Rngs.broadcast", {} if k is None else k, RngStream.broadcast)
+        return self._derive("Rngs.broadcast", "broadcast", {} if k is None else k)
 
-    def _spread(self, where: str, k: Sizes, spread: Callable[[RngStream, Size], RngStream]) -> Rngs:
-        sizes = _sizes_of(self, where, k)
-        _check_are_single(stream for name, stream in self.items() if sizes[name] is not None)
+    def _derive(self, where: str, how: How, sizes: Sizes, others: How | None = None) -> Rngs:
+        """New streams: those with a size made by `how`, the others by `others`, or with the same key."""
+        rules = size_rules(where, sizes)
+        table = {name: Stream((name,), stream.key, stream.count) for name, stream in self.items()}
+        shapes = choose(where, list(table.values()), rules)
+        ways = {name: others if shapes.get(stream) is None else how for name, stream in table.items()}
+        for name, way in ways.items():
+            if way is not None:
+                check_is_single(f"Rngs.{name}", table[name].key)
         made = {}
-        for name, stream in self.items():
-            size = sizes[name]
-            made[name] = RngStream(stream, stream.tag) if size is None else spread(stream, size)
+        for name, stream in table.items():
+            way = ways[name]
+            drawn = stream.key if way is None else draw(stream.key, stream.count)
+            made[name] = drawn if way is None else new_keys(drawn, way, shapes.get(stream) or ())[0]
         return Rngs(made)
 
 
 def _named_stream(name: object, value: RngValue) -> RngStream:
     where = f"Rngs.{name}"
-    if not isinstance(name, str):
-        raise errors.RngError("Rngs(...)", "the name of a stream must be a string", got=errors.describe(name))
-    if hasattr(Rngs, name):
-        raise errors.RngError(where, "a stream of this name would hide a method", fix=f"Rngs({name}_=...)")
+    if not isinstance(name, str) or hasattr(Rngs, name):
+        raise RngError(
+            where,
+            "this cannot be the name of a stream",
+            expected="a string that is not the name of a method of Rngs",
+            got=repr(name),
+            fix=f"dx.Rngs({name}_=...)",
+        )
     return RngStream(_as_key(where, value), name)
 
 
-def _as_key(where: str, value: object) -> jax.Array:
-    """A typed key, or an array of them, from whatever stands for one."""
-    if isinstance(value, RngStream):
-        value = value.key
+def _as_key(where: str, given: object) -> jax.Array:
+    """The typed key, or the array of them, that a value stands for."""
+    value: Any = given.key if isinstance(given, RngStream) else given
     if isinstance(value, Variable):
         value = value.get_value()
-    kind = None
+    why = None
     try:
+        is_seed = isinstance(value, (int, np.integer))
         if isinstance(value, (jax.Array, np.ndarray)):
             if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
                 return cast("jax.Array", value)
             if value.ndim > 0 and value.dtype == np.uint32:
                 wrapped: jax.Array = jax.random.wrap_key_data(jnp.asarray(value))
                 return wrapped
-            kind = value.dtype if value.ndim == 0 else None
-        if isinstance(value, (int, np.integer)) or (kind is not None and jnp.issubdtype(kind, np.integer)):
-            return jax.random.key(cast("int", value))
+            is_seed = value.ndim == 0 and bool(jnp.issubdtype(value.dtype, np.integer))
+        if is_seed:
+            return jax.random.key(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise errors.RngError(where, "makes no key", got=errors.describe(value), why=str(error)) from error
-    raise errors.RngError(
+        why = str(error)
+    raise RngError(
         where,
-        "is no seed and no key",
+        "this is not a seed or a key",
         expected="an int, a key of jax.random.key, or a Variable or RngStream that holds one",
-        got=errors.describe(value),
+        got=describe(value),
+        why=why,
         fix="dx.Rngs(0)      # or dx.Rngs(jax.random.key(0)), dx.Rngs(params=0, dropout=1)",
-    )
-
-
-def shape_of(where: str, size: object, fix: str) -> Shape:
-    """A number of keys, or the shape of an array of them, as a shape.
-
-    Raises:
-      RngError: it is neither.
-    """
-    entries: tuple[Any, ...] = size if isinstance(size, tuple) else (size,)
-    if all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in entries):
-        return tuple(map(int, entries))
-    raise errors.RngError(
-        where,
-        "is no number of keys and no shape",
-        expected="an int that is not negative, a tuple of those, or (of a Rngs) a mapping from filters to them",
-        got=repr(size),
-        fix=fix,
-    )
-
-
-def _as_size(where: str, size: object) -> Shape:
-    return shape_of(where, size, f'{where.rpartition(".")[2]}(3)      # or ((2, 3)), or of a Rngs ({{"params": 3}})')
-
-
-def _sizes_of(rngs: Rngs, where: str, sizes: object) -> dict[str, tuple[int, ...] | None]:
-    """How each stream is to be split: the size of the first filter that matches it, or None."""
-    if not isinstance(sizes, Mapping):
-        return dict.fromkeys(rngs, _as_size(where, sizes))
-    rules = [(to_predicate(f), None if size is None else _as_size(where, size)) for f, size in sizes.items()]
-    found = {
-        name: next((size for matches, size in rules if matches((name, "key"), stream.key)), None)
-        for name, stream in rngs.items()
-    }
-    _warn_of_fallback(rngs, where, [name for name in sizes if isinstance(name, str)], found)
-    return found
-
-
-def _warn_of_fallback(rngs: Rngs, where: str, names: list[str], found: Mapping[str, object]) -> None:
-    """Says aloud that a stream which shall be split is another one, which is not."""
-    tags = {stream.tag for _, stream in rngs.items()}
-    missing = [name for name in names if name not in tags]
-    if missing and "default" in found and found["default"] is None:
-        warnings.warn(
-            f"{where}: {missing[0]!r} names no stream here, and 'default', from which it would be drawn, is not split: "
-            f"each index of the axis will draw the same keys. Make the stream, Rngs(..., {missing[0]}=1), "
-            "or split 'default' too.",
-            stacklevel=5,
-        )
-
-
-def _check_are_single(streams: Iterable[RngStream]) -> None:
-    """Looks before a draw, so that no stream has counted on when another cannot draw."""
-    for stream in streams:
-        if stream.key.shape:
-            raise errors.RngError(
-                f"Rngs.{stream.tag}",
-                "a stream with an array of keys cannot draw one key",
-                got=f"keys of shape {stream.key.shape}",
-                why="the stream was split or broadcast, for a transform to run over its keys",
-                fix="pass it to a function under jax.vmap, and draw there",
-            )
-
-
-def _missing(rngs: Rngs, name: str) -> errors.MissingStreamError:
-    near = errors.suggest(name, [*rngs, *(n for n in dir(Rngs) if not n.startswith("_"))])
-    return errors.MissingStreamError(
-        f"Rngs.{name}",
-        f"there is no stream {name!r}, and no 'default' to fall back to",
-        got="streams " + ", ".join(map(repr, rngs)) if len(rngs) else "no streams",
-        fix=f"dx.Rngs({name}=0)      # or dx.Rngs(0), for a default" + (f"\n{near}" if near else ""),
     )

@@ -23,7 +23,7 @@ from declax._state_def import LeafDef
 from declax._typing import MISSING, Missing, Path
 from declax._variables import new_variable
 from declax.errors import TransformError, describe, type_name
-from declax.rngs.calls import is_broadcast_meant
+from declax.rngs.calls import is_broadcast_allowed
 from declax.rngs.streams import RngCount
 from declax.transforms._captures import Closure
 from declax.transforms._lift import Call, Outcome, Plan, lifted, run
@@ -290,7 +290,7 @@ def warn_of_draws(
         return
     assert leaf_def is not None  # it is a count
     where = where_of(call, path)
-    if where in warned or is_broadcast_meant(path[1:], new_variable(leaf_def[0], None, leaf_def[1], None)):
+    if where in warned or is_broadcast_allowed(path[1:], new_variable(leaf_def[0], None, leaf_def[1], None)):
         return
     warned.add(where)
     stream = str(leaf_def[1].get("tag"))
