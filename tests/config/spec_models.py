@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 import declax as dx
-from declax.config._building import keys_of
+from declax.config._refs import keys_of
 from declax.config.problems import Path
 
 

@@ -393,11 +393,11 @@ def test_parameters_of_parts(run):
     ("words", "status", "piece"),
     [
         (["summary", "cli_models:Net", "net.toml", "blocks"], 1, "not a part"),
-        (["summary", "cli_models:Net", "net.toml", "blocks.7"], 1, "there is no element '7'"),
-        (["build", "cli_models:Net", "net.toml", "block.0"], 2, "did you mean 'blocks'?"),
+        (["summary", "cli_models:Net", "net.toml", "blocks.7"], 1, "there is no '7' at blocks"),
+        (["build", "cli_models:Net", "net.toml", "block.0"], 1, "did you mean 'blocks'?"),
         (["show", "cli_models:Net", "net.toml", "blocks.0", "blocks.1"], 2, "there are two parts"),
         (["check", "cli_models:Net", "net.toml", "blocks.0"], 1, "the suffix names no format"),
-        (["show", "cli_models:Train", "run.toml", "models"], 2, "Train has no parameter 'models'"),
+        (["show", "cli_models:Train", "run.toml", "models"], 1, "there is no 'models' at (the whole)"),
     ],
 )
 def test_what_is_no_part(run, train, words, status, piece):

@@ -69,10 +69,10 @@ def test_refs_are_written_from_the_root():
 @pytest.mark.parametrize(
     ("place", "target", "piece"),
     [
-        (("tower", "embed"), "/tower/first/embed", "leads into /tower/first, which is not built with"),
-        (("tower", "first", "head"), "/tower/embed", "leads out of /tower/first, which is not built with"),
-        (("tower", "first", "head"), "/tower/rest/0/embed", "leads out of /tower/first, which is not built"),
-        (("net", "head"), "/tower/embed", "leads out of /net, which is not built with"),
+        (("tower", "embed"), "/tower/first/embed", "leads into first, which is built at another time"),
+        (("tower", "first", "head"), "/tower/embed", "leads out of /tower/first, which is built at"),
+        (("tower", "first", "head"), "/tower/rest/0/embed", "leads out of /tower/first, which is built at"),
+        (("net", "head"), "/tower/embed", "leads out of /net, which is built at"),
     ],
 )
 def test_no_ref_leads_to_what_is_built_at_another_time(place: tuple[str, ...], target: str, piece: str):
@@ -105,7 +105,7 @@ class Pair(dx.Module):
         ({"later": {"$ref": "/now"}, "now": EMBED}, "later: the reference leads to a part that is built, where"),
         (
             {"later": EMBED, "now": {"$ref": "/holder/part/head"}, "holder": {"part": {"embed": EMBED, "head": EMBED}}},
-            "now: the reference leads into /holder/part, which",
+            "now: the Ref to '/holder/part/head' leads into holder.part, which",
         ),
     ],
 )
@@ -124,7 +124,7 @@ PART = dx.spec(dx.Embed, 3, 4)
             dx.spec(Pair, dx.Ref("/now"), PART),
             "later: the reference leads to a part that is built, where a description",
         ),
-        (dx.spec(Pair, PART, dx.Ref("/later")), "now: the reference leads to a description, where a part was expected"),
+        (dx.spec(Pair, PART, dx.Ref("/later")), "now: the reference leads to a description, where a part that is"),
         (
             dx.spec(dx.List, [dx.spec(Pair, PART, PART), dx.spec(Pair, dx.Ref("/elements/0/now"), PART)]),
             r"elements\.1\.later: the reference leads to a part that is built",

@@ -148,9 +148,9 @@ def test_a_class_under_any_is_let_in_by_code():
     assert caught.value.where == "Holder.f.0"
     assert "extra=[Mlp]" in str(caught.value)
     assert back(spec, extra=[Mlp]) == spec
-    with pytest.raises(dx.ConfigError, match="no class of this name may stand here") as caught:
+    with pytest.raises(dx.ConfigError, match=r"f\.0\.kind: unknown kind") as caught:
         spec_from_config(Holder, dx.to_config(spec, extra=[Mlp]))
-    assert "extra=[...] lets a class in" in str(caught.value)
+    assert "extra=[...], lets another class" in str(caught.value)
 
 
 @pytest.mark.parametrize("layer", ["rellu", 3, {"kind": "Nothing"}, {"kind": 3}])
@@ -243,7 +243,7 @@ def test_a_list_in_two_places_has_a_spec_and_no_configuration():
     spec = dx.spec_of(model)
     again = spec.build(rngs=dx.Rngs(0))
     assert again.a[0] is again.b[0]
-    with pytest.raises(dx.ConfigError, match="a list cannot be shared in a file"):
+    with pytest.raises(dx.ConfigError, match="a list or dict cannot be in two places"):
         dx.to_config(model)
 
 
@@ -295,7 +295,7 @@ def test_an_object_has_no_words(value):
         dx.to_config(dx.spec(Ranged, dx.spec(Range, 1), any=value))
     assert caught.value.where == "Ranged.any"
     assert f"dx.spec({type(value).__name__}, ...) in place of the object" in str(caught.value.fix)
-    assert "function" not in str(caught.value)
+    assert "register_kind" not in str(caught.value)
 
 
 class Side(enum.Enum):
@@ -324,10 +324,10 @@ class Sizes(dx.Module):
 
 def test_a_list_in_two_places_is_no_file():
     sizes = [1, 2]
-    with pytest.raises(dx.ConfigError, match=r"Sizes\.second: this is the same list as first, and a list cannot be"):
+    with pytest.raises(dx.ConfigError, match=r"Sizes\.second: what is written here could not be read back"):
         dx.to_config(Sizes(sizes, sizes))
-    with pytest.raises(dx.ConfigError, match=r"Sizes\.third: this is the same list as first, and a list cannot be"):
+    with pytest.raises(dx.ConfigError, match=r"Sizes\.third: what is written here could not be read back"):
         dx.to_config(Sizes(sizes, [1, 2], sizes))
     options = {"a": 1}
-    with pytest.raises(dx.ConfigError, match=r"Sizes\.third\.1: this is the same dict as third\.0, and a dict cannot"):
+    with pytest.raises(dx.ConfigError, match=r"Sizes\.third\.1: what is written here could not be read back"):
         dx.to_config(Sizes([1], [2], [options, options]))

@@ -9,7 +9,7 @@ import pytest
 
 import declax as dx
 from config.spec_models import Block, Gate, Mlp, Model, Open, Order, Train, half, small
-from declax.config._building import MAX_AHEAD, keeps_spec, locate
+from declax.config._refs import MAX_AHEAD, keeps_spec, locate
 from declax.config.problems import Problem
 from declax.errors import ConfigError, ConstructionError, DepthError, InitializerError
 
@@ -151,7 +151,6 @@ def test_replace_moves_refs_as_well():
         ("/blocks/x", "there is no 'x' at blocks"),
         ("/embed/features/x", "there is no 'x' at embed.features"),
         ("/named/a", "there is no 'named' at"),
-        ("/proto/mixer", "there is no 'mixer' at proto"),
     ],
 )
 def test_refs_to_nothing(ref, text):
@@ -160,6 +159,14 @@ def test_refs_to_nothing(ref, text):
         spec.build(rngs=dx.Rngs(0))
     assert [p.path for p in caught.value.problems] == [("head",)]
     assert caught.value.problems[0].code == "ref-to-nothing"
+
+
+def test_a_ref_into_a_description():
+    spec = small(proto=dx.spec(Block, dx.spec(Gate, 4))).replace(head=dx.Ref("/proto/mixer"))
+    with pytest.raises(
+        ConfigError, match="head: the Ref to '/proto/mixer' leads into proto, which is built at another"
+    ):
+        spec.build(rngs=dx.Rngs(0))
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ from declax._annotations import annotation_text
 from declax._typing import MISSING
 from declax.config._catalog import catalog_for
 from declax.config._editing import EACH, parse_path
-from declax.config._field_checks import CheckedReader
 from declax.config._parameters import Parameter, parameters_of, target_name
 from declax.config._part_readers import KIND, CallReader, ChoiceReader, InitializerReader, UnionReader
-from declax.config._readers import ListReader, Reader
+from declax.config._readers import CheckedReader, ListReader, Reader
 from declax.config.problems import did_you_mean
 from declax.errors import ConfigError
 

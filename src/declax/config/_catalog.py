@@ -26,11 +26,17 @@ from declax._containers import List, Sequential
 from declax._typing import MISSING, Initializer
 from declax._variables import Variable
 from declax.config import _tables
-from declax.config._any_reader import AnyReader, LayerReader, anywhere
 from declax.config._data import MAX_DEPTH, SpecData, is_spec_class
-from declax.config._generics import Bindings, substituted
-from declax.config._parameters import Parameter, target_name
-from declax.config._part_readers import CallReader, ChoiceReader, InitializerReader, UnionReader
+from declax.config._parameters import Bindings, Parameter, substituted, target_name
+from declax.config._part_readers import (
+    AnyReader,
+    CallReader,
+    ChoiceReader,
+    InitializerReader,
+    LayerReader,
+    UnionReader,
+    anywhere,
+)
 from declax.config._readers import (
     BoolReader,
     DtypeReader,

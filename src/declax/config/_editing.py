@@ -1,27 +1,29 @@
-"""Specs compared and changed, by the paths of their parts.
-
-Vocabulary
-----------
-path:   names and indices, written ``blocks.0.hidden`` or ``blocks[0].hidden``; ``*`` means each element.
-change: one path at which two specs differ.
-"""
+"""Specs compared and changed, by paths such as ``blocks.0.hidden``, ``blocks[0].hidden`` and ``blocks.*.hidden``."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 from declax._typing import MISSING
-from declax.config._building import annotation_at, keeps_spec
-from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, key_like, key_of
-from declax.config._parameters import RNGS
+from declax.config._data import FrozenDict, FrozenList, SpecData, key_like, key_of
 from declax.config._printing import short_text
-from declax.config._refs import moved_in, moved_out
-from declax.config._unions import element_annotation
-from declax.config.problems import Path, did_you_mean, path_text
-from declax.errors import ConfigError, ConstructionError, describe
+from declax.config._refs import (
+    Place,
+    annotation_below,
+    child,
+    keeps_spec,
+    keys_of,
+    moved_in,
+    moved_out,
+    no_part,
+    where,
+    with_items,
+)
+from declax.config.problems import Path, path_text
+from declax.errors import ConfigError, describe
 
 S = TypeVar("S", bound=SpecData)
 
@@ -60,125 +62,55 @@ def parse_path(text: str) -> tuple[str, ...]:
 
 def get(spec: SpecData, text: str) -> Any:
     """The value at a path; see `Spec.__getitem__`."""
-    value: Any = spec
-    annotation: Any = Any
-    path: Path = ()
+    place = Place((), spec, Any)
     start = 0  # of the whole whose Refs those of the value are: a spec that is kept is one
     for key in parse_path(text):
         if key == EACH:
-            raise ConfigError(
-                _where(spec, path), "* means several parts, and one is asked for", fix=f"[spec[{text!r}] for ...]"
-            )
-        holder = value
-        step, value = _child(spec, value, key, path)
-        annotation = _annotation_below(holder, annotation, step)
-        path = (*path, step)
-        if isinstance(value, SpecData) and keeps_spec(annotation):
-            start = len(path)
-    return moved_out(value, path[start:]) if isinstance(value, SpecData) else value
+            at, fix = where(spec, place.path), f"[spec[{text!r}] for ...]"
+            raise ConfigError(at, "* means several parts, and one is asked for", fix=fix)
+        place = _child(spec, place, key)
+        if isinstance(place.value, SpecData) and keeps_spec(place.annotation):
+            start = len(place.path)
+    return moved_out(place.value, place.path[start:]) if isinstance(place.value, SpecData) else place.value
 
 
-def _annotation_below(value: Any, annotation: Any, key: str | int) -> Any:
-    if isinstance(value, SpecData):
-        return annotation_at(value.parameters, str(key))
-    return element_annotation(annotation, value, key)
-
-
-def _where(root: SpecData, path: Path) -> str:
-    return f"{root.parameters.name}.{path_text(path)}" if path else root.parameters.name
-
-
-def _child(root: SpecData, value: Any, key: str, path: Path) -> tuple[str | int, Any]:
-    """The key as the value has it, and what is there."""
-    if isinstance(value, SpecData):
-        if value.parameters.get(key) is None or key not in (full := value.full_arguments):
-            raise _no_parameter(root, value, key, path)
-        return key, full[key]
-    if type(value) in (tuple, FrozenList):
-        if not key.isdecimal() or int(key) >= len(value):
-            raise ConfigError(
-                _where(root, path),
-                f"there is no element {key!r}",
-                expected=f"an index from 0 to {len(value) - 1}" if len(value) else "nothing, since it is empty",
-            )
-        return int(key), value[int(key)]
-    if isinstance(value, FrozenDict):
-        known = key_like(value, key)
-        if known is None:
-            hint = did_you_mean(key, map(str, value))
-            problem = f"there is no key {key!r}" + (f"; {hint}" if hint else "")
-            raise ConfigError(_where(root, path), problem, expected="one of " + ", ".join(map(repr, value)))
-        return known, value[known]
-    raise _no_parts(root, value, key, path)
-
-
-def _no_parameter(root: SpecData, spec: SpecData, key: str, path: Path) -> ConstructionError:
-    names = spec.parameters.by_name
-    hint = did_you_mean(key, names)
-    owner = spec.parameters.name
-    if key == RNGS:
-        problem = "rngs are no part of a spec; build takes them"
-    elif key in names:
-        problem = f"{owner} was given no {key!r}, and its default is no value of a spec"
-    else:
-        problem = f"{owner} has no parameter {key!r}" + (f"; {hint}" if hint else "")
-    return ConstructionError(_where(root, path), problem, expected=", ".join(names) or "no arguments", got=key)
-
-
-def _no_parts(root: SpecData, value: Any, key: str, path: Path) -> ConfigError:
-    if isinstance(value, Ref):
-        return ConfigError(
-            _where(root, path),
-            f"this is a Ref to another part, so that {key!r} is found there",
-            got=repr(value),
-            fix=f"the path {value.path[1:].replace('/', '.')}.{key}",
-        )
-    return ConfigError(_where(root, path), f"this value has no part {key!r}", got=short_text(value))
-
-
-# --- replace ------------------------------------------------------------------
+def _child(root: SpecData, place: Place, key: str) -> Place:
+    found = child(place, key, has_defaults=True)
+    if found is None:
+        raise no_part(where(root, place.path), place, key)
+    return found
 
 
 def replace(spec: S, changes: Mapping[str, object]) -> S:
     """The spec with other values at some paths; see `Spec.replace`."""
-    found: Any = spec
+    found = spec
     for text, value in changes.items():
-        found = _replaced(spec, found, parse_path(text), (value, Any), ())
-    made: S = found
-    return made
+        found = _replaced(spec, Place((), found, Any), parse_path(text), value)
+    return found
 
 
-def _replaced(root: SpecData, value: Any, keys: tuple[str, ...], change: tuple[object, Any], path: Path) -> Any:
-    new, annotation = change
+def _replaced(root: SpecData, place: Place, keys: tuple[str, ...], new: object) -> Any:
     if not keys:
-        return moved_in(new, annotation, path)
+        return moved_in(new, place.annotation, place.path)
+    value = place.value
     key, *rest = keys
+    if key == EACH and isinstance(value, (*_LISTS, FrozenDict)):
+        steps = [
+            Place((*place.path, each), value[each], annotation_below(value, place.annotation, each))
+            for each in keys_of(value)
+        ]
+    elif not rest and _may_have(value, key):
+        steps = [Place((*place.path, key), None, annotation_below(value, place.annotation, key))]
+    else:
+        steps = [_child(root, place, key)]
+    return with_items(value, {step.path[-1]: _replaced(root, step, (*rest,), new) for step in steps})
 
-    def go(step: str | int, inner: Any) -> Any:
-        below = _annotation_below(value, annotation, step)
-        return _replaced(root, inner, (*rest,), (new, below), (*path, step))
 
-    if key == EACH and type(value) in (tuple, FrozenList, FrozenDict):
-        steps: Iterable[tuple[str | int, Any]] = value.items() if isinstance(value, FrozenDict) else enumerate(value)
-        return _with(value, {step: go(step, item) for step, item in steps})
+def _may_have(value: Any, key: str) -> bool:
+    """Whether a value may have something new at a key."""
     if isinstance(value, SpecData):
-        if key == RNGS or value.parameters.get(key) is None:
-            raise _no_parameter(root, value, key, path)
-        inner = None if not rest else _child(root, value, key, path)[1]
-        return value.with_arguments({**value.arguments, key: go(key, inner)})
-    if isinstance(value, FrozenDict) and not rest:
-        known = key_like(value, key)
-        step = key if known is None else known
-        return {**value, step: go(step, None)}
-    step, inner = _child(root, value, key, path)
-    return _with(value, {step: go(step, inner)})
-
-
-def _with(value: Any, changed: Mapping[Any, Any]) -> Any:
-    if isinstance(value, FrozenDict):
-        return {**value, **changed}
-    items = [changed.get(index, item) for index, item in enumerate(value)]
-    return items if isinstance(value, FrozenList) else tuple(items)
+        return value.parameters.get(key) is not None
+    return isinstance(value, FrozenDict) and key_like(value, key) is None
 
 
 # --- diff ---------------------------------------------------------------------

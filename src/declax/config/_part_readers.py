@@ -1,47 +1,52 @@
-"""Readers of parts: tables that describe a call of a class or function.
-
-Vocabulary
-----------
-choice: a class or function that data may name where an annotation stands, by its tag.
-tag:    the value of the key ``kind``, which chooses.
-call:   a target and its arguments, as one table gives them.
-"""
+"""Readers of parts: tables that describe a call of a class or function, chosen by the tag ``kind``."""
 
 from __future__ import annotations
 
-import difflib
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
+from declax import nn
+from declax._containers import Dict, List, Sequential
+from declax._pytree import Pytree
 from declax._typing import MISSING, Initializer
 from declax.config import _tables
 from declax.config._context import INVALID, Context
-from declax.config._data import Ref, SpecData
-from declax.config._field_checks import checked
-from declax.config._generics import Bindings, bindings_of
-from declax.config._parameters import Parameter, forget_targets, parameters_of, target_name
+from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
+from declax.config._parameters import Bindings, Parameter, bindings_of, forget_targets, parameters_of, target_name
 from declax.config._readers import (
+    INT,
     REF,
+    TUPLE,
     WORDS,
     EnumReader,
+    IntReader,
+    ListReader,
+    MappingReader,
     Reader,
     Schema,
-    Schemas,
+    StrReader,
     TupleReader,
-    Writer,
+    checked,
     describes,
+    is_list,
     listed,
     plain,
     read_ref,
 )
 from declax.config._versions import MIGRATE, VERSION, removal_of, upgraded
+from declax.config.files.documents import UnheldNumber
 from declax.config.problems import Path, did_you_mean, shown
 from declax.config.registry import kinds_of
 from declax.errors import ConfigError, DeclaxError
 from declax.initializers import NamedInitializer
+
+if TYPE_CHECKING:
+    from declax.config._catalog import Catalog
+    from declax.config._writing import Writer
+    from declax.config.schema import Schemas
 
 KIND: Final = "kind"
 """The key of the tag."""
@@ -50,28 +55,6 @@ SCHEMA: Final = "$schema"
 """A key of the whole that names its schema for editors, and means nothing here."""
 
 _FORBIDDEN: Final = frozenset({"rngs"})
-
-
-class Readers(Protocol):
-    """Where readers of parts find those of what is inside."""
-
-    def call(self, target: Any, annotation: Any = None) -> CallReader:
-        """The reader of a target's arguments; the annotation gives the meaning of its type variables."""
-        ...
-
-    def forget(self, target: Any) -> None:
-        """Forgets the reader of a target, whose annotations may have a meaning later."""
-        ...
-
-    def parameter_reader(self, parameter: Parameter, bindings: Bindings) -> Reader:
-        """The reader of a parameter."""
-        ...
-
-    def anything(self) -> Reader:
-        """The reader of values that no annotation narrows."""
-        ...
-
-
 _NO_ANNOTATIONS: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
@@ -82,7 +65,7 @@ class ChoiceReader(Reader):
 
     def __init__(
         self,
-        catalog: Readers,
+        catalog: Catalog,
         choices: Mapping[str, Any],
         noun: str,
         annotations: Mapping[Any, Any] = _NO_ANNOTATIONS,
@@ -117,8 +100,7 @@ class ChoiceReader(Reader):
 
     def holds(self, value: Any) -> bool:
         if isinstance(value, SpecData):
-            is_choice = any(value.target is choice for choice in self.choices.values())
-            return is_choice or describes(value, self.bases)
+            return _tables.name_in(self.choices, value.target) is not None or describes(value, self.bases)
         return WORDS.get(type(value)) is None and isinstance(value, self.objects)
 
     def visit(self, value: Any, path: Path, context: Context) -> None:
@@ -132,12 +114,11 @@ class ChoiceReader(Reader):
 
     def schema(self, schemas: Schemas) -> Schema:
         name = self.only + "-or-reference" if self.only else schemas.noun(self.choices, self.noun)
-        is_tag_needed = self.only is None
-        return schemas.shared(
-            self,
-            name,
-            lambda _: {"oneOf": [*schemas.definitions(self.choices, is_tag_needed=is_tag_needed), schemas.reference()]},
-        )
+        return schemas.shared(self, name)
+
+    def definition(self, schemas: Schemas, itself: Schema) -> Schema:
+        tables = schemas.definitions(self.choices, is_tag_needed=self.only is None)
+        return {"oneOf": [*tables, schemas.reference()]}
 
     def call_of(self, target: Any) -> CallReader:
         """The reader of the arguments of one of the choices."""
@@ -145,9 +126,7 @@ class ChoiceReader(Reader):
 
     def _read_table(self, value: Mapping[str, Any], path: Path, context: Context) -> Any:
         tag = self.tag(value, path, context)
-        if tag is None:
-            return INVALID
-        return self.call_of(self.choices[tag]).read(value, path, context, self.choices)
+        return INVALID if tag is None else self.call_of(self.choices[tag]).read(value, path, context, self.choices)
 
     def _no_table(self, value: Any, path: Path, context: Context) -> Any:
         if isinstance(value, Ref) or self.holds(value):
@@ -174,17 +153,7 @@ class ChoiceReader(Reader):
         if type(tag) is not str:
             context.wrong((*path, KIND), f"the name of {self.noun}", tag)
             return None
-        hint = did_you_mean(tag, self.choices)
-        if hint is None and "." in tag:
-            hint = "a tag is no path of an import: register_kind, or extra=[...], lets a class in"
-        context.report.add(
-            "unknown-kind",
-            (*path, KIND),
-            "unknown kind",
-            expected=one_of(self.choices),
-            got=shown(tag),
-            hint=hint,
-        )
+        _add_unknown_kind(tag, (*path, KIND), one_of(self.choices), self.choices, context)
         return None
 
 
@@ -194,13 +163,16 @@ class InitializerReader(ChoiceReader):
     words = frozenset({"table", "string"})
     exact = frozenset()
 
-    def __init__(self, catalog: Readers) -> None:
+    def __init__(self, catalog: Catalog) -> None:
         super().__init__(catalog, {**_tables.INITIALIZERS, **kinds_of(Initializer)}, "an initializer")
         self.expected = f'the name of an initializer, or a table {{ {KIND} = "normal", stddev = 0.02 }}'
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
+        if isinstance(value, str) and value in self.choices:
+            return self._make(self.choices[value], {}, path, context)
         if isinstance(value, str):
-            return self._of_name(value, path, context)
+            _add_unknown_kind(value, path, listed(self.choices), self.choices, context)
+            return INVALID
         if not isinstance(value, Mapping) or REF in value:
             return value if self.holds(value) else self.wrong(value, path, context)
         tag = self.tag(value, path, context)
@@ -215,6 +187,14 @@ class InitializerReader(ChoiceReader):
         arguments = self.catalog.call(choice).arguments(value, path, context, self.choices)
         return INVALID if arguments is None else self._make(choice, arguments, path, context)
 
+    def _make(self, choice: Any, arguments: Mapping[str, Any], path: Path, context: Context) -> Any:
+        if isinstance(choice, NamedInitializer):
+            return choice
+        try:
+            return choice(**arguments)
+        except (DeclaxError, TypeError, ValueError) as error:
+            return _add_error(error, target_name(choice), path, context)
+
     def holds(self, value: Any) -> bool:
         return callable(value) or isinstance(value, SpecData)
 
@@ -223,31 +203,12 @@ class InitializerReader(ChoiceReader):
         return writer.initializer(value, path) if is_named else super().write(value, path, writer)
 
     def schema(self, schemas: Schemas) -> Schema:
+        return schemas.shared(self, "initializer")
+
+    def definition(self, schemas: Schemas, itself: Schema) -> Schema:
         makers = {tag: choice for tag, choice in self.choices.items() if not isinstance(choice, NamedInitializer)}
         named = {"title": "by name", "enum": list(self.choices)}
-        return schemas.shared(
-            self,
-            "initializer",
-            lambda _: {"title": "initializer", "anyOf": [named, *schemas.definitions(makers, is_tag_needed=True)]},
-        )
-
-    def _of_name(self, name: str, path: Path, context: Context) -> Any:
-        if name in self.choices:
-            return self._make(self.choices[name], {}, path, context)
-        context.report.add(
-            "unknown-kind", path, "there is no initializer of this name", expected=listed(self.choices),
-            got=shown(name), hint=did_you_mean(name, self.choices),
-        )  # fmt: skip
-        return INVALID
-
-    def _make(self, choice: Any, arguments: Mapping[str, Any], path: Path, context: Context) -> Any:
-        if isinstance(choice, NamedInitializer):
-            return choice
-        try:
-            return choice(**arguments)
-        except (DeclaxError, TypeError, ValueError) as error:
-            _add_error(error, target_name(choice), path, context)
-            return INVALID
+        return {"title": "initializer", "anyOf": [named, *schemas.definitions(makers, is_tag_needed=True)]}
 
 
 class UnionReader(Reader):
@@ -301,7 +262,7 @@ class UnionReader(Reader):
         return holder.write(value, path, writer)
 
     def schema(self, schemas: Schemas) -> Schema:
-        return _any_of([schemas.schema(member) for member in self.members])
+        return _any_of([member.schema(schemas) for member in self.members])
 
     def _holder(self, value: Any) -> Reader | None:
         return next((m for m in self.members if m.holds(value)), None)
@@ -348,15 +309,13 @@ class CallReader:
     """The arguments of one target, from a table.
 
     Attributes:
-      target: the class or function.
-      refusal: the reason why data cannot describe it; a spec in Python can.
+      refusal: the reason why data cannot describe the target; a spec in Python can.
       readers: of its parameters, by name.
       extra: of its ``**kwargs``.
-      required: the names of its parameters without a default.
       renamed: the names of parameters by those that they had.
     """
 
-    def __init__(self, catalog: Readers, target: Any, annotation: Any = None) -> None:
+    def __init__(self, catalog: Catalog, target: Any, annotation: Any = None) -> None:
         self.catalog = catalog
         self.target = target
         self.name = target_name(target)
@@ -372,7 +331,6 @@ class CallReader:
         self.readers = {p.name: checked(p, self._reader(p, bindings)) for p in self.parameters}
         extra = self.parameters.extra
         self.extra = None if extra is None else self._reader(extra, bindings)
-        self.required = [p.name for p in self.parameters if p.is_required]
         self.renamed = {p.notes.renamed_from: p.name for p in self.parameters if p.notes.renamed_from is not None}
 
     def _reader(self, parameter: Parameter, bindings: Bindings) -> Reader:
@@ -402,8 +360,7 @@ class CallReader:
         try:
             return context.make(self.target, arguments)
         except DeclaxError as error:
-            _add_error(error, self.name, path, context)
-            return INVALID
+            return _add_error(error, self.name, path, context)
 
     def check(self, spec: SpecData, path: Path, context: Context) -> None:
         """Checks the arguments of a spec."""
@@ -436,7 +393,7 @@ class CallReader:
             is_valid = is_valid and value is not INVALID
             found[name] = value
         is_valid = self._take_unknown(unknown, current, found, path, context, choices) and is_valid
-        for name in self.required:
+        for name in self.parameters.required:
             if name not in found:
                 is_valid = False
                 if (*path, name) not in context.broken and not self._is_guessed(name, unknown):
@@ -451,11 +408,7 @@ class CallReader:
     def _is_guessed(self, name: str, unknown: Iterable[Any]) -> bool:
         """Whether a missing parameter is what a misspelt key means; one mistake is reported once."""
         few = [key for key in itertools.islice(unknown, 20) if isinstance(key, str)]
-        return any(self._guess(key) == name or self.renamed.get(key) == name for key in few)
-
-    def _guess(self, key: str) -> str | None:
-        near = difflib.get_close_matches(key, self.readers, n=1, cutoff=0.6) if len(key) <= 60 else []
-        return near[0] if near else None
+        return any(self.renamed.get(key) == name or did_you_mean(key, [name]) is not None for key in few)
 
     def _take_unknown(
         self,
@@ -480,10 +433,7 @@ class CallReader:
                 context.dropped.append(((*path, key), self.name, removal))
                 continue
             is_valid = False
-            if not context.report.is_full:
-                self._report_key(key, table, path, context, choices)
-            else:
-                context.report.count += 1
+            self._report_key(key, table, path, context, choices)
         return is_valid
 
     def _report_key(
@@ -492,13 +442,14 @@ class CallReader:
         if not isinstance(key, str):
             context.wrong((*path, shown(key)), "a string as the key", key)
             return
+        if context.report.is_full:
+            context.report.count += 1
+            return
         message, owner, hint = f"{self.name} has no parameter {shown(key, 40)}", None, None
         others = [n for n, c in choices.items() if c is not self.target and key in _names(c)] if choices else []
-        if key in self.renamed and self.renamed[key] in table:
-            message = f"{message}: it is called {self.renamed[key]!r} now, and both are given"
-            hint = f"leave {key!r} out"
-        elif key in self.renamed:
-            message, hint = f"{message}: it is called {self.renamed[key]!r} now", MIGRATE
+        if key in self.renamed:
+            message = f"{message}: it is called {self.renamed[key]!r} now"
+            hint = f"leave {key!r} out" if self.renamed[key] in table else MIGRATE
         elif (removal := removal_of(self.target, key)) is not None:
             message = f"{message}: it was removed in version {removal.version}"
             hint = f"{removal.advice or 'leave the key out'}; or {MIGRATE}"
@@ -548,10 +499,139 @@ def one_of(choices: Iterable[str]) -> str:
     return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
 
 
-def _add_error(error: Exception, name: str, path: Path, context: Context) -> None:
-    """Notes the error of a constructor as a problem."""
+def _add_unknown_kind(tag: str, path: Path, expected: str, choices: Mapping[str, Any], context: Context) -> None:
+    """Notes that nothing has a name that chooses."""
+    hint = did_you_mean(tag, choices)
+    if hint is None:
+        hint = "names choose among these alone: dx.register_kind, or extra=[...], lets another class or function in"
+    context.report.add("unknown-kind", path, "unknown kind", expected=expected, got=shown(tag), hint=hint)
+
+
+def _add_error(error: Exception, name: str, path: Path, context: Context) -> Any:
+    """INVALID, with the error of a constructor as a problem."""
     if isinstance(error, DeclaxError):
         message = f"{error.where}: {error.problem}"
         context.report.add("invalid", path, message, expected=error.expected, got=error.got, hint=error.fix)
     else:
         context.report.add("invalid", path, f"{name} refuses this: {error}")
+    return INVALID
+
+
+# --- where no annotation narrows ------------------------------------------------
+
+
+@functools.cache
+def layers() -> Mapping[str, Any]:
+    """The layers and containers of declax, by name."""
+    found = {name: cls for name, cls in vars(nn).items() if isinstance(cls, type) and issubclass(cls, Pytree)}
+    return MappingProxyType({**found, "Sequential": Sequential, "List": List, "Dict": Dict})
+
+
+def anywhere(extra: Iterable[Any]) -> dict[str, Any]:
+    """The targets that may stand at an open annotation, by tag; those that code lets in go before the layers."""
+    let_in = {target_name(target).rpartition(".")[2]: target for target in extra}
+    return {**layers(), **kinds_of(Any), **kinds_of(object), **let_in}
+
+
+class AnyReader(Reader):
+    """Any plain data, where a table with the tag is a part; and any object that a spec may hold."""
+
+    def __init__(self, catalog: Catalog, choices: Mapping[str, Any]) -> None:
+        self.catalog = catalog
+        self.parts = ChoiceReader(catalog, choices, "a part")
+        self.items = ListReader(self, list)
+        self.table = MappingReader(UnionReader([StrReader(), IntReader()]), self)
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        if type(value) is int:
+            return INT.read(value, path, context)
+        if is_list(value):
+            return self.items.read(value, path, context)
+        if isinstance(value, Mapping):
+            return self._of_table(value, path, context)
+        if isinstance(value, UnheldNumber):
+            return self.wrong(value, path, context)
+        self.visit(value, path, context)
+        return value
+
+    def holds(self, value: Any) -> bool:
+        return (
+            self.holds_inner(value)
+            if isinstance(value, (tuple, FrozenDict))
+            else type(value) is not int or INT.holds(value)
+        )
+
+    def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
+        if isinstance(value, FrozenDict):
+            return [(key, self, item) for key, item in value.items()]
+        return [(index, self, item) for index, item in enumerate(value)] if is_list(value) else ()
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        if isinstance(value, SpecData):
+            return writer.table(value, self.parts, path)
+        if isinstance(value, Mapping):
+            return self.table.write(value, path, writer)
+        if isinstance(value, FrozenList) or type(value) in (list, tuple, frozenset):
+            items = self.items.write(value, path, writer)
+            return {TUPLE: items} if type(value) is tuple else items
+        return super().write(value, path, writer)
+
+    def schema(self, schemas: Schemas) -> Schema:
+        return schemas.shared(self, "anything")
+
+    def definition(self, schemas: Schemas, itself: Schema) -> Schema:
+        kinds = {tag: target for tag, target in self.parts.choices.items() if layers().get(tag) is not target}
+        table: Schema = {
+            "type": "object",
+            "properties": {KIND: {"enum": list(layers())}},
+            "additionalProperties": itself,
+        }
+        plain = [{"type": ["null", "boolean", "number", "string"]}, {"type": "array", "items": itself}]
+        options = [*plain, table, *schemas.definitions(kinds, is_tag_needed=True)]
+        return {"title": "anything", "anyOf": options}
+
+    def _of_table(self, table: Mapping[str, Any], path: Path, context: Context) -> Any:
+        if KIND in table:
+            return self.parts.read(table, path, context)
+        if len(table) == 1 and REF in table:
+            return read_ref(table, path, context, self)
+        if TUPLE not in table:
+            return self.table.read(table, path, context)
+        if len(table) > 1 or not is_list(table[TUPLE]):
+            return context.wrong(path, '{ "$tuple" = [1, 2] } and nothing else', table)
+        found = self.items.read(table[TUPLE], path, context)  # a Ref counts items of tuples as those of lists
+        return found if found is INVALID else tuple(found)
+
+
+class LayerReader(AnyReader):
+    """The argument of `Sequential`: a part, or a function by its name; or one list of these."""
+
+    expected = "a table of a layer, or the name of a function"
+
+    def __init__(self, catalog: Catalog, choices: Mapping[str, Any], functions: Reader) -> None:
+        super().__init__(catalog, choices)
+        self.functions = functions
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        if type(value) is str:
+            return self.functions.read(value, path, context)
+        if isinstance(value, Mapping) and not value.keys() & {KIND, REF, TUPLE}:
+            return self.parts.read(value, path, context)  # which reports that the tag is missing
+        is_plain = not isinstance(value, Mapping) and not is_list(value) and type(value) in WORDS
+        return self.wrong(value, path, context) if is_plain else super().read(value, path, context)
+
+    def holds(self, value: Any) -> bool:
+        return self.holds_inner(value) if is_list(value) else type(value) not in WORDS
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        if callable(value) and not isinstance(value, type):
+            return self.functions.write(value, path, writer)
+        return super().write(value, path, writer)
+
+    def definition(self, schemas: Schemas, itself: Schema) -> Schema:
+        names = {"title": "by name", "type": "string", **self.functions.schema(schemas)}
+        parts = schemas.definitions(self.parts.choices, is_tag_needed=True)
+        return {"title": "layer", "anyOf": [names, {"type": "array", "items": itself}, *parts, schemas.reference()]}
+
+    def schema(self, schemas: Schemas) -> Schema:
+        return schemas.shared(self, "layer")

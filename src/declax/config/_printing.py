@@ -28,10 +28,11 @@ from declax import initializers
 from declax._lazy import exports
 from declax._pytree import Pytree
 from declax._typing import MISSING
-from declax.config._building import Walk, locate, positions
+from declax.config._building import Walk, positions
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
 from declax.config._names import dtype_code, is_importable, public_name
 from declax.config._parameters import RNGS, target_name
+from declax.config._refs import locate
 from declax.config._unions import is_dtype
 from declax.config.problems import Path, path_text, shown
 from declax.errors import ConfigError, describe

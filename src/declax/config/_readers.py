@@ -1,13 +1,7 @@
 """Readers of plain values: numbers, texts, names, lists and tables.
 
-A reader is the one interpretation of an annotation. It reads data into values, tells which values of Python fit, writes
-values as data, and gives the JSON schema of that data. Files, command lines, `Spec` and `json_schema` all ask it.
-
-Vocabulary
-----------
-data:   what files hold: null, bool, int, float, string, list or table.
-value:  what data stands for: an enum member for its name, a tuple for a list. Lists and dicts in a spec are frozen.
-word:   the name of a type of data.
+A reader is the one interpretation of an annotation: it reads data into values, tells which values of Python fit, writes
+values as data, and gives the JSON schema of that data. Lists and dicts in a spec are frozen.
 """
 
 from __future__ import annotations
@@ -17,21 +11,26 @@ import contextlib
 import enum
 import pathlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import jax
 import numpy as np
 
+from declax._fields import objection
 from declax.config._context import INVALID, Context, Make
-from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
-from declax.config._tables import DTYPES, dtype_hint, dtype_name, name_in
+from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, thaw
+from declax.config._parameters import Parameter
+from declax.config._tables import DTYPES, dtype_name, name_in
 from declax.config._unions import is_dtype_like
 from declax.config.files.documents import MAX_NODES
 from declax.config.problems import Path, Report, described, did_you_mean, shown
 from declax.errors import ConfigError, type_name
 
-Schema: TypeAlias = dict[str, Any]
+if TYPE_CHECKING:
+    from declax.config._writing import Writer
+    from declax.config.schema import Schemas
 
+Schema: TypeAlias = dict[str, Any]
 
 WORDS: Final[dict[Any, str]] = {
     type(None): "null",
@@ -45,57 +44,16 @@ WORDS: Final[dict[Any, str]] = {
     FrozenList: "list",
     FrozenDict: "table",
 }
+"""The names of the types of data."""
+
 _NONE: Final[frozenset[str]] = frozenset()
 _ALL: Final = frozenset(WORDS.values())
+_ATOMS: Final = _ALL - {"list", "table"}
 _INT_BITS: Final = 64
 REF: Final = "$ref"
 
 TUPLE: Final = "$tuple"
 """The key of a table that stands for a tuple, where no annotation tells one from a list."""
-
-
-class Schemas(Protocol):
-    """Where readers find the schemas of what is inside of them."""
-
-    def schema(self, reader: Reader) -> Schema:
-        """The schema of the data that a reader takes."""
-        ...
-
-    def data(self, value: object, reader: Reader) -> Any:
-        """A value as data."""
-        ...
-
-    def definitions(self, choices: Mapping[str, Any], *, is_tag_needed: bool) -> list[Schema]:
-        """References to the schemas of the tables of several targets."""
-        ...
-
-    def shared(self, reader: Reader, name: str, make: Callable[[Schema], Schema]) -> Schema:
-        """A reference to a schema that is made once for a reader, of the reference itself."""
-        ...
-
-    def noun(self, choices: Mapping[str, Any], noun: str) -> str:
-        """The name of a schema of several choices."""
-        ...
-
-    def reference(self) -> Schema:
-        """The schema of a table with the key ``$ref``."""
-        ...
-
-
-class Writer(Protocol):
-    """Where readers find how to write what is inside of them."""
-
-    def table(self, spec: SpecData, reader: Reader | None, path: Path) -> Any:
-        """The table of a spec."""
-        ...
-
-    def initializer(self, value: Any, path: Path) -> Any:
-        """The name or the table of an initializer."""
-        ...
-
-    def named(self, value: Any, reader: Reader, path: Path) -> Any:
-        """The data of a value that no annotation describes; raises where there is none."""
-        ...
 
 
 class Reader(abc.ABC):
@@ -105,11 +63,13 @@ class Reader(abc.ABC):
       words: the types of data that it can take.
       exact: those that it takes as they are.
       expected: what it takes, for people.
+      json_type: the type of that data in JSON schemas, where there is one.
     """
 
     words: frozenset[str] = _ALL
     exact: frozenset[str] = _ALL
     expected: str = "any plain value"
+    json_type: str | None = None
 
     @abc.abstractmethod
     def read(self, value: Any, path: Path, context: Context) -> Any:
@@ -131,15 +91,16 @@ class Reader(abc.ABC):
         """Checks the specs in a value that it holds, and notes the refs."""
         if type(value) is Ref:
             context.refs.append((path, value.keys, self))
-            return
-        if isinstance(value, SpecData):
+        elif isinstance(value, SpecData):
             context.visit(value, path)
-            return
-        for key, reader, item in self.inner(value):
-            reader.visit(item, (*path, key), context)
+        else:
+            for key, reader, item in self.inner(value):
+                reader.visit(item, (*path, key), context)
 
     def interpret(self, value: Any, make: Make) -> Any:
         """A frozen value as `read` gives it; itself where it does not fit, which `check` reports."""
+        if self.holds(value):
+            return value
         found = self.read(value, (), Context(Report(), make=make))
         return value if found is INVALID else found
 
@@ -156,14 +117,15 @@ class Reader(abc.ABC):
 
     def schema(self, schemas: Schemas) -> Schema:
         """The JSON schema of the data that it takes."""
-        return {}
+        return {} if self.json_type is None else {"type": self.json_type}
+
+    def definition(self, schemas: Schemas, itself: Schema) -> Schema:
+        """The schema that stands under `Schemas.shared`, where `itself` is the reference to it."""
+        return self.schema(schemas)
 
     def wrong(self, value: Any, path: Path, context: Context, hint: str | None = None) -> Any:
         """INVALID, with the problem that a value has the wrong type."""
         return context.wrong(path, self.expected, value, hint)
-
-
-_ATOMS: Final = _ALL - {"list", "table"}
 
 
 class NullReader(Reader):
@@ -171,12 +133,10 @@ class NullReader(Reader):
 
     words = exact = frozenset({"null"})
     expected = "null"
+    json_type = "null"
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         return None if value is None else self.wrong(value, path, context)
-
-    def schema(self, schemas: Schemas) -> Schema:
-        return {"type": "null"}
 
 
 class BoolReader(Reader):
@@ -184,17 +144,13 @@ class BoolReader(Reader):
 
     words = exact = frozenset({"bool"})
     expected = "bool"
+    json_type = "boolean"
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        if value is True or value is False:
-            return value
-        if isinstance(value, np.bool_):
+        if isinstance(value, (bool, np.bool_)):
             return bool(value)
         hint = f"write {str(value).lower()} without quotes" if value in ("true", "True", "false", "False") else None
         return self.wrong(value, path, context, hint)
-
-    def schema(self, schemas: Schemas) -> Schema:
-        return {"type": "boolean"}
 
 
 class IntReader(Reader):
@@ -202,10 +158,9 @@ class IntReader(Reader):
 
     words = exact = frozenset({"int"})
     expected = "int"
+    json_type = "integer"
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        if type(value) is int and value.bit_length() <= _INT_BITS:
-            return value
         if _is_int(value):
             return value if int(value).bit_length() <= _INT_BITS else _too_large(path, value, context)
         hint = None
@@ -218,11 +173,8 @@ class IntReader(Reader):
     def holds(self, value: Any) -> bool:
         return _is_int(value) and int(value).bit_length() <= _INT_BITS
 
-    def schema(self, schemas: Schemas) -> Schema:
-        return {"type": "integer"}
 
-
-_INT: Final = IntReader()
+INT: Final = IntReader()
 
 
 class FloatReader(Reader):
@@ -231,19 +183,17 @@ class FloatReader(Reader):
     words = frozenset({"int", "float"})
     exact = frozenset({"float"})
     expected = "float"
+    json_type = "number"
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        if type(value) is float or isinstance(value, (float, np.floating)):
+        if isinstance(value, (float, np.floating)):
             return value
         if _is_int(value):
-            return float(value) if int(value).bit_length() <= _INT_BITS else _too_large(path, value, context)
+            return float(value) if INT.holds(value) else _too_large(path, value, context)
         return self.wrong(value, path, context, _unquoted(value, float) if type(value) is str else None)
 
     def holds(self, value: Any) -> bool:
         return isinstance(value, float)
-
-    def schema(self, schemas: Schemas) -> Schema:
-        return {"type": "number"}
 
 
 class NumberReader(FloatReader):
@@ -256,7 +206,7 @@ class NumberReader(FloatReader):
         return found if found is INVALID else value
 
     def holds(self, value: Any) -> bool:
-        return isinstance(value, float) or _INT.holds(value)
+        return isinstance(value, float) or INT.holds(value)
 
 
 class StrReader(Reader):
@@ -264,6 +214,7 @@ class StrReader(Reader):
 
     words = exact = frozenset({"string"})
     expected = "string"
+    json_type = "string"
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if isinstance(value, str):
@@ -273,9 +224,6 @@ class StrReader(Reader):
 
     def holds(self, value: Any) -> bool:
         return isinstance(value, str)
-
-    def schema(self, schemas: Schemas) -> Schema:
-        return {"type": "string"}
 
 
 class PathReader(StrReader):
@@ -320,11 +268,9 @@ class NamesReader(Reader):
         if value in self.table:
             return self.table[value]
         last = value.rpartition(".")[2] if len(value) < 200 else ""
-        hint = self.near(last)
-        if "." in value and hint is None and last not in self.table:
+        hint = f"did you mean {last!r}?" if last in self.table else self.near(last)
+        if "." in value and hint is None:
             hint = "names of modules and attributes mean nothing in data; dx.register_kind gives a name to more"
-        elif last != value and last in self.table:
-            hint = f"did you mean {last!r}?"
         context.report.add(
             self.code, path, f"there is no {self.noun.partition(' ')[2]} of this name",
             expected=listed(self.table, 40 if hint is None else 6), got=shown(value), hint=hint,
@@ -342,6 +288,25 @@ class NamesReader(Reader):
         return {"enum": list(self.table)}
 
 
+class DtypeReader(NamesReader):
+    """The name of a dtype."""
+
+    def __init__(self) -> None:
+        super().__init__("a dtype", DTYPES, "unknown-dtype")
+
+    def near(self, name: str) -> str | None:
+        with contextlib.suppress(Exception):  # what NumPy calls otherwise, or by a code
+            name = np.dtype(name).name
+        return did_you_mean(name, self.table)
+
+    def holds(self, value: Any) -> bool:
+        return is_dtype_like(value)
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        name = dtype_name(value)
+        return super().write(value, path, writer) if name is None else name
+
+
 def precisions() -> list[str]:
     """The names of the precisions with which this release of JAX multiplies."""
     found = list(jax.lax.DotAlgorithmPreset.__members__)
@@ -350,23 +315,6 @@ def precisions() -> list[str]:
             jax.lax.Precision(name)
             found.append(name)
     return found
-
-
-class DtypeReader(NamesReader):
-    """The name of a dtype."""
-
-    def __init__(self) -> None:
-        super().__init__("a dtype", DTYPES, "unknown-dtype")
-
-    def near(self, name: str) -> str | None:
-        return dtype_hint(name)
-
-    def holds(self, value: Any) -> bool:
-        return is_dtype_like(value)
-
-    def write(self, value: Any, path: Path, writer: Writer) -> Any:
-        name = dtype_name(value)
-        return super().write(value, path, writer) if name is None else name
 
 
 class LiteralReader(Reader):
@@ -380,8 +328,7 @@ class LiteralReader(Reader):
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if self.holds(value):
             return self.choices[_exactly(value)]
-        hint = did_you_mean(value, [choice for choice in self.choices.values() if isinstance(choice, str)])
-        return no_choice(self.expected, value, path, context, hint)
+        return _no_choice(self.expected, value, path, context, self.choices.values())
 
     def holds(self, value: Any) -> bool:
         try:
@@ -393,8 +340,9 @@ class LiteralReader(Reader):
         return {"enum": list(self.choices.values())}
 
 
-def no_choice(expected: str, value: object, path: Path, context: Context, hint: str | None) -> Any:
+def _no_choice(expected: str, value: object, path: Path, context: Context, choices: Iterable[Any]) -> Any:
     """Notes that a value is none of several."""
+    hint = did_you_mean(value, [choice for choice in choices if isinstance(choice, str)])
     message = "the value is none of the choices"
     context.report.add("no-choice", path, message, expected=expected, got=described(value), hint=hint)
     return INVALID
@@ -403,8 +351,7 @@ def no_choice(expected: str, value: object, path: Path, context: Context, hint: 
 class EnumReader(Reader):
     """A member of an enum, by its name; by its value where no member has that name."""
 
-    words = frozenset({"string", "int", "float", "bool"})
-    exact = words
+    words = exact = frozenset({"string", "int", "float", "bool"})
 
     def __init__(self, cls: type[enum.Enum]) -> None:
         self.cls = cls
@@ -415,19 +362,11 @@ class EnumReader(Reader):
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if isinstance(value, self.cls):
             return value
-        found = self.member(value)
-        if found is not None:
-            return found
-        hint, message = did_you_mean(value, self.names), "there is no member of this name"
-        context.report.add("no-choice", path, message, expected=self.expected, got=described(value), hint=hint)
-        return INVALID
-
-    def member(self, value: object) -> enum.Enum | None:
-        """The member of a name or a value."""
         value = plain(value)
         found = self.names.get(value) if type(value) is str else None
-        is_plain = type(value) in (str, int, float, bool)
-        return self.values.get(_exactly(value)) if found is None and is_plain else found
+        if found is None and type(value) in (str, int, float, bool):
+            found = self.values.get(_exactly(value))
+        return _no_choice(self.expected, value, path, context, self.names) if found is None else found
 
     def holds(self, value: Any) -> bool:
         return isinstance(value, self.cls)
@@ -442,8 +381,7 @@ class EnumReader(Reader):
 class ListReader(Reader):
     """A list of any length."""
 
-    words = frozenset({"list"})
-    exact = words
+    words = exact = frozenset({"list"})
 
     def __init__(self, item: Reader, make: Callable[[list[Any]], Any], *, keeps_parts: bool = False) -> None:
         self.item = item
@@ -465,7 +403,9 @@ class ListReader(Reader):
     def holds(self, value: Any) -> bool:
         if is_made(value):
             return True
-        is_list_of_parts = self.keeps_parts and type(value) is FrozenList and any(map(_is_part, value))
+        is_list_of_parts = (
+            self.keeps_parts and type(value) is FrozenList and any(isinstance(item, (SpecData, Ref)) for item in value)
+        )
         return (type(value) is self.kind or is_list_of_parts) and self.holds_inner(value)
 
     def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
@@ -478,14 +418,13 @@ class ListReader(Reader):
         return [self.item.write(item, (*path, i), writer) for i, item in enumerate(items)]
 
     def schema(self, schemas: Schemas) -> Schema:
-        return {"type": "array", "items": schemas.schema(self.item)}
+        return {"type": "array", "items": self.item.schema(schemas)}
 
 
 class TupleReader(Reader):
     """A list of as many items as there are annotations."""
 
-    words = frozenset({"list"})
-    exact = words
+    words = exact = frozenset({"list"})
 
     def __init__(self, items: Sequence[Reader]) -> None:
         self.items = tuple(items)
@@ -496,30 +435,29 @@ class TupleReader(Reader):
             return self.wrong(value, path, context)
         if context.is_too_deep(path):
             return INVALID
-        found = [r.read(v, (*path, i), context) for i, (r, v) in enumerate(zip(self.items, value, strict=True))]
+        found = [reader.read(item, (*path, i), context) for i, reader, item in self.inner(value)]
         return INVALID if any(item is INVALID for item in found) else tuple(found)
 
     def holds(self, value: Any) -> bool:
         return is_made(value) or (type(value) is tuple and len(value) == len(self.items) and self.holds_inner(value))
 
-    def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
+    def inner(self, value: Any) -> Iterable[tuple[int, Reader, Any]]:
         return [(index, *pair) for index, pair in enumerate(zip(self.items, value, strict=True))]
 
     def write(self, value: Any, path: Path, writer: Writer) -> Any:
         if not isinstance(value, tuple) or len(value) != len(self.items):
             return super().write(value, path, writer)
-        return [r.write(v, (*path, i), writer) for i, (r, v) in enumerate(zip(self.items, value, strict=True))]
+        return [reader.write(item, (*path, i), writer) for i, reader, item in self.inner(value)]
 
     def schema(self, schemas: Schemas) -> Schema:
-        items = [schemas.schema(item) for item in self.items]
+        items = [item.schema(schemas) for item in self.items]
         return {"type": "array", "items": items, "minItems": len(items), "maxItems": len(items)}
 
 
 class MappingReader(Reader):
     """A table with any keys."""
 
-    words = frozenset({"table"})
-    exact = words
+    words = exact = frozenset({"table"})
 
     def __init__(self, key: Reader, item: Reader) -> None:
         self.key = key
@@ -538,7 +476,8 @@ class MappingReader(Reader):
                 is_valid = context.wrong((*path, shown(key)), "a string as the key", key) is not INVALID
                 continue
             inside = (*path, str(key))
-            made = self.key.read(self._key(key), inside, context)
+            is_number = isinstance(key, str) and self.key.words == IntReader.words
+            made = self.key.read(_number_of(str(key)) if is_number else key, inside, context)
             read = self.item.read(item, inside, context)
             if made is INVALID or read is INVALID:
                 is_valid = False
@@ -548,10 +487,6 @@ class MappingReader(Reader):
             else:
                 found[made] = read
         return found if is_valid else INVALID
-
-    def _key(self, key: str | int) -> object:
-        """A key of a file, which may be the text of a number."""
-        return _number_of(key) if isinstance(key, str) and self.key.words == IntReader.words else key
 
     def holds(self, value: Any) -> bool:
         return is_made(value) or (
@@ -567,7 +502,7 @@ class MappingReader(Reader):
         return {str(k): self.item.write(v, (*path, str(k)), writer) for k, v in value.items()}
 
     def schema(self, schemas: Schemas) -> Schema:
-        return {"type": "object", "additionalProperties": schemas.schema(self.item)}
+        return {"type": "object", "additionalProperties": self.item.schema(schemas)}
 
 
 class ObjectReader(Reader):
@@ -575,12 +510,11 @@ class ObjectReader(Reader):
 
     def __init__(self, cls: Any, noun: str, hint: str | None = None) -> None:
         self.cls = cls if isinstance(cls, type) and not _is_only_typed(cls) else None
-        self.words = self.exact = frozenset(WORDS[kind] for kind in _DATA_TYPES if self._is_of_class(kind))
+        is_data = [kind for kind in _JSON_TYPES if self.cls is not None and issubclass(kind, self.cls)]
+        self.words = self.exact = frozenset(WORDS[kind] for kind in is_data)
         self.expected = noun
         self.hint = hint
-
-    def _is_of_class(self, kind: type) -> bool:
-        return self.cls is not None and issubclass(kind, self.cls)
+        self._json_types = sorted({_JSON_TYPES[kind] for kind in is_data})
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if self.holds(value):
@@ -598,29 +532,31 @@ class ObjectReader(Reader):
         return self.cls is None or isinstance(value, self.cls)
 
     def schema(self, schemas: Schemas) -> Schema:
-        if not self.words:
-            return {"not": {}, "description": f"a configuration cannot give {self.expected}"}
-        return {"type": sorted({_JSON_TYPES[word] for word in self.words})}
+        if self._json_types:
+            return {"type": self._json_types}
+        return {"not": {}, "description": f"a configuration cannot give {self.expected}"}
 
 
-_DATA_TYPES: Final = (type(None), bool, int, float, str)
-_JSON_TYPES: Final = {"null": "null", "bool": "boolean", "int": "integer", "float": "number", "string": "string"}
+_JSON_TYPES: Final[dict[type, str]] = {
+    type(None): "null",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+}
 
 
 def describes(spec: SpecData, bases: Collection[type]) -> bool:
     """Whether a spec may make an instance of one of some classes; of a function that is not known."""
     target = spec.target
-    return not isinstance(target, type) or not bases or any(is_of(target, base) for base in bases)
+    if not isinstance(target, type) or not bases:
+        return True
+    return any(getattr(base, "_is_protocol", False) or issubclass(target, base) for base in bases)
 
 
 def is_made(value: object) -> bool:
     """Whether a value is the spec of a function, which may make a list or a dict."""
     return isinstance(value, SpecData) and not isinstance(value.target, type)
-
-
-def is_of(cls: type, base: type) -> bool:
-    """Whether a class is a subclass, or the base a protocol, which says too little."""
-    return bool(getattr(base, "_is_protocol", False)) or issubclass(cls, base)
 
 
 def _is_only_typed(cls: type) -> bool:
@@ -631,31 +567,120 @@ def _is_only_typed(cls: type) -> bool:
         return True
 
 
-def read_ref(table: Mapping[str, Any], path: Path, context: Context, reader: Reader) -> Any:
-    """The Ref of a table with the key ``$ref``; where it leads to is checked when all is read.
+# --- the range, the choices and the check that a field declares -----------------
 
-    Args:
-      table: the table.
-      path: where it stands.
-      context: of the reading.
-      reader: of what may stand there.
-    """
-    target = table[REF]
-    if type(target) is not str or len(table) > 1:
-        expected = '{ "$ref" = "/path/to/part" } and nothing else'
-        context.report.add("ref", path, "this is no reference", expected=expected, got=described(target))
-        return INVALID
-    try:
-        ref = Ref(target)
-    except ConfigError:
-        hint = "/" + target.strip("./").replace(".", "/") if len(target) < 100 else None
+
+class CheckedReader(Reader):
+    """A reader, and the notes of a field."""
+
+    def __init__(self, reader: Reader, parameter: Parameter) -> None:
+        notes = parameter.notes
+        self.reader = reader
+        self.words, self.exact = reader.words, reader.exact
+        self.ge, self.le = notes.ge, notes.le
+        self.test = notes.check
+        self.choices = notes.choices
+        bounds = [f"at least {self.ge}"] if self.ge is not None else []
+        bounds += [f"at most {self.le}"] if self.le is not None else []
+        bounds += [f"one of {', '.join(map(shown, self.choices))}"] if self.choices is not None else []
+        self.expected = ", ".join([reader.expected, *bounds])
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        return self._noted(self.reader.read(value, path, context), value, path, context)
+
+    def check(self, value: Any, path: Path, context: Context) -> Any:
+        return self._noted(thaw(self.reader.check(value, path, context)), value, path, context)
+
+    def holds(self, value: Any) -> bool:
+        return self.reader.holds(value)
+
+    def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
+        return self.reader.inner(value)
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        return self.reader.write(value, path, writer)
+
+    def schema(self, schemas: Schemas) -> Schema:
+        if self.choices is not None:
+            return {"enum": [schemas.data(choice, self.reader) for choice in self.choices]}
+        limits = {"minimum": self.ge, "maximum": self.le}
+        return _limited(self.reader.schema(schemas), {n: limit for n, limit in limits.items() if limit is not None})
+
+    def _noted(self, found: Any, value: Any, path: Path, context: Context) -> Any:
+        """What was read, where the notes of the field allow it; parts are not made yet."""
+        if found is INVALID or found is None:
+            return found
+        if self.choices is not None and found not in self.choices and not _has_parts(found):
+            return _no_choice(self.expected, value, path, context, self.choices)
+        is_fine = self._is_in_range(found, path, context)
+        if is_fine and self.test is not None and not _has_parts(found):
+            try:
+                problem = objection(self.test, found)
+            except Exception as error:  # noqa: BLE001  # the function of a user, on data of anybody
+                problem = f"the check of the field raised {type(error).__name__}: {error}"
+            if problem is not None:
+                context.report.add("check", path, problem, got=described(value))
+                return INVALID
+        return found if is_fine else INVALID
+
+    def _is_in_range(self, value: Any, path: Path, context: Context) -> bool:
+        kind = type(value)
+        if kind is not int and kind is not float:
+            items = value.items() if kind is dict else enumerate(value) if kind in (list, tuple) else ()
+            each = [self._is_in_range(item, (*path, key), context) for key, item in items]
+            return all(each)
+        is_low = self.ge is not None and not value >= self.ge
+        if not is_low and (self.le is None or value <= self.le):
+            return True
+        hint = f"the least is {self.ge}" if is_low else f"the most is {self.le}"
         context.report.add(
-            "ref", path, "a reference is a path from the root, with a / before each name and index", got=shown(target),
-            hint=hint and f'"$ref" = "{hint}"',
-        )  # fmt: skip
-        return INVALID
-    context.refs.append((path, ref.keys, reader))
-    return ref
+            "out-of-range", path, "the value is out of range", expected=self.expected, got=shown(value), hint=hint
+        )
+        return False
+
+
+def checked(parameter: Parameter, reader: Reader) -> Reader:
+    """The reader of a parameter, with its notes where it has some."""
+    notes = parameter.notes
+    has_checks = any(note is not None for note in (notes.ge, notes.le, notes.choices, notes.check))
+    return CheckedReader(reader, parameter) if has_checks else reader
+
+
+def _has_parts(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_parts, value.values()))
+    return any(map(_has_parts, value)) if is_list(value) else isinstance(value, (SpecData, Ref))
+
+
+def _limited(schema: Schema, limits: dict[str, float]) -> Schema:
+    """A schema with limits for its numbers, wherever they are."""
+    if schema.get("type") == "array" and isinstance(schema.get("items"), dict):
+        return schema | {"items": _limited(schema["items"], limits)}
+    if isinstance(schema.get("additionalProperties"), dict):
+        return schema | {"additionalProperties": _limited(schema["additionalProperties"], limits)}
+    if "anyOf" in schema:
+        return schema | {"anyOf": [_limited(option, limits) for option in schema["anyOf"]]}
+    return schema | limits  # these say nothing of what is no number
+
+
+# --- helpers ----------------------------------------------------------------------
+
+
+def read_ref(table: Mapping[str, Any], path: Path, context: Context, reader: Reader) -> Any:
+    """The Ref of a table with the key ``$ref``; where it leads to is checked when all is read."""
+    target = table[REF]
+    if type(target) is str and len(table) == 1:
+        with contextlib.suppress(ConfigError):
+            ref = Ref(target)
+            context.refs.append((path, ref.keys, reader))
+            return ref
+    hint = "/" + target.strip("./").replace(".", "/") if type(target) is str and len(target) < 100 else None
+    context.report.add(
+        "ref", path, "a reference is a path from the root, with a / before each name and index",
+        expected='{ "$ref" = "/path/to/part" } and nothing else', got=shown(dict(table)),
+        hint=hint and f'"$ref" = "{hint}"',
+    )  # fmt: skip
+    return INVALID
 
 
 def is_list(value: object) -> bool:
@@ -667,10 +692,6 @@ def listed(names: Mapping[str, Any], most: int = 40) -> str:
     """Names as people list them; the end of a very long list is cut."""
     found = list(names)
     return ", ".join(found[:most]) + (", ..." if len(found) > most else "")
-
-
-def _is_part(value: object) -> bool:
-    return isinstance(value, (SpecData, Ref))
 
 
 def _is_int(value: object) -> bool:

@@ -14,8 +14,8 @@ from declax._pytree import Pytree
 from declax._typing import MISSING
 from declax._variables import Variable
 from declax.abstract import eval_shape
+from declax.config._building import model_of
 from declax.config._data import MAX_DEPTH, Ref, SpecData
-from declax.config._optimizers import model_of
 from declax.config._parameters import Parameter, Parameters, parameters_of, plain_target
 from declax.config._unions import allowed_classes, element_annotation
 from declax.config.problems import Path, path_text

@@ -1,27 +1,222 @@
-"""Refs that stay true when their spec becomes a part of another, or is taken out of it.
+"""Places in a spec, Refs to them, and Refs that stay true when their spec is put into another or taken out of it.
 
-A Ref is a path from the root of a whole. A spec whose Refs lead to its own
-parts can be put into another: they lead to the same parts there. Refs that
-lead to nothing in it are left as they are, and mean the whole that it will be in.
-
-A spec that is kept is a whole of its own in Python: its Refs start there. In a file all start at the root.
+A Ref is a path from the root of a whole. In Python a spec that is kept, by the annotation `Spec`, is a whole of its
+own; in a file all Refs start at the root.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import functools
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from declax.config._building import annotation_at, keeps_spec, locate
-from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData, freeze
-from declax.config._unions import element_annotation
-from declax.config.problems import Path
-from declax.errors import ConfigError
+from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData, freeze, is_spec_class, key_like
+from declax.config._parameters import Parameters
+from declax.config._unions import allowed_classes, element_annotation
+from declax.config.problems import Path, Report, did_you_mean, path_text, shown
+from declax.errors import ConfigError, DepthError, describe
 
 S = TypeVar("S", bound=SpecData)
+Change: TypeAlias = Callable[[Any, Any, Path], Any]
+"""What becomes of a spec or Ref, by its annotation and path."""
+
+MAX_AHEAD: Final = 20
+"""How many Refs may lead to parts that are not made yet, one from the other."""
+
+WRITE_OUT: Final = "write the part out, which makes it another one"
+_CONTAINERS: Final = (list, tuple, dict, FrozenList, FrozenDict)
+
+# --- annotations of parts -----------------------------------------------------
 
 
-def moved_in(value: Any, annotation: Any, path: Path, depth: int = 0) -> Any:
+def keeps_spec(annotation: Any) -> bool:
+    """Whether a parameter takes specs themselves.
+
+    >>> keeps_spec(SpecData | None), keeps_spec(int)
+    (True, False)
+    """
+    return annotation is not Any and any(
+        is_spec_class(typing.get_origin(member) or member) for member in allowed_classes(annotation)
+    )
+
+
+@functools.lru_cache(maxsize=65536)
+def annotation_at(parameters: Parameters, name: str) -> Any:
+    """The annotation of the argument of a name where a spec may be kept somewhere in it, and Any elsewhere."""
+    parameter = parameters.get(name)
+    if parameter is None or not _mentions_spec(parameter.annotation, 0):
+        return Any
+    annotation = parameter.annotation
+    return types.GenericAlias(tuple, (annotation, ...)) if name == parameters.variadic else annotation
+
+
+def _mentions_spec(annotation: Any, depth: int) -> bool:
+    if keeps_spec(annotation):
+        return True
+    inner = (a for member in allowed_classes(annotation) for a in typing.get_args(member))
+    return depth < MAX_DEPTH and any(_mentions_spec(a, depth + 1) for a in inner if not isinstance(a, (list, str)))
+
+
+# --- places -------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """A value in a spec: its path without Refs on it, itself, and its annotation as `annotation_at` gives it."""
+
+    path: Path
+    value: Any
+    annotation: Any
+
+
+def keys_of(value: Any) -> Iterable[Any]:
+    """The keys under which a value has others."""
+    if isinstance(value, SpecData):
+        return list(value.arguments)
+    if isinstance(value, Mapping):
+        return list(value)
+    return range(len(value)) if type(value) in _CONTAINERS else ()
+
+
+def annotation_below(value: Any, annotation: Any, key: Any) -> Any:
+    """The annotation of what is at a key of a value."""
+    if isinstance(value, SpecData):
+        return annotation_at(value.parameters, key)
+    return Any if annotation is Any else element_annotation(annotation, value, key)
+
+
+def child(place: Place, key: str, *, has_defaults: bool = False) -> Place | None:
+    """What is at the written key of a place; None where nothing is."""
+    value: Any = place.value
+    held: Any = value
+    step: str | int | None = None
+    if isinstance(value, SpecData):
+        held = value.full_arguments if has_defaults and key not in value.arguments else value.arguments
+        step = key if key in held else None
+    elif isinstance(value, FrozenDict):
+        step = key_like(value, key)
+    elif type(value) in (tuple, FrozenList) and key.isdecimal() and int(key) < len(value):
+        step = int(key)
+    if step is None:
+        return None
+    return Place((*place.path, step), held[step], annotation_below(value, place.annotation, step))
+
+
+def where(root: SpecData, path: Path) -> str:
+    """How errors name a place of a spec."""
+    return f"{root.parameters.name}.{path_text(path)}" if path else root.parameters.name
+
+
+def no_part(at: str, place: Place, key: str, start: str = "") -> ConfigError:
+    """The error that nothing is at a key of a place."""
+    value = place.value
+    has_defaults = isinstance(value, SpecData) and not start
+    options = list(map(str, value.full_arguments if has_defaults else keys_of(value)))
+    hint = did_you_mean(key, options)
+    return ConfigError(
+        at,
+        f"{start}there is no {shown(key)} at {path_text(place.path)}" + (f"; {hint}" if hint else ""),
+        expected="one of " + ", ".join(options[:20]) if options else "the path of a part of this spec",
+        got=None if options else describe(value),
+    )
+
+
+def locate(root: SpecData, ref: Ref, at: Path) -> Place:
+    """The place to which a Ref at a path leads; Refs on the way are followed.
+
+    Raises:
+      ConfigError: for a Ref to nothing, and for Refs that lead to each other.
+    """
+    keys, seen = ref.keys, [ref.path]
+    place = Place((), root, Any)
+    index = 0
+    while index < len(keys) or isinstance(place.value, Ref):
+        if isinstance(place.value, Ref):
+            if place.value.path in seen:
+                raise circle(root, at, [*seen, place.value.path])
+            if len(seen) > MAX_AHEAD:
+                raise too_far(root, at)
+            seen.append(place.value.path)
+            keys, index, place = (*place.value.keys, *keys[index:]), 0, Place((), root, Any)
+            continue
+        if place.path and isinstance(place.value, SpecData) and keeps_spec(place.annotation):
+            problem = f"the Ref to {shown(ref.path)} leads into {path_text(place.path)}, which is built at another time"
+            raise ConfigError(where(root, at), problem, fix=WRITE_OUT)
+        found = child(place, keys[index])
+        if found is None:
+            raise no_part(where(root, at), place, keys[index], f"the Ref to {shown(ref.path)} leads to nothing: ")
+        place = found
+        index += 1
+    return place
+
+
+def circle(root: SpecData, at: Path, paths: Iterable[str]) -> ConfigError:
+    """The error that Refs lead to each other."""
+    return ConfigError(
+        where(root, at),
+        "Refs lead in a circle, so that no part can be made first",
+        got=" -> ".join(paths),
+        fix="give one of them the spec of the part",
+    )
+
+
+def too_far(root: SpecData, at: Path) -> DepthError:
+    """The error that too many Refs lead forwards."""
+    return DepthError(
+        where(root, at),
+        f"more than {MAX_AHEAD} Refs lead to parts that are not made yet, one from the other",
+        fix="let Refs lead to parts that come before",
+    )
+
+
+# --- the walk that changes Refs -------------------------------------------------
+
+
+def mapped(value: Any, change: Change, annotation: Any = Any, path: Path = ()) -> Any:
+    """A value with its outermost specs and its Refs as a function gives them; lists and dicts may be no frozen ones."""
+    if isinstance(value, (SpecData, Ref)):
+        return change(value, annotation, path)
+    if type(value) not in _CONTAINERS or len(path) > MAX_DEPTH:  # what is too deep is refused where it is frozen
+        return value
+    return _mapped_items(value, value, change, annotation, path)
+
+
+def mapped_inside(spec: S, change: Change, path: Path = ()) -> S:
+    """A spec whose arguments are `mapped`."""
+    return spec if not spec.has_refs else _mapped_items(spec, spec.arguments, change, Any, path)
+
+
+def _mapped_items(holder: Any, items: Any, change: Change, annotation: Any, path: Path) -> Any:
+    found = {
+        key: mapped(items[key], change, annotation_below(holder, annotation, key), (*path, key))
+        for key in keys_of(holder)
+    }
+    return holder if all(found[key] is items[key] for key in found) else with_items(holder, found)
+
+
+def with_items(value: Any, changed: Mapping[Any, Any]) -> Any:
+    """A spec, list, tuple or dict with other values at some keys."""
+    if isinstance(value, SpecData):
+        return value.with_arguments({**value.arguments, **changed})
+    if isinstance(value, Mapping):
+        return {**value, **changed}
+    items = [changed.get(index, item) for index, item in enumerate(value)]
+    return tuple(items) if type(value) is tuple else items
+
+
+def _rewritten(spec: S, change: Callable[[Ref], Ref]) -> S:
+    """The spec with other Refs; those of specs that are kept are their own."""
+
+    def go(value: Any, annotation: Any, path: Path) -> Any:
+        if isinstance(value, Ref):
+            return change(value)
+        return value if keeps_spec(annotation) else mapped_inside(value, go)
+
+    return mapped_inside(spec, go)
+
+
+def moved_in(value: Any, annotation: Any, path: Path) -> Any:
     """A value as it has to be at a path of another spec: the Refs of the specs in it lead to the same parts.
 
     >>> from declax._containers import List
@@ -29,31 +224,13 @@ def moved_in(value: Any, annotation: Any, path: Path, depth: int = 0) -> Any:
     >>> moved_in(pair, Any, ("elements", 3)).arguments["elements"][1]
     Ref('/elements/3/elements/0')
     """
-    if isinstance(value, SpecData):
-        if not value.has_refs or keeps_spec(annotation):
-            return value
-        whole = value
-        return rewritten(whole, lambda ref: Ref.to((*path, *ref.keys)) if _leads_inside(whole, ref) else ref)
-    if type(value) not in (list, tuple, dict, FrozenList, FrozenDict) or depth > MAX_DEPTH:
-        return value  # what is too deep is refused where it is frozen
 
-    def moved(key: Any, item: Any) -> Any:
-        return moved_in(item, element_annotation(annotation, value, key), (*path, key), depth + 1)
+    def move(whole: Any, known: Any, at: Path) -> Any:
+        if isinstance(whole, Ref) or keeps_spec(known):
+            return whole
+        return _rewritten(whole, lambda ref: Ref.to((*at, *ref.keys)) if _leads_inside(whole, ref) else ref)
 
-    return _each(value, moved)
-
-
-def moved_out(value: S, path: Path) -> S:
-    """A part at a path as a whole of its own: Refs to what is in it start there."""
-    if not value.has_refs or not path:
-        return value
-    start = tuple(map(str, path))
-    inside = len(start)
-    return rewritten(value, lambda ref: Ref.to(ref.keys[inside:]) if _is_below(ref.keys, start) else ref)
-
-
-def _is_below(keys: tuple[str, ...], start: tuple[str, ...]) -> bool:
-    return len(keys) > len(start) and keys[: len(start)] == start
+    return mapped(value, move, annotation, path)
 
 
 def _leads_inside(whole: SpecData, ref: Ref) -> bool:
@@ -64,72 +241,52 @@ def _leads_inside(whole: SpecData, ref: Ref) -> bool:
     return True
 
 
-def rewritten(spec: S, change: Callable[[Ref], Ref]) -> S:
-    """The spec with other Refs; those of specs that are kept are their own."""
-    parameters = spec.parameters
-    arguments = {}
-    for name, value in spec.arguments.items():
-        arguments[name] = _rewritten(value, annotation_at(parameters, name), change)
-    return spec.with_arguments(arguments)
+def moved_out(value: S, path: Path) -> S:
+    """A part at a path as a whole of its own: Refs to what is in it start there."""
+    start = tuple(map(str, path))
+    inside = len(start)
 
+    def move(ref: Ref) -> Ref:
+        is_below = len(ref.keys) > inside and ref.keys[:inside] == start
+        return Ref.to(ref.keys[inside:]) if is_below else ref
 
-def _rewritten(value: Any, annotation: Any, change: Callable[[Ref], Ref]) -> Any:
-    if isinstance(value, Ref):
-        return change(value)
-    if isinstance(value, SpecData):
-        return value if not value.has_refs or keeps_spec(annotation) else rewritten(value, change)
-    if type(value) not in (tuple, FrozenList, FrozenDict):
-        return value
-    return _each(value, lambda key, item: _rewritten(item, element_annotation(annotation, value, key), change))
-
-
-def taken_out(spec: S, path: Path, kept: dict[Path, bool]) -> S:
-    """A spec as files mean it, where all Refs start at the root: those of what is kept start there.
-
-    Args:
-      spec: the spec.
-      path: where it is in the whole.
-      kept: receives the paths of what is kept, with whether that is a spec and no Ref.
-    """
-    arguments = {
-        name: _taken_out(value, annotation_at(spec.parameters, name), (*path, name), kept)
-        for name, value in spec.arguments.items()
-    }
-    is_same = all(arguments[name] is value for name, value in spec.arguments.items())
-    return spec if is_same else spec.with_arguments(arguments)
-
-
-def _taken_out(value: Any, annotation: Any, path: Path, kept: dict[Path, bool]) -> Any:
-    if isinstance(value, (SpecData, Ref)) and keeps_spec(annotation):
-        kept[path] = isinstance(value, SpecData)
-    if isinstance(value, SpecData):
-        return taken_out(moved_out(value, path) if path in kept else value, path, kept)
-    if type(value) not in (tuple, FrozenList, FrozenDict):
-        return value
-    children: Any = value
-    items = children.items() if isinstance(value, FrozenDict) else enumerate(children)
-    found = {
-        key: _taken_out(item, element_annotation(annotation, value, key), (*path, key), kept) for key, item in items
-    }
-    is_same = all(found[key] is children[key] for key in found)
-    return value if is_same else _each(value, lambda key, _: found[key])
+    return _rewritten(value, move) if path else value
 
 
 def put_in(value: Any, annotation: Any, path: Path) -> Any:
-    """An argument as files have it: the Refs of what is kept start at the root. The other way of `taken_out`.
+    """An argument as files have it: the Refs of specs that are kept start at the root. The inverse of `taken_out`."""
 
-    Refs of what is kept in specs are left, as these have paths of their own.
+    def move(part: Any, known: Any, at: Path) -> Any:
+        is_moved = isinstance(part, SpecData) and keeps_spec(known)
+        return _rewritten(part, lambda ref: Ref.to((*at, *ref.keys))) if is_moved else part
+
+    return value if annotation is Any else freeze(mapped(value, move, annotation, path))
+
+
+def taken_out(spec: S, report: Report, start: Path = (), path: Path = ()) -> S:
+    """A spec of a file, where all Refs start at the root: those of specs that are kept start there.
+
+    Args:
+      spec: the spec.
+      report: receives the Refs that lead out of what is kept.
+      start: the path of the innermost spec around it that is kept.
+      path: its own path.
     """
-    if isinstance(value, SpecData):
-        is_moved = value.has_refs and keeps_spec(annotation)
-        return rewritten(value, lambda ref: Ref.to((*path, *ref.keys))) if is_moved else value
-    if annotation is Any or type(value) not in (tuple, FrozenList, FrozenDict):
-        return value
-    return freeze(_each(value, lambda k, v: put_in(v, element_annotation(annotation, value, k), (*path, k))))
+    keys = tuple(map(str, start))
+
+    def move(value: Any, annotation: Any, at: Path) -> Any:
+        if isinstance(value, SpecData):
+            return taken_out(value, report, at if keeps_spec(annotation) else start, at)
+        if value.keys[: len(keys)] != keys:
+            message = f"the reference leads out of /{'/'.join(keys)}, which is built at another time"
+            add_border(report, at, message, value)
+            return value
+        return Ref.to(value.keys[len(keys) :])
+
+    return mapped_inside(spec, move, path)
 
 
-def _each(value: Any, change: Callable[[Any, Any], Any]) -> Any:
-    if isinstance(value, (dict, FrozenDict)):
-        return {key: change(key, item) for key, item in value.items()}
-    items = [change(index, item) for index, item in enumerate(value)]
-    return tuple(items) if type(value) is tuple else items
+def add_border(report: Report, path: Path, message: str, ref: Ref) -> None:
+    """Notes that a Ref leads from what is built to what is kept, or back."""
+    expected = "the path of a part that is built together with this one"
+    report.add("ref-border", path, message, expected=expected, got=shown(ref.path), hint=WRITE_OUT)

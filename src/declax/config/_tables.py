@@ -21,8 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from declax import initializers
-from declax.config._unions import dtype_named, is_dtype
-from declax.config.problems import did_you_mean
+from declax.config._unions import is_dtype
 from declax.nn import activations
 
 _ACTIVATIONS: Final = (
@@ -123,23 +122,3 @@ def dtype_name(value: object) -> str | None:
     dtype: Any = value if isinstance(value, (np.dtype, type)) else getattr(value, "dtype", None)
     name = np.dtype(dtype).name
     return name if name in DTYPES else None
-
-
-def dtype_hint(text: str) -> str | None:
-    """A hint at the dtype that a text means, by other names and codes of NumPy too.
-
-    >>> dtype_hint("double"), dtype_hint("i8"), dtype_hint("float23")
-    ("did you mean 'float64'?", "did you mean 'int64'?", "did you mean 'float32'?")
-    """
-    known = np.sctypeDict.get(text.lstrip("<=|"))
-    name = dtype_name(known) if known is not None else dtype_name(dtype_named(text))
-    return did_you_mean(text, DTYPES) if name is None else f"did you mean {name!r}?"
-
-
-def default_dtype(value: type) -> str:
-    """The name of the dtype that JAX takes for a type of Python's numbers, by its present settings.
-
-    >>> default_dtype(bool)
-    'bool'
-    """
-    return str(jnp.zeros((), value).dtype.name)

@@ -10,7 +10,6 @@ dtypes: of an annotation: it allows them where `numpy.dtype` is a member, as it 
 from __future__ import annotations
 
 import collections.abc
-import re
 import types
 import typing
 from collections.abc import Mapping
@@ -34,7 +33,6 @@ _ABSTRACT: Final = frozenset(
     {np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger, np.inexact, np.floating}
     | {np.complexfloating, np.flexible, np.character}
 )
-_CODE: Final = re.compile(r"[<=|]?[biufc]\d{1,2}")
 
 
 def allowed_classes(annotation: Any) -> tuple[Any, ...]:
@@ -134,19 +132,3 @@ def _is_extended(value: Any) -> bool:
         return bool(jnp.issubdtype(value, jax.dtypes.extended))
     except TypeError:
         return False
-
-
-def dtype_named(text: str) -> Any:
-    """The scalar type of `jax.numpy` of a name, or a code of NumPy such as ``f4``; the text itself where it is none.
-
-    >>> dtype_named("bfloat16"), dtype_named("i1"), dtype_named("float31")
-    (<class 'jax.numpy.bfloat16'>, <class 'jax.numpy.int8'>, 'float31')
-    """
-    name = text
-    if _CODE.fullmatch(text):
-        try:
-            name = np.dtype(text).name
-        except TypeError:
-            return text
-    found = getattr(jnp, "bool_" if name == "bool" else name, None) if name.isidentifier() else None
-    return found if is_dtype(found) and not isinstance(found, np.dtype) else text

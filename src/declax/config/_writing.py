@@ -1,69 +1,76 @@
 """From specs to plain data, by the readers that read it.
 
-Vocabulary
-----------
-minimal form: a tag, and what differs from the defaults; it follows the code when a default changes.
-full form:    the defaults too, and the version of each class; it says the same for ever. A default that has no name in
-              data is left out of it.
+The minimal form has a tag and what differs from the defaults; it follows the code when a default changes. The full form
+has the defaults too, and the version of each class; a default that has no name in data is left out of it.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NoReturn
+import sys
+from collections.abc import Iterable
+from typing import Any
 
 from declax.config import _tables
-from declax.config._any_reader import AnyReader
-from declax.config._building import annotation_at
 from declax.config._catalog import Catalog, catalog_for
-from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, freeze, thaw
-from declax.config._field_checks import CheckedReader
+from declax.config._checking import checked_refs
+from declax.config._context import INVALID, Context
+from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, freeze, key_of
+from declax.config._editing import diff
 from declax.config._parameters import target_name
-from declax.config._part_readers import KIND, CallReader, ChoiceReader, UnionReader
-from declax.config._readers import REF, DtypeReader, Reader
-from declax.config._reading_back import check_read_back, reads_back
-from declax.config._refs import put_in
+from declax.config._part_readers import KIND, AnyReader, ChoiceReader, UnionReader
+from declax.config._printing import short_text
+from declax.config._readers import REF, CheckedReader, DtypeReader, Reader
+from declax.config._refs import annotation_at, put_in, where
 from declax.config._versions import VERSION, version_of
-from declax.config.problems import Path, path_text
+from declax.config.problems import Path, Report, path_text
 from declax.config.registry import registered_name
 from declax.errors import ConfigError, describe, type_name
 from declax.initializers import NamedInitializer
 
-_NO_FORM: Final = "a configuration has no words for this value"
 
-
-def plain_data(spec: SpecData, *, full: bool, extra: Iterable[Any] = ()) -> dict[str, Any]:
+def plain_data(spec: SpecData, *, full: bool, extra: Iterable[Any] = (), has_null: bool = True) -> dict[str, Any]:
     """The table of a spec; see `declax.to_config`.
 
     Raises:
-      ConfigError: for a value that has no name in any table, and for one that would be read as another.
+      ConfigError: for a value that has no name in any table, one that would be read as another, and for None where
+        there is no null and None is not the default.
     """
     catalog = catalog_for(tuple(extra))
-    data = _Writer(catalog, target_name(spec.target), is_full=full).table(spec, None, ())
-    check_read_back(spec, data, catalog)
+    data = Writer(catalog, target_name(spec.target), is_full=full, has_null=has_null).table(spec, None, ())
+    null = None if has_null else _null_in(data, ())
+    if null is not None:
+        raise ConfigError(
+            path_text(null),
+            "TOML has no null, and None is not the default here",
+            fix="write the configuration as JSON or YAML",
+        )
+    _check_read_back(spec, data, catalog)
     return data
 
 
-def value_as_data(value: object, reader: Reader) -> Any:
-    """A value as plain data that a reader takes.
-
-    Raises:
-      ConfigError: it has no name in any table.
-    """
-    return _Writer(catalog_for(()), "", is_full=False).value(freeze(value), reader, ())
+def _null_in(data: Any, path: Path) -> Path | None:
+    """The path of the first null in plain data."""
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    found = (_null_in(item, (*path, key)) for key, item in items)
+    return path if data is None else next((null for null in found if null is not None), None)
 
 
-class _Writer:
-    def __init__(self, catalog: Catalog, root: str, *, is_full: bool) -> None:
+class Writer:
+    """Writes values as data; readers call it for what is inside of them."""
+
+    def __init__(self, catalog: Catalog, root: str, *, is_full: bool = False, has_null: bool = True) -> None:
         self.catalog = catalog
         self.root = root
         self.is_full = is_full
+        self.has_null = has_null
 
     def table(self, spec: SpecData, reader: Reader | None, path: Path) -> dict[str, Any]:
         """The table of one spec, its tag first."""
-        made: dict[str, Any] = {KIND: self._tag(spec.target, reader, path)}
-        call = self._call(spec.target, reader)
+        choices = _choices(reader)
+        choice = next((c for c in choices if _tables.name_in(c.choices, spec.target) is not None), None)
+        made: dict[str, Any] = {KIND: self._tag(spec.target, choices, path)}
+        call = self.catalog.call(spec.target) if choice is None else choice.call_of(spec.target)
         call.check_readable()
         version = version_of(spec.target)
         if self.is_full or version > 1:
@@ -74,25 +81,23 @@ class _Writer:
             value = put_in(value, annotation_at(spec.parameters, name), (*path, name))
             if name in given:
                 made[name] = self.value(value, inner, (*path, name))
-                continue
-            with contextlib.suppress(ConfigError):  # a default that data has no name for
-                data = self.value(value, inner, (*path, name))
-                if reads_back(value, data, inner):
-                    made[name] = data
+            elif value is not None or self.has_null:
+                with contextlib.suppress(ConfigError):  # a default that data has no name for
+                    data = self.value(value, inner, (*path, name))
+                    if _reads_back(value, data, inner):
+                        made[name] = data
         return made
-
-    def _call(self, target: Any, reader: Reader | None) -> CallReader:
-        """The reader of a target's arguments at its place, which may say what its type variables stand for."""
-        parts = (choice for choice in _choices(reader) if any(target is known for known in choice.choices.values()))
-        choice = next(parts, None)
-        return self.catalog.call(target) if choice is None else choice.call_of(target)
 
     def value(self, value: Any, reader: Reader, path: Path) -> Any:
         """Any value as plain data."""
         return {REF: value.path} if type(value) is Ref else reader.write(value, path, self)
 
     def named(self, value: Any, reader: Reader, path: Path) -> Any:
-        """The data of a value that its reader does not write."""
+        """The data of a value that its reader does not write.
+
+        Raises:
+          ConfigError: it has no name in any table.
+        """
         if isinstance(value, Ref):
             return {REF: value.path}
         if isinstance(value, SpecData):
@@ -102,122 +107,96 @@ class _Writer:
         for name in (_tables.dtype_name(value), _tables.name_in(_tables.ACTIVATIONS, value)):
             if name is not None:
                 return name
-        if isinstance(value, type) and isinstance(reader, DtypeReader):
-            self._no_dtype(value, path)
-        is_function = callable(value)
         name = type_name(type(value))
         fix = f"dx.spec({name}, ...) in place of the object, and {name} in the annotation"
+        if isinstance(value, type) and isinstance(reader, DtypeReader):
+            fix = "a dtype that has a name, such as jnp.float32"
+        elif callable(value):
+            fix = "dx.register_kind(Callable, function) before this, and where the file is read"
         raise ConfigError(
             f"{self.root}.{path_text(path)}",
-            _NO_FORM,
+            "a configuration has no words for this value",
             got=describe(value),
-            why="data names functions by tables only, so that no file can run code"
-            if is_function
-            else "data has texts, numbers, lists and tables; an object is the table of what makes it",
-            fix="dx.register_kind(Callable, function) before this, and where the file is read" if is_function else fix,
-        )
-
-    def _no_dtype(self, value: type, path: Path) -> NoReturn:
-        raise ConfigError(
-            f"{self.root}.{path_text(path)}",
-            _NO_FORM,
-            got=describe(value),
-            why="which dtype a type of Python stands for is up to the settings of JAX",
-            fix=f"jnp.{_tables.default_dtype(value)}, which has a name",
+            why="data has texts, numbers, lists and tables, and names functions and dtypes by tables only",
+            fix=fix,
         )
 
     def initializer(self, value: NamedInitializer, path: Path) -> Any:
         """The name of an initializer, or the table with its arguments."""
-        call = None if value.settings is None else self.catalog.call(_tables.INITIALIZERS[value.name])
-        if call is None:
+        if value.settings is None:
             return value.name
+        call = self.catalog.call(_tables.INITIALIZERS[value.name])
         found = {}
         for name, setting in value.arguments.items():
             default = call.parameters.by_name[name].default
-            if self.is_full or (setting is not default and setting != default):
+            is_default = setting is default or setting == default
+            if not is_default or (self.is_full and (setting is not None or self.has_null)):
                 found[name] = self.value(freeze(setting), call.readers[name], (*path, name))
         return {KIND: value.name, **found} if found else value.name
 
-    def _tag(self, target: Any, reader: Reader | None, path: Path) -> str:
+    def _tag(self, target: Any, choices: list[ChoiceReader], path: Path) -> str:
         """The tag by which the same place reads the target again."""
-        choices = [choice.choices for choice in _choices(reader)]
-        for table in choices:
-            if (name := _tables.name_in(table, target)) is not None:
-                return name
-        if choices and path:
+        tables = [choice.choices for choice in choices]
+        if not choices and "optax" in sys.modules:
+            tables = [_tables.transformations(), _tables.schedules()]
+        name = next((name for table in tables if (name := _tables.name_in(table, target)) is not None), None)
+        if name is None and choices:
             raise ConfigError(
                 f"{self.root}.{path_text(path)}",
                 f"{target_name(target)} could not be read again: it is none of the choices here",
-                expected=", ".join(list(choices[0])[:40]),
+                expected=", ".join(list(tables[0])[:40]),
                 got=target_name(target),
                 fix=f"extra=[{target_name(target)}], or dx.register_kind(base, {target_name(target)}) with the class "
                 "that the annotation names as base",
             )
-        if isinstance(target, type):
-            return registered_name(target) or target_name(target).rpartition(".")[2]
-        for table in _function_tables(target):
-            if (name := _tables.name_in(table, target)) is not None:
-                return name
-        return registered_name(target) or target_name(target).rpartition(".")[2]
-
-
-def _function_tables(target: Any) -> Iterator[Mapping[str, Any]]:
-    inner = getattr(target, "func", target)  # of a partial
-    if str(getattr(inner, "__module__", "")).partition(".")[0] == "optax":
-        yield _tables.transformations()
-        yield _tables.schedules()
-
-
-def _flat(reader: Reader | None) -> list[Reader]:
-    """A reader, or those that a union has."""
-    while isinstance(reader, CheckedReader):
-        reader = reader.reader
-    if isinstance(reader, UnionReader):
-        return [inner for member in reader.members for inner in _flat(member)]
-    return [] if reader is None else [reader]
+        return name or registered_name(target) or target_name(target).rpartition(".")[2]
 
 
 def _choices(reader: Reader | None) -> list[ChoiceReader]:
-    """What says which parts may stand at a place."""
-    found = [r.parts if isinstance(r, AnyReader) else r for r in _flat(reader)]
-    return [r for r in found if isinstance(r, ChoiceReader)]
+    """What says which parts may stand at the place of a reader."""
+    while isinstance(reader, CheckedReader):
+        reader = reader.reader
+    if isinstance(reader, UnionReader):
+        return [inner for member in reader.members for inner in _choices(member)]
+    found = reader.parts if isinstance(reader, AnyReader) else reader
+    return [found] if isinstance(found, ChoiceReader) else []
 
 
-def without_nulls(spec: SpecData, data: dict[str, Any], path: Path = ()) -> dict[str, Any]:
-    """The table of a spec for TOML, which has no null: None is left out where it is the default.
+# --- whether what is written says the same when it is read ------------------------
+
+
+def _reads_back(value: Any, data: Any, reader: Reader) -> bool:
+    context = Context(Report())
+    found = reader.read(data, (), context)
+    return found is not INVALID and not context.report and key_of(freeze(found)) == key_of(value)
+
+
+def _check_read_back(spec: SpecData, data: dict[str, Any], catalog: Catalog) -> None:
+    """Reads a table again, and compares.
 
     Raises:
-      ConfigError: None is no default, so that leaving it out would say something else.
+      ConfigError: it cannot be read, or says something else. The path is that of the first such value.
     """
-    made: dict[str, Any] = {}
-    for name, value in data.items():
-        if name in (KIND, VERSION):
-            made[name] = value
-            continue
-        parameter = spec.parameters.get(name)
-        inner = spec.full_arguments.get(name)
-        if value is None and parameter is not None and parameter.default is None:
-            continue
-        made[name] = _no_nulls(inner, value, (*path, name))
-    return made
-
-
-def _no_nulls(value: Any, data: Any, path: Path) -> Any:
-    if data is None:
+    context = Context(Report())
+    context.read_by(catalog, type(spec).of_values)
+    found = checked_refs(catalog.call(spec.target).read(data, (), context, {}), context)
+    if context.report:
+        problem = context.report.problems[0]
         raise ConfigError(
-            path_text(path),
-            "TOML has no null, and None is not the default here",
-            fix="write the configuration as JSON or YAML",
+            where(spec, problem.path),
+            f"what is written here could not be read back: {problem.message}",
+            expected=problem.expected,
+            got=problem.got,
+            why="a file refers to parts alone: a list or dict cannot be in two places" if spec.has_refs else None,
+            fix=problem.hint,
         )
-    if isinstance(value, SpecData):
-        return without_nulls(value, data, path)
-    value = thaw(value)
-    if isinstance(data, list):
-        items = value if isinstance(value, (list, tuple)) else [None] * len(data)
-        return [_no_nulls(v, d, (*path, i)) for i, (v, d) in enumerate(zip(items, data, strict=False))]
-    if isinstance(data, dict):
-        inner = value if isinstance(value, dict) else {}
-        # the settings of an initializer: None is the default of all that may be None
-        is_settings = isinstance(value, NamedInitializer)
-        return {k: _no_nulls(inner.get(k), d, (*path, k)) for k, d in data.items() if d is not None or not is_settings}
-    return data
+    if found != spec:
+        change = diff(spec, found)[0]
+        raise ConfigError(
+            where(spec, change.path),
+            "this would be read back as another value",
+            expected=f"a value that data can tell from others: {short_text(change.new)}",
+            got=short_text(change.old),
+            why="data has texts, numbers, lists and tables only; the annotation says what they stand for",
+            fix="an annotation that allows one of the two alone",
+        )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, overload
 
 from declax._annotations import annotation_text
-from declax.config._building import build
+from declax.config._building import Builder
 from declax.config._catalog import catalog_for
 from declax.config._checking import checked_refs
 from declax.config._context import INVALID, Context
@@ -17,7 +17,7 @@ from declax.config._data import SpecData
 from declax.config._parameters import target_name
 from declax.config._reading import spec_of
 from declax.config._versions import dropped_text
-from declax.config._writing import plain_data, without_nulls
+from declax.config._writing import plain_data
 from declax.config.files.documents import Document
 from declax.config.files.formatting import format_json, format_toml, format_yaml
 from declax.config.files.reading import FORMATS, read_document
@@ -140,7 +140,7 @@ def from_config(
     document = read_source(source)
     spec = _spec_of_source(cls, document, extra, migrate)
     try:
-        return build(spec, rngs)  # which the readers have checked
+        return Builder(spec, rngs).run()  # which the readers have checked
     except Exception as error:
         path = getattr(error, "config_path", None)
         if document.name is not None and path is not None:
@@ -206,7 +206,8 @@ def to_config(x: Any, /, *, full: bool = False, extra: Iterable[Any] = ()) -> di
     >>> to_config(dx.spec(dx.Linear, 2, 3, kernel_init=dx.initializers.normal(0.02)))
     {'kind': 'Linear', 'in_features': 2, 'out_features': 3, 'kernel_init': {'kind': 'normal', 'stddev': 0.02}}
     """
-    return plain_data(_spec(x), full=full, extra=extra)
+    spec = x if isinstance(x, SpecData) else spec_of(x)
+    return plain_data(spec, full=full, extra=extra)
 
 
 def write_config(path: str | os.PathLike[str], x: Any, /, *, full: bool = False, extra: Iterable[Any] = ()) -> None:
@@ -239,29 +240,19 @@ def config_text(x: Any, suffix: str, /, *, full: bool = False, extra: Iterable[A
     in_features = 2
     out_features = 3
     """
-    spec = _spec(x)
-    data = plain_data(spec, full=full, extra=extra)
+    spec = x if isinstance(x, SpecData) else spec_of(x)
     chosen = suffix.lower()
-    if chosen == ".toml":
-        return format_toml(without_nulls(spec, data))
-    if chosen == ".json":
-        return format_json(data)
-    if chosen in (".yaml", ".yml"):
-        return format_yaml(data)
-    hint = did_you_mean(chosen, FORMATS)
-    raise ConfigError(
-        "config_text", "the suffix names no format of configurations", expected=", ".join(FORMATS), got=suffix, fix=hint
-    )
+    write = _WRITERS.get(chosen)
+    if write is None:
+        problem, hint = "the suffix names no format of configurations", did_you_mean(chosen, FORMATS)
+        raise ConfigError("config_text", problem, expected=", ".join(FORMATS), got=suffix, fix=hint)
+    return write(plain_data(spec, full=full, extra=extra, has_null=chosen != ".toml"))
 
 
-def _spec(x: Any) -> SpecData:
-    return x if isinstance(x, SpecData) else spec_of(x)
-
-
-_UNNAMED: Final = "the configuration"
+_WRITERS: Final = {".toml": format_toml, ".json": format_json, ".yaml": format_yaml, ".yml": format_yaml}
 
 
 def _name_of(cls: Any) -> str:
     if isinstance(cls, type) or hasattr(cls, "__name__"):
         return target_name(cls)
-    return annotation_text(cls) or _UNNAMED
+    return annotation_text(cls) or "the configuration"

@@ -2,10 +2,6 @@
 
 It is made of the readers that check configurations, so that an editor marks what `from_config` refuses. What a schema
 cannot say (where a ``$ref`` leads to, what a ``__post_init__`` asks) is left to `from_config`.
-
-Vocabulary
-----------
-definition: the schema of one target's table; each stands once, under ``definitions``.
 """
 
 from __future__ import annotations
@@ -14,16 +10,17 @@ import contextlib
 import inspect
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from declax._typing import MISSING
-from declax.config._catalog import catalog_for
+from declax.config._catalog import Catalog, catalog_for
+from declax.config._data import freeze
 from declax.config._parameters import Parameter
-from declax.config._part_readers import KIND, SCHEMA, CallReader, ChoiceReader
+from declax.config._part_readers import KIND, SCHEMA, ChoiceReader
 from declax.config._readers import REF, Reader, Schema
 from declax.config._versions import VERSION, version_of
-from declax.config._writing import value_as_data
+from declax.config._writing import Writer
 from declax.errors import ConfigError, describe
 
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
@@ -61,14 +58,14 @@ def json_schema(cls: Any, /, *, extra: Iterable[Any] = ()) -> Schema:
         raise ConfigError(
             "json_schema", "no configuration describes this", expected="a class, or a union of them", got=describe(cls)
         )
-    return _Schemas(catalog.call).whole(reader)
+    return Schemas(catalog).whole(reader)
 
 
-class _Schemas:
-    """Writes definitions as they are asked for."""
+class Schemas:
+    """Writes the definition of each target's table once, as they are asked for."""
 
-    def __init__(self, call: Callable[[Any], CallReader]) -> None:
-        self._call = call
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
         self._names: dict[tuple[str, int], str] = {}
         self._waiting: deque[tuple[str, str, Any, bool]] = deque()
         self._shared: dict[int, tuple[Reader, str]] = {}
@@ -82,36 +79,32 @@ class _Schemas:
             body = self._call_schema(reader.only, reader.choices[reader.only], is_tag_needed=False)
             body["properties"] = {SCHEMA: {"type": "string"}, **body["properties"]}
         else:
-            body = {
-                "oneOf": [self._definition(tag, target, is_tag_needed=True) for tag, target in reader.choices.items()]
-            }
-        self._finish()
+            body = {"oneOf": self.definitions(reader.choices, is_tag_needed=True)}
+        while self._waiting:
+            name, tag, target, is_tag_needed = self._waiting.popleft()
+            self._definitions[name] = self._call_schema(tag, target, is_tag_needed=is_tag_needed)
         if self._definitions:
             body["definitions"] = dict(sorted(self._definitions.items()))
         return head | body
 
-    def _finish(self) -> None:
-        while self._waiting:
-            name, tag, target, is_tag_needed = self._waiting.popleft()
-            self._definitions[name] = self._call_schema(tag, target, is_tag_needed=is_tag_needed)
-
-    # --- targets ----------------------------------------------------------------
-
-    def _definition(self, tag: str, target: Any, *, is_tag_needed: bool) -> Schema:
-        """A reference to the definition of a target under a tag, which is written later."""
-        key = (f"{tag}{'' if is_tag_needed else '?'}", id(target))
-        name = self._names.get(key)
-        if name is None:
-            name = self._names[key] = self._free_name(tag)
-            self._waiting.append((name, tag, target, is_tag_needed))
-        return {"$ref": f"#/definitions/{name}"}
+    def definitions(self, choices: Mapping[str, Any], *, is_tag_needed: bool) -> list[Schema]:
+        """References to the definitions of several targets, which are written later."""
+        found = []
+        for tag, target in choices.items():
+            key = (f"{tag}{'' if is_tag_needed else '?'}", id(target))
+            name = self._names.get(key)
+            if name is None:
+                name = self._names[key] = self._free_name(tag)
+                self._waiting.append((name, tag, target, is_tag_needed))
+            found.append({"$ref": f"#/definitions/{name}"})
+        return found
 
     def _free_name(self, tag: str) -> str:
         taken = {*self._names.values(), *self._definitions, _REFERENCE}
         return next(name for name in (tag, *(f"{tag}-{i}" for i in range(2, len(taken) + 3))) if name not in taken)
 
     def _call_schema(self, tag: str, target: Any, *, is_tag_needed: bool) -> Schema:
-        call = self._call(target)
+        call = self._catalog.call(target)
         call.check_readable()
         summary = _summary(target)
         properties: dict[str, Schema] = {KIND: {"const": tag, "description": summary or f"chooses {call.name}"}}
@@ -122,51 +115,45 @@ class _Schemas:
         if summary:
             made["description"] = summary
         made["properties"] = properties
-        required = [KIND, *call.required] if is_tag_needed else call.required
+        required = [*([KIND] if is_tag_needed else []), *call.parameters.required]
         if required:
             made["required"] = required
-        made["additionalProperties"] = False if call.extra is None else self.schema(call.extra)
+        made["additionalProperties"] = False if call.extra is None else call.extra.schema(self)
         return made
 
     def _parameter(self, parameter: Parameter, reader: Reader) -> Schema:
-        found = self.schema(reader)
+        found = reader.schema(self)
         notes: Schema = {"description": parameter.help} if parameter.help else {}
-        has_default = parameter.default is not MISSING or parameter.default_factory is not None
-        if has_default:
+        if parameter.default is not MISSING or parameter.default_factory is not None:
             with contextlib.suppress(ConfigError):  # of a default that has no name in data
-                notes["default"] = value_as_data(parameter.make_default(), reader)
-        if not notes:
-            return found
+                notes["default"] = self.data(parameter.make_default(), reader)
         # what stands next to a `$ref` is not read in this draft
-        return {"allOf": [found], **notes} if "$ref" in found else found | notes
-
-    # --- readers ----------------------------------------------------------------
-
-    def schema(self, reader: Reader) -> Schema:
-        """The schema of the data that a reader takes."""
-        return reader.schema(self)
+        return {"allOf": [found], **notes} if notes and "$ref" in found else found | notes
 
     def data(self, value: object, reader: Reader) -> Any:
-        """A value as data."""
-        return value_as_data(value, reader)
+        """A value as data that a reader takes."""
+        return Writer(self._catalog, "").value(freeze(value), reader, ())
 
-    def definitions(self, choices: Mapping[str, Any], *, is_tag_needed: bool) -> list[Schema]:
-        """References to the definitions of several targets."""
-        return [self._definition(tag, target, is_tag_needed=is_tag_needed) for tag, target in choices.items()]
-
-    def shared(self, reader: Reader, name: str, make: Callable[[Schema], Schema]) -> Schema:
-        """A reference to the definition of what a reader takes, which is written once."""
+    def shared(self, reader: Reader, name: str) -> Schema:
+        """A reference to the `definition` of a reader, which is written once."""
         known = self._shared.get(id(reader))
         if known is None:
             name = self._free_name(name)
             known = self._shared[id(reader)] = (reader, name)
             self._definitions[name] = {}  # so that the name is taken while those inside are named
-            self._definitions[name] = make({"$ref": f"#/definitions/{name}"})
+            self._definitions[name] = reader.definition(self, {"$ref": f"#/definitions/{name}"})
         return {"$ref": f"#/definitions/{known[1]}"}
 
     def reference(self) -> Schema:
         """A reference to the definition of a table with the key ``$ref``."""
-        self._definitions[_REFERENCE] = _reference_schema()
+        self._definitions[_REFERENCE] = {
+            "title": REF,
+            "description": "the part that is described at another place: one object in both",
+            "type": "object",
+            "properties": {REF: {"type": "string", "pattern": "^/", "description": "its path, as /blocks/0"}},
+            "required": [REF],
+            "additionalProperties": False,
+        }
         return {"$ref": f"#/definitions/{_REFERENCE}"}
 
     def noun(self, choices: Mapping[str, Any], noun: str) -> str:
@@ -174,17 +161,6 @@ class _Schemas:
         if len(choices) <= _MAX_NAMED:
             return "-or-".join(choices)
         return re.sub(r"[^A-Za-z0-9_]+", "-", noun.partition(" ")[2]).strip("-")
-
-
-def _reference_schema() -> Schema:
-    return {
-        "title": REF,
-        "description": "the part that is described at another place: one object in both",
-        "type": "object",
-        "properties": {REF: {"type": "string", "pattern": "^/", "description": "its path, as /blocks/0"}},
-        "required": [REF],
-        "additionalProperties": False,
-    }
 
 
 def _summary(target: Any) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from declax.config._building import annotation_at, build
+from declax.config._building import Builder
 from declax.config._catalog import catalog_for
 from declax.config._checking import check
 from declax.config._data import Interpreters, SpecData, bind
@@ -22,7 +22,7 @@ from declax.config._dry_run import SpecSummary, summary
 from declax.config._editing import SpecDiff, diff, get, replace
 from declax.config._parameters import Target, parameters_of, plain_target
 from declax.config._printing import fingerprint, spec_text, to_python
-from declax.config._refs import moved_in
+from declax.config._refs import annotation_at, moved_in
 from declax.rngs import Rngs, RngStream
 
 M = TypeVar("M")
@@ -67,7 +67,7 @@ class Spec(SpecData, Generic[M_co]):
         """The value at a path, or its default; lists and dicts are there in a frozen form.
 
         Raises:
-          ConfigError, ConstructionError: for a path to nothing.
+          ConfigError: for a path to nothing.
 
         >>> import declax as dx
         >>> model = dx.spec(dx.Sequential, dx.spec(dx.Linear, 3, 4), dx.relu)
@@ -99,7 +99,7 @@ class Spec(SpecData, Generic[M_co]):
         (3, 4)
         """
         check(self)
-        made: M_co = build(self, rngs)
+        made: M_co = Builder(self, rngs).run()
         return made
 
     def check(self) -> None:
