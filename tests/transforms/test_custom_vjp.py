@@ -162,7 +162,7 @@ def test_updates_by_name():
         f.defvjp(lambda m, x, f=f: (f(m, x), None), bwd)
         grads = grad(lambda m, f=f: f(m, 3.0) + m.z.value**2, argnums=DiffState(0, ALL))(foo())
         assert float(grads["z"].value) == 5 * 2 * 15
-        assert seen[0][0].paths == (("z",),)
+        assert set(seen[0][0]) == {"x", "y", "z", "n"}
         assert seen[0][1] is None
 
 
@@ -264,11 +264,11 @@ def test_leaves_that_a_filter_takes(mode):
     f = custom_vjp(lambda m: jnp.sin(m.x.value) * m.y.value, nondiff_argnums=chosen, **mode)
     f.defvjp(lambda m: (f(m), m), lambda m, g: (dx.State({"x": jnp.array(10.0)}),))
     assert float(grad(f, argnums=chosen)(foo())["x"].value) == 10
-    with pytest.raises(TransformError, match="argument 0, m, y: a gradient is asked for, but nondiff_argnums"):
+    with pytest.raises(TransformError, match=r"m\.y: a gradient is asked for, and the rules give none"):
         grad(f)(foo())
     g = custom_vjp(lambda m: m.x.value * m.y.value, nondiff_argnums=[chosen], **mode)
     g.defvjp(lambda m: (g(m), m), lambda m, g: (dx.State({"y": jnp.array(10.0)}),))
-    with pytest.raises(TransformError, match="there is a value for a leaf that is not differentiated"):
+    with pytest.raises(TransformError, match=r"(?s)what bwd returns for m\.y: .*this leaf is not differentiated"):
         grad(g, argnums=chosen)(foo())
 
 
@@ -383,7 +383,7 @@ def test_captured_by_a_keyword_that_nobody_gives(mode, way):
 
 
 def test_a_gradient_of_what_is_captured_is_refused(fresh):
-    with pytest.raises(TransformError, match=r"what the function captures, x: a gradient is asked for, but rules"):
+    with pytest.raises(TransformError, match=r"statistics\.x \(captured\): a gradient is asked for, and"):
         grad(lambda s, m: scaled(m, 1.0))(fresh, foo())
 
 
@@ -605,10 +605,10 @@ def test_the_numbers_of_nnx():
 def test_without_rules():
     with pytest.raises(TransformError, match="the function has no rules for its gradients yet"):
         custom_vjp(compute)(foo(), 1.0)
-    with pytest.raises(TransformError, match="the argument is no function"):
+    with pytest.raises(TransformError, match="custom_vjp, fun: this is no function"):
         custom_vjp(3)
     for rules, name in (((None, compute), "fwd"), ((compute, 3), "bwd")):
-        with pytest.raises(TransformError, match=f"defvjp, {name}: the rule is no function"):
+        with pytest.raises(TransformError, match=f"custom_vjp, {name}: this is no function"):
             custom_vjp(compute).defvjp(*rules)
 
 
@@ -617,8 +617,10 @@ def test_argnums_that_are_none():
         with pytest.raises(TransformError, match="these are no positions of arguments"):
             custom_vjp(compute, nondiff_argnums=wrong)
     for wrong in (2, -3, DiffState(2, ...)):
-        with pytest.raises(TransformError, match="the function has no positional parameter"):
-            custom_vjp(compute, nondiff_argnums=wrong)
+        f = custom_vjp(compute, nondiff_argnums=wrong)
+        f.defvjp(compute, compute)
+        with pytest.raises(TransformError, match="nondiff_argnums: there is no positional argument"):
+            f(foo(), 1.0)
 
 
 def test_fixed_arguments_that_are_no_values():
@@ -627,9 +629,9 @@ def test_fixed_arguments_that_are_no_values():
         f.defvjp(lambda m, x: (f(m, x), None), lambda fixed, _, g: (g[1],))
         return f
 
-    with pytest.raises(TransformError, match="argument 0, m: an argument of nondiff_argnums holds a model"):
+    with pytest.raises(TransformError, match="m: an argument of nondiff_argnums holds a model"):
         with_rules(0)(foo(), 1.0)
-    with pytest.raises(TransformError, match="argument 1, x: an argument of nondiff_argnums holds a model or an array"):
+    with pytest.raises(TransformError, match="x: an argument of nondiff_argnums holds a model or an array"):
         jax.jit(with_rules(1))(1.0, 1.0)
     np.testing.assert_allclose(with_rules(0)(np.ones(2), 1.0), 1.0)
 
@@ -655,9 +657,9 @@ def test_rules_that_return_something_else():
         TransformError, match=r"(?s)does not return one cotangent for each argument.*tuple of 2.*length 1"
     ):
         run(bwd=lambda _, g: (None,))
-    with pytest.raises(TransformError, match="what bwd returns for argument 0, m, x: this has not the shape and dtype"):
+    with pytest.raises(TransformError, match=r"what bwd returns for m\.x: this does not fit"):
         run(bwd=lambda _, g: (dx.State({"x": jnp.ones(3)}), None))
-    with pytest.raises(TransformError, match="what bwd returns for argument 0, m: this is nothing for a model"):
+    with pytest.raises(TransformError, match=r"(?s)what bwd returns for m: .*a State with the paths"):
         run(bwd=lambda _, g: (3.0, None))
 
 

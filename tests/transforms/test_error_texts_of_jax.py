@@ -338,35 +338,35 @@ MISTAKES = {
     "a text from cond": (lambda: dx.cond(True, lambda: "a", lambda: "b"), "the result of <lambda>: this is no array"),
     "a text from remat": (lambda: dx.remat(lambda model: "a")(net()), "the result of <lambda>: this is no array"),
     "a text from vmap": (lambda: dx.vmap(lambda x: {"a": "text"})(X), "a of the result: this is no array"),
-    "a text from vjp": (lambda: dx.vjp(lambda x: {"a": "text"}, X), "the result, a: this is no array"),
+    "a text from vjp": (lambda: dx.vjp(lambda x: {"a": "text"}, X), "the result.a: this is no array"),
     # losses
     "a vector": (
         lambda: dx.grad(loss_of_vector)(net()),
-        "result of loss_of_vector: a loss is one number",
+        "result of loss_of_vector: a loss is one real number",
         "loss.mean()",
     ),
     "an integer": (
         lambda: dx.value_and_grad(loss_of_count)(net()),
-        "a loss is a real number, and this is none",
+        "a loss is one real number, and this is none",
         "int32",
     ),
-    "a complex number": (lambda: dx.grad(complex_loss)(net()), "and this is a complex one", "holomorphic=True"),
+    "a complex number": (lambda: dx.grad(complex_loss)(net()), "a loss is one real number", "complex64"),
     "a real number": (
         lambda: dx.grad(lambda x: x.real, holomorphic=True)(1j),
-        "a loss is a complex number, as holomorphic=True says",
+        "a loss is one complex number",
     ),
-    "no loss": (lambda: dx.grad(no_loss)(net()), "result of no_loss: the function returns None", "return loss"),
-    "a tuple": (lambda: dx.grad(loss_and_more)(net()), "this is a tree", "dx.grad(loss_and_more, has_aux=True)"),
-    "a text": (lambda: dx.grad(lambda model: "text")(net()), "this is no number, so it has no gradient"),
-    "a model": (lambda: dx.grad(loss_is_model)(net()), "it is a model, and a loss is one number"),
+    "no loss": (lambda: dx.grad(no_loss)(net()), "result of no_loss: a loss is one", "None"),
+    "a tuple": (lambda: dx.grad(loss_and_more)(net()), "a loss is one real", "has_aux=True"),
+    "a text": (lambda: dx.grad(lambda model: "text")(net()), "a loss is one real", "str 'text'"),
+    "a model": (lambda: dx.grad(loss_is_model)(net()), "a loss is one real", "type State"),
     "a vector with aux": (
         lambda: dx.grad(lambda model: (model.kernel[...], 1), has_aux=True)(net()),
-        "an array of several",
+        "a loss is one real number",
     ),
     "no pair": (lambda: dx.grad(loss_of_vector, has_aux=True)(net()), "the function returns no pair", "return loss, "),
     "an argument without Params": (
         lambda: dx.grad(lambda model, other: 1.0, argnums=(0, 1))(net(), no_params()),
-        "argument 1, other: there is nothing to differentiate",
+        "other: there is nothing to differentiate",
         "dx.DiffState(1, ...)",
     ),
     # branches and loops
@@ -425,17 +425,21 @@ MISTAKES = {
     # vjp and jvp
     "cotangent of another shape": (
         lambda: pulled({"y": jnp.ones(2)}),
-        "the cotangent, y: this has not",
-        "(2,) float32",
+        "the cotangent.y: this does not fit",
+        "shape (2,) and dtype float32",
     ),
-    "cotangent of another dtype": (lambda: pulled({"y": jnp.ones(3, int)}), "the cotangent, y: this has not", "int32"),
-    "cotangent of another tree": (lambda: pulled(X), "the cotangent: this has not the shape", "jax.tree.map(jnp.ones"),
-    "cotangent of other keys": (lambda: pulled({"z": X}), "the cotangent: this has not the shape", "{'y': '*'}"),
-    "cotangent is a text": (lambda: pulled({"y": "text"}), "the cotangent, y: this has not", "str 'text'"),
-    "tangent of another shape": (lambda: dx.jvp(double, (X,), (jnp.ones(2),)), "tangents, argument 0, x: this has not"),
+    "cotangent of another dtype": (
+        lambda: pulled({"y": jnp.ones(3, int)}),
+        "the cotangent.y: this does not fit",
+        "int32",
+    ),
+    "cotangent of another tree": (lambda: pulled(X), "the cotangent: this does not fit", "jax.tree.map(jnp.ones"),
+    "cotangent of other keys": (lambda: pulled({"z": X}), "the cotangent: this does not fit", "{'y': '*'}"),
+    "cotangent is a text": (lambda: pulled({"y": "text"}), "the cotangent.y: this does not fit", "str 'text'"),
+    "tangent of another shape": (lambda: dx.jvp(double, (X,), (jnp.ones(2),)), "tangents, x: this does not fit"),
     "tangent of another dtype": (
         lambda: dx.jvp(double, (X,), (jnp.ones(3, int),)),
-        "tangents, argument 0, x: this has",
+        "tangents, x: this does not fit",
     ),
     # donation
     "a donated model": (
@@ -483,15 +487,15 @@ MISTAKES = {
     # array refs
     "grad of a ref": (
         lambda: dx.grad(lambda m: m.kernel[...].sum())(with_refs()),
-        "argument 0, m, kernel: this is an ar",
+        "m.kernel: this is an array ref",
     ),
     "vjp of a ref": (
         lambda: dx.vjp(read_ref, with_refs()),
-        "model, count: this is an array ref, which has no gradient",
+        "model.count: this is an array ref, which has no gradient",
     ),
     "jvp of a ref": (
         lambda: dx.jvp(read_ref, (with_refs(),), (dx.state(net(), dx.Param),)),
-        "kernel: this is an array ref, which does not move",
+        "model.kernel: this is an array ref, which has no gradient",
     ),
     "a written ref under grad": (
         lambda: dx.grad(writes_ref, argnums=1)(with_refs(), 2.0),

@@ -285,7 +285,7 @@ def test_an_exception_leaves_all_as_it_was():
 
     with pytest.raises(RuntimeError, match="inside"):
         dx.grad(fail)(net)
-    with pytest.raises(TransformError, match="a loss is one number"):
+    with pytest.raises(TransformError, match="a loss is one real number"):
         dx.grad(lambda net: setattr(net, "new", 1) or net.raw * net.first.kernel.value)(net)
     assert same_graph(net, net_of())
 
@@ -334,9 +334,9 @@ def test_complex_and_integer_options():
         raise AssertionError("it is not called")
 
     for f in (lambda m: m.z.value * 2.0, fail):
-        with pytest.raises(TransformError, match=r"(?s)argument 0, m, z: this is no real or complex number.*int32"):
+        with pytest.raises(TransformError, match=r"(?s)m\.z: this is no real or complex number.*int32"):
             dx.grad(f)(net)
-    with pytest.raises(TransformError, match="argument 1, n: this is no real or complex number"):
+    with pytest.raises(TransformError, match="n: this is no real or complex number"):
         dx.grad(lambda m, n: 1.0 * n, argnums=-1)(net, 3)
     with pytest.raises(TypeError, match="requires inputs with complex dtype"):
         dx.grad(lambda x: x, holomorphic=True)(1.0)
@@ -536,7 +536,7 @@ def test_random_models_against_jax_on_explicit_state(asked):
 
 def test_argnums_that_are_none():
     for wrong in ("0", None, 1.5, [None], True, (0, "x")):
-        with pytest.raises(TransformError, match="argnums are positions of arguments"):
+        with pytest.raises(TransformError, match="argnums: these are no positions of arguments"):
             dx.grad(loss, argnums=wrong)
     with pytest.raises(TransformError, match="there is no positional argument 2"):
         dx.grad(loss, argnums=2)(net_of(), X)
@@ -544,7 +544,7 @@ def test_argnums_that_are_none():
         dx.grad(loss, argnums=-3)(net_of(), X)
     with pytest.raises(TransformError, match=r"(?s)there is no positional argument 0.*a function of \(net\)"):
         dx.grad(lambda net: 1.0)(net=net_of())
-    with pytest.raises(TransformError, match="argument 1, empty: there is nothing to differentiate"):
+    with pytest.raises(TransformError, match="empty: there is nothing to differentiate"):
         dx.grad(lambda net, empty: 1.0, argnums=-1)(net_of(), [])
     with pytest.raises(NotImplementedError, match="reduce_axes"):
         dx.grad(loss, reduce_axes=("batch",))(net_of(), X)
@@ -567,10 +567,9 @@ def test_auxiliary_results_that_are_missing():
 
 
 def test_a_function_that_is_none():
-    with pytest.raises(TransformError, match="the argument is no function"):
-        dx.grad(3)
-    with pytest.raises(TransformError, match="the argument is no function"):
-        dx.value_and_grad(net_of())
+    for wrong in (3, net_of()):
+        with pytest.raises(TransformError, match="value_and_grad, f: this is no function"):
+            dx.grad(wrong)
 
 
 def test_partial_functions():

@@ -312,25 +312,20 @@ def test_an_exception_leaves_all_as_it_was():
 
 def test_tangents_that_do_not_fit():
     net = net_of()
-    with pytest.raises(TransformError, match="the tangents are no tuple"):
-        jvp(apply, (net, X), None)
-    with pytest.raises(TransformError, match="the primals are no tuple"):
-        jvp(apply, net, (None,))
-    with pytest.raises(TransformError, match="there is not one tangent for each primal"):
-        jvp(apply, (net, X), (None,))
-    with pytest.raises(
-        TransformError, match=r"(?s)argument 0, net, .*kernel.*not the shape and dtype of what it belongs to"
-    ):
+    for primals, tangents in (((net, X), None), (net, (None,)), ((net, X), (None,))):
+        with pytest.raises(TransformError, match="primals and tangents are not two tuples of one length"):
+            jvp(apply, primals, tangents)
+    with pytest.raises(TransformError, match=r"tangents, net\.kernel: this does not fit the value"):
         jvp(apply, (net, X), (dx.State({"kernel": jnp.ones(3)}), XT))
-    with pytest.raises(TransformError, match="not the shape and dtype of what it belongs to"):
+    with pytest.raises(TransformError, match=r"(?s)expected: float32\[2\].*dtype int32"):
         jvp(apply, (net, X), (dx.State({"raw": jnp.ones(2, jnp.int32)}), XT))
-    with pytest.raises(TransformError, match=r"(?s)not the shape and dtype of what it belongs to.*got: +str 'x'"):
+    with pytest.raises(TransformError, match=r"(?s)net\.raw: this does not fit.*got: +str 'x'"):
         jvp(apply, (net, X), (dx.State({"raw": "x"}), XT))
-    with pytest.raises(TransformError, match="a value for a leaf that is not differentiated"):
+    with pytest.raises(TransformError, match=r"(?s)net\.other: .*this leaf is not differentiated"):
         jvp(apply, (net, X), (dx.State({"other": jnp.ones(3)}), XT))
-    with pytest.raises(TransformError, match="this is nothing for a model"):
+    with pytest.raises(TransformError, match=r"(?s)tangents, net: .*a State with the paths of the model"):
         jvp(apply, (net, X), (jnp.ones(2), XT))
-    with pytest.raises(TransformError, match="this has not the shape of what it belongs to"):
+    with pytest.raises(TransformError, match="tangents, x: this does not fit"):
         jvp(lambda x: x[0], ([1.0, 2.0],), ([1.0],))
     assert same_graph(net, net_of())
 
@@ -348,7 +343,7 @@ def test_two_tangents_of_one_variable():
 
 
 def test_other_mistakes():
-    with pytest.raises(TransformError, match="the first argument is no function"):
+    with pytest.raises(TransformError, match="jvp, f: this is no function"):
         jvp(3)
     with pytest.raises(TransformError, match="the function returns no pair"):
         jvp(apply, (net_of(), X), (None, XT), has_aux=True)

@@ -408,30 +408,26 @@ def test_an_exception_leaves_all_as_it_was():
 
 def test_cotangents_that_do_not_fit():
     _, pullback = vjp(lambda net, x: {"y": apply(net, x)}, net_of(), X)
-    with pytest.raises(TransformError, match="this has not the shape of what it belongs to"):
+    with pytest.raises(TransformError, match=r"(?s)the cotangent: this does not fit the value.*\{'y': '\*'\}"):
         pullback([CT])
-    with pytest.raises(TransformError, match="there is none for an array of the result"):
-        pullback({"y": None})
-    with pytest.raises(TransformError, match="there is none for an array of the result"):
-        pullback(None)
+    for nothing in (None, {"y": None}):
+        assert pullback(nothing)[1].tolist() == [[0.0, 0.0]]
     net = net_of()
     _, pullback = vjp(lambda net: net, net)
-    with pytest.raises(TransformError, match=r"the cotangent, \['raw'\]|the cotangent, raw"):
-        pullback(dx.State({"raw": jnp.ones(3)}))
-    with pytest.raises(TransformError, match="not the shape and dtype of what it belongs to"):
-        pullback(dx.State({"raw": jnp.ones(2, jnp.int32)}))
-    with pytest.raises(TransformError, match="there is a value for a leaf that is not differentiated"):
+    for wrong in (jnp.ones(3), jnp.ones(2, jnp.int32)):
+        with pytest.raises(TransformError, match=r"(?s)the cotangent\.raw: this does not fit.*expected: float32\[2\]"):
+            pullback(dx.State({"raw": wrong}))
+    with pytest.raises(TransformError, match=r"(?s)the cotangent\.other: this does not fit.*is not differentiated"):
         pullback(dx.State({"other": jnp.ones(3)}))
-    with pytest.raises(TransformError, match="this is nothing for a model"):
+    with pytest.raises(TransformError, match=r"(?s)the cotangent: this does not fit.*a State with the paths"):
         pullback(3.0)
     assert float(pullback(dx.State({"raw": jnp.ones(2)}))[0]["raw"][0]) == 1
 
 
 def test_other_mistakes():
-    with pytest.raises(TransformError, match="the first argument is no function"):
-        vjp(3)
-    with pytest.raises(TransformError, match="the first argument is no function"):
-        vjp(net_of(), X)
+    for wrong in ((3,), (net_of(), X)):
+        with pytest.raises(TransformError, match="vjp, f: this is no function"):
+            vjp(*wrong)
     with pytest.raises(TransformError, match="the function returns no pair"):
         vjp(apply, net_of(), X, has_aux=True)
     net = net_of()

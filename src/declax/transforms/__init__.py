@@ -10,8 +10,8 @@ compiled               `compilation`, `retraces`, `stages`, `partial`, `jit_part
 mapped                 `axis_names`, `vectorization`, `replication`, `sharding`
 loops and branches     `_tracing`, `_carrying`, `_carry_invariants`, `_together`, `_scanned`,
                        `scanning`, `loops`, `branching`
-differentiated         `_differentiated`, `_planned`, `_custom_call`, `autodiff`,
-                       `differentials`, `custom_rules`, `rematerialization`
+differentiated         `_differentiated`, `autodiff`, `differentials`, `custom_rules`,
+                       `rematerialization`
 looked at              `tracing`, `checking`, `trees`
 ====================== ==========================================================
 """

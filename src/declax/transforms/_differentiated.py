@@ -1,54 +1,49 @@
-"""The leaves that a transform differentiates, and what has their shape.
+"""The leaves that a transform differentiates, and the derivatives of them that users give and get.
 
-Gradients, cotangents and tangents all have one value a leaf. Users see them in
-the shape of what they belong to: of a model a State, of other trees the tree.
-
-Vocabulary
-----------
-target: an argument, or the result, with the leaves of it that count.
-part:   a root of a target, or one of its plain leaves.
-slope:  what belongs to a leaf: its gradient, cotangent or tangent.
+Gradients, cotangents and tangents are derivatives: one value for each leaf. Users see them in the tree of what they
+belong to, with a State for each model. The leaves of a call, and those of a result, have one numbering: first those of
+the graph, then those in no model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from declax._filters import Filter, as_written
+from declax._filters import Filter
 from declax._jax import current_trace
-from declax._nodes import plain_key
+from declax._nodes import is_ref
 from declax._state_def import StateDef
+from declax._typing import MISSING
 from declax._variables import new_variable
-from declax.errors import TransformError, describe, format_path
-from declax.graph.binding import bind
+from declax.errors import TransformError, describe
+from declax.graph.binding import Binding, bind
 from declax.graph.unflattening import build_slots, program_of
 from declax.states import State, make_state
-from declax.transforms._lift import Call, Outcome
-from declax.transforms._structure import flatten, is_root, parameters, tree_of_jax
+from declax.transforms._captures import Closure
+from declax.transforms._lift import Call, Outcome, lifted
+from declax.transforms._naming import names_of_leaves, no_ref
+from declax.transforms._structure import Mode, flatten, is_root, joined, parameters, paths_in, tree_of_jax
+from declax.transforms._tracing import output_tree, text_of_value, type_of
 
-Slopes = dict[int, Any]
-"""What belongs to leaves, by their position."""
+Derivatives = dict[int, Any]
+"""Gradients, cotangents or tangents, by the position of the leaf that they belong to."""
 
 
 class Part(NamedTuple):
-    """A root of a target, or a plain leaf.
-
-    Attributes:
-      definition: of the root's leaves that count; None for a plain leaf.
-      positions: of these among the leaves of the graph, or of the one among the plain ones.
-    """
+    """A root with the definition and the positions of its leaves; or, without a definition, a leaf in no model."""
 
     definition: StateDef | None
     positions: tuple[int, ...]
 
 
 class Target(NamedTuple):
-    """An argument or a result, and its leaves that count. Static: hashable, without values.
+    """An argument or a result, with those of its leaves that are differentiated; static, without their values.
 
     Attributes:
       tree: with roots as leaves.
@@ -59,69 +54,69 @@ class Target(NamedTuple):
     parts: tuple[Part, ...]
 
     @property
-    def values(self) -> list[int]:
-        """The positions of its leaves among those of the graph."""
-        return [i for part in self.parts if part.definition is not None for i in part.positions]
+    def positions(self) -> list[int]:
+        """The positions of its leaves."""
+        return [position for part in self.parts for position in part.positions]
 
-    @property
-    def plain(self) -> list[int]:
-        """The positions of its leaves among the plain ones."""
-        return [part.positions[0] for part in self.parts if part.definition is None]
+    def name(self, where: str, position: int) -> str:
+        """What errors call one of its leaves, from what they call the whole."""
+        for path, (definition, positions) in zip(paths_in(self.tree), self.parts, strict=True):
+            if position in positions:
+                below = () if definition is None else definition.paths[positions.index(position)]
+                return joined(where, (*path, *below))
+        return where
 
-    def assemble(self, values: Slopes, plain: Mapping[int, Any]) -> Any:
-        """What the user sees: the tree, with States for models, and Variables for Variables."""
+    def unflatten(self, found: Mapping[int, Any]) -> Any:
+        """The derivatives as users see them; None for a leaf in no model that has none."""
         leaves = [
-            plain.get(part.positions[0])
-            if part.definition is None
-            else _of_root(part.definition, [values[i] for i in part.positions])
-            for part in self.parts
+            found.get(positions[0]) if definition is None else _of_root(definition, [found[i] for i in positions])
+            for definition, positions in self.parts
         ]
         return jax.tree_util.tree_unflatten(self.tree, leaves)
 
-    def take_apart(self, given: Any, where: str) -> tuple[list[tuple[int, Any]], Slopes]:
-        """What a user gives for this target: of the graph's leaves, and of the plain ones.
+    def flatten(self, given: Any, like: Sequence[Any] | Mapping[int, Any], where: str) -> list[tuple[int, Any]]:
+        """The derivatives that a user gives, with their positions.
 
-        A model's may be a State, also of a part of its leaves, or a model of
-        its kind. None stands for zeros, and leaves none here. A leaf that the
-        target has twice may come twice.
+        That of a model may be a State, also of a part of its leaves, or a model of its kind. None stands for zeros,
+        and so does anything for a leaf that has no real or complex numbers; zeros are left out here. A leaf that is
+        there twice may come twice.
+
+        Args:
+          given: the derivatives.
+          like: the leaves, or their `shape_of`.
+          where: what errors call them.
 
         Raises:
-          TransformError: it has not the shape of the target.
+          TransformError: they do not have the tree, or one does not have the shape and dtype, of what they belong to.
         """
-        values: list[tuple[int, Any]] = []
-        plain: Slopes = {}
+        found: list[tuple[int, Any]] = []
         if given is None:
-            return values, plain
+            return found
         try:
             leaves = tree_of_jax(self.tree).flatten_up_to(given)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError):
             shape = jax.tree_util.tree_unflatten(self.tree, ["*"] * len(self.parts))
-            problem = "this has not the shape of what it belongs to"
-            why = str(error).splitlines()[0]
-            fix = "jax.tree.map(jnp.ones_like, value)        # has the shape of the value that it belongs to"
-            raise TransformError(where, problem, expected=repr(shape), got=describe(given), why=why, fix=fix) from None
-        for part, leaf in zip(self.parts, leaves, strict=True):
-            if part.definition is not None:
-                found = _slopes_of_root(part.definition, leaf, where)
-                values += [(i, slope) for i, slope in zip(part.positions, found, strict=True) if slope is not None]
-            elif leaf is not None:
-                plain[part.positions[0]] = leaf
-        return values, plain
+            raise _misfit(where, repr(shape), given) from None
+        for (definition, positions), leaf in zip(self.parts, leaves, strict=True):
+            derivatives = [leaf] if definition is None else _leaves_of_root(definition, leaf, where)
+            for position, derivative in zip(positions, derivatives, strict=True):
+                if derivative is None or not is_differentiable(like[position]):
+                    continue
+                fitted = _fitted(derivative, like[position])
+                if fitted is MISSING:
+                    raise _misfit(self.name(where, position), text_of_value(like[position]), derivative)
+                found.append((position, fitted))
+        return found
 
-    def place_of_plain(self, where: str, position: int) -> str:
-        """What to call a plain leaf in errors: the target, and the place of the leaf in there."""
-        at = next(i for i, p in enumerate(self.parts) if p.definition is None and p.positions == (position,))
-        numbered = jax.tree_util.tree_unflatten(self.tree, range(len(self.parts)))
-        path = tuple(map(plain_key, jax.tree_util.tree_flatten_with_path(numbered)[0][at][0]))
-        return f"{where}, {format_path(path)}" if path else where
 
-    def place(self, where: str, position: int) -> str:
-        """What to call a leaf of the graph in errors: the target, and the path of the leaf in there."""
-        for part in self.parts:
-            if part.definition is not None and position in part.positions:
-                path = part.definition.paths[part.positions.index(position)]
-                return f"{where}, {format_path(path)}" if path else where
-        return where
+def _misfit(where: str, expected: str, got: object) -> TransformError:
+    return TransformError(
+        where,
+        "this does not fit the value that it belongs to",
+        expected=expected,
+        got=describe(got),
+        fix="jax.tree.map(jnp.ones_like, value)        # has the shapes and dtypes of the value",
+    )
 
 
 def _of_root(definition: StateDef, leaves: list[Any]) -> Any:
@@ -132,217 +127,207 @@ def _of_root(definition: StateDef, leaves: list[Any]) -> Any:
     return make_state(definition, leaves)
 
 
-def _slopes_of_root(definition: StateDef, given: Any, where: str) -> Sequence[Any]:
+def _leaves_of_root(definition: StateDef, given: Any, where: str) -> Sequence[Any]:
     """What is given for each leaf of a root; None where nothing is."""
     if given is None:
         return [None] * len(definition.paths)
     if isinstance(given, State):
         found, leaves = given.definition, given.leaves
-        for path in found.paths:
+        for path, leaf in zip(found.paths, leaves, strict=True):
             if definition.position(path) is None:
-                expected = ", ".join(map(format_path, definition.paths)) or "nothing"
-                problem = "there is a value for a leaf that is not differentiated"
-                raise TransformError(f"{where}, {format_path(path)}", problem, expected=expected)
+                raise _misfit(joined(where, path), "nothing: this leaf is not differentiated", leaf)
     elif is_root(given):
         binding = bind(given)
         found, leaves = binding.graphdef.definition, binding.read()
     elif definition.paths == ((),):
         return [given]
     else:
-        expected = "a State with its paths, or a model of its kind"
-        raise TransformError(where, "this is nothing for a model", expected=expected, got=describe(given))
-    if found is definition:
-        return leaves
-    at = map(found.position, definition.paths)
-    return [None if i is None else leaves[i] for i in at]
+        raise _misfit(where, "a State with the paths of the model, or a model of its kind", given)
+    positions = map(found.position, definition.paths)
+    return [None if i is None else leaves[i] for i in positions]
+
+
+def _fitted(derivative: Any, like: Any) -> Any:
+    """A derivative as JAX takes it, empty for integers and keys; MISSING where it has another shape or dtype."""
+    tree: Any
+    leaves, tree = jax.tree_util.tree_flatten(like)
+    given, tree_of_given = jax.tree_util.tree_flatten(derivative)
+    if tree_of_given != tree:
+        return MISSING
+    pairs = list(zip(given, leaves, strict=True))
+    try:
+        if any(_is_inexact(old) and type_of(new)[:2] != type_of(old)[:2] for new, old in pairs):
+            return MISSING
+    except TypeError:  # no array
+        return MISSING
+    return jax.tree_util.tree_unflatten(tree, [new if _is_inexact(old) else zeros_for(old) for new, old in pairs])
+
+
+# ----------------------------------------------------------------- arguments
 
 
 class Arguments:
-    """Where the leaves of the arguments are among those of a call."""
+    """The positional arguments of a call, and where their leaves are among those of the call."""
 
     def __init__(self, call: Call, args: tuple[Any, ...], function: Callable[..., Any]) -> None:
         self._call = call
         self._args = args
         self._function = function
-        self._where: dict[Any, int] | None = None
-
-    def __len__(self) -> int:
-        return len(self._args)
-
-    def name(self, number: int) -> str:
-        """What to call an argument in errors."""
-        return argument_name(self._function, number)
+        self._by_identity: dict[Any, int] = {}
 
     def target(self, number: int, chosen: Filter = ...) -> Target:
-        """An argument, with the leaves of its models that a filter takes and all others.
+        """An argument, with the leaves of its models that a filter takes, and all others.
 
         Raises:
           TransformError: there is no such argument.
         """
-        count = len(self._args)
-        if not -count <= number < count:
-            named = ", ".join(parameters(self._function) or ())
-            raise TransformError(
-                "argnums",
-                f"there is no positional argument {number}",
-                expected=f"a position below {count}: the call has {count} arguments by position",
-                got=f"{number}, of a function of ({named})",
-                fix="pass what is differentiated by position",
-            )
-        number %= count
-        before = len(flatten(self._args[:number])[0])
+        number = position_of("argnums", number, len(self._args), self._function)
         leaves, tree = flatten(self._args[number])
+        before = len(flatten(self._args[:number])[0])
         pattern = self._call.structure.is_root
-        rank = before - sum(pattern[:before])
-        parts: list[Part] = []
-        for leaf, is_one in zip(leaves, pattern[before:], strict=False):
-            if is_one:
-                parts.append(self._part(leaf, chosen))
-            else:
-                parts.append(Part(None, (rank,)))
-                rank += 1
+        positions = count(len(self._call.values) + before - sum(pattern[:before]))
+        parts = [
+            self._part(leaf, chosen) if is_one else Part(None, (next(positions),))
+            for leaf, is_one in zip(leaves, pattern[before:], strict=False)
+        ]
         return Target(tree, tuple(parts))
 
-    def differentiated(self, number: int, chosen: Filter) -> Target:
-        """As `target`, where there has to be something to differentiate.
-
-        Raises:
-          TransformError: there is nothing.
-        """
-        target = self.target(number, chosen)
-        if not any(part.positions for part in target.parts):
-            raise TransformError(
-                self.name(number % len(self)),
-                "there is nothing to differentiate with respect to",
-                got=describe(self._args[number]),
-                why=f"the filter {as_written(chosen)} takes no leaf",
-                fix=f"argnums=dx.DiffState({number}, ...)        # a filter that takes some, or another argument",
-            )
-        return target
-
     def _part(self, root: Any, chosen: Filter) -> Part:
-        """A root's leaves; what it shares with another argument is one leaf of the call."""
+        """A root's leaves; one that it shares with another argument is one leaf of the call."""
         own = bind(root)
         ((definition, positions),), _ = own.graphdef.definition.group((chosen,), own.read())
         if sum(self._call.structure.is_root) == 1:
             return Part(definition, positions)
-        if self._where is None:
+        if not self._by_identity:
             assert self._call.binding is not None  # there is a root
-            self._where = {identity: i for i, identity in enumerate(self._call.binding.identities())}
+            self._by_identity = {identity: i for i, identity in enumerate(self._call.binding.identities())}
         known = own.identities()
-        return Part(definition, tuple(self._where[known[i]] for i in positions))
+        return Part(definition, tuple(self._by_identity[known[i]] for i in positions))
+
+    def check_differentiable(self, positions: Iterable[int], *, allow_int: bool) -> None:
+        """Checks that leaves have gradients.
+
+        Raises:
+          TransformError: one is an array ref; or, without `allow_int`, no real or complex number.
+        """
+        leaves = leaves_of(self._call)
+        for position in positions:
+            if is_ref(leaves[position]):
+                name = names_of_leaves(self._function, self._call.structure)[position]
+                raise no_ref(name, "this is an array ref, which has no gradient")
+            if not allow_int and not is_differentiable(leaves[position]):
+                raise TransformError(
+                    names_of_leaves(self._function, self._call.structure)[position],
+                    "this is no real or complex number, so it has no gradient",
+                    got=describe(leaves[position]),
+                    fix="argnums=dx.DiffState(0, dx.Param)        # a filter without it, or allow_int=True",
+                )
+
+
+def position_of(option: str, number: int, length: int, function: Callable[..., Any]) -> int:
+    """The position that an argnum means among the arguments of a call, also where it counts from the end.
+
+    Raises:
+      TransformError: there is no such argument.
+    """
+    if -length <= number < length:
+        return number % length
+    named = ", ".join(parameters(function) or ())
+    raise TransformError(
+        option,
+        f"there is no positional argument {number}",
+        expected=f"a position below {length}: the call has {length} arguments by position",
+        got=f"{number}, of a function of ({named})",
+        fix="pass what is differentiated by position",
+    )
 
 
 def argument_name(function: Callable[..., Any], number: int) -> str:
-    """What to call an argument in errors: its number, and its name where it has one."""
+    """What errors call an argument: the name of its parameter, where it has one."""
     named = list(parameters(function) or ())
-    return f"argument {number}" + (f", {named[number]}" if number < len(named) else "")
+    return named[number] if number < len(named) else f"argument {number}"
 
 
-# ================================================================= results
+def leaves_of(call: Call) -> list[Any]:
+    """The leaves of a call."""
+    return [*call.values, *call.plain]
 
 
-def target_of_result(outcome: Outcome, is_pair: bool = False) -> Target:
-    """What a function returned, as a target; of a pair, its first.
+def on_leaves(call: Call, closure: Closure, mode: Mode) -> Callable[[Derivatives], tuple[Outcome, list[Any]]]:
+    """A function of some leaves of a call, by position, to its outcome and the leaves of its result."""
+    function, split = lifted(closure, call.structure, mode), len(call.values)
 
-    Where models are returned, positions are those in the graph of the plan's change.
+    def run(some: Derivatives) -> tuple[Outcome, list[Any]]:
+        leaves = leaves_of(call)
+        for position, leaf in some.items():
+            leaves[position] = leaf
+        outcome = function(leaves[:split], leaves[split:])
+        return outcome, result_leaves(outcome, leaves)
+
+    return run
+
+
+# ----------------------------------------------------------------- results
+
+
+def target_of_result(outcome: Outcome, *, has_aux: bool = False) -> Target:
+    """What a function returned, or the first of it with `has_aux`; its leaves are those of `result_leaves`.
 
     Raises:
-      TransformError: a pair is asked for, and there is none.
+      TransformError: `has_aux`, and it is no pair.
     """
-    plan = outcome.plan
-    tree: Any
-    if plan.change is None:
-        tree = jax.tree_util.tree_structure(outcome.output)
-        parts = [Part(None, (i,)) for i in range(tree.num_leaves)]
-    else:
-        tree, parts = plan.tree, _parts_of_change(outcome)
-    if not is_pair:
+    tree, is_root_at = output_tree(outcome)
+    change = outcome.plan.change
+    returned: Iterator[Binding] = iter(())
+    positions = count()
+    if change is not None:
+        # At the leaves of a model that is built of positions are the positions, wherever the leaf is reached.
+        positions = count(change.graphdef.num_leaves)
+        slots = build_slots(change.graphdef, list(map(np.asarray, range(change.graphdef.num_leaves))))
+        returned = map(bind, slots[program_of(change.graphdef).root][1])
+    parts: list[Part] = []
+    for is_one in is_root_at:
+        if is_one:
+            binding = next(returned)
+            parts.append(Part(binding.graphdef.definition, tuple(map(int, binding.read()))))
+        else:
+            parts.append(Part(None, (next(positions),)))
+    if not has_aux:
         return Target(tree, tuple(parts))
-    check_pair(tree)
-    first = tree.children()[0]
-    return Target(first, tuple(parts[: first.num_leaves]))
-
-
-def check_pair(tree: Any) -> None:
-    """Checks that what a function with an auxiliary result returned is a pair.
-
-    Raises:
-      TransformError: it is none.
-    """
     data = tree.node_data()
     if data is None or not issubclass(data[0], tuple) or len(tree.children()) != 2:
         raise TransformError(
             "has_aux",
             "the function returns no pair",
             expected="(result, auxiliary result)",
-            got=_text_of_tree(tree),
+            got=repr(tree).removeprefix("PyTreeDef(").removesuffix(")")[:80],
             fix="return loss, metrics        # or has_aux=False",
         )
+    first = tree.children()[0]
+    return Target(first, tuple(parts[: first.num_leaves]))
 
 
-def _text_of_tree(tree: Any) -> str:
-    text = repr(tree).removeprefix("PyTreeDef(").removesuffix(")")
-    return text if len(text) < 80 else f"{text[:77]}..."
-
-
-def _parts_of_change(outcome: Outcome) -> list[Part]:
-    """The leaves of a result that holds models.
-
-    What stands at the leaf of a model built of positions is the position, from
-    wherever the leaf is reached.
-    """
+def result_leaves(outcome: Outcome, leaves: Sequence[Any] | Mapping[int, Any]) -> list[Any]:
+    """The leaves of what a function returned, from those that went in: those of models first."""
     change = outcome.plan.change
-    assert change is not None  # the caller knows
-    slots = build_slots(change.graphdef, list(map(np.asarray, range(change.graphdef.num_leaves))))
-    returned = iter(slots[program_of(change.graphdef).root][1])
-    parts: list[Part] = []
-    for is_one in outcome.plan.is_root:
-        if not is_one:
-            parts.append(Part(None, (sum(part.definition is None for part in parts),)))
-            continue
-        binding = bind(next(returned))
-        parts.append(Part(binding.graphdef.definition, tuple(map(int, binding.read()))))
-    return parts
+    if change is None:
+        return jax.tree_util.tree_leaves(outcome.output)
+    new = iter(outcome.new)
+    return [*(next(new) if i < 0 else leaves[i] for i in change.kept), *outcome.output]
 
 
-def result_leaves(outcome: Outcome, values: Sequence[Any], target: Target) -> tuple[Slopes, Slopes]:
-    """The values of a result's leaves: those of models, and the plain ones.
-
-    Args:
-      outcome: of the function.
-      values: of the graph's leaves that went in.
-      target: of the result.
-    """
-    change = outcome.plan.change
-    plain = jax.tree_util.tree_leaves(outcome.output) if change is None else outcome.output
-    of_models: list[Any] = []
-    if change is not None:
-        new = iter(outcome.new)
-        of_models = [next(new) if i < 0 else values[i] for i in change.kept]
-    return {i: of_models[i] for i in target.values}, {i: plain[i] for i in target.plain}
+# ----------------------------------------------------------------- derivatives
 
 
-# ================================================================= slopes
+def add_derivatives(found: Iterable[tuple[int, Any]], to: Derivatives) -> Derivatives:
+    """Adds derivatives, of which there may be several for a leaf, to those that there are."""
 
+    def add(one: Any, other: Any) -> Any:
+        return one + other if _is_inexact(one) else one
 
-def with_leaves(leaves: Sequence[Any], others: Mapping[int, Any]) -> list[Any]:
-    """Leaves with others in the place of some."""
-    found = list(leaves)
-    for position, leaf in others.items():
-        found[position] = leaf
-    return found
-
-
-def add_slopes(found: Iterable[tuple[int, Any]], to: Slopes) -> Slopes:
-    """Adds what is found for leaves to what there is."""
-    for position, slope in found:
-        to[position] = jax.tree_util.tree_map(_sum, to[position], slope) if position in to else slope
+    for position, derivative in found:
+        to[position] = jax.tree_util.tree_map(add, to[position], derivative) if position in to else derivative
     return to
-
-
-def _sum(one: Any, other: Any) -> Any:
-    return one + other if _is_inexact(one) else one
 
 
 def is_differentiable(value: Any) -> bool:
@@ -356,52 +341,20 @@ def _is_inexact(leaf: Any) -> bool:
 
 
 def zeros_for(value: Any) -> Any:
-    """The zero slope of a leaf; of integers and keys, that of JAX, which has no numbers."""
+    """The zero derivative of a leaf; of integers and keys, that of JAX, which has no numbers."""
 
     def zero(leaf: Any) -> Any:
         if _is_inexact(leaf):
             return jnp.zeros(leaf.shape, leaf.dtype)
-        return np.zeros(leaf.shape, jax.dtypes.float0)
+        return np.zeros(np.shape(leaf), jax.dtypes.float0)
 
     return jax.tree_util.tree_map(zero, value)
 
 
 def shape_of(value: Any) -> Any:
     """The shapes and dtypes of a leaf."""
-    return jax.tree_util.tree_map(_shape_of_array, value)
 
+    def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(*type_of(leaf)[:2])  # type: ignore[no-untyped-call]  # of jax, without types
 
-def _shape_of_array(array: Any) -> Any:
-    try:
-        found: Any = jax.typeof(array)
-    except TypeError:  # no array
-        return describe(array)
-    return jax.ShapeDtypeStruct(found.shape, found.dtype)  # type: ignore[no-untyped-call]  # of jax, without types
-
-
-def fitted(slope: Any, value: Any, where: str) -> Any:
-    """A slope of a leaf as JAX wants it: of the leaf's shape and dtype, and empty for integers and keys.
-
-    Args:
-      slope: what a user gives.
-      value: the leaf, or its `shape_of`.
-      where: what to call it in errors.
-
-    Raises:
-      TransformError: it has not that shape.
-    """
-    tree: Any
-    leaves, tree = jax.tree_util.tree_flatten(value)
-    given = jax.tree_util.tree_leaves(slope)
-    if tree == jax.tree_util.tree_structure(slope):
-        pairs = list(zip(given, leaves, strict=True))
-        if all(_shape_of_array(new) == _shape_of_array(old) for new, old in pairs if _is_inexact(old)):
-            fit = [new if _is_inexact(old) else zeros_for(_shape_of_array(old)) for new, old in pairs]
-            return jax.tree_util.tree_unflatten(tree, fit)
-    problem = "this has not the shape and dtype of what it belongs to"
-    fix = "jnp.ones_like(value)        # has the shape and dtype of the array that it belongs to"
-    raise TransformError(where, problem, expected=_text_of(shape_of(value)), got=_text_of(shape_of(slope)), fix=fix)
-
-
-def _text_of(shape: Any) -> str:
-    return f"{shape.shape} {shape.dtype}" if isinstance(shape, jax.ShapeDtypeStruct) else str(shape)
+    return jax.tree_util.tree_map(shape, value)

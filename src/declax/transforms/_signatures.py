@@ -29,9 +29,7 @@ P = ParamSpec("P")
 B = TypeVar("B")
 C = TypeVar("C")
 M = TypeVar("M", bound=Pytree)
-N = TypeVar("N", bound=Pytree)
 A = TypeVar("A", bound="jax.Array | State[Any]")
-A2 = TypeVar("A2", bound="jax.Array | State[Any]")
 L = TypeVar("L", bound=ArrayLike)
 R = TypeVar("R")
 X = TypeVar("X")
@@ -50,7 +48,6 @@ LossAux: TypeAlias = Callable[P, tuple[ArrayLike, X]]
 LossOf: TypeAlias = Callable[Concatenate[B, P], ArrayLike]
 LossAuxOf: TypeAlias = Callable[Concatenate[B, P], tuple[ArrayLike, X]]
 LossOf2: TypeAlias = Callable[Concatenate[B, C, P], ArrayLike]
-LossAuxOf2: TypeAlias = Callable[Concatenate[B, C, P], tuple[ArrayLike, X]]
 
 First: TypeAlias = Literal[0]
 Second: TypeAlias = Literal[1]
@@ -188,10 +185,6 @@ class OfGrad(Protocol):
     @overload
     def __call__(self, f: LossOf[M, P], /) -> Of[M, P, State[M]]: ...
     @overload
-    def __call__(self, f: LossOf[A, P], /) -> Of[A, P, A]: ...
-    @overload
-    def __call__(self, f: LossOf[L, P], /) -> Of[L, P, jax.Array]: ...
-    @overload
     def __call__(self, f: LossOf[B, P], /) -> Of[B, P, Any]: ...
 
 
@@ -202,10 +195,6 @@ class OfGradAux(Protocol):
     def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
     @overload
     def __call__(self, f: LossAuxOf[M, P, X], /) -> Of[M, P, tuple[State[M], X]]: ...
-    @overload
-    def __call__(self, f: LossAuxOf[A, P, X], /) -> Of[A, P, tuple[A, X]]: ...
-    @overload
-    def __call__(self, f: LossAuxOf[L, P, X], /) -> Of[L, P, tuple[jax.Array, X]]: ...
     @overload
     def __call__(self, f: LossAuxOf[B, P, X], /) -> Of[B, P, tuple[Any, X]]: ...
 
@@ -218,10 +207,6 @@ class OfValueAndGrad(Protocol):
     @overload
     def __call__(self, f: Of[M, P, V], /) -> Of[M, P, tuple[V, State[M]]]: ...
     @overload
-    def __call__(self, f: Of[A, P, V], /) -> Of[A, P, tuple[V, A]]: ...
-    @overload
-    def __call__(self, f: Of[L, P, V], /) -> Of[L, P, tuple[V, jax.Array]]: ...
-    @overload
     def __call__(self, f: Of[B, P, V], /) -> Of[B, P, tuple[V, Any]]: ...
 
 
@@ -232,10 +217,6 @@ class OfValueAndGradAux(Protocol):
     def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
     @overload
     def __call__(self, f: Of[M, P, VX], /) -> Of[M, P, tuple[VX, State[M]]]: ...
-    @overload
-    def __call__(self, f: Of[A, P, VX], /) -> Of[A, P, tuple[VX, A]]: ...
-    @overload
-    def __call__(self, f: Of[L, P, VX], /) -> Of[L, P, tuple[VX, jax.Array]]: ...
     @overload
     def __call__(self, f: Of[B, P, VX], /) -> Of[B, P, tuple[VX, Any]]: ...
 

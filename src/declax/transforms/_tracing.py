@@ -195,7 +195,7 @@ def checked_function(where: str, name: str, function: object) -> None:
       TransformError: it is none.
     """
     if not callable(function):
-        fix = f"dx.{where}(...), with functions of the same arguments"
+        fix = f"dx.{where}(...), with a function as {name}"
         raise TransformError(f"{where}, {name}", "this is no function", got=describe(function), fix=fix)
 
 

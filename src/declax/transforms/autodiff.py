@@ -1,10 +1,7 @@
 """`grad` and `value_and_grad` for functions of models.
 
-Vocabulary
-----------
-differentiated: the leaves that the gradient is taken with respect to: of a
-                model, those that a filter takes; of other arguments, all; of
-                what the function captures, none.
+Gradients are taken with respect to the leaves of a model that a filter takes, all leaves of other arguments, and no
+leaf of what the function captures.
 """
 
 # Overloads overlap on purpose: the first that fits says the type, the last one says what is left.
@@ -13,23 +10,29 @@ differentiated: the leaves that the gradient is taken with respect to: of a
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import jax
+import jax.numpy as jnp
 
-from declax._filters import Filter
-from declax._nodes import is_ref
+from declax._filters import Filter, as_written
 from declax._typing import MISSING, Missing
-from declax._variables import Param
+from declax._variables import Param, Variable
 from declax.errors import TransformError, describe
 from declax.transforms._captures import Closure
-from declax.transforms._differentiated import Arguments, Slopes, is_differentiable, with_leaves
-from declax.transforms._lift import Call, Outcome, lifted, run_with
-from declax.transforms._losses import loss_of
-from declax.transforms._naming import no_ref
-from declax.transforms._structure import Mode
+from declax.transforms._differentiated import (
+    Arguments,
+    Derivatives,
+    argument_name,
+    leaves_of,
+    on_leaves,
+    target_of_result,
+)
+from declax.transforms._lift import Call, Outcome, run_with
+from declax.transforms._naming import name_of
+from declax.transforms._structure import Mode, is_array_like
+from declax.transforms._tracing import checked_function, text_of_type
 from declax.transforms._wrapping import look_like
 
 if TYPE_CHECKING:
@@ -37,7 +40,6 @@ if TYPE_CHECKING:
 
     from declax.states import State
     from declax.transforms._signatures import (
-        A2,
         VX,
         A,
         B,
@@ -47,13 +49,10 @@ if TYPE_CHECKING:
         GradOptions,
         L,
         Loss,
-        LossAux,
         LossAuxOf,
-        LossAuxOf2,
         LossOf,
         LossOf2,
         M,
-        N,
         No,
         Of,
         Of2,
@@ -108,108 +107,36 @@ def grad(
 ) -> Of[L, P, jax.Array]: ...
 @overload
 def grad(
-    f: LossOf2[B, M, P], /, *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Of2[B, M, P, State[M]]: ...
-@overload
-def grad(
     f: LossOf2[B, A, P], /, *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
 ) -> Of2[B, A, P, A]: ...
-@overload
-def grad(
-    f: LossOf2[B, L, P], /, *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Of2[B, L, P, jax.Array]: ...
 @overload
 def grad(
     f: LossOf2[M, A, P], /, *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
 ) -> Of2[M, A, P, tuple[State[M], A]]: ...
 @overload
 def grad(
-    f: LossOf2[M, N, P], /, *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Of2[M, N, P, tuple[State[M], State[N]]]: ...
-@overload
-def grad(
-    f: LossOf2[A, A2, P], /, *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Of2[A, A2, P, tuple[A, A2]]: ...
-@overload
-def grad(
     f: Loss[P], /, *, argnums: DiffState, has_aux: No = False, **options: Unpack[GradOptions]
 ) -> Callable[P, State[Any]]: ...
 @overload
 def grad(
-    f: Loss[P], /, *, argnums: Sequence[int | DiffState], has_aux: No = False, **options: Unpack[GradOptions]
-) -> Callable[P, tuple[Any, ...]]: ...
-@overload
-def grad(
-    f: LossOf[B, P], /, *, argnums: int = 0, has_aux: No = False, **options: Unpack[GradOptions]
+    f: LossOf[B, P], /, *, argnums: Argnums = 0, has_aux: No = False, **options: Unpack[GradOptions]
 ) -> Of[B, P, Any]: ...
-@overload
-def grad(*, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]) -> OfGrad: ...
-@overload
-def grad(
-    *, argnums: DiffState, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Callable[[Loss[P]], Callable[P, State[Any]]]: ...
-@overload
-def grad(
-    *, argnums: Argnums, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Callable[[Loss[P]], Callable[P, Any]]: ...
 @overload
 def grad(
     f: LossAuxOf[M, P, X], /, *, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]
 ) -> Of[M, P, tuple[State[M], X]]: ...
 @overload
 def grad(
-    f: LossAuxOf[A, P, X], /, *, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Of[A, P, tuple[A, X]]: ...
-@overload
-def grad(
-    f: LossAuxOf[L, P, X], /, *, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Of[L, P, tuple[jax.Array, X]]: ...
-@overload
-def grad(
-    f: LossAuxOf2[B, M, P, X], /, *, argnums: Second, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Of2[B, M, P, tuple[State[M], X]]: ...
-@overload
-def grad(
-    f: LossAuxOf2[B, A, P, X], /, *, argnums: Second, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Of2[B, A, P, tuple[A, X]]: ...
-@overload
-def grad(
-    f: LossAuxOf2[B, L, P, X], /, *, argnums: Second, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Of2[B, L, P, tuple[jax.Array, X]]: ...
-@overload
-def grad(
-    f: LossAuxOf2[M, A, P, X], /, *, argnums: Both, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Of2[M, A, P, tuple[tuple[State[M], A], X]]: ...
-@overload
-def grad(
-    f: LossAuxOf2[M, N, P, X], /, *, argnums: Both, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Of2[M, N, P, tuple[tuple[State[M], State[N]], X]]: ...
-@overload
-def grad(
-    f: LossAuxOf2[A, A2, P, X], /, *, argnums: Both, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Of2[A, A2, P, tuple[tuple[A, A2], X]]: ...
-@overload
-def grad(
-    f: LossAux[P, X], /, *, argnums: DiffState, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Callable[P, tuple[State[Any], X]]: ...
-@overload
-def grad(
-    f: LossAux[P, X], /, *, argnums: Sequence[int | DiffState], has_aux: Yes, **options: Unpack[GradOptions]
-) -> Callable[P, tuple[tuple[Any, ...], X]]: ...
-@overload
-def grad(
-    f: LossAuxOf[B, P, X], /, *, argnums: int = 0, has_aux: Yes, **options: Unpack[GradOptions]
+    f: LossAuxOf[B, P, X], /, *, argnums: Argnums = 0, has_aux: Yes, **options: Unpack[GradOptions]
 ) -> Of[B, P, tuple[Any, X]]: ...
+@overload
+def grad(*, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]) -> OfGrad: ...
 @overload
 def grad(*, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]) -> OfGradAux: ...
 @overload
 def grad(
-    *, argnums: DiffState, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Callable[[LossAux[P, X]], Callable[P, tuple[State[Any], X]]]: ...
-@overload
-def grad(
-    *, argnums: Argnums, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Callable[[LossAux[P, X]], Callable[P, tuple[Any, X]]]: ...
+    *, argnums: Argnums, has_aux: bool = False, **options: Unpack[GradOptions]
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def grad(
     f: Callable[..., Any] | Missing = MISSING,
     /,
@@ -291,112 +218,24 @@ def value_and_grad(
 ) -> Of[A, P, tuple[V, A]]: ...
 @overload
 def value_and_grad(
-    f: Of[L, P, V], /, *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Of[L, P, tuple[V, jax.Array]]: ...
-@overload
-def value_and_grad(
-    f: Of2[B, M, P, V], /, *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Of2[B, M, P, tuple[V, State[M]]]: ...
-@overload
-def value_and_grad(
-    f: Of2[B, A, P, V], /, *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Of2[B, A, P, tuple[V, A]]: ...
-@overload
-def value_and_grad(
-    f: Of2[B, L, P, V], /, *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Of2[B, L, P, tuple[V, jax.Array]]: ...
-@overload
-def value_and_grad(
-    f: Of2[M, A, P, V], /, *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Of2[M, A, P, tuple[V, tuple[State[M], A]]]: ...
-@overload
-def value_and_grad(
-    f: Of2[M, N, P, V], /, *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Of2[M, N, P, tuple[V, tuple[State[M], State[N]]]]: ...
-@overload
-def value_and_grad(
-    f: Of2[A, A2, P, V], /, *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Of2[A, A2, P, tuple[V, tuple[A, A2]]]: ...
-@overload
-def value_and_grad(
-    f: Callable[P, V], /, *, argnums: DiffState, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Callable[P, tuple[V, State[Any]]]: ...
-@overload
-def value_and_grad(
-    f: Callable[P, V], /, *, argnums: Sequence[int | DiffState], has_aux: No = False, **options: Unpack[GradOptions]
-) -> Callable[P, tuple[V, tuple[Any, ...]]]: ...
-@overload
-def value_and_grad(
-    f: Of[B, P, V], /, *, argnums: int = 0, has_aux: No = False, **options: Unpack[GradOptions]
+    f: Of[B, P, V], /, *, argnums: Argnums = 0, has_aux: No = False, **options: Unpack[GradOptions]
 ) -> Of[B, P, tuple[V, Any]]: ...
-@overload
-def value_and_grad(*, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]) -> OfValueAndGrad: ...
-@overload
-def value_and_grad(
-    *, argnums: DiffState, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Callable[[Callable[P, V]], Callable[P, tuple[V, State[Any]]]]: ...
-@overload
-def value_and_grad(
-    *, argnums: Argnums, has_aux: No = False, **options: Unpack[GradOptions]
-) -> Callable[[Callable[P, V]], Callable[P, tuple[V, Any]]]: ...
 @overload
 def value_and_grad(
     f: Of[M, P, VX], /, *, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]
 ) -> Of[M, P, tuple[VX, State[M]]]: ...
 @overload
 def value_and_grad(
-    f: Of[A, P, VX], /, *, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Of[A, P, tuple[VX, A]]: ...
-@overload
-def value_and_grad(
-    f: Of[L, P, VX], /, *, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Of[L, P, tuple[VX, jax.Array]]: ...
-@overload
-def value_and_grad(
-    f: Of2[B, M, P, VX], /, *, argnums: Second, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Of2[B, M, P, tuple[VX, State[M]]]: ...
-@overload
-def value_and_grad(
-    f: Of2[B, A, P, VX], /, *, argnums: Second, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Of2[B, A, P, tuple[VX, A]]: ...
-@overload
-def value_and_grad(
-    f: Of2[B, L, P, VX], /, *, argnums: Second, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Of2[B, L, P, tuple[VX, jax.Array]]: ...
-@overload
-def value_and_grad(
-    f: Of2[M, A, P, VX], /, *, argnums: Both, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Of2[M, A, P, tuple[VX, tuple[State[M], A]]]: ...
-@overload
-def value_and_grad(
-    f: Of2[M, N, P, VX], /, *, argnums: Both, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Of2[M, N, P, tuple[VX, tuple[State[M], State[N]]]]: ...
-@overload
-def value_and_grad(
-    f: Of2[A, A2, P, VX], /, *, argnums: Both, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Of2[A, A2, P, tuple[VX, tuple[A, A2]]]: ...
-@overload
-def value_and_grad(
-    f: Callable[P, VX], /, *, argnums: DiffState, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Callable[P, tuple[VX, State[Any]]]: ...
-@overload
-def value_and_grad(
-    f: Callable[P, VX], /, *, argnums: Sequence[int | DiffState], has_aux: Yes, **options: Unpack[GradOptions]
-) -> Callable[P, tuple[VX, tuple[Any, ...]]]: ...
-@overload
-def value_and_grad(
-    f: Of[B, P, VX], /, *, argnums: int = 0, has_aux: Yes, **options: Unpack[GradOptions]
+    f: Of[B, P, VX], /, *, argnums: Argnums = 0, has_aux: Yes, **options: Unpack[GradOptions]
 ) -> Of[B, P, tuple[VX, Any]]: ...
+@overload
+def value_and_grad(*, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]) -> OfValueAndGrad: ...
 @overload
 def value_and_grad(*, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]) -> OfValueAndGradAux: ...
 @overload
 def value_and_grad(
-    *, argnums: DiffState, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Callable[[Callable[P, VX]], Callable[P, tuple[VX, State[Any]]]]: ...
-@overload
-def value_and_grad(
-    *, argnums: Argnums, has_aux: Yes, **options: Unpack[GradOptions]
-) -> Callable[[Callable[P, VX]], Callable[P, tuple[VX, Any]]]: ...
+    *, argnums: Argnums, has_aux: bool = False, **options: Unpack[GradOptions]
+) -> Callable[[Callable[P, V]], Callable[P, tuple[V, Any]]]: ...
 def value_and_grad(
     f: Callable[..., Any] | Missing = MISSING,
     /,
@@ -411,22 +250,8 @@ def value_and_grad(
 ) -> Any:
     """The value and the gradient of a function whose arguments may be models.
 
-    As `grad`, but returns a pair of the function's result and the gradient.
-
-    Args:
-      f: the function; its result, or the first of it with `has_aux`, is a
-        scalar.
-      argnums: the arguments to differentiate with respect to.
-      has_aux: whether `f` returns a pair of the scalar and something else.
-      holomorphic, allow_int, reduce_axes: as in `jax.value_and_grad`.
-      graph, graph_updates: as in `jit`.
-
-    Returns:
-      A function with the arguments of `f`.
-
-    Raises:
-      TransformError: for argnums that are no position, and where there is
-        nothing to differentiate.
+    As `grad`, with the same arguments and errors, but the function that is made returns a pair of what `f` returns
+    and the gradient.
 
     >>> from declax._module import Module
     >>> m = Module()
@@ -440,16 +265,13 @@ def value_and_grad(
         options["reduce_axes"] = reduce_axes
 
     def make(f: Callable[..., Any]) -> Callable[..., Any]:
-        if not callable(f):
-            fix = "dx.value_and_grad(function)"
-            raise TransformError("value_and_grad", "the argument is no function", got=describe(f), fix=fix)
+        checked_function("value_and_grad", "f", f)
         mode = Mode.of(graph, graph_updates)
-        gradients = _Gradients(Closure(f), mode, _parse_argnums(argnums), has_aux, options)
+        gradients = _Gradients(Closure(f), mode, parse_argnums("argnums", argnums), has_aux, options)
 
         def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
             result, grads = run_with(
-                lambda: Call(args, kwargs, mode, gradients.closure.find()),
-                functools.partial(gradients.of_call, args),
+                lambda: Call(args, kwargs, mode, gradients.closure.find()), lambda call: gradients.of_call(call, args)
             )
             return result, grads[0] if isinstance(argnums, (int, DiffState)) else grads
 
@@ -463,70 +285,76 @@ class _Gradients(NamedTuple):
 
     closure: Closure
     mode: Mode
-    wanted: list[DiffState]
+    argnums: list[int | DiffState]
     has_aux: bool
     options: dict[str, Any]
 
-    def of_call(self, args: tuple[Any, ...], call: Call) -> tuple[Outcome, tuple[Any, ...]]:
-        arguments = Arguments(call, args, self.closure.function)
-        targets = [arguments.differentiated(*diff) for diff in self.wanted]
-        function = lifted(self.closure, call.structure, self.mode)
+    def of_call(self, call: Call, args: tuple[Any, ...]) -> tuple[Outcome, tuple[Any, ...]]:
+        """The outcome of the function, and the gradients, one for each argnum.
 
-        def on_differentiated(leaves: Slopes, plain_leaves: Slopes) -> tuple[Any, Outcome]:
-            values = with_leaves(call.values, leaves)
-            outcome = function(values, with_leaves(call.plain, plain_leaves))
-            user, is_complex = self.closure.function, self.options["holomorphic"]
-            return loss_of(outcome, values, user, has_aux=self.has_aux, is_complex=is_complex), outcome
+        Raises:
+          TransformError: there is nothing to differentiate, or a leaf has no gradient.
+        """
+        user = self.closure.function
+        arguments = Arguments(call, args, user)
+        targets = []
+        for argnum in self.argnums:
+            number, chosen = argnum if isinstance(argnum, DiffState) else (argnum, Param)
+            target = arguments.target(number, chosen)
+            if not target.positions:
+                raise TransformError(
+                    argument_name(user, number % len(args)),
+                    "there is nothing to differentiate with respect to",
+                    got=describe(args[number]),
+                    why=f"the filter {as_written(chosen)} takes no leaf",
+                    fix=f"argnums=dx.DiffState({number}, ...)        # a filter that takes some, or another argument",
+                )
+            arguments.check_differentiable(target.positions, allow_int=self.options["allow_int"])
+            targets.append(target)
+        function, leaves = on_leaves(call, self.closure, self.mode), leaves_of(call)
 
-        leaves = {i: call.values[i] for t in targets for i in t.values}
-        plain = {i: call.plain[i] for t in targets for i in t.plain}
-        differentiated = jax.value_and_grad(on_differentiated, argnums=(0, 1), has_aux=True, **self.options)
-        try:
-            (_, outcome), (leaf_grads, plain_grads) = differentiated(leaves, plain)
-        except (TypeError, ValueError):
-            _check_differentiable(call, arguments, self.wanted, allow_int=self.options["allow_int"])
-            raise
-        return outcome, tuple(t.assemble(leaf_grads, plain_grads) for t in targets)
+        def loss_and_outcome(differentiated: Derivatives) -> tuple[Any, Outcome]:
+            outcome, result = function(differentiated)
+            return self._loss_of(outcome, result), outcome
+
+        take = jax.value_and_grad(loss_and_outcome, has_aux=True, **self.options)
+        (_, outcome), gradients = take({i: leaves[i] for target in targets for i in target.positions})
+        return outcome, tuple(target.unflatten(gradients) for target in targets)
+
+    def _loss_of(self, outcome: Outcome, result: Sequence[Any]) -> Any:
+        """What the function returned, or the first of it with `has_aux`; a Variable stands for its value.
+
+        Raises:
+          TransformError: it is not one real number, or one complex number with `holomorphic`.
+        """
+        loss = target_of_result(outcome, has_aux=self.has_aux).unflatten(dict(enumerate(result)))
+        if isinstance(loss, Variable):
+            loss = loss.value
+        name, dtype = ("complex", jnp.complexfloating) if self.options["holomorphic"] else ("real", jnp.floating)
+        got = describe(loss)
+        if is_array_like(loss):
+            found, got = jax.typeof(loss), text_of_type(loss)
+            if found.shape == () and jnp.issubdtype(found.dtype, dtype):
+                return loss
+        raise TransformError(
+            f"the result of {name_of(self.closure.function)}",
+            f"a loss is one {name} number, and this is none",
+            got=got,
+            fix="return loss.mean()        # a scalar; has_aux=True for (loss, more), dx.vjp for many results",
+        )
 
 
-def listed(argnums: Argnums) -> list[Any]:
-    """The entries of argnums, also where there is one that stands alone."""
-    if isinstance(argnums, Sequence) and not isinstance(argnums, (DiffState, str)):
-        return list(argnums)
-    return [argnums]
-
-
-def _parse_argnums(argnums: Argnums) -> list[DiffState]:
-    found = []
-    for entry in listed(argnums):
-        if isinstance(entry, DiffState):
-            found.append(entry)
-        elif isinstance(entry, int) and not isinstance(entry, bool):
-            found.append(DiffState(entry, Param))
-        else:
-            raise TransformError(
-                "argnums", "argnums are positions of arguments", expected="ints or DiffState", got=describe(entry)
-            )
-    return found
-
-
-def _check_differentiable(call: Call, arguments: Arguments, wanted: list[DiffState], *, allow_int: bool) -> None:
-    """Says which leaf has no gradient, where JAX has refused one.
+def parse_argnums(option: str, argnums: Argnums) -> list[int | DiffState]:
+    """The entries of an option that says which arguments are differentiated, or are not.
 
     Raises:
-      TransformError: there is such a leaf.
+      TransformError: one is no position of an argument.
     """
-    for number, chosen in wanted:
-        target = arguments.target(number, chosen)
-        found = [(i, call.values[i]) for i in target.values] + [(-1, call.plain[i]) for i in target.plain]
-        for position, value in found:
-            if is_ref(value):
-                place = target.place(arguments.name(number % len(arguments)), position)
-                raise no_ref(place, "this is an array ref, which has no gradient") from None
-            if not is_differentiable(value) and not allow_int:
-                raise TransformError(
-                    target.place(arguments.name(number % len(arguments)), position),
-                    "this is no real or complex number, so it has no gradient",
-                    got=describe(value),
-                    fix=f"argnums=dx.DiffState({number}, dx.Param)        # a filter without it, or allow_int=True",
-                ) from None
+    is_one = isinstance(argnums, (DiffState, str)) or not isinstance(argnums, Sequence)
+    found: list[Any] = [argnums] if is_one else list(argnums)  # type: ignore[arg-type]  # a sequence
+    for entry in found:
+        number = entry.argnum if isinstance(entry, DiffState) else entry
+        if not isinstance(number, int) or isinstance(number, bool):
+            problem = "these are no positions of arguments"
+            raise TransformError(option, problem, expected="ints or DiffState", got=describe(entry))
+    return found

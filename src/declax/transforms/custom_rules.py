@@ -1,33 +1,48 @@
 """`custom_vjp`: functions of models whose gradients the user writes.
 
-Vocabulary
-----------
-fwd:       the rule that is called in place of the function when it is
-           differentiated; also returns residuals.
-bwd:       the rule that makes of residuals and cotangents those of the arguments.
-residuals: what `fwd` keeps for `bwd`.
-fixed:     an argument that is not differentiated, and is a Python value for all three.
+JAX may call the function now, or `fwd` in its place; or trace the function now and `fwd` later, when what it has traced
+is differentiated. So both tell by one plan what they set, and what is kept for later holds no arrays and no models.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, overload
+from typing import Any, NamedTuple, ParamSpec, overload
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
+from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
+from declax import _uncaptured_reads
 from declax._filters import Filter
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._custom_call import Argument, CustomCall, RuleOptions
-from declax.transforms._differentiated import Arguments, argument_name
-from declax.transforms._lift import Call, Outcome, run
-from declax.transforms._structure import Mode, is_root, parameters
+from declax.graph.binding import bind_many
+from declax.transforms._captures import Captures, base_of
+from declax.transforms._differentiated import (
+    Arguments,
+    Derivatives,
+    Target,
+    add_derivatives,
+    argument_name,
+    leaves_of,
+    position_of,
+    result_leaves,
+    shape_of,
+    target_of_result,
+    zeros_for,
+)
+from declax.transforms._lift import Call, Outcome, Plan, Rebuilt, is_same_value, run
+from declax.transforms._naming import names_of_leaves
+from declax.transforms._rebinding import RebuiltClosure
+from declax.transforms._structure import Mode, Structure, is_root, parameters
 from declax.transforms._together import together
+from declax.transforms._tracing import checked_function, leaf_origins, new_values
 from declax.transforms._wrapping import R, Wrapped
-from declax.transforms.autodiff import Argnums, DiffState, listed
+from declax.transforms.autodiff import Argnums, DiffState, parse_argnums
 
 P = ParamSpec("P")
 
@@ -65,8 +80,7 @@ def custom_vjp(
     with, for each argument that is a model, a State of the cotangents of what
     its leaves were set to, zero where the function set nothing; its second is
     that of the result. Otherwise ``bwd`` gets that of the result only, and the
-    others as ``updates_g``, where it has such a parameter: for each model, a
-    State of the leaves that were set.
+    others as ``updates_g``, where it has such a parameter.
 
     Args:
       fun: the function; leave it out to use `custom_vjp` as a decorator with
@@ -108,16 +122,22 @@ def custom_vjp(
     return make if fun is MISSING else make(fun)
 
 
+class RuleOptions(NamedTuple):
+    """How rules are called: the mode; whether they see symbolic zeros; whether `bwd` has a parameter `updates_g`."""
+
+    mode: Mode
+    is_symbolic: bool
+    takes_updates: bool
+
+
 class CustomVjp(Wrapped[P, R]):
     """A function with rules for its gradients; see `custom_vjp`."""
 
     def __init__(self, fun: Callable[P, R], nondiff_argnums: Argnums, mode: Mode) -> None:
-        if not callable(fun):
-            fix = "dx.custom_vjp(function)"
-            raise TransformError("custom_vjp", "the argument is no function", got=describe(fun), fix=fix)
+        checked_function("custom_vjp", "fun", fun)
         super().__init__(fun, mode)
         self._parameters = parameters(fun)
-        self._fixed, self._chosen = _parse(nondiff_argnums, self._parameters)
+        self._argnums = parse_argnums("nondiff_argnums", nondiff_argnums)
         self._options: RuleOptions | None = None
 
     def defvjp(
@@ -138,10 +158,8 @@ class CustomVjp(Wrapped[P, R]):
         Raises:
           TransformError: for what is no function.
         """
-        for name, rule in (("fwd", fwd), ("bwd", bwd)):
-            if not callable(rule):
-                fix = "f.defvjp(fwd, bwd)"
-                raise TransformError(f"defvjp, {name}", "the rule is no function", got=describe(rule), fix=fix)
+        checked_function("custom_vjp", "fwd", fwd)
+        checked_function("custom_vjp", "bwd", bwd)
         fun = self._closure.function if self._options is None else self._user
         self._closure = together(fun, fwd, bwd)
         self._options = RuleOptions(self._mode, symbolic_zeros, "updates_g" in (parameters(bwd) or ()))
@@ -153,15 +171,29 @@ class CustomVjp(Wrapped[P, R]):
             name = getattr(self, "__name__", "f")
             fix = f"{name}.defvjp(fwd, bwd)"
             raise TransformError(f"custom_vjp of {name}", "the function has no rules for its gradients yet", fix=fix)
-        given = self._positional(args, kwargs)
-        fixed = tuple((i, self._check_fixed(i, given[i])) for i in self._fixed if i < len(given))
-        numbers = [i for i in range(len(given)) if i not in self._fixed]
+        given, user = self._positional(args, kwargs), self._user
+        fixed: dict[int, Any] = {}
+        chosen: dict[int, Filter] = {}
+        for entry in self._argnums:
+            number = entry.argnum if isinstance(entry, DiffState) else entry
+            number = position_of("nondiff_argnums", number, len(given), user)
+            if isinstance(entry, DiffState):
+                chosen[number] = entry.filter
+            else:
+                fixed[number] = _checked_fixed(argument_name(user, number), given[number])
+        numbers = [i for i in range(len(given)) if i not in fixed]
         rest = tuple(given[i] for i in numbers)
 
         def call_by_rules(call: Call) -> Outcome:
-            arguments = self._arguments(Arguments(call, rest, self._user), numbers)
+            arguments = Arguments(call, rest, user)
+            targets = [
+                _Argument(
+                    argument_name(user, number), arguments.target(i), arguments.target(i, chosen.get(number, ...))
+                )
+                for i, number in enumerate(numbers)
+            ]
             captures = call.captures or self._closure.find()
-            return CustomCall(call.structure, captures, arguments, fixed, options).run(call)
+            return _CustomCall(call.structure, captures, targets, sorted(fixed.items()), options).run(call)
 
         result: R = run(lambda: self._take(rest, {}), call_by_rules)
         return result
@@ -172,76 +204,290 @@ class CustomVjp(Wrapped[P, R]):
         function: Callable[..., Any] = self._closure.function.args[0]  # type: ignore[attr-defined]  # a partial
         return function
 
-    def _arguments(self, arguments: Arguments, numbers: Sequence[int]) -> list[Argument]:
-        """The arguments that are not fixed, from their numbers."""
-        found = []
-        for position, number in enumerate(numbers):
-            whole = arguments.target(position)
-            chosen = arguments.target(position, self._chosen[number]) if number in self._chosen else whole
-            found.append(Argument(argument_name(self._user, number), number, whole, chosen))
-        return found
-
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position, with those that have defaults, as JAX does it."""
-        known = self._parameters
-        if known is None or (not kwargs and len(args) == len(known)):
-            bound, rest = args, kwargs
+        if self._parameters is None:
+            bound, by_name = args, list(kwargs)
         else:
-            filled = inspect.Signature(list(known.values())).bind(*args, **kwargs)
+            filled = inspect.Signature(list(self._parameters.values())).bind(*args, **kwargs)
             filled.apply_defaults()
             # What has a default and can only be given by name is left to the function, where nobody gives it.
-            bound, rest = filled.args, {name: value for name, value in filled.kwargs.items() if name in kwargs}
-        if rest:
+            bound, by_name = filled.args, [name for name in filled.kwargs if name in kwargs]
+        if by_name:
             raise TransformError(
-                f"argument {next(iter(rest))!r}",
+                f"argument {by_name[0]!r}",
                 "a function with rules for its gradients takes arguments by position only",
                 why="bwd returns one cotangent for each position",
             )
         return bound
 
-    def _check_fixed(self, number: int, value: Any) -> Any:
-        leaves = jax.tree_util.tree_leaves(value, is_leaf=is_root)
-        found = next((leaf for leaf in leaves if is_root(leaf) or isinstance(leaf, Tracer)), None)
-        if found is None:
-            return value
-        raise TransformError(
-            argument_name(self._user, number),
-            "an argument of nondiff_argnums holds a model or an array that JAX traces",
-            got=describe(found),
-            why="its value goes to the three functions as it is, and is not traced",
-            fix="nondiff_argnums=dx.DiffState(0, False)        # differentiates no leaf of argument 0"
-            if is_root(found)
-            else "leave it out of nondiff_argnums, and return None for it from bwd",
-        )
-
     def __repr__(self) -> str:
         return f"custom_vjp({getattr(self, '__qualname__', self._closure.function)})"
 
 
-def _parse(argnums: Argnums, known: dict[str, inspect.Parameter] | None) -> tuple[tuple[int, ...], dict[int, Filter]]:
-    """The numbers of fixed arguments, and the filters of those that are differentiated in part.
+def _checked_fixed(name: str, value: Any) -> Any:
+    leaves = jax.tree_util.tree_leaves(value, is_leaf=is_root)
+    found = next((leaf for leaf in leaves if is_root(leaf) or isinstance(leaf, Tracer)), None)
+    if found is None:
+        return value
+    raise TransformError(
+        name,
+        "an argument of nondiff_argnums holds a model or an array that JAX traces",
+        got=describe(found),
+        why="its value goes to the three functions as it is, and is not traced",
+        fix="nondiff_argnums=dx.DiffState(0, False)        # for a model; return None for an array from bwd",
+    )
+
+
+class _Residuals:
+    """What `fwd` keeps for `bwd`: a pytree of the leaves, whose static part is their structure."""
+
+    __slots__ = ("leaves", "structure")
+
+    def __init__(self, structure: Structure, leaves: Any) -> None:
+        self.structure = structure
+        self.leaves = leaves
+
+
+jax.tree_util.register_pytree_node(
+    _Residuals, lambda kept: ((kept.leaves,), kept.structure), lambda structure, leaves: _Residuals(structure, *leaves)
+)
+
+
+class _Argument(NamedTuple):
+    """An argument that is not fixed: its name, all its leaves, and those for which `bwd` gives cotangents."""
+
+    name: str
+    whole: Target
+    differentiated: Target
+
+
+class _CustomCall:
+    """One call: the three functions of flat leaves that JAX gets.
+
+    Args:
+      structure: of the call.
+      captures: of the rules.
+      arguments: those that are not fixed.
+      fixed: the others, with their numbers.
+      options: of the rules.
+    """
+
+    def __init__(
+        self,
+        structure: Structure,
+        captures: Captures,
+        arguments: Sequence[_Argument],
+        fixed: Sequence[tuple[int, Any]],
+        options: RuleOptions,
+    ) -> None:
+        self._captures = captures
+        self._of_bwd = Captures(captures.function.args[2])  # type: ignore[attr-defined]  # a partial
+        self._structure = structure
+        self._arguments = arguments
+        self._fixed = fixed
+        self._options = options
+        self._plan: Plan | None = None
+        self._shapes: list[Any] = []
+
+    def run(self, call: Call) -> Outcome:
+        """Calls the function, or leaves it to JAX which of its rules is called."""
+        function: Any = jax.custom_vjp(self.primal)
+        function.defvjp(self.forward, self.backward, symbolic_zeros=True)
+        leaves = leaves_of(call)
+        outcome: Outcome = function(leaves)
+        if self._captures.captured and any(isinstance(leaf, Tracer) for leaf in jax.tree_util.tree_leaves(leaves)):
+            self._hollow_out()
+        return outcome
+
+    def _hollow_out(self) -> None:
+        """Puts models without values in the place of those that the rules capture: what is called later gets others."""
+        count = 0 if self._structure.graphdef is None else self._structure.graphdef.num_leaves
+        rebuilt = _rebuild(self._structure, [None] * (count + len(self._structure.is_root)))
+        hollow = RebuiltClosure(self._captures, rebuilt.captured)
+        for names in hollow._names.values():
+            names.base = base_of(names.base)  # those between are of a trace around this call, and hold its models
+        self._captures = Captures(hollow.function)
+        self._of_bwd = Captures(hollow.function.args[2])
+
+    # ------------------------------------------------------------- the function, and fwd
+
+    def primal(self, leaves: Sequence[Any]) -> Outcome:
+        """The function."""
+        rebuilt = _rebuild(self._structure, leaves)
+        with RebuiltClosure(self._captures, rebuilt.captured) as rules:
+            with _uncaptured_reads.body():
+                output = rules.function.args[0](*self._with_fixed(rebuilt.args))
+                outcome = self._conclude(rebuilt, output, leaves)
+            rules.conclude()  # last, since it changes what is outside
+        self._plan = outcome.plan
+        return outcome
+
+    def forward(self, marked: Sequence[Any]) -> tuple[Outcome, _Residuals]:
+        """The rule for the result."""
+        self._check_perturbed(marked)
+        bare = _without_marks(marked)
+        self._shapes = list(map(shape_of, bare))
+        leaves = marked if self._options.is_symbolic else bare
+        rebuilt = _rebuild(self._structure, leaves)
+        with RebuiltClosure(self._captures, rebuilt.captured) as rules:
+            with _uncaptured_reads.body():
+                pair = rules.function.args[1](*self._with_fixed(rebuilt.args))
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                expected, fix = "(result, residuals)", "return f(...), residuals"
+                raise TransformError("fwd", "the rule returns no pair", expected=expected, got=describe(pair), fix=fix)
+            outcome = self._conclude(rebuilt, pair[0], leaves)
+            if self._plan is not None:
+                outcome = _as_planned(outcome, self._plan, leaves)
+            rules.conclude()
+            copies = dict(zip(map(id, self._captures.values), rebuilt.captured, strict=True))
+            kept = Call((pair[1], tuple(copies[id(root)] for root in self._of_bwd.values)), {})
+        residuals = _Residuals(kept.structure, leaves_of(kept))
+        return _without_marks(outcome), _without_marks(residuals)
+
+    def _with_fixed(self, args: Sequence[Any]) -> list[Any]:
+        listed = list(args)
+        for number, value in self._fixed:
+            listed.insert(number, value)
+        return listed
+
+    def _conclude(self, rebuilt: Rebuilt, output: Any, leaves: Sequence[Any]) -> Outcome:
+        """What was returned and set; where the structure changed, without the leaves that have their value still.
+
+        These go past the function, and so do their cotangents.
+        """
+        outcome = rebuilt.conclude(output, self._options.mode)
+        plan, change = outcome.plan, outcome.plan.change
+        if change is None or self._structure.graphdef is None:
+            return outcome
+        origins = leaf_origins(self._structure, change)
+        new = {place: outcome.new[rank] for place, rank in new_values(plan).items()}
+        unset = {
+            place: origins[place]
+            for place, value in new.items()
+            if place in origins and is_same_value(value, leaves[origins[place]])
+        }
+        change = change._replace(kept=tuple(unset.get(place, source) for place, source in enumerate(change.kept)))
+        rest = tuple(value for place, value in new.items() if place not in unset)
+        return Outcome(Plan((), change, plan.tree, plan.is_root), rest, outcome.output)
+
+    def _check_perturbed(self, leaves: Sequence[Any]) -> None:
+        """Checks that no gradient is asked for that the rules do not give.
+
+        Raises:
+          TransformError: one is.
+        """
+        known = {i for argument in self._arguments for i in argument.differentiated.positions}
+        for position, leaf in enumerate(leaves):
+            arrays = jax.tree_util.tree_leaves(leaf, is_leaf=_is_marked)
+            if position not in known and any(_is_marked(array) and array.perturbed for array in arrays):
+                user = self._captures.function.args[0]  # type: ignore[attr-defined]  # a partial
+                raise TransformError(
+                    names_of_leaves(user, self._structure, (self._fixed,))[position],
+                    "a gradient is asked for, and the rules give none",
+                    why="they give those of arguments, as far as a DiffState in nondiff_argnums takes the leaf",
+                    fix="dx.grad(f, argnums=dx.DiffState(0, ...))        # that filter; pass what is captured",
+                )
+
+    # ------------------------------------------------------------- bwd
+
+    def backward(self, residuals: _Residuals, cotangent: Outcome) -> tuple[list[Any]]:
+        """The rule for the cotangents of the arguments, as JAX wants them: one for each leaf, None for zeros."""
+        kept, captured = _rebuild(residuals.structure, residuals.leaves).args
+        before = bind_many(captured).read() if captured else []
+        if not self._options.is_symbolic:
+            cotangent = jax.tree_util.tree_map(_as_array, cotangent)
+        given: Any = self._of_result(cotangent)
+        if self._options.mode.updates:
+            given = self._of_updates(cotangent), given
+        options = {"updates_g": self._of_updates(cotangent)} if self._options.takes_updates else {}
+        with RebuiltClosure(self._of_bwd, captured) as rule:
+            found = rule.function(*(value for _, value in self._fixed), kept, given, **options)
+            rule.conclude()
+            if captured and not all(map(is_same_value, bind_many(captured).read(), before)):
+                raise TransformError(
+                    "bwd",
+                    "the rule sets something of a model that it captures",
+                    why="it runs when JAX pulls cotangents back, where changes of models do not come back",
+                    fix="set it in fwd",
+                )
+        if not isinstance(found, (tuple, list)) or len(found) != len(self._arguments):
+            raise TransformError(
+                "bwd",
+                "the rule does not return one cotangent for each argument",
+                expected=f"a tuple of {len(self._arguments)}",
+                got=f"{describe(found)}" + (f" of length {len(found)}" if isinstance(found, (tuple, list)) else ""),
+                fix="return (model_cotangent,)        # a tuple, also for one argument",
+            )
+        cotangents: Derivatives = {}
+        for argument, value in zip(self._arguments, found, strict=True):
+            where = f"what bwd returns for {argument.name}"
+            add_derivatives(argument.differentiated.flatten(value, self._shapes, where), cotangents)
+        return ([cotangents.get(i) for i in range(len(self._shapes))],)
+
+    def _of_result(self, cotangent: Outcome) -> Any:
+        """The cotangent of the result; of leaves that the function did not set, zero."""
+        change = cotangent.plan.change
+        past = {} if change is None else {i: zeros_for(self._shapes[i]) for i in change.kept if i >= 0}
+        return target_of_result(cotangent).unflatten(dict(enumerate(result_leaves(cotangent, past))))
+
+    def _of_updates(self, cotangent: Outcome) -> tuple[Any, ...]:
+        """For each argument the cotangents of what its leaves were set to, zero where they were not."""
+        plan, graphdef = cotangent.plan, self._structure.graphdef
+        if graphdef is None:
+            return tuple(argument.whole.unflatten({}) for argument in self._arguments)
+        origins = dict(enumerate(range(graphdef.num_leaves)))
+        if plan.change is not None:
+            origins = leaf_origins(self._structure, plan.change)
+        updates = {origins[place]: cotangent.new[rank] for place, rank in new_values(plan).items() if place in origins}
+        every = {i: updates[i] if i in updates else zeros_for(self._shapes[i]) for i in range(graphdef.num_leaves)}
+        return tuple(argument.whole.unflatten(every) for argument in self._arguments)
+
+
+def _rebuild(structure: Structure, leaves: Sequence[Any]) -> Rebuilt:
+    split = 0 if structure.graphdef is None else structure.graphdef.num_leaves
+    return Rebuilt(structure, leaves[:split], leaves[split:])
+
+
+def _as_planned(outcome: Outcome, plan: Plan, leaves: Sequence[Any]) -> Outcome:
+    """What `fwd` did, told by the plan of the function, which JAX has traced before.
 
     Raises:
-      TransformError: for what is no argnum.
+      TransformError: it did something else.
     """
-    takes_more = known is None or any(p.kind is p.VAR_POSITIONAL for p in known.values())
-    count = len(known or ())
-    fixed: list[int] = []
-    chosen: dict[int, Filter] = {}
-    for entry in listed(argnums):
-        number = entry.argnum if isinstance(entry, DiffState) else entry
-        if not isinstance(number, int) or isinstance(number, bool):
-            raise TransformError(
-                "nondiff_argnums",
-                "these are no positions of arguments",
-                expected="ints or DiffState",
-                got=describe(entry),
-            )
-        if not -count <= number < count and not (takes_more and number >= 0):
-            problem = f"the function has no positional parameter {number}"
-            raise TransformError("nondiff_argnums", problem, expected=", ".join(known or ()))
-        if isinstance(entry, DiffState):
-            chosen[number % count if number < 0 else number] = entry.filter
-        else:
-            fixed.append(number % count if number < 0 else number)
-    return tuple(sorted(set(fixed))), chosen
+    found, wanted = new_values(outcome.plan), new_values(plan)
+    mine, theirs = outcome.plan.change, plan.change
+    if mine is None or theirs is None:
+        is_alike = mine is theirs and found.keys() <= wanted.keys()
+    else:
+        structure = mine.graphdef, mine.origins, outcome.plan.tree, outcome.plan.is_root
+        is_alike = structure == (theirs.graphdef, theirs.origins, plan.tree, plan.is_root)
+        is_alike = is_alike and all(b < 0 or a == b for a, b in zip(mine.kept, theirs.kept, strict=True))
+    if not is_alike:
+        raise TransformError(
+            "fwd",
+            "the rule does something else to the arguments than the function",
+            why="the function was traced before, and what it sets is what comes back",
+            fix="return f(...), residuals        # calls the function, which sets the same",
+        )
+    sources = range(len(leaves)) if mine is None else mine.kept
+    new = tuple(outcome.new[found[place]] if place in found else leaves[sources[place]] for place in wanted)
+    return Outcome(plan, new, outcome.output)
+
+
+# ----------------------------------------------------------------- marks of JAX
+
+
+def _is_marked(value: object) -> bool:
+    return isinstance(value, CustomVJPPrimal)
+
+
+def _without_marks(tree: Any) -> Any:
+    return jax.tree_util.tree_map(lambda leaf: leaf.value if _is_marked(leaf) else leaf, tree, is_leaf=_is_marked)
+
+
+def _as_array(value: Any) -> Any:
+    if not isinstance(value, SymbolicZero):
+        return value
+    zeros: Any = np.zeros if value.dtype == jax.dtypes.float0 else jnp.zeros
+    return zeros(value.shape, value.dtype)

@@ -1,11 +1,4 @@
-"""`vjp` and `jvp` for functions of models.
-
-Vocabulary
-----------
-primal:    a value at which a function is differentiated: an argument, or the result.
-tangent:   a direction in which a primal moves.
-cotangent: a weight of a result; pulled back, the gradient of the weighted result.
-"""
+"""`vjp` and `jvp` for functions of models."""
 
 from __future__ import annotations
 
@@ -14,26 +7,25 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, TypeVarTuple
 
 import jax
 
-from declax._nodes import is_ref
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.transforms._captures import Closure
 from declax.transforms._differentiated import (
     Arguments,
-    Slopes,
+    Derivatives,
     Target,
-    add_slopes,
-    fitted,
-    is_differentiable,
-    result_leaves,
+    add_derivatives,
+    argument_name,
+    leaves_of,
+    on_leaves,
     shape_of,
     target_of_result,
-    with_leaves,
     zeros_for,
 )
-from declax.transforms._lift import Call, Outcome, lifted, run_with
-from declax.transforms._naming import no_array, no_ref
+from declax.transforms._lift import Call, Outcome, run_with
+from declax.transforms._naming import no_array
 from declax.transforms._structure import Mode, is_array_like
+from declax.transforms._tracing import checked_function
 from declax.transforms._wrapping import look_like
 
 if TYPE_CHECKING:
@@ -56,7 +48,7 @@ class Pullback:
 
     __slots__ = ("_pull", "_static")
 
-    def __init__(self, pull: Any, static: tuple[Target, tuple[tuple[Any, ...], Any], tuple[Target, ...]]) -> None:
+    def __init__(self, pull: Any, static: tuple[Target, tuple[Any, ...], Any, tuple[Target, ...]]) -> None:
         self._pull = pull
         self._static = static
 
@@ -64,37 +56,16 @@ class Pullback:
         """The gradient for each argument.
 
         Args:
-          cotangent: in the shape of the result; for a model, a State or a model.
+          cotangent: in the shape of the result; for a model, a State or a model; None for zeros.
 
         Raises:
           TransformError: it has not that shape.
         """
-        result, (shapes, tree), targets = self._static
-        found, plain = result.take_apart(cotangent, "the cotangent")
-        values = add_slopes(found, {})
-        shapes_of_values, shapes_of_plain = tree.unflatten(shapes)
-        for position, shape in zip(result.values, shapes_of_values, strict=True):
-            if position in values:
-                values[position] = fitted(values[position], shape, result.place("the cotangent", position))
-            else:
-                values[position] = zeros_for(shape)
-        for position, shape in zip(result.plain, shapes_of_plain, strict=True):
-            if not is_differentiable(shape):
-                plain[position] = zeros_for(shape)
-        if len(plain) < len(result.plain):
-            raise TransformError(
-                "the cotangent",
-                "there is none for an array of the result",
-                got=describe(None),
-                fix="jax.tree.map(jnp.ones_like, result)        # an array for each of the result",
-            )
-        try:
-            of_values, of_plain = self._pull((values, plain))
-        except (ValueError, TypeError):
-            for position, shape in zip(result.plain, shapes_of_plain, strict=True):
-                fitted(plain[position], shape, result.place_of_plain("the cotangent", position))
-            raise
-        return tuple(target.assemble(of_values, of_plain) for target in targets)
+        result, shapes, tree, targets = self._static
+        like: dict[int, Any] = tree.unflatten(shapes)
+        found = add_derivatives(result.flatten(cotangent, like, "the cotangent"), {})
+        (gradients,) = self._pull({i: found[i] if i in found else zeros_for(shape) for i, shape in like.items()})
+        return tuple(target.unflatten(gradients) for target in targets)
 
 
 jax.tree_util.register_pytree_node(
@@ -122,12 +93,8 @@ def vjp(
 ) -> Callable[P, tuple[R, Pullback]]: ...
 @overload
 def vjp(
-    *, has_aux: Literal[True], **options: Unpack[VjpOptions]
-) -> Callable[[Callable[P, tuple[R, A]]], Callable[P, tuple[R, Pullback, A]]]: ...
-@overload
-def vjp(
-    *, has_aux: Literal[False] = False, **options: Unpack[VjpOptions]
-) -> Callable[[Callable[P, R]], Callable[P, tuple[R, Pullback]]]: ...
+    *, has_aux: bool = False, **options: Unpack[VjpOptions]
+) -> Callable[[Callable[P, Any]], Callable[P, tuple[Any, ...]]]: ...
 def vjp(  # type: ignore[misc]  # no signature takes both `*Ts` and any number of arguments
     f: Callable[..., Any] | Missing = MISSING,
     /,
@@ -173,9 +140,7 @@ def vjp(  # type: ignore[misc]  # no signature takes both `*Ts` and any number o
     """
 
     def prepare(f: Callable[..., Any]) -> Callable[..., Any]:
-        if not callable(f):
-            fix = "dx.vjp(function, *arguments)"
-            raise TransformError("vjp", "the first argument is no function", got=describe(f), fix=fix)
+        checked_function("vjp", "f", f)
         closure, mode = Closure(f), Mode.of(graph, graph_updates)
         options = {"reduce_axes": reduce_axes} if reduce_axes else {}
 
@@ -193,49 +158,34 @@ def _vjp(closure: Closure, mode: Mode, primals: tuple[Any, ...], has_aux: bool, 
     def pull_back(call: Call) -> tuple[Outcome, Pullback]:
         arguments = Arguments(call, primals, closure.function)
         targets = tuple(map(arguments.target, range(len(primals))))
-        function = _on_differentiated(call, lifted(closure, call.structure, mode), has_aux)
-        _check_no_refs(call, arguments, targets)
-        values = {i: call.values[i] for target in targets for i in target.values}
-        plain = {i: call.plain[i] for target in targets for i in target.plain}
-        (leaves, others), pull, outcome = jax.vjp(function, values, plain, has_aux=True, **options)
-        result = target_of_result(outcome, has_aux)
-        of_leaves, of_others = [leaves[i] for i in result.values], [others[i] for i in result.plain]
-        shapes, tree = jax.tree_util.tree_flatten((list(map(shape_of, of_leaves)), list(map(shape_of, of_others))))
-        return outcome, Pullback(pull, (result, (tuple(shapes), tree), targets))
+        positions = {position for target in targets for position in target.positions}
+        arguments.check_differentiable(positions, allow_int=True)
+        leaves = leaves_of(call)
+        function = _on_differentiated(call, closure, mode, has_aux)
+        found, pull, outcome = jax.vjp(function, {i: leaves[i] for i in positions}, has_aux=True, **options)
+        shapes, tree = jax.tree_util.tree_flatten({position: shape_of(leaf) for position, leaf in found.items()})
+        return outcome, Pullback(pull, (target_of_result(outcome, has_aux=has_aux), tuple(shapes), tree, targets))
 
     output, pullback = run_with(lambda: Call(primals, {}, mode, closure.find()), pull_back)
     return (output[0], pullback, output[1]) if has_aux else (output, pullback)
 
 
-def _check_no_refs(call: Call, arguments: Arguments, targets: Sequence[Target]) -> None:
-    """Checks that no array ref is differentiated.
-
-    Raises:
-      TransformError: one is.
-    """
-    for number, target in enumerate(targets):
-        for position in target.values:
-            if is_ref(call.values[position]):
-                place = target.place(arguments.name(number), position)
-                raise no_ref(place, "this is an array ref, which has no gradient")
-
-
 def _on_differentiated(
-    call: Call, function: Callable[..., Outcome], has_aux: bool
-) -> Callable[[Slopes, Slopes], tuple[tuple[Slopes, Slopes], Outcome]]:
-    """A lifted function of the differentiated leaves, that returns those of the result; the Outcome is auxiliary."""
+    call: Call, closure: Closure, mode: Mode, has_aux: bool
+) -> Callable[[Derivatives], tuple[Derivatives, Outcome]]:
+    """A function of the differentiated leaves of a call, to those of its result; the Outcome is auxiliary."""
+    function = on_leaves(call, closure, mode)
 
-    def on_leaves(values: Slopes, plain: Slopes) -> tuple[tuple[Slopes, Slopes], Outcome]:
-        given = with_leaves(call.values, values)
-        outcome = function(given, with_leaves(call.plain, plain))
-        result = target_of_result(outcome, has_aux)
-        leaves, plain_leaves = result_leaves(outcome, given, result)
-        for position, leaf in plain_leaves.items():
-            if not is_array_like(leaf):
-                raise no_array(result.place_of_plain("the result", position), leaf)
-        return (leaves, plain_leaves), outcome
+    def on_differentiated(differentiated: Derivatives) -> tuple[Derivatives, Outcome]:
+        outcome, leaves = function(differentiated)
+        result = target_of_result(outcome, has_aux=has_aux)
+        found = {position: leaves[position] for position in result.positions}
+        for position, leaf in found.items():
+            if not all(map(is_array_like, jax.tree_util.tree_leaves(leaf))):
+                raise no_array(result.name("the result", position), leaf)
+        return found, outcome
 
-    return on_leaves
+    return on_differentiated
 
 
 @overload
@@ -258,20 +208,12 @@ def jvp(
 ) -> tuple[R, Any]: ...
 @overload
 def jvp(
-    f: Callable[[*Ts], tuple[R, A]], *, has_aux: Literal[True], **options: Unpack[ModeOptions]
-) -> Callable[[tuple[*Ts], tuple[Any, ...]], tuple[R, Any, A]]: ...
+    f: Callable[[*Ts], Any], *, has_aux: bool = False, **options: Unpack[ModeOptions]
+) -> Callable[[tuple[*Ts], tuple[Any, ...]], tuple[Any, ...]]: ...
 @overload
 def jvp(
-    f: Callable[[*Ts], R], *, has_aux: Literal[False] = False, **options: Unpack[ModeOptions]
-) -> Callable[[tuple[*Ts], tuple[Any, ...]], tuple[R, Any]]: ...
-@overload
-def jvp(
-    *, has_aux: Literal[True], **options: Unpack[ModeOptions]
-) -> Callable[[Callable[[*Ts], tuple[R, A]]], Callable[[tuple[*Ts], tuple[Any, ...]], tuple[R, Any, A]]]: ...
-@overload
-def jvp(
-    *, has_aux: Literal[False] = False, **options: Unpack[ModeOptions]
-) -> Callable[[Callable[[*Ts], R]], Callable[[tuple[*Ts], tuple[Any, ...]], tuple[R, Any]]]: ...
+    *, has_aux: bool = False, **options: Unpack[ModeOptions]
+) -> Callable[[Callable[[*Ts], Any]], Callable[[tuple[*Ts], tuple[Any, ...]], tuple[Any, ...]]]: ...
 def jvp(
     f: Callable[..., Any] | Missing = MISSING,
     primals: tuple[Any, ...] | Missing = MISSING,
@@ -316,9 +258,7 @@ def jvp(
     """
 
     def prepare(f: Callable[..., Any]) -> Callable[..., Any]:
-        if not callable(f):
-            fix = "dx.jvp(function, primals, tangents)"
-            raise TransformError("jvp", "the first argument is no function", got=describe(f), fix=fix)
+        checked_function("jvp", "f", f)
         closure, mode = Closure(f), Mode.of(graph, graph_updates)
 
         def with_tangent(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
@@ -335,83 +275,45 @@ def jvp(
 
 
 def _jvp(closure: Closure, mode: Mode, primals: Any, tangents: Any, has_aux: bool) -> Any:
-    _check_tuples(primals, tangents)
+    if not all(isinstance(given, (tuple, list)) for given in (primals, tangents)) or len(primals) != len(tangents):
+        raise TransformError(
+            "jvp",
+            "primals and tangents are not two tuples of one length",
+            got=f"{describe(primals)} and {describe(tangents)}",
+            fix="dx.jvp(f, (model, x), (model_tangent, None))        # None where nothing moves",
+        )
     primals = tuple(primals)
 
     def push_forward(call: Call) -> tuple[Outcome, Any]:
-        arguments = Arguments(call, primals, closure.function)
-        values, plain = _tangents_of(call, arguments, tangents)
-        function = _on_differentiated(call, lifted(closure, call.structure, mode), has_aux)
-        leaves = {i: call.values[i] for i in values}, {i: call.plain[i] for i in plain}
-        try:
-            _, (of_values, of_plain), outcome = jax.jvp(function, leaves, (values, plain), has_aux=True)
-        except (ValueError, TypeError):
-            _check_plain(call, arguments, tangents)
-            raise
-        return outcome, target_of_result(outcome, has_aux).assemble(of_values, of_plain)
+        leaves = leaves_of(call)
+        moving = _moving(Arguments(call, primals, closure.function), leaves, tangents, closure.function)
+        function = _on_differentiated(call, closure, mode, has_aux)
+        still = {position: leaves[position] for position in moving}
+        _, found, outcome = jax.jvp(function, (still,), (moving,), has_aux=True)
+        return outcome, target_of_result(outcome, has_aux=has_aux).unflatten(found)
 
     output, tangent = run_with(lambda: Call(primals, {}, mode, closure.find()), push_forward)
     return (output[0], tangent, output[1]) if has_aux else (output, tangent)
 
 
-def _check_tuples(primals: object, tangents: object) -> None:
-    """Checks that there is one tangent for each primal.
-
-    Raises:
-      TransformError: there is not.
-    """
-    for name, given in (("primals", primals), ("tangents", tangents)):
-        if not isinstance(given, (tuple, list)):
-            fix = "dx.jvp(f, (model, x), (model_tangent, x_tangent))"
-            raise TransformError(name, f"the {name} are no tuple", got=describe(given), fix=fix)
-    if len(primals) != len(tangents):  # type: ignore[arg-type]  # just checked
-        raise TransformError(
-            "tangents",
-            "there is not one tangent for each primal",
-            expected=f"{len(primals)} of them",  # type: ignore[arg-type]  # as above
-            got=f"{len(tangents)}",  # type: ignore[arg-type]  # as above
-            fix="None in the place of a tangent says that nothing moves",
-        )
-
-
-def _tangents_of(call: Call, arguments: Arguments, tangents: Sequence[Any]) -> tuple[Slopes, Slopes]:
+def _moving(
+    arguments: Arguments, leaves: Sequence[Any], tangents: Sequence[Any], user: Callable[..., Any]
+) -> Derivatives:
     """The tangents of the leaves that move.
 
     Raises:
-      TransformError: a tangent does not fit, or a shared Variable has two.
+      TransformError: one does not fit, or a shared Variable has two.
     """
-    values: Slopes = {}
-    plain: Slopes = {}
-    seen: Slopes = {}
+    moving: Derivatives = {}
     for number, tangent in enumerate(tangents):
-        target, where = arguments.target(number), f"tangents, {arguments.name(number)}"
-        of_values, of_plain = target.take_apart(tangent, where)
-        for position, given in of_values:
-            if not is_differentiable(call.values[position]):
-                continue
-            here = target.place(where, position)
-            if is_ref(call.values[position]):
-                raise no_ref(here, "this is an array ref, which does not move")
-            if position in values and seen[position] is not given:
+        target, where = arguments.target(number), f"tangents, {argument_name(user, number)}"
+        for position, found in target.flatten(tangent, leaves, where):
+            if moving.setdefault(position, found) is not found:
                 raise TransformError(
-                    here,
+                    target.name(where, position),
                     "two tangents are given for one Variable",
                     why="another argument has the Variable too",
                     fix="None, or a State without it, as the tangent of one of the two",
                 )
-            seen[position] = given
-            values[position] = fitted(given, call.values[position], here)
-        plain |= {position: given for position, given in of_plain.items() if is_differentiable(call.plain[position])}
-    return values, plain
-
-
-def _check_plain(call: Call, arguments: Arguments, tangents: Sequence[Any]) -> None:
-    """Says which tangent of an array in no model JAX has refused.
-
-    Raises:
-      TransformError: one has not the shape and dtype of its primal.
-    """
-    for number, tangent in enumerate(tangents):
-        target, where = arguments.target(number), f"tangents, {arguments.name(number)}"
-        for position, given in target.take_apart(tangent, where)[1].items():
-            fitted(given, call.plain[position], target.place_of_plain(where, position))
+    arguments.check_differentiable(moving, allow_int=True)
+    return moving

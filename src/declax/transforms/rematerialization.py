@@ -1,11 +1,4 @@
-"""`remat` for functions of models.
-
-Vocabulary
-----------
-rematerialize: to compute intermediate values again when gradients need them,
-               in place of keeping them.
-policy:        says which of them are kept anyway; see `jax.checkpoint_policies`.
-"""
+"""`remat` for functions of models: intermediate values are computed again when gradients need them."""
 
 from __future__ import annotations
 
@@ -19,6 +12,7 @@ from declax.errors import TransformError, describe
 from declax.transforms._lift import Call, Outcome, lifted, run
 from declax.transforms._naming import named
 from declax.transforms._structure import Mode
+from declax.transforms._tracing import checked_function
 from declax.transforms._wrapping import Names, Numbers, R, Selection, Wrapped, program_for
 
 if TYPE_CHECKING:
@@ -95,11 +89,9 @@ def _check(f: object, policy: object) -> None:
     if isinstance(f, type):
         fix = "dx.remat(block)        # an instance; or @dx.remat above the __call__ of the class"
         raise TransformError("remat", "the argument is a class", got=describe(f), fix=fix)
-    if not callable(f):
-        raise TransformError("remat", "the argument is no function", got=describe(f), fix="dx.remat(function)")
-    if policy is not None and not callable(policy):
-        fix = "policy=jax.checkpoint_policies.dots_saveable"
-        raise TransformError("remat, policy", "the policy is no function", got=describe(policy), fix=fix)
+    checked_function("remat", "f", f)
+    if policy is not None:
+        checked_function("remat", "policy", policy)
 
 
 class Rematerialized(Wrapped[P, R]):
