@@ -67,7 +67,7 @@ LAYERS: list[set[str]] = [
     {"graph"},
     {"_module"},
     {"_containers", "refs", "rngs", "viewing"},
-    {"_method_outputs", "transforms"},
+    {"transforms"},
     {"_stack_making", "capturing"},
     # what is made of all this
     {"abstract", "nn", "training", "displaying", "stacking", "summarizing"},

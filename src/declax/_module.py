@@ -1,11 +1,4 @@
-"""Modules: Pytrees that compute, with ways to record what happens inside.
-
-Vocabulary
-----------
-sow:     keep a value that arises in a call, to be popped later.
-perturb: add zeros to a value, whose gradient is then the value's gradient.
-mode:    attributes such as ``deterministic`` that training and evaluation set.
-"""
+"""Modules: Pytrees that compute, with ways to record what happens inside."""
 
 from __future__ import annotations
 
@@ -19,7 +12,7 @@ from declax._filters import Filter, ask, predicate_of
 from declax._modes import is_graph
 from declax._nodes import children_of, walk_nodes
 from declax._pytree import Pytree
-from declax._sowing import check_perturbation, holder_of, note_perturbed, own_variable, sown_kind
+from declax._sowing import holder_of, own_variable, sown_kind
 from declax._typing import ArrayLike, Path
 from declax._variables import Perturbation, Variable
 from declax.errors import GraphError, type_name
@@ -115,13 +108,19 @@ class Module(Pytree):
         2.0
         """
         kind = sown_kind(self, "perturb", name, variable_type)
-        note_perturbed(name)
         holder = holder_of(self)
         if not hasattr(holder, name):
             setattr(holder, name, kind(jax.tree.map(jnp.zeros_like, value)))
         added = own_variable(self, name, kind, "perturb").get_value()
-        if holder is not self:
-            check_perturbation(self, name, added, value)
+        shapes = jax.tree.map(jnp.shape, added)
+        if holder is not self and shapes != jax.tree.map(jnp.shape, value):
+            raise GraphError(
+                f"{type_name(type(self))}.{name}",
+                "the perturbation has another shape than the value that it is added to",
+                expected=str(jax.tree.map(jnp.shape, value)),
+                got=str(shapes),
+                fix="_, init = dx.capture(fn, dx.Perturbation)(model, ...)        # with inputs of this shape",
+            )
         return jax.tree.map(jnp.add, added, value)
 
     split = api.split

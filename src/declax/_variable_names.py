@@ -1,11 +1,4 @@
-"""Names of Variable kinds, as collections are called in checkpoints and in Linen.
-
-Vocabulary
-----------
-name:     what a collection of Variables is called: ``"params"``, ``"cache"``.
-registry: which kind goes by which name. A name has one kind, a kind may have
-          several names; the first is its own.
-"""
+"""Names of Variable kinds, as collections are called in checkpoints and in Linen."""
 
 from __future__ import annotations
 

@@ -2,30 +2,29 @@
 
 During the call each module has an attribute ``__captures__``, in which `sow`
 and `perturb` put their Variables (see `_sowing`).
-
-Vocabulary
-----------
-kind: of Variables, as `Intermediate`: what a call is asked for.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any, ParamSpec, TypeAlias, TypeVar, get_origin, overload
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar, get_origin, overload
+
+import jax
 
 from declax import _epoch, _jax
-from declax._attributes import wrong_trace
+from declax._attributes import class_attribute, wrong_trace
+from declax._containers import Dict, List
 from declax._fields import Status
 from declax._links import Link, path_of
-from declax._method_outputs import sown_outputs
 from declax._module import Module
-from declax._nodes import linked_nodes
-from declax._pytree import delete_attribute, layout_of, set_layout
-from declax._sowing import Captures, perturbed
-from declax._typing import BOUND_KEY, CAPTURES_KEY, TRACE_KEY, Path
+from declax._nodes import Kind, is_number, kind_of, linked_nodes
+from declax._pytree import Pytree, delete_attribute, layout_of, set_layout
+from declax._sowing import Captures
+from declax._typing import BOUND_KEY, CAPTURES_KEY, MISSING, TRACE_KEY, Path
 from declax._variables import Intermediate, Perturbation, Variable
 from declax.errors import FilterError, GraphError, describe, format_path, suggest
 from declax.states import State
@@ -36,8 +35,6 @@ R = TypeVar("R")
 VariableKind: TypeAlias = type[Variable[Any]]
 Init: TypeAlias = Mapping[Any, Any] | None
 
-# --- what users call -----------------------------------------------------------
-
 
 @overload
 def capture(  # type: ignore[overload-overlap]  # a kind can be called as well
@@ -47,16 +44,6 @@ def capture(  # type: ignore[overload-overlap]  # a kind can be called as well
 def capture(  # type: ignore[overload-overlap]  # a kind can be called as well
     fn: VariableKind, b: VariableKind, /, *, init: Init = None, method_outputs: VariableKind | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, tuple[R, State[Any], State[Any]]]]: ...
-@overload
-def capture(  # type: ignore[overload-overlap]  # a kind can be called as well
-    fn: VariableKind,
-    b: VariableKind,
-    c: VariableKind,
-    /,
-    *,
-    init: Init = None,
-    method_outputs: VariableKind | None = None,
-) -> Callable[[Callable[P, R]], Callable[P, tuple[R, State[Any], State[Any], State[Any]]]]: ...
 @overload
 def capture(  # type: ignore[overload-overlap]  # a kind can be called as well
     fn: VariableKind,
@@ -84,17 +71,6 @@ def capture(
     init: Init = None,
     method_outputs: VariableKind | None = None,
 ) -> Callable[P, tuple[R, State[Any], State[Any]]]: ...
-@overload
-def capture(
-    fn: Callable[P, R],
-    a: VariableKind,
-    b: VariableKind,
-    c: VariableKind,
-    /,
-    *,
-    init: Init = None,
-    method_outputs: VariableKind | None = None,
-) -> Callable[P, tuple[R, State[Any], State[Any], State[Any]]]: ...
 @overload
 def capture(
     fn: Callable[P, R],
@@ -130,11 +106,10 @@ def capture(fn: Any, /, *var_types: VariableKind, init: Init = None, method_outp
       result where no kind is given.
 
     Raises:
-      FilterError: for what is no kind of Variable.
-      GraphError: for what cannot be called; when called, for an argument that
-        has no modules, for values in `init` at the path of no module or of
-        another shape, for a name that is sown as two kinds, and for a name of a
-        perturbation in `init` that is nearly one that the call asks for.
+      FilterError: for a value that is not a kind of Variable.
+      GraphError: for a value that cannot be called; when called, for an argument
+        without modules, for values in `init` at a path without a module or of
+        another shape, and for a name that is sown as two kinds.
 
     One call at a time may run on a module, as with all that changes it.
 
@@ -161,7 +136,7 @@ def _is_kind(value: Any) -> bool:
 def _checked_kind(value: Any) -> VariableKind:
     if not _is_kind(value):
         raise FilterError(
-            "capture", "this is no kind of Variable", got=describe(value), fix="dx.capture(model, dx.Intermediate)"
+            "capture", "this is not a kind of Variable", got=describe(value), fix="dx.capture(model, dx.Intermediate)"
         )
     kind: VariableKind = get_origin(value) or value
     return kind
@@ -170,137 +145,123 @@ def _checked_kind(value: Any) -> VariableKind:
 def _capturing(fn: Any, var_types: Sequence[Any], init: Init, method_outputs: Any) -> Callable[..., Any]:
     kinds = [_checked_kind(kind) for kind in var_types]
     method_kind = None if method_outputs is None else _checked_kind(method_outputs)
-    root_of, call = _target(fn)
+    if not callable(fn):
+        raise GraphError("capture", "this cannot be called", got=describe(fn), fix="dx.capture(model, dx.Intermediate)")
+    owner: Any = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
+    name = getattr(fn, "__name__", "")
+    is_method = owner is not fn and getattr(type(owner), name, None) is getattr(fn, "__func__", fn)
 
     @functools.wraps(type(fn).__call__ if isinstance(fn, Module) else fn)
     def captured(*args: Any, **kwargs: Any) -> Any:
-        capturing = _Capturing(root_of(args, kwargs), kinds, method_kind)
+        root = owner if isinstance(owner, Module) else next(iter((*args, *kwargs.values())), None)
+        recording = _Recording(root, kinds, method_kind)
         result: Any = None
-        names: set[str] = set()
-        token = perturbed.set(names)
         try:
-            capturing.begin()
-            begun = () if init is None else _begin_with(init, capturing.root)
-            with capturing.sown_outputs():
+            recording.begin({} if init is None else init)
+            with recording.sown_outputs():
+                call = getattr(owner, name) if is_method else fn  # the method that the class has now may sow
                 result = call(*args, **kwargs)
         finally:
-            perturbed.reset(token)
-            pairs = capturing.end(result)
-        _check_names(begun, names)
-        around = perturbed.get()
-        if around is not None:
-            around |= names
+            pairs = recording.end(result)
         return (result, *map(State.from_flat_path, pairs)) if kinds else result
 
     return captured
 
 
-def _target(fn: Any) -> tuple[Callable[[Any, Any], Any], Callable[..., Any]]:
-    """What gives the root of a call's modules, and what to call."""
-    if not callable(fn):
-        raise GraphError("capture", "this cannot be called", got=describe(fn), fix="dx.capture(model, dx.Intermediate)")
-    if isinstance(fn, Module):
-        module: Any = fn
-        return lambda args, kwargs: module, module
-    owner, name = getattr(fn, "__self__", None), getattr(fn, "__name__", "")
-    if isinstance(owner, Module):
-        is_plain = getattr(type(owner), name, None) is getattr(fn, "__func__", fn)
-        return lambda args, kwargs: owner, functools.partial(_call_method, owner, name) if is_plain else fn
-    return functools.partial(_first_argument, fn), fn
-
-
-def _call_method(owner: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
-    """Calls the method that the class of the owner has now, which may be one that sows its output."""
-    return getattr(owner, name)(*args, **kwargs)
-
-
-def _first_argument(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if args:
-        return args[0]
-    name = next(iter(inspect.signature(fn).parameters), None)
-    if name in kwargs:
-        return kwargs[name]
-    raise GraphError(
-        "capture",
-        "the function was called without a first argument",
-        expected="a module, or a container of modules",
-        fix="dx.capture(fn, dx.Intermediate)(model, ...)",
-    )
-
-
 # --- one call ------------------------------------------------------------------
 
 
-class _Capturing:
+class _Recording:
     """One call: gives the modules their `Captures`, and afterwards takes them away."""
 
     def __init__(self, root: Any, kinds: Sequence[VariableKind], method_outputs: VariableKind | None) -> None:
-        self.root = root
+        self._root = root
         self._kinds = kinds
         self._method_outputs = method_outputs
         self._outer: dict[int, tuple[Module, Captures | None]] = {}  # those of a captured call around this one
-        self._around: Captures | None = None  # one of them
 
-    def begin(self) -> None:
-        """Gives the modules their `Captures`."""
-        for _, module in _modules(self.root):
+    def begin(self, init: Mapping[Any, Any]) -> None:
+        """Gives the modules their `Captures`, with the Variables of `init`."""
+        modules: dict[Path, Module] = {}
+        for link, module in _modules(self._root):
+            modules[path_of(link)] = module
             outer: Captures | None = module.__dict__.get(CAPTURES_KEY)
             self._outer[id(module)] = module, outer
-            self._around = outer or self._around
-            captures = Captures(self._method_outputs or _method_outputs(outer))
-            for name, variable in outer.variables().items() if outer else ():
-                if place_of(variable, self._kinds) is None:
-                    setattr(captures, name, variable)
+            captures = Captures(self._method_outputs or getattr(outer, "__method_outputs__", None))
+            self._hand_over(outer, captures)
             _put_captures(module, captures)
-        if not self._outer:
+        if not modules:
             raise GraphError(
                 "capture",
                 "the first argument has no modules",
                 expected="a module, or a container of modules",
-                got=describe(self.root),
+                got=describe(self._root),
                 fix="dx.capture(fn, dx.Intermediate)(model, ...)",
             )
+        for path, value in (init if isinstance(init, State) else State(init)).flat_state():
+            variable = value.copy(value.raw_value) if isinstance(value, Variable) else Perturbation(value)
+            if path[:-1] not in modules or not isinstance(path[-1], str):
+                raise GraphError(
+                    format_path(path),
+                    "`init` has a value at a path without a module",
+                    expected="the path of a module, and the name that is given to perturb",
+                    got=describe(variable.raw_value),
+                    fix=suggest(format_path(path[:-1]), map(format_path, modules)),
+                )
+            setattr(modules[path[:-1]].__dict__[CAPTURES_KEY], path[-1], variable)
 
-    def sown_outputs(self) -> Any:
+    @contextmanager
+    def sown_outputs(self) -> Generator[None, None, None]:
         """Has the methods of the modules sow their outputs, where this was asked for."""
-        if self._method_outputs is None:
-            return nullcontext()
-        return sown_outputs(type(module) for module, _ in self._outer.values())
+        classes = {type(module) for module, _ in self._outer.values()} if self._method_outputs else set()
+        with _lock:
+            for cls in classes:
+                count, originals = _wrapped.get(cls) or (0, _wrap_methods(cls))
+                _wrapped[cls] = count + 1, originals
+        try:
+            yield
+        finally:
+            with _lock:
+                for cls in classes:
+                    count, originals = _wrapped.pop(cls)
+                    if count > 1:
+                        _wrapped[cls] = count - 1, originals
+                    else:
+                        _unwrap_methods(cls, originals)
 
     def end(self, result: Any) -> list[list[tuple[Path, Variable[Any]]]]:
         """Takes the `Captures` away; the Variables of each kind, with their paths."""
         found: list[list[tuple[Path, Variable[Any]]]] = [[] for _ in self._kinds]
-        for link, module in _modules(self.root):
+        for link, module in _modules(self._root):
             captures = module.__dict__.get(CAPTURES_KEY)
             for name, variable in captures.variables().items() if captures else ():
-                place = place_of(variable, self._kinds)
-                if place is not None:
-                    found[place].append(((*path_of(link), name), variable))
+                position = _position_of(variable, self._kinds)
+                if position is not None:
+                    found[position].append(((*path_of(link), name), variable))
             self._restore(module)
         for module, _ in tuple(self._outer.values()):  # those that left the graph
             self._restore(module)
-        for _, module in _modules(result):
+        for _, module in _modules(result):  # copies
             self._restore(module)
         return found
 
     def _restore(self, module: Module) -> None:
         """Takes the `Captures` of a module away, or back to those of the call around this one."""
-        captures = module.__dict__.get(CAPTURES_KEY)
+        captures: Captures | None = module.__dict__.get(CAPTURES_KEY)
         _, outer = self._outer.get(id(module), (module, None))
         if captures is None or captures is outer:
             return
-        if outer is None and self._around is None:
+        if outer is None:
             delete_attribute(module, CAPTURES_KEY)
-            return
-        outer = outer or Captures(_method_outputs(self._around))  # a copy that the call made has none yet
-        for name, variable in captures.variables().items():
-            if place_of(variable, self._kinds) is None:
-                setattr(outer, name, variable)
-        _put_captures(module, outer)
+        else:
+            self._hand_over(captures, outer)
+            _put_captures(module, outer)
 
-
-def _method_outputs(captures: Captures | None) -> VariableKind | None:
-    return getattr(captures, "__method_outputs__", None)
+    def _hand_over(self, captures: Captures | None, to: Captures) -> None:
+        """Gives the Variables that this call is not asked for to other `Captures`."""
+        for name, variable in captures.variables().items() if captures else ():
+            if _position_of(variable, self._kinds) is None:
+                setattr(to, name, variable)
 
 
 def _put_captures(module: Any, captures: Captures) -> None:
@@ -314,7 +275,7 @@ def _put_captures(module: Any, captures: Captures) -> None:
         _epoch.advance()
 
 
-def place_of(variable: Variable[Any], kinds: Sequence[VariableKind]) -> int | None:
+def _position_of(variable: Variable[Any], kinds: Sequence[VariableKind]) -> int | None:
     """The index of the kind that a Variable belongs to: its own, or else the first that its own derives from.
 
     A `Perturbation` holds no value of the module, so it does not count as an
@@ -324,7 +285,7 @@ def place_of(variable: Variable[Any], kinds: Sequence[VariableKind]) -> int | No
     if own in kinds:
         return kinds.index(own)
     hidden = Intermediate if issubclass(own, Perturbation) else None
-    return next((place for place, kind in enumerate(kinds) if issubclass(own, kind) and kind is not hidden), None)
+    return next((i for i, kind in enumerate(kinds) if issubclass(own, kind) and kind is not hidden), None)
 
 
 def _modules(root: Any) -> Iterator[tuple[Link, Module]]:
@@ -332,51 +293,70 @@ def _modules(root: Any) -> Iterator[tuple[Link, Module]]:
     return ((link, node) for link, node in linked_nodes(root) if isinstance(node, Module))
 
 
-def _begin_with(init: Mapping[Any, Any], root: Any) -> list[Path]:
-    """Puts values into the `Captures` before the call; the paths of perturbations among them."""
-    modules = {path_of(link): module for link, module in _modules(root)}
-    perturbations: list[Path] = []
-    for path, value in (init if isinstance(init, State) else State(init)).flat_state():
-        module = modules.get(path[:-1])
-        if module is None or not isinstance(path[-1], str):
-            known = [format_path(p) for p in modules]
-            hint = suggest(format_path(path[:-1]), known)
-            raise GraphError(
-                format_path(path),
-                "`init` has a value at the path of no module" + (f"; {hint}" if hint else ""),
-                expected="the path of a module, and the name that is given to perturb",
-                got=describe(value.raw_value if isinstance(value, Variable) else value),
-                fix="_, init = dx.capture(fn, dx.Perturbation)(model, ...)",
-            )
-        variable = value.copy(value.raw_value) if isinstance(value, Variable) else Perturbation(value)
-        setattr(module.__dict__[CAPTURES_KEY], path[-1], variable)
-        if isinstance(variable, Perturbation):
-            perturbations.append(path)
-    return perturbations
+# --- outputs of methods ----------------------------------------------------------
+
+_wrapped: Final[dict[type, tuple[int, dict[str, Any]]]] = {}
+"""How many calls have the methods of a class wrapped, and what the class itself had under their names.
+
+Only a module whose `Captures` asks for outputs sows them, so calls in other threads see no difference.
+"""
+_lock = threading.Lock()
 
 
-def _check_names(begun: Sequence[Path], asked_for: set[str]) -> None:
-    """Checks the names of perturbations that a call began with against those under which it perturbed.
+def _wrap_methods(cls: type) -> dict[str, Any]:
+    methods = list(_methods(cls))
+    originals = {name: cls.__dict__.get(name, MISSING) for name, _ in methods}
+    for name, method in methods:
+        setattr(cls, name, _sowing_method(cls, name, method))
+    return originals
 
-    Only a name that is nearly one of those, and none of them itself, is an
-    error: a module may be left out of a call, and `init` may have a part of
-    the names. What runs in a program that JAX has compiled before is not seen.
 
-    Raises:
-      GraphError: for a name that is a misspelling.
-    """
-    known = {path[-1] for path in begun}
-    for path in begun:
-        name = str(path[-1])
-        hint = None if name in asked_for else suggest(name, sorted(asked_for - known))
-        if hint is not None:
-            raise GraphError(
-                format_path(path),
-                f"`init` has a perturbation under a name that the call never asked for; {hint}",
-                expected=f"a name that the modules perturb under: {', '.join(sorted(asked_for))}",
-                why="a perturbation that is added to nothing has a gradient of zero",
-                fix="_, init = dx.capture(fn, dx.Perturbation)(model, ...)",
-            )
+def _unwrap_methods(cls: type, originals: dict[str, Any]) -> None:
+    for name, original in originals.items():
+        if original is MISSING:
+            delattr(cls, name)
+        else:
+            setattr(cls, name, original)
+
+
+_OWN = frozenset({*List.__mro__, *Dict.__mro__})
+"""Classes whose methods do what Python or declax needs, and compute nothing."""
+
+
+def _methods(cls: Any) -> Iterator[tuple[str, Any]]:
+    """The public methods, and ``__call__``, that users' classes and layers define."""
+    fields = getattr(cls, "__dataclass_fields__", {})
+    names = {name for owner in cls.__mro__ if owner not in _OWN for name in vars(owner)}
+    for name in sorted(names):
+        found = class_attribute(cls, name)
+        is_method = isinstance(found, FunctionType) or (
+            hasattr(type(found), "__get__")
+            and callable(found)
+            and not isinstance(found, staticmethod | classmethod | type)
+        )
+        if is_method and name not in fields and (name == "__call__" or not name.startswith("_")):
+            yield name, found
+
+
+def _sowing_method(cls: type, name: str, method: Any) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def sowing(self: Any, *args: Any, **kwargs: Any) -> Any:
+        output = method.__get__(self)(*args, **kwargs)
+        kind = getattr(self.__dict__.get(CAPTURES_KEY), "__method_outputs__", None)
+        is_called_by_super = type(self) is not cls
+        if kind is not None and not is_called_by_super and _is_sowable(output):
+            leaves, structure = jax.tree.flatten(output, is_leaf=lambda value: isinstance(value, Variable))
+            values = [leaf.get_value() if isinstance(leaf, Variable) else leaf for leaf in leaves]
+            self.sow(kind, name, jax.tree.unflatten(structure, values))
+        return output
+
+    return sowing
+
+
+def _is_sowable(output: Any) -> bool:
+    """Whether an output is made of arrays and numbers only; a module is no value."""
+    leaves = jax.tree.leaves(output, is_leaf=lambda value: isinstance(value, (Variable, Pytree)))
+    return all(isinstance(leaf, Variable) or kind_of(leaf) is Kind.LEAF or is_number(leaf) for leaf in leaves)
 
 
 __all__ = ["capture"]

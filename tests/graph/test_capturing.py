@@ -335,20 +335,6 @@ def test_a_call_inside_of_another_leaves_it_what_it_does_not_ask_for():
     assert as_it_was(net) == before
 
 
-def test_copies_made_inside_of_two_calls():
-    def inside(model, x):
-        copy, _ = capture(lambda m, x: (m(x), dx.clone(m))[1], dx.BatchStat)(model, x)
-        assert type(copy) is type(model)
-        model.copied = copy
-        copy.a(x)
-        return copy
-
-    net = Net()
-    made, seen = capture(inside, dx.Intermediate)(net, X)
-    assert type(made) is Net
-    assert ("copied", "a", "h") in seen.paths
-
-
 # ================================================================= outputs of methods
 
 
@@ -464,11 +450,11 @@ def test_init_gives_perturbations():
 def test_init_at_no_module():
     net = Net()
     before = as_it_was(net)
-    with pytest.raises(GraphError, match=r"first\.p: `init` has a value at the path of no module"):
+    with pytest.raises(GraphError, match=r"first\.p: `init` has a value at a path without a module"):
         capture(net, dx.Perturbation, init={"first": {"p": X}})(X)
-    with pytest.raises(GraphError, match=r"weight\.p: .*path of no module"):
+    with pytest.raises(GraphError, match=r"weight\.p: .*a path without a module"):
         capture(net, dx.Perturbation, init={"weight": {"p": X}})(X)
-    with pytest.raises(GraphError, match=r"the path of no module; did you mean 'a'\?"):
+    with pytest.raises(GraphError, match=r"a path without a module[\s\S]*did you mean 'a'\?"):
         capture(net, dx.Perturbation, init={"aa": {"p": X}})(X)
     assert as_it_was(net) == before
 
@@ -620,9 +606,9 @@ def test_a_model_that_is_split_and_merged_during_the_call():
 
 def test_what_is_no_kind():
     for wrong in ("intermediate", (dx.Intermediate,), int):
-        with pytest.raises(FilterError, match="this is no kind of Variable"):
+        with pytest.raises(FilterError, match="this is not a kind of Variable"):
             capture(Net(), wrong)
-    with pytest.raises(FilterError, match="this is no kind of Variable"):
+    with pytest.raises(FilterError, match="this is not a kind of Variable"):
         capture(Net(), method_outputs=dx.Linear)
 
 
@@ -635,10 +621,8 @@ def test_what_cannot_be_called():
 def test_arguments_without_modules():
     with pytest.raises(GraphError, match=r"the first argument has no modules[\s\S]*Array of shape"):
         capture(lambda x: x, dx.Intermediate)(X)
-    with pytest.raises(GraphError, match="was called without a first argument"):
+    with pytest.raises(GraphError, match="the first argument has no modules"):
         capture(lambda: 1, dx.Intermediate)()
-    with pytest.raises(GraphError, match="was called without a first argument"):
-        capture(lambda m, x: 1, dx.Intermediate)(x=X)
 
 
 def test_two_kinds_under_a_name():
@@ -704,11 +688,11 @@ def test_init_as_the_peer():
 @pytest.mark.parametrize(
     ("use", "text"),
     [
-        (lambda m: m.sow(dx.Intermediate, 3, X), r"Net\.sow: the name of what is kept has to be a text"),
-        (lambda m: m.perturb(None, X), r"Net\.perturb: the name of what is kept has to be a text"),
-        (lambda m: m.sow(3, "h", X), r"Net\.h: sow keeps values in Variables, and this is no kind"),
-        (lambda m: m.sow(int, "h", X), r"Net\.h: sow keeps values in Variables, and this is no kind"),
-        (lambda m: m.perturb("h", X, 3), r"Net\.h: perturb keeps values in Variables, and this is no kind"),
+        (lambda m: m.sow(dx.Intermediate, 3, X), r"Net\.sow: the name has to be a string"),
+        (lambda m: m.perturb(None, X), r"Net\.perturb: the name has to be a string"),
+        (lambda m: m.sow(3, "h", X), r"Net\.h: this is not a kind of Variable"),
+        (lambda m: m.sow(int, "h", X), r"Net\.h: this is not a kind of Variable"),
+        (lambda m: m.perturb("h", X, 3), r"Net\.h: this is not a kind of Variable"),
     ],
 )
 def test_what_is_no_name_and_what_is_no_kind(use, text):
@@ -721,59 +705,3 @@ def test_what_is_no_name_and_what_is_no_kind(use, text):
 def test_a_kind_with_a_type_of_values():
     _, seen = capture(lambda m: m.sow(dx.Intermediate[jax.Array], "h", X), dx.Intermediate)(Net())
     assert type(seen["h"]) is dx.Intermediate
-
-
-class Perturbing(dx.Module):
-    def __init__(self, names):
-        self.names = names
-
-    def __call__(self, x):
-        for name in self.names:
-            x = self.perturb(name, x)
-        return x
-
-
-def test_init_with_a_misspelt_name():
-    model = Perturbing(("grad_of_x", "grad_of_y"))
-    given = {"grad_of_x": X, "grad_of_z": X}
-    with pytest.raises(
-        GraphError, match=r"grad_of_z: `init` has a perturbation under a name.*did you mean 'grad_of_y'"
-    ):
-        capture(model, init=given)(X)
-    assert not hasattr(model, "grad_of_x")
-    assert type(model) is Perturbing
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"grad_of_x": X},  # a part of the names
-        {"something": X},  # near to none
-        {"grad_of_z": dx.Intermediate((X,))},  # to go on with, and no perturbation
-    ],
-)
-def test_init_with_other_names(given):
-    model = Perturbing(("grad_of_x", "grad_of_y"))
-    y, _ = capture(model, dx.Intermediate, init=given)(X)
-    assert (y == X + (X if "grad_of_x" in given else 0)).all()
-
-
-def test_init_of_a_call_around_a_call():
-    model = Perturbing(("grad_of_x",))
-
-    def outer(m):
-        capture(m, dx.Intermediate)(X)
-        return m.perturb("grad_of_q", X)
-
-    with pytest.raises(GraphError, match="did you mean 'grad_of_x'"):
-        capture(outer, init={"grad_of_y": X, "grad_of_q": X})(model)
-
-
-def test_a_compiled_program_asks_for_no_names():
-    model = Perturbing(("grad_of_x", "grad_of_y"))
-    inner = dx.jit(lambda m, x: m(x))
-    run = capture(lambda m: inner(m, X), dx.Perturbation, init={"grad_of_x": X})
-    for _ in range(3):
-        y, seen = run(model)
-        assert (y == 2 * X).all()
-        assert sorted(seen) == ["grad_of_x", "grad_of_y"]
