@@ -124,7 +124,7 @@ kind = "Transformer"
 dim = 8
 param_dtype = "float31"
 note = "a"
-note = "b"
+
 
 [embed]
 kind = "Embed"
@@ -169,7 +169,7 @@ kind: Transformer
 dim: 8
 param_dtype: float31
 note: a
-note: b
+
 
 embed:
   kind: Embed
@@ -212,7 +212,7 @@ JSON = """\
   "dim": 8,
   "param_dtype": "float31",
   "note": "a",
-  "note": "b",
+
   "embed": {
     "kind": "Embed",
     "num_embeddings": 16

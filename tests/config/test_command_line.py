@@ -351,7 +351,7 @@ def test_overrides_of_a_broken_file_are_no_further_mistakes(run, folder):
     status, _, told = run("check", "cli_models:Net", "net.toml", "blocks.0.dim=4", "dtype=x")
     assert status == 1
     assert "the configuration has one problem" in told
-    assert "net.toml:4:8 blocks.0.kind: not valid TOML: the bracket [ is not closed" in told
+    assert "net.toml:5:1 (the whole): not valid TOML: Invalid value" in told
 
 
 # ----------------------------------------------------------------- parts

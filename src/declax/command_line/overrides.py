@@ -1,16 +1,12 @@
 """Values that a command line gives in the place of those of a file.
 
-Vocabulary
-----------
-override: a path and the texts of its values: ``blocks.0.hidden=128``; ``*`` stands for each item of a list or table.
-sweep:    an override with several values, ``hidden=64,128``, which makes as many runs. A list is written in brackets.
-run:      the plain data of one combination of values, and its name.
+An override is a path and its values, ``blocks.0.hidden=128``; ``*`` stands for each item of a list or table. One with
+several values, ``hidden=64,128``, is a sweep and makes as many runs. A list is written in brackets.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import itertools
 import json
@@ -18,11 +14,11 @@ import math
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
 from declax.config.files.documents import REF, Document, float_of
 from declax.config.problems import Path, Place, Problem, did_you_mean, path_text, shown
+from declax.errors import ConfigError
 
 MAX_RUNS: Final = 10_000
 """How many runs a sweep may have; a typing mistake should not fill a cluster."""
@@ -53,27 +49,37 @@ class Override(NamedTuple):
     others: tuple[Any, ...] = ()
     is_removal: bool = False
 
+    @property
+    def origin(self) -> str:
+        """What stands for a file in the place of its values."""
+        return _ORIGIN + self.text
+
 
 class Run(NamedTuple):
     """What one combination of values describes.
 
     Attributes:
       name: the values that the sweep varies, as ``hidden=64,rate=0.1``; empty where there is no sweep.
-      document: the plain data, and where each part of it comes from.
-      others: by path, the other ways to read values of the command line.
+      source: what is overridden.
+      chosen: each override, its value, and the other way to read its text.
     """
 
     name: str
-    document: Document
-    others: Mapping[Path, Any] = MappingProxyType({})
+    source: Document
+    chosen: tuple[tuple[Override, Any, Any], ...]
 
-    def reread(self, paths: Collection[Path]) -> Document:
-        """The document with the values at some paths read in the other way."""
-        data: Any = _copied(self.document.data)
-        for path in paths:
-            holder = functools.reduce(lambda inside, key: inside[key], path[:-1], data)
-            holder[path[-1]] = self.others[path]
-        return dataclasses.replace(self.document, data=data)
+    def document(self, others: Collection[str | None] = ()) -> Document:
+        """The plain data, and where each part of it comes from.
+
+        Problems with overrides are among its problems.
+
+        Args:
+          others: the places, as the command line, of overrides whose values are read in the other way.
+        """
+        made = _Overridden(self.source)
+        for override, value, other in self.chosen:
+            made.apply(override, other if override.origin in others else value)
+        return made.document()
 
 
 def is_override(word: str) -> bool:
@@ -166,49 +172,37 @@ def _other(text: str, value: Any) -> Any:
 def expand(document: Document, overrides: Sequence[Override]) -> Iterator[Run]:
     """A run for each combination of the values of overrides; the last override varies fastest.
 
-    Problems with overrides are among the problems of the run's document.
-
     Args:
-      document: what is overridden; it stays as it is. One that could not be read is the only run.
+      document: what is overridden; it stays as it is.
       overrides: the overrides, of which later ones count more.
+
+    Raises:
+      ConfigError: there are too many runs.
     """
-    if document.data is None:
-        yield Run("", document)
-        return
     sweeps = [override for override in overrides if len(override.values) > 1]
     count = math.prod(len(override.values) for override in sweeps)
     if count > MAX_RUNS:
-        problem = _problem(sweeps[0], f"the sweep has {count} runs", hint=f"at most {MAX_RUNS} at once")
-        yield Run("", Document(document.name, None, [*document.problems, problem]))
-        return
+        raise ConfigError(sweeps[0].origin, f"the sweep has {count} runs", expected=f"at most {MAX_RUNS}")
     choices = [
-        [(o, value, other) for value, other in zip(o.values, o.others, strict=True)] or [(o, None, None)]
+        [(o, None, None)] if o.is_removal else [(o, *pair) for pair in zip(o.values, o.others, strict=True)]
         for o in overrides
     ]
     for chosen in itertools.product(*choices):
         name = ",".join(f"{path_text(o.path)}={_short(value)}" for o, value, _ in chosen if o in sweeps)
-        made = _Overridden(document)
-        for override, value, other in chosen:
-            made.apply(override, value, other)
-        yield Run(name, made.document(), made.others)
+        yield Run(name, document, chosen)
 
 
 def _short(value: Any) -> str:
-    return value if isinstance(value, str) else shown(value) if not isinstance(value, (list, dict)) else str(value)
+    return str(value) if isinstance(value, (str, list, dict)) else shown(value)
 
 
 class _Overridden:
-    """Data that overrides change, and with it where its parts are written.
-
-    Attributes:
-      others: by path, the other ways to read the values that were given.
-    """
+    """Data that overrides change, and with it where its parts are written."""
 
     def __init__(self, document: Document) -> None:
-        self.others: dict[Path, Any] = {}
         self._before = document
         self._data = _copied(document.data)
-        self._problems = list(document.problems)
+        self._problems: list[Problem] = []
         self._origins: dict[Path, Place] = {}
         self._moves: list[tuple[Path, int | None]] = []
 
@@ -220,17 +214,20 @@ class _Overridden:
             self._data,
             self._problems,
             lambda: functools.reduce(_moved, moves, before.find_places()),
-            before.broken,
             self._origins,
         )
 
-    def apply(self, override: Override, value: Any, other: Any) -> None:
+    def apply(self, override: Override, value: Any) -> None:
         """Sets a value, or takes it away, at each place that an override names."""
         for path, holder in self._holders(override):
-            if override.is_removal:
-                self._remove(override, path, holder)
-            else:
-                self._set(override, path, holder, value, other)
+            keys = _keys_at(holder, override.path[-1], may_add=not override.is_removal)
+            if not keys and override.path[-1] != _EACH:
+                self._problems.append(_no_member(holder, override.path[-1], path, override))
+            for key in reversed(keys) if override.is_removal else keys:
+                if override.is_removal:
+                    self._remove(override, path, holder, key)
+                else:
+                    self._set(override, path, holder, key, value)
 
     def _holders(self, override: Override) -> list[tuple[Path, Any]]:
         """The tables and lists in which an override sets a value; none, and a problem, where the path leads nowhere.
@@ -270,19 +267,13 @@ class _Overridden:
             _assign(holder, name, {})
             self._note(path, override)
 
-    def _set(self, override: Override, path: Path, holder: Any, value: Any, other: Any) -> None:
-        last = override.path[-1]
-        keys = _keys_at(holder, last, may_add=True)
-        if not keys and last != _EACH:
-            self._problems.append(_no_member(holder, last, path, override))
-        for key in keys:
-            if key == _KIND and isinstance(holder, dict) and (holder.get(_KIND, value) != value or REF in holder):
-                self._check_first(override, path)
-                holder.clear()  # what the old kind takes is nothing to the new one
-                self._note(path, override)
-            _assign(holder, key, copy.deepcopy(value))
-            self._note((*path, key), override)
-            self.others[(*path, key)] = other
+    def _set(self, override: Override, path: Path, holder: Any, key: Any, value: Any) -> None:
+        if key == _KIND and isinstance(holder, dict) and (holder.get(_KIND, value) != value or REF in holder):
+            self._check_first(override, path)
+            holder.clear()  # what the old kind takes is nothing to the new one
+            self._note(path, override)
+        _assign(holder, key, copy.deepcopy(value))
+        self._note((*path, key), override)
 
     def _check_first(self, override: Override, path: Path) -> None:
         """Reports a tag that comes after a value for its table, which it would take away."""
@@ -292,28 +283,22 @@ class _Overridden:
             hint = f"write {override.text} before {str(given[0]).removeprefix(_ORIGIN)}"
             self._problems.append(_problem(override, "a kind comes before the values of its table", hint=hint))
 
-    def _remove(self, override: Override, path: Path, holder: Any) -> None:
-        last = override.path[-1]
-        keys = _keys_at(holder, last, may_add=False)
-        if not keys and last != _EACH:
-            self._problems.append(_no_member(holder, last, path, override))
-        for key in reversed(keys):
-            del holder[key]
-            if isinstance(holder, dict):
-                self._note((*path, key), override)
-            else:
-                self._move(path, key)
-                _move_refs(self._data, tuple(map(str, path)), key)
+    def _remove(self, override: Override, path: Path, holder: Any, key: Any) -> None:
+        del holder[key]
+        if isinstance(holder, dict):
+            self._note((*path, key), override)
+        else:
+            self._move(path, key)
+            _move_refs(self._data, path, key)
 
     def _note(self, path: Path, override: Override) -> None:
         """Notes that what is at a path comes from the command line."""
         self._move(path, None)
-        self._origins[path] = _place(override)
+        self._origins[path] = Place(override.origin)
 
     def _move(self, path: Path, index: int | None) -> None:
         self._moves.append((path, index))
         self._origins = _moved(self._origins, (path, index))
-        self.others = _moved(self.others, (path, index))
 
 
 def _copied(data: Any) -> Any:
@@ -362,24 +347,19 @@ def _refers(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get(REF), str)
 
 
-def _move_refs(data: Any, path: tuple[str, ...], index: int) -> None:
+def _move_refs(data: Any, path: Path, index: int) -> None:
     """Lets references to the items after the one that was taken away lead to them; those to it lead to nothing."""
-    size = len(path)
+    prefix = "".join(f"/{str(key).replace('~', '~0').replace('/', '~1')}" for key in path) + "/"
     waiting = [data]
     while waiting:
         here = waiting.pop()
         waiting += here.values() if isinstance(here, dict) else here if isinstance(here, list) else ()
-        if not isinstance(here, dict):
+        if not _refers(here) or not here[REF].startswith(prefix):
             continue
-        written = here.get(REF)
-        if not isinstance(written, str) or not written.startswith("/"):
-            continue
-        keys = written[1:].split("/")
-        names = [key.replace("~1", "/").replace("~0", "~") for key in keys]
-        if len(keys) <= size or tuple(names[:size]) != path or not keys[size].isdecimal() or int(keys[size]) < index:
-            continue
-        keys[size] = str(int(keys[size]) - 1) if int(keys[size]) > index else f"{index} (taken away)"
-        here[REF] = "/" + "/".join(keys)
+        item, slash, rest = here[REF].removeprefix(prefix).partition("/")
+        if item.isdecimal() and int(item) >= index:
+            moved = str(int(item) - 1) if int(item) > index else f"{index} (taken away)"
+            here[REF] = f"{prefix}{moved}{slash}{rest}"
 
 
 def _into_reference(override: Override, path: Path, target: str) -> Problem:
@@ -403,8 +383,5 @@ def _no_member(holder: Any, key: str | int, path: Path, override: Override) -> P
 
 
 def _problem(override: Override, message: str, path: Path | None = None, hint: str | None = None) -> Problem:
-    return Problem("override", override.path if path is None else path, message, hint=hint, place=_place(override))
-
-
-def _place(override: Override) -> Place:
-    return Place(_ORIGIN + override.text)
+    at = override.path if path is None else path
+    return Problem("override", at, message, hint=hint, place=Place(override.origin))

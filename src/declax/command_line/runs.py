@@ -95,13 +95,13 @@ def read_runs(
 def _read_fitting(run: Run, read: Callable[[Document], T]) -> T:
     """What reading gives; a value that its field refuses is read in the other way where that has the right type."""
     try:
-        return read(run.document)
+        return read(run.document())
     except ConfigError as error:
-        refused = {problem.path for problem in error.problems} & run.others.keys()
+        refused = {problem.place.file for problem in error.problems} & {choice[0].origin for choice in run.chosen}
         if not refused:
             raise
     try:
-        return read(run.reread(refused))
+        return read(run.document(refused))
     except ConfigError as error:
-        wrong = {problem.path for problem in error.problems if problem.code == "wrong-type"}
-        return read(run.reread(refused - wrong))
+        wrong = {problem.place.file for problem in error.problems if problem.code == "wrong-type"}
+        return read(run.document(refused - wrong))

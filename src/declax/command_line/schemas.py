@@ -109,8 +109,7 @@ def check_by_schema(document: Document, schema: Schema) -> None:
     """
     report = Report()
     report.extend(document.problems)
-    if document.data is not None:
-        report.extend(problems_by_schema(document.data, schema))
+    report.extend(problems_by_schema(document.data, schema))
     if report:
         raise report.error(document.name or "the configuration", document.place_of)
 

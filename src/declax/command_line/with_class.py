@@ -68,7 +68,7 @@ def _placed(run: Run, part: str | None) -> Generator[None, None, None]:
         yield
     except Exception as error:
         path = getattr(error, "config_path", None)
-        place = "" if path is None or part is not None else str(run.document.place_of(tuple(path)))
+        place = "" if path is None or part is not None else str(run.document().place_of(tuple(path)))
         if place:
             error.add_note(f"its arguments are written in {place}")
         raise

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final, TypeAlias
 
 from declax.config._data import SpecData
 from declax.config._parameters import target_name
-from declax.config.files.documents import MAX_DEPTH, UnheldNumber, too_deep
+from declax.config.files.documents import MAX_DEPTH, TOO_DEEP, UnheldNumber
 from declax.config.problems import Path, Report, described, shown
 
 
@@ -31,7 +31,6 @@ class Context:
       refs: the refs: of each its path, the keys of its target, and the reader of what may stand there.
       migrate: whether old names and versions are brought up to date.
       dropped: keys that the migration has left out, each with the class and when that lost it.
-      broken: paths whose text could not be read; a key that is missing there is not reported.
       catalog: the readers by which specs of Python are checked; None where they are not.
       make: makes a spec of a target and values that were read.
       known: in a trial, the parts that were read in it or in others, with what was found; None outside of trials.
@@ -42,11 +41,9 @@ class Context:
         report: Report,
         *,
         migrate: bool = False,
-        broken: Collection[Path] = (),
         make: Make = SpecData.of_values,
     ) -> None:
         self.report = report
-        self.broken = broken
         self.make = make
         self.catalog: Any = None
         self.parts: dict[tuple[str, ...], Any] = {}
@@ -67,7 +64,7 @@ class Context:
 
     def trial(self) -> Context:
         """The context of a reading that may come to nothing; it shares the parts that other trials have read."""
-        attempt = Context(type(self.report)(), migrate=self.migrate, broken=self.broken, make=self.make)
+        attempt = Context(type(self.report)(), migrate=self.migrate, make=self.make)
         attempt.catalog = self.catalog
         attempt.known = {} if self.known is None else self.known
         return attempt
@@ -98,5 +95,5 @@ class Context:
         """Whether a table or list is nested too deeply, as one that contains itself is."""
         if len(path) < MAX_DEPTH:
             return False
-        self.report.extend([too_deep(path)])
+        self.report.add("too-deep", path, TOO_DEEP, hint="flatten them")
         return True

@@ -396,7 +396,7 @@ class CallReader:
         for name in self.parameters.required:
             if name not in found:
                 is_valid = False
-                if (*path, name) not in context.broken and not self._is_guessed(name, unknown):
+                if not self._is_guessed(name, unknown):
                     self._report_missing(name, path, context)
         return found if is_valid else None
 

@@ -12,7 +12,7 @@ from declax._annotations import annotation_text
 from declax.config._building import Builder
 from declax.config._catalog import catalog_for
 from declax.config._checking import checked_refs
-from declax.config._context import INVALID, Context
+from declax.config._context import Context
 from declax.config._data import SpecData
 from declax.config._parameters import target_name
 from declax.config._reading import spec_of
@@ -67,11 +67,9 @@ def _spec_of_source(cls: Any, source: Source, extra: Iterable[Any], migrate: boo
     document = read_source(source)
     report = Report()
     report.extend(document.problems)
-    context = Context(report, migrate=migrate, broken=document.broken)
+    context = Context(report, migrate=migrate)
     where = document.name or _name_of(cls)
-    found = INVALID
-    if document.data is not None or not document.problems:
-        found = structure(cls, document.data, context, extra)
+    found = structure(cls, document.data, context, extra)
     if report:
         raise report.error(where, document.place_of)
     if not isinstance(found, Spec):

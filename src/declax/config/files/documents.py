@@ -1,12 +1,4 @@
-"""Plain data, and where each part of it is written.
-
-Vocabulary
-----------
-document: the data of one file (or of none), and the places of its parts.
-unheld:   of a number: a float makes inf or 0.0 of it, which nobody has written.
-limits:   what a file may not exceed, checked before or while it is parsed, so
-          that a hostile one costs bounded time and memory.
-"""
+"""Plain data and where each part of it is written, with the limits that keep a hostile file cheap."""
 
 from __future__ import annotations
 
@@ -16,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from declax.config.problems import NOWHERE, Path, Place, Problem
+from declax.errors import ConfigError
 
 MAX_BYTES: Final = 4 * 1024 * 1024
 """How large a file may be."""
@@ -29,13 +22,18 @@ MAX_NODES: Final = 200_000
 REF: Final = "$ref"
 """The key of a table that refers to another part."""
 
-Places: TypeAlias = Mapping[Path, tuple[int, int | None]]
-"""The line and the column of each path; for a member of a table, those of its key."""
+TOO_DEEP: Final = f"tables and lists are nested more than {MAX_DEPTH} levels deep"
+
+Position: TypeAlias = tuple[int | None, int | None]
+"""A line and a column, both from 1; None where they are not known."""
+
+Places: TypeAlias = Mapping[Path, Position]
+"""The position of each path; for a member of a table, that of its key."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UnheldNumber:
-    """A number of a text that no float holds; stands among the data, for the report to name its place.
+    """A number that a float would read as inf or 0.0; it stands among the data until a reader reports its place.
 
     Attributes:
       text: as it is written.
@@ -71,9 +69,8 @@ class Document:
     Attributes:
       name: the file, as the user named it; None for data that came from none.
       data: tables, lists and plain values.
-      problems: what is wrong with the file itself.
+      problems: what is wrong with the overrides of a command line.
       find_places: looks the places up; called when the first problem needs one.
-      broken: the paths of values that could not be read.
       origins: places that override those of the file, as for values given on a command line.
     """
 
@@ -81,7 +78,6 @@ class Document:
     data: object
     problems: list[Problem] = dataclasses.field(default_factory=list)
     find_places: Callable[[], Places] = _no_places
-    broken: frozenset[Path] = frozenset()
     origins: dict[Path, Place] = dataclasses.field(default_factory=dict)
     _places: Places | None = None
 
@@ -102,23 +98,15 @@ class Document:
         return Place(self.name)
 
 
-def too_deep(path: Path, place: Place = NOWHERE) -> Problem:
-    """The problem of data that is nested too deeply."""
-    return Problem(
-        "too-deep",
-        path,
-        f"tables and lists are nested more than {MAX_DEPTH} levels deep",
-        hint="flatten them",
-        place=place,
-    )
-
-
-def too_many(place: Place = NOWHERE) -> Problem:
-    """The problem of data that has too many values."""
-    return Problem(
-        "too-large",
-        (),
-        f"there are more than {MAX_NODES} values",
-        hint="write what is repeated once, as a default of the class",
-        place=place,
-    )
+def unreadable(
+    name: str | None,
+    message: str,
+    position: Position = (None, None),
+    *,
+    path: Path = (),
+    hint: str | None = None,
+    code: str = "syntax",
+) -> ConfigError:
+    """The error of a file of which nothing is read."""
+    problem = Problem(code, path, message, hint=hint, place=Place(name, *position))
+    return ConfigError(name or "the configuration", "the configuration has one problem", problems=[problem])
