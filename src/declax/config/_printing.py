@@ -1,9 +1,6 @@
-"""Specs as code: the calls of the constructors that a spec stands for, and the spec itself.
+"""Specs as text: the program that makes what one describes, the call of `spec` that makes it, and its fingerprint.
 
-Vocabulary
-----------
-reference: the code that names a class or function, and the import that makes it mean that.
-shared:    of a part: meant by a Ref, so that its first place gives it a name, ``(embed := dx.Embed(...))``.
+All are made by one walk over the values, `Printer`; its subclasses name classes and functions in other ways.
 """
 
 from __future__ import annotations
@@ -18,10 +15,10 @@ import keyword
 import math
 import pathlib
 import types
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from declax import initializers
@@ -34,7 +31,7 @@ from declax.config._names import dtype_code, is_importable, public_name
 from declax.config._parameters import RNGS, target_name
 from declax.config._refs import locate
 from declax.config._unions import is_dtype
-from declax.config.problems import Path, path_text, shown
+from declax.config.problems import Path, path_text
 from declax.errors import ConfigError, describe
 from declax.initializers import NamedInitializer
 
@@ -43,11 +40,6 @@ VERSION: Final = "config_version"
 
 WIDTH: Final = 100
 _INDENT: Final = "    "
-_ON_ONE_LINE: Final = -1_000_000
-"""The depth of code that is not wrapped."""
-
-# --- references ---------------------------------------------------------------
-
 _PREFIXES: Final = {
     "jax.numpy": "import jax.numpy as jnp",
     "numpy": "import numpy as np",
@@ -56,13 +48,50 @@ _PREFIXES: Final = {
     "pathlib": "import pathlib",
     "declax": "import declax as dx",
 }
+_AS: Final = {"jax.numpy": "jnp", "numpy": "np", "declax": "dx"}
 _PATHS: Final = {  # the classes of paths of this system have the names of those that make them
     pathlib.PurePosixPath: "PurePosixPath",
     pathlib.PureWindowsPath: "PureWindowsPath",
     type(pathlib.PurePath()): "PurePath",
     type(pathlib.Path()): "Path",
 }
-_AS: Final = {"jax.numpy": "jnp", "numpy": "np", "declax": "dx"}
+
+
+class Code(NamedTuple):
+    """Code: one piece, or brackets around items; its ``str`` is one line."""
+
+    opening: str
+    items: tuple[Code, ...] = ()
+    closing: str = ""
+
+    def after(self, text: str) -> Code:
+        """The same behind a text, such as the name of an argument."""
+        return self._replace(opening=text + self.opening)
+
+    def __str__(self) -> str:
+        return f"{self.opening}{', '.join(map(str, self.items))}{self.closing}"
+
+    def wrapped(self, depth: int = 0) -> str:
+        """The code with each item on a line where one line is too short."""
+        line = str(self)
+        if not self.items or len(line) + len(_INDENT) * depth <= WIDTH:
+            return line
+        inner, outer = "\n" + _INDENT * (depth + 1), "\n" + _INDENT * depth
+        items = "".join(f"{inner}{item.wrapped(depth + 1)}," for item in self.items)
+        return f"{self.opening}{items}{outer}{self.closing.removeprefix(',')}"
+
+
+def _call(name: str, args: Iterable[Code], named: Mapping[str, Code]) -> Code:
+    return Code(f"{name}(", (*args, *(code.after(f"{key}=") for key, code in named.items())), ")")
+
+
+def _container(value: Any, items: Mapping[Any, Code]) -> Code:
+    """The code of a list, tuple or dict, by that of its items."""
+    if isinstance(value, FrozenDict):
+        return Code("{", tuple(code.after(f"{key!r}: ") for key, code in items.items()), "}")
+    if isinstance(value, FrozenList):
+        return Code("[", tuple(items.values()), "]")
+    return Code("(", tuple(items.values()), ",)" if len(items) == 1 else ")")
 
 
 @functools.cache
@@ -70,23 +99,19 @@ def _root_names() -> dict[str, str]:
     return {name: module for name, module in exports("declax").items() if module != "declax"}
 
 
-def _root_name(obj: Any) -> str | None:
-    """The name of the package root that is this object."""
-    name = getattr(obj, "__name__", None)
-    module = _root_names().get(name) if isinstance(name, str) else None
-    if module is None or getattr(importlib.import_module(module), name or "", None) is not obj:
-        return None
-    return name
+class Printer:
+    """The code of values, with the names and imports that it needs.
 
+    Args:
+      where: what errors are about.
+      reserved: names that the code cannot use.
+    """
 
-class References:
-    """The names that some code uses, and the imports that it needs."""
-
-    def __init__(self, reserved: tuple[str, ...] = ()) -> None:
+    def __init__(self, where: str, reserved: tuple[str, ...] = ()) -> None:
+        self.where = where
         self.imports: dict[str, str] = {}
-        self._taken: dict[str, str | None] = dict.fromkeys(
-            (*reserved, "dx", "jnp", "np", "jax", "functools", "pathlib")
-        )
+        names = (*reserved, "dx", "jnp", "np", "jax", "functools", "pathlib")
+        self._taken: dict[str, str | None] = dict.fromkeys(names)
 
     def reserve(self, name: str) -> str:
         """A name that nothing else has: this one, or this one with a number."""
@@ -102,10 +127,11 @@ class References:
         self.imports[module] = _PREFIXES[module]
         return f"{_AS.get(module, module)}.{rest}"
 
-    def to(self, obj: Any) -> str | None:
+    def name_of(self, obj: Any) -> str | None:
         """The code that names a class or function; None for what has no name."""
-        root = _root_name(obj)
-        if root is not None:
+        root = getattr(obj, "__name__", None)
+        module = _root_names().get(root) if isinstance(root, str) else None
+        if root is not None and module is not None and getattr(importlib.import_module(module), root, None) is obj:
             return self.under("declax", root)
         name = public_name(obj)
         if name is None:
@@ -117,23 +143,18 @@ class References:
             return path
         if module in ("jax.numpy", "numpy"):
             return self.under(module, path)
-        if module.partition(".")[0] in ("jax", "optax"):
-            self.imports[module] = f"import {module}"
-            return f"{module}.{path}"
-        return self._imported(module, path.rpartition("<locals>.")[2], is_there=is_importable(path))
-
-    def _imported(self, module: str, path: str, *, is_there: bool) -> str:
+        path = path.rpartition("<locals>.")[2]
         head = path.partition(".")[0]
-        if self._taken.get(head, module) != module:
+        if module.partition(".")[0] in ("jax", "optax") or self._taken.get(head, module) != module:
             self.imports[module] = f"import {module}"
             return f"{module}.{path}"
         self._taken[head] = module
-        if is_there:
+        if is_importable(name):
             self.imports[f"{module}:{head}"] = f"from {module} import {head}"
         return path
 
-    def lines(self) -> list[str]:
-        """The imports, as sorted lines."""
+    def import_lines(self) -> list[str]:
+        """The imports, sorted."""
         plain = sorted(line for line in self.imports.values() if line.startswith("import"))
         named: dict[str, list[str]] = {}
         for line in self.imports.values():
@@ -142,315 +163,241 @@ class References:
                 named.setdefault(module, []).append(name)
         return [*plain, *(f"from {module} import {', '.join(sorted(n))}" for module, n in sorted(named.items()))]
 
-
-class BareReferences(References):
-    """Names alone, for a ``repr``."""
-
-    def under(self, module: str, rest: str = "") -> str:
-        """The last name, or ``jnp.x`` and the like."""
-        return rest.rpartition(".")[2] if module == "declax" else f"{_AS.get(module, module)}.{rest}"
-
-    def to(self, obj: Any) -> str | None:
-        """The name of an object, whether or not an import would reach it."""
-        return getattr(obj, "__name__", None) and target_name(obj)
-
-
-# --- code ---------------------------------------------------------------------
-
-
-def call_text(head: str, arguments: list[str], depth: int) -> str:
-    """A call on one line, or with an argument on each where that is too long."""
-    return _bracket(f"{head}(", arguments, ")", depth)
-
-
-def _bracket(opening: str, items: list[str], closing: str, depth: int) -> str:
-    line = f"{opening}{', '.join(items)}{closing}"
-    if len(line) + len(_INDENT) * depth <= WIDTH and "\n" not in line:
-        return line
-    inner, outer = "\n" + _INDENT * (depth + 1), "\n" + _INDENT * depth
-    return f"{opening}{''.join(f'{inner}{item},' for item in items)}{outer}{closing}"
-
-
-def parts_of_value(value: Any) -> dict[str, Any] | None:
-    """The arguments that make a named tuple or an instance of a dataclass; None for other values.
-
-    >>> import collections
-    >>> parts_of_value(collections.namedtuple("Point", "x y")(1, 2))
-    {'x': 1, 'y': 2}
-    """
-    if isinstance(value, tuple) and hasattr(type(value), "_fields"):
-        named: Any = value
-        return dict(named._asdict())
-    if dataclasses.is_dataclass(value) and not isinstance(value, (type, Pytree)):
-        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
-    return None
-
-
-class Values:
-    """The code of the values in a spec."""
-
-    def __init__(self, references: References, where: str) -> None:
-        self.references = references
-        self.where = where
-
-    def text(self, value: Any, path: Path) -> str:
-        """The code of a value that is no spec, list, dict or tuple.
+    def name(self, value: Any, path: Path) -> str:
+        """The code that names a class or function.
 
         Raises:
-          ConfigError: for a value that no code makes.
+          ConfigError: it has no name.
         """
-        if isinstance(value, float) and not math.isfinite(value):
-            return f"float({str(value)!r})"
-        if value is None or (type(value) in (bool, int, float, complex, str, bytes)):
-            return repr(value)
-        if isinstance(value, Ref):
-            return f"{self.references.under('declax', 'Ref')}({value.path!r})"
-        if is_dtype(value):
-            return self._dtype(value)
-        if isinstance(value, enum.Enum):
-            return f"{self._name(type(value), path)}.{value.name}"
-        if isinstance(value, NamedInitializer):
-            prefix = self.references.under("declax", "initializers.")
-            return f"{prefix}{value!r}" if value.name in vars(initializers) else repr(value)
-        if isinstance(value, jax.sharding.PartitionSpec):
-            return call_text(self._name(jax.P, path), [repr(entry) for entry in value], 0)
-        return self._compound(value, path)
-
-    def _compound(self, value: Any, path: Path) -> str:
-        if isinstance(value, functools.partial):
-            inner = [self.any(v, path) for v in (value.func, *value.args)]
-            inner += [f"{name}={self.any(v, path)}" for name, v in value.keywords.items()]
-            return call_text(self.references.under("functools", "partial"), inner, 0)
-        parts = parts_of_value(value)
-        if parts is not None:
-            named = [f"{name}={self.any(v, path)}" for name, v in parts.items()]
-            return call_text(self._name(type(value), path), named, 0)
-        if isinstance(value, pathlib.PurePath):
-            return f"{self._path_class(value, path)}({str(value)!r})"
-        if isinstance(value, frozenset):
-            items = ", ".join(sorted(map(repr, value)))
-            return f"frozenset({{{items}}})" if items else "frozenset()"
-        if isinstance(value, (range, slice, types.EllipsisType)):
-            return "..." if value is ... else repr(value)
-        return self._name(value, path)
-
-    def _path_class(self, value: pathlib.PurePath, path: Path) -> str:
-        name = _PATHS.get(type(value))
-        return self._name(type(value), path) if name is None else self.references.under("pathlib", name)
-
-    def any(self, value: Any, path: Path) -> str:
-        """The code of a value inside of one that is opaque: a plain tuple, or as `text`."""
-        if type(value) is tuple:
-            return _bracket(
-                "(", [self.any(item, path) for item in value], ",)" if len(value) == 1 else ")", _ON_ONE_LINE
-            )
-        return self.text(value, path)
-
-    def _dtype(self, value: Any) -> str:
-        if isinstance(value, type) and issubclass(value, np.generic) and hasattr(np, value.__name__):
-            return self.references.under("numpy", value.__name__)
-        return self.references.under("jax.numpy", dtype_code(value).removeprefix("jnp."))
-
-    def _name(self, value: Any, path: Path) -> str:
-        name = self.references.to(value) if callable(value) else None
+        name = self.name_of(value)
         if name is None:
             raise ConfigError(
-                f"{self.where}.{path_text(path)}",
+                f"{self.where}.{path_text(path)}" if path else self.where,
                 "no code makes this value",
                 got=describe(value),
+                why="another process finds a class or function by its module and name",
                 fix="a function with a name in a module, or dx.spec(make, ...) of one that makes the value",
             )
         return name
 
-    def target(self, spec: SpecData, path: Path) -> str:
-        """The code that names the target of a spec."""
-        return self._name(spec.target, path)
+    def value(self, value: Any, path: Path) -> Code:
+        """The code that makes a value; of a spec, the call of `spec`.
 
-    def spec(self, value: Any, path: Path, depth: int) -> str:
-        """The code that makes a spec, or what is in one: ``dx.spec(Block, dim=64)``."""
+        Raises:
+          ConfigError: no code makes it.
+        """
         if isinstance(value, SpecData):
-            items = [self.target(value, path)]
-            args, named = positions(value.parameters, value.arguments)
-            items += [self.spec(v, (*path, i), depth + 1) for i, v in enumerate(args)]
-            items += [f"{name}={self.spec(v, (*path, name), depth + 1)}" for name, v in named.items()]
-            return call_text(self.references.under("declax", "spec"), items, depth)
-        if isinstance(value, FrozenDict):
-            entries = [f"{k!r}: {self.spec(v, (*path, k), depth + 1)}" for k, v in value.items()]
-            return _bracket("{", entries, "}", depth)
-        if type(value) in (tuple, FrozenList):
-            items = [self.spec(v, (*path, i), depth + 1) for i, v in enumerate(value)]
-            return _sequence(value, items, depth)
-        return self.text(value, path)
+            return self.spec(value, path)
+        if type(value) in (tuple, FrozenList, FrozenDict):
+            items = value.items() if isinstance(value, FrozenDict) else enumerate(value)
+            return _container(value, {key: self.value(item, (*path, key)) for key, item in items})
+        if isinstance(value, float) and not math.isfinite(value):
+            return Code(f"float({str(value)!r})")
+        if value is None or type(value) in (bool, int, float, complex, str, bytes):
+            return Code(repr(value))
+        if isinstance(value, Ref):
+            return Code(f"{self.under('declax', 'Ref')}({value.path!r})")
+        if is_dtype(value):
+            return Code(self.dtype(value))
+        if isinstance(value, enum.Enum):
+            return Code(f"{self.name(type(value), path)}.{value.name}")
+        if isinstance(value, NamedInitializer):
+            prefix = self.under("declax", "initializers.")
+            return Code(f"{prefix}{value!r}" if value.name in vars(initializers) else repr(value))
+        if isinstance(value, pathlib.PurePath):
+            return Code(self.path(value, path))
+        if isinstance(value, frozenset):
+            members = ", ".join(sorted(map(repr, value)))
+            return Code(f"frozenset({{{members}}})" if members else "frozenset()")
+        if isinstance(value, (range, slice, types.EllipsisType)):
+            return Code("..." if value is ... else repr(value))
+        return self._opaque(value, path)
+
+    def _opaque(self, value: Any, path: Path) -> Code:
+        """The code of a value that is made by a call, or has a name."""
+        if isinstance(value, jax.sharding.PartitionSpec):
+            return _call(self.name(jax.P, path), [Code(repr(entry)) for entry in value], {})
+        if isinstance(value, functools.partial):
+            args = [self.value(v, path) for v in (value.func, *value.args)]
+            named = {name: self.value(v, path) for name, v in value.keywords.items()}
+            return _call(self.under("functools", "partial"), args, named)
+        parts: dict[str, Any] | None = None
+        if isinstance(value, tuple) and hasattr(value, "_asdict"):
+            parts = value._asdict()
+        elif dataclasses.is_dataclass(value) and not isinstance(value, (type, Pytree)):
+            parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+        if parts is not None:
+            return _call(self.name(type(value), path), (), {name: self.value(v, path) for name, v in parts.items()})
+        return Code(self.name(value, path))
+
+    def spec(self, spec: SpecData, path: Path) -> Code:
+        """The code that makes a spec: ``dx.spec(Block, dim=64)``."""
+        args, named = positions(spec.parameters, spec.arguments)
+        items = [Code(self.name(spec.target, path)), *(self.value(v, (*path, i)) for i, v in enumerate(args))]
+        return _call(
+            self.under("declax", "spec"), items, {name: self.value(v, (*path, name)) for name, v in named.items()}
+        )
+
+    def dtype(self, value: Any) -> str:
+        """The code of a dtype."""
+        if isinstance(value, type) and issubclass(value, np.generic) and hasattr(np, value.__name__):
+            return self.under("numpy", value.__name__)
+        return self.under("jax.numpy", dtype_code(value).removeprefix("jnp."))
+
+    def path(self, value: pathlib.PurePath, path: Path) -> str:
+        """The code of a path of files."""
+        name = _PATHS.get(type(value))
+        made = self.name(type(value), path) if name is None else self.under("pathlib", name)
+        return f"{made}({str(value)!r})"
 
 
-def _sequence(value: Any, items: list[str], depth: int) -> str:
-    if isinstance(value, FrozenList):
-        return _bracket("[", items, "]", depth)
-    if len(items) == 1:
-        return f"({items[0]},)"
-    return _bracket("(", items, ")", depth)
+# --- programs -----------------------------------------------------------------
 
 
-class _Calls(Walk):
-    """The calls that `Builder` would make, as code."""
+class _Program(Walk):
+    """The calls that `Builder` would make, as code.
 
-    def __init__(self, root: SpecData, references: References) -> None:
+    Attributes:
+      meant: the paths of the parts that Refs mean.
+      names: those of such parts, ``(embed := dx.Embed(...))``.
+    """
+
+    def __init__(self, root: SpecData, printer: Printer, meant: Iterable[Path] = ()) -> None:
         super().__init__(root)
-        self.values = Values(references, root.parameters.name)
+        self.printer = printer
         self.uses_rngs = False
-        self._spread: set[Path] = set()
-        self._names: dict[Path, str] = {}
-        self._shared = {place.path for place in _places(root)}
-        self._given: set[Path] = set()
+        self.meant = set(meant)
+        self.names: dict[Path, str] = {}
 
     def value(self, value: Any, path: Path, annotation: Any) -> Any:
+        if path in self.names:
+            return Code(self.names[path])
         code = super().value(value, path, annotation)
-        if path not in self._shared or path not in self.made:
+        if path not in self.meant or path not in self.made:
             return code
-        if path in self._given:
-            return self._names[path]
-        self._given.add(path)
         last = next((key for key in reversed(path) if isinstance(key, str)), "part")
-        self._names[path] = self.values.references.reserve(last)
-        return f"({self._names[path]} := {code})"
+        self.names[path] = self.printer.reserve(last)
+        return code.after(f"({self.names[path]} := ")._replace(closing=f"{code.closing})")
 
-    def kept(self, spec: SpecData, path: Path) -> str:
-        return self.values.spec(spec, (), self._depth() + 1)
+    def shared(self, ref: Ref, path: Path, annotation: Any) -> Any:
+        self.meant.add(locate(self.root, ref, path).path)
+        return super().shared(ref, path, annotation)
 
-    def leaf(self, value: Any, path: Path) -> str:
-        return self.values.text(value, path)
+    def kept(self, spec: SpecData, path: Path) -> Code:
+        return self.printer.value(spec, ())
 
-    def container(self, value: Any, parts: list[tuple[Any, Any]]) -> _Container:
-        if isinstance(value, FrozenDict):
-            code = _Container(_bracket("{", [f"{key!r}: {item}" for key, item in parts], "}", self._depth()))
-        else:
-            code = _Container(_sequence(value, [item for _, item in parts], self._depth()))
-        code.items = [item for _, item in parts]
-        return code
+    def leaf(self, value: Any, path: Path) -> Code:
+        return self.printer.value(value, path)
 
-    def call(self, spec: SpecData, path: Path) -> str:
-        parameters = spec.parameters
-        if parameters.variadic is not None:
-            self._spread.add((*path, parameters.variadic))
-        depth = self._depth()
+    def container(self, value: Any, parts: list[tuple[Any, Any]]) -> Code:
+        return _container(value, dict(parts))
+
+    def call(self, spec: SpecData, path: Path) -> Code:
         arguments = self.arguments(spec, path)
-        args, named = positions(parameters, self._with_defaults(spec, path, arguments))
-        items = [*args, *(f"{name}={code}" for name, code in named.items() if name in arguments)]
-        if parameters.takes_rngs:
+        args, named = positions(spec.parameters, self._with_defaults(spec, path, arguments))
+        named = {name: code for name, code in named.items() if name in arguments}
+        if spec.parameters.takes_rngs:
             self.uses_rngs = True
-            items.append(f"{RNGS}={RNGS}")
-        return call_text(self.values.target(spec, path), items, depth)
+            named[RNGS] = Code(RNGS)
+        return _call(self.printer.name(spec.target, path), args, named)
 
     def _with_defaults(self, spec: SpecData, path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments with the code of the defaults that stand before others by position."""
         given = dict(arguments)
         variadic = spec.parameters.variadic
         if variadic is not None and variadic in given:
-            given[variadic] = given[variadic].items
+            code = given[variadic]
+            given[variadic] = [code.after("*")] if (*path, variadic) in self.names else code.items
         is_needed = variadic in given or any(p.kind is inspect.Parameter.POSITIONAL_ONLY for p in spec.parameters)
         for parameter in spec.parameters if is_needed else ():
             default = spec.full_arguments.get(parameter.name, MISSING)
             if parameter.is_positional and parameter.name not in given and default is not MISSING:
-                given[parameter.name] = self.values.spec(default, (*path, parameter.name), 0)
+                given[parameter.name] = self.printer.value(default, (*path, parameter.name))
         return given
-
-    def _depth(self) -> int:
-        return sum(path not in self._spread for path in self._open) - 1
-
-
-class _Container(str):
-    """The code of a list, tuple or dict, with that of its elements."""
-
-    __slots__ = ("items",)
-
-    items: list[str]
-
-
-def _places(root: SpecData) -> list[Any]:
-    """Where the Refs of a spec lead."""
-    found: list[Any] = []
-
-    class Finder(Walk):
-        def shared(self, ref: Ref, path: Path, annotation: Any) -> Any:
-            found.append(locate(self.root, ref, path))
-            return super().shared(ref, path, annotation)
-
-    Finder(root).run()
-    return found
 
 
 def to_python(spec: SpecData, *, name: str, rngs: str) -> str:
     """A program that builds what a spec describes; see `Spec.to_python`."""
-    references = References((name, RNGS))
-    calls = _Calls(spec, references)
-    code = calls.run()
-    lines = [f"{name} = {code}"]
-    if calls.uses_rngs:
-        references.under("declax")
-        lines.insert(0, f"{RNGS} = {rngs}")
-    imports = references.lines()
-    return "\n".join([*imports, *([""] if imports else []), *lines]) + "\n"
+    where = spec.parameters.name
+    first = _Program(spec, Printer(where))  # which finds the parts that need names
+    first.run()
+    printer = Printer(where, (name, RNGS))
+    program = _Program(spec, printer, first.meant)
+    code = program.run().after(f"{name} = ").wrapped()
+    if program.uses_rngs:
+        printer.under("declax")
+        code = f"{RNGS} = {rngs}\n{code}"
+    imports = "\n".join(printer.import_lines())
+    return f"{imports}\n\n{code}\n" if imports else f"{code}\n"
+
+
+# --- other names --------------------------------------------------------------
+
+
+class _BarePrinter(Printer):
+    """Code with names alone, whether or not an import would reach them."""
+
+    def under(self, module: str, rest: str = "") -> str:
+        return rest.rpartition(".")[2] if module == "declax" else f"{_AS.get(module, module)}.{rest}"
+
+    def name_of(self, obj: Any) -> str:
+        return target_name(obj) if getattr(obj, "__name__", None) else repr(obj)
 
 
 def spec_text(spec: SpecData) -> str:
     """The ``repr`` of a spec: the call of `spec` that makes it, with names alone."""
-    try:
-        return Values(BareReferences(), spec.parameters.name).spec(spec, (), 0)
-    except ConfigError:  # a value without code, which a repr may show as it is
-        return f"spec({short_text(spec, 10_000)})"
+    return _BarePrinter(spec.parameters.name).value(spec, ()).wrapped()
 
 
-# --- one text in every process ------------------------------------------------
+def short_text(value: Any, size: int = 60) -> str:
+    """A value in a line, for reports.
+
+    >>> short_text(SpecData(sorted, {"iterable": FrozenList([1])}))
+    'sorted(iterable=[1])'
+    """
+    text = str(_ShortPrinter("").value(value, ()))
+    return text if len(text) <= size else text[: size - 3] + "..."
 
 
-class _CanonicalReferences(References):
+class _ShortPrinter(_BarePrinter):
+    """Specs as the calls that they describe."""
+
+    def spec(self, spec: SpecData, path: Path) -> Code:
+        return _call(target_name(spec.target), (), {name: self.value(v, path) for name, v in spec.arguments.items()})
+
+
+class _CanonicalPrinter(Printer):
+    """Code with full names, without what depends on the machine: one text for all equal specs."""
+
+    def __init__(self, where: str, *, is_full: bool) -> None:
+        super().__init__(where)
+        self.is_full = is_full
+
     def under(self, module: str, rest: str = "") -> str:
         return f"{module}:{rest}"
 
-    def to(self, obj: Any) -> str | None:
+    def name_of(self, obj: Any) -> str | None:
         return public_name(obj)
 
-
-class _Canonical(Values):
-    """The code of a spec with full names, without what depends on the machine."""
-
-    def __init__(self, root: SpecData, *, is_full: bool) -> None:
-        super().__init__(_CanonicalReferences(), root.parameters.name)
-        self.is_full = is_full
-
-    def spec(self, value: Any, path: Path, depth: int) -> str:
-        if not isinstance(value, SpecData):
-            return super().spec(value, path, depth)
-        target = self.target(value, path)
-        version = getattr(value.target, VERSION, None)
-        items = [target] + ([f"version:{version}"] if self.is_full and isinstance(version, int) else [])
-        for name, argument in (value.full_arguments if self.is_full else value.arguments).items():
+    def spec(self, spec: SpecData, path: Path) -> Code:
+        target = self.name(spec.target, path)
+        version = getattr(spec.target, VERSION, None)
+        items = [Code(target)] + ([Code(f"version:{version}")] if self.is_full and isinstance(version, int) else [])
+        named = {}
+        for name, argument in (spec.full_arguments if self.is_full else spec.arguments).items():
             try:
-                text = self.spec(argument, (*path, name), depth)
+                named[name] = self.value(argument, (*path, name))
             except ConfigError:
-                if name in value.arguments:
+                if name in spec.arguments:
                     raise
-                text = f"default:{target}.{name}"  # a lambda, say, that is known by where it is declared
-            items.append(f"{name}={text}")
-        return f"spec({', '.join(items)})"
+                named[name] = Code(f"default:{target}.{name}")  # a lambda, say, known by where it is declared
+        return _call("spec", items, named)
 
-    def text(self, value: Any, path: Path) -> str:
-        return f"path:{value.as_posix()!r}" if isinstance(value, pathlib.PurePath) else super().text(value, path)
-
-    def _dtype(self, value: Any) -> str:
+    def dtype(self, value: Any) -> str:
         return f"dtype:{np.dtype(value).name}"
 
-    def _name(self, value: Any, path: Path) -> str:
-        name = self.references.to(value) if callable(value) else None
-        if name is None:
-            raise ConfigError(
-                f"{self.where}.{path_text(path)}" if path else self.where,
-                "this value has no text that is the same in every process",
-                got=describe(value),
-                why="another process finds a class or function by its module and name",
-                fix="a function with a name in a module, or dx.spec(make, ...) of one that makes the value",
-            )
-        return name
+    def path(self, value: pathlib.PurePath, path: Path) -> str:
+        return f"path:{value.as_posix()!r}"
 
 
 def canonical_text(spec: SpecData, *, full: bool = False) -> str:
@@ -462,43 +409,9 @@ def canonical_text(spec: SpecData, *, full: bool = False) -> str:
     >>> canonical_text(SpecData(sorted, {"iterable": (1, 2.0)}))
     'spec(builtins:sorted, iterable=(1, 2.0))'
     """
-    return _Canonical(spec, is_full=full).spec(spec, (), _ON_ONE_LINE)
+    return str(_CanonicalPrinter(spec.parameters.name, is_full=full).value(spec, ()))
 
 
 def fingerprint(spec: SpecData, *, full: bool) -> str:
     """The SHA-256 of the canonical text; see `Spec.fingerprint`."""
     return hashlib.sha256(canonical_text(spec, full=full).encode()).hexdigest()
-
-
-# --- one line for reports -----------------------------------------------------
-
-
-def short_text(value: Any, size: int = 60) -> str:
-    """A value in a line, for reports.
-
-    >>> short_text(SpecData(sorted, {"iterable": FrozenList([1])}))
-    'sorted(iterable=[1])'
-    """
-    text = _short(value)
-    return text if len(text) <= size else text[: size - 3] + "..."
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, SpecData):
-        inner = ", ".join(f"{name}={_short(v)}" for name, v in value.arguments.items())
-        return f"{target_name(value.target)}({inner})"
-    if isinstance(value, FrozenList):
-        return f"[{', '.join(map(_short, value))}]"
-    if isinstance(value, FrozenDict):
-        return f"{{{', '.join(f'{k!r}: {_short(v)}' for k, v in value.items())}}}"
-    if type(value) is tuple:
-        return f"({', '.join(map(_short, value))}{',' if len(value) == 1 else ''})"
-    if is_dtype(value):
-        return str(jnp.dtype(value).name)
-    if isinstance(value, str):
-        return shown(value)
-    if isinstance(value, enum.Enum):
-        return f"{type(value).__name__}.{value.name}"
-    if value is MISSING or not callable(value) or isinstance(value, (NamedInitializer, functools.partial)):
-        return repr(value)
-    return target_name(value)
