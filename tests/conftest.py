@@ -3,13 +3,21 @@
 import gc
 import os
 from collections.abc import Iterator
+from importlib.metadata import version
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "agg")
+# The tests compile thousands of tiny programs, each run once or twice: optimizing them costs more than it saves.
+# `XLA_FLAGS= pytest` compiles as users do. XLA ends the process at a flag that it does not know.
+if version("jaxlib").startswith("0.10."):
+    flags = ("backend_optimization_level=0", "cpu_use_fusion_emitters=false", "cpu_parallel_codegen_split_count=1")
+    os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in flags))
 
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
+
+from declax import _variable_names
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -27,6 +35,42 @@ def _profile() -> str:
 
 
 settings.load_profile(_profile())
+
+
+PROGRAMS = 500
+"""How many programs of XLA are kept from file to file; each takes about a megabyte."""
+
+_compiled = 0
+
+
+def _count(event: str, seconds: float, **_: object) -> None:
+    global _compiled
+    _compiled += event == "/jax/core/compile/backend_compile_duration"
+
+
+jax.monitoring.register_event_duration_secs_listener(_count)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bounded_memory() -> Iterator[None]:
+    """Clears the caches of JAX at the end of a file, if they have grown large."""
+    global _compiled
+    yield
+    if _compiled > PROGRAMS:
+        jax.clear_caches()
+        gc.collect()
+        _compiled = 0
+
+
+@pytest.fixture(autouse=True)
+def names_of_kinds() -> Iterator[None]:
+    """Forgets the kinds of Variables that a test has registered."""
+    kinds = _variable_names._kinds
+    before = dict(kinds)
+    yield
+    if kinds != before:
+        kinds.clear()
+        kinds.update(before)
 
 
 @pytest.fixture(scope="module")

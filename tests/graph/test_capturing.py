@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import pytest
 
 import declax as dx
-from declax import _variable_names
 from declax._typing import BOUND_KEY, INTERNAL_KEYS
 from declax.capturing import capture
 from declax.errors import FilterError, GraphError, TraceContextError
@@ -151,9 +150,7 @@ def test_a_shared_submodule_is_recorded_once():
     assert [v.tolist() for v in seen.a.h.value] == [[1.0, 2.0], [2.0, 4.0]]
 
 
-def test_how_sowing_reduces(monkeypatch):
-    monkeypatch.setattr(_variable_names, "_kinds", dict(_variable_names._kinds))  # which "noted" joins
-
+def test_how_sowing_reduces():
     class Sum(dx.Module):
         def __call__(self, x):
             for _ in range(3):

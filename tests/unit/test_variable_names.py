@@ -6,13 +6,6 @@ from declax import _variable_names as names
 from declax import errors
 from declax._variables import BatchStat, Cache, Intermediate, Param, Perturbation, Variable
 
-BUILT_IN = dict(names._kinds)  # taken at collection, before any example of a docstring has registered kinds of its own
-
-
-@pytest.fixture(autouse=True)
-def registry(monkeypatch):
-    monkeypatch.setattr(names, "_kinds", dict(BUILT_IN))
-
 
 @pytest.mark.parametrize(
     ("name", "kind"),
