@@ -151,7 +151,6 @@ def wide_modules() -> Any:
 
 SHAPES: dict[str, Callable[[], Any]] = {
     "modules": lambda: chain(Open),
-    "cycle": cycle,
     "a variable in each": lambda: chain(Open, 2_000, each=True),
     "assigned list": lambda: holding(nested(jnp.ones(()), in_list)),
     "assigned dict": lambda: holding(nested(jnp.ones(()), in_dict)),
@@ -162,9 +161,9 @@ SHAPES: dict[str, Callable[[], Any]] = {
     "assigned to a list": lambda: dx.List([nested(jnp.ones(()), in_list)]),
     "grown static list": lambda: grown([], 1, dx.static),
     "grown in a variable": grown_in_variable,
-    "100,000 leaves": wide_modules,
 }
 SLOW_SHAPES: dict[str, Callable[[], Any]] = {
+    "cycle": cycle,
     "lists": lambda: chain(dx.List),
     "dicts": lambda: chain(dx.Dict),
     "objects": lambda: chain(Box),
@@ -176,7 +175,7 @@ SLOW_SHAPES: dict[str, Callable[[], Any]] = {
     "no node above": lambda: nested(one(), in_list),
     "a variable in each, 10,000 modules": lambda: chain(Open, each=True),
     "a variable in each, 10,000 lists": lambda: chain(dx.List, each=True),
-    "100,000 leaves, transformed": wide_modules,
+    "100,000 leaves": wide_modules,
     "100,000 elements": lambda: dx.List([one() for _ in range(WIDTH)]),
     "100,000 in a plain list": lambda: holding([jnp.ones(()) for _ in range(WIDTH)]),
 }
@@ -272,14 +271,6 @@ USES: dict[str, Callable[[Any], Any]] = {
     "pop": check_pop,
 }
 
-TRANSFORMS = ("jit", "jit that sets", "jit that returns", "jit that grows", "grad")
-
-
-def uses_of(shape: str) -> list[str]:
-    """All uses; JAX needs long for very many arguments, so that is for the slow tests."""
-    return [use for use in USES if shape != "100,000 leaves" or use not in TRANSFORMS]
-
-
 # ================================================================= the process of one shape
 
 SECONDS = 60
@@ -324,8 +315,7 @@ def report(shape: str) -> None:
     say("build", came, start)
     if model is None:
         return
-    for name in uses_of(shape):
-        use = USES[name]
+    for name, use in USES.items():
         start = time.perf_counter()
         came, _ = attempt(functools.partial(use, model))
         say(name, came, start)
@@ -388,7 +378,7 @@ def fault_of(came: str) -> str | None:
 def check(shape: str) -> None:
     found = report_of(shape)
     assert "build" in found
-    assert found["build"].what != "ok" or {*found} >= {*uses_of(shape)}
+    assert found["build"].what != "ok" or {*found} >= {*USES}
     assert faults_of(shape, {"build", *USES}) == {}
 
 

@@ -41,8 +41,8 @@ FILES, WRONG = programs()
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
-    # the page declares classes anew where it mends them
-    return check(tmp_path_factory.mktemp("page"), FILES, extra="disable_error_code = no-redef")
+    # The page declares classes again where it corrects them. With an option for it, mypy would read JAX again, too.
+    return [one for one in check(tmp_path_factory.mktemp("page"), FILES) if one.code != "no-redef"]
 
 
 def test_right_programs_of_the_page_pass(found: list[Found]) -> None:
