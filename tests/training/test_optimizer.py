@@ -344,18 +344,6 @@ def test_a_line_search_takes_value_grad_and_value_fn() -> None:
     assert losses[-1] < 1e-3 * losses[0]
 
 
-def test_extra_arguments_that_nobody_takes_are_refused() -> None:
-    model = Net()
-    tx = optax.GradientTransformation(lambda params: (), lambda grads, state, params=None: (grads, state))
-    optimizer = dx.Optimizer(model, tx, wrt=dx.Param)
-    grads = dx.grad(loss_of)(model)
-    with pytest.raises(errors.OptimizerError, match=r"takes no extra arguments, and was given value"):
-        optimizer.update(model, grads, value=1.0)
-    optimizer.update(model, grads)
-    named = optax.GradientTransformation(lambda params: (), lambda grads, state, params=None, *, loss: (grads, state))
-    dx.Optimizer(model, named, wrt=dx.Param).update(model, grads, loss=1.0)
-
-
 def unchanged(model: Any, optimizer: Any) -> Callable[[], None]:
     """A check, to be made later, that both still hold the very same arrays."""
     before = [*dx.state(model).leaves, *dx.state(optimizer).leaves]
@@ -377,34 +365,31 @@ def refused(model: Any, grads: Any, message: str, optimizer: Any = None) -> erro
     return caught.value
 
 
-def test_swapped_arguments() -> None:
+def test_a_state_in_place_of_the_model() -> None:
     model = Net()
-    error = refused(dx.grad(loss_of)(model), model, "the arguments are swapped: gradients came first")
+    error = refused(dx.grad(loss_of)(model), model, "the first argument is a State, a snapshot")
     assert error.expected == "update(model, grads)"
-    assert error.got == "update(State, Net)"
-    refused(dx.state(model), dx.grad(loss_of)(model), "the model is a State")
 
 
 def test_gradients_that_are_no_state() -> None:
     model = Net()
-    error = refused(model, dx.value_and_grad(loss_of)(model), "the gradients are no State")
-    assert error.why == "value_and_grad gives the loss first"
-    assert refused(model, 3.0, "the gradients are no State").why is None
+    for wrong in (dx.value_and_grad(loss_of)(model), 3.0):
+        error = refused(model, wrong, "the gradients do not match the parameters")
+        assert error.expected == "a State with a gradient for each of the 4 Variables that Param matches"
 
 
 def test_gradients_of_another_filter() -> None:
     model = Net()
     grads = dx.state(model)
-    error = refused(model, grads, "the gradients do not match what the optimizer updates")
+    error = refused(model, grads, "the gradients do not match the parameters")
     assert error.got == "unexpected: calls, lora"
     error = refused(model, dx.state(model, dx.PathContains("bias")), "the gradients do not match")
     assert error.got == "missing: layers[0].kernel, layers[1].kernel"
-    assert error.expected == "a gradient for each of the 4 Variables that Param selects"
     pairs = list(dx.state(model, dx.Param).flat_state())
     renamed = dx.State.from_flat_path([((*p[:-1], p[-1].replace("el", "le")), v) for p, v in pairs])
     error = refused(model, renamed, "the gradients do not match")
     assert error.got is not None
-    assert "unexpected: layers[0].kernle (did you mean 'layers[0].kernel'?)" in error.got
+    assert "unexpected: layers[0].kernle" in error.got
     backwards = dx.State.from_flat_path(dx.FlatState(pairs[::-1]))  # plain pairs would be put in order
     assert refused(model, backwards, "do not match").got == "the same paths in another order"
 
@@ -414,7 +399,7 @@ def test_gradients_of_another_shape() -> None:
     grads = jax.tree.map(lambda g: g[..., :1], dx.state(model, dx.Param))
     error = refused(model, grads, "the gradients do not match")
     assert error.got is not None
-    assert error.got.startswith("gradients of other shapes: layers[0].bias has (1,), not (4,)")
+    assert error.got.startswith("other shapes: layers[0].bias has (1,), not (4,)")
 
 
 def test_another_model() -> None:
@@ -429,7 +414,7 @@ def test_another_model() -> None:
     wide = Net(width=8)
     error = refused(wide, dx.state(wide, dx.Param), message)
     assert error.got is not None
-    assert error.got.startswith("other shapes: layers[0].bias has (8,), its optimizer state (4,), ")
+    assert error.got.startswith("other shapes: layers[0].bias has (8,), not (4,), ")
     assert error.got.endswith(", and 2 more")
     many = dx.List([Dense(1, 1) for _ in range(4)])
     error = refused(many, dx.state(many, dx.Param), message)
@@ -437,40 +422,17 @@ def test_another_model() -> None:
     assert error.got.endswith("and 4 more")
 
 
-def test_shapes_that_broadcasting_would_hide() -> None:
-    def init(params: Any) -> Any:
-        return jnp.ones((1,))
-
-    def update(grads: Any, state: Any, params: Any = None) -> Any:
-        return jax.tree.map(lambda g: g + state, grads), state
-
-    class Model(dx.Module):
-        def __init__(self) -> None:
-            self.scale = dx.Param(jnp.ones(()))
-
-    model = Model()
-    optimizer = dx.Optimizer(model, optax.GradientTransformation(init, update), wrt=dx.Param)
-    with pytest.raises(errors.OptimizerError, match="other shapes than those that the optimizer's state was made for"):
-        optimizer.update(model, dx.state(model, dx.Param))
-    growing = optax.GradientTransformation(init, lambda g, s, p=None: (g, jnp.concatenate([s, s])))
-    optimizer = dx.Optimizer(model, growing, wrt=dx.Param)
-    with pytest.raises(errors.OptimizerError, match="other shapes than those that the optimizer's state was made for"):
-        optimizer.update(model, dx.state(model, dx.Param))
-
-
 def test_a_wrt_that_selects_nothing() -> None:
-    with pytest.raises(errors.OptimizerError, match="the filter Cache selects nothing of the model") as caught:
+    with pytest.raises(errors.OptimizerError, match="the filter Cache matches nothing in the model"):
         dx.Optimizer(Net(), optax.sgd(0.1), wrt=dx.Cache)
-    assert caught.value.got == "a model with BatchStat, LoRA, Param"
-    with pytest.raises(errors.OptimizerError, match="selects nothing"):
+    with pytest.raises(errors.OptimizerError, match="the filter Param matches nothing"):
         dx.Optimizer(dx.Module(), optax.sgd(0.1))
 
 
 def test_a_tx_that_is_none() -> None:
-    with pytest.raises(errors.OptimizerError, match="this is no optax transformation") as caught:
+    with pytest.raises(errors.OptimizerError, match="this is not an optax transformation"):
         dx.Optimizer(Net(), optax.adam)  # type: ignore[arg-type]  # the mistake under test
-    assert caught.value.fix == "call it first: adam(learning_rate)"
-    with pytest.raises(errors.OptimizerError, match="this is no optax transformation"):
+    with pytest.raises(errors.OptimizerError, match="this is not an optax transformation"):
         dx.Optimizer(Net(), dx.Param)  # type: ignore[arg-type]  # the mistake under test
 
 
@@ -694,7 +656,6 @@ def test_the_layout_compares_by_value() -> None:
     assert one != OptLayout((1, {"b": 2}), ())
     assert one != OptLayout((1, {"a": 2}), (("x",),))
     assert one != 1
-    assert repr(one) == "OptLayout([0], [1].a)"
 
 
 def test_importing_declax_does_not_import_optax() -> None:

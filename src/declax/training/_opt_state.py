@@ -1,37 +1,31 @@
 """The state of an optax transformation, with its arrays held in Variables.
 
-Vocabulary
-----------
-optax state: any tree that ``tx.init`` gives: named tuples, tuples, dicts and,
-             where a part of it mirrors the parameters, a `State`.
-stored:      the same tree as an optimizer holds it: each array in a Variable,
-             each level a `Branch`. So its paths read like the optax state
-             itself (``opt_state[0].mu["linear"]["kernel"]``), and a Variable
-             read from it can be assigned to.
-layout:      what is needed to go back: the treedef of the optax state, the
-             path of each of its leaves, and the paths of the parameters that
-             it is for; hashable and picklable.
-source:      of a leaf inside of a `State`, the path of its parameter.
+An optax state is any tree that ``tx.init`` gives: named tuples, tuples, dicts
+and, where a part of it mirrors the parameters, a `State`. An optimizer stores
+it with each array in a Variable and each level in a `Branch`, so that its paths
+read like the optax state (``opt_state[0].mu["linear"]["kernel"]``).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterable, Iterator
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from declax import _jax, errors
-from declax._layout import Name
+from declax import _epoch, _jax, errors
+from declax._attributes import wrong_trace
+from declax._fields import Status
+from declax._layout import BOUND_KEY, LAYOUT_KEY, TRACE_KEY, Layout, Name
 from declax._metadata import Metadata
 from declax._nodes import plain_key
+from declax._pytree import Pytree, layout_of
 from declax._typing import Path, PyTree
 from declax._variables import Variable, new_variable
 from declax.states import FlatForm, State
-from declax.training._branch import Branch
 
 T = TypeVar("T")
 
@@ -56,6 +50,66 @@ class OptArray(OptState[T]):
     __slots__ = ()
 
 
+def _make_key(name: Name) -> Any:
+    return jax.tree_util.DictKey(name) if isinstance(name, str) else jax.tree_util.SequenceKey(name)
+
+
+class Branch(Pytree):
+    """One level of a stored optax state, whose children are read by ``[key]`` and, if they have names, by ``.name``.
+
+    The tuples and dicts of optax cannot report that they have changed, so that
+    a jitted call would have to look into each of them; a branch reports.
+
+    Args:
+      children: what is below it, by name or index.
+
+    >>> branch = Branch({"mu": jax.numpy.ones(2), 0: jax.numpy.zeros(2)})
+    >>> branch.mu is branch["mu"], list(branch)
+    (True, [0, 'mu'])
+    """
+
+    _pytree__make_key: ClassVar[Any] = staticmethod(_make_key)
+
+    def __init__(self, children: Mapping[Name, Any]) -> None:
+        attributes: dict[Any, Any] = vars(self)
+        attributes[LAYOUT_KEY] = Layout.of(Branch, dict.fromkeys(children, Status.DATA))
+        attributes.update(children)
+        if _jax.trace_state.value is not _jax.TOP:
+            attributes[TRACE_KEY] = _jax.trace_state.value
+
+    def __getitem__(self, key: Name) -> Any:
+        attributes: dict[Any, Any] = vars(self)
+        if key not in self:
+            raise errors.OptimizerError(
+                "Optimizer.opt_state",
+                f"there is nothing under {key!r}",
+                expected=f"one of {list(self)}",
+                fix=errors.suggest(str(key), map(str, self)),
+            )
+        return attributes[key]
+
+    def __setitem__(self, key: Name, value: Any) -> None:
+        self[key]  # says what is missing
+        attributes: dict[Any, Any] = vars(self)
+        if attributes.get(TRACE_KEY, _jax.TOP) is not _jax.trace_state.value:
+            raise wrong_trace(self, key)
+        attributes[key] = value
+        if BOUND_KEY in attributes:
+            _epoch.advance()
+
+    def __contains__(self, key: object) -> bool:
+        return key in layout_of(self).statuses
+
+    def __iter__(self) -> Iterator[Name]:
+        return iter(layout_of(self).statuses)
+
+    def __len__(self) -> int:
+        return len(layout_of(self).statuses)
+
+    def _pytree__fields_for_repr(self) -> Iterable[tuple[Any, object]]:
+        return ((name, self[name]) for name in self)
+
+
 class Leaf(NamedTuple):
     """One array of an optax state.
 
@@ -71,7 +125,9 @@ class Leaf(NamedTuple):
 
 
 class OptLayout:
-    """Where each array of an optax state belongs. Immutable, compares by value.
+    """Where each array of an optax state belongs: its treedef, its paths, and those of their parameters.
+
+    Immutable; compares by value.
 
     Args:
       tree: an optax state; its leaves do not matter.
@@ -97,7 +153,10 @@ class OptLayout:
         self.paths = tuple(leaf.path for leaf in leaves)
         self.sources = tuple(leaf.source for leaf in leaves)
         self.targets = targets
-        self._hash = hash((self.treedef, self.paths, targets))
+        self._hash = hash(self._parts())
+
+    def _parts(self) -> tuple[Hashable, ...]:
+        return self.treedef, self.paths, self.targets
 
     def unflatten(self, values: Iterable[Any]) -> PyTree:
         """The optax state with these arrays, in the order of `paths`."""
@@ -108,24 +167,10 @@ class OptLayout:
             return True
         if not isinstance(other, OptLayout):
             return NotImplemented
-        return (self._hash, self.treedef, self.paths, self.targets) == (
-            other._hash,
-            other.treedef,
-            other.paths,
-            other.targets,
-        )
+        return self._hash == other._hash and self._parts() == other._parts()
 
     def __hash__(self) -> int:
         return self._hash
-
-    def __repr__(self) -> str:
-        return f"OptLayout({', '.join(map(errors.format_path, self.paths))})"
-
-    def __copy__(self) -> OptLayout:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> OptLayout:
-        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         # jax cannot pickle a treedef with named tuples in it; a tree with indices for leaves stands for it.
@@ -134,7 +179,7 @@ class OptLayout:
 
 def leaves_of(tree: PyTree) -> Iterator[Leaf]:
     """The arrays of an optax state, in the order in which jax flattens it."""
-    for keys, node in _flatten_with_path(tree, is_leaf=_is_state):
+    for keys, node in _flatten_with_path(tree, is_leaf=lambda part: isinstance(part, State)):
         prefix = tuple(map(plain_key, keys))
         if not isinstance(node, State):
             yield Leaf(prefix, node, None)
@@ -159,7 +204,12 @@ def store(tree: PyTree, parameters: State[Any]) -> PyTree:
     Raises:
       OptimizerError: a leaf of the tree is no array.
     """
-    sources = dict(zip(parameters.paths, _mirrors(parameters), strict=True))
+    sources = {
+        path: (getattr(value, "shape", None), None if leaf_def is None else _without_hooks(leaf_def[1]))
+        for path, value, leaf_def in zip(
+            parameters.paths, parameters.leaves, parameters.definition.leaf_defs, strict=True
+        )
+    }
     taken = {id(value) for value in parameters.leaves}
     return _nested([(leaf.path, _variable_for(leaf, sources, taken)) for leaf in leaves_of(tree)])
 
@@ -172,25 +222,35 @@ def slots_of(stored: PyTree, layout: OptLayout) -> list[Any]:
     Raises:
       OptimizerError: the tree lacks a path of the layout.
     """
-    return [_slot(stored, path) for path in layout.paths]
-
-
-def _slot(stored: PyTree, path: Path) -> Any:
-    found = stored
-    for name in map(_name_of, path):
-        if not isinstance(found, Branch) or name not in found:
-            raise errors.OptimizerError(
-                "Optimizer.opt_state",
-                f"there is nothing at {errors.format_path(path)}",
-                expected="the tree that the optimizer was made with; its Variables may be assigned to",
-                fix="optimizer = dx.Optimizer(model, tx, wrt=...)",
-            )
-        found = found[name]
-    return found
+    slots = []
+    for path in layout.paths:
+        found = stored
+        for name in map(_name_of, path):
+            if not isinstance(found, Branch) or name not in found:
+                raise errors.OptimizerError(
+                    "Optimizer.opt_state",
+                    f"there is nothing at {errors.format_path(path)}",
+                    expected="the tree that the optimizer was made with; its Variables may be assigned to",
+                    fix="optimizer = dx.Optimizer(model, tx, wrt=...)",
+                )
+            found = found[name]
+        slots.append(found)
+    return slots
 
 
 def _variable_for(leaf: Leaf, sources: dict[Path, tuple[Any, Metadata | None]], taken: set[int]) -> OptState[Any]:
-    value = _as_array(leaf)
+    value = leaf.value
+    if isinstance(value, (bool, int, float, complex, np.ndarray, np.generic)):
+        value = jnp.asarray(value)
+    if not (hasattr(value, "shape") and hasattr(value, "dtype")):
+        raise errors.OptimizerError(
+            "Optimizer.opt_state",
+            f"the optax state holds something else than arrays at {errors.format_path(leaf.path)}",
+            expected="an array or a number",
+            got=errors.describe(value),
+            why="the state passes through jit",
+            fix="keep it in a closure of the transformation, not in the result of its init",
+        )
     if id(value) in taken:
         value = jnp.copy(value)  # else donating the model would delete the optimizer's state as well
     taken.add(id(value))
@@ -200,35 +260,13 @@ def _variable_for(leaf: Leaf, sources: dict[Path, tuple[Any, Metadata | None]], 
     return new_variable(OptVariable, value, metadata, _jax.current_trace())
 
 
-def _as_array(leaf: Leaf) -> Any:
-    value = leaf.value
-    if isinstance(value, (bool, int, float, complex, np.ndarray, np.generic)):
-        return jnp.asarray(value)
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return value
-    raise errors.OptimizerError(
-        "Optimizer.opt_state",
-        f"the optax state holds something else than arrays at {errors.format_path(leaf.path)}",
-        expected="an array or a number",
-        got=errors.describe(value),
-        why="the state passes through jit",
-        fix="keep it in a closure of the transformation, not in what its init returns",
-    )
-
-
-def _mirrors(parameters: State[Any]) -> Iterator[tuple[Any, Metadata | None]]:
-    """Of each parameter, its shape and the metadata for what mirrors it."""
-    for value, leaf_def in zip(parameters.leaves, parameters.definition.leaf_defs, strict=True):
-        yield getattr(value, "shape", None), None if leaf_def is None else _without_hooks(leaf_def[1])
-
-
 @functools.lru_cache(maxsize=256)
 def _without_hooks(metadata: Metadata) -> Metadata:
     return Metadata.of({name: value for name, value in metadata.frozen.items() if name not in _VALUE_HOOKS})
 
 
 def _nested(items: Iterable[tuple[Path, OptState[Any]]]) -> PyTree:
-    """Branches from paths: ``[(("a", "b"), x)]`` is ``Branch({"a": Branch({"b": x})})``."""
+    """Branches from paths."""
     root: dict[Name, Any] = {}
     for path, variable in items:
         if not path:  # the optax state is a bare array
@@ -251,7 +289,3 @@ def _name_of(key: Hashable) -> Name:
 
 def _flatten_with_path(tree: PyTree, is_leaf: Any = None) -> list[tuple[tuple[Any, ...], Any]]:
     return jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]
-
-
-def _is_state(node: object) -> bool:
-    return isinstance(node, State)

@@ -1,16 +1,7 @@
-"""`Optimizer`: an optax transformation, its state, and the parameters that it updates.
-
-Vocabulary
-----------
-tx:        the optax transformation: how gradients become updates.
-wrt:       the filter that selects what is optimised.
-opt_state: what the transformation remembers, in Variables (`_opt_state`).
-targets:   the paths of the parameters that the optimizer was made for.
-"""
+"""`Optimizer`: an optax transformation, its state, and the parameters that it updates."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -19,7 +10,7 @@ import jax.numpy as jnp
 
 from declax import errors
 from declax._fields import static
-from declax._filters import Filter
+from declax._filters import Filter, as_written
 from declax._pytree import Pytree
 from declax._typing import Path, PyTree
 from declax._variables import Param, Variable
@@ -33,9 +24,6 @@ if TYPE_CHECKING:
     import optax
 
 M = TypeVar("M")
-
-
-_LISTED = 4
 
 
 class Optimizer(Pytree, Generic[M]):
@@ -59,7 +47,7 @@ class Optimizer(Pytree, Generic[M]):
         ``optimizer.opt_state.hyperparams["learning_rate"].value = 1e-4``.
 
     Raises:
-      OptimizerError: `wrt` selects nothing, `tx` is no transformation, or its
+      OptimizerError: `wrt` matches nothing, `tx` is not a transformation, or its
         state holds something else than arrays.
 
     Two optimizers share compiled steps if they have the same `tx` object, or
@@ -95,10 +83,21 @@ class Optimizer(Pytree, Generic[M]):
         wrt: Filter = Param,
     ) -> None:
         if not is_transformation(tx):
-            raise _no_transformation(tx)
+            raise errors.OptimizerError(
+                "Optimizer.tx",
+                "this is not an optax transformation",
+                expected="an object with init and update, such as optax.adam(1e-3)",
+                got=errors.describe(tx),
+                fix="optimizer = dx.Optimizer(model, optax.adam(1e-3), wrt=dx.Param)",
+            )
         parameters = state_of(model, wrt)
         if not parameters.paths:
-            raise _selects_nothing(model, wrt)
+            raise errors.OptimizerError(
+                "Optimizer.wrt",
+                f"the filter {as_written(wrt)} matches nothing in the model",
+                expected="a filter that matches Variables of the model",
+                got=errors.describe(model),
+            )
         with jax.numpy_dtype_promotion("standard"):  # which optax counts on
             tree = tx.init(parameters)
         self.step = OptState(jnp.zeros((), jnp.uint32))
@@ -146,57 +145,66 @@ class Optimizer(Pytree, Generic[M]):
             changed then.
           TraceContextError: the model or the optimizer belongs to another trace.
         """
-        parameters = self._parameters_of(model, grads)
-        gradients = self._gradients_for(parameters, grads)
-        self._check_extra(extra)
         slots = slots_of(self.opt_state, self._layout)
-        _check_mirrors(parameters, slots, self._layout.sources)
+        parameters = self._parameters_of(model, slots)
+        gradients = self._gradients_for(parameters, grads)
         before = self._layout.unflatten(map(_content, slots))
         tx: Any = self.tx  # optax types its trees so that no State is one
         with jax.numpy_dtype_promotion("standard"):  # which optax counts on
             updates, after = tx.update(gradients, before, parameters, **extra)
-            _check_shapes(parameters, updates, before, after)
             applied = _applied(parameters, updates)
         self._write(model, applied, slots, after)
         return updates  # type: ignore[no-any-return]  # a tree map over the gradients keeps their type
 
-    def _parameters_of(self, model: M, grads: Any) -> State[Any]:
+    def _parameters_of(self, model: M, slots: list[Any]) -> State[Any]:
+        """The parameters of a model; those that the state of the optimizer belongs to, in paths and shapes."""
         if isinstance(model, State):
-            raise _swapped(model, grads)
+            raise errors.OptimizerError(
+                "Optimizer.update",
+                "the first argument is a State, a snapshot whose update changes no model",
+                expected="update(model, grads)",
+                got=errors.describe(model),
+                fix="optimizer.update(model, grads)",
+            )
         parameters = state_of(model, self.wrt)
-        if parameters.paths != self._layout.targets:
-            raise _other_model(_difference(self._layout.targets, parameters.paths))
+        misfit = _difference(self._layout.targets, parameters.paths)
+        if not misfit:
+            shapes = dict(zip(parameters.paths, map(_shape, parameters.leaves), strict=True))
+            mirrors = zip(self._layout.sources, slots, strict=True)
+            pairs = [(path, slot) for path, slot in mirrors if path is not None and isinstance(slot, OptVariable)]
+            misfit = _resized((path, _shape(slot.raw_value), shapes[path]) for path, slot in pairs)
+        if misfit:
+            raise errors.OptimizerError(
+                "Optimizer.update",
+                "the model does not have the parameters that the optimizer was made for",
+                expected="the model that it was made for, or one of the same structure",
+                got=misfit,
+                fix="optimizer = dx.Optimizer(model, tx, wrt=...)   # again, after changing the model",
+            )
         return parameters
 
     def _gradients_for(self, parameters: State[Any], grads: Any) -> State[Any]:
         if isinstance(grads, Pytree) and not isinstance(grads, State):
             grads = state_of(grads, self.wrt)
-        if not isinstance(grads, State):
-            raise _no_gradients(grads)
-        if grads.paths != parameters.paths:
-            raise _other_gradients(parameters, _difference(parameters.paths, grads.paths), self.wrt)
-        if shapes := _other_shapes(parameters, grads):
-            raise _other_gradients(parameters, f"gradients of other shapes: {_listed(shapes)}", self.wrt)
-        # One definition for both: a gradient may have lost the metadata of its parameter.
-        return make_state(parameters.definition, list(grads.leaves))
-
-    def _check_extra(self, extra: dict[str, Any]) -> None:
-        if not extra:
-            return
-        known = inspect.signature(self.tx.update).parameters
-        if any(p.kind is p.VAR_KEYWORD for p in known.values()) or extra.keys() <= known.keys():
-            return
+        if isinstance(grads, State):
+            rows = zip(parameters.paths, map(_shape, parameters.leaves), map(_shape, grads.leaves), strict=False)
+            misfit = _difference(parameters.paths, grads.paths) or _resized(rows)
+            if not misfit:  # one definition for both: a gradient may have lost the metadata of its parameter
+                return make_state(parameters.definition, list(grads.leaves))
+        else:
+            misfit = errors.describe(grads)
         raise errors.OptimizerError(
             "Optimizer.update",
-            f"the transformation takes no extra arguments, and was given {', '.join(sorted(extra))}",
-            expected="no more than (model, grads)",
-            why="it is no optax.GradientTransformationExtraArgs",
-            fix="tx = optax.with_extra_args_support(tx)   # ignores them",
+            "the gradients do not match the parameters",
+            expected=f"a State with a gradient for each of the {len(parameters.paths)} Variables "
+            f"that {as_written(self.wrt)} matches",
+            got=misfit,
+            fix="grads = dx.grad(loss_fn, argnums=dx.DiffState(0, wrt))(model)   # the same filter",
         )
 
     def _write(self, model: M, parameters: State[Any], slots: list[Any], after: PyTree) -> None:
         """Puts in what was computed; what can fail comes before the first change."""
-        is_alike = _structure(after) == self._layout.treedef and all(isinstance(s, Variable) for s in slots)
+        is_alike = jax.tree.structure(after) == self._layout.treedef and all(isinstance(s, Variable) for s in slots)
         stored = None if is_alike else store(after, parameters)
         for kept in (self.step, *slots):
             if isinstance(kept, Variable):
@@ -222,132 +230,26 @@ def _applied(parameters: State[Any], updates: PyTree) -> State[Any]:
     return applied  # type: ignore[no-any-return]  # it keeps the type of the tree
 
 
-def _check_mirrors(parameters: State[Any], slots: list[Any], sources: tuple[Path | None, ...]) -> None:
-    """Refuses parameters whose shapes have changed since their momenta were made."""
-    by_path = dict(zip(parameters.paths, parameters.leaves, strict=True))
-    resized = [
-        f"{errors.format_path(source)} has {_shape(by_path[source])}, its optimizer state {_shape(slot.raw_value)}"
-        for slot, source in zip(slots, sources, strict=True)
-        if isinstance(slot, OptVariable) and source is not None and _shape(by_path[source]) != _shape(slot.raw_value)
-    ]
-    if resized:
-        raise _other_model(f"other shapes: {_listed(resized)}")
-
-
-def _check_shapes(parameters: State[Any], updates: PyTree, before: PyTree, after: PyTree) -> None:
-    """Refuses what broadcasting has hidden: updates or state of other shapes than before."""
-    is_regrown = _structure(before) == _structure(after) and _shapes(before) != _shapes(after)
-    if is_regrown or _shapes(updates) != _shapes(parameters):
-        raise _other_model("other shapes than those that the optimizer's state was made for")
-
-
-def _structure(tree: PyTree) -> Any:
-    return jax.tree.structure(tree)
-
-
-def _shapes(tree: PyTree) -> list[Any]:
-    return [_shape(leaf) for leaf in jax.tree.leaves(tree)]
-
-
 def _shape(leaf: Any) -> Any:
     return getattr(leaf, "shape", ())
 
 
-# --- what bad input gets ------------------------------------------------------
-
-
-def _no_transformation(tx: object) -> errors.OptimizerError:
-    fix = "optimizer = dx.Optimizer(model, tx, wrt=dx.Param)"
-    if callable(tx):
-        fix = f"call it first: {getattr(tx, '__name__', 'tx')}(learning_rate)"
-    return errors.OptimizerError(
-        "Optimizer.tx",
-        "this is no optax transformation",
-        expected="an object with init and update, such as optax.adam(1e-3)",
-        got=errors.describe(tx),
-        fix=fix,
-    )
-
-
-def _selects_nothing(model: object, wrt: Filter) -> errors.OptimizerError:
-    leaf_defs = state_of(model).definition.leaf_defs
-    kinds = sorted({errors.type_name(leaf_def[0]) for leaf_def in leaf_defs if leaf_def is not None})
-    return errors.OptimizerError(
-        "Optimizer.wrt",
-        f"the filter {_filter_text(wrt)} selects nothing of the model, so there is nothing to optimise",
-        expected="a filter that selects some of the model's Variables",
-        got=f"a model with {', '.join(kinds) or 'no Variables'}",
-    )
-
-
-def _swapped(model: object, grads: object) -> errors.OptimizerError:
-    is_swapped = not isinstance(grads, State)
-    return errors.OptimizerError(
-        "Optimizer.update",
-        "the arguments are swapped: gradients came first" if is_swapped else "the model is a State",
-        expected="update(model, grads)",
-        got=f"update({errors.type_name(type(model))}, {errors.type_name(type(grads))})",
-        why="a State is a snapshot; updating it would change no model",
-        fix="optimizer.update(model, grads)",
-    )
-
-
-def _no_gradients(grads: object) -> errors.OptimizerError:
-    is_pair = isinstance(grads, tuple) and len(grads) == 2
-    return errors.OptimizerError(
-        "Optimizer.update",
-        "the gradients are no State",
-        expected="the State that dx.grad gives",
-        got=errors.describe(grads),
-        why="value_and_grad gives the loss first" if is_pair else None,
-        fix="loss, grads = dx.value_and_grad(loss_fn)(model)" if is_pair else "grads = dx.grad(loss_fn)(model)",
-    )
-
-
-def _other_gradients(parameters: State[Any], got: str, wrt: Filter) -> errors.OptimizerError:
-    return errors.OptimizerError(
-        "Optimizer.update",
-        "the gradients do not match what the optimizer updates",
-        expected=f"a gradient for each of the {len(parameters.paths)} Variables that {_filter_text(wrt)} selects",
-        got=got,
-        fix="take the gradient by the same filter: dx.grad(loss_fn, argnums=dx.DiffState(0, wrt))",
-    )
-
-
-def _other_model(got: str) -> errors.OptimizerError:
-    return errors.OptimizerError(
-        "Optimizer.update",
-        "the model does not have the parameters that the optimizer was made for",
-        expected="the model that it was made for, or one of the same structure",
-        got=got,
-        why="the optimizer's state belongs to parameters by their paths",
-        fix="optimizer = dx.Optimizer(model, tx, wrt=...)   # again, after changing the model",
-    )
-
-
 def _difference(wanted: tuple[Path, ...], given: tuple[Path, ...]) -> str:
-    """Which paths are missing, and which are too much."""
+    """Which paths are missing, and which are too much; empty if there are none."""
+    if wanted == given:
+        return ""
     missing = [errors.format_path(path) for path in wanted if path not in set(given)]
     unexpected = [errors.format_path(path) for path in given if path not in set(wanted)]
-    hints = [f"{name} ({hint})" if (hint := errors.suggest(name, missing)) else name for name in unexpected]
-    lines = [f"missing: {_listed(missing)}"] if missing else []
-    lines += [f"unexpected: {_listed(hints)}"] if hints else []
+    lines = [f"{what}: {_listed(names)}" for what, names in (("missing", missing), ("unexpected", unexpected)) if names]
     return "\n".join(lines) or "the same paths in another order"
 
 
-def _other_shapes(parameters: State[Any], grads: State[Any]) -> list[str]:
-    return [
-        f"{errors.format_path(path)} has {_shape(grad)}, not {_shape(value)}"
-        for path, value, grad in zip(parameters.paths, parameters.leaves, grads.leaves, strict=True)
-        if _shape(value) != _shape(grad)
-    ]
+def _resized(rows: Iterable[tuple[Path, Any, Any]]) -> str:
+    """The paths at which there is another shape than that of the parameter; empty if there are none."""
+    found = [f"{errors.format_path(path)} has {value}, not {wanted}" for path, wanted, value in rows if value != wanted]
+    return f"other shapes: {_listed(found)}" if found else ""
 
 
-def _listed(names: Iterable[str]) -> str:
-    names = list(names)
-    more = f", and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
-
-
-def _filter_text(wrt: Filter) -> str:
-    return errors.type_name(wrt) if isinstance(wrt, type) else repr(wrt)
+def _listed(names: list[str]) -> str:
+    more = f", and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
