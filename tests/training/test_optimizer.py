@@ -187,7 +187,7 @@ def test_the_trace_of_another_transformation_is_explained(capsys: pytest.Capture
         step(model, dx.Optimizer(model, optax.adam(1e-3), wrt=dx.Param))
     dx.explain_retrace(step)
     explained = capsys.readouterr().out
-    assert re.search(r"_tx of argument 1: the static value was <GradientTransformation\w* at 0x\w+>", explained)
+    assert re.search(r"optimizer\._tx: the static value was <GradientTransformation\w* at 0x\w+>", explained)
 
 
 SPECS: dict[str, Callable[[], Any]] = {

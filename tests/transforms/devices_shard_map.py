@@ -228,7 +228,7 @@ def test_what_varies_is_named():
             TransformError, match="its value is varying along 'd', which its spec does not name"
         ) as caught:
             function(model, jnp.ones(4))
-        assert str(caught.value).startswith("count of argument 0: ")
+        assert str(caught.value).startswith("model.count: ")
         assert float(model.count.value) == 0
     with pytest.raises(TransformError, match="the result: its value is varying along 'd'"):
         shard_map(lambda x: x, mesh=MESH, in_specs=P("d"), out_specs=P())(jnp.ones(4))
@@ -318,10 +318,10 @@ def test_specs_that_do_not_fit_are_named():
         return shard_map(lambda _: 1, mesh=MESH, in_specs=(spec,), out_specs=None)
 
     cases = [
-        (P("data"), x, "a[0] of argument 0: the mesh has no axis 'data', but 'd'"),
+        (P("data"), x, "_.a[0]: the mesh has no axis 'data', but 'd'"),
         (P(None, "d"), x, "dimension 1 cannot be split evenly over the 4 devices along 'd'"),
         (P(None, None, "d"), x, "the spec has more entries than the array has dimensions"),
-        (P("d"), model, "count of argument 0: the spec has more entries than the array has dimensions"),
+        (P("d"), model, "_.count: the spec has more entries than the array has dimensions"),
     ]
     for spec, argument, text in cases:
         with pytest.raises(TransformError) as caught:

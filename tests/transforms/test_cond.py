@@ -322,7 +322,7 @@ def grow(model):
         (lambda m: cond(True, lambda: (1, m), lambda: (1, 2)), "false_fun returns another structure than true_fun"),
         (
             lambda m: cond(True, lambda: setattr(m.seen, "value", jnp.ones(3)), lambda: None),
-            r"(?s)cond, the captured Counted\.seen: false_fun gives this another type.*expected: float32.*int32",
+            r"(?s)cond, captured m\.seen: false_fun gives this another type.*expected: float32.*int32",
         ),
         (lambda m: cond(True, 3, lambda: 1), "cond, true_fun: this is no function"),
         (lambda m: cond(True, lambda x: x, lambda x: x, 1, operand=2), "cond: there are operands and an `operand`"),

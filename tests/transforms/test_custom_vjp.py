@@ -383,7 +383,7 @@ def test_captured_by_a_keyword_that_nobody_gives(mode, way):
 
 
 def test_a_gradient_of_what_is_captured_is_refused(fresh):
-    with pytest.raises(TransformError, match=r"statistics\.x \(captured\): a gradient is asked for, and"):
+    with pytest.raises(TransformError, match=r"captured statistics\.x: a gradient is asked for, and"):
         grad(lambda s, m: scaled(m, 1.0))(fresh, foo())
 
 

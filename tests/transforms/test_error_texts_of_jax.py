@@ -105,8 +105,13 @@ CONCRETISATIONS = {
     ),
     "one of many": (lambda: dx.jit(by_star)(net(), net()), BOOL, "argument models[1].count."),
     "by keyword only": (lambda: dx.jit(by_keyword)(1.0, model=net()), BOOL, "argument model.count."),
-    "a captured model": (lambda: captured_by(dx.jit)(X), BOOL, "function read_it", "argument model.count (captured)."),
-    "a partial": (lambda: dx.jit(functools.partial(by_model, net()))(X), BOOL, "function by_model", "(captured)."),
+    "a captured model": (lambda: captured_by(dx.jit)(X), BOOL, "function read_it", "argument captured model.count."),
+    "a partial": (
+        lambda: dx.jit(functools.partial(by_model, net()))(X),
+        BOOL,
+        "function by_model",
+        "argument captured Net.count.",
+    ),
     "an index": (lambda: dx.jit(by_index)(net()), INTEGER, "function by_index", "argument model.count."),
     "numpy": (lambda: dx.jit(by_numpy)(net()), ARRAY, "function by_numpy", "argument model.kernel."),
     "a number": (lambda: dx.jit(by_float)(net(), {"a": X}), CONCRETE, "function by_float", "the argument x.a."),
@@ -122,7 +127,7 @@ CONCRETISATIONS = {
         lambda: captured_by(dx.scan)(0.0, X),
         BOOL,
         "function read_it",
-        "argument model.count (captured).",
+        "argument captured model.count.",
     ),
     "cond": (lambda: dx.cond(True, by_model, my_step, net(), X), BOOL, "function by_model", "model.count."),
     "switch": (lambda: dx.switch(0, [my_step, by_model], net(), X), BOOL, "function by_model", "model.count."),
@@ -323,21 +328,21 @@ MISTAKES = {
     # results
     "a text from jit": (
         lambda: dx.jit(pair_of("text"))(net(), X),
-        "info[1] of the result of make_pair",
+        "make_pair, the result.info[1]",
         "got:      str",
     ),
-    "an object": (lambda: dx.jit(pair_of(object()))(net(), X), "info[1] of the result of make_pair", "of type object"),
-    "an array of texts": (dx.jit(lambda: np.array(["a"])), "the result of <lambda>: this is no array"),
+    "an object": (lambda: dx.jit(pair_of(object()))(net(), X), "make_pair, the result.info[1]", "of type object"),
+    "an array of texts": (dx.jit(lambda: np.array(["a"])), "<lambda>, the result: this is no array"),
     "a text in a Variable": (lambda: dx.jit(sets_text)(net()), "sets_text, model.count: this is no array"),
-    "a text beside a new Variable": (lambda: dx.jit(grows_too)(net(), X), "text of the result of grows_too"),
+    "a text beside a new Variable": (lambda: dx.jit(grows_too)(net(), X), "grows_too, the result.text"),
     "a text in a new Variable": (
         lambda: dx.jit(lambda model: setattr(model, "new", dx.Variable("text")))(net()),
-        "new of argument 0: this is no array",
+        "model.new: this is no array",
     ),
-    "a text from scan": (lambda: dx.scan(lambda c, x: (c, "text"))(0.0, X), "[1] of the result of <lambda>"),
-    "a text from cond": (lambda: dx.cond(True, lambda: "a", lambda: "b"), "the result of <lambda>: this is no array"),
-    "a text from remat": (lambda: dx.remat(lambda model: "a")(net()), "the result of <lambda>: this is no array"),
-    "a text from vmap": (lambda: dx.vmap(lambda x: {"a": "text"})(X), "a of the result: this is no array"),
+    "a text from scan": (lambda: dx.scan(lambda c, x: (c, "text"))(0.0, X), "<lambda>, the result[1]"),
+    "a text from cond": (lambda: dx.cond(True, lambda: "a", lambda: "b"), "<lambda>, the result: this is no array"),
+    "a text from remat": (lambda: dx.remat(lambda model: "a")(net()), "<lambda>, the result: this is no array"),
+    "a text from vmap": (lambda: dx.vmap(lambda x: {"a": "text"})(X), "the result.a: this is no array"),
     "a text from vjp": (lambda: dx.vjp(lambda x: {"a": "text"}, X), "the result.a: this is no array"),
     # losses
     "a vector": (
@@ -389,20 +394,20 @@ MISTAKES = {
     # vmap
     "an axis that a result cannot have": (
         lambda: dx.vmap(lambda x: {"a": x}, out_axes=3)(X),
-        "a of the result: it is to get the axis 3",
+        "the result.a: it is to get the axis 3",
         "an axis from -1 to 0",
     ),
     "an axis that a Variable cannot have": (
         lambda: dx.vmap(
             lambda m, x: setattr(m.kernel, "value", x), in_axes=(dx.StateAxes({dx.Param: 1, ...: None}), 0)
         )(net((2, 3)), X),
-        "kernel of argument 0: it is to get the axis 1",
+        "m.kernel: it is to get the axis 1",
     ),
     "no axis": (lambda: dx.vmap(lambda x: x, in_axes=None)(X), "no argument has an axis", "axis_size=10"),
     "no argument": (captured_by(dx.vmap), "what is captured, or has None"),
     "StateAxes of an array": (
         lambda: dx.vmap(double, in_axes=(AXES,))(X),
-        "in_axes, argument 0: a ",
+        "in_axes, x: a ",
         " is for a model, and this is in none",
     ),
     "StateAxes of a result": (lambda: dx.vmap(double, out_axes=AXES)(X), "out_axes, the result: a StateAxes is for"),
@@ -410,17 +415,17 @@ MISTAKES = {
     "too few axes": (lambda: dx.vmap(by_model, in_axes=(0,))(net(), X), "it has 1 entries, for 2 values"),
     "a captured model is set": (
         lambda: capturing(set_count)(dx.vmap)(X),
-        "count of captured Net (model): the function sets this",
+        "captured model.count: the function sets this",
         "pass it: what is captured has no axis",
     ),
     "a captured model grows": (
         lambda: capturing(grow, graph_updates=False)(dx.jit)(X),
-        "new of captured Net (model): the function changes",
+        "captured model.new: the function changes",
         "graph_updates=True",
     ),
     "an argument grows": (
         lambda: dx.jit(lambda a, b: grow(b), graph_updates=False)(net(), net()),
-        "new of argument 1: the function changes",
+        "b.new: the function changes",
     ),
     # vjp and jvp
     "cotangent of another shape": (
@@ -444,17 +449,17 @@ MISTAKES = {
     # donation
     "a donated model": (
         lambda: dx.jit(lambda model: model.kernel[...])(donated_state()),
-        "kernel of argument 0: this array was deleted, since its buffer was donated",
+        "model.kernel: this array was deleted, since its buffer was donated",
         "why:      bump ",
         "dx.clone(model)",
     ),
     "a donated model under grad": (
         lambda: dx.grad(lambda m: m.kernel[...].sum())(donated_state()),
-        "kernel of argument 0: this array was deleted",
+        "m.kernel: this array was deleted",
     ),
-    "a donated array under vmap": (lambda: dx.vmap(double)(donated_array()), "argument 0: this array was deleted"),
-    "donated twice": (twice_donated, "argument 0: this array was deleted", "why:      double "),
-    "deleted in a known model": (donated_by_the_same_binding, "kernel of argument 0: this array was deleted"),
+    "a donated array under vmap": (lambda: dx.vmap(double)(donated_array()), "x: this array was deleted"),
+    "donated twice": (twice_donated, "x: this array was deleted", "why:      double "),
+    "deleted in a known model": (donated_by_the_same_binding, "model.kernel: this array was deleted"),
     # stages
     "a compiled stage, another shape": (
         lambda: compiled(net(), X)(net(), jnp.ones(4)),
@@ -463,12 +468,12 @@ MISTAKES = {
     ),
     "a compiled stage, another dtype": (
         lambda: compiled(net(), X)(net((1,)), X),
-        "kernel of argument 0: the shape or dtype was float32[3]",
+        "model.kernel: the shape or dtype was float32[3]",
     ),
     "a compiled stage, another tree": (lambda: compiled(net(), X)(net(), [X]), "the arguments: the tree was"),
     "a compiled stage, another model": (
         lambda: compiled(net(), X)(other_model(), X),
-        "rate of argument 0: the structure was not there, and is 3",
+        "model.rate: the structure was not there, and is 3",
     ),
     "a compiled stage, another static": (
         lambda: compiled(net(), X, False, static_argnames="flag")(net(), X, True),
@@ -499,12 +504,12 @@ MISTAKES = {
     ),
     "a written ref under grad": (
         lambda: dx.grad(writes_ref, argnums=1)(with_refs(), 2.0),
-        "kernel of argument 0: the function writes a value that depends on",
+        "model.kernel: the function writes a value that depends on",
         "jax.lax.stop_gradient(value)",
     ),
     "a written ref under grad and remat": (
         lambda: dx.grad(dx.remat(writes_ref), argnums=1)(with_refs(), 2.0),
-        "kernel of argument 0: the function writes a value that depends on",
+        "model.kernel: the function writes a value that depends on",
     ),
     "a written ref under vmap": (
         lambda: dx.vmap(writes_ref, in_axes=(None, 0))(with_refs(), X),
@@ -516,24 +521,24 @@ MISTAKES = {
     ),
     "a ref over devices": (
         lambda: dx.pmap(read_ref, in_axes=(dx.StateAxes({dx.Param: 0, ...: None}), 0))(with_refs((1,)), jnp.ones(1)),
-        "kernel of argument 0: this is an array ref, which cannot be spread",
+        "model.kernel: this is an array ref, which cannot be spread",
     ),
     "a ref over a mesh": (
         lambda: dx.shard_map(read_ref, mesh=ONE_DEVICE, in_specs=(None, None), out_specs=jax.P())(with_refs(), X),
-        "count of argument 0: this is an array ref, which shard_map cannot split outside of a compiled function",
+        "model.count: this is an array ref, which shard_map cannot split outside of a compiled function",
         "dx.jit(dx.shard_map(f, ...))",
     ),
     "a captured ref over a mesh": (
         lambda: dx.shard_map(functools.partial(read_ref, with_refs()), mesh=ONE_DEVICE, in_specs=None, out_specs=None)(
             X
         ),
-        "count of captured Net",
+        "captured Net.count",
         "this is an array ref, which shard_map cannot split",
     ),
     "a condition on a ref": (
         lambda: dx.while_loop(lambda model: model.count[...] < 3, keyed, with_refs()),
         "while_loop, cond_fun: the condition reads an array ref",
-        "count of argument 0",
+        "model.count",
     ),
 }
 
@@ -646,7 +651,7 @@ def test_nothing_is_named_twice():
         dx.jit(lambda a, b: 1 if a.count[...] + b.count[...] else 0)(net(), net())
     with pytest.raises(BOOL, match=r"argument a\.count\."):
         dx.jit(lambda a, b: 1 if b.count[...] else 0)(both, both)
-    with pytest.raises(BOOL, match=r"arguments model\.count \(captured\) and model\.count \(captured\) \(2\)"):
+    with pytest.raises(BOOL, match=r"arguments captured model\.count and captured model\.count \(2\)"):
         two_of_one_name()()
 
 

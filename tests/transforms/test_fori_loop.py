@@ -334,7 +334,7 @@ def set_mode(i, model):
         ),
         (lambda m: fori_loop(0, 3, forget, m), r"fori_loop, init_val\.raw: body_fun changes the structure here"),
         (lambda m: fori_loop(0, 3, replace, m), r"fori_loop, init_val\.scale: body_fun changes the structure here"),
-        (lambda m: fori_loop(0, 3, lambda i, x: (grow(i, m), x)[1], 0), r"the captured Counted\.new: body_fun changes"),
+        (lambda m: fori_loop(0, 3, lambda i, x: (grow(i, m), x)[1], 0), r"captured m\.new: body_fun changes"),
         (lambda m: fori_loop(0, 3, lambda i, m: 1, m), "body_fun returns another structure than it is given"),
         (lambda m: fori_loop(0, 3, lambda i, v: v[0], (m, 1)), r"(?s)expected: \(model, \*\).*got: +model"),
         (lambda m: fori_loop(0, 3, lambda i, v: {"a": 1, "c": 2}, {"a": 1, "b": 2}), r"fori_loop, init_val\.b: "),

@@ -41,7 +41,7 @@ each_transform = pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=T
 MODES = [{"graph": False}, {"graph_updates": False}, {"graph": True, "graph_updates": False}]
 each_mode = pytest.mark.parametrize("mode", MODES, ids=str)
 each_change = pytest.mark.parametrize(
-    ("change", "path"), [(add_attribute, "new of "), (set_static, ""), (swap_variable, "scale of ")]
+    ("change", "path"), [(add_attribute, "model.new"), (set_static, "model.mode"), (swap_variable, "model.scale")]
 )
 
 
@@ -61,7 +61,7 @@ def test_a_changed_structure_is_an_error_where_it_does_not_come_back(transform, 
     graphdef, state = dx.split(model)
     with pytest.raises(TransformError, match="changes the structure of its arguments") as caught:
         transform(change, **mode)(model)
-    assert f"{path}argument 0: the function changes" in str(caught.value)
+    assert f"{path}: the function changes" in str(caught.value)
     assert dx.split(model) == (graphdef, state)
 
 

@@ -19,7 +19,7 @@ def test_an_abstract_model_is_named(transform):
     model = dx.eval_shape(Holding)
     with pytest.raises(dx.errors.AbstractModelError, match="shapes in the place of arrays") as caught:
         transform(lambda model: model.weight.value.sum())(model)
-    assert "weight of argument 0" in str(caught.value)
+    assert "model.weight" in str(caught.value)
 
 
 def test_a_variable_that_holds_no_array_is_named():

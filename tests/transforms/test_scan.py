@@ -681,7 +681,7 @@ CASES = [
     ),
     (
         lambda m: scan(lambda x: grow(m, x)[1], in_axes=0, out_axes=0)(XS),
-        r"scan, the captured Block\.new: the function",
+        r"scan, captured m\.new: the function",
     ),
     (
         lambda m: scan(grow_only, in_axes=(StateAxes({...: Carry}), 0), out_axes=0)(m, XS),

@@ -289,8 +289,8 @@ def test_what_is_reached_twice_has_one_label():
     to_tree((model, {"b": model}), prefix=(axes, {"b": axes}))
     with pytest.raises(TransformError, match="one Variable has two labels here") as caught:
         to_tree((model, {"b": model}), prefix=(axes, 0))
-    assert "mean of [1].b of argument 0" in str(caught.value)
-    assert "None, as at mean of [0]" in str(caught.value)
+    assert "argument 0[1].b.mean" in str(caught.value)
+    assert "None, as at argument 0[0].mean" in str(caught.value)
     unchecked = to_tree((model, model), prefix=(axes, 0), check_aliasing=False)
     one, other = from_tree(unchecked)
     assert one is other

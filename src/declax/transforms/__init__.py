@@ -8,7 +8,7 @@ labels of leaves       `prefixes`, `shardings`
 the engine             `_lift`, `_naming`, `_output_groups`, `_wrapping`
 compiled               `compilation`, `retraces`, `stages`, `partial`, `jit_partial`
 mapped                 `axis_names`, `vectorization`, `replication`, `sharding`
-loops and branches     `_tracing`, `_carrying`, `_carry_invariants`, `_together`, `_scanned`,
+loops and branches     `_tracing`, `_carrying`, `_carry_invariants`, `_scanned`,
                        `scanning`, `loops`, `branching`
 differentiated         `_differentiated`, `autodiff`, `differentials`, `custom_rules`,
                        `rematerialization`

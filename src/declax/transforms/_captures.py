@@ -318,20 +318,22 @@ class Closure:
 
     Args:
       function: the function.
+      user: whose parameters name the arguments; the function itself by default.
 
     Attributes:
-      function: the function.
+      function, user: likewise.
       captures: those of the last call.
 
     Raises:
       TransformError: for generator functions and coroutines.
     """
 
-    __slots__ = ("__weakref__", "_keys", "captures", "function")
+    __slots__ = ("__weakref__", "_keys", "captures", "function", "user")
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], user: Callable[..., Any] | None = None) -> None:
         _check_returns(function)
         self.function: Callable[..., Any] = function
+        self.user: Callable[..., Any] = function if user is None else user
         self.captures: Captures | None = None
         self._keys: dict[Hashable, CaptureKey] = {}
 
@@ -343,11 +345,11 @@ class Closure:
         captures = self.captures
         if captures is None or not captures.is_current():
             captures = Captures(self.function)
-            if captures.captured:
-                if len(self._keys) >= MAX_KEYS:
-                    self._keys.clear()
-                captures.key = self._keys.setdefault(captures.describe(), CaptureKey(captures.variables()))
-                captures.key.captures = weakref.ref(captures)
+            if len(self._keys) >= MAX_KEYS:
+                self._keys.clear()
+            key = CaptureKey(self.user, captures.variables())
+            captures.key = self._keys.setdefault(captures.describe() if captures.captured else (), key)
+            captures.key.captures = weakref.ref(captures)
             self.captures = captures
         return captures
 
@@ -391,7 +393,7 @@ class Captures:
       sites: all of them.
       captured: those where nodes are.
       values: the captured nodes, each once.
-      key: stands for the sites of what is captured; None where there are none.
+        key: stands for the function and the sites of what is captured.
       is_fixed: whether nothing that is reached can come to be a model.
     """
 
@@ -404,7 +406,7 @@ class Captures:
         self.numbers: dict[int, int] = {}
         self.sites: list[CaptureSite] = []
         self.captured: list[CaptureSite] = []
-        self.key: CaptureKey | None = None
+        self.key: CaptureKey
         self._has_unfinished = False  # a model that is being made is no argument yet, but will be one
         self._cells: list[types.CellType] = []
         self._names: list[tuple[dict[str, Any], str]] = []
@@ -589,3 +591,29 @@ def _holds_nodes(item: Any) -> bool:
         seen.add(id(item))
         waiting += _items_of(item)
     return False
+
+
+# ----------------------------------------------------------------- several functions in one call
+
+
+def combine_functions(*functions: Callable[..., Any]) -> Closure:
+    """One Closure for several functions, such as the branches of a `cond`: a model that two of them reach is one thing.
+
+    The functions are the arguments of a partial: what stands for a partial inside of a transform has what stands for
+    its arguments.
+    """
+    return Closure(functools.partial(_hold, *functions), functions[0])
+
+
+def _hold(*functions: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
+    return functions
+
+
+def select_function(number: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What picks one of several functions again, for `lifted`."""
+
+    def select(held: Any) -> Callable[..., Any]:
+        function: Callable[..., Any] = held.args[number]
+        return function
+
+    return select

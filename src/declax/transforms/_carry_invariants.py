@@ -21,7 +21,7 @@ import numpy as np
 from declax.errors import TransformError
 from declax.graph.flattening import HAS_INDEX, GraphDef, Walk, walk, walk_tokens
 from declax.graph.unflattening import Change, build_slots, program_of
-from declax.transforms._structure import Differing, Structure, differing, name_graph_leaf, name_leaves, name_path
+from declax.transforms._structure import Differing, Structure, differing, name_leaves, name_path
 
 
 class ErrorContext(NamedTuple):
@@ -39,7 +39,8 @@ class ErrorContext(NamedTuple):
 
     def of_leaf(self, structure: Structure, position: int) -> str:
         """The name of a leaf of the call's graph."""
-        return f"{self.transform}, {name_graph_leaf(structure, position, self.argument)}"
+        assert structure.graphdef is not None  # it has leaves
+        return self.of_path(structure, structure.graphdef.definition.paths[position])
 
     def of_argument(self, structure: Structure, position: int) -> str:
         """The name of a leaf of the arguments."""

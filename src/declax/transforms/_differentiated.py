@@ -27,8 +27,17 @@ from declax.graph.unflattening import build_slots, program_of
 from declax.states import State, make_state
 from declax.transforms._captures import Closure
 from declax.transforms._lift import Call, Outcome, lifted
-from declax.transforms._naming import names_of_leaves, no_ref
-from declax.transforms._structure import Mode, flatten, is_root, joined, parameters, paths_in, tree_of_jax
+from declax.transforms._naming import no_ref
+from declax.transforms._structure import (
+    Mode,
+    flatten,
+    is_root,
+    joined,
+    names_of_call,
+    parameters,
+    paths_in,
+    tree_of_jax,
+)
 from declax.transforms._tracing import output_tree, text_of_value, type_of
 
 Derivatives = dict[int, Any]
@@ -213,11 +222,11 @@ class Arguments:
         leaves = leaves_of(self._call)
         for position in positions:
             if is_ref(leaves[position]):
-                name = names_of_leaves(self._function, self._call.structure)[position]
+                name = names_of_call(self._call.structure)[position]
                 raise no_ref(name, "this is an array ref, which has no gradient")
             if not allow_int and not is_differentiable(leaves[position]):
                 raise TransformError(
-                    names_of_leaves(self._function, self._call.structure)[position],
+                    names_of_call(self._call.structure)[position],
                     "this is no real or complex number, so it has no gradient",
                     got=describe(leaves[position]),
                     fix="argnums=dx.DiffState(0, dx.Param)        # a filter without it, or allow_int=True",

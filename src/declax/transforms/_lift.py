@@ -13,7 +13,7 @@ keys.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
@@ -22,7 +22,6 @@ import jax
 from jax.core import Tracer
 
 from declax import _jax, _uncaptured_reads
-from declax._static import exact_types
 from declax._threads import committing
 from declax._values import check_depth
 from declax._variables import set_all_raw
@@ -35,13 +34,15 @@ from declax.transforms._naming import explain
 from declax.transforms._rebinding import RebuiltClosure
 from declax.transforms._structure import (
     Mode,
+    Statics,
     Structure,
     differing,
     flatten,
     is_array_like,
     is_leaf,
     is_root,
-    place,
+    name_path,
+    name_plain,
     which_are_roots,
 )
 
@@ -54,14 +55,14 @@ class Call:
 
     Attributes:
       structure: the static part.
+      roots: the models; empty in a call that was like an earlier one.
       binding: of the roots; None where there are none.
       values: the raw values of the graph's leaves.
       plain: the other leaves.
       captures: what the function captures; None where nobody has looked.
-      statics: the arguments that are not among these, since they are part of the program; None for none.
     """
 
-    __slots__ = ("binding", "captures", "plain", "statics", "structure", "values")
+    __slots__ = ("binding", "captures", "plain", "roots", "structure", "values")
 
     def __init__(
         self,
@@ -69,30 +70,29 @@ class Call:
         kwargs: dict[str, Any],
         mode: Mode = Mode(),  # noqa: B008  # immutable
         captures: Captures | None = None,
-        statics: Any = None,
+        statics: Statics | None = None,
     ) -> None:
-        self.statics: Any = statics
         self.captures: Captures | None = captures
         captured: tuple[Any, ...] = () if captures is None else captures.values
         key = None if captures is None else captures.key
         _check_depth(args, kwargs)
         leaves, tree = flatten((args, kwargs, captured))
         pattern = which_are_roots(leaves)
+        self.roots: tuple[Any, ...] = tuple(compress(leaves, pattern))
         self.binding: Binding | None = None
         self.values: list[Any] = []
         self.plain: list[Any]
         self.structure: Structure
         if True in pattern:
-            roots = tuple(compress(leaves, pattern))
             self.plain = [leaf for leaf, is_one in zip(leaves, pattern, strict=True) if not is_one]
-            self.binding = bind_many(roots)
+            self.binding = bind_many(self.roots)
             if not mode.graph:
-                _check_trees(self.binding, roots, captured)
+                _check_trees(self.binding, self.roots, captured)
             self.values = list(self.binding.values())
-            self.structure = Structure(tree, pattern, self.binding.graphdef, key)
+            self.structure = Structure(tree, pattern, self.binding.graphdef, key, statics)
         else:
             self.plain = leaves
-            self.structure = Structure(tree, pattern, None, key)
+            self.structure = Structure(tree, pattern, None, key, statics)
 
     @staticmethod
     def from_binding(structure: Structure, binding: Binding, plain: Iterable[Any]) -> Call:
@@ -102,15 +102,9 @@ class Call:
         call.binding = binding
         call.values = list(binding.values())
         call.plain = list(plain)
-        call.statics = call.captures = None
+        call.captures = None
+        call.roots = ()
         return call
-
-    @property
-    def key(self) -> Hashable:
-        """What calls have in common that run one program."""
-        if self.statics is None:
-            return self.structure
-        return self.structure, self.statics, exact_types(self.statics)
 
     def check_arrays(self, labels: Sequence[Any] | None = None) -> Call:
         """Checks that all leaves that are in no model are arrays or numbers, and returns the call.
@@ -124,7 +118,7 @@ class Call:
         if all(map(is_leaf, self.plain)):
             return self
         labels = [...] * len(self.plain) if labels is None else labels
-        for name, leaf, label in zip(self.structure.names_of_plain(), self.plain, labels, strict=True):
+        for name, leaf, label in zip(name_plain(self.structure), self.plain, labels, strict=True):
             if label is not None and not is_array_like(leaf):
                 raise TransformError(
                     name,
@@ -273,9 +267,8 @@ def _structure_changed(structure: Structure, after: GraphDef[Any], replaced: Seq
         tokens = walk_tokens(structure.graphdef.tokens)
         objects = [path for path, token in tokens if not isinstance(token, int) and token[0] in HAS_INDEX]
         path = objects[replaced.index(True)]
-    names = structure.names_of_roots()
     return TransformError(
-        place(path[1:], names[path[0]]) if path else "the arguments",
+        name_path(structure, path) if path else "the arguments",
         "the function changes the structure of its arguments here, and changes of structure do not come back",
         why="graph_updates=False, graph=False or a default of these says so",
         **found.told("graph_updates=True        # or undo the change before the function returns, as by dx.pop"),
@@ -457,9 +450,9 @@ def lifted(
 
     def call_on_leaves(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
         rebuilt = Rebuilt(structure, values, plain)
-        if structure.captured is None:
+        if structure.key is None or not structure.key.names:
             return call_user(closure.function, rebuilt)
-        with RebuiltClosure(closure.captures_of(structure.captured), rebuilt.captured) as rebuilt_closure:
+        with RebuiltClosure(closure.captures_of(structure.key), rebuilt.captured) as rebuilt_closure:
             outcome = call_user(rebuilt_closure.function, rebuilt)
             rebuilt_closure.conclude()  # last, since it changes what is outside
         return outcome

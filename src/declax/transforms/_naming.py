@@ -10,6 +10,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
@@ -18,15 +19,7 @@ from jax.core import Tracer
 
 from declax._nodes import is_ref
 from declax.errors import AbstractModelError, DeclaxError, TransformError, describe
-from declax.transforms._structure import (
-    Structure,
-    is_array_like,
-    joined,
-    name_leaves,
-    names_in_result,
-    parameters,
-    place,
-)
+from declax.transforms._structure import Structure, is_array_like, joined, name_roots, names_in_result, names_of_call
 
 if TYPE_CHECKING:
     from declax.transforms._lift import Call, Outcome
@@ -37,22 +30,21 @@ MAX_NAMES = 4
 Lifted = Callable[[Sequence[Any], Sequence[Any]], "Outcome"]
 
 
-def named(function: Lifted, user: Callable[..., Any], structure: Structure, statics: Any = None) -> Lifted:
+def named(function: Lifted, user: Callable[..., Any], structure: Structure) -> Lifted:
     """A lifted function that JAX calls by the user's name, and whose results are arrays.
 
     Args:
       function: of the values of a graph's leaves, and the plain ones.
       user: the function of the user.
       structure: of the call.
-      statics: the static arguments, which the call does not have.
     """
 
     def call(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
         outcome = function(values, plain)
-        check_results(outcome, structure, user, statics)
+        check_results(outcome, structure, user)
         return outcome
 
-    _look_like(call, traced_code(user), LeafNames(user, structure, statics))
+    _look_like(call, traced_code(user), LeafNames(structure))
     return call
 
 
@@ -84,74 +76,34 @@ class LeafNames(inspect.Signature):
     """A signature that binds leaves to their names in the user's code.
 
     Args:
-      user: the function of the user.
       structure: of the call.
-      statics: the static arguments, which the call does not have.
       is_flat: whether the leaves are arguments each, instead of two sequences.
     """
 
-    def __init__(self, user: Callable[..., Any], structure: Structure, statics: Any, *, is_flat: bool = False) -> None:
+    def __init__(self, structure: Structure, *, is_flat: bool = False) -> None:
         super().__init__(_FLAT if is_flat else _IN_SEQUENCES)
-        self._of = (user, structure, statics)
+        self._structure = structure
         self._is_flat = is_flat
 
     def flat(self) -> LeafNames:
         """The same where each leaf is an argument of its own."""
-        return LeafNames(*self._of, is_flat=True)
+        return LeafNames(self._structure, is_flat=True)
 
     def bind(self, /, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
-        """The leaves by name."""
+        """The leaves by name; a name that comes again gets a number."""
         bound = super().bind(*args, **kwargs)
-        leaves = args if self._is_flat else [leaf for part in args for leaf in part]
-        bound.arguments = dict(zip(names_of_leaves(*self._of), leaves, strict=True))
+        bound.arguments = {}
+        seen: dict[str, int] = {}
+        for name, leaf in zip(names_of_call(self._structure), args if self._is_flat else chain(*args), strict=True):
+            seen[name] = seen.get(name, 0) + 1
+            bound.arguments[name if seen[name] == 1 else f"{name} ({seen[name]})"] = leaf
         return bound
-
-
-def names_of_leaves(user: Callable[..., Any], structure: Structure, statics: Any = None) -> list[str]:
-    """What the user's code calls each leaf of a call: those of the graph, then the plain ones; no name twice."""
-    found: list[str] = []
-    of_parts = name_leaves(structure, _namer(user, statics), _name_captured)
-    if structure.graphdef is not None:
-        roots = [name for name, is_one in zip(of_parts, structure.is_root, strict=True) if is_one]
-        for rank, *below in structure.graphdef.definition.paths:
-            base, note, _ = roots[rank].partition(" (captured)")  # type: ignore[call-overload]  # the first is a number
-            found.append(joined(base, below) + note)
-    found += [name for name, is_one in zip(of_parts, structure.is_root, strict=True) if not is_one]
-    seen: dict[str, int] = {}
-    for i, name in enumerate(found):
-        seen[name] = seen.get(name, 0) + 1
-        if seen[name] > 1:
-            found[i] = f"{name} ({seen[name]})"
-    return found
-
-
-def _name_captured(structure: Structure, number: int, rank: int) -> str:
-    """What the user's code calls a captured model."""
-    return f"{structure.variable_of_captured(number) or structure.class_of_root(rank)} (captured)"
-
-
-def _namer(user: Callable[..., Any], statics: Any) -> Callable[[int], str]:
-    """What a function calls its arguments, from their numbers in a call without the static ones."""
-    taken = set() if statics is None else {number for number, _ in statics[0]}
-    known = list((parameters(user) or {}).values())
-    rest = [i for i in range(len(known)) if i not in taken]
-
-    def name(number: int) -> str:
-        place = rest[number] if number < len(rest) else number + len(taken)
-        for i, parameter in enumerate(known):
-            if parameter.kind is parameter.VAR_POSITIONAL and place >= i:
-                return f"{parameter.name}[{place - i}]"
-            if i == place and parameter.kind <= parameter.POSITIONAL_OR_KEYWORD:
-                return parameter.name
-        return f"argument {place}"
-
-    return name
 
 
 # ----------------------------------------------------------------- results
 
 
-def check_results(outcome: Outcome, structure: Structure, user: Callable[..., Any], statics: Any = None) -> None:
+def check_results(outcome: Outcome, structure: Structure, user: Callable[..., Any]) -> None:
     """Checks that what a function returns and sets are arrays and models.
 
     Raises:
@@ -159,7 +111,7 @@ def check_results(outcome: Outcome, structure: Structure, user: Callable[..., An
     """
     if all(map(_is_array, jax.tree_util.tree_leaves((outcome.new, outcome.output)))):
         return
-    for where, value in _results(outcome, structure, user, statics):
+    for where, value in _results(outcome, structure, user):
         for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
             if not _is_array(leaf):
                 raise no_array(where + jax.tree_util.keystr(path), leaf)
@@ -180,26 +132,22 @@ def no_array(where: str, value: object) -> TransformError:
     )
 
 
-def _results(
-    outcome: Outcome, structure: Structure, user: Callable[..., Any], statics: Any
-) -> Iterator[tuple[str, Any]]:
+def _results(outcome: Outcome, structure: Structure, user: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
     """What a function set and returned, with what to call it."""
     plan, name = outcome.plan, name_of(user)
-    output: list[Any] = jax.tree_util.tree_leaves(outcome.output)
     if plan.change is None:
-        names = names_of_leaves(user, structure, statics)
-        yield from zip((f"{name}, {names[i]}" for i in plan.changed), outcome.new, strict=True)
-        of_plain = names_in_result(jax.tree_util.tree_structure(outcome.output))
+        names = names_of_call(structure)
+        set_ = [names[i] for i in plan.changed]
+        returned = names_in_result(jax.tree_util.tree_structure(outcome.output))
     else:
         definition = plan.change.graphdef.definition
-        new = [definition.paths[i] for i, kept in enumerate(plan.change.kept) if kept < 0]
-        roots = structure.names_of_roots()
-        for path, value in zip(new, outcome.new, strict=True):
-            below = path[2:]
-            yield place(below, f"the result of {name}" if path[0] == 1 else roots[path[1]]), value  # type: ignore[call-overload]  # a number
-        named_leaves = zip(names_in_result(plan.tree), plan.is_root, strict=True)
-        of_plain = [where for where, is_one in named_leaves if not is_one]
-    yield from zip((f"{where} of {name}" for where in of_plain), output, strict=True)
+        places: list[Any] = [definition.paths[i] for i, kept in enumerate(plan.change.kept) if kept < 0]
+        in_result = names_in_result(plan.tree)
+        roots = name_roots(structure), [n for n, is_one in zip(in_result, plan.is_root, strict=True) if is_one]
+        set_ = [joined(roots[part][rank], below) for part, rank, *below in places]
+        returned = [n for n, is_one in zip(in_result, plan.is_root, strict=True) if not is_one]
+    values = (*outcome.new, *jax.tree_util.tree_leaves(outcome.output))
+    yield from zip((f"{name}, {where}" for where in (*set_, *returned)), values, strict=True)
 
 
 def name_of(user: Callable[..., Any]) -> str:
@@ -211,7 +159,7 @@ def note_tracers(
     error: BaseException, transform: str, user: Callable[..., Any], structure: Structure, labels: Sequence[Any]
 ) -> None:
     """Adds to an error which leaves have no values while a function is mapped: those with a label."""
-    names = [n for n, label in zip(names_of_leaves(user, structure), labels, strict=True) if label is not None]
+    names = [n for n, label in zip(names_of_call(structure), labels, strict=True) if label is not None]
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     listed = ", ".join(names[:MAX_NAMES]) + more
     error.add_note(f"{transform} maps {name_of(user)} over {listed}: inside of it, these have no values of their own")
@@ -230,12 +178,7 @@ def note_donating(name: str) -> None:
 
 def named_leaves(call: Call) -> Iterator[tuple[str, Any]]:
     """The leaves of a call with what to call them: those of the graph, then the plain ones."""
-    structure = call.structure
-    if structure.graphdef is not None:
-        names = structure.names_of_roots()
-        for path, value in zip(structure.graphdef.definition.paths, call.values, strict=True):
-            yield place(path[1:], names[path[0]]), value  # type: ignore[call-overload]  # the first is a number
-    yield from zip(structure.names_of_plain(), call.plain, strict=True)
+    return zip(names_of_call(call.structure), (*call.values, *call.plain), strict=True)
 
 
 def deleted_leaves(call: Call) -> list[tuple[str, Any]]:

@@ -147,7 +147,7 @@ class RebuiltClosure:
         if kind is CaptureKind.METHOD:
             return types.MethodType(self._stand_in(holder.__func__), self._stand_in(holder.__self__))
         if kind is CaptureKind.CLOSURE:
-            return Closure(self._stand_in(holder.function))
+            return Closure(self._stand_in(holder.function), holder.user)
         if kind is CaptureKind.LIFTED:
             return holder._over(self._stand_in(holder._closure))
         items = map(self._stand_in, holder)

@@ -6,7 +6,7 @@ A *root* is a Variable, Pytree or Object among the arguments. What JAX sees of a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -137,64 +137,51 @@ class Mode(NamedTuple):
 
 
 class CaptureKey:
-    """Stands for the sites of what a function captures; calls that share one run one program.
+    """Stands for a function and the sites of what it captures; calls that share one run one program.
 
     Attributes:
+      function: the user's function, whose parameters name the arguments.
       names: what the function calls each captured model; None where it has no name for it.
       captures: a reference to the `Captures` of the last call with this key, which that call keeps alive.
     """
 
-    __slots__ = ("captures", "names")
+    __slots__ = ("captures", "function", "names")
 
-    def __init__(self, names: tuple[str | None, ...]) -> None:
-        self.names: tuple[str | None, ...] = names
+    def __init__(self, function: Callable[..., Any], names: tuple[str | None, ...]) -> None:
+        self.function = function
+        self.names = names
         self.captures: Callable[[], Any] = lambda: None
 
 
+class Statics(NamedTuple):
+    """Static arguments of a call, by number and by name; the types tell 1 and True apart."""
+
+    by_number: tuple[tuple[int, Any], ...]
+    by_name: tuple[tuple[str, Any], ...]
+    types: Hashable
+
+
 class Structure(NamedTuple):
-    """The static part of a call.
+    """The static part of a call: calls with equal ones run one program.
 
     Attributes:
       tree: of ``(args, kwargs, captured)``, with roots as leaves.
       is_root: for each leaf of the tree, whether it is a root.
       graphdef: of the tuple of roots; None where there are none.
-      captured: stands for the sites of what is captured; None where nothing is.
+      key: of the function; None where the call is of none.
+      statics: the arguments that are compiled in; None for none.
     """
 
     tree: Any
     is_root: tuple[bool, ...]
     graphdef: GraphDef[Any] | None
-    captured: CaptureKey | None = None
+    key: CaptureKey | None = None
+    statics: Statics | None = None
 
-    def variable_of_captured(self, number: int) -> str | None:
-        """What the user's code calls a captured model; None where nothing is known."""
-        return None if self.captured is None else self.captured.names[number]
-
-    def class_of_root(self, rank: int) -> str:
-        """The name of the class of a root."""
-        assert self.graphdef is not None  # it has roots
-        token = dict(walk_tokens(self.graphdef.tokens))[rank,]
-        if isinstance(token, int):
-            return "model"
-        return type_name(token[1] if token[0] in (VARIABLE, OBJECT) else token[1].cls)
-
-    def names_of_roots(self) -> list[str]:
-        """What to call each root in errors."""
-        return [name for name, is_one in zip(self._names(), self.is_root, strict=True) if is_one]
-
-    def names_of_plain(self) -> list[str]:
-        """What to call each of the other leaves in errors."""
-        return [name for name, is_one in zip(self._names(), self.is_root, strict=True) if not is_one]
-
-    def _names(self) -> Iterator[str]:
-        """What to call each leaf of ``(args, kwargs, captured)``."""
-        for position, path in enumerate(paths_in(self.tree)):
-            if path[0] < 2:
-                yield place(path[2:], f"argument {path[1]!r}")
-                continue
-            variable = self.variable_of_captured(path[1])
-            name = f"captured {self.class_of_root(sum(self.is_root[:position]))}"
-            yield f"{name} ({variable})" if variable else name
+    @property
+    def static_numbers(self) -> tuple[int, ...]:
+        """The positions of the static arguments."""
+        return () if self.statics is None else tuple([number for number, _ in self.statics.by_number])
 
 
 def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
@@ -205,68 +192,98 @@ def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | N
         return None
 
 
-def names_in_result(tree: Any) -> list[str]:
-    """What to call each leaf of a result in errors."""
-    return [place(path, "the result") for path in paths_in(tree)]
-
-
-def place(path: Iterable[object], name: str) -> str:
-    """What to call a place below something in errors.
-
-    >>> place(("blocks", 0, "kernel"), "argument 1"), place((), "the result")
-    ('blocks[0].kernel of argument 1', 'the result')
-    """
-    listed = tuple(path)
-    return f"{format_path(listed)} of {name}" if listed else name
-
-
 def paths_in(tree: Any) -> list[tuple[Any, ...]]:
     """The path of each leaf of a tree."""
     numbered = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
     return [tuple(map(plain_key, keys)) for keys, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
 
 
-def name_leaves(
-    structure: Structure,
-    name_argument: Callable[[int], str],
-    name_captured: Callable[[Structure, int, int], str] = lambda structure, _, rank: (
-        f"the captured {structure.class_of_root(rank)}"
-    ),
-) -> list[str]:
-    """What errors call each leaf of ``(args, kwargs, captured)``.
+def joined(name: str, path: Sequence[Any]) -> str:
+    """The name of what is at a path below something.
+
+    >>> joined("model", ("blocks", 0, "kernel")), joined("the result", (1,)), joined("x", ())
+    ('model.blocks[0].kernel', 'the result[1]', 'x')
+    """
+    text = format_path(path) if path else ""
+    return f"{name}.{text}" if text and text[0] != "[" else name + text
+
+
+def names_in_result(tree: Any) -> list[str]:
+    """What errors call each leaf of a result."""
+    return [joined("the result", path) for path in paths_in(tree)]
+
+
+def name_leaves(structure: Structure, name_argument: Callable[[int], str] | None = None) -> list[str]:
+    """What errors call each leaf of ``(args, kwargs, captured)``: by the parameters of the function.
 
     Args:
       structure: of the call.
-      name_argument: what to call an argument by position.
-      name_captured: what to call a captured model, from its number and its rank among the roots.
+      name_argument: what to call an argument by position instead.
     """
+    name_argument = name_argument or _argument_namer(structure)
     found: list[str] = []
     for part, first, *below in paths_in(structure.tree):
         if part == 2:
-            found.append(name_captured(structure, first, sum(structure.is_root[: len(found)])))
+            found.append(f"captured {_name_captured(structure, first, sum(structure.is_root[: len(found)]))}")
         else:
             found.append(joined(name_argument(first) if part == 0 else str(first), below))
     return found
 
 
-def joined(name: str, path: Sequence[Any]) -> str:
-    """The name of what is at a path below something."""
-    if not path:
-        return name
-    text = format_path(path)
-    return f"{name}{text}" if text.startswith("[") else f"{name}.{text}"
+def _name_captured(structure: Structure, number: int, rank: int) -> str:
+    """The variable of a captured model, or the name of its class."""
+    variable = None if structure.key is None else structure.key.names[number]
+    if variable is not None or structure.graphdef is None:
+        return str(variable)
+    token = dict(walk_tokens(structure.graphdef.tokens))[rank,]
+    if isinstance(token, int):
+        return "model"
+    return type_name(token[1] if token[0] in (VARIABLE, OBJECT) else token[1].cls)
 
 
-def name_graph_leaf(structure: Structure, position: int, name_argument: Callable[[int], str]) -> str:
-    """What errors call a leaf of the graph of a call."""
-    assert structure.graphdef is not None  # it has leaves
-    return name_path(structure, structure.graphdef.definition.paths[position], name_argument)
+def _argument_namer(structure: Structure) -> Callable[[int], str]:
+    """What a function calls its arguments, from their numbers in a call without the static ones."""
+    taken = structure.static_numbers
+    known = [] if structure.key is None else list((parameters(structure.key.function) or {}).values())
+    rest = [place for place in range(len(known) + len(taken)) if place not in taken]
+
+    def name(number: int) -> str:
+        return parameter_name(known, rest[number] if number < len(rest) else number + len(taken))
+
+    return name
 
 
-def name_path(structure: Structure, path: Sequence[Any], name_argument: Callable[[int], str]) -> str:
+def parameter_name(known: Sequence[inspect.Parameter], place: int) -> str:
+    """What a function with these parameters calls an argument by position."""
+    for i, parameter in enumerate(known):
+        if parameter.kind is parameter.VAR_POSITIONAL and place >= i:
+            return f"{parameter.name}[{place - i}]"
+        if i == place and parameter.kind <= parameter.POSITIONAL_OR_KEYWORD:
+            return parameter.name
+    return f"argument {place}"
+
+
+def name_path(structure: Structure, path: Sequence[Any], name_argument: Callable[[int], str] | None = None) -> str:
     """What errors call a place of the graph of a call, from the rank of the root and the path below it."""
-    roots = [i for i, is_one in enumerate(structure.is_root) if is_one]
-    return joined(name_leaves(structure, name_argument)[roots[path[0]]], path[1:])
+    return joined(name_roots(structure, name_argument)[path[0]], path[1:])
+
+
+def name_roots(structure: Structure, name_argument: Callable[[int], str] | None = None) -> list[str]:
+    """What errors call each root of a call."""
+    return [n for n, is_one in zip(name_leaves(structure, name_argument), structure.is_root, strict=True) if is_one]
+
+
+def name_plain(structure: Structure) -> list[str]:
+    """What errors call each leaf of a call that is in no model."""
+    return [n for n, is_one in zip(name_leaves(structure), structure.is_root, strict=True) if not is_one]
+
+
+def names_of_call(structure: Structure) -> list[str]:
+    """What errors call each leaf of a call: those of the graph, then the plain ones."""
+    if structure.graphdef is None:
+        return name_plain(structure)
+    roots: Any = name_roots(structure)
+    return [joined(roots[path[0]], path[1:]) for path in structure.graphdef.definition.paths] + name_plain(structure)
 
 
 def is_same_token(one: Token, other: Token) -> bool:

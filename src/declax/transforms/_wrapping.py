@@ -11,11 +11,12 @@ from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, Suppo
 import jax
 from typing_extensions import TypeVar
 
+from declax._static import exact_types
 from declax.errors import TransformError, describe
 from declax.graph.binding import bind
 from declax.transforms._captures import Closure
 from declax.transforms._lift import Call
-from declax.transforms._structure import Mode, is_root, parameters
+from declax.transforms._structure import Mode, Statics, is_root, parameters
 
 _NOTHING: Any = jax.tree_util.tree_structure(None)
 
@@ -159,7 +160,7 @@ class Selection:
 
     def take(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...] | None]:
+    ) -> tuple[tuple[Any, ...], dict[str, Any], Statics | None]:
         """The other arguments, and the selected ones by number and name; None where none can be selected."""
         if self.is_empty:
             return args, kwargs, None
@@ -185,19 +186,19 @@ class Selection:
                     fix="leave it out of the static arguments: what is static in a model is compiled in anyway",
                 )
         rest = tuple(a for i, a in enumerate(args) if i not in numbers)
-        return rest, {n: v for n, v in kwargs.items() if n not in self.names}, (by_number, by_name)
+        statics = Statics(by_number, by_name, exact_types((by_number, by_name)))
+        return rest, {n: v for n, v in kwargs.items() if n not in self.names}, statics
 
-    def give(self, fun: Callable[..., Any], statics: tuple[Any, ...] | None) -> Callable[..., Any]:
+    def give(self, fun: Callable[..., Any], statics: Statics | None) -> Callable[..., Any]:
         """The function of the other arguments."""
         if statics is None:
             return fun
-        by_number, by_name = statics
 
         def with_statics(*args: Any, **kwargs: Any) -> Any:
             listed = list(args)
-            for index, value in by_number:
+            for index, value in statics.by_number:
                 listed.insert(index, value)
-            return fun(*listed, **kwargs, **dict(by_name))
+            return fun(*listed, **kwargs, **dict(statics.by_name))
 
         return with_statics
 
@@ -280,7 +281,8 @@ class Wrapped(Generic[P, R]):
 
     def _adapt(self, call: Call) -> Callable[[Callable[..., Any]], Callable[..., Any]] | None:
         """What gives the function its static arguments, for `lifted`; None where there are none."""
-        return None if call.statics is None else functools.partial(self._static.give, statics=call.statics)
+        statics = call.structure.statics
+        return None if statics is None else functools.partial(self._static.give, statics=statics)
 
     @overload
     def __get__(self, instance: None, owner: type) -> Self: ...

@@ -19,11 +19,11 @@ from declax._typing import MISSING, ArrayLike, Missing
 from declax.errors import TransformError, describe
 from declax.graph.flattening import HAS_INDEX, GraphDef, walk, walk_tokens
 from declax.graph.unflattening import Change
+from declax.transforms._captures import combine_functions, select_function
 from declax.transforms._carrying import values_at
 from declax.transforms._lift import Call, Outcome, Plan, lifted, run, wait
 from declax.transforms._naming import named
 from declax.transforms._structure import Mode, differing, is_root, joined, name_path
-from declax.transforms._together import nth, together
 from declax.transforms._tracing import (
     Traced,
     check_scalar,
@@ -203,14 +203,14 @@ def _run(
     """Traces branches, has one of them run, and commits what it comes to."""
     for name, function in zip(names, functions, strict=True):
         checked_function(transform, name, function)
-    closure = together(*functions)
+    closure = combine_functions(*functions)
 
     def take() -> Call:
         return Call(operands, {}, mode, closure.find()).check_arrays()
 
     def choose(call: Call) -> Outcome:
         traced = [
-            Traced(named(lifted(closure, call.structure, mode, adapt=nth(i)), function, call.structure))
+            Traced(named(lifted(closure, call.structure, mode, adapt=select_function(i)), function, call.structure))
             for i, function in enumerate(functions)
         ]
         outcomes = [function.look(call.values, call.plain) for function in traced]

@@ -33,7 +33,6 @@ from declax.transforms._lift import (
     calls_back,
     is_current,
     lifted,
-    roots_of,
     run,
     wait,
     write,
@@ -44,7 +43,7 @@ from declax.transforms._output_groups import OutputGroups, from_groups, in_group
 from declax.transforms._structure import Mode, Structure, is_leaf
 from declax.transforms._wrapping import Names, Numbers, R, Selection, Wrapped, program_for
 from declax.transforms.prefixes import Labels, Prefixes
-from declax.transforms.retraces import Traces
+from declax.transforms.retraces import Trace, Traces
 from declax.transforms.shardings import jit_shardings
 from declax.transforms.stages import Lowered, Traced
 
@@ -73,14 +72,14 @@ class Donation:
         self.positions: tuple[int, ...] | None = None
 
     @staticmethod
-    def of(call: Call, selection: Selection, statics: Sequence[int]) -> Donation | None:
-        """What a selection donates of a call that lacks the static arguments at these positions; None for nothing."""
+    def of(call: Call, selection: Selection) -> Donation | None:
+        """What a selection donates of a call; None for nothing."""
         if selection.is_empty:
             return None
         structure = call.structure
         args, kwargs, _ = jax.tree_util.tree_unflatten(structure.tree, range(len(structure.is_root)))
         args = list(args)
-        for number in statics:
+        for number in structure.static_numbers:
             args.insert(number, None)
         chosen = set(jax.tree.leaves(selection.chosen(args, kwargs)))
         values = frozenset(i for i, root in enumerate(call.leaf_roots()) if root in chosen)
@@ -636,7 +635,7 @@ class JitWrapped(Wrapped[P, R]):
 
         def body(call: Call) -> Outcome:
             program = self._program(call)
-            if call.captures is not None and call.statics is None:
+            if call.captures is not None and call.structure.statics is None:
                 self._entry = CacheEntry.of(args, kwargs, call, program)
             return program.run(call)
 
@@ -654,22 +653,23 @@ class JitWrapped(Wrapped[P, R]):
 
     def _program(self, call: Call) -> Program:
         """The program of a call."""
-        return program_for(self._programs, call.key, functools.partial(self._make_program, call))
+        return program_for(self._programs, call.structure, functools.partial(self._make_program, call))
 
     def _make_program(self, call: Call) -> Program:
-        structure, shardings, statics = call.structure, self._shardings, call.statics
-        numbers = () if statics is None else tuple(number for number, _ in statics[0])
-        skipped = {*self._static.numbers, *numbers}
-        labels = placed = None
+        structure, shardings, user = call.structure, self._shardings, self._closure.function
+        placed = None
+        labels = None
         if shardings is not None:
-            labels = shardings.labels(call, self._closure.function, of_keywords=None, skipped=skipped)
+            skipped = {*self._static.numbers, *structure.static_numbers}
+            labels = shardings.labels(call, user, of_keywords=None, skipped=skipped)
             placed = (labels, shardings.groups(labels, None))
-        user = self._closure.function
-        function = named(
-            lifted(self._closure, structure, self._mode, labels, self._adapt(call)), user, structure, statics
-        )
-        note = functools.partial(self._traces.note, user, structure, statics, roots_of(call.binding))
-        donation = Donation.of(call, self._donated, numbers)
+        function = named(lifted(self._closure, structure, self._mode, labels, self._adapt(call)), user, structure)
+        roots = tuple(map(weakref.ref, call.roots))
+
+        def note(leaves: Sequence[Any]) -> None:
+            self._traces.note(Trace.of(structure, leaves, roots))
+
+        donation = Donation.of(call, self._donated)
         return Program(function, structure, len(call.values), donation, self._options, placed, note)
 
     @property

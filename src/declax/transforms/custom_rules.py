@@ -21,7 +21,7 @@ from declax._filters import Filter
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.graph.binding import bind_many
-from declax.transforms._captures import Captures, base_of
+from declax.transforms._captures import Captures, base_of, combine_functions
 from declax.transforms._differentiated import (
     Arguments,
     Derivatives,
@@ -36,10 +36,8 @@ from declax.transforms._differentiated import (
     zeros_for,
 )
 from declax.transforms._lift import Call, Outcome, Plan, Rebuilt, is_same_value, run
-from declax.transforms._naming import names_of_leaves
 from declax.transforms._rebinding import RebuiltClosure
-from declax.transforms._structure import Mode, Structure, is_root, parameters
-from declax.transforms._together import together
+from declax.transforms._structure import Mode, Statics, Structure, is_root, names_of_call, parameters
 from declax.transforms._tracing import checked_function, leaf_origins, new_values
 from declax.transforms._wrapping import R, Wrapped
 from declax.transforms.autodiff import Argnums, DiffState, parse_argnums
@@ -161,7 +159,7 @@ class CustomVjp(Wrapped[P, R]):
         checked_function("custom_vjp", "fwd", fwd)
         checked_function("custom_vjp", "bwd", bwd)
         fun = self._closure.function if self._options is None else self._user
-        self._closure = together(fun, fwd, bwd)
+        self._closure = combine_functions(fun, fwd, bwd)
         self._options = RuleOptions(self._mode, symbolic_zeros, "updates_g" in (parameters(bwd) or ()))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -381,9 +379,9 @@ class _CustomCall:
         for position, leaf in enumerate(leaves):
             arrays = jax.tree_util.tree_leaves(leaf, is_leaf=_is_marked)
             if position not in known and any(_is_marked(array) and array.perturbed for array in arrays):
-                user = self._captures.function.args[0]  # type: ignore[attr-defined]  # a partial
+                structure = self._structure._replace(statics=Statics(tuple(self._fixed), (), ()))
                 raise TransformError(
-                    names_of_leaves(user, self._structure, (self._fixed,))[position],
+                    names_of_call(structure)[position],
                     "a gradient is asked for, and the rules give none",
                     why="they give those of arguments, as far as a DiffState in nondiff_argnums takes the leaf",
                     fix="dx.grad(f, argnums=dx.DiffState(0, ...))        # that filter; pass what is captured",

@@ -16,13 +16,12 @@ import numpy as np
 
 from declax._typing import ArrayLike
 from declax.errors import TransformError
-from declax.transforms._captures import Closure
+from declax.transforms._captures import Closure, combine_functions, select_function
 from declax.transforms._carry_invariants import ErrorContext
 from declax.transforms._carrying import Part, Step, loop_step, settled
 from declax.transforms._lift import Call, Outcome, lifted, run, wait
 from declax.transforms._naming import named, named_leaves
 from declax.transforms._structure import Mode, tree_of_jax
-from declax.transforms._together import nth, together
 from declax.transforms._tracing import Traced, check_scalar, checked_function, text_of_type, text_of_value
 
 T = TypeVar("T")
@@ -70,13 +69,13 @@ def while_loop(
     checked_function("while_loop", "cond_fun", cond_fun)
     checked_function("while_loop", "body_fun", body_fun)
     mode = Mode.of(graph, graph_updates)
-    closure = together(cond_fun, body_fun)
+    closure = combine_functions(cond_fun, body_fun)
     context = ErrorContext("while_loop", "body_fun", lambda _: "init_val")
 
     def loop(call: Call) -> Outcome:
         structure = call.structure
-        condition = Traced(named(lifted(closure, structure, mode, adapt=nth(0)), cond_fun, structure))
-        body = Traced(named(lifted(closure, structure, mode, adapt=nth(1)), body_fun, structure))
+        condition = Traced(named(lifted(closure, structure, mode, adapt=select_function(0)), cond_fun, structure))
+        body = Traced(named(lifted(closure, structure, mode, adapt=select_function(1)), body_fun, structure))
         outcome, step, (values, plain) = settled_loop(call, body, 0, context)
         _check_condition(condition.look(values, plain), call, context._replace(function="cond_fun"))
 

@@ -27,7 +27,7 @@ from declax.graph.unflattening import Change
 from declax.states import State
 from declax.transforms._lift import Call
 from declax.transforms._output_groups import OutputGroups
-from declax.transforms._structure import Structure, is_root, names_in_result, place
+from declax.transforms._structure import Structure, is_root, joined, name_plain, name_roots, names_in_result
 from declax.transforms._wrapping import Positioned, positioned
 
 L = TypeVar("L")
@@ -407,7 +407,7 @@ class _Root(NamedTuple):
 
     def place(self, path: Path) -> str:
         """What to call the leaf at a path below."""
-        return place(path, self.names()[self.number])
+        return joined(self.names()[self.number], path)
 
 
 class Labels:
@@ -450,14 +450,17 @@ class Labels:
         self._default = default
         self.of_roots = [spec for spec, is_one in pairs if is_one]
         self.plain: list[Any] = [default if spec is CAPTURED else spec for spec, is_one in pairs if not is_one]
-        _check_plain(self.plain, structure.names_of_plain, where[0])
+        _check_plain(self.plain, lambda: name_plain(structure), where[0])
         self.values: list[Any] = []
         if structure.graphdef is not None:
             self.values = self._of_graph(structure.graphdef, values, [self._roots_of_arguments()])
 
     def _roots_of_arguments(self) -> list[_Root]:
-        names = self._structure.names_of_roots
-        return [_Root(spec, self._where[0], names, number) for number, spec in enumerate(self.of_roots)]
+        structure = self._structure
+        return [
+            _Root(spec, self._where[0], lambda: name_roots(structure), number)
+            for number, spec in enumerate(self.of_roots)
+        ]
 
     def _of_graph(
         self,

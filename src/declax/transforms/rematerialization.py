@@ -111,11 +111,11 @@ class Rematerialized(Wrapped[P, R]):
 
     def _function(self, call: Call) -> Callable[..., Outcome]:
         """What runs a call: a function of its own for each structure, by which JAX knows its traces."""
-        return program_for(self._functions, call.key, lambda: self._make(call))
+        return program_for(self._functions, call.structure, lambda: self._make(call))
 
     def _make(self, call: Call) -> Callable[..., Outcome]:
         function = lifted(self._closure, call.structure, self._mode, adapt=self._adapt(call))
-        function = named(function, self._closure.function, call.structure, call.statics)
+        function = named(function, self._closure.function, call.structure)
         made: Callable[..., Outcome] = jax.checkpoint(function, **self._options)
         return made
 

@@ -145,12 +145,12 @@ def _over_devices(
     warned: set[str] = set()
 
     def map_over(call: Call) -> Outcome:
-        numbers = () if call.statics is None else [number for number, _ in call.statics[0]]
-        labels = axes.labels(call, closure.function, skipped={*static.numbers, *numbers})
+        skipped = {*static.numbers, *call.structure.static_numbers}
+        labels = axes.labels(call, closure.function, skipped=skipped)
         _check_refs(call, labels)
 
         def adapt(function: Callable[..., Any]) -> Callable[..., Any]:
-            return name_axes(static.give(function, call.statics), axes, metadata)
+            return name_axes(static.give(function, call.structure.statics), axes, metadata)
 
         body = lifted(closure, call.structure, mode, labels, adapt)
         groups = axes.groups(labels, None)

@@ -8,7 +8,7 @@ import types
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +27,8 @@ from declax.graph.flattening import (
     node_statics,
     walk_tokens,
 )
-from declax.transforms._structure import Structure, place
+from declax.transforms._naming import name_of
+from declax.transforms._structure import Structure, name_path, names_of_call, parameter_name, parameters
 
 WARN_AFTER = 3
 """So many new values of one number of one model, each of which was traced for, are no accident."""
@@ -35,27 +36,24 @@ WARN_AFTER = 3
 MAX_EARLIER = 32
 """With so many earlier traces, the last one is compared."""
 
-MAX_ROOTS = 64
-"""Of so many models, the numbers are followed."""
-
 
 class Trace(NamedTuple):
-    """One trace of a function.
+    """One run of the user's function by JAX, for one structure and one set of shapes and dtypes.
 
     Attributes:
       structure: of the arguments.
-      statics: the static arguments by number and by name; None where there are none.
       avals: shapes and dtypes of the leaves: those of the graph, then the plain ones.
+      roots: the models, for as long as they live.
     """
 
     structure: Structure
-    statics: Any
     avals: tuple[Any, ...]
+    roots: tuple[weakref.ref[Any], ...] = ()
 
     @staticmethod
-    def of(structure: Structure, statics: Any, leaves: Sequence[Any]) -> Trace:
+    def of(structure: Structure, leaves: Iterable[Any], roots: tuple[weakref.ref[Any], ...] = ()) -> Trace:
         """What there is to compare of a trace for these leaves."""
-        return Trace(structure, statics, tuple(map(_aval_of, leaves)))
+        return Trace(structure, tuple([jax.tree.map(jax.typeof, leaf) for leaf in leaves]), roots)
 
 
 class Difference(NamedTuple):
@@ -76,24 +74,8 @@ class Difference(NamedTuple):
         return f"{self.where}: the {self.what} was {self.before}, and is {self.after}"
 
 
-class _Followed(NamedTuple):
-    """What is known of a model that the function was traced for.
-
-    Attributes:
-      root: the model.
-      rank: which root it was of the last trace that was for it.
-      structure: of that trace.
-      values: for each number among its static values, by path, those that it has had.
-    """
-
-    root: weakref.ref[Any]
-    rank: int
-    structure: Structure
-    values: dict[Path, set[str]]
-
-
 class Traces:
-    """The traces of one function, and what the numbers among the static values of models have caused.
+    """The traces of one function.
 
     Attributes:
       count: how many traces there were.
@@ -105,26 +87,19 @@ class Traces:
         self.count = 0
         self.last: Trace | None = None
         self.earlier: deque[Trace] = deque(maxlen=MAX_EARLIER)
-        self._followed: dict[int, _Followed] = {}
         self._lock = threading.Lock()
 
-    def note(
-        self,
-        function: Callable[..., Any],
-        structure: Structure,
-        statics: Any,
-        roots: Sequence[weakref.ref[Any]],
-        leaves: Sequence[Any],
-    ) -> None:
+    def note(self, trace: Trace) -> None:
         """Takes note of a trace; warns where a number of a model causes one after the other."""
         with self._lock:
             self.count += 1
             if self.last is not None:
                 self.earlier.append(self.last)
-            self.last = Trace.of(structure, statics, leaves)
-            counting = [found for rank, root in enumerate(roots) for found in self._follow(rank, root, structure)]
-        for found in counting:
-            _warn(function, found)
+            self.last, earlier = trace, tuple(self.earlier)
+        if earlier:
+            for rank, root in enumerate(trace.roots):
+                known = [(t, i) for t in earlier for i, other in enumerate(t.roots) if other is root]
+                _warn_of_numbers(trace, rank, known)
 
     def nearest(self) -> Trace | None:
         """The earlier trace that differs least from the last one; of equals, the latest."""
@@ -134,29 +109,32 @@ class Traces:
         found: Trace = min(reversed(self.earlier), key=lambda earlier: len(differences(earlier, last)))
         return found
 
-    def _follow(self, rank: int, root: weakref.ref[Any], structure: Structure) -> list[Difference]:
-        """The numbers of a model that have taken one new value after the other, the last one now."""
-        model = root()
-        known = self._followed.pop(id(model), None)
-        if known is None or known.root() is not model:
-            known = _Followed(root, rank, structure, {})
-        if len(self._followed) >= MAX_ROOTS:
-            self._followed.pop(next(iter(self._followed)))
-        self._followed[id(model)] = known._replace(rank=rank, structure=structure)
-        if known.structure.graphdef is structure.graphdef:
-            return []
-        before, now = _numbers_of(known.structure, known.rank), _numbers_of(structure, rank)
-        found = []
-        for path, number in now.items():
-            if path not in before or before[path] == number:
-                continue
-            values = known.values.setdefault(path, {before[path]})
-            is_new = number not in values and len(values) <= WARN_AFTER
-            values.add(number)
-            if is_new and len(values) == WARN_AFTER + 1:
-                where = place(path, structure.names_of_roots()[rank])
-                found.append(Difference("static value", where, before[path], number))
-        return found
+
+def _warn_of_numbers(trace: Trace, rank: int, earlier: Sequence[tuple[Trace, int]]) -> None:
+    """Warns of the numbers of a model that have taken one new value after the other, the last one now.
+
+    Args:
+      trace: of the function now.
+      rank: of the model among the roots.
+      earlier: the earlier traces with this model, and its rank in each.
+    """
+    if not earlier or earlier[-1][0].structure.graphdef is trace.structure.graphdef:
+        return
+    before, now = _numbers_of(earlier[-1][0].structure, earlier[-1][1]), _numbers_of(trace.structure, rank)
+    changed = [path for path, number in now.items() if before.get(path, number) != number]
+    known = [_numbers_of(one.structure, its_rank) for one, its_rank in earlier] if changed else []
+    for path in changed:
+        values = {numbers[path] for numbers in known if path in numbers}
+        if now[path] not in values and len(values) == WARN_AFTER:
+            found = Difference("static value", name_path(trace.structure, (rank, *path)), before[path], now[path])
+            function = None if trace.structure.key is None else name_of(trace.structure.key.function)
+            warnings.warn(
+                f"dx.jit traced {function!r} again {WARN_AFTER} times, since a static value of one model changes: "
+                f"{found}. Each new value compiles the function anew. Make it a Variable, "
+                f"dx.Variable(jnp.asarray({found.after})), if it counts or changes with the steps.",
+                RetraceWarning,
+                stacklevel=2,
+            )
 
 
 def _numbers_of(structure: Structure, rank: int) -> dict[Path, str]:
@@ -175,32 +153,21 @@ def _numbers_of(structure: Structure, rank: int) -> dict[Path, str]:
 _NUMBERS = (int, float)
 
 
-def _warn(function: Callable[..., Any], found: Difference) -> None:
-    warnings.warn(
-        f"dx.jit traced {getattr(function, '__name__', function)!r} again {WARN_AFTER} times, since a static value "
-        f"of one model changes: {found}. Each new value compiles the function anew. Make it a Variable, "
-        f"dx.Variable(jnp.asarray({found.after})), if it counts or changes with the steps.",
-        RetraceWarning,
-        stacklevel=2,
-    )
-
-
-def _aval_of(leaf: Any) -> Any:
-    return jax.tree.map(jax.typeof, leaf)
-
-
 def differences(before: Trace, after: Trace) -> list[Difference]:
     """All differences of two traces, the likely causes first."""
-    found = [*_of_statics(before.statics, after.statics)]
-    found += _of_graphs(before, after)
+    found = [*_of_statics(before.structure, after.structure)]
+    found += _of_graphs(before.structure, after.structure)
     if before.structure.tree != after.structure.tree:
-        texts = [repr(jax.tree_util.tree_unflatten(s.tree, ["*"] * s.tree.num_leaves)[:2]) for s, *_ in (before, after)]
+        trees = before.structure.tree, after.structure.tree
+        texts = [repr(jax.tree_util.tree_unflatten(tree, ["*"] * tree.num_leaves)[:2]) for tree in trees]
         if texts[0] != texts[1]:
             found.append(Difference("tree", "the arguments", *texts))
-    if before.structure.captured is not after.structure.captured:
+    if before.structure.key is not after.structure.key:
         found.append(Difference("place of captured models", "the function", "another", "this"))
     if _paths_of(before) == _paths_of(after) and len(before.avals) == len(after.avals):
-        found += _of_avals(before, after)
+        for name, old, new in zip(names_of_call(after.structure), before.avals, after.avals, strict=True):
+            if old != new:
+                found.append(Difference("shape or dtype", name, _text_of(old), _text_of(new)))
     return found
 
 
@@ -210,35 +177,34 @@ def _paths_of(trace: Trace) -> Sequence[Path]:
     return () if graphdef is None else graphdef.definition.paths
 
 
-def _of_statics(before: Any, after: Any) -> Iterator[Difference]:
-    old = {} if before is None else dict([*before[0], *before[1]])
-    new = {} if after is None else dict([*after[0], *after[1]])
-    for label in [*old, *(n for n in new if n not in old)]:
+def _of_statics(before: Structure, after: Structure) -> Iterator[Difference]:
+    known = [] if after.key is None else list((parameters(after.key.function) or {}).values())
+    old, new = [dict([*s.statics.by_number, *s.statics.by_name]) if s.statics else {} for s in (before, after)]
+    for label in {**old, **new}:
         texts = [repr(given[label]) if label in given else "not given" for given in (old, new)]
         if label not in old or label not in new or old[label] != new[label] or texts[0] != texts[1]:
-            yield Difference("static argument", f"argument {label!r}", *texts)
+            name = parameter_name(known, label) if isinstance(label, int) else str(label)
+            yield Difference("static argument", name, *texts)
 
 
-def _of_graphs(before: Trace, after: Trace) -> Iterator[Difference]:
+def _of_graphs(before: Structure, after: Structure) -> Iterator[Difference]:
     """The differences of two structures: static values by path, and what came and went."""
-    if before.structure.graphdef is after.structure.graphdef:
+    if before.graphdef is after.graphdef:
         return
     old, new = _described(before), _described(after)
-    for path in [*old, *(p for p in new if p not in old)]:
-        what = (old.get(path) or new[path])[0]
+    for path in {**old, **new}:
         texts = [found[path][1] if path in found else "not there" for found in (old, new)]
         if texts[0] != texts[1]:
-            is_in_both = path in old and path in new
-            names = _arguments(after if path in new else before).names_of_roots()
-            yield Difference(what if is_in_both else "structure", _where(path, names), *texts)
+            what = old[path][0] if path in old and path in new else "structure"
+            where = name_path(after if path in new else before, path) if path else "the models"
+            yield Difference(what, where, *texts)
 
 
-def _described(trace: Trace) -> dict[Path, tuple[str, str]]:
+def _described(structure: Structure) -> dict[Path, tuple[str, str]]:
     """What a structure says of each path: static values of nodes one by one."""
     found: dict[Path, tuple[str, str]] = {}
     objects: list[Path] = []
-    graphdef = trace.structure.graphdef
-    for path, token in () if graphdef is None else walk_tokens(graphdef.tokens):
+    for path, token in () if structure.graphdef is None else walk_tokens(structure.graphdef.tokens):
         if isinstance(token, int):
             other = objects[token]
             found[path] = ("kind", f"the same object as {format_path(other[1:]) if other[1:] else 'the model itself'}")
@@ -260,34 +226,6 @@ def _described(trace: Trace) -> dict[Path, tuple[str, str]]:
         elif token[0] <= LEAF:
             found[path] = ("kind", "an array")
     return found
-
-
-def _where(path: Path, names: Sequence[str]) -> str:
-    """A path below the tuple of roots: the argument, and the path in it."""
-    number = path[0] if path else None
-    return place(path[1:], names[number]) if isinstance(number, int) else "the models"
-
-
-def _arguments(trace: Trace) -> Structure:
-    """The structure of a trace, with the numbers that arguments have beside the static ones."""
-    structure = trace.structure
-    if not trace.statics or not trace.statics[0]:
-        return structure
-    args, *rest = jax.tree_util.tree_unflatten(structure.tree, range(structure.tree.num_leaves))
-    listed = list(args)
-    for number, _ in trace.statics[0]:
-        listed.insert(number, None)
-    return structure._replace(tree=jax.tree.structure((tuple(listed), *rest)))
-
-
-def _of_avals(before: Trace, after: Trace) -> Iterator[Difference]:
-    structure = _arguments(after)
-    graphdef, names = structure.graphdef, structure.names_of_roots()
-    places = [] if graphdef is None else [_where(path, names) for path in graphdef.definition.paths]
-    places += structure.names_of_plain()
-    for name, old, new in zip(places, before.avals, after.avals, strict=True):
-        if old != new:
-            yield Difference("shape or dtype", name, _text_of(old), _text_of(new))
 
 
 def _text_of(aval: Any) -> str:
@@ -321,7 +259,7 @@ def explain_retrace(f: Callable[..., Any], /, *, limit: int | None = 20) -> None
     >>> _ = f(m, 1.0)
     >>> explain_retrace(f)
     <lambda> was traced 2 times. What changed the last time:
-      calls of argument 0: the static value was 0, and is 1
+      m.calls: the static value was 0, and is 1
     """
     if isinstance(f, functools.partial):  # as `jit_partial` returns it
         f = f.func

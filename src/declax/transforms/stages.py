@@ -116,8 +116,7 @@ class Compiled(Generic[R]):
         self.compiled = compiled
         self._program = program
         self._take = take
-        self._key = call.key
-        self._trace = Trace.of(call.structure, call.statics, (*call.values, *call.plain))
+        self._trace = Trace.of(call.structure, (*call.values, *call.plain))
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         """Calls it with the arguments of the function, the static ones too.
@@ -131,12 +130,12 @@ class Compiled(Generic[R]):
         return cast("R", run(lambda: self._take(args, kwargs), self._run))
 
     def _run(self, call: Call) -> Outcome:
-        if call.key != self._key:
+        if call.structure != self._trace.structure:
             raise self._differs(call)
         try:
             result = self.compiled(*call.values, *call.plain)
         except (TypeError, ValueError) as error:
-            if Trace.of(call.structure, call.statics, (*call.values, *call.plain)).avals != self._trace.avals:
+            if Trace.of(call.structure, (*call.values, *call.plain)).avals != self._trace.avals:
                 raise self._differs(call) from error
             raise
         outcome = self._program.outcome(result)
@@ -146,7 +145,7 @@ class Compiled(Generic[R]):
 
     def _differs(self, call: Call) -> TransformError:
         """The error of a call with other arguments than those for which it was compiled."""
-        found = differences(self._trace, Trace.of(call.structure, call.statics, (*call.values, *call.plain)))
+        found = differences(self._trace, Trace.of(call.structure, (*call.values, *call.plain)))
         texts = [str(difference) for difference in found[:MAX_DIFFERENCES]]
         if len(found) > MAX_DIFFERENCES:
             texts.append(f"and {len(found) - MAX_DIFFERENCES} more")

@@ -101,7 +101,7 @@ def make_jaxpr(
 
         def traced(*args: Any, **kwargs: Any) -> Any:
             args, kwargs, statics = static.take(args, kwargs)
-            call = Call(args, kwargs, mode, closure.find()).check_arrays()
+            call = Call(args, kwargs, mode, closure.find(), statics).check_arrays()
             body = lifted(closure, call.structure, mode, adapt=functools.partial(static.give, statics=statics))
             make: Any = jax.make_jaxpr(body, **options)
             if not return_shape:

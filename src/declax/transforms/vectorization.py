@@ -29,7 +29,7 @@ from declax.transforms._captures import Closure
 from declax.transforms._lift import Call, Outcome, Plan, lifted, run
 from declax.transforms._naming import named_leaves, no_array, note_tracers
 from declax.transforms._output_groups import from_groups, in_groups
-from declax.transforms._structure import Mode, is_array_like, names_in_result, place
+from declax.transforms._structure import Mode, is_array_like, joined, name_path, names_in_result
 from declax.transforms._wrapping import look_like
 from declax.transforms.axis_names import check_metadata, name_axes
 from declax.transforms.prefixes import Labels, Prefixes
@@ -229,7 +229,7 @@ def _name_of_result(plan: Plan, leaves: Sequence[Any], number: int) -> str:
     of_plain = [n for n, is_one in zip(names, plan.is_root, strict=True) if not is_one]
     rank = number - len(leaves) + len(of_plain) + len(returned)
     path = definition.paths[returned[rank]] if rank < len(returned) else ()
-    return place(path[2:], of_roots[cast(int, path[1])]) if path else of_plain[rank - len(returned)]
+    return joined(of_roots[cast(int, path[1])], path[2:]) if path else of_plain[rank - len(returned)]
 
 
 _ENDS = (0, -1)
@@ -270,7 +270,7 @@ def _result_differs(name: str) -> TransformError:
 
 def where_of(call: Call, path: Path) -> str:
     """The argument that a path of `places_set` begins with, and the rest of it."""
-    return place(path[1:], call.structure.names_of_roots()[cast(int, path[0])])
+    return name_path(call.structure, path)
 
 
 def warn_of_draws(
