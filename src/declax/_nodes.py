@@ -27,11 +27,12 @@ from declax._annotations import caches_by_type, is_data_class
 from declax._layout import INTERNAL_KEYS
 from declax._links import Link, path_of
 from declax._pytree import Pytree, layout_of
+from declax._state_tree import FlatForm
 from declax._typing import Path
 from declax._values import keys_between
 from declax._variables import Variable
 from declax.errors import MAX_DEPTH, StatusError, too_deep, type_name
-from declax.states import FlatForm, State
+from declax.states import State
 
 
 class Kind(enum.Enum):

@@ -22,13 +22,14 @@ from declax._filters import All, Filter, ask, predicate_of
 from declax._modes import is_on
 from declax._nodes import Kind, kind_of, plain_key
 from declax._state_def import StateDef
+from declax._state_tree import FlatForm
 from declax._typing import ArrayLike, Path
 from declax._variables import Variable
 from declax.errors import GraphError, StatusError, describe, format_path
 from declax.graph.binding import bind
 from declax.graph.flattening import CONTAINER, HAS_INDEX, LEAF, LEAF_TOKEN, REF, GraphDef, Token
 from declax.graph.unflattening import build, program_of
-from declax.states import FlatForm, FlatState, make_state
+from declax.states import FlatState, make_state
 
 N = TypeVar("N")
 

@@ -1,121 +1,62 @@
-"""The values of a graph, apart from its structure.
-
-Vocabulary
-----------
-definition: the interned part of a State: the path of each leaf and, where the
-            leaf is a Variable's value, the Variable's kind and metadata.
-leaf:       a raw value.
-pair:       the leaves and the definition.
-root:       a State that has leaves of its own.
-view:       a nested State, or a Variable, that shows what is at a path of a
-            root. A write to a view is a write to the root.
-"""
+"""The values of a graph, apart from its structure: State, nested and written in place, and FlatState, a sequence."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 from weakref import WeakValueDictionary
 
 import jax
+import numpy as np
+from jax.core import Tracer
 from jax.tree_util import DictKey
 
 from declax import _display, _epoch, _jax
 from declax._filters import Filter
+from declax._modes import is_on
+from declax._pure_dicts import match_pure_dict
 from declax._read_only import WritesThrough
 from declax._state_def import (
     Entry,
     LeafDef,
-    OuterKeys,
     StateDef,
     Tree,
+    call_each,
     check_trace,
-    children_of,
-    in_state_order,
     leaf_def_of,
     map_tree,
     no_attribute,
     no_key,
-    pair_from,
     pair_of,
     raw_of,
     same_kind,
     sorted_pair,
     values_of,
 )
-from declax._state_values import (
-    FlatPairs,
-    ReplaceFn,
-    StateDiff,
-    call_each,
-    changes_of,
-    check_function,
-    compare,
-    groups_of,
-    make_flat,
-    mapping_of,
-    own_leaves,
-    pairs_of,
-    register_flat,
-    same_states,
-)
-from declax._typing import MISSING, Key, Path, Tuple2, Tuple3, Tuple4
+from declax._state_diff import StateDiff, compare, same_states
+from declax._state_groups import Splits, groups_of
+from declax._state_tree import OuterKeys, children_of, pair_from
+from declax._typing import MISSING, Key, Path
 from declax._variables import Variable, _set_metadata, _set_trace, new_variable, set_raw
-from declax.errors import DeclaxError, GraphError, LayerError, MissingAttributeError, format_path
+from declax.errors import (
+    DeclaxError,
+    GraphError,
+    LayerError,
+    MissingAttributeError,
+    describe,
+    format_path,
+)
 from declax.traversals import walk_mapping
 
 M = TypeVar("M", covariant=True)
-S = TypeVar("S")
 
+Pair = tuple[Path, Any]
+"""A path and the value there, a Variable or another one."""
 
-class Splits(Generic[S]):
-    """The methods `split` and `filter` of a State; `S` is what they give."""
-
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-
-        def _parts(self, filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool) -> tuple[S, ...]: ...
-
-    @overload
-    def split(self, a: Filter, /) -> S: ...
-    @overload
-    def split(self, a: Filter, b: Filter, /) -> Tuple2[S]: ...
-    @overload
-    def split(self, a: Filter, b: Filter, c: Filter, /) -> Tuple3[S]: ...
-    @overload
-    def split(self, a: Filter, b: Filter, c: Filter, d: Filter, /) -> Tuple4[S]: ...
-    @overload
-    def split(self, a: Filter, /, *filters: Filter) -> Any: ...
-    def split(self, a: Filter, /, *filters: Filter) -> Any:
-        """States of the leaves that each filter takes.
-
-        Raises:
-          FilterError: for leaves that no filter takes.
-
-        >>> from declax.states import State
-        >>> numbers, rest = State({"a": 1, "b": "text"}).split(int, ...)
-        >>> numbers.to_pure_dict(), rest.to_pure_dict()
-        ({'a': 1}, {'b': 'text'})
-        """
-        found = self._parts((a, *filters), "State.split", is_exhaustive=True)
-        return found if filters else found[0]
-
-    @overload
-    def filter(self, a: Filter, /) -> S: ...
-    @overload
-    def filter(self, a: Filter, b: Filter, /) -> Tuple2[S]: ...
-    @overload
-    def filter(self, a: Filter, b: Filter, c: Filter, /) -> Tuple3[S]: ...
-    @overload
-    def filter(self, a: Filter, b: Filter, c: Filter, d: Filter, /) -> Tuple4[S]: ...
-    @overload
-    def filter(self, a: Filter, /, *filters: Filter) -> Any: ...
-    def filter(self, a: Filter, /, *filters: Filter) -> Any:
-        """As `split`, leaving out what no filter takes."""
-        found = self._parts((a, *filters), "State.filter", is_exhaustive=False)
-        return found if filters else found[0]
+ReplaceFn = Callable[[Any, Any], Any]
+"""Makes of what the State has, a Variable or another value, and of the new value what the State gets."""
 
 
 class IterateOverKeys:
@@ -152,35 +93,40 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
 
     __slots__ = ("__weakref__", "_pair", "_rest", "_trace")
 
-    _pair: tuple[list[Any], StateDef]
+    _pair: tuple[StateDef, list[Any]]
     """Another tuple after each write. A nested view has none: asking for it goes to `__getattr__`."""
-    _rest: _Kept | _Place | None
-    """Of a root what is kept with it, if anything; of a nested view, its place."""
+    _rest: _Kept | _View | None
+    """What is kept with a State, if anything; of a nested view, its place."""
     _trace: Any
     """The mark of the trace that may write; a nested view has none of its own."""
 
     def __init__(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = ()) -> None:
-        if isinstance(entries, FlatPairs):
-            fill_state(self, *entries.pair)
-        else:
-            fill_state(self, *sorted_pair(_entries_of(mapping_of(entries), ())))
+        if isinstance(entries, FlatState):
+            fill_state(self, *entries._pair)
+            return
+        try:
+            mapping = entries if isinstance(entries, Mapping) else dict(entries)
+        except (TypeError, ValueError):
+            problem = "a State is made of a nested mapping, or of pairs of key and value"
+            raise GraphError("State", problem, got=describe(entries), fix='State({"key": value})') from None
+        fill_state(self, *sorted_pair(_entries_of(mapping, ())))
 
     # --- flat reading
 
     @property
     def definition(self) -> StateDef:
         """The interned description of the State."""
-        return self._pair[1]
+        return self._pair[0]
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """The path of each leaf."""
-        return self._pair[1].paths
+        return self._pair[0].paths
 
     @property
     def leaves(self) -> list[Any]:
         """The raw value of each leaf, in the order of `paths`; the State's own list, which is not to be changed."""
-        return self._pair[0]
+        return self._pair[1]
 
     def flat_state(self) -> FlatState:
         """The pairs of path and value, in order.
@@ -188,8 +134,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         >>> State({"a": {"b": 1}}).flat_state()
         FlatState([(('a', 'b'), 1)])
         """
-        leaves, definition = self._pair
-        return make_flat(FlatState, definition.paths, values_of(definition, leaves))
+        return FlatState.from_sorted_keys_values(self.paths, values_of(*self._pair))
 
     @staticmethod
     def from_flat_path(flat: Mapping[Path, Any] | Iterable[tuple[Path, Any]], /) -> State[Any]:
@@ -206,10 +151,9 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         >>> State.from_flat_path({("a", "b"): 1}).to_pure_dict()
         {'a': {'b': 1}}
         """
-        if isinstance(flat, FlatPairs):
-            return make_state(*flat.pair)
-        entries = [e for path, value in pairs_of(flat, "from_flat_path") for e in _entries_of(value, path)]
-        return make_state(*sorted_pair(entries))
+        if isinstance(flat, FlatState):
+            return make_state(*flat._pair)
+        return make_state(*sorted_pair([e for path, value in _pairs_of(flat) for e in _entries_of(value, path)]))
 
     def to_pure_dict(self, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
         """Nested dicts with the raw values; any depth will do.
@@ -224,19 +168,17 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         >>> State({"a": {"b": 1}}).to_pure_dict()
         {'a': {'b': 1}}
         """
-        leaves, definition = self._pair
-        if extract_fn is None:
-            return map_tree(definition.tree, leaves)
-        check_function("State.to_pure_dict", extract_fn, "value")
-        extracted = call_each("State.to_pure_dict", lambda _, value: extract_fn(value), definition, leaves)
-        return map_tree(definition.tree, extracted)
+        definition, leaves = self._pair
+        if extract_fn is not None:
+            values = zip(values_of(definition, leaves), strict=True)
+            leaves = call_each("State.to_pure_dict", extract_fn, definition.paths, values)
+        return map_tree(definition.tree, leaves)
 
     @property
     def raw_mapping(self) -> dict[Any, Any]:
         """Nested dicts with what reading each path gives: Variables that write into the State, and other values."""
         root, prefix = self._root()
-        paths, tree = self.paths, self.definition.tree
-        return map_tree(tree, [root._value(path) for path in ((*prefix, *path) for path in paths)])
+        return map_tree(self.definition.tree, [root._value((*prefix, *path)) for path in self.paths])
 
     def replace_by_pure_dict(self, pure_dict: Mapping[Any, Any], replace_fn: ReplaceFn | None = None) -> None:
         """Puts the values of nested dicts into this State; Variables keep their kind and metadata.
@@ -259,44 +201,48 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         >>> state.a.b.value
         2.0
         """
-        leaves, definition = self._pair
+        definition, leaves = self._pair
+        found = match_pure_dict(definition, leaves, pure_dict, checks_shapes=replace_fn is None)
+        values = [value for _, value in found]
+        if replace_fn is not None:
+            old = values_of(definition, leaves)
+            paths = [definition.paths[i] for i, _ in found]
+            values = call_each("replace_by_pure_dict", replace_fn, paths, [(old[i], new) for i, new in found])
         root, prefix = self._root()
-        changes = changes_of(definition, leaves, pure_dict, replace_fn)
-        if changes:
-            check_trace(root._trace, (*prefix, *definition.paths[changes[0].position]), changes[0].leaf)
-        for position, leaf, leaf_def in changes:
-            root._put((*prefix, *definition.paths[position]), leaf, leaf_def)
+        for (i, _), value in zip(found, values, strict=True):
+            path = (*prefix, *definition.paths[i])
+            check_trace(root._trace, path, value)
+            keeps_kind = replace_fn is None or not isinstance(value, Variable)
+            root._put(path, raw_of(value), definition.leaf_defs[i] if keeps_kind else leaf_def_of(value))
 
     # --- nested reading
 
     def _root(self) -> tuple[State[Any], Path]:
         """The State that has the leaves, and the path of this one in it."""
         place = self._rest
-        return (place.root, place.prefix) if isinstance(place, _Place) else (self, ())
+        return (place.root, place.path) if isinstance(place, _View) else (self, ())
 
     def _tree(self) -> Tree:
         """The positions of the root's leaves below this State, by key; nothing where the root has no mapping there."""
         root, prefix = self._root()
-        found: Any = root._pair[1].tree
-        for key in prefix:
-            found = found.get(key)
-            if not isinstance(found, dict):
-                return {}
-        return found  # type: ignore[no-any-return]  # a dict, as just seen
+        found = root._pair[0].node(prefix)
+        return found if isinstance(found, dict) else {}
 
     def __getitem__(self, key: Key) -> Any:
         tree = self._tree()
         found = tree.get(key, MISSING)
         root, prefix = self._root()
         if found is MISSING:
-            raise no_key((*prefix, key), key, tree)
-        if isinstance(found, dict):
-            return _view(root, (*prefix, key))
-        return root._value((*prefix, key))
+            raise no_key((*prefix, key), tree)
+        if not isinstance(found, dict):
+            return root._value((*prefix, key))
+        view: State[Any] = _new(State)
+        _set_rest(view, _View(root, (*prefix, key)))
+        return view
 
     def _value(self, path: Path) -> Any:
         """What a root has at the path of a leaf: a view of a Variable, or a value."""
-        leaves, definition = self._pair
+        definition, leaves = self._pair
         position = definition.position(path)
         assert position is not None  # the caller has found it
         leaf_def = definition.leaf_defs[position]
@@ -305,7 +251,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         views = self._kept().views
         view = views.get(path)
         if view is None:
-            view = views.setdefault(path, new_variable(leaf_def[0], leaves[position], leaf_def[1], _Entry(self, path)))
+            view = views.setdefault(path, new_variable(leaf_def[0], leaves[position], leaf_def[1], _View(self, path)))
         return view
 
     def _kept(self) -> _Kept:
@@ -317,10 +263,10 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         return kept
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_pair" and isinstance(self._rest, _Place):
-            leaves, definition = self._rest.root._pair
-            own, positions = definition.sub(self._rest.prefix) if self._tree() else (StateDef.of((), ()), ())
-            return [leaves[i] for i in positions], own
+        if name == "_pair" and isinstance(self._rest, _View):
+            definition, leaves = self._rest.root._pair
+            own, positions = definition.sub(self._rest.path)
+            return own, [leaves[i] for i in positions]
         if name in State.__slots__:  # a State that is being made
             raise no_attribute(name, {})
         if name.startswith("__") or name not in self._tree():
@@ -346,9 +292,8 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         return self[key] if key in self._tree() else default
 
     def __dir__(self) -> list[str]:
-        return sorted(
-            {*super().__dir__(), *(key for key in self._tree() if isinstance(key, str) and key.isidentifier())}
-        )
+        names = [key for key in self._tree() if isinstance(key, str) and key.isidentifier()]
+        return sorted({*super().__dir__(), *names})
 
     # --- nested writing
 
@@ -356,7 +301,8 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         root, prefix = self._root()
         path = (*prefix, key)
         check_trace(root._trace, path, value)
-        if isinstance(value, Variable) and value._trace == _Entry(root, path):
+        view = value._trace if isinstance(value, Variable) else None
+        if isinstance(view, _View) and view.root is root and view.path == path:
             return  # the view that is there: `state.bias += 1` has written to it
         entries = _entries_of(value, path)
         if len(entries) == 1 and entries[0][0] == path and isinstance(self._tree().get(key), int):
@@ -367,14 +313,14 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
 
     def _put(self, path: Path, leaf: Any, leaf_def: LeafDef) -> None:
         """Writes a leaf of a root, and the view of it if there is one."""
-        leaves, definition = self._pair
+        definition, leaves = self._pair
         position = definition.position(path)
         if position is None:
-            raise no_key(path, path[-1], {})
+            raise no_key(path, {})
         if not same_kind(definition.leaf_defs[position], leaf_def):
             definition = definition.with_leaf(position, leaf_def)
         leaves[position] = leaf
-        _set_pair(self, (leaves, definition))
+        _set_pair(self, (definition, leaves))
         view = self._rest.views.get(path) if isinstance(self._rest, _Kept) else None
         if view is None:
             return
@@ -388,19 +334,11 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
 
     def _replace_below(self, path: Path, entries: list[Entry]) -> None:
         """Replaces all leaves of a root that are at a path or below it by others, which are at it or below."""
-        leaves, definition = self._pair
-        node: Any = definition.tree
-        for depth, key in enumerate(path[:-1], 1):
-            node = node.get(key, {})
-            if not isinstance(node, dict):
-                raise GraphError(format_path(path), f"a path goes through the leaf at {format_path(path[:depth])}")
         new = {entry[0]: entry for entry in entries}
-        old = set(definition.paths_below(path))
-        all_leaves = zip(definition.paths, leaves, definition.leaf_defs, strict=True)
-        found = [new.pop(entry[0], entry) for entry in all_leaves if entry[0] in new or entry[0] not in old]
+        found = [new.pop(e[0], e) for e in _entries_of(self, ()) if e[0] in new or e[0][: len(path)] != path]
         pair = sorted_pair([*found, *new.values()], is_sorted=not new)
         self._detach(path)
-        _set_pair(self, pair[::-1])
+        _set_pair(self, pair)
 
     def _detach(self, path: Path) -> None:
         """Makes the views at a path and below it Variables of their own."""
@@ -414,7 +352,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         tree = self._tree()
         root, prefix = self._root()
         if key not in tree:
-            raise no_key((*prefix, key), key, tree)
+            raise no_key((*prefix, key), tree)
         check_trace(root._trace, (*prefix, key))
         root._replace_below((*prefix, key), [])
 
@@ -433,20 +371,13 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
             problem = "every State has an attribute of this name, so an entry of this name is reached by its key"
             raise MissingAttributeError(f"State.{name}", problem, fix=f"state[{name!r}]")
 
-    def clear(self) -> None:
-        """Takes out all entries."""
-        for key in list(self._tree()):
-            del self[key]
-
     # --- comparing, and whole States
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, State):
-            return same_states(self._pair, other._pair)
         if not isinstance(other, Mapping):
             return NotImplemented
         try:
-            return same_states(self._pair, State(other)._pair)
+            return same_states(*self._pair, *as_state(other)._pair)
         except GraphError:  # no State can be made of it
             return False
 
@@ -466,18 +397,18 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
           b: value: 2 -> 3
         )
         """
-        return compare(self._pair, _as_state(other)._pair)
+        return compare(*self._pair, *as_state(other)._pair)
 
     def __sub__(self, other: Any) -> State[M]:
         if not isinstance(other, Mapping):
             return NotImplemented
-        leaves, definition = self._pair
-        known = set(_as_state(other).paths)
+        known = set(as_state(other).paths)
+        definition, leaves = self._pair
         positions = tuple(i for i, path in enumerate(definition.paths) if path not in known)
         return make_state(definition.select(positions), [leaves[i] for i in positions])
 
     def _parts(self, filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool) -> tuple[State[M], ...]:
-        return split_leaves(self._pair[1], self._pair[0], filters, where, is_exhaustive=is_exhaustive)
+        return split_leaves(*self._pair, filters, where, is_exhaustive=is_exhaustive)
 
     @staticmethod
     def merge(first: State[Any] | Mapping[Any, Any], /, *states: State[Any] | Mapping[Any, Any]) -> State[Any]:
@@ -489,12 +420,8 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         >>> State.merge(State({"a": 1, "b": 2}), {"b": 3}).to_pure_dict()
         {'a': 1, 'b': 3}
         """
-        pairs = [_as_state(state)._pair for state in (first, *states)]
-        definition, order = pairs[0][1].merge(tuple(other for _, other in pairs[1:]))
-        leaves: list[Any] = []
-        for some, _ in pairs:
-            leaves.extend(some)
-        return make_state(definition, [leaves[i] for i in order])
+        merged = {entry[0]: entry for state in (first, *states) for entry in _entries_of(as_state(state), ())}
+        return make_state(*sorted_pair(list(merged.values())))
 
     def __or__(self, other: Any) -> State[Any]:
         return State.merge(self, other) if isinstance(other, Mapping) else NotImplemented
@@ -511,9 +438,10 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         >>> State({"a": {"b": 1}}).map(lambda path, value: value + len(path)).to_pure_dict()
         {'a': {'b': 3}}
         """
-        check_function("State.map", f, "path, value")
-        leaves, definition = self._pair
-        pair = pair_of(definition, mapped := call_each("State.map", f, definition, leaves))
+        definition, leaves = self._pair
+        pairs = zip(definition.paths, values_of(definition, leaves), strict=True)
+        mapped = call_each("State.map", f, definition.paths, pairs)
+        pair = pair_of(definition, mapped)
         if pair is None:
             return State.from_flat_path(zip(definition.paths, mapped, strict=True))
         return make_state(*pair)
@@ -528,11 +456,15 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         return like(self, list(self.leaves))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> State[M]:
-        return like(self, own_leaves(self.leaves, memo))
+        def own(leaf: Any) -> Any:
+            is_array = isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer)
+            return copy.deepcopy(leaf, memo) if is_array or isinstance(leaf, (np.ndarray, jax.Ref)) else leaf
+
+        return like(self, jax.tree.map(own, self.leaves))
 
     def __reduce__(self) -> tuple[Any, ...]:
         make, *rest = self._recipe
-        return make, (*rest, self.definition, self.leaves)
+        return make, (*rest, *self._pair)
 
     @property
     def _recipe(self) -> tuple[Any, ...]:
@@ -541,7 +473,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
 
 
 class _Kept:
-    """What is kept with a root.
+    """What is kept with a State.
 
     Attributes:
       shown: the pair that JAX has last asked for, and what it sees of it.
@@ -555,60 +487,43 @@ class _Kept:
         self.views: WeakValueDictionary[Path, Variable[Any]] = WeakValueDictionary()
 
 
-class _Place(NamedTuple):
-    """Where a nested view is.
-
-    Attributes:
-      root: the State that has the leaves.
-      prefix: the path there.
-    """
-
-    root: State[Any]
-    prefix: Path
-
-
-class _Entry(WritesThrough):
-    """The mark of a Variable that shows a leaf of a State.
+class _View(WritesThrough):
+    """The place of a nested State, and the mark of a Variable that shows a leaf.
 
     Args:
-      root: the State.
-      path: of the leaf.
+      root: the State that has the leaves; a write to a view is a write to it.
+      path: of what is shown.
     """
 
-    __slots__ = ("_path", "_root")
+    __slots__ = ("path", "root")
 
     def __init__(self, root: State[Any], path: Path) -> None:
-        self._root = root
-        self._path = path
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Entry) and other._root is self._root and other._path == self._path
-
-    __hash__ = None  # type: ignore[assignment]  # nobody looks one up
+        self.root = root
+        self.path = path
 
     @property
     def trace(self) -> Any:
         """The mark of the trace of the State."""
-        return self._root._trace
+        return self.root._trace
 
     def write(self, variable: Any, method: str, *args: Any, **options: Any) -> None:
         """Does what a method of the Variable would do, to the State."""
-        check_trace(self._root._trace, self._path, variable)
+        check_trace(self.root._trace, self.path, variable)
         written = new_variable(variable.__class__, variable.raw_value, variable._metadata, _trace_state.value)
         getattr(written, method)(*args, **options)
-        self._root._put(self._path, written.raw_value, (variable.__class__, written._metadata))
+        self.root._put(self.path, written.raw_value, (variable.__class__, written._metadata))
 
     def refusal(self, where: str) -> DeclaxError:
         """The error of a write that a transform or an update would do."""
         return LayerError(
             where,
-            f"this shows {format_path(self._path)} of a State, and only code outside of transforms writes to it",
+            f"this shows {format_path(self.path)} of a State, and only code outside of transforms writes to it",
             why="the State would not see what a transform writes",
             fix="variable.copy()      # a Variable of its own, for the model",
         )
 
 
-class FlatState(FlatPairs):
+class FlatState(Sequence[Pair], Splits["FlatState"]):
     """The pairs of path and value of a State, in order: a sequence.
 
     As a pytree its children are the values: Variables stay Variables.
@@ -631,7 +546,39 @@ class FlatState(FlatPairs):
     {'a': {'c': 1}, 'b': 2}
     """
 
-    __slots__ = ()
+    __slots__ = ("__weakref__", "leaves", "paths")
+
+    paths: tuple[Path, ...]
+    leaves: list[Any]
+
+    def __init__(self, pairs: Iterable[Pair], /, *, sort: bool = False) -> None:
+        listed = list(_pairs_of(pairs))
+        if is_on("sort", sort):
+            order = sorted_pair([(path, i, None) for i, (path, _) in enumerate(listed)])[1]
+            listed = [listed[i] for i in order]
+        self.paths = tuple(path for path, _ in listed)
+        self.leaves = [value for _, value in listed]
+
+    @staticmethod
+    def from_sorted_keys_values(keys: tuple[Path, ...], values: list[Any], /) -> FlatState:
+        """The FlatState of these paths and values, taken as they are.
+
+        Args:
+          keys: the paths, in order.
+          values: the values, a list that the FlatState takes over.
+
+        Raises:
+          GraphError: where there are more of one than of the other.
+
+        >>> FlatState.from_sorted_keys_values((("a",), ("b",)), [1, 2])
+        FlatState([(('a',), 1), (('b',), 2)])
+        """
+        if len(keys) != len(values):
+            problem = "each path has one value"
+            raise GraphError("FlatState", problem, got=f"{len(keys)} paths and {len(values)} values")
+        flat: FlatState = _new(FlatState)
+        flat.paths, flat.leaves = tuple(keys), values
+        return flat
 
     def to_nested_state(self) -> State[Any]:
         """The State with these values, in this order.
@@ -639,7 +586,60 @@ class FlatState(FlatPairs):
         Raises:
           GraphError: for paths that contradict each other.
         """
-        return State.from_flat_path(self)
+        return State(self)
+
+    @staticmethod
+    def merge(first: Iterable[Pair], /, *flat_states: Iterable[Pair]) -> FlatState:
+        """One FlatState with the pairs of all, in order; of equal paths the last one wins.
+
+        >>> FlatState.merge([(("b",), 1)], [(("b",), 2), (("a",), 3)])
+        FlatState([(('a',), 3), (('b',), 2)])
+        """
+        merged = {path: value for flat in (first, *flat_states) for path, value in _pairs_of(flat)}
+        return FlatState(merged.items(), sort=True)
+
+    def _parts(self, filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool) -> tuple[FlatState, ...]:
+        groups = groups_of(*self._pair, filters, where, is_exhaustive=is_exhaustive)
+        make = FlatState.from_sorted_keys_values
+        return tuple(make(sub.paths, [self.leaves[i] for i in positions]) for sub, positions in groups)
+
+    @property
+    def _pair(self) -> tuple[StateDef, list[Any]]:
+        """The definition and the leaves of the State of these pairs; raises for paths that contradict each other."""
+        definition = StateDef.of(self.paths, tuple(map(leaf_def_of, self.leaves)))
+        definition.tree  # noqa: B018  # raises
+        return definition, list(map(raw_of, self.leaves))
+
+    @overload
+    def __getitem__(self, index: int) -> Pair: ...
+    @overload
+    def __getitem__(self, index: slice) -> FlatState: ...
+    def __getitem__(self, index: int | slice) -> Pair | FlatState:
+        if isinstance(index, slice):
+            return FlatState.from_sorted_keys_values(self.paths[index], self.leaves[index])
+        return self.paths[index], self.leaves[index]
+
+    def __iter__(self) -> Iterator[Pair]:
+        return zip(self.paths, self.leaves, strict=True)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FlatState):
+            return NotImplemented
+        return self.paths == other.paths and same_states(*self._pair, *other._pair)
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def __repr__(self) -> str:
+        return f"FlatState({_display.text_of(list(self))})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FlatState.from_sorted_keys_values, (self.paths, self.leaves)
+
+    def __copy__(self) -> FlatState:
+        return self[:]
 
 
 # --- making States ------------------------------------------------------------
@@ -660,7 +660,7 @@ def make_state(definition: StateDef, leaves: list[Any]) -> State[Any]:
 
 def fill_state(state: State[Any], definition: StateDef, leaves: list[Any]) -> None:
     """Makes a new State one with these leaves, whose list it takes over."""
-    _set_pair(state, (leaves, definition))
+    _set_pair(state, (definition, leaves))
     _set_rest(state, None)
     _set_state_trace(state, _trace_state.value)
 
@@ -671,20 +671,15 @@ def like(state: State[M], leaves: list[Any]) -> State[M]:
     return make(*rest, state.definition, leaves)  # type: ignore[no-any-return]  # a State, as the recipe makes
 
 
-def _view(root: State[Any], prefix: Path) -> State[Any]:
-    state: State[Any] = _new(State)
-    _set_rest(state, _Place(root, prefix))
-    return state
-
-
-def _as_state(entries: State[Any] | Mapping[Any, Any]) -> State[Any]:
+def as_state(entries: Mapping[Any, Any]) -> State[Any]:
+    """A State, or the one that a mapping stands for."""
     return entries if isinstance(entries, State) else State(entries)
 
 
 def _entries_of(value: Any, path: Path) -> list[Entry]:
     """The leaves of a value at a path: those of a mapping, or the value itself."""
     if isinstance(value, State):
-        leaves, definition = value._pair
+        definition, leaves = value._pair
         found = zip(definition.paths, leaves, definition.leaf_defs, strict=True)
         return [((*path, *rest), leaf, leaf_def) for rest, leaf, leaf_def in found]
     if not isinstance(value, Mapping):
@@ -696,6 +691,21 @@ def _entries_of(value: Any, path: Path) -> list[Entry]:
         elif not is_empty:
             entries.append(((*path, *below), raw_of(leaf), leaf_def_of(leaf)))
     return entries
+
+
+def _pairs_of(flat: Any) -> Iterable[Pair]:
+    """Pairs of path and value; raises for what is none."""
+    if isinstance(flat, FlatState):
+        return flat
+    try:
+        pairs = [(path, value) for path, value in (flat.items() if isinstance(flat, Mapping) else flat)]
+    except (TypeError, ValueError):
+        problem = "the argument is neither a mapping from paths nor pairs of path and value"
+        raise GraphError("FlatState", problem, got=describe(flat), fix='[(("a", "b"), value)]') from None
+    wrong = next((path for path, _ in pairs if not isinstance(path, (tuple, list))), MISSING)
+    if wrong is not MISSING:
+        raise GraphError("FlatState", "a path is a tuple of keys", got=describe(wrong), fix='("a", "b")')
+    return [(tuple(path), value) for path, value in pairs]
 
 
 def split_leaves(
@@ -716,12 +726,13 @@ def _pick(leaves: Sequence[Any], positions: tuple[int, ...]) -> list[Any]:
 
 def _shown(state: State[Any]) -> tuple[tuple[Any, ...], Any]:
     """What JAX sees of a State; kept until somebody writes."""
-    if isinstance(state._rest, _Place):
-        return children_of(state._pair[1], state._pair[0])
-    pair, kept = state._pair, state._kept()
+    pair = state._pair
+    if isinstance(state._rest, _View):
+        return children_of(*pair)
+    kept = state._kept()
     known, found = kept.shown
     if known is not pair:
-        found = children_of(pair[1], pair[0])
+        found = children_of(*pair)
         kept.shown = pair, found
     return found  # type: ignore[no-any-return]  # what `children_of` gives
 
@@ -731,8 +742,8 @@ def _from_shown(recipe: tuple[Any, ...], keys: OuterKeys, children: Sequence[Any
     known = pair_from(keys, children)
     if known is None:
         paths: Any = keys if keys.are_paths else zip(keys, strict=True)
-        pairs = zip(paths, children, strict=True)
-        return make(*rest, *sorted_pair([e for path, child in pairs for e in _entries_of(child, path)]))  # type: ignore[no-any-return]  # a State
+        entries = [e for path, child in zip(paths, children, strict=True) for e in _entries_of(child, path)]
+        return make(*rest, *sorted_pair(entries))  # type: ignore[no-any-return]  # a State
     definition, leaves, is_shown = known
     state: State[Any] = make(*rest, definition, leaves)
     if is_shown:
@@ -749,8 +760,9 @@ def register_state(cls: type[State[Any]]) -> None:
         return children, keys if is_plain else (state._recipe, keys)
 
     def flatten_with_keys(state: State[Any]) -> tuple[list[tuple[Any, Any]], Any]:
-        children, keys = _shown(state)
-        return list(zip(map(DictKey, keys), children, strict=True)), keys if is_plain else (state._recipe, keys)
+        children, static = flatten(state)
+        keys = static if is_plain else static[1]
+        return list(zip(map(DictKey, keys), children, strict=True)), static
 
     def unflatten(static: Any, children: Any) -> State[Any]:
         recipe, keys = ((make_state,), static) if is_plain else static
@@ -759,42 +771,17 @@ def register_state(cls: type[State[Any]]) -> None:
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
 
-class FlatForm:
-    """A State as the library takes it apart: its leaves as JAX orders them, all at one level.
-
-    JAX makes the State of it.
-    """
-
-    __slots__ = ("_state",)
-
-    def __init__(self, state: State[Any]) -> None:
-        self._state = state
+def _flatten_flat(flat: FlatState) -> tuple[list[Any], tuple[Path, ...]]:
+    return flat.leaves, flat.paths
 
 
-def _flatten_form(form: FlatForm) -> tuple[list[Any], tuple[Any, ...]]:
-    leaves, definition = form._state._pair
-    order = definition.order
-    return leaves if order is None else [leaves[i] for i in order], (*form._state._recipe, definition)
+def _flatten_flat_with_keys(flat: FlatState) -> tuple[list[tuple[Any, Any]], tuple[Path, ...]]:
+    return list(zip(map(DictKey, flat.paths), flat.leaves, strict=True)), flat.paths
 
 
-def _flatten_form_with_keys(form: FlatForm) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
-    leaves, static = _flatten_form(form)
-    paths = static[-1].paths
-    ordered = paths if static[-1].order is None else [paths[i] for i in static[-1].order]
-    keys = [DictKey(path[0] if _is_simple(path) else path) for path in ordered]
-    return list(zip(keys, leaves, strict=True)), static
-
-
-def _is_simple(path: Path) -> bool:
-    return len(path) == 1 and not isinstance(path[0], tuple)
-
-
-def _unflatten_form(static: tuple[Any, ...], leaves: Iterable[Any]) -> Any:
-    make, *rest = static
-    order = rest[-1].order
-    return make(*rest, list(leaves) if order is None else in_state_order(order, leaves))
+def _unflatten_flat(paths: tuple[Path, ...], leaves: Iterable[Any]) -> FlatState:
+    return FlatState.from_sorted_keys_values(paths, list(leaves))
 
 
 register_state(State)
-jax.tree_util.register_pytree_with_keys(FlatForm, _flatten_form_with_keys, _unflatten_form, _flatten_form)
-register_flat(FlatState)
+jax.tree_util.register_pytree_with_keys(FlatState, _flatten_flat_with_keys, _unflatten_flat, _flatten_flat)

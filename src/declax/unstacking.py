@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from declax._filters import Filter
 from declax._jax import current_trace
-from declax._state_def import LeafDef, StateDef, in_order, leaf_def_of
+from declax._state_def import LeafDef, StateDef, leaf_def_of, sorted_pair
 from declax._typing import Path
 from declax._variables import new_variable
 from declax.errors import GraphError, format_path
@@ -102,7 +102,7 @@ class _Stacks:
 
 
 def _unstack(found: State[Any], stacks: _Stacks) -> State[Any]:
-    leaves, definition = found._pair
+    definition, leaves = found._pair
     made: dict[Path, tuple[Any, Any]] = {}
     for path, leaf_def, leaf in zip(definition.paths, definition.leaf_defs, leaves, strict=True):
         leaf_def = _without_axes(leaf_def, leaf, stacks.axes(path))
@@ -142,7 +142,7 @@ def _part(leaf: Any, numbers: tuple[int, ...]) -> Any:
 
 def _restack(found: State[Any], definition: StateDef, stacks: _Stacks) -> State[Any]:
     """A State with the leaves of layers stacked again; other leaves stay."""
-    leaves, given = found._pair
+    given, leaves = found._pair
     rest = {path: (leaf_def, leaf) for path, leaf_def, leaf in zip(given.paths, given.leaf_defs, leaves, strict=True)}
     made: dict[Path, tuple[Any, Any]] = {}
     for path in definition.paths:
@@ -175,6 +175,4 @@ def _stack(leaves: list[Any], lengths: Sequence[int], path: Path) -> Any:
 
 
 def _state_of(leaves: dict[Path, tuple[Any, Any]]) -> State[Any]:
-    ordered = [path for path, _ in in_order((path, 0) for path in leaves)]
-    definition = StateDef.of(tuple(ordered), tuple(leaves[path][0] for path in ordered))
-    return make_state(definition, [leaves[path][1] for path in ordered])
+    return make_state(*sorted_pair([(path, leaf, leaf_def) for path, (leaf_def, leaf) in leaves.items()]))

@@ -74,15 +74,15 @@ def test_attributes_read_and_write_too():
 
 def test_missing_paths_are_named():
     state = dx.state(model_of())
-    with pytest.raises(KeyError, match=r"part.kernle: the State has nothing at this path; did you mean 'kernel'"):
+    with pytest.raises(KeyError, match=r"part.kernle: there is no such path; did you mean 'kernel'"):
         state["part"]["kernle"]
-    with pytest.raises(AttributeError, match=r"State\.nothing: the State has no such attribute or entry"):
+    with pytest.raises(AttributeError, match=r"State\.nothing: there is no such path"):
         state.nothing
-    with pytest.raises(AttributeError, match="the State has no such attribute or entry; did you mean 'part'"):
+    with pytest.raises(AttributeError, match="there is no such path; did you mean 'part'"):
         state.prat
-    with pytest.raises(KeyError, match="the State has nothing at this path"):
+    with pytest.raises(KeyError, match="there is no such path"):
         del state["nothing"]
-    with pytest.raises(AttributeError, match="the State has no such attribute or entry"):
+    with pytest.raises(AttributeError, match="there is no such path"):
         del state.nothing
 
 
@@ -913,11 +913,11 @@ def test_what_is_no_function():
     state = dx.State({"a": 1})
     with pytest.raises(GraphError, match="this argument has to be a function") as caught:
         state.map(3)
-    assert (caught.value.where, caught.value.fix) == ("State.map", "state.map(lambda path, value: value)")
+    assert (caught.value.where, caught.value.fix) == ("State.map", "State.map(function)")
     with pytest.raises(GraphError, match="this argument has to be a function") as caught:
         state.to_pure_dict(3)
     assert caught.value.where == "State.to_pure_dict"
-    with pytest.raises(GraphError, match="`replace_fn` has to be a function"):
+    with pytest.raises(GraphError, match="this argument has to be a function"):
         state.replace_by_pure_dict({"a": 2}, 3)
     assert state.a == 1
 
@@ -974,9 +974,7 @@ EQUAL = [
 
 
 @pytest.mark.parametrize(("first", "second", "is_equal"), EQUAL)
-@pytest.mark.parametrize("backend", ["cpu", "gpu"])
-def test_equality_of_leaves(first, second, is_equal, backend, monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)  # the other way goes with any backend
+def test_equality_of_leaves(first, second, is_equal):
     states = [dx.State({"a": dx.Param(value), "b": value}) for value in (first, second)]
     assert (states[0] == states[1]) is is_equal
     assert (states[1] == states[0]) is is_equal

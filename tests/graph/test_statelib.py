@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from declax import _state_values
+from declax import _state_diff
 from declax.errors import FilterError, GraphError, TraceContextError
 from declax.statelib import (
     diff,
@@ -81,14 +81,6 @@ def test_flat_states_are_sequences():
     assert flat[1:].paths == flat.paths[1:]
     assert list(flat)[-1][1] is flat.leaves[-1]
     assert dict(flat).keys() == set(flat.paths)
-    pair = to_flat_state(state_of())[3]
-    assert pair in flat
-    assert (("head", "kernel"), dx.Param(jnp.zeros((2, 3)), tag="x")) not in flat
-    assert "pair" not in flat
-    assert flat.index(pair) == 3
-    assert flat.count(pair) == 1
-    with pytest.raises(ValueError, match="there is no such pair"):
-        flat.index(pair, 0, 3)
 
 
 def test_flat_states_compare_by_value():
@@ -132,7 +124,7 @@ def test_flat_states_from_parts():
         dx.FlatState([("ab", 1)])
     with pytest.raises(GraphError, match="neither a mapping from paths nor pairs of path and value"):
         dx.FlatState([1])
-    with pytest.raises(GraphError, match="from_flat_path: a path is a tuple of keys"):
+    with pytest.raises(GraphError, match="a path is a tuple of keys"):
         from_flat_state({"a": 1})
     with pytest.raises(GraphError, match="two leaves have the same path"):
         dx.FlatState([(("a",), 1), (("a",), 2)]).to_nested_state()
@@ -261,8 +253,8 @@ def test_all_that_does_not_fit_is_listed():
         state.replace_by_pure_dict(wrong)
     text = str(caught.value)
     assert "head.kernle: there is no such path; did you mean 'kernel'?" in text
-    assert "head.bias: expected the shape (3,), got Array of shape (4,)" in text
-    assert "head.kernel: expected Array of shape (2, 3) and dtype float32, got a value of type dict" in text
+    assert "head.bias: expected Array of shape (3,) and dtype float32, got Array of shape (4,)" in text
+    assert "head.kernel: expected Array of shape (2, 3) and dtype float32, got {'q': 'int 1'}" in text
     assert "blocks: expected a mapping of 0, 1, got int 3" in text
     assert "more: there is no such path" in text
     assert "restore_int_paths" not in text
@@ -282,24 +274,20 @@ def test_values_that_are_trees():
     state.replace_by_pure_dict(state.map(lambda path, value: value).to_pure_dict())
     state.replace_by_pure_dict({"a": {"x": jnp.zeros(2), "y": [jnp.ones(3)]}})
     assert state.a.value["y"][0].sum() == 3
-    with pytest.raises(GraphError, match=r"expected the shape \(2,\) inside, got \(5,\)"):
-        state.replace_by_pure_dict({"a": {"x": jnp.zeros(5), "y": [jnp.ones(3)]}})
-    with pytest.raises(GraphError, match="which is nested otherwise"):
-        state.replace_by_pure_dict({"a": {"x": jnp.zeros(2)}})
+    for wrong in ({"x": jnp.zeros(5), "y": [jnp.ones(3)]}, {"x": jnp.zeros(2)}):
+        with pytest.raises(GraphError, match=r"expected \{'x': 'Array of shape \(2,\).*, got \{'x': 'Array of shape"):
+            state.replace_by_pure_dict({"a": wrong})
 
 
 def test_integer_keys_that_became_texts():
     state = state_of()
     stored = {"blocks": {"0": jnp.ones(2), "1": jnp.ones(1)}}
-    with pytest.raises(GraphError, match="there is no such path") as caught:
+    with pytest.raises(
+        GraphError, match=r"blocks\['0'\]: there is no such path; the key is the integer 0: dx\.restore"
+    ):
         state.replace_by_pure_dict(stored)
-    assert "blocks['0']: there is no such path; did you mean 0?" in str(caught.value)
-    assert "state.replace_by_pure_dict(dx.restore_int_paths(pure_dict))" in str(caught.value)
     state.replace_by_pure_dict(restore_int_paths(stored))
     assert state.blocks[0].value.sum() == 2
-    with pytest.raises(GraphError, match="there is no such path") as caught:
-        state.replace_by_pure_dict({"blocks": {"0": 1, 0: 2}})
-    assert "restore_int_paths" not in str(caught.value)
 
 
 def test_a_failing_function_changes_nothing():
@@ -341,7 +329,7 @@ def test_restoring_integers():
     assert restore_int_paths(dx.State({"1": {"2": 1}})) == {1: {2: 1}}
     lists = [{"1": 2}]
     assert restore_int_paths({"3": lists})[3] is lists
-    with pytest.raises(GraphError, match="a mapping has the key 1 as an integer and as a text"):
+    with pytest.raises(GraphError, match="two values have the same path"):
         restore_int_paths({"a": {"1": 1, 1: 2}})
     with pytest.raises(GraphError, match="restore_int_paths: the argument is no mapping"):
         restore_int_paths([1])
@@ -378,15 +366,12 @@ def test_merging_takes_mappings():
     assert dx.State({"a": 1}) | {"b": 2} == {"a": 1, "b": 2}
     assert {"b": 2} | dx.State({"a": 1, "b": 3}) == dx.State({"a": 1, "b": 3})
     first, second = dx.State({"a": 1, "b": 2}), dx.State({"b": 3, "c": 4})
-    for _ in range(2):  # the second time by plan
-        assert (first | second).to_pure_dict() == {"a": 1, "b": 3, "c": 4}
-        assert (second | first).to_pure_dict() == {"a": 1, "b": 2, "c": 4}
+    assert (first | second).to_pure_dict() == {"a": 1, "b": 3, "c": 4}
+    assert (second | first).to_pure_dict() == {"a": 1, "b": 2, "c": 4}
     with pytest.raises(GraphError, match="a path goes through the leaf at a"):
         merge_state({"a": 1}, {"a": {"b": 2}})
     with pytest.raises(GraphError, match="a State is made of a nested mapping"):
         merge_state(3)
-    for i in range(100):  # more plans than are kept
-        assert (first | {str(i): i})[str(i)] == i
 
 
 def test_mapping_over_a_state():
@@ -500,17 +485,8 @@ def test_small_and_large_arrays_are_compared_alike(monkeypatch):
         "b: dtype: float64 -> float32",
         "e: value: 3 of 3 elements differ",
     ]
-    monkeypatch.setattr(_state_values, "FETCHED", 0)
+    monkeypatch.setattr(_state_diff, "COMPARED_ON_HOST", 0)
     assert diff(first, second) == found
-
-
-def test_arrays_are_compared_without_a_device_call_each(monkeypatch):
-    first = dx.State({str(i): dx.Param(jnp.full(2, i)) for i in range(20)})
-    second = first.map(lambda path, value: value.copy(value.value + 1))
-    monkeypatch.setattr(type(jnp.ones(1)), "__ne__", None)
-    monkeypatch.setattr(type(jnp.ones(1)), "__eq__", None)
-    assert len(first.diff(second).changes) == 20
-    assert not first.diff(copy.deepcopy(first))
 
 
 def test_subtraction():

@@ -368,6 +368,7 @@ def test_only_variables_know_the_slot():
     assert {name for name, code in text.items() if re.search(r"\bfill_raw\b", code)} == {
         "_variables.py",
         "_state_def.py",
+        "_state_tree.py",
         "graph/unflattening.py",
         "transforms/compilation.py",
     }

@@ -19,7 +19,7 @@ import numpy as np
 from declax._nodes import Kind, is_number, kind_of
 from declax._state_def import LeafDef, StateDef
 from declax._typing import Path
-from declax.errors import GraphError, describe, format_path, suggest, type_name
+from declax.errors import GraphError, describe, format_path, type_name
 from declax.graph.flattening import GraphDef
 from declax.graph.unflattening import program_of
 from declax.states import FlatState, State
@@ -127,17 +127,12 @@ def _match(graph: StateDef, given: StateDef) -> tuple[dict[int, int], list[Misma
     for index, (path, leaf_def) in enumerate(zip(given.paths, given.leaf_defs, strict=True)):
         position = graph.position(path)
         if position is None:
-            nearest = _nearest(path, graph) if len(mismatches) < SUGGESTIONS else "there is no such path"
-            mismatches.append(Mismatch(path, nearest, ""))
+            mismatches.append(Mismatch(path, graph.why_missing(path), ""))
         elif not _kinds_fit(graph.leaf_defs[position], leaf_def):
             mismatches.append(Mismatch(path, _kind(graph.leaf_defs[position]), _kind(leaf_def)))
         else:
             found[index] = position
     return found, mismatches
-
-
-SUGGESTIONS = 8
-"""How many unknown paths are compared with all paths of the graph; each takes time, and a wrong model has many."""
 
 
 def shape_mismatches(
@@ -313,19 +308,6 @@ def _kinds_fit(graph: LeafDef, given: LeafDef) -> bool:
 
 def _kind(leaf_def: LeafDef) -> str:
     return "an array" if leaf_def is None else f"a {type_name(leaf_def[0])}"
-
-
-def _nearest(path: Path, graph: StateDef) -> str:
-    """Says that there is no such path, and what may have been meant."""
-    size = len(path)
-    below = [".".join(map(str, p[size:])) for p in graph.paths if len(p) > size and p[:size] == path]
-    if below:
-        return f"this is no leaf, but a node with {', '.join(below[:4])}{', ...' if len(below) > 4 else ''}"
-    as_integers = tuple(int(key) if isinstance(key, str) and key.isdecimal() else key for key in path)
-    if as_integers != path and graph.position(as_integers) is not None:
-        return f"there is no such path; {format_path(as_integers)} has integers: dx.restore_int_paths(...)"
-    hint = suggest(format_path(path), [format_path(p) for p in graph.paths])
-    return "there is no such path" + (f"; {hint}" if hint else "")
 
 
 __all__ = [

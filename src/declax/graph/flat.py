@@ -15,7 +15,6 @@ from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from declax._modes import is_graph, is_on
 from declax._nodes import is_ref
-from declax._state_values import make_flat
 from declax._typing import MISSING
 from declax._variables import Variable
 from declax.errors import GraphError, MissingKeyError, describe, format_path, type_name
@@ -184,7 +183,7 @@ def flatten(
     if not is_with_paths:
         return graphdef, leaves
     values = [leaf if box is None else box for leaf, box in zip(leaves, boxes, strict=True)]
-    return graphdef, make_flat(FlatState, graphdef.definition.paths, values)
+    return graphdef, FlatState.from_sorted_keys_values(graphdef.definition.paths, values)
 
 
 def _check_indexes(name: str, given: object, cls: type, fix: str) -> None:

@@ -23,9 +23,10 @@ from declax._layout import BOUND_KEY, LAYOUT_KEY, TRACE_KEY, Layout, Name
 from declax._metadata import Metadata
 from declax._nodes import plain_key
 from declax._pytree import Pytree, layout_of
+from declax._state_tree import FlatForm
 from declax._typing import Path, PyTree
 from declax._variables import Variable, new_variable
-from declax.states import FlatForm, State
+from declax.states import State
 
 T = TypeVar("T")
 

@@ -19,6 +19,7 @@ from declax._filters import Filter
 from declax._jax import current_trace
 from declax._nodes import is_ref
 from declax._state_def import StateDef
+from declax._state_groups import groups_of
 from declax._typing import MISSING
 from declax._variables import new_variable
 from declax.errors import TransformError, describe
@@ -204,7 +205,7 @@ class Arguments:
     def _part(self, root: Any, chosen: Filter) -> Part:
         """A root's leaves; one that it shares with another argument is one leaf of the call."""
         own = bind(root)
-        ((definition, positions),), _ = own.graphdef.definition.group((chosen,), own.read())
+        ((definition, positions),) = groups_of(own.graphdef.definition, own.read(), (chosen,), "", is_exhaustive=False)
         if sum(self._call.structure.is_root) == 1:
             return Part(definition, positions)
         if not self._by_identity:

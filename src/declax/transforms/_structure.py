@@ -15,7 +15,7 @@ import jax
 from declax._modes import is_graph, is_on, set_graph_updates
 from declax._nodes import Kind, is_number, kind_of, plain_key
 from declax._pytree import Pytree, layout_of
-from declax._state_def import LightVariable
+from declax._state_tree import FlatForm, LightVariable
 from declax._static import exact_types, is_frozen, thaw
 from declax._variables import Variable
 from declax.errors import format_path, type_name
@@ -32,7 +32,7 @@ from declax.graph.flattening import (
     walk_tokens,
 )
 from declax.graph.graph_state import GraphState
-from declax.states import FlatForm, State
+from declax.states import State
 
 _STATES = frozenset({State, GraphState})
 _is_leaf_class: dict[type, bool] = {}
