@@ -142,6 +142,7 @@ def test_the_configured_transformer_runs(benchmarks):
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_configurations_stay_near_their_bars(benchmarks):
     config = importlib.import_module("benchmarks.config")
     lines = [*config.structuring(config.Effort(rounds=5)), *config.dry_runs(2), *config.checks(2)]
@@ -150,6 +151,7 @@ def test_configurations_stay_near_their_bars(benchmarks):
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_cheap_figures_stay_near_their_bars(benchmarks):
     systems, skipped = benchmarks.systems.load()
     assert "declax" not in skipped

@@ -121,6 +121,7 @@ def test_the_saved_schema_is_that_of_the_class() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 @pytest.mark.parametrize("file", [None, "mlp.toml", "mixer.toml"])
 def test_the_claim_of_the_example(file: str | None, tmp_path: Path) -> None:
     """What the file requires (the CNN: 97 %), in under two minutes, start-up and compilation included."""

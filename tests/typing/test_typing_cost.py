@@ -44,6 +44,7 @@ def test_the_table_has_the_ratio_and_the_verdict(cost: ModuleType, nanoseconds: 
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_the_plugin_costs_little(cost: ModuleType) -> None:
     samples = cost.measure(5)
     assert cost.ratio(samples, cost.WITH, cost.WITHOUT).median <= ROOM * cost.BAR
