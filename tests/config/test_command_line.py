@@ -15,12 +15,10 @@ from pathlib import Path
 import pytest
 
 import declax as dx
-from declax.command_line.completion import override_candidates
 from declax.command_line.main import main
 from declax.command_line.output import write
 from declax.command_line.parsing import declax_parser
-from declax.command_line.runs import read_words
-from declax.command_line.targets import load_target
+from declax.command_line.words import load_target, read_words
 
 MODELS = '''
 import dataclasses
@@ -143,7 +141,6 @@ def test_a_check_by_schema_loads_no_jax(run, folder):
     )
     for words in (
         ["check", "net.toml"],
-        ["complete", "--", "declax show net.toml blo"],
         ["completion", "bash"],
         ["--version"],
     ):
@@ -211,15 +208,10 @@ def test_diff(run, folder):
     assert run("diff", "cli_models:Net", "net.toml", "other.toml") == (1, "blocks.1.hidden: 128 → 5\n", "")
     status, _, told = run("diff", "cli_models:Net", "net.toml")
     assert status == 2
-    assert "it compares two files" in told
-
-
-def test_diff_compares_no_sweep(run):
-    shutil.copy("net.toml", "other.toml")
+    assert "diff compares two files, with one value of each override" in told
     status, _, told = run("diff", "cli_models:Net", "net.toml", "other.toml", "blocks.0.dim=8,16")
     assert status == 2
-    assert "a sweep has several runs, and two configurations are compared" in told
-    assert "blocks.0.dim=8,16" in told
+    assert "got:      blocks.0.dim=8,16" in told
 
 
 def test_check_looks_at_all_files_and_runs(run, folder):
@@ -359,7 +351,7 @@ def test_overrides_of_a_broken_file_are_no_further_mistakes(run, folder):
 
 @pytest.mark.parametrize("name", ["model", "trainer.model", "yml", "net.toml_part"])
 def test_words_that_are_parts(name):
-    assert read_words(["m:Net", name, "a.TOML", "b/c"])[1:3] == (("a.TOML", "b/c"), (name,))
+    assert read_words(["m:Net", name, "a.TOML", "b/c"])[1:3] == (("a.TOML", "b/c"), name)
 
 
 def test_parts_of_settings(run, train):
@@ -446,6 +438,38 @@ def test_json_of_sweeps_and_of_errors(run, train):
         assert "which" in json.loads(printed)["error"]["message"]
     with pytest.raises(SystemExit):
         dx.cli(train, ["run.toml", "--show", "steps=7,8"], sweep=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "piece", "fix"),
+    [
+        (["--format=json"], "the following arguments are required: COMMAND", "declax --help"),
+        (["sho", "--format=json"], "argument COMMAND: invalid choice: 'sho'", "declax --help"),
+        (["show", "--format", "json", "--ful"], "unrecognized arguments: --ful", "declax --help"),
+        (
+            ["build", "--seed", "x", "--format", "json"],
+            "argument --seed: invalid int value: 'x'",
+            "declax build --help",
+        ),
+        (["show", "--format", "json"], "which class?", "module:Class"),
+    ],
+)
+def test_wrong_command_lines_are_json_too(run, words, piece, fix):
+    status, printed, told = run(*words)
+    assert (status, told) == (2, "")
+    message = json.loads(printed)["error"]["message"]
+    assert message.startswith(f"the command line: {piece}")
+    assert fix in message
+
+
+def test_a_script_words_wrong_command_lines_in_the_same_way(train, capsys):
+    with pytest.raises(SystemExit) as ended:
+        dx.cli(train, ["run.toml", "--ful"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("the command line: unrecognized arguments: --ful")
+    with pytest.raises(SystemExit) as ended:
+        dx.cli(train, ["run.toml", "--show", "--ful"])
+    assert "unrecognized" in json.loads(capsys.readouterr().out)["error"]["message"]
 
 
 def test_a_script_shows_a_sweep_as_one_document(train, capsys):
@@ -567,13 +591,12 @@ def test_options_may_stand_between_words(run, train, capsys):
     assert '"heads": 2' in printed
     for words in (
         ["show", "cli_models:Net", "--ful", "x=1", "--fast"],
-        ["complete", "--schema", "s", "a", "b"],
+        ["completion", "bash", "a", "b"],
         ["diff", "--format", "json"],
     ):
-        with pytest.raises(SystemExit) as ended:
-            main(words)
-        assert ended.value.code == 2
-        assert "unrecognized arguments: " in capsys.readouterr().err
+        status, printed, told = run(*words)
+        assert status == 2
+        assert "the command line: unrecognized arguments: " in told + printed
     with pytest.raises(SystemExit):
         dx.cli(train, ["run.toml", "--show", "steps=7"])
     assert '"steps": 7' in capsys.readouterr().out
@@ -661,44 +684,6 @@ def test_a_check_by_schema_says_what_it_needs(run, monkeypatch):
     assert status == 2
     assert "checking by a schema needs jsonschema, which is not installed" in told
     assert 'pip install "declax[cli]"' in told
-
-
-# ----------------------------------------------------------------- completion
-
-
-def test_candidates(folder):
-    schema = dx.json_schema(load_target("cli_models:Net"))
-    assert override_candidates(schema, "") == ["kind=", "blocks[*]", "blocks[0]", "dtype="]
-    assert override_candidates(schema, "d") == ["dtype="]
-    assert override_candidates(schema, "dtype=") == ["dtype=float32", "dtype=bfloat16"]
-    assert override_candidates(schema, "dtype=float32,b") == ["dtype=float32,bfloat16"]
-    assert override_candidates(schema, "blocks[0].h") == ["blocks[0].heads=", "blocks[0].hidden="]
-    assert override_candidates(schema, "blocks.0.kind=") == ["blocks.0.kind=Attention", "blocks.0.kind=Mlp"]
-    assert override_candidates(schema, "blocks[*].heads=") == ["blocks[*].heads=4"]
-    assert override_candidates(schema, "nothing.") == []
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("declax ", ["check", "show", "summary", "build", "diff", "schema", "completion", "complete"]),
-        ("declax su", ["summary"]),
-        ("declax --v", ["--version"]),
-        ("declax show --f", ["--format", "--full"]),
-        ("declax show net.toml --format ", ["toml", "json", "yaml", "python"]),
-        ("declax summary --input ", []),
-        ("declax completion z", ["zsh"]),
-        ("declax check net.toml 'a dt", ["dtype="]),
-        ("declax check net.toml dt", ["dtype="]),
-        ("declax check net.toml blocks[0].kind=M", ["blocks[0].kind=Mlp"]),
-        ("declax show cli_models:Net d", []),
-        ("./train.py net.toml --sc", ["--schema"]),
-        ("./train.py net.toml dt", ["dtype="]),
-    ],
-)
-def test_a_line_is_completed(run, line, expected):
-    run("schema", "cli_models:Net", "-o", "net.schema.json")
-    assert run("complete", "--", line) == (0, "\n".join(expected) + "\n", "")
 
 
 # ----------------------------------------------------------------- scripts

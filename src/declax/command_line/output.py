@@ -1,10 +1,4 @@
-"""What commands print: text, coloured on a terminal where rich is installed, or one JSON document.
-
-Vocabulary
-----------
-style: which colours and line breaks a text has: those of help, an error, a table, a language such as ``toml``, or none.
-run:   the name of one of several results, those of a sweep.
-"""
+"""What commands print: text, coloured on a terminal where rich is installed, or one JSON document."""
 
 from __future__ import annotations
 
@@ -43,6 +37,13 @@ _COLORS: Final = {
 }
 
 
+def usage_error(
+    problem: str, *, expected: str | None = None, got: str | None = None, fix: str | None = None
+) -> errors.DeclaxError:
+    """The error of a wrong command line."""
+    return errors.DeclaxError("the command line", problem, expected=expected, got=got, fix=fix)
+
+
 class Output:
     """Prints the results and errors of a command.
 
@@ -58,7 +59,7 @@ class Output:
         self._has_runs = False
 
     def add(self, run: str, text: str, data: Any, style: str = "") -> None:
-        """Prints a result, as text or as data."""
+        """Prints a result, as text or as data; `run` names one of several."""
         if self.is_json:
             self._has_runs = self._has_runs or bool(run)
             self._found.append({"run": run, "result": data} if run else data)
@@ -115,7 +116,7 @@ def _error_data(error: errors.DeclaxError, notes: list[str]) -> dict[str, Any]:
 
 
 def write(text: str, style: str = "", stream: IO[str] | None = None) -> None:
-    """Prints a text as a line, or lines, of its own."""
+    """Prints lines; the style is that of help, an error, a table, or a language such as ``toml``."""
     if stream is None:
         stream = cast("IO[str]", sys.stdout)
     rich = _rich(stream)

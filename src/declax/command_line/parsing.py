@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-from declax.command_line.output import write
+from declax.command_line.output import usage_error, write
 from declax.config.files.reading import FORMATS
 
 SHELLS: Final = ("bash", "zsh", "fish")
@@ -17,28 +17,23 @@ _PART: Final = f"{_WORDS}; a word such as model or blocks.0 names the part that 
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of arguments that lists its options, for completion, and colours its help.
+    """A parser that lists its arguments, for completion, colours its help, and raises errors of declax.
 
     Attributes:
-      options: as `argparse` has them.
+      arguments: as `argparse` has them.
       commands: the parsers of the commands, by name.
-      choices: what a word may be, where there are only a few.
     """
 
     def __init__(self, **settings: Any) -> None:
-        self.options: list[argparse.Action] = []
+        self.arguments: list[argparse.Action] = []
         self.commands: dict[str, Parser] = {}
-        self.choices: tuple[str, ...] = ()
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
         self._made: Any = None
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
         """Adds an argument; see `argparse`."""
         action = super().add_argument(*names, **settings)
-        if action.option_strings:
-            self.options.append(action)
-        else:
-            self.choices += tuple(action.choices or ())
+        self.arguments.append(action)
         return action
 
     def add_command(self, name: str, about: str, words: str | None, *examples: str) -> Parser:
@@ -55,7 +50,11 @@ class Parser(argparse.ArgumentParser):
         """Prints the help, in colours on a terminal."""
         write(self.format_help(), "help", file)
 
-    def parse_words(self, argv: Sequence[str] | None) -> argparse.Namespace:
+    def error(self, message: str) -> NoReturn:
+        """Raises the error of a wrong command line."""
+        raise usage_error(message, fix=f"{self.prog} --help")
+
+    def parse_words(self, argv: Sequence[str]) -> argparse.Namespace:
         """The options and words of a command line, in any order.
 
         `parse_intermixed_args` does that for parsers without commands only.
@@ -132,17 +131,13 @@ def _add_commands(parser: Parser) -> None:
 
 def _add_completion(parser: Parser) -> None:
     completion = parser.add_command(
-        "completion", "prints a script with which a shell completes commands, options and overrides", None,
-        'eval "$(declax completion bash)"', "completion zsh --schema train.schema.json --command ./train.py",
+        "completion", "prints a script with which a shell completes commands and options", None,
+        'eval "$(declax completion bash)"', "completion zsh --command ./train.py",
     )  # fmt: skip
     completion.add_argument("shell", choices=SHELLS)
-    completion.add_argument("--schema", metavar="FILE", help="of the overrides (default: the one that the file names)")
     completion.add_argument(
-        "--command", dest="completed", default="declax", help="completed command, such as ./train.py"
+        "--command", dest="completed", default="declax", help="completed command: a script with cli, such as ./train.py"
     )
-    complete = parser.add_command("complete", "prints how a command line may go on", None, "complete 'declax show --f'")
-    complete.add_argument("--schema", metavar="FILE", help="of the overrides (default: the one that the file names)")
-    complete.add_argument("line", help="the command line up to the cursor")
 
 
 def script_parser(about: str) -> Parser:

@@ -1,30 +1,22 @@
-"""`cli`: the command line of a user's own script.
-
-    cfg = dx.cli(Train)
-
-makes ``python train.py run.toml model.hidden=128`` work, with help made of the fields.
-"""
+"""`cli`: the command line of a user's own script."""
 
 from __future__ import annotations
 
-import argparse
+import functools
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 from declax.command_line.describing import parameter_table
-from declax.command_line.output import Output, ending_with_the_pipe, write
-from declax.command_line.overrides import Run
+from declax.command_line.output import Output, ending_with_the_pipe, usage_error, write
 from declax.command_line.parsing import script_parser
-from declax.command_line.runs import document_of, read_runs, read_words, without_parts
+from declax.command_line.words import read_all, read_words
 from declax.config._parameters import target_name
-from declax.config.files.documents import Document
 from declax.config.files.formatting import format_json
 from declax.config.loading import spec_from_config, to_config
 from declax.config.schema import json_schema
 from declax.config.spec import Spec
-from declax.errors import DeclaxError
 from declax.rngs import Rngs
 
 T = TypeVar("T")
@@ -108,30 +100,30 @@ def cli(
     ['rate=0.5', 'rate=0.25']
     """
     with ending_with_the_pipe():
-        return _run(target, argv, default=default, rngs=rngs, extra=tuple(extra), sweep=sweep)
+        given = sys.argv[1:] if argv is None else argv
+        return _run(target, given, None if default is None else str(default), rngs, tuple(extra), sweep)
 
 
 def _run(
-    target: Any,
-    argv: Sequence[str] | None,
-    *,
-    default: str | Path | None,
-    rngs: Rngs | None,
-    extra: tuple[Any, ...],
-    sweep: bool,
+    target: Any, argv: Sequence[str], default: str | None, rngs: Rngs | None, extra: tuple[Any, ...], sweep: bool
 ) -> Any:
-    parser = script_parser(_fields(target, default, extra))
-    options = parser.parse_words(argv)
-    output = Output(is_json=options.show)
+    output = Output(is_json="--show" in argv)
     with output.running():
+        about = f"fields of {parameter_table(target, has_parts=True, extra=extra)}"
+        options = script_parser(about + (f"\n\nwithout a file: {default}" if default else "")).parse_words(argv)
         if options.schema:
             write(format_json(json_schema(target, extra=extra)), "json")
             sys.exit(0)
-        found = _specs(target, options, default, extra)
+        words = read_words(options.words, takes_part=False)
+        if words.target is not None:
+            raise usage_error("this script has its class", got=words.target, fix="leave it out")
+        if default is not None and not words.files:
+            words = words._replace(files=(default,))
+        read = functools.partial(spec_from_config, target, extra=extra, migrate=options.migrate)
+        found = read_all(words, read)
         if len(found) > 1 and not sweep:
-            first, second = found[0][0].name, found[1][0].name
-            problem = f"this script makes one run, and the values make {len(found)}"
-            raise DeclaxError("the command line", problem, got=f"{first}, {second}, ...")
+            got = f"{found[0][0].name}, {found[1][0].name}, ..."
+            raise usage_error(f"this script makes one run, and the values make {len(found)}", got=got)
         for run, spec in found if options.show or options.check else ():
             data = to_config(spec, full=options.full, extra=extra) if options.show else None
             text = f"{run.name or target_name(spec.target)}: fingerprint {spec.fingerprint()[:12]}"
@@ -140,35 +132,3 @@ def _run(
             runs = [CliRun(run.name, spec.build(rngs=rngs), spec) for run, spec in found]
             return runs if sweep else runs[0].config
     sys.exit(output.status)
-
-
-def _specs(
-    target: Any, options: argparse.Namespace, default: str | Path | None, extra: tuple[Any, ...]
-) -> list[tuple[Run, Spec[Any]]]:
-    """The spec of each run.
-
-    Raises:
-      DeclaxError: for a class, and for two files.
-      ConfigError: with all that is wrong with any run.
-    """
-    words = without_parts(read_words(options.words))
-    if words.target:
-        raise DeclaxError("the command line", "this script has its class", got=words.target, fix="leave it out")
-    if default is not None and not words.files:
-        words = words._replace(files=(str(default),))
-
-    def read(document: Document) -> Spec[Any]:
-        spec: Spec[Any] = spec_from_config(target, document, extra=extra, migrate=options.migrate)
-        spec.check()
-        return spec
-
-    found, error = read_runs(document_of(words), words.overrides, read)
-    if error is not None:
-        raise error
-    return found
-
-
-def _fields(target: Any, default: str | Path | None, extra: tuple[Any, ...]) -> str:
-    """What the help says of the configuration."""
-    about = f"fields of {parameter_table(target, has_parts=True, extra=extra)}"
-    return about + (f"\n\nwithout a file: {default}" if default else "")
