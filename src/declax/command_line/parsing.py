@@ -52,7 +52,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises the error of a wrong command line."""
-        raise usage_error(message, fix=f"{self.prog} --help")
+        problem, _, choices = message.partition(" (choose from ")
+        raise usage_error(problem, expected=choices.removesuffix(")") or None, fix=f"{self.prog} --help")
 
     def parse_words(self, argv: Sequence[str]) -> argparse.Namespace:
         """The options and words of a command line, in any order.

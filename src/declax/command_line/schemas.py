@@ -29,7 +29,7 @@ _KIND: Final = "kind"
 _HEAD: Final = 4096
 _PATTERN: Final = "^/"
 _DEFINITION: Final = "#/definitions/"
-_CHOICES: Final = ("allOf", "anyOf", "oneOf")
+_NESTED: Final = ("not", "additionalProperties", "items", "allOf", "anyOf", "oneOf")
 _KEYWORDS: Final = frozenset(
     "$schema $ref title description pattern properties definitions not allOf anyOf oneOf required enum minimum maximum "
     "minItems maxItems type items additionalProperties const default".split()
@@ -77,27 +77,14 @@ def _foreign(schema: Schema) -> Iterator[str]:
     waiting: list[object] = [schema]
     while waiting:
         here = waiting.pop()
-        if isinstance(here, dict):
-            yield from (f"the key {k!r} with {described(v)}" for k, v in here.items() if not _is_written(k, v))
-            waiting += _inner(here)
-
-
-def _is_written(key: str, value: object) -> bool:
-    """Whether declax writes a keyword of schemas, with such a reference or pattern."""
-    if key == "$ref":
-        return isinstance(value, str) and value.startswith(_DEFINITION)
-    return key in _KEYWORDS and (key != "pattern" or value == _PATTERN)
-
-
-def _inner(schema: Schema) -> Iterator[object]:
-    """The schemas that stand in a schema."""
-    yield from (schema[key] for key in ("not", "additionalProperties") if key in schema)
-    for key in (*_CHOICES, "items", "properties", "definitions"):
-        value = schema.get(key, [])
-        if isinstance(value, list):
-            yield from value
-        elif isinstance(value, dict):
-            yield from (value,) if key == "items" else value.values()
+        for key, value in here.items() if isinstance(here, dict) else ():
+            is_elsewhere = key == "$ref" and not (isinstance(value, str) and value.startswith(_DEFINITION))
+            if key not in _KEYWORDS or is_elsewhere or (key == "pattern" and value != _PATTERN):
+                yield f"the key {key!r} with {described(value)}"
+            if key in ("properties", "definitions") and isinstance(value, dict):
+                waiting += value.values()
+            elif key in _NESTED:
+                waiting += value if isinstance(value, list) else [value]
 
 
 def check_by_schema(document: Document, schema: Schema) -> None:
@@ -125,19 +112,16 @@ def problems_by_schema(data: object, schema: Schema) -> list[Problem]:
             fix='pip install "declax[cli]"        # or name the class: declax check module:Class FILE',
         ) from None
     try:
-        found = _validator(jsonschema)(schema).iter_errors(data)
+        known = jsonschema.Draft7Validator
+        types = known.TYPE_CHECKER.redefine(
+            "integer", lambda _, value: type(value) is int
+        )  # no float, as `from_config`
+        found = jsonschema.validators.extend(known, type_checker=types)(schema).iter_errors(data)
         return list(dict.fromkeys(problem for error in found for problem in _problems(error, ())))
     except Exception as error:  # noqa: BLE001  # of a schema that is none, or leads in circles
         why = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
         fix = "declax check module:Class FILE"
         raise ConfigError("declax check", "the schema cannot be used", why=why, fix=fix) from None
-
-
-def _validator(jsonschema: Any) -> Any:
-    """A class of validators that takes no float for an int, as `from_config` does not."""
-    known = jsonschema.Draft7Validator
-    types = known.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
-    return jsonschema.validators.extend(known, type_checker=types)
 
 
 def _problems(error: Any, above: KeyPath) -> Iterator[Problem]:

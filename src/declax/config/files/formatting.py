@@ -46,7 +46,7 @@ def _toml_table(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str
     keeps_order = "kind" not in table and _is_mixed(table)
     for key, value in table.items():
         if keeps_order or _is_inline(value):
-            yield f"{_toml_key(key)} = {_toml_value(value)}"
+            yield f"{_toml_key(key)} = {_value(value)}"
         else:
             later.append((key, value))
     for key, value in later:
@@ -69,7 +69,7 @@ def _is_inline(value: Any) -> bool:
     """Whether a value stands in one line; lists of tables and larger tables get headers."""
     if isinstance(value, dict):
         is_flat = not any(isinstance(v, (dict, list)) for v in value.values())
-        return is_flat and (len(value) < 2 or ("kind" not in value and len(_toml_value(value)) <= _SHORT))
+        return is_flat and (len(value) < 2 or ("kind" not in value and len(_value(value)) <= _SHORT))
     if isinstance(value, list):
         return not value or not all(isinstance(item, dict) for item in value)
     return True
@@ -77,40 +77,6 @@ def _is_inline(value: Any) -> bool:
 
 def _toml_key(key: str) -> str:
     return key if _BARE.match(key) else _quoted(key)
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return _quoted(value)
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return _toml_float(value)
-    if isinstance(value, dict):
-        inner = ", ".join(f"{_toml_key(k)} = {_toml_value(v)}" for k, v in value.items())
-        return f"{{ {inner} }}" if inner else "{}"
-    return f"[{', '.join(map(_toml_value, value))}]"
-
-
-def _toml_float(value: float) -> str:
-    if math.isfinite(value):
-        return repr(value)
-    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
-
-
-def _quoted(text: str) -> str:
-    """A string in double quotes, with the escapes that TOML and YAML share."""
-    quoted = json.dumps(text, ensure_ascii=False)
-    return quoted if quoted.isprintable() else "".join(map(_escaped, quoted))
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    if character.isprintable() or 0xD800 <= code < 0xE000:  # half of a pair, which no file can hold
-        return character
-    return f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
 
 
 # --- YAML ---------------------------------------------------------------------
@@ -139,7 +105,7 @@ def _yaml_table(table: Mapping[str, Any], indent: str) -> Iterator[str]:
             yield head
             yield from _yaml_list(value, indent + "  ")
         else:
-            yield f"{head} {_yaml_value(value)}"
+            yield f"{head} {_value(value, is_yaml=True)}"
 
 
 def _yaml_list(items: list[Any], indent: str) -> Iterator[str]:
@@ -149,28 +115,44 @@ def _yaml_list(items: list[Any], indent: str) -> Iterator[str]:
             yield f"{indent}- {first.lstrip()}"
             yield from rest
         else:
-            yield f"{indent}- {_yaml_value(item)}"
+            yield f"{indent}- {_value(item, is_yaml=True)}"
 
 
-def _yaml_value(value: Any) -> str:
-    if value is None:
-        return "null"
+# --- values -------------------------------------------------------------------
+
+
+def _value(value: Any, *, is_yaml: bool = False) -> str:
+    """A value in one line."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):
-        return _yaml_string(value)
+        return _yaml_string(value) if is_yaml else _quoted(value)
+    if isinstance(value, int):
+        return str(value)
     if isinstance(value, float):
-        return _yaml_float(value)
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_quoted(k)}: {_yaml_value(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_yaml_value, value)) + "]"
-    return _toml_value(value)
-
-
-def _yaml_float(value: float) -> str:
-    if math.isfinite(value):
+        if not math.isfinite(value):
+            return str(value).replace("inf", ".inf").replace("nan", ".nan") if is_yaml else str(value)
         text = repr(value)
         return text if "." in text else text.replace("e", ".0e")  # without a point, YAML 1.1 takes it for a string
-    return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
+    if isinstance(value, list):
+        return f"[{', '.join(_value(item, is_yaml=is_yaml) for item in value)}]"
+    if is_yaml:
+        return "{" + ", ".join(f"{_quoted(k)}: {_value(v, is_yaml=True)}" for k, v in value.items()) + "}"
+    inner = ", ".join(f"{_toml_key(k)} = {_value(v)}" for k, v in value.items())
+    return f"{{ {inner} }}" if inner else "{}"
+
+
+def _quoted(text: str) -> str:
+    """A string in double quotes, with the escapes that TOML and YAML share."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return quoted if quoted.isprintable() else "".join(map(_escaped, quoted))
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if character.isprintable() or 0xD800 <= code < 0xE000:  # half of a pair, which no file can hold
+        return character
+    return f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
 
 
 _YAML_1_1: Final = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
