@@ -318,9 +318,6 @@ def test_options_of_jax_as_a_decorator(take):
         np.testing.assert_allclose(slopes(made(z)), 2 * z)
     for made in (take(lambda n: n * 2.0, allow_int=True), take(allow_int=True)(lambda n: n * 2.0)):
         assert slopes(made(jnp.array(3))).dtype == jax.dtypes.float0
-    for made in (take(of_complex, reduce_axes=("i",)), take(reduce_axes=("i",))(of_complex)):
-        with pytest.raises(NotImplementedError, match="reduce_axes"):
-            made(1.0)
 
 
 def test_complex_and_integer_options():
@@ -546,8 +543,6 @@ def test_argnums_that_are_none():
         dx.grad(lambda net: 1.0)(net=net_of())
     with pytest.raises(TransformError, match="empty: there is nothing to differentiate"):
         dx.grad(lambda net, empty: 1.0, argnums=-1)(net_of(), [])
-    with pytest.raises(NotImplementedError, match="reduce_axes"):
-        dx.grad(loss, reduce_axes=("batch",))(net_of(), X)
 
 
 def test_filters_that_take_nothing():

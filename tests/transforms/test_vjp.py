@@ -436,5 +436,3 @@ def test_other_mistakes():
         vjp(apply, net, X, graph=False)
     with pytest.raises(TransformError, match="changes of structure do not come back"):
         vjp(lambda net: setattr(net, "new", dx.Param(1.0)), net_of(), graph_updates=False)
-    with pytest.raises(NotImplementedError, match="reduce_axes"):
-        vjp(apply, net_of(), X, reduce_axes=("batch",))

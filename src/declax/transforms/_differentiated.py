@@ -177,13 +177,14 @@ def _fitted(derivative: Any, like: Any) -> Any:
 
 
 class Arguments:
-    """The positional arguments of a call, and where their leaves are among those of the call."""
+    """The positional arguments of a call, and where their leaves are among those of the call, `leaves`."""
 
     def __init__(self, call: Call, args: tuple[Any, ...], function: Callable[..., Any]) -> None:
         self._call = call
         self._args = args
         self._function = function
         self._by_identity: dict[Any, int] = {}
+        self.leaves: list[Any] = [*call.values, *call.plain]
 
     def target(self, number: int, chosen: Filter = ...) -> Target:
         """An argument, with the leaves of its models that a filter takes, and all others.
@@ -220,18 +221,16 @@ class Arguments:
         Raises:
           TransformError: one is an array ref; or, without `allow_int`, no real or complex number.
         """
-        leaves = leaves_of(self._call)
         for position in positions:
-            if is_ref(leaves[position]):
-                name = names_of_call(self._call.structure)[position]
+            leaf = self.leaves[position]
+            if not is_ref(leaf) and (allow_int or is_differentiable(leaf)):
+                continue
+            name = names_of_call(self._call.structure)[position]
+            if is_ref(leaf):
                 raise no_ref(name, "this is an array ref, which has no gradient")
-            if not allow_int and not is_differentiable(leaves[position]):
-                raise TransformError(
-                    names_of_call(self._call.structure)[position],
-                    "this is no real or complex number, so it has no gradient",
-                    got=describe(leaves[position]),
-                    fix="argnums=dx.DiffState(0, dx.Param)        # a filter without it, or allow_int=True",
-                )
+            problem = "this is no real or complex number, so it has no gradient"
+            fix = "argnums=dx.DiffState(0, dx.Param)        # a filter without it, or allow_int=True"
+            raise TransformError(name, problem, got=describe(leaf), fix=fix)
 
 
 def position_of(option: str, number: int, length: int, function: Callable[..., Any]) -> int:
@@ -258,17 +257,12 @@ def argument_name(function: Callable[..., Any], number: int) -> str:
     return named[number] if number < len(named) else f"argument {number}"
 
 
-def leaves_of(call: Call) -> list[Any]:
-    """The leaves of a call."""
-    return [*call.values, *call.plain]
-
-
 def on_leaves(call: Call, closure: Closure, mode: Mode) -> Callable[[Derivatives], tuple[Outcome, list[Any]]]:
     """A function of some leaves of a call, by position, to its outcome and the leaves of its result."""
     function, split = lifted(closure, call.structure, mode), len(call.values)
 
     def run(some: Derivatives) -> tuple[Outcome, list[Any]]:
-        leaves = leaves_of(call)
+        leaves = [*call.values, *call.plain]
         for position, leaf in some.items():
             leaves[position] = leaf
         outcome = function(leaves[:split], leaves[split:])

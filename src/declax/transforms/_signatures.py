@@ -85,13 +85,7 @@ class ModeOptions(TypedDict, total=False):
     graph_updates: bool | None
 
 
-class VjpOptions(ModeOptions, total=False):
-    """The options of `vjp` that do not decide its type."""
-
-    reduce_axes: Sequence[Any]
-
-
-class GradOptions(VjpOptions, total=False):
+class GradOptions(ModeOptions, total=False):
     """The options of gradients that do not decide their type."""
 
     holomorphic: bool

@@ -25,7 +25,6 @@ from declax.transforms._differentiated import (
     Arguments,
     Derivatives,
     argument_name,
-    leaves_of,
     on_leaves,
     target_of_result,
 )
@@ -145,7 +144,6 @@ def grad(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
-    reduce_axes: Sequence[Any] = (),
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Any:
@@ -157,7 +155,7 @@ def grad(
       argnums: the arguments to differentiate with respect to. Of a model, the
         Params; ``DiffState(argnum, filter)`` says otherwise.
       has_aux: whether `f` returns a pair of the scalar and something else.
-      holomorphic, allow_int, reduce_axes: as in `jax.grad`.
+      holomorphic, allow_int: as in `jax.grad`.
       graph, graph_updates: as in `jit`.
 
     Returns:
@@ -182,7 +180,6 @@ def grad(
         has_aux=has_aux,
         holomorphic=holomorphic,
         allow_int=allow_int,
-        reduce_axes=reduce_axes,
         graph=graph,
         graph_updates=graph_updates,
     )
@@ -244,7 +241,6 @@ def value_and_grad(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
-    reduce_axes: Sequence[Any] = (),
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Any:
@@ -260,9 +256,7 @@ def value_and_grad(
     >>> float(value)
     9.0
     """
-    options: dict[str, Any] = {"holomorphic": holomorphic, "allow_int": allow_int}
-    if reduce_axes:
-        options["reduce_axes"] = reduce_axes
+    options = {"holomorphic": holomorphic, "allow_int": allow_int}
 
     def make(f: Callable[..., Any]) -> Callable[..., Any]:
         checked_function("value_and_grad", "f", f)
@@ -311,14 +305,14 @@ class _Gradients(NamedTuple):
                 )
             arguments.check_differentiable(target.positions, allow_int=self.options["allow_int"])
             targets.append(target)
-        function, leaves = on_leaves(call, self.closure, self.mode), leaves_of(call)
+        function = on_leaves(call, self.closure, self.mode)
 
         def loss_and_outcome(differentiated: Derivatives) -> tuple[Any, Outcome]:
             outcome, result = function(differentiated)
             return self._loss_of(outcome, result), outcome
 
         take = jax.value_and_grad(loss_and_outcome, has_aux=True, **self.options)
-        (_, outcome), gradients = take({i: leaves[i] for target in targets for i in target.positions})
+        (_, outcome), gradients = take({i: arguments.leaves[i] for target in targets for i in target.positions})
         return outcome, tuple(target.unflatten(gradients) for target in targets)
 
     def _loss_of(self, outcome: Outcome, result: Sequence[Any]) -> Any:

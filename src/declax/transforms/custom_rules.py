@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, ParamSpec, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, overload
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,6 @@ from declax.transforms._differentiated import (
     Target,
     add_derivatives,
     argument_name,
-    leaves_of,
     position_of,
     result_leaves,
     shape_of,
@@ -42,21 +41,21 @@ from declax.transforms._tracing import checked_function, leaf_origins, new_value
 from declax.transforms._wrapping import R, Wrapped
 from declax.transforms.autodiff import Argnums, DiffState, parse_argnums
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from declax.transforms._signatures import ModeOptions
+
 P = ParamSpec("P")
 
 
 @overload
 def custom_vjp(
-    fun: Callable[P, R],
-    /,
-    *,
-    nondiff_argnums: Argnums = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    fun: Callable[P, R], /, *, nondiff_argnums: Argnums = (), **options: Unpack[ModeOptions]
 ) -> CustomVjp[P, R]: ...
 @overload
 def custom_vjp(
-    *, nondiff_argnums: Argnums = (), graph: bool | None = None, graph_updates: bool | None = None
+    *, nondiff_argnums: Argnums = (), **options: Unpack[ModeOptions]
 ) -> Callable[[Callable[P, R]], CustomVjp[P, R]]: ...
 def custom_vjp(
     fun: Callable[..., Any] | Missing = MISSING,
@@ -184,14 +183,12 @@ class CustomVjp(Wrapped[P, R]):
 
         def call_by_rules(call: Call) -> Outcome:
             arguments = Arguments(call, rest, user)
-            targets = [
-                _Argument(
-                    argument_name(user, number), arguments.target(i), arguments.target(i, chosen.get(number, ...))
-                )
-                for i, number in enumerate(numbers)
-            ]
+            listed = []
+            for i, number in enumerate(numbers):
+                differentiated = arguments.target(i, chosen.get(number, ...))
+                listed.append(_Argument(argument_name(user, number), arguments.target(i), differentiated))
             captures = call.captures or self._closure.find()
-            return _CustomCall(call.structure, captures, targets, sorted(fixed.items()), options).run(call)
+            return _CustomCall(call.structure, captures, listed, sorted(fixed.items()), options).run(arguments.leaves)
 
         result: R = run(lambda: self._take(rest, {}), call_by_rules)
         return result
@@ -288,11 +285,10 @@ class _CustomCall:
         self._plan: Plan | None = None
         self._shapes: list[Any] = []
 
-    def run(self, call: Call) -> Outcome:
+    def run(self, leaves: list[Any]) -> Outcome:
         """Calls the function, or leaves it to JAX which of its rules is called."""
         function: Any = jax.custom_vjp(self.primal)
         function.defvjp(self.forward, self.backward, symbolic_zeros=True)
-        leaves = leaves_of(call)
         outcome: Outcome = function(leaves)
         if self._captures.captured and any(isinstance(leaf, Tracer) for leaf in jax.tree_util.tree_leaves(leaves)):
             self._hollow_out()
@@ -340,7 +336,7 @@ class _CustomCall:
             rules.conclude()
             copies = dict(zip(map(id, self._captures.values), rebuilt.captured, strict=True))
             kept = Call((pair[1], tuple(copies[id(root)] for root in self._of_bwd.values)), {})
-        residuals = _Residuals(kept.structure, leaves_of(kept))
+        residuals = _Residuals(kept.structure, [*kept.values, *kept.plain])
         return _without_marks(outcome), _without_marks(residuals)
 
     def _with_fixed(self, args: Sequence[Any]) -> list[Any]:

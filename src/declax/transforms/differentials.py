@@ -16,7 +16,6 @@ from declax.transforms._differentiated import (
     Target,
     add_derivatives,
     argument_name,
-    leaves_of,
     on_leaves,
     shape_of,
     target_of_result,
@@ -31,7 +30,7 @@ from declax.transforms._wrapping import look_like
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from declax.transforms._signatures import ModeOptions, VjpOptions
+    from declax.transforms._signatures import ModeOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -77,30 +76,25 @@ jax.tree_util.register_pytree_node(
 
 @overload
 def vjp(
-    f: Callable[[*Ts], tuple[R, A]], /, *primals: *Ts, has_aux: Literal[True], **options: Unpack[VjpOptions]
+    f: Callable[[*Ts], tuple[R, A]], /, *primals: *Ts, has_aux: Literal[True], **options: Unpack[ModeOptions]
 ) -> tuple[R, Pullback, A]: ...
 @overload
 def vjp(
-    f: Callable[[*Ts], R], /, *primals: *Ts, has_aux: Literal[False] = False, **options: Unpack[VjpOptions]
+    f: Callable[[*Ts], R], /, *primals: *Ts, has_aux: Literal[False] = False, **options: Unpack[ModeOptions]
 ) -> tuple[R, Pullback]: ...
 @overload
 def vjp(
-    f: Callable[P, tuple[R, A]], /, *, has_aux: Literal[True], **options: Unpack[VjpOptions]
-) -> Callable[P, tuple[R, Pullback, A]]: ...
+    f: Callable[P, Any], /, *, has_aux: bool = False, **options: Unpack[ModeOptions]
+) -> Callable[P, tuple[Any, ...]]: ...
 @overload
 def vjp(
-    f: Callable[P, R], /, *, has_aux: Literal[False] = False, **options: Unpack[VjpOptions]
-) -> Callable[P, tuple[R, Pullback]]: ...
-@overload
-def vjp(
-    *, has_aux: bool = False, **options: Unpack[VjpOptions]
+    *, has_aux: bool = False, **options: Unpack[ModeOptions]
 ) -> Callable[[Callable[P, Any]], Callable[P, tuple[Any, ...]]]: ...
 def vjp(  # type: ignore[misc]  # no signature takes both `*Ts` and any number of arguments
     f: Callable[..., Any] | Missing = MISSING,
     /,
     *primals: Any,
     has_aux: bool = False,
-    reduce_axes: Sequence[Any] = (),
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Any:
@@ -116,7 +110,6 @@ def vjp(  # type: ignore[misc]  # no signature takes both `*Ts` and any number o
       *primals: its arguments.
       has_aux: whether `f` returns a pair of what is differentiated and
         something else.
-      reduce_axes: as in `jax.vjp`.
       graph, graph_updates: as in `jit`.
 
     Returns:
@@ -142,10 +135,9 @@ def vjp(  # type: ignore[misc]  # no signature takes both `*Ts` and any number o
     def prepare(f: Callable[..., Any]) -> Callable[..., Any]:
         checked_function("vjp", "f", f)
         closure, mode = Closure(f), Mode.of(graph, graph_updates)
-        options = {"reduce_axes": reduce_axes} if reduce_axes else {}
 
         def with_pullback(*primals: Any) -> Any:
-            return _vjp(closure, mode, primals, has_aux, options)
+            return _vjp(closure, mode, primals, has_aux)
 
         return look_like(with_pullback, f)
 
@@ -154,15 +146,14 @@ def vjp(  # type: ignore[misc]  # no signature takes both `*Ts` and any number o
     return prepare(f)(*primals) if primals else prepare(f)
 
 
-def _vjp(closure: Closure, mode: Mode, primals: tuple[Any, ...], has_aux: bool, options: dict[str, Any]) -> Any:
+def _vjp(closure: Closure, mode: Mode, primals: tuple[Any, ...], has_aux: bool) -> Any:
     def pull_back(call: Call) -> tuple[Outcome, Pullback]:
         arguments = Arguments(call, primals, closure.function)
         targets = tuple(map(arguments.target, range(len(primals))))
         positions = {position for target in targets for position in target.positions}
         arguments.check_differentiable(positions, allow_int=True)
-        leaves = leaves_of(call)
         function = _on_differentiated(call, closure, mode, has_aux)
-        found, pull, outcome = jax.vjp(function, {i: leaves[i] for i in positions}, has_aux=True, **options)
+        found, pull, outcome = jax.vjp(function, {i: arguments.leaves[i] for i in positions}, has_aux=True)
         shapes, tree = jax.tree_util.tree_flatten({position: shape_of(leaf) for position, leaf in found.items()})
         return outcome, Pullback(pull, (target_of_result(outcome, has_aux=has_aux), tuple(shapes), tree, targets))
 
@@ -170,9 +161,7 @@ def _vjp(closure: Closure, mode: Mode, primals: tuple[Any, ...], has_aux: bool, 
     return (output[0], pullback, output[1]) if has_aux else (output, pullback)
 
 
-def _on_differentiated(
-    call: Call, closure: Closure, mode: Mode, has_aux: bool
-) -> Callable[[Derivatives], tuple[Derivatives, Outcome]]:
+def _on_differentiated(call: Call, closure: Closure, mode: Mode, has_aux: bool) -> Callable[[Derivatives], Any]:
     """A function of the differentiated leaves of a call, to those of its result; the Outcome is auxiliary."""
     function = on_leaves(call, closure, mode)
 
@@ -285,20 +274,17 @@ def _jvp(closure: Closure, mode: Mode, primals: Any, tangents: Any, has_aux: boo
     primals = tuple(primals)
 
     def push_forward(call: Call) -> tuple[Outcome, Any]:
-        leaves = leaves_of(call)
-        moving = _moving(Arguments(call, primals, closure.function), leaves, tangents, closure.function)
-        function = _on_differentiated(call, closure, mode, has_aux)
-        still = {position: leaves[position] for position in moving}
-        _, found, outcome = jax.jvp(function, (still,), (moving,), has_aux=True)
+        arguments = Arguments(call, primals, closure.function)
+        moving = _moving(arguments, tangents, closure.function)
+        at = {position: arguments.leaves[position] for position in moving}
+        _, found, outcome = jax.jvp(_on_differentiated(call, closure, mode, has_aux), (at,), (moving,), has_aux=True)
         return outcome, target_of_result(outcome, has_aux=has_aux).unflatten(found)
 
     output, tangent = run_with(lambda: Call(primals, {}, mode, closure.find()), push_forward)
     return (output[0], tangent, output[1]) if has_aux else (output, tangent)
 
 
-def _moving(
-    arguments: Arguments, leaves: Sequence[Any], tangents: Sequence[Any], user: Callable[..., Any]
-) -> Derivatives:
+def _moving(arguments: Arguments, tangents: Sequence[Any], user: Callable[..., Any]) -> Derivatives:
     """The tangents of the leaves that move.
 
     Raises:
@@ -307,7 +293,7 @@ def _moving(
     moving: Derivatives = {}
     for number, tangent in enumerate(tangents):
         target, where = arguments.target(number), f"tangents, {argument_name(user, number)}"
-        for position, found in target.flatten(tangent, leaves, where):
+        for position, found in target.flatten(tangent, arguments.leaves, where):
             if moving.setdefault(position, found) is not found:
                 raise TransformError(
                     target.name(where, position),

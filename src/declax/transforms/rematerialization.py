@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-Policy = Callable[..., Any]
-
 
 @overload
 def remat(f: Callable[P, R], /, **options: Unpack[RematOptions]) -> Callable[P, R]: ...
@@ -36,7 +34,7 @@ def remat(
     prevent_cse: bool = True,
     static_argnums: Numbers = (),
     static_argnames: Names = (),
-    policy: Policy | None = None,
+    policy: Callable[..., Any] | None = None,
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Any:
@@ -44,10 +42,8 @@ def remat(
 
     Takes less memory and more time. What the function does to its arguments
     happens to the caller's, once, however often values are computed. Random
-    numbers are the same each time.
-
-    As with `jax.checkpoint`, the function is traced once for each structure
-    and shapes of its arguments.
+    numbers are the same each time. The function is traced once for each
+    structure and shapes of its arguments.
 
     Args:
       f: the function, or a method where it is defined; leave it out to use
@@ -77,21 +73,17 @@ def remat(
     """
 
     def make(f: Callable[..., Any]) -> Rematerialized[..., Any]:
-        _check(f, policy)
+        if isinstance(f, type):
+            fix = "dx.remat(block)        # an instance; or @dx.remat above the __call__ of the class"
+            raise TransformError("remat", "the argument is a class", got=describe(f), fix=fix)
+        checked_function("remat", "f", f)
+        if policy is not None:
+            checked_function("remat", "policy", policy)
         static = Selection(f, "static", static_argnums, static_argnames)
         options = {"prevent_cse": prevent_cse, "policy": policy}
         return Rematerialized(f, static, options, Mode.of(graph, graph_updates))
 
     return make if f is MISSING else make(f)
-
-
-def _check(f: object, policy: object) -> None:
-    if isinstance(f, type):
-        fix = "dx.remat(block)        # an instance; or @dx.remat above the __call__ of the class"
-        raise TransformError("remat", "the argument is a class", got=describe(f), fix=fix)
-    checked_function("remat", "f", f)
-    if policy is not None:
-        checked_function("remat", "policy", policy)
 
 
 class Rematerialized(Wrapped[P, R]):
@@ -106,12 +98,13 @@ class Rematerialized(Wrapped[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function with arguments of its own signature."""
-        result: R = run(lambda: self._take(args, kwargs), lambda call: self._function(call)(call.values, call.plain))
-        return result
 
-    def _function(self, call: Call) -> Callable[..., Outcome]:
-        """What runs a call: a function of its own for each structure, by which JAX knows its traces."""
-        return program_for(self._functions, call.structure, lambda: self._make(call))
+        def body(call: Call) -> Outcome:
+            # A function of its own for each structure, by which JAX knows its traces.
+            return program_for(self._functions, call.structure, lambda: self._make(call))(call.values, call.plain)
+
+        result: R = run(lambda: self._take(args, kwargs), body)
+        return result
 
     def _make(self, call: Call) -> Callable[..., Outcome]:
         function = lifted(self._closure, call.structure, self._mode, adapt=self._adapt(call))
