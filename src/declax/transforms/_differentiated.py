@@ -85,19 +85,15 @@ class Target(NamedTuple):
         return jax.tree_util.tree_unflatten(self.tree, leaves)
 
     def flatten(self, given: Any, like: Sequence[Any] | Mapping[int, Any], where: str) -> list[tuple[int, Any]]:
-        """The derivatives that a user gives, with their positions.
+        """The derivatives that a user gives, checked and with their positions; several for a leaf that is there twice.
 
         That of a model may be a State, also of a part of its leaves, or a model of its kind. None stands for zeros,
-        and so does anything for a leaf that has no real or complex numbers; zeros are left out here. A leaf that is
-        there twice may come twice.
+        and so does anything for a leaf that has no real or complex numbers; zeros are left out here.
 
         Args:
           given: the derivatives.
           like: the leaves, or their `shape_of`.
           where: what errors call them.
-
-        Raises:
-          TransformError: they do not have the tree, or one does not have the shape and dtype, of what they belong to.
         """
         found: list[tuple[int, Any]] = []
         if given is None:
@@ -187,11 +183,7 @@ class Arguments:
         self.leaves: list[Any] = [*call.values, *call.plain]
 
     def target(self, number: int, chosen: Filter = ...) -> Target:
-        """An argument, with the leaves of its models that a filter takes, and all others.
-
-        Raises:
-          TransformError: there is no such argument.
-        """
+        """An argument, with the leaves of its models that a filter takes, and all others."""
         number = position_of("argnums", number, len(self._args), self._function)
         leaves, tree = flatten(self._args[number])
         before = len(flatten(self._args[:number])[0])
@@ -216,11 +208,7 @@ class Arguments:
         return Part(definition, tuple(self._by_identity[known[i]] for i in positions))
 
     def check_differentiable(self, positions: Iterable[int], *, allow_int: bool) -> None:
-        """Checks that leaves have gradients.
-
-        Raises:
-          TransformError: one is an array ref; or, without `allow_int`, no real or complex number.
-        """
+        """Refuses array refs and, without `allow_int`, leaves that are no real or complex numbers."""
         for position in positions:
             leaf = self.leaves[position]
             if not is_ref(leaf) and (allow_int or is_differentiable(leaf)):
@@ -234,11 +222,7 @@ class Arguments:
 
 
 def position_of(option: str, number: int, length: int, function: Callable[..., Any]) -> int:
-    """The position that an argnum means among the arguments of a call, also where it counts from the end.
-
-    Raises:
-      TransformError: there is no such argument.
-    """
+    """The position that an argnum means among the arguments of a call, also where it counts from the end."""
     if -length <= number < length:
         return number % length
     named = ", ".join(parameters(function) or ())
@@ -275,11 +259,7 @@ def on_leaves(call: Call, closure: Closure, mode: Mode) -> Callable[[Derivatives
 
 
 def target_of_result(outcome: Outcome, *, has_aux: bool = False) -> Target:
-    """What a function returned, or the first of it with `has_aux`; its leaves are those of `result_leaves`.
-
-    Raises:
-      TransformError: `has_aux`, and it is no pair.
-    """
+    """What a function returned, or the first of it with `has_aux`; its leaves are those of `result_leaves`."""
     tree, is_root_at = output_tree(outcome)
     change = outcome.plan.change
     returned: Iterator[Binding] = iter(())

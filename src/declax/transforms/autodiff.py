@@ -174,26 +174,8 @@ def grad(
     >>> float(grads["scale"].value)
     6.0
     """
-    untyped: Any = value_and_grad  # its overloads know literals of has_aux only
-    make_with_value = untyped(
-        argnums=argnums,
-        has_aux=has_aux,
-        holomorphic=holomorphic,
-        allow_int=allow_int,
-        graph=graph,
-        graph_updates=graph_updates,
-    )
-
-    def make(f: Callable[..., Any]) -> Callable[..., Any]:
-        with_value = make_with_value(f)
-
-        def gradient(*args: Any, **kwargs: Any) -> Any:
-            value, grads = with_value(*args, **kwargs)
-            return (grads, value[1]) if has_aux else grads
-
-        return look_like(gradient, f)
-
-    return make if f is MISSING else make(f)
+    options = {"holomorphic": holomorphic, "allow_int": allow_int}
+    return _gradient_function("grad", f, argnums, has_aux, options, (graph, graph_updates))
 
 
 @overload
@@ -257,19 +239,35 @@ def value_and_grad(
     9.0
     """
     options = {"holomorphic": holomorphic, "allow_int": allow_int}
+    return _gradient_function("value_and_grad", f, argnums, has_aux, options, (graph, graph_updates))
+
+
+def _gradient_function(
+    name: str,
+    f: Any,
+    argnums: Argnums,
+    has_aux: bool,
+    options: dict[str, Any],
+    modes: tuple[bool | None, bool | None],
+) -> Any:
+    """What `grad` or `value_and_grad` makes of a function; a decorator where there is none."""
 
     def make(f: Callable[..., Any]) -> Callable[..., Any]:
-        checked_function("value_and_grad", "f", f)
-        mode = Mode.of(graph, graph_updates)
+        checked_function(name, "f", f)
+        mode = Mode.of(*modes)
         gradients = _Gradients(Closure(f), mode, parse_argnums("argnums", argnums), has_aux, options)
 
-        def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
+        def gradient(*args: Any, **kwargs: Any) -> Any:
             result, grads = run_with(
                 lambda: Call(args, kwargs, mode, gradients.closure.find()), lambda call: gradients.of_call(call, args)
             )
-            return result, grads[0] if isinstance(argnums, (int, DiffState)) else grads
+            if isinstance(argnums, (int, DiffState)):
+                (grads,) = grads
+            if name == "value_and_grad":
+                return result, grads
+            return (grads, result[1]) if has_aux else grads
 
-        return look_like(value_and_gradient, f)
+        return look_like(gradient, f)
 
     return make if f is MISSING else make(f)
 
@@ -284,11 +282,7 @@ class _Gradients(NamedTuple):
     options: dict[str, Any]
 
     def of_call(self, call: Call, args: tuple[Any, ...]) -> tuple[Outcome, tuple[Any, ...]]:
-        """The outcome of the function, and the gradients, one for each argnum.
-
-        Raises:
-          TransformError: there is nothing to differentiate, or a leaf has no gradient.
-        """
+        """The outcome of the function, and the gradients, one for each argnum."""
         user = self.closure.function
         arguments = Arguments(call, args, user)
         targets = []
@@ -316,11 +310,7 @@ class _Gradients(NamedTuple):
         return outcome, tuple(target.unflatten(gradients) for target in targets)
 
     def _loss_of(self, outcome: Outcome, result: Sequence[Any]) -> Any:
-        """What the function returned, or the first of it with `has_aux`; a Variable stands for its value.
-
-        Raises:
-          TransformError: it is not one real number, or one complex number with `holomorphic`.
-        """
+        """What the function returned, or the first of it with `has_aux`; a Variable stands for its value."""
         loss = target_of_result(outcome, has_aux=self.has_aux).unflatten(dict(enumerate(result)))
         if isinstance(loss, Variable):
             loss = loss.value
@@ -339,11 +329,7 @@ class _Gradients(NamedTuple):
 
 
 def parse_argnums(option: str, argnums: Argnums) -> list[int | DiffState]:
-    """The entries of an option that says which arguments are differentiated, or are not.
-
-    Raises:
-      TransformError: one is no position of an argument.
-    """
+    """The entries of an option that says which arguments are differentiated, or are not."""
     is_one = isinstance(argnums, (DiffState, str)) or not isinstance(argnums, Sequence)
     found: list[Any] = [argnums] if is_one else list(argnums)  # type: ignore[arg-type]  # a sequence
     for entry in found:

@@ -155,8 +155,8 @@ class CustomVjp(Wrapped[P, R]):
         Raises:
           TransformError: for what is no function.
         """
-        checked_function("custom_vjp", "fwd", fwd)
-        checked_function("custom_vjp", "bwd", bwd)
+        for name, rule in (("fwd", fwd), ("bwd", bwd)):
+            checked_function("custom_vjp", name, rule)
         fun = self._closure.function if self._options is None else self._user
         self._closure = combine_functions(fun, fwd, bwd)
         self._options = RuleOptions(self._mode, symbolic_zeros, "updates_g" in (parameters(bwd) or ()))
@@ -258,15 +258,7 @@ class _Argument(NamedTuple):
 
 
 class _CustomCall:
-    """One call: the three functions of flat leaves that JAX gets.
-
-    Args:
-      structure: of the call.
-      captures: of the rules.
-      arguments: those that are not fixed.
-      fixed: the others, with their numbers.
-      options: of the rules.
-    """
+    """One call, by three functions of flat leaves; `fixed` are the other arguments, with their numbers."""
 
     def __init__(
         self,
@@ -366,11 +358,7 @@ class _CustomCall:
         return Outcome(Plan((), change, plan.tree, plan.is_root), rest, outcome.output)
 
     def _check_perturbed(self, leaves: Sequence[Any]) -> None:
-        """Checks that no gradient is asked for that the rules do not give.
-
-        Raises:
-          TransformError: one is.
-        """
+        """Checks that no gradient is asked for that the rules do not give."""
         known = {i for argument in self._arguments for i in argument.differentiated.positions}
         for position, leaf in enumerate(leaves):
             arrays = jax.tree_util.tree_leaves(leaf, is_leaf=_is_marked)
@@ -444,11 +432,7 @@ def _rebuild(structure: Structure, leaves: Sequence[Any]) -> Rebuilt:
 
 
 def _as_planned(outcome: Outcome, plan: Plan, leaves: Sequence[Any]) -> Outcome:
-    """What `fwd` did, told by the plan of the function, which JAX has traced before.
-
-    Raises:
-      TransformError: it did something else.
-    """
+    """What `fwd` did, told by the plan of the function, which JAX has traced before; an error if it did more."""
     found, wanted = new_values(outcome.plan), new_values(plan)
     mine, theirs = outcome.plan.change, plan.change
     if mine is None or theirs is None:

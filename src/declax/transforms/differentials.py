@@ -285,11 +285,7 @@ def _jvp(closure: Closure, mode: Mode, primals: Any, tangents: Any, has_aux: boo
 
 
 def _moving(arguments: Arguments, tangents: Sequence[Any], user: Callable[..., Any]) -> Derivatives:
-    """The tangents of the leaves that move.
-
-    Raises:
-      TransformError: one does not fit, or a shared Variable has two.
-    """
+    """The tangents of the leaves that move."""
     moving: Derivatives = {}
     for number, tangent in enumerate(tangents):
         target, where = arguments.target(number), f"tangents, {argument_name(user, number)}"
