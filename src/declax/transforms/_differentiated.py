@@ -35,6 +35,7 @@ from declax.transforms._structure import (
     is_root,
     joined,
     names_of_call,
+    parameter_name,
     parameters,
     paths_in,
     tree_of_jax,
@@ -236,9 +237,8 @@ def position_of(option: str, number: int, length: int, function: Callable[..., A
 
 
 def argument_name(function: Callable[..., Any], number: int) -> str:
-    """What errors call an argument: the name of its parameter, where it has one."""
-    named = list(parameters(function) or ())
-    return named[number] if number < len(named) else f"argument {number}"
+    """What errors call an argument by position."""
+    return parameter_name(list((parameters(function) or {}).values()), number)
 
 
 def on_leaves(call: Call, closure: Closure, mode: Mode) -> Callable[[Derivatives], tuple[Outcome, list[Any]]]:
