@@ -1,12 +1,4 @@
-"""Array refs: arrays of JAX that are written to in place.
-
-Vocabulary
-----------
-ref:   a mutable array of JAX; has an identity, as a Variable has.
-place: one way by which a graph leads to an array or a ref. A ref that is
-       shared has several.
-pure:  without Variables: their values stand where they stood.
-"""
+"""Array refs: arrays of JAX that are written to in place."""
 
 from __future__ import annotations
 

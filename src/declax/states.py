@@ -108,7 +108,8 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
             mapping = entries if isinstance(entries, Mapping) else dict(entries)
         except (TypeError, ValueError):
             problem = "a State is made of a nested mapping, or of pairs of key and value"
-            raise GraphError("State", problem, got=describe(entries), fix='State({"key": value})') from None
+            fix = 'dx.State({"key": value}), or dx.state(model) for that of a model'
+            raise GraphError("State", problem, got=describe(entries), fix=fix) from None
         fill_state(self, *sorted_pair(_entries_of(mapping, ())))
 
     # --- flat reading
@@ -671,8 +672,8 @@ def like(state: State[M], leaves: list[Any]) -> State[M]:
     return make(*rest, state.definition, leaves)  # type: ignore[no-any-return]  # a State, as the recipe makes
 
 
-def as_state(entries: Mapping[Any, Any]) -> State[Any]:
-    """A State, or the one that a mapping stands for."""
+def as_state(entries: Any) -> State[Any]:
+    """A State, or the one that a mapping or a FlatState stands for."""
     return entries if isinstance(entries, State) else State(entries)
 
 

@@ -1,11 +1,4 @@
-"""Graphs taken apart and put together.
-
-Vocabulary
-----------
-split: take a graph apart into a GraphDef and one State or more.
-merge: make a new graph from them.
-clone: a copy of a graph that owns its arrays.
-"""
+"""Graphs taken apart and put together."""
 
 from __future__ import annotations
 
@@ -14,7 +7,7 @@ from typing import Any, TypeVar, overload
 
 from declax._filters import Filter
 from declax._modes import is_on
-from declax._typing import Tuple2, Tuple3, Tuple4, Tuple5, Tuple6, Tuple7, Tuple8
+from declax._typing import Tuple2, Tuple3, Tuple4
 from declax._variables import Variable
 from declax.graph.binding import bind
 from declax.graph.copying import copy_leaves, copy_states
@@ -172,55 +165,6 @@ def state(
 def state(
     node: N, a: Filter, b: Filter, c: Filter, d: Filter, /, *, copy: bool = False, graph: bool | None = None
 ) -> Tuple4[State[N]]: ...
-@overload
-def state(
-    node: N, a: Filter, b: Filter, c: Filter, d: Filter, e: Filter, /, *, copy: bool = False, graph: bool | None = None
-) -> Tuple5[State[N]]: ...
-@overload
-def state(
-    node: N,
-    a: Filter,
-    b: Filter,
-    c: Filter,
-    d: Filter,
-    e: Filter,
-    f: Filter,
-    /,
-    *,
-    copy: bool = False,
-    graph: bool | None = None,
-) -> Tuple6[State[N]]: ...
-@overload
-def state(
-    node: N,
-    a: Filter,
-    b: Filter,
-    c: Filter,
-    d: Filter,
-    e: Filter,
-    f: Filter,
-    g: Filter,
-    /,
-    *,
-    copy: bool = False,
-    graph: bool | None = None,
-) -> Tuple7[State[N]]: ...
-@overload
-def state(
-    node: N,
-    a: Filter,
-    b: Filter,
-    c: Filter,
-    d: Filter,
-    e: Filter,
-    f: Filter,
-    g: Filter,
-    h: Filter,
-    /,
-    *,
-    copy: bool = False,
-    graph: bool | None = None,
-) -> Tuple8[State[N]]: ...
 @overload
 def state(node: Any, a: Filter, /, *filters: Filter, copy: bool = False, graph: bool | None = None) -> Any: ...
 def state(node: Any, /, *filters: Filter, copy: bool = False, graph: bool | None = None) -> Any:

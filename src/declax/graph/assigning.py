@@ -1,9 +1,4 @@
-"""Attributes and metadata of many objects at once: of all that are meant, or on an error of none.
-
-Vocabulary
-----------
-change: an object and what it is to be given, checked and not yet made.
-"""
+"""Attributes and metadata of many objects at once: of all that are meant, or on an error of none."""
 
 from __future__ import annotations
 

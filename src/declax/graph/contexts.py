@@ -12,12 +12,6 @@ carries it back, in four steps:
 Step 3 writes into the GraphDef which outer object each inner one stands for.
 That is static, so that it holds as well for calls that do not trace the
 function again, where steps 2 and 3 do not run.
-
-Vocabulary
-----------
-outer: what exists outside of the transform: split in step 1, changed in step 4.
-inner: what stands for it inside: merged in step 2, split in step 3.
-round: the four steps, once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Copies of the arrays of a graph.
-
-Vocabulary
-----------
-own: a copy owns its arrays: donating those of the original leaves it alive.
-"""
+"""Copies of the arrays of a graph."""
 
 from __future__ import annotations
 

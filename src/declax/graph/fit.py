@@ -9,7 +9,7 @@ join: the leaves of several States in the order of one GraphDef.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +22,7 @@ from declax._typing import Path
 from declax.errors import GraphError, describe, format_path, type_name
 from declax.graph.flattening import GraphDef
 from declax.graph.unflattening import program_of
-from declax.states import FlatState, State
+from declax.states import as_state
 
 
 class Mismatch(NamedTuple):
@@ -223,21 +223,6 @@ def in_container(value: Any) -> Any:
     return jnp.asarray(value) if kind_of(value) is Kind.STATIC else value
 
 
-def as_state(where: str, fix: str, given: Any) -> State[Any]:
-    """A State, or the one that a mapping or flat pairs stand for.
-
-    Raises:
-      GraphError: for anything else.
-    """
-    if isinstance(given, State):
-        return given
-    if isinstance(given, FlatState):
-        return given.to_nested_state()
-    if not isinstance(given, Mapping):
-        raise GraphError(where, "a State, or a nested mapping, is expected here", got=describe(given), fix=fix)
-    return State(given)
-
-
 def join(graphdef: GraphDef[Any], states: Sequence[Any]) -> tuple[list[Any], list[Any] | None]:
     """The leaves of States in the order of a GraphDef.
 
@@ -252,7 +237,7 @@ def join(graphdef: GraphDef[Any], states: Sequence[Any]) -> tuple[list[Any], lis
         raise GraphError(
             "merge", "the first argument is no GraphDef", got=describe(graphdef), fix="dx.merge(graphdef, state)"
         )
-    given = [as_state("merge", "dx.merge(graphdef, state)", s) for s in states]
+    given = [as_state(s) for s in states]
     if len(given) == 1 and given[0].definition is graphdef.definition:
         return given[0].leaves, None
     key = tuple(s.definition for s in given)
@@ -314,7 +299,6 @@ __all__ = [
     "Fit",
     "Mismatch",
     "UpdateReport",
-    "as_state",
     "can_stand_alone",
     "checked_plain",
     "explain",

@@ -1,9 +1,4 @@
-"""States that have their structure with them.
-
-Vocabulary
-----------
-unpack: take a graph apart into States that carry its GraphDef.
-"""
+"""States that have their structure with them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Walks over graphs, for whoever wants to look at them.
-
-Vocabulary
-----------
-entry: a path and what it leads to.
-"""
+"""Walks over graphs, for whoever wants to look at them."""
 
 from __future__ import annotations
 

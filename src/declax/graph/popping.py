@@ -1,9 +1,4 @@
-"""Takes Variables out of graphs.
-
-Vocabulary
-----------
-owner: what refers to a Variable: a node, or a container.
-"""
+"""Takes Variables out of graphs."""
 
 from __future__ import annotations
 

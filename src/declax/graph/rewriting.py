@@ -1,11 +1,4 @@
-"""New graphs from existing ones, by functions of what they hold.
-
-Vocabulary
-----------
-rewrite: make a new graph; the original, and whoever holds it, sees nothing.
-result:  what the function of a user gives for a value; it takes its place.
-frame:   a node or container that waits for the results of its children.
-"""
+"""New graphs from existing ones, by functions of what they hold."""
 
 from __future__ import annotations
 
@@ -32,7 +25,7 @@ from declax._nodes import (
     open_container,
 )
 from declax._pytree import layout_of, set_layout
-from declax._state_def import LeafDef
+from declax._state_def import LeafDef, call_each
 from declax._static import freeze, thaw
 from declax._typing import Path
 from declax._variables import Variable
@@ -42,7 +35,6 @@ from declax.errors import (
     StatusError,
     describe,
     format_path,
-    note_path,
     type_name,
 )
 from declax.graph.binding import bind
@@ -92,8 +84,8 @@ def map(f: Callable[[Path, Any], Any], node: N, /, *, graph: bool | None = None)
     leaves: list[Any] = []
     leaf_defs: list[LeafDef] = []
     own = list(jax.tree.map(lambda leaf: leaf, binding.read()))  # f may change what a Variable holds
-    for path, value in make_state(graphdef.definition, own).flat_state():
-        result = _call("map", f, path, value)
+    flat = make_state(graphdef.definition, own).flat_state()
+    for (path, value), result in zip(flat, call_each("map", f, flat.paths, flat), strict=True):
         if isinstance(value, Variable):
             leaf, leaf_def = _in_variable(path, value, result)
             leaf_defs.append(leaf_def)
@@ -115,15 +107,6 @@ def check_function(where: str, f: object) -> None:
     if not callable(f) or kind_of(f) in (Kind.NODE, Kind.OBJECT):
         problem, fix = "the first argument has to be a function of path and value", f"dx.{where}(function, model)"
         raise GraphError(where, problem, got=describe(f), fix=fix)
-
-
-def _call(where: str, f: Callable[[Path, Any], Any], path: Path, value: Any) -> Any:
-    """What the function of a user gives; an error of it tells the path."""
-    try:
-        return f(path, value)
-    except Exception as error:
-        note_path(error, f"the function given to {where}", path)
-        raise
 
 
 def _with_leaf_defs(graphdef: GraphDef[Any], leaf_defs: list[LeafDef]) -> GraphDef[Any]:
@@ -340,21 +323,24 @@ class _Rewriting:
         if id(value) in self._open:
             self._cycles.setdefault(id(value), tuple(self._keys))
             return self._open[id(value)].made
-        result = _call("recursive_map", self._f, tuple(self._keys), _own(value))
+        result = self._call(tuple(self._keys), _own(value))
         if kind_of(value) is Kind.VARIABLE or is_ref(value):
             self._results[id(value)] = (value, result)
         return result
+
+    def _call(self, path: Path, value: Any) -> Any:
+        return call_each("recursive_map", self._f, [path], [(path, value)])[0]
 
     def _finish(self, frame: _Frame) -> Any:
         """The result of a node or container whose children are all there."""
         path = tuple(self._keys)
         if frame.made is None:
             made = close_container(frame.how, frame.keys, frame.results)
-            return _call("recursive_map", self._f, path, made)
+            return self._call(path, made)
         for name, child, result in zip(frame.keys, frame.children, frame.results, strict=True):
             if result is not child:
                 _put(frame.made, name, result, path)
-        result = _call("recursive_map", self._f, path, frame.made)
+        result = self._call(path, frame.made)
         cycle = self._cycles.get(id(frame.value))
         if cycle is not None and result is not frame.made:
             raise _cycle_is_replaced(path, cycle, result)

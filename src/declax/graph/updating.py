@@ -1,9 +1,4 @@
-"""Puts the values of States into existing graphs.
-
-Vocabulary
-----------
-write: one leaf and its new value.
-"""
+"""Puts the values of States into existing graphs."""
 
 from __future__ import annotations
 
@@ -27,9 +22,9 @@ from declax._variables import _set_metadata as set_metadata
 from declax._variables import set_all_raw, set_raw
 from declax.errors import GraphError, format_path, type_name
 from declax.graph.binding import Binding, bind
-from declax.graph.fit import Fit, Mismatch, UpdateReport, as_state, explain, fit_of, in_container, shape_mismatches
+from declax.graph.fit import Fit, Mismatch, UpdateReport, explain, fit_of, in_container, shape_mismatches
 from declax.graph.unflattening import BATCH, check_marks, program_of
-from declax.states import State
+from declax.states import State, as_state
 
 _shape = attrgetter("shape")
 _raw_value = attrgetter("_raw")
@@ -104,7 +99,7 @@ def update(
       scale
     """
     binding = bind(node, graph)
-    given = [as_state("update", "dx.update(model, state)", s) for s in (state, *states)]
+    given = [as_state(s) for s in (state, *states)]
     if strict is True and complete is False:
         if len(given) == 1 and _update_at_once(binding, given[0]):
             return None
