@@ -70,7 +70,7 @@ LAYERS: list[set[str]] = [
     {"transforms"},
     {"_stack_making", "capturing"},
     # what is made of all this
-    {"abstract", "nn", "training", "displaying", "stacking", "summarizing"},
+    {"abstract", "nn", "training", "stacking", "summarizing"},
     {"unstacking"},
     # models from configuration
     {"config"},

@@ -12,6 +12,7 @@ from declax._containers import Sequence as Sequence
 from declax._containers import Sequential as Sequential
 from declax._dataclass import dataclass as dataclass
 from declax._dataclass import replace as replace
+from declax._display import display as display
 from declax._fields import KW_ONLY as KW_ONLY
 from declax._fields import Data as Data
 from declax._fields import InitVar as InitVar
@@ -71,7 +72,6 @@ from declax.config.registry import register_kind as register_kind
 from declax.config.schema import json_schema as json_schema
 from declax.config.spec import Spec as Spec
 from declax.config.spec import spec as spec
-from declax.displaying import display as display
 from declax.errors import ConfigError as ConfigError
 from declax.errors import DeclaxError as DeclaxError
 from declax.errors import TraceContextError as TraceContextError

@@ -1,12 +1,4 @@
-"""Models and States as text: nested, with counts and bytes.
-
-Vocabulary
-----------
-expandable: an object whose class names its entries, as models do.
-entry:      a name and a value of an expandable, a dataclass or the like.
-header:     the comment behind an opening bracket that counts the arrays inside.
-shared:     printed before; what is met again only says where that was.
-"""
+"""Models and States as text: nested, with counts and bytes."""
 
 from __future__ import annotations
 
@@ -15,8 +7,10 @@ import enum
 import functools
 import importlib
 import math
+import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any, Final, Protocol, TypeAlias
 
 import jax
@@ -24,7 +18,7 @@ import numpy as np
 
 from declax._typing import Path
 from declax._value_text import MAX_DEPTH, arrays_in, bytes_text, value_text
-from declax.errors import MissingExtraError, format_path, type_name
+from declax.errors import format_path, type_name
 
 MAX_ELEMENTS: Final = 100
 """Entries of one object or container that are printed."""
@@ -34,8 +28,8 @@ MAX_VALUE: Final = 2000
 """Characters of one value that are printed."""
 
 Entries: TypeAlias = list[tuple[Any, Any]]
-Label: TypeAlias = Callable[[Any], str]
-"""What stands before an entry: its name, its key, or nothing."""
+_NO_LABEL, _NAME_LABEL, _KEY_LABEL = "", "{}=", "{!r}: "
+"""What stands before an entry: nothing, its name, or its key."""
 Counts: TypeAlias = dict[str, tuple[int, int]]
 """Elements and bytes by kind of Variable."""
 
@@ -305,17 +299,17 @@ class _Printer:
         header = _header(self._contents.counts[id(value)])
         keys = [key for key, _ in entries]
         if all(isinstance(key, int) for key in keys):
-            opening, closing, label = "([", "])", _no_label
+            opening, closing, label = "([", "])", _NO_LABEL
         elif isinstance(value, Mapping) or not all(isinstance(key, str) and key.isidentifier() for key in keys):
-            opening, closing, label = "({", "})", _key_label
+            opening, closing, label = "({", "})", _KEY_LABEL
         else:
-            opening, closing, label = "(", ")", _name_label
+            opening, closing, label = "(", ")", _NAME_LABEL
         return _stacked(f"{name}{opening}{header}", self._parts(entries, label, path, depth), closing, depth)
 
-    def _parts(self, entries: Entries, label: Label, path: Path, depth: int) -> list[str]:
+    def _parts(self, entries: Entries, label: str, path: Path, depth: int) -> list[str]:
         parts = []
         for key, item in entries[:MAX_ELEMENTS]:
-            front = label(key)
+            front = "" if label == _NAME_LABEL and isinstance(key, int) else label.format(key)
             parts.append(front + self.text(item, (*path, key), depth + 1, len(front)))
         if len(entries) > MAX_ELEMENTS:
             parts.append(f"... {len(entries) - MAX_ELEMENTS:,} more")
@@ -323,17 +317,17 @@ class _Printer:
 
     def _attributes(self, value: object, path: Path, depth: int) -> str:
         """A named tuple, a dataclass or a partial function."""
-        parts = self._parts(self._contents.entries[id(value)], _argument_label, path, depth)
+        parts = self._parts(self._contents.entries[id(value)], _NAME_LABEL, path, depth)
         return _fitted(f"{type_name(type(value))}(", parts, ")", depth)
 
     def _container(self, value: Any, path: Path, depth: int) -> str:
         cls = type(value)
         front, back = ("", "") if cls in (list, tuple, dict, _Level) else (f"{type_name(cls)}(", ")")
         if isinstance(value, dict):
-            parts = self._parts(list(value.items()), _key_label, path, depth)
+            parts = self._parts(list(value.items()), _KEY_LABEL, path, depth)
             lay_out = _stacked if cls is _Level and value else _fitted
             return lay_out(f"{front}{{", parts, f"}}{back}", depth)
-        parts = self._parts(list(enumerate(value)), _no_label, path, depth)
+        parts = self._parts(list(enumerate(value)), _NO_LABEL, path, depth)
         if isinstance(value, list):
             return _fitted(f"{front}[", parts, f"]{back}", depth)
         if len(value) == 1:
@@ -355,22 +349,6 @@ def _fitted(opening: str, parts: list[str], closing: str, depth: int) -> str:
     )
 
 
-def _no_label(key: object) -> str:
-    return ""
-
-
-def _name_label(key: object) -> str:
-    return f"{key}="
-
-
-def _key_label(key: object) -> str:
-    return f"{key!r}: "
-
-
-def _argument_label(key: object) -> str:
-    return f"{key}=" if isinstance(key, str) else ""
-
-
 def _where(path: Path) -> str:
     text = format_path(path)
     return "the root" if not path else text if text.startswith("[") else f".{text}"
@@ -388,17 +366,8 @@ def _plain_text(value: Any) -> str:
 
 
 def treescope_repr(obj: Any, path: str | None, subtree_renderer: Any) -> Any:
-    """What treescope shows of an expandable, a Variable or a State.
-
-    Args:
-      obj: the object.
-      path: its path, as treescope gives it to ``__treescope_repr__``.
-      subtree_renderer: the same.
-
-    Raises:
-      MissingExtraError: treescope is not installed.
-    """
-    lib = treescope_module("treescope.repr_lib", f"{type_name(type(obj))}.__treescope_repr__")
+    """What treescope shows of an expandable, a Variable or a State; the arguments are those that it gives."""
+    lib: Any = importlib.import_module("treescope.repr_lib")
     options: dict[str, Any] = {"object_type": type(obj), "path": path, "subtree_renderer": subtree_renderer}
     if _is_variable(obj):
         return lib.render_object_constructor(attributes={"value": obj.raw_value, **obj._metadata}, **options)
@@ -412,21 +381,38 @@ def treescope_repr(obj: Any, path: str | None, subtree_renderer: Any) -> Any:
     return lib.render_object_constructor(attributes=dict(entries), **options)
 
 
-def treescope_module(name: str, where: str) -> Any:
-    """A module of treescope.
-
-    Raises:
-      MissingExtraError: treescope is not installed.
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise MissingExtraError(
-            where,
-            "this needs treescope, which is not installed",
-            fix='pip install "declax[treescope]"  # the extra `treescope`',
-        ) from None
-
-
 def _as_dicts(tree: _Level) -> dict[Any, Any]:
     return {key: _as_dicts(value) if isinstance(value, _Level) else value for key, value in tree.items()}
+
+
+def display(*objects: object) -> None:
+    """Shows models, Variables, States, or containers of them.
+
+    In a notebook with treescope installed the result folds and draws arrays;
+    elsewhere it is the text that ``repr`` gives, on standard output.
+
+    Args:
+      *objects: what to show, one after the other.
+
+    >>> import jax.numpy as jnp
+    >>> from declax._variables import Param
+    >>> display({"scale": Param(jnp.ones(2))})
+    {
+      'scale': Param( # 2 (8 B)
+        value=Array([1., 1.], dtype=float32)
+      )
+    }
+    """
+    if _is_notebook() and find_spec("treescope") is not None:
+        for obj in objects:
+            importlib.import_module("treescope").display(obj)
+    else:
+        for obj in objects:
+            sys.stdout.write(f"{text_of(obj)}\n")
+
+
+def _is_notebook() -> bool:
+    """Whether Python runs in a kernel that shows HTML; an IPython in a terminal shows text."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None

@@ -1,26 +1,20 @@
 """Initializers: the functions of ``jax.nn.initializers``, as values.
 
-Vocabulary
-----------
-factory:      a function that takes settings and gives an initializer, such as
-              ``normal(stddev=0.02)``.
-initializer:  a callable ``(key, shape, dtype) -> array``.
-
 JAX's factories give closures, which are equal to nothing but themselves. Those
 here give values: two that are made alike are equal and hash alike, so that two
 equal models have equal tree definitions; they pickle, and they print as the
-code that makes them, so that a configuration can be written back. The numbers
-are JAX's own.
+code that makes them. The numbers are JAX's own.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
@@ -141,64 +135,47 @@ def _show(setting: object) -> str:
     return setting.__name__ if isinstance(setting, type) else repr(setting)
 
 
-def _number(where: str, value: object) -> Hashable:
+def _number(value: object) -> Hashable:
     """A number or array as a hashable setting; zero-dimensional arrays become numbers."""
     if isinstance(value, _PYTHON_SCALARS):
         return value
-    if isinstance(value, Tracer):
-        raise errors.InitializerError(
-            where,
-            "a traced value cannot be a setting of an initializer",
-            got=errors.describe(value),
-            why="an initializer is part of the structure of a model and must be known when that is compared",
-            fix="pass a number here, and scale the array afterwards",
-        )
-    if isinstance(value, (np.ndarray, np.generic, jax.Array)) and jnp.issubdtype(value.dtype, np.number):
-        # Kept as given, an array would make the initializer unhashable, and itself changeable.
-        return value.item() if value.ndim == 0 else _ArraySetting(value)
-    raise errors.InitializerError(where, "is no number", expected="a number", got=errors.describe(value))
+    is_array = isinstance(value, (np.ndarray, np.generic, jax.Array)) and not isinstance(value, Tracer)
+    if not is_array or not jnp.issubdtype(value.dtype, np.number):
+        raise TypeError
+    return value.item() if value.ndim == 0 else _ArraySetting(value)
 
 
-def _axes(where: str, value: Axes) -> int | tuple[int, ...]:
-    try:
-        return tuple(map(operator.index, value)) if isinstance(value, Sequence) else operator.index(value)
-    except TypeError:
-        raise errors.InitializerError(
-            where, "is no axis", expected="an int, or a sequence of ints", got=errors.describe(value)
-        ) from None
+def _axes(value: Any) -> Hashable:
+    return tuple(map(operator.index, value)) if isinstance(value, Sequence) else operator.index(value)
 
 
-def _dtype(where: str, value: Any) -> Any:
-    if value is None or any(value is scalar for scalar in _PYTHON_SCALARS):
-        return value
-    try:
-        return jnp.dtype(value)
-    except TypeError:
-        raise errors.InitializerError(where, "is no dtype", expected="a dtype", got=errors.describe(value)) from None
+def _dtype(value: Any) -> Any:
+    return value if value is None or any(value is scalar for scalar in _PYTHON_SCALARS) else jnp.dtype(value)
 
 
-def _choice(where: str, value: object, options: tuple[str, ...]) -> object:
-    if value in options:
-        return value
-    expected, fix = ", ".join(map(repr, options)), errors.suggest(str(value), options)
-    raise errors.InitializerError(where, f"has no option {value!r}", expected=expected, fix=fix)
+def _one_of(options: tuple[str, ...], value: Any) -> Hashable:
+    return options[options.index(value)]
+
+
+_SETTINGS: Final[dict[str, tuple[Callable[[Any], Hashable], str]]] = {
+    "dtype": (_dtype, "a dtype"),
+    **dict.fromkeys(("in_axis", "out_axis", "batch_axis", "column_axis"), (_axes, "an int, or a sequence of ints")),
+    "mode": (functools.partial(_one_of, get_args(Mode)), f"one of {get_args(Mode)}"),
+    "distribution": (functools.partial(_one_of, get_args(Distribution)), f"one of {get_args(Distribution)}"),
+}
+"""For each setting that is no number, what makes it hashable, and what it may be."""
 
 
 def _make(name: str, /, **arguments: Any) -> NamedInitializer:
     settings: list[tuple[str, Hashable]] = []
     for argument, value in arguments.items():
-        where = f"{name}.{argument}"
-        match argument:
-            case "dtype":
-                settings.append((argument, _dtype(where, value)))
-            case "in_axis" | "out_axis" | "batch_axis" | "column_axis":
-                settings.append((argument, _axes(where, value)))
-            case "mode":
-                settings.append((argument, _choice(where, value, get_args(Mode))))
-            case "distribution":
-                settings.append((argument, _choice(where, value, get_args(Distribution))))
-            case _:
-                settings.append((argument, _number(where, value)))
+        convert, expected = _SETTINGS.get(argument, (_number, "a number or an array of numbers, which is not traced"))
+        try:
+            settings.append((argument, convert(value)))
+        except (TypeError, ValueError):
+            raise errors.InitializerError(
+                f"{name}.{argument}", "this is not a valid setting", expected=expected, got=errors.describe(value)
+            ) from None
     return NamedInitializer(name, tuple(settings))
 
 
@@ -306,70 +283,42 @@ def variance_scaling(
     )
 
 
-def glorot_uniform(
-    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Dtype | None = None
-) -> NamedInitializer:
-    """Uniform with variance ``2 / (fan_in + fan_out)``; also called Xavier uniform (Glorot and Bengio, 2010).
-
-    >>> glorot_uniform()
-    glorot_uniform()
-    """
-    return _make("glorot_uniform", in_axis=in_axis, out_axis=out_axis, batch_axis=batch_axis, dtype=dtype)
+class _FanFactory(Protocol):
+    def __call__(
+        self, in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Dtype | None = None
+    ) -> NamedInitializer: ...
 
 
-def glorot_normal(
-    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Dtype | None = None
-) -> NamedInitializer:
-    """Truncated normal with variance ``2 / (fan_in + fan_out)``; also called Xavier normal (Glorot and Bengio, 2010).
+def _fan_factory(name: str, doc: str) -> _FanFactory:
+    """A factory with the variance of a name; the axes are those of `variance_scaling`."""
 
-    >>> glorot_normal(in_axis=(0, 1), out_axis=2)
-    glorot_normal(in_axis=(0, 1), out_axis=2)
-    """
-    return _make("glorot_normal", in_axis=in_axis, out_axis=out_axis, batch_axis=batch_axis, dtype=dtype)
+    def make(
+        in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Dtype | None = None
+    ) -> NamedInitializer:
+        return _make(name, in_axis=in_axis, out_axis=out_axis, batch_axis=batch_axis, dtype=dtype)
 
-
-def lecun_uniform(
-    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Dtype | None = None
-) -> NamedInitializer:
-    """Uniform with variance ``1 / fan_in`` (LeCun et al., 1998).
-
-    >>> lecun_uniform()
-    lecun_uniform()
-    """
-    return _make("lecun_uniform", in_axis=in_axis, out_axis=out_axis, batch_axis=batch_axis, dtype=dtype)
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"{doc}\n\n>>> {name}()\n{name}()\n"
+    return make
 
 
-def lecun_normal(
-    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Dtype | None = None
-) -> NamedInitializer:
-    """Truncated normal with variance ``1 / fan_in`` (LeCun et al., 1998).
-
-    >>> lecun_normal(dtype="bfloat16")
-    lecun_normal(dtype='bfloat16')
-    """
-    return _make("lecun_normal", in_axis=in_axis, out_axis=out_axis, batch_axis=batch_axis, dtype=dtype)
-
-
-def he_uniform(
-    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Dtype | None = None
-) -> NamedInitializer:
-    """Uniform with variance ``2 / fan_in``; also called Kaiming uniform (He et al., 2015).
-
-    >>> he_uniform()
-    he_uniform()
-    """
-    return _make("he_uniform", in_axis=in_axis, out_axis=out_axis, batch_axis=batch_axis, dtype=dtype)
-
-
-def he_normal(
-    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Dtype | None = None
-) -> NamedInitializer:
-    """Truncated normal with variance ``2 / fan_in``; also called Kaiming normal (He et al., 2015).
-
-    >>> he_normal() == kaiming_normal()
-    True
-    """
-    return _make("he_normal", in_axis=in_axis, out_axis=out_axis, batch_axis=batch_axis, dtype=dtype)
+glorot_uniform: Final = _fan_factory(
+    "glorot_uniform", "Uniform with variance ``2 / (fan_in + fan_out)``, or Xavier uniform (Glorot and Bengio, 2010)."
+)
+glorot_normal: Final = _fan_factory(
+    "glorot_normal",
+    "Truncated normal with variance ``2 / (fan_in + fan_out)``, or Xavier normal (Glorot and Bengio, 2010).",
+)
+lecun_uniform: Final = _fan_factory("lecun_uniform", "Uniform with variance ``1 / fan_in`` (LeCun et al., 1998).")
+lecun_normal: Final = _fan_factory(
+    "lecun_normal", "Truncated normal with variance ``1 / fan_in`` (LeCun et al., 1998)."
+)
+he_uniform: Final = _fan_factory(
+    "he_uniform", "Uniform with variance ``2 / fan_in``, or Kaiming uniform (He et al., 2015)."
+)
+he_normal: Final = _fan_factory(
+    "he_normal", "Truncated normal with variance ``2 / fan_in``, or Kaiming normal (He et al., 2015)."
+)
 
 
 def orthogonal(scale: ArrayLike = 1.0, column_axis: int = -1, dtype: Dtype | None = None) -> NamedInitializer:

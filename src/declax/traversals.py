@@ -1,11 +1,5 @@
 """Nested mappings as flat ones, and back.
 
-Vocabulary
-----------
-path:       the keys that lead from the outermost mapping to a value.
-node:       a mapping inside of a mapping. What is no mapping is a leaf.
-empty node: a mapping with nothing inside; `empty_node` stands for one in flat form.
-
 Nothing here recurs, so that the depth of nesting has no limit.
 """
 
@@ -126,9 +120,6 @@ def unflatten_mapping(
     return nest((_path_of(key, sep), value) for key, value in pairs)
 
 
-# --- what the functions above, and States, stand on ---------------------------
-
-
 def walk_mapping(
     xs: Any, is_leaf: IsLeaf | None, where: str, *, leaf_types: tuple[type, ...] = ()
 ) -> Iterator[tuple[Path, Any, bool]]:
@@ -209,34 +200,33 @@ def nest(pairs: Iterable[tuple[Path, Any]]) -> dict[Any, Any]:
 
 
 def _path_of(key: Any, sep: str | None) -> Path:
-    if sep is not None:
-        if not isinstance(key, str):
-            raise GraphError("unflatten_mapping", "with a separator, paths are texts", got=describe(key))
+    if isinstance(key, (tuple, list)) and sep is None:
+        return tuple(key)
+    if isinstance(key, str) and sep is not None:
         return tuple(key.split(sep))
-    if not isinstance(key, (tuple, list)):
-        raise GraphError(
-            "unflatten_mapping",
-            "a path is a tuple of keys",
-            got=describe(key),
-            fix='unflatten_mapping(xs, sep="/")   # for paths that are texts',
-        )
-    return tuple(key)
+    raise GraphError(
+        "unflatten_mapping",
+        "this is not a path",
+        expected="a tuple of keys" if sep is None else "a string, since there is a separator",
+        got=describe(key),
+        fix='unflatten_mapping(xs, sep="/")   # for paths that are strings' if sep is None else "unflatten_mapping(xs)",
+    )
 
 
 def _check_separator(sep: object, where: str) -> None:
     if not isinstance(sep, str) or not sep:
-        problem = "a separator is a text that is not empty"
-        raise GraphError(where, problem, got=describe(sep), why="joined keys could not be told apart", fix='sep="/"')
+        problem = "a separator is a string that is not empty"
+        raise GraphError(where, problem, got=describe(sep), fix='sep="/"')
 
 
 def _joined(path: Path, sep: str) -> str:
     for key in path:
         if not isinstance(key, str) or sep in key:
-            problem = "the key has the separator in it" if isinstance(key, str) else "with a separator, keys are texts"
             raise GraphError(
                 format_path(path),
-                problem,
+                "the keys of this path cannot be joined by a separator",
+                expected="strings without the separator",
                 got=f"the key {key!r} and the separator {sep!r}",
                 fix="flatten_mapping(xs)   # paths as tuples",
             )
-    return sep.join(path)  # type: ignore[arg-type]  # all are texts
+    return sep.join(path)  # type: ignore[arg-type]  # all are strings

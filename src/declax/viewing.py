@@ -1,17 +1,10 @@
-"""Models that share their Variables with another, and have other attributes.
-
-Vocabulary
-----------
-view:     a new graph of nodes with the same Variables: what is learnt by one is
-          seen by the other.
-set_view: the method by which a module's class says what may differ in a view.
-"""
+"""Models that share their Variables with another, and have other attributes."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import re
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -139,8 +132,8 @@ def view_info(node: Any, /, *, only: Filter = ..., graph: bool | None = None) ->
         `set_graph_mode`.
 
     Returns:
-      The text; empty where no module takes any. What arguments do is read from
-      the part ``Args:`` of the docstring of `set_view`.
+      The text; empty where no module takes any. It ends with the part ``Args:``
+      of the docstring of `set_view`.
 
     Raises:
       GraphError: for a graph where a tree is asked for.
@@ -149,7 +142,7 @@ def view_info(node: Any, /, *, only: Filter = ..., graph: bool | None = None) ->
     >>> print(view_info(dx.Dropout(0.5)))
     Dropout:
       deterministic: bool | None = None
-        answer the input unchanged.
+        deterministic: answer the input unchanged.
     """
     is_graph(graph)
     predicate = predicate_of(only, "view_info, only")
@@ -157,11 +150,9 @@ def view_info(node: Any, /, *, only: Filter = ..., graph: bool | None = None) ->
     methods = [(type_name(cls), method) for cls in classes if (method := _set_view_of(cls)) is not None]
     lines: list[str] = []
     for name, method in sorted(methods, key=lambda entry: entry[0]):
-        docs = _docs_of_arguments(inspect.getdoc(method) or "")
-        lines.append(f"{name}:")
-        for parameter in _named(method).values():
-            lines.append(f"  {_as_declared(parameter)}")
-            lines.extend(f"    {line}" for line in docs.get(parameter.name, ()))
+        lines.extend([f"{name}:", *(f"  {_as_declared(parameter)}" for parameter in _named(method).values())])
+        docs = (inspect.getdoc(method) or "").partition("Args:\n")[2].partition("\n\n")[0]
+        lines.extend(textwrap.indent(textwrap.dedent(docs), "    ").splitlines())
     return "\n".join(lines)
 
 
@@ -212,30 +203,6 @@ def _as_declared(parameter: inspect.Parameter) -> str:
         annotation = parameter.annotation
         text += f": {annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)}"
     return text if parameter.default is parameter.empty else f"{text} = {parameter.default!r}"
-
-
-_ENTRY = re.compile(r"(?P<indent> +)(?P<name>\*{0,2}\w+)(?: \([^)]*\))?: *(?P<text>.*)")
-
-
-def _docs_of_arguments(doc: str) -> dict[str, list[str]]:
-    """For each argument, the lines that the part ``Args:`` of a docstring has for it."""
-    found: dict[str, list[str]] = {}
-    lines = doc.splitlines()
-    start = next((i for i, line in enumerate(lines) if line.strip() == "Args:"), len(lines))
-    indent = ""
-    current: list[str] = []
-    for line in lines[start + 1 :]:
-        if not line.startswith(" "):
-            if line.strip():
-                break
-            continue
-        entry = _ENTRY.fullmatch(line)
-        if entry and (not indent or entry["indent"] == indent):
-            indent = entry["indent"]
-            current = found[entry["name"]] = [entry["text"]] if entry["text"] else []
-        else:
-            current.append(line.strip())
-    return found
 
 
 __all__ = ["view", "view_info", "with_attributes"]

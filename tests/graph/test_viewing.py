@@ -269,11 +269,13 @@ def test_view_info_of_layers():
         == """\
 BatchNorm:
   use_running_average: bool | None = None
-    normalize by the running mean and variance, and
-    leave them be.
+    use_running_average: normalize by the running mean and variance, and
+      leave them be.
+    **kwargs: arguments for other layers.
 Dropout:
   deterministic: bool | None = None
-    answer the input unchanged."""
+    deterministic: answer the input unchanged.
+    **kwargs: arguments for other layers."""
     )
     assert view_info(Block(), only=dx.Dropout).startswith("Dropout:")
     assert view_info(Block().linear) == ""
@@ -294,8 +296,9 @@ def test_view_info_of_ones_own():
               second: nothing.
             """
 
-    expected = "Odd:\n  first\n    the first,\n    and more: of it.\n  second: dx.Module = 3\n"
-    assert view_info(Odd()) == expected + "  third: Any = Ellipsis\n    the third."
+    expected = "Odd:\n  first\n  second: dx.Module = 3\n  third: Any = Ellipsis\n"
+    expected += "    first (int): the first,\n      and more: of it.\n    third:\n      the third."
+    assert view_info(Odd()) == expected
     assert view_info([Mode()], only=Mode) == "Mode:\n  size: int | None = None\n  deterministic: bool | None = None"
 
 

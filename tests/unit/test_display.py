@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import declax as dx
-from declax import _display, _value_text, errors
-from declax.displaying import display, to_html
+from declax import _display, _value_text
+from declax._display import display
 
 # treescope looks at every public name of numpy when it first draws.
 reads_numpy = pytest.mark.filterwarnings("ignore:The chararray class is deprecated:DeprecationWarning")
@@ -506,14 +506,6 @@ def test_treescope_shows_objects():
     assert treescope.render_to_text(Box()) == "Box()"
 
 
-@reads_numpy
-def test_treescope_draws_the_arrays_of_a_model():
-    pytest.importorskip("treescope")
-    html = to_html(Linear())
-    assert "kernel" in html
-    assert "in_features" in html
-
-
 def test_treescope_shows_the_metadata_of_variables():
     pytest.importorskip("treescope")
     from treescope import rendering_parts
@@ -526,16 +518,6 @@ def test_treescope_shows_the_metadata_of_variables():
 
     _display.treescope_repr(dx.Param(1, tag="a"), "p", render)
     assert names == [("p.value", 1), ("p.tag", "a")]
-
-
-def test_without_treescope_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "treescope", None)
-    monkeypatch.setitem(sys.modules, "treescope.repr_lib", None)
-    with pytest.raises(errors.MissingExtraError, match="this needs treescope, which is not installed") as caught:
-        to_html(Linear())
-    assert "declax[treescope]" in caught.value.fix
-    with pytest.raises(errors.MissingExtraError, match=r"Box.__treescope_repr__: this needs treescope"):
-        Box().__treescope_repr__("", None)
 
 
 def test_a_value_that_has_grown_in_a_variable():
