@@ -34,24 +34,20 @@ from declax.transforms._structure import CaptureKey, is_finished, is_labels, is_
 class Names(dict[str, Any]):
     """The names of a module, with other things in place of the captured ones.
 
-    A function looks names up here first, and then in the module; what it
-    assigns with ``global`` stays here. Python itself looks some names up
-    without a call of `__missing__`: those are lent.
-
-    Args:
-      base: the names of the module.
+    A function looks names up here first, and then in the module; what it assigns with ``global`` stays here. Python
+    looks some names up without a call of `__missing__`: those are *lent*, which is to say copied from the module.
 
     Attributes:
-      base: likewise.
+      base: the names of the module.
       replaced: the other things.
     """
 
     def __init__(self, base: dict[str, Any]) -> None:
-        super().__init__(__builtins__=base.get("__builtins__", vars(builtins)))
+        super().__init__()
         self.base = base
         self.replaced: dict[str, Any] = {}
-        self._lent: dict[str, Any] = {"__builtins__": self["__builtins__"]}
-        self.lend(name for name in list(base_of(base)) if name[:2] == "__")
+        self._lent: dict[str, Any] = {}
+        self.lend(["__builtins__", *[name for name in list(base_of(base)) if name[:2] == "__"]])
 
     def __missing__(self, name: str) -> Any:
         return self.base[name]
@@ -60,9 +56,9 @@ class Names(dict[str, Any]):
         """The thing of a name."""
         return self[name] if name in self else self.base.get(name, default)
 
-    def lend(self, names: Iterable[str] | None) -> None:
-        """Takes what the module has for some names, or for all; what is replaced stays so."""
-        for name in list(base_of(self)) if names is None else names:
+    def lend(self, names: Iterable[str]) -> None:
+        """Takes what the module has for some names; what is replaced stays so."""
+        for name in names:
             value = self.base.get(name, MISSING)
             if value is not MISSING and name not in self:
                 self[name] = self._lent[name] = value
@@ -71,22 +67,16 @@ class Names(dict[str, Any]):
         """Puts another thing in the place of a captured one."""
         self[name] = self.replaced[name] = value
 
-    def assigned(self) -> Iterator[tuple[str, Any]]:
-        """What a function has assigned with ``global``; `MISSING` for what it has deleted."""
+    def assigned(self) -> dict[str, Any]:
+        """What a function has assigned with ``global``."""
         given = self._lent | self.replaced
-        for name, value in self.items():
-            if given.get(name, MISSING) is not value:
-                yield name, value
-        for name in given.keys() - self.keys():
-            yield name, MISSING
+        return {name: value for name, value in self.items() if given.get(name, MISSING) is not value}
 
     def release(self) -> None:
         """Has all names mean again what they mean in the module, also when that changes later."""
         self.replaced.clear()
-        names = list(self._lent)
         self.clear()
-        self["__builtins__"] = self._lent["__builtins__"]
-        self.lend(names)
+        self.lend(list(self._lent))
 
 
 def base_of(names: dict[str, Any]) -> dict[str, Any]:
@@ -217,7 +207,7 @@ def _sites_of_function(function: types.FunctionType, number: int) -> Iterator[Ca
         yield CaptureSite(number, "variable", name, content_of(cell))
     if is_library(function):
         return
-    for name in names_in(function.__code__).all:
+    for name in names_in(function.__code__):
         content = function.__globals__.get(name, MISSING)
         if content is not MISSING or not hasattr(builtins, name):
             yield CaptureSite(number, "name", name, content)
@@ -230,33 +220,21 @@ def _sites_of_function(function: types.FunctionType, number: int) -> Iterator[Ca
             yield CaptureSite(number, "keyword default", name, value)
 
 
-class UsedNames(NamedTuple):
-    """The names of a module that a function, and those inside of it, use.
-
-    Attributes:
-      all: those that it looks up or assigns.
-      read_directly: of these, those that Python looks up in the dict itself: for bodies of classes.
-      reads_any: whether it may look up names that its code does not tell.
-    """
-
-    all: tuple[str, ...]
-    read_directly: tuple[str, ...]
-    reads_any: bool
-
-
 _IS_DIRECT: Final = {
     "LOAD_GLOBAL": False,
     "STORE_GLOBAL": False,
+    "DELETE_GLOBAL": False,
     "LOAD_NAME": True,
     "LOAD_FROM_DICT_OR_GLOBALS": True,
-    "DELETE_GLOBAL": True,
 }
-_READERS_OF_ANY: Final = frozenset({"eval", "exec", "globals", "vars"})
 
 
 @functools.lru_cache(maxsize=4096)
-def names_in(code: types.CodeType) -> UsedNames:
-    """The names that the code of a function uses."""
+def names_in(code: types.CodeType) -> dict[str, bool]:
+    """The names of its module that a function uses, and whether Python looks them up in the dict itself.
+
+    That is how the body of a class finds them.
+    """
     found: dict[str, bool] = {}
     codes = [code]
     while codes:
@@ -266,8 +244,7 @@ def names_in(code: types.CodeType) -> UsedNames:
             if is_direct is not None:
                 found[instruction.argval] = found.get(instruction.argval, False) or is_direct
         codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    directly = tuple(name for name, is_direct in found.items() if is_direct)
-    return UsedNames(tuple(found), directly, not _READERS_OF_ANY.isdisjoint(found))
+    return found
 
 
 def content_of(cell: types.CellType) -> Any:
@@ -393,7 +370,7 @@ class Captures:
       sites: all of them.
       captured: those where nodes are.
       values: the captured nodes, each once.
-        key: stands for the function and the sites of what is captured.
+      key: stands for the function and the sites of what is captured.
       is_fixed: whether nothing that is reached can come to be a model.
     """
 
@@ -410,7 +387,7 @@ class Captures:
         self._has_unfinished = False  # a model that is being made is no argument yet, but will be one
         self._cells: list[types.CellType] = []
         self._names: list[tuple[dict[str, Any], str]] = []
-        self._defaults: list[tuple[types.FunctionType, Any, Any]] = []
+        self._defaults: dict[int, tuple[types.FunctionType, Any, Any]] = {}
         self._items: list[tuple[Any, Sequence[Any]]] = []
         self._empty: list[list[Any]] = []
         self._search()
@@ -489,28 +466,20 @@ class Captures:
     # ------------------------------------------------------------- what is watched
 
     def _watch(self, numbers: Sequence[int]) -> None:
-        """Has the sites of these holders looked at before each call."""
+        """Has the cells, names and items of these holders looked at before each call."""
         watched = set(numbers)
         for site in self.sites:
             holder = self.holders[site.holder]
-            if site.holder not in watched or not isinstance(holder, types.FunctionType):
+            if site.holder not in watched:
                 continue
             if site.kind == "variable":
-                self._cells.append((holder.__closure__ or ())[holder.__code__.co_freevars.index(site.key)])
+                self._cells.append(holder.__closure__[holder.__code__.co_freevars.index(site.key)])
             elif site.kind == "name":
                 self._names.append((holder.__globals__, site.key))
-            elif not any(known is holder for known, *_ in self._defaults):
-                self._defaults.append((holder, holder.__defaults__, _items_of(holder.__kwdefaults__ or {})))
-        self._watch_partials(numbers)
-        self._watch_containers(numbers)
-
-    def _watch_partials(self, numbers: Sequence[int]) -> None:
-        with_keywords = {site.holder for site in self.sites if site.kind == "keyword" and capture_kind(site.content)}
-        for number in with_keywords.intersection(numbers):
-            keywords = self.holders[number].keywords
-            self._items.append((keywords, _items_of(keywords)))
-
-    def _watch_containers(self, numbers: Sequence[int]) -> None:
+            elif site.kind in ("default", "keyword default"):
+                self._defaults[site.holder] = holder, holder.__defaults__, _items_of(holder.__kwdefaults__ or {})
+            elif site.kind == "keyword" and capture_kind(site.content):
+                self._items.append((holder.keywords, _items_of(holder.keywords)))
         kinds = [capture_kind(holder) for holder in self.holders]
         if CONTAINERS.isdisjoint(kinds):
             return
@@ -534,7 +503,7 @@ class Captures:
             return True
         if self._has_unfinished or not all(map(is_, self._read(), self._contents)):
             return False
-        for function, defaults, items in self._defaults:
+        for function, defaults, items in self._defaults.values():
             if function.__defaults__ is not defaults or not _holds_the_same(function.__kwdefaults__ or {}, items):
                 return False
         return all(_holds_the_same(*pair) for pair in self._items) and not any(map(_may_hold_nodes, self._empty))

@@ -19,7 +19,6 @@ import types
 from collections.abc import Sequence
 from typing import Any, Final, Self
 
-from declax._typing import MISSING
 from declax._variables import Variable, end_trace
 from declax.errors import TransformError, describe
 from declax.graph.flattening import walk
@@ -119,8 +118,7 @@ class RebuiltClosure:
         if not any(site.kind == "name" and self._is_replaced(site.content) for site in self._sites[number]):
             return base
         names = self._names.setdefault(id(base), Names(base))
-        used = names_in(function.__code__)
-        names.lend(None if used.reads_any else used.read_directly)
+        names.lend([name for name, is_direct in names_in(function.__code__).items() if is_direct])
         return names
 
     def _make_with_parts(self, number: int) -> None:
@@ -192,24 +190,20 @@ class RebuiltClosure:
         """
         self._check()
         for names in self._names.values():
-            for name, value in names.assigned():
-                if value is MISSING:
-                    names.base.pop(name, None)
-                else:
-                    names.base[name] = value
+            names.base.update(names.assigned())
         for number, made in self._made.items():
-            holder = self._captures.holders[number]
-            if capture_kind(holder) is CaptureKind.LIFTED:
-                vars(holder).update((name, value) for name, value in vars(made).items() if name[0] != "_")
+            if capture_kind(made) is CaptureKind.LIFTED:
+                own = {name: value for name, value in vars(made).items() if name[0] != "_"}
+                vars(self._captures.holders[number]).update(own)
 
     def _check(self) -> None:
         for made, cell in self._cells.values():
             if content_of(made) is not self._stand_in(content_of(cell)):
                 raise _rebinds("a variable of an outer function", content_of(cell))
         for names in self._names.values():
-            for name, _ in names.assigned():
-                if name in names.replaced:
-                    raise _rebinds(f"the global name {name!r}", names.replaced[name])
+            for name, value in names.replaced.items():
+                if dict.get(names, name) is not value:
+                    raise _rebinds(f"the global name {name!r}", value)
         for number, made in self._made.items():
             holder = self._captures.holders[number]
             if isinstance(made, (list, dict)) and not self._stands_for(made, holder):

@@ -664,10 +664,10 @@ class JitWrapped(Wrapped[P, R]):
             labels = shardings.labels(call, user, of_keywords=None, skipped=skipped)
             placed = (labels, shardings.groups(labels, None))
         function = named(lifted(self._closure, structure, self._mode, labels, self._adapt(call)), user, structure)
-        roots = tuple(map(weakref.ref, call.roots))
+        roots, traces = tuple(map(weakref.ref, call.roots)), self._traces
 
         def note(leaves: Sequence[Any]) -> None:
-            self._traces.note(Trace.of(structure, leaves, roots))
+            traces.note(Trace.of(structure, leaves, roots))
 
         donation = Donation.of(call, self._donated)
         return Program(function, structure, len(call.values), donation, self._options, placed, note)
