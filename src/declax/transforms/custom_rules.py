@@ -6,6 +6,7 @@ is differentiated. So both tell by one plan what they set, and what is kept for 
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, overload
@@ -257,83 +258,74 @@ class _Argument(NamedTuple):
     differentiated: Target
 
 
+@dataclasses.dataclass(eq=False)
 class _CustomCall:
     """One call, by three functions of flat leaves; `fixed` are the other arguments, with their numbers."""
 
-    def __init__(
-        self,
-        structure: Structure,
-        captures: Captures,
-        arguments: Sequence[_Argument],
-        fixed: Sequence[tuple[int, Any]],
-        options: RuleOptions,
-    ) -> None:
-        self._captures = captures
-        self._of_bwd = Captures(captures.function.args[2])  # type: ignore[attr-defined]  # a partial
-        self._structure = structure
-        self._arguments = arguments
-        self._fixed = fixed
-        self._options = options
-        self._plan: Plan | None = None
-        self._shapes: list[Any] = []
+    structure: Structure
+    captures: Captures
+    arguments: Sequence[_Argument]
+    fixed: Sequence[tuple[int, Any]]
+    options: RuleOptions
+    plan: Plan | None = None
+    shapes: list[Any] = dataclasses.field(default_factory=list)
 
     def run(self, leaves: list[Any]) -> Outcome:
         """Calls the function, or leaves it to JAX which of its rules is called."""
         function: Any = jax.custom_vjp(self.primal)
         function.defvjp(self.forward, self.backward, symbolic_zeros=True)
         outcome: Outcome = function(leaves)
-        if self._captures.captured and any(isinstance(leaf, Tracer) for leaf in jax.tree_util.tree_leaves(leaves)):
+        if self.captures.captured and any(isinstance(leaf, Tracer) for leaf in jax.tree_util.tree_leaves(leaves)):
             self._hollow_out()
         return outcome
 
     def _hollow_out(self) -> None:
         """Puts models without values in the place of those that the rules capture: what is called later gets others."""
-        count = 0 if self._structure.graphdef is None else self._structure.graphdef.num_leaves
-        rebuilt = _rebuild(self._structure, [None] * (count + len(self._structure.is_root)))
-        hollow = RebuiltClosure(self._captures, rebuilt.captured)
+        count = 0 if self.structure.graphdef is None else self.structure.graphdef.num_leaves
+        rebuilt = _rebuild(self.structure, [None] * (count + len(self.structure.is_root)))
+        hollow = RebuiltClosure(self.captures, rebuilt.captured)
         for names in hollow._names.values():
             names.base = base_of(names.base)  # those between are of a trace around this call, and hold its models
-        self._captures = Captures(hollow.function)
-        self._of_bwd = Captures(hollow.function.args[2])
+        self.captures = Captures(hollow.function)
 
     # ------------------------------------------------------------- the function, and fwd
 
     def primal(self, leaves: Sequence[Any]) -> Outcome:
         """The function."""
-        rebuilt = _rebuild(self._structure, leaves)
-        with RebuiltClosure(self._captures, rebuilt.captured) as rules:
+        rebuilt = _rebuild(self.structure, leaves)
+        with RebuiltClosure(self.captures, rebuilt.captured) as rules:
             with _uncaptured_reads.body():
                 output = rules.function.args[0](*self._with_fixed(rebuilt.args))
                 outcome = self._conclude(rebuilt, output, leaves)
             rules.conclude()  # last, since it changes what is outside
-        self._plan = outcome.plan
+        self.plan = outcome.plan
         return outcome
 
     def forward(self, marked: Sequence[Any]) -> tuple[Outcome, _Residuals]:
         """The rule for the result."""
         self._check_perturbed(marked)
         bare = _without_marks(marked)
-        self._shapes = list(map(shape_of, bare))
-        leaves = marked if self._options.is_symbolic else bare
-        rebuilt = _rebuild(self._structure, leaves)
-        with RebuiltClosure(self._captures, rebuilt.captured) as rules:
+        self.shapes = list(map(shape_of, bare))
+        leaves = marked if self.options.is_symbolic else bare
+        rebuilt = _rebuild(self.structure, leaves)
+        with RebuiltClosure(self.captures, rebuilt.captured) as rules:
             with _uncaptured_reads.body():
                 pair = rules.function.args[1](*self._with_fixed(rebuilt.args))
             if not isinstance(pair, tuple) or len(pair) != 2:
                 expected, fix = "(result, residuals)", "return f(...), residuals"
                 raise TransformError("fwd", "the rule returns no pair", expected=expected, got=describe(pair), fix=fix)
             outcome = self._conclude(rebuilt, pair[0], leaves)
-            if self._plan is not None:
-                outcome = _as_planned(outcome, self._plan, leaves)
+            if self.plan is not None:
+                outcome = _as_planned(outcome, self.plan, leaves)
             rules.conclude()
-            copies = dict(zip(map(id, self._captures.values), rebuilt.captured, strict=True))
-            kept = Call((pair[1], tuple(copies[id(root)] for root in self._of_bwd.values)), {})
+            copies = dict(zip(map(id, self.captures.values), rebuilt.captured, strict=True))
+            kept = Call((pair[1], tuple(copies[id(root)] for root in self._captures_of_bwd().values)), {})
         residuals = _Residuals(kept.structure, [*kept.values, *kept.plain])
         return _without_marks(outcome), _without_marks(residuals)
 
     def _with_fixed(self, args: Sequence[Any]) -> list[Any]:
         listed = list(args)
-        for number, value in self._fixed:
+        for number, value in self.fixed:
             listed.insert(number, value)
         return listed
 
@@ -342,11 +334,11 @@ class _CustomCall:
 
         These go past the function, and so do their cotangents.
         """
-        outcome = rebuilt.conclude(output, self._options.mode)
+        outcome = rebuilt.conclude(output, self.options.mode)
         plan, change = outcome.plan, outcome.plan.change
-        if change is None or self._structure.graphdef is None:
+        if change is None or self.structure.graphdef is None:
             return outcome
-        origins = leaf_origins(self._structure, change)
+        origins = leaf_origins(self.structure, change)
         new = {place: outcome.new[rank] for place, rank in new_values(plan).items()}
         unset = {
             place: origins[place]
@@ -359,11 +351,11 @@ class _CustomCall:
 
     def _check_perturbed(self, leaves: Sequence[Any]) -> None:
         """Checks that no gradient is asked for that the rules do not give."""
-        known = {i for argument in self._arguments for i in argument.differentiated.positions}
+        known = {i for argument in self.arguments for i in argument.differentiated.positions}
         for position, leaf in enumerate(leaves):
             arrays = jax.tree_util.tree_leaves(leaf, is_leaf=_is_marked)
             if position not in known and any(_is_marked(array) and array.perturbed for array in arrays):
-                structure = self._structure._replace(statics=Statics(tuple(self._fixed), (), ()))
+                structure = self.structure._replace(statics=Statics(tuple(self.fixed), (), ()))
                 raise TransformError(
                     names_of_call(structure)[position],
                     "a gradient is asked for, and the rules give none",
@@ -377,14 +369,14 @@ class _CustomCall:
         """The rule for the cotangents of the arguments, as JAX wants them: one for each leaf, None for zeros."""
         kept, captured = _rebuild(residuals.structure, residuals.leaves).args
         before = bind_many(captured).read() if captured else []
-        if not self._options.is_symbolic:
+        if not self.options.is_symbolic:
             cotangent = jax.tree_util.tree_map(_as_array, cotangent)
         given: Any = self._of_result(cotangent)
-        if self._options.mode.updates:
+        if self.options.mode.updates:
             given = self._of_updates(cotangent), given
-        options = {"updates_g": self._of_updates(cotangent)} if self._options.takes_updates else {}
-        with RebuiltClosure(self._of_bwd, captured) as rule:
-            found = rule.function(*(value for _, value in self._fixed), kept, given, **options)
+        options = {"updates_g": self._of_updates(cotangent)} if self.options.takes_updates else {}
+        with RebuiltClosure(self._captures_of_bwd(), captured) as rule:
+            found = rule.function(*(value for _, value in self.fixed), kept, given, **options)
             rule.conclude()
             if captured and not all(map(is_same_value, bind_many(captured).read(), before)):
                 raise TransformError(
@@ -393,37 +385,40 @@ class _CustomCall:
                     why="it runs when JAX pulls cotangents back, where changes of models do not come back",
                     fix="set it in fwd",
                 )
-        if not isinstance(found, (tuple, list)) or len(found) != len(self._arguments):
+        if not isinstance(found, (tuple, list)) or len(found) != len(self.arguments):
             raise TransformError(
                 "bwd",
                 "the rule does not return one cotangent for each argument",
-                expected=f"a tuple of {len(self._arguments)}",
+                expected=f"a tuple of {len(self.arguments)}",
                 got=f"{describe(found)}" + (f" of length {len(found)}" if isinstance(found, (tuple, list)) else ""),
                 fix="return (model_cotangent,)        # a tuple, also for one argument",
             )
         cotangents: Derivatives = {}
-        for argument, value in zip(self._arguments, found, strict=True):
+        for argument, value in zip(self.arguments, found, strict=True):
             where = f"what bwd returns for {argument.name}"
-            add_derivatives(argument.differentiated.flatten(value, self._shapes, where), cotangents)
-        return ([cotangents.get(i) for i in range(len(self._shapes))],)
+            add_derivatives(argument.differentiated.flatten(value, self.shapes, where), cotangents)
+        return ([cotangents.get(i) for i in range(len(self.shapes))],)
+
+    def _captures_of_bwd(self) -> Captures:
+        return Captures(self.captures.function.args[2])  # type: ignore[attr-defined]  # a partial
 
     def _of_result(self, cotangent: Outcome) -> Any:
         """The cotangent of the result; of leaves that the function did not set, zero."""
         change = cotangent.plan.change
-        past = {} if change is None else {i: zeros_for(self._shapes[i]) for i in change.kept if i >= 0}
+        past = {} if change is None else {i: zeros_for(self.shapes[i]) for i in change.kept if i >= 0}
         return target_of_result(cotangent).unflatten(dict(enumerate(result_leaves(cotangent, past))))
 
     def _of_updates(self, cotangent: Outcome) -> tuple[Any, ...]:
         """For each argument the cotangents of what its leaves were set to, zero where they were not."""
-        plan, graphdef = cotangent.plan, self._structure.graphdef
+        plan, graphdef = cotangent.plan, self.structure.graphdef
         if graphdef is None:
-            return tuple(argument.whole.unflatten({}) for argument in self._arguments)
+            return tuple(argument.whole.unflatten({}) for argument in self.arguments)
         origins = dict(enumerate(range(graphdef.num_leaves)))
         if plan.change is not None:
-            origins = leaf_origins(self._structure, plan.change)
+            origins = leaf_origins(self.structure, plan.change)
         updates = {origins[place]: cotangent.new[rank] for place, rank in new_values(plan).items() if place in origins}
-        every = {i: updates[i] if i in updates else zeros_for(self._shapes[i]) for i in range(graphdef.num_leaves)}
-        return tuple(argument.whole.unflatten(every) for argument in self._arguments)
+        every = {i: updates[i] if i in updates else zeros_for(self.shapes[i]) for i in range(graphdef.num_leaves)}
+        return tuple(argument.whole.unflatten(every) for argument in self.arguments)
 
 
 def _rebuild(structure: Structure, leaves: Sequence[Any]) -> Rebuilt:
