@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import operator
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -165,3 +169,25 @@ def test_cheap_figures_stay_near_their_bars(benchmarks):
     held = {figure: spread.median for figure, spread in compared.items() if spread is not None}
     assert held
     assert {figure.title: median for figure, median in held.items() if median > ROOM * figure.bar} == {}
+
+
+FRAMES = {"first jit call": (286, 25, 102), "later jit call": (2, 2, 1)}
+"""Frames, files and changes of file of a call, as measured in a new process: they grow only on purpose."""
+
+
+def test_a_call_of_jit_passes_no_more_frames_than_it_did():
+    code = (
+        "from benchmarks.structure import operations\nfor name, trail in operations(): print(name, *trail.row, sep=';')"
+    )
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    rows = {name: tuple(map(int, row)) for name, *row in (line.split(";") for line in run.stdout.splitlines())}
+    grown = {name: rows[name] for name, known in FRAMES.items() if any(map(operator.gt, rows[name], known))}
+    assert grown == {}

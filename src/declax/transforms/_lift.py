@@ -27,7 +27,7 @@ from declax._values import check_depth
 from declax._variables import set_all_raw
 from declax.errors import MAX_DEPTH, TransformError, describe, too_deep
 from declax.graph.binding import Binding, bind_many, check_mode
-from declax.graph.flattening import HAS_INDEX, GraphDef, Walk, walk_tokens
+from declax.graph.flattening import HAS_INDEX, GraphDef, Walk, walk, walk_tokens
 from declax.graph.unflattening import Change, apply_change, build_slots, check_marks, program_of
 from declax.transforms._captures import Captures, Closure
 from declax.transforms._naming import explain
@@ -178,6 +178,10 @@ def _check_depth(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         ]
 
 
+_PAIR: Final = walk(((), ())).tokens[0]
+"""The token of a tuple of two."""
+
+
 class Rebuilt:
     """The arguments inside of a transform, made anew from leaves.
 
@@ -236,12 +240,12 @@ class Rebuilt:
                     return Outcome(_unchanged(labels, tree), (), output)
                 plan = Plan(changed, tree=tree, labels=None if labels is None else labels.of_changed(changed, tree))
                 return Outcome(plan, tuple(values[i] for i in changed), output)
-        return self._conclude_structural(leaves, tree, labels)
+        return self._conclude_structural(found, leaves, tree, labels)
 
-    def _conclude_structural(self, leaves: list[Any], tree: Any, labels: Labels | None) -> Outcome:
-        returned = tuple(leaf for leaf in leaves if is_root(leaf))
-        found = Walk()
-        found.visit((self._roots, returned))
+    def _conclude_structural(self, found: Walk, leaves: list[Any], tree: Any, labels: Labels | None) -> Outcome:
+        """As `conclude`, where the new graph is that of the roots and of what is returned."""
+        found.visit(tuple(filter(is_root, leaves)))
+        found.tokens.insert(0, _PAIR)
         inputs = {id(value): i for i, value in enumerate(self._values) if isinstance(value, Tracer)}
         values = found.read()
         kept = tuple(inputs.get(id(value), -1) for value in values)

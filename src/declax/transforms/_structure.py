@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import compress
+from operator import not_
 from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -270,20 +272,22 @@ def name_path(structure: Structure, path: Sequence[Any], name_argument: Callable
 
 def name_roots(structure: Structure, name_argument: Callable[[int], str] | None = None) -> list[str]:
     """What errors call each root of a call."""
-    return [n for n, is_one in zip(name_leaves(structure, name_argument), structure.is_root, strict=True) if is_one]
+    return list(compress(name_leaves(structure, name_argument), structure.is_root))
 
 
 def name_plain(structure: Structure) -> list[str]:
     """What errors call each leaf of a call that is in no model."""
-    return [n for n, is_one in zip(name_leaves(structure), structure.is_root, strict=True) if not is_one]
+    return list(compress(name_leaves(structure), map(not_, structure.is_root)))
 
 
 def names_of_call(structure: Structure) -> list[str]:
     """What errors call each leaf of a call: those of the graph, then the plain ones."""
+    names = name_leaves(structure)
+    plain = list(compress(names, map(not_, structure.is_root)))
     if structure.graphdef is None:
-        return name_plain(structure)
-    roots: Any = name_roots(structure)
-    return [joined(roots[path[0]], path[1:]) for path in structure.graphdef.definition.paths] + name_plain(structure)
+        return plain
+    roots: Any = list(compress(names, structure.is_root))
+    return [joined(roots[path[0]], path[1:]) for path in structure.graphdef.definition.paths] + plain
 
 
 def is_same_token(one: Token, other: Token) -> bool:
