@@ -114,6 +114,7 @@ UNTESTED_ERRORS: dict[str, str] = {}
 
 # Errors of Python that a protocol of Python asks for: (file, error) -> the protocol.
 PROTOCOL_ERRORS: dict[tuple[str, str], str] = {
+    ("config/files/documents.py", "ValueError"): "stops a parser of the standard library at a number",
     ("command_line/output.py", "SystemExit"): "nobody reads what the command prints",
     ("_annotations.py", "AttributeError"): "`typing` probes annotations for special attributes",
     ("transforms/compilation.py", "NarrowedError"): "stops a trace of JAX; its own module catches it",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -211,35 +210,12 @@ def test_every_value_has_a_place_of_its_own(data):
                 assert path[-1] in lines[line - 1]
 
 
-@dx.dataclass
-class Numbers(dx.Module):
-    number: float
-    either: float | str | None = None
-    several: list[float] = dx.static(default_factory=list)
-    anything: Any = None
-
-
-LOST = ["1e400", "-1e400", "1e-400", "1.5E999"]
-
-
-@pytest.mark.parametrize("text", LOST)
+@pytest.mark.parametrize("text", ["1e400", "-1e400", "1e-400", "1.5E999"])
 @pytest.mark.parametrize(
-    ("suffix", "form"),
-    [
-        (".toml", "number = {0}\neither = {0}\nseveral = [1.0, {0}]\nanything = {0}\n"),
-        (".json", '{{"number": {0},\n"either": {0},\n"several": [1.0, {0}],\n"anything": {0}}}\n'),
-        (".yaml", "number: {0}\neither: {0}\nseveral: [1.0, {0}]\nanything: {0}\n"),
-    ],
+    ("parse", "form"), [(parse_toml, "number = {0}"), (parse_json, '{{"number": [{0}]}}'), (parse_yaml, "number: {0}")]
 )
-def test_numbers_that_no_float_holds(text, suffix, form, tmp_path):
-    path = tmp_path / f"numbers{suffix}"
-    path.write_text(form.format(text))
-    with pytest.raises(dx.ConfigError, match="no float holds this number: it would be read as") as caught:
-        dx.spec_from_config(Numbers, path)
-    found = [(p.path, p.place.line, p.got) for p in caught.value.problems]
-    assert found == [
-        (("number",), 1, text), (("either",), 2, text), (("several", 1), 3, text), (("anything",), 4, text)
-    ]  # fmt: skip
+def test_numbers_that_no_float_holds(text, parse, form):
+    assert f"no float holds {text}" in problem_of(parse, form.format(text)).message
 
 
 @pytest.mark.parametrize(

@@ -250,13 +250,13 @@ def test_yaml_is_read_by_the_rules_of_1_2(tmp_path):
     path = tmp_path / "data.yaml"
     path.write_text(
         "path: no\nbatch: 0o17\nsplits: [1e-3, .5]\n"
-        "options: {a: on, b: 010, c: 1_000, d: ~, e: 0xff, f: .inf, g: 2001-01-01, h: '1', i: !!str 2, j: TRUE,\n"
+        "options: {a: on, b: 010, c: 1_000, d: ~, e: 0xff, f: .inf, g: 2001-01-01, h: '1', j: TRUE,\n"
         "  k: +1.}\n"
     )
     data = dx.from_config(models.Data, path)
     assert (data.path, data.batch, data.splits) == ("no", 15, (0.001, 0.5))
     assert data.options == {
-        "a": "on", "b": 10, "c": "1_000", "d": None, "e": 255, "f": float("inf"), "g": "2001-01-01", "h": "1", "i": "2",
+        "a": "on", "b": 10, "c": "1_000", "d": None, "e": 255, "f": float("inf"), "g": "2001-01-01", "h": "1",
         "j": True, "k": 1.0,
     }  # fmt: skip
 

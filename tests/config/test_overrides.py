@@ -244,13 +244,12 @@ class Rate(dx.Module):
     rate: float
 
 
-def test_a_number_that_no_float_holds():
+def test_a_number_that_no_float_holds_is_a_text():
     (run,) = runs("rate=1e400")
-    with pytest.raises(dx.ConfigError, match="no float holds this number") as caught:
+    with pytest.raises(dx.ConfigError, match="the string '1e400'") as caught:
         dx.spec_from_config(Rate, run.document())
     problem = next(problem for problem in caught.value.problems if problem.path == ("rate",))
     assert problem.place.file == "command line: rate=1e400"
-    assert [run.name for run in runs("rate=1.0,1e400")] == ["rate=1.0", "rate=1e400"]
 
 
 @pytest.mark.parametrize("word", ["tied.dim=3", "tied.inner.dim=3", "~tied.dim", "*.dim=3"])

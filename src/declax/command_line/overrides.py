@@ -141,7 +141,7 @@ def _value(text: str) -> Any:
             value = tomllib.loads(f"value = {text}", parse_float=float_of)["value"]
             tomllib.loads(f"value = [{text}]")  # which a comment would leave open: `8#9` is no 8
             return value
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         pass
     if text.startswith("[") and text.endswith("]"):
         return [_value(part.strip()) for part in _split(text[1:-1])]
@@ -223,11 +223,16 @@ class _Overridden:
             keys = _keys_at(holder, override.path[-1], may_add=not override.is_removal)
             if not keys and override.path[-1] != _EACH:
                 self._problems.append(_no_member(holder, override.path[-1], path, override))
-            for key in reversed(keys) if override.is_removal else keys:
-                if override.is_removal:
-                    self._remove(override, path, holder, key)
+            for key in reversed(keys):
+                if not override.is_removal:
+                    self._set(override, path, holder, key, copy.deepcopy(value))
+                elif isinstance(holder, dict):
+                    del holder[key]
+                    self._note((*path, key), override)
                 else:
-                    self._set(override, path, holder, key, value)
+                    del holder[key]
+                    self._move(path, key)
+                    _move_refs(self._data, path, key)
 
     def _holders(self, override: Override) -> list[tuple[Path, Any]]:
         """The tables and lists in which an override sets a value; none, and a problem, where the path leads nowhere.
@@ -248,9 +253,9 @@ class _Overridden:
                     if may_make:
                         self._make_table(override, (*at, name), holder, is_tagged=is_tagged)
                     inside.append(((*at, name), holder[name]))
-            reference = next((path for path, child in inside if not is_replaced and _refers(child)), None)
-            if reference is not None:
-                self._problems.append(_into_reference(override, reference, dict(inside)[reference][REF]))
+            references = [(path, child[REF]) for path, child in inside if not is_replaced and _refers(child)]
+            if references:
+                self._problems.append(_into_reference(override, *references[0]))
                 return []
             known = inside or found
             found = [(at, child) for at, child in inside if isinstance(child, (dict, list))]
@@ -261,35 +266,23 @@ class _Overridden:
         return found
 
     def _make_table(self, override: Override, path: Path, holder: Any, *, is_tagged: bool) -> None:
-        name = path[-1]
-        known = holder[name] if name in _keys(holder) else None
+        known = holder[path[-1]] if path[-1] in _keys(holder) else None
         if known is None or (is_tagged and not isinstance(known, (dict, list))):
-            _assign(holder, name, {})
+            _assign(holder, path[-1], {})
             self._note(path, override)
 
     def _set(self, override: Override, path: Path, holder: Any, key: Any, value: Any) -> None:
+        """Sets a value; another kind takes what its table had with it, which the command line has not given yet."""
         if key == _KIND and isinstance(holder, dict) and (holder.get(_KIND, value) != value or REF in holder):
-            self._check_first(override, path)
-            holder.clear()  # what the old kind takes is nothing to the new one
+            size = len(path)
+            given = [at for at in self._origins if at[:size] == path and at[size:] not in ((), (_KIND,))]
+            if given:
+                hint = f"write {override.text} before {str(self._origins[given[0]]).removeprefix(_ORIGIN)}"
+                self._problems.append(_problem(override, "a kind comes before the values of its table", hint=hint))
+            holder.clear()
             self._note(path, override)
-        _assign(holder, key, copy.deepcopy(value))
+        _assign(holder, key, value)
         self._note((*path, key), override)
-
-    def _check_first(self, override: Override, path: Path) -> None:
-        """Reports a tag that comes after a value for its table, which it would take away."""
-        size = len(path)
-        given = [place for at, place in self._origins.items() if at[:size] == path and at[size:] not in ((), (_KIND,))]
-        if given:
-            hint = f"write {override.text} before {str(given[0]).removeprefix(_ORIGIN)}"
-            self._problems.append(_problem(override, "a kind comes before the values of its table", hint=hint))
-
-    def _remove(self, override: Override, path: Path, holder: Any, key: Any) -> None:
-        del holder[key]
-        if isinstance(holder, dict):
-            self._note((*path, key), override)
-        else:
-            self._move(path, key)
-            _move_refs(self._data, path, key)
 
     def _note(self, path: Path, override: Override) -> None:
         """Notes that what is at a path comes from the command line."""

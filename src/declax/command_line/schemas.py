@@ -1,8 +1,7 @@
 """Files held against a saved schema, without JAX.
 
-What needs the classes themselves (where references lead to, what a ``__post_init__`` asks) is left to a check with the
-class. A file names its schema, so that a schema is as little trusted as the file: it is a regular file of limited size,
-refers to its own definitions only, and has the keywords and patterns only that declax writes.
+A file names its schema, so that a schema is as little trusted as the file: it is a regular file of limited size, refers
+to its own definitions only, and has the keywords and patterns only that declax writes.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeAlias
 
 from declax.config._data import SpecData
 from declax.config._parameters import target_name
-from declax.config.files.documents import MAX_DEPTH, TOO_DEEP, UnheldNumber
-from declax.config.problems import Path, Report, described, shown
+from declax.config.files.documents import MAX_DEPTH, TOO_DEEP
+from declax.config.problems import Path, Report, described
 
 
 class _Invalid(enum.Enum):
@@ -82,11 +82,7 @@ class Context:
         self.report.count += attempt.report.count - len(attempt.report.problems)
 
     def wrong(self, path: Path, expected: str, value: object, hint: str | None = None) -> Any:
-        """Notes that a value has the wrong type, or is a number that no float holds."""
-        if isinstance(value, UnheldNumber):
-            problem = "no float holds this number: it would be read as 0.0, or as inf"
-            self.report.add("out-of-range", path, problem, expected=expected, got=shown(value))
-            return INVALID
+        """Notes that a value has the wrong type."""
         got = f"a spec of {target_name(value.target)}" if isinstance(value, SpecData) else described(value)
         self.report.add("wrong-type", path, "the value has the wrong type", expected=expected, got=got, hint=hint)
         return INVALID

@@ -37,7 +37,6 @@ from declax.config._readers import (
     read_ref,
 )
 from declax.config._versions import MIGRATE, VERSION, removal_of, upgraded
-from declax.config.files.documents import UnheldNumber
 from declax.config.problems import Path, did_you_mean, shown
 from declax.config.registry import kinds_of
 from declax.errors import ConfigError, DeclaxError
@@ -549,8 +548,6 @@ class AnyReader(Reader):
             return self.items.read(value, path, context)
         if isinstance(value, Mapping):
             return self._of_table(value, path, context)
-        if isinstance(value, UnheldNumber):
-            return self.wrong(value, path, context)
         self.visit(value, path, context)
         return value
 

@@ -40,14 +40,6 @@ VERSION: Final = "config_version"
 
 WIDTH: Final = 100
 _INDENT: Final = "    "
-_PREFIXES: Final = {
-    "jax.numpy": "import jax.numpy as jnp",
-    "numpy": "import numpy as np",
-    "jax": "import jax",
-    "functools": "import functools",
-    "pathlib": "import pathlib",
-    "declax": "import declax as dx",
-}
 _AS: Final = {"jax.numpy": "jnp", "numpy": "np", "declax": "dx"}
 _PATHS: Final = {  # the classes of paths of this system have the names of those that make them
     pathlib.PurePosixPath: "PurePosixPath",
@@ -124,7 +116,7 @@ class Printer:
 
     def under(self, module: str, rest: str = "") -> str:
         """The code for a name of a module that has a usual prefix, such as ``jnp``."""
-        self.imports[module] = _PREFIXES[module]
+        self.imports[module] = f"import {module} as {_AS[module]}" if module in _AS else f"import {module}"
         return f"{_AS.get(module, module)}.{rest}"
 
     def name_of(self, obj: Any) -> str | None:

@@ -31,31 +31,22 @@ Places: TypeAlias = Mapping[Path, Position]
 """The position of each path; for a member of a table, that of its key."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class UnheldNumber:
-    """A number that a float would read as inf or 0.0; it stands among the data until a reader reports its place.
-
-    Attributes:
-      text: as it is written.
-    """
-
-    text: str
-
-    def __repr__(self) -> str:
-        return self.text
-
-
-def float_of(text: str) -> float | UnheldNumber:
+def float_of(text: str) -> float:
     """The float of a text that has the form of one.
 
-    >>> float_of("1e3"), float_of("-inf"), float_of("1e400"), float_of("1e-400"), float_of("0e-400")
-    (1000.0, -inf, 1e400, 1e-400, 0.0)
+    Raises:
+      ValueError: it has not, or a float would be inf or 0.0, which nobody has written.
+
+    >>> float_of("1e3"), float_of("-inf"), float_of("0e-400")
+    (1000.0, -inf, 0.0)
     """
     value = float(text)
     is_lost = math.isinf(value) and "inf" not in text.lower()
     if value == 0:
         is_lost = any(digit in "123456789" for digit in text.lower().partition("e")[0])
-    return UnheldNumber(text) if is_lost else value
+    if is_lost:
+        raise ValueError(f"no float holds {text}")
+    return value
 
 
 def _no_places() -> Places:

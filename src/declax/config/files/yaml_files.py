@@ -22,8 +22,6 @@ _INT: Final = re.compile(r"[-+]?[0-9]+\Z")
 _BASED: Final = re.compile(r"0o[0-7]+\Z|0x[0-9a-fA-F]+\Z")
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
 _SPECIAL: Final = re.compile(r"(?:([-+]?)\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
-_CORE: Final = "tag:yaml.org,2002:"
-_TAGS: Final = {_CORE + word for word in ("str", "int", "float", "bool", "null", "map", "seq")}
 
 
 def parse_yaml(text: str, name: str | None) -> Document:
@@ -130,8 +128,7 @@ class _Composer:
         return found
 
     def _scalar(self, event: Any, path: Path) -> Any:
-        is_plain = event.implicit[0] and event.tag is None
-        if not is_plain and event.tag in (None, _CORE + "str"):
+        if not event.implicit[0]:  # in quotes
             return event.value
         try:
             return core_scalar(event.value)
@@ -144,7 +141,7 @@ class _Composer:
             raise self._refused(f"there are more than {MAX_NODES} values", (), event)
 
     def _check_tag(self, event: Any, path: Path) -> None:
-        if event.tag is not None and event.tag not in _TAGS:
+        if event.tag is not None:
             hint = "write kind: NAME, which is looked up among the classes that fit"
             raise self._refused(f"a tag of YAML names no class here: {shown(event.tag)}", path, event, hint)
 
