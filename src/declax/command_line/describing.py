@@ -96,20 +96,17 @@ def _parameter_lines(
 
 def _parts(reader: Reader) -> tuple[str, Mapping[str, Any]]:
     """The few classes that may stand for a parameter, and what leads to an item of it."""
-    item = ""
-    while isinstance(reader, (CheckedReader, ListReader, UnionReader)):
-        if isinstance(reader, UnionReader):
-            tables = [member for member in reader.members if "table" in member.words or isinstance(member, ListReader)]
-            if len(tables) != 1:
-                return item, {}
-            reader = tables[0]
-        elif isinstance(reader, ListReader):
-            reader, item = reader.item, f"{item}[*]"
-        else:
-            reader = reader.reader
-    if not isinstance(reader, ChoiceReader) or isinstance(reader, InitializerReader):
-        return item, {}
-    return item, reader.choices if len(reader.choices) <= _FEW else {}
+    if isinstance(reader, CheckedReader):
+        return _parts(reader.reader)
+    if isinstance(reader, ListReader):
+        item, choices = _parts(reader.item)
+        return f"[*]{item}", choices
+    if isinstance(reader, UnionReader):
+        tables = [member for member in reader.members if "table" in member.words or isinstance(member, ListReader)]
+        return _parts(tables[0]) if len(tables) == 1 else ("", {})
+    if not isinstance(reader, ChoiceReader) or isinstance(reader, InitializerReader) or len(reader.choices) > _FEW:
+        return "", {}
+    return "", reader.choices
 
 
 def _facts(parameter: Parameter) -> list[str]:

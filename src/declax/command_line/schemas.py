@@ -158,33 +158,27 @@ def _of_choice(error: Any, path: KeyPath) -> Iterator[Problem]:
     options: dict[int, list[Any]] = {}
     for inner in error.context:
         options.setdefault(inner.schema_path[0], []).append(inner)
-    tagged = isinstance(error.instance, Mapping) and _KIND in error.instance
-    others = [e for e in options.values() if not any(map(_is_of_tag, e))]
-    fits = [e for e in others if not (tagged and (_is_reference(e) or any(map(_is_of_type, e))))]
-    if tagged and not fits:
-        tags = [str(inner.validator_value) for errors in options.values() for inner in errors if _is_of_tag(inner)]
-        tag, message = error.instance[_KIND], "unknown kind"
+    nearest = min(options.values(), key=_distance)
+    if isinstance(error.instance, Mapping) and _KIND in error.instance and any(_distance(nearest)[:3]):
+        tags = [str(inner.validator_value) for inner in error.context if _is_of_tag(inner)]
+        tag = error.instance[_KIND]
         expected, got, hint = "one of " + ", ".join(tags), described(tag), did_you_mean(tag, tags)
-        yield Problem("unknown-kind", (*path, _KIND), message, expected, got, hint=hint)
+        yield Problem("unknown-kind", (*path, _KIND), "unknown kind", expected, got, hint=hint)
         return
-    of_its_type = [e for e in fits if not any(map(_is_of_type, e))]
-    nearest = min(
-        of_its_type or fits or list(options.values()), key=lambda errors: (_is_reference(errors), len(errors))
-    )
     for inner in nearest:
         yield from _problems(inner, path)
 
 
+def _distance(errors: list[Any]) -> tuple[bool, bool, bool, int]:
+    """How far an option is from what is written: another kind, another type, a reference, or so many mistakes."""
+    is_of_type = any(
+        not error.relative_path
+        and (error.validator == "type" or (error.validator == "enum" and isinstance(error.instance, Mapping)))
+        for error in errors
+    )
+    is_reference = any(error.validator == "required" and error.validator_value == ["$ref"] for error in errors)
+    return any(map(_is_of_tag, errors)), is_of_type, is_reference, len(errors)
+
+
 def _is_of_tag(error: Any) -> bool:
     return error.validator == "const" and list(error.relative_path)[-1:] == [_KIND]
-
-
-def _is_of_type(error: Any) -> bool:
-    """Whether the value itself has the wrong type, and not one inside of it; a table is none of several names."""
-    is_no_name = error.validator == "enum" and isinstance(error.instance, Mapping)
-    return (error.validator == "type" or is_no_name) and not error.relative_path
-
-
-def _is_reference(errors: list[Any]) -> bool:
-    """Whether errors are those of a table without ``$ref``, where a reference was possible."""
-    return any(e.validator == "required" and e.validator_value == ["$ref"] for e in errors)
