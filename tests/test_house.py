@@ -68,7 +68,7 @@ LAYERS: list[set[str]] = [
     {"_module"},
     {"_containers", "refs", "rngs", "viewing"},
     {"transforms"},
-    {"_stack_making", "capturing"},
+    {"capturing"},
     # what is made of all this
     {"abstract", "nn", "training", "stacking", "summarizing"},
     {"unstacking"},

@@ -1,38 +1,39 @@
-"""Stacks of layers: n layers of one kind as one, whose arrays have an axis for the layers.
-
-Vocabulary
-----------
-stacked: of an array: of all layers, along the first axis.
-fixed:   of an argument of a call: neither an array nor a model, so that it is the
-         same for all layers while JAX traces.
-"""
+"""Stacks of layers: n layers of one kind as one, whose arrays have a first axis for the layers."""
 
 from __future__ import annotations
 
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
+import numpy as np
 
+from declax import _jax
 from declax._containers import List
+from declax._layout import BOUND_KEY, TRACE_KEY
 from declax._module import Module
 from declax._nodes import Kind, kind_of
-from declax._stack_making import EXAMPLE, layer_of, make_layers, read_only, stack
+from declax._pytree import Pytree
+from declax._read_only import ReadOnly
 from declax._static import exact_types
-from declax._typing import MISSING
-from declax.errors import LayerError, describe, type_name
-from declax.graph.api import state
+from declax._typing import MISSING, Path
+from declax._variables import Variable
+from declax._variables import _set_trace as set_mark
+from declax.errors import LayerError, describe, format_path
+from declax.graph.api import clone, merge, split, state
+from declax.graph.iteration import iter_graph
 from declax.graph.updating import update
-from declax.rngs import Rngs
+from declax.rngs import RngCount, Rngs, RngStream
+from declax.transforms._captures import Captures
 from declax.transforms._structure import Mode, is_root
 from declax.transforms.axis_names import PARTITION_NAME
-from declax.transforms.prefixes import Carry
+from declax.transforms.prefixes import Carry, StateAxes
 from declax.transforms.rematerialization import remat as rematerialized
 from declax.transforms.scanning import scan
+from declax.transforms.vectorization import vmap
 
 M = TypeVar("M", bound=Module)
 X = TypeVar("X")
@@ -99,7 +100,7 @@ class Stacked(Module, Generic[M]):
         self.remat = remat
         self.unroll = unroll
         self.axis_name = axis_name
-        self.layers = build.layers if isinstance(build, _Given) else make_layers(build, n, rngs, self._metadata())
+        self.layers = build.layers if isinstance(build, _Given) else _make_layers(build, n, rngs, self._metadata())
 
     @classmethod
     def of(cls, layers: Sequence[M], /, **options: Any) -> Stacked[M]:
@@ -120,7 +121,7 @@ class Stacked(Module, Generic[M]):
         listed = list(layers)
         if not listed:
             raise LayerError("Stacked.of", "there are no layers", expected="at least one", fix="dx.Stacked.of([layer])")
-        return cls(_Given(stack(listed, options.get("axis_name"))), len(listed), **options)
+        return cls(_Given(_stack(listed, options.get("axis_name"))), len(listed), **options)
 
     def _metadata(self) -> dict[str, Any]:
         return {} if self.axis_name is None else {PARTITION_NAME: self.axis_name}
@@ -137,7 +138,7 @@ class Stacked(Module, Generic[M]):
           What the last layer returns.
 
         Raises:
-          LayerError: a layer gives another shape or dtype than it takes.
+          TransformError: a layer gives another shape or dtype than it takes.
         """
         arrays, fixed = _Fixed.apart(args, kwargs)
         x, _ = self._runner(fixed)(self.layers, x, arrays)
@@ -207,29 +208,15 @@ class Stacked(Module, Generic[M]):
 
         Raises:
           IndexError: there is no such layer.
-          LayerError: the index is known only when the program runs.
         """
-        if not isinstance(index, slice):
-            number = self._number(index)
-            found: M = read_only(self._layer(number), number)
-            return found
-        chosen = [self._layer(number) for number in range(self.length)[index]]
-        part = Stacked.of(chosen, remat=self.remat, unroll=self.unroll, axis_name=self.axis_name)
-        made: Stacked[M] = read_only(part, index)
-        return made
-
-    def _number(self, index: Any) -> int:
-        if isinstance(index, Tracer):
-            raise LayerError(
-                "Stacked",
-                "the number of a layer has to be known while tracing",
-                expected="an int",
-                got=describe(index),
-                fix="graphdef, arrays = dx.split(stack.layers)\n"
-                "layer = dx.merge(graphdef, jax.tree.map(lambda x: x[index], arrays))",
-            )
-        number: int = range(self.length)[index]
-        return number
+        made: M | Stacked[M]
+        if isinstance(index, slice):
+            chosen = [self._layer(number) for number in range(self.length)[index]]
+            made = Stacked.of(chosen, remat=self.remat, unroll=self.unroll, axis_name=self.axis_name)
+        else:
+            index = range(self.length)[index]
+            made = self._layer(index)
+        return _read_only(made, f"stack[{index}]")
 
     def __setitem__(self, index: int, layer: M) -> None:
         """Sets the arrays of one layer.
@@ -237,9 +224,8 @@ class Stacked(Module, Generic[M]):
         Raises:
           GraphError: it has another structure, or other shapes.
           IndexError: there is no such layer.
-          LayerError: the index is known only when the program runs.
         """
-        number = self._number(index)
+        number = range(self.length)[index]
         part = self._layer(number)
         update(part, state(layer), complete=True)
         update(
@@ -250,7 +236,12 @@ class Stacked(Module, Generic[M]):
         return (self[number] for number in range(self.length))
 
     def _layer(self, number: int) -> M:
-        layer: M = layer_of(self.layers, number, self.axis_name)
+        """A copy of one layer."""
+        graphdef, arrays = split(self.layers)
+        layer: M = merge(graphdef, jax.tree.map(lambda leaf: leaf[number], arrays))
+        if self.axis_name is not None:
+            for variable in _variables(layer):
+                variable.remove_axis(0, self.axis_name)
         return layer
 
     def unstack(self) -> List[M]:
@@ -297,43 +288,10 @@ _ARRAYS = (Kind.LEAF, Kind.REF)
 def _run(fixed: _Fixed, layer: Any, x: Any, arrays: Any) -> tuple[Any, None]:
     """One step of a stack: what the next layer is given."""
     args, kwargs = fixed.put(arrays)
-    made = layer(x, *args, **kwargs)
-    _check_type(x, made)
-    return made, None
+    return layer(x, *args, **kwargs), None
 
 
-def _check_type(x: Any, made: Any) -> None:
-    """Checks that the next layer can take what a layer gives.
-
-    Raises:
-      LayerError: it has another structure, or other shapes or dtypes.
-    """
-    tree: Any
-    leaves, tree = jax.tree_util.tree_flatten(x, is_leaf=is_root)
-    results, tree_of_results = jax.tree_util.tree_flatten(made, is_leaf=is_root)
-    if any(map(is_root, leaves)):
-        return  # a model: `scan` compares it
-    is_same = tree == tree_of_results and not any(map(is_root, results))
-    if not is_same or list(map(_type_of, leaves)) != list(map(_type_of, results)):
-        raise LayerError(
-            "Stacked",
-            "a layer gives something else than it takes",
-            expected=_text_of(x),
-            got=_text_of(made),
-            why="one program runs all layers, each of which takes what the one before gives",
-            fix="dx.List([...])        # for layers that differ; or x.astype(...) first, where it is the dtype",
-        )
-
-
-def _type_of(leaf: Any) -> tuple[Any, Any]:
-    return jnp.shape(leaf), jnp.result_type(leaf)
-
-
-def _text_of(value: Any) -> str:
-    shown = jax.tree.map(
-        lambda leaf: type_name(type(leaf)) if is_root(leaf) else jax.typeof(leaf), value, is_leaf=is_root
-    )
-    return str(shown)
+EXAMPLE: Final = "dx.Stacked(lambda rngs: Block(rngs=rngs), 12, rngs=rngs)"
 
 
 def _check_options(build: object, n: object, remat: object) -> None:
@@ -342,15 +300,10 @@ def _check_options(build: object, n: object, remat: object) -> None:
         raise LayerError(
             "Stacked", problem, expected="an int of at least 1", got=describe(n), fix="dx.Stacked(build, 12)"
         )
-    if isinstance(build, Module):
-        raise LayerError(
-            "Stacked",
-            "this is a layer, and no function that makes one",
-            got=describe(build),
-            fix=f"{EXAMPLE}\ndx.Stacked.of([block_0, block_1])        # of layers that exist",
-        )
-    if not callable(build):
-        raise LayerError("Stacked", "what makes a layer is no function", got=describe(build), fix=EXAMPLE)
+    if isinstance(build, Module) or not callable(build):
+        problem = "this is no function that makes a layer"
+        fix = f"{EXAMPLE}\ndx.Stacked.of([block_0, block_1])        # of layers that exist"
+        raise LayerError("Stacked", problem, got=describe(build), fix=fix)
     if not isinstance(remat, bool) and not callable(remat):
         raise LayerError(
             "Stacked, remat",
@@ -369,3 +322,136 @@ class _Given:
 
     def __call__(self) -> Any:
         return self.layers
+
+
+# ----------------------------------------------------------------- how layers are made
+
+
+def _make_layers(build: Callable[..., Any], n: int, rngs: Rngs | None, metadata: dict[str, Any]) -> Any:
+    """The layers in one vectorised construction."""
+    if rngs is None:
+        return vmap(lambda: _checked(build(), build), axis_size=n, transform_metadata=metadata)()
+    make = functools.partial(_make_layer, build)
+    graphdef, before = split(rngs)
+    # what one layer draws of each stream; the compiler drops the rest of the layer
+    after = jax.jit(lambda values: _counts(make, merge(graphdef, values)))(before)
+    own = clone(rngs)
+    for name, stream in own.items():
+        drawn = after[name] - stream.count.value
+        stream.count.value = stream.count.value + drawn * jnp.arange(n, dtype=drawn.dtype)
+        after[name] = rngs[name].count.value + n * drawn
+    axes = StateAxes({RngCount: 0, ...: None})
+    layers = vmap(make, in_axes=(axes,), axis_size=n, transform_metadata=metadata)(own)
+    for name, count in after.items():
+        rngs[name].count.value = count
+    return layers
+
+
+def _make_layer(build: Callable[..., Any], rngs: Rngs) -> Any:
+    """A layer that shares no stream with the Rngs which it is made from."""
+    layer = _checked(build(rngs), build)
+    streams = {id(stream) for _, stream in rngs.items()}
+    kept = [path for path, node in iter_graph(layer) if id(node) in streams]
+    if not kept:
+        return layer
+    copied = clone(layer)
+    for path, node in iter_graph(copied):
+        if path in kept and isinstance(node, RngStream):
+            drawn = rngs[node.tag]()
+            node.key.value, node.count.value = drawn, jnp.zeros_like(node.count.value)
+    return copied
+
+
+def _counts(make: Callable[[Rngs], Any], rngs: Rngs) -> dict[str, Any]:
+    make(rngs)
+    return {name: stream.count.value for name, stream in rngs.items()}
+
+
+def _checked(layer: Any, build: Callable[..., Any]) -> Any:
+    """A new layer, all of whose parts with arrays are new."""
+    if not isinstance(layer, Module):
+        raise LayerError("Stacked", "the function makes no Module", got=describe(layer), fix=EXAMPLE)
+    outside = {id(part) for root in Captures(build).values for _, part in iter_graph(root)}
+    for path, part in _with_arrays(layer):
+        mark = part._trace if isinstance(part, Variable) else vars(part).get(TRACE_KEY, _jax.TOP)
+        if id(part) in outside or mark is not _jax.current_trace():
+            raise _shared(f"layer{_behind(path)}, which the function does not make")
+    return layer
+
+
+def _with_arrays(node: Any) -> list[tuple[Path, Any]]:
+    """The nodes that hold Variables or arrays, and the Variables, outer ones first."""
+    found = list(iter_graph(node))
+    arrays = (Variable, jax.Array, np.ndarray)
+    holding = {path[:depth] for path, part in found if isinstance(part, arrays) for depth in range(len(path) + 1)}
+    found.sort(key=lambda pair: len(pair[0]))
+    return [(path, part) for path, part in found if path in holding and isinstance(part, (Pytree, Variable))]
+
+
+def _behind(path: Path) -> str:
+    text = format_path(path) if path else ""
+    return text if not text or text.startswith("[") else f".{text}"
+
+
+def _shared(got: str) -> LayerError:
+    return LayerError(
+        "Stacked",
+        "a part is shared by all layers",
+        got=got,
+        why="a stack has one array of each kind for all layers, so that each would get a part of its own",
+        fix="y = blocks(x, part)        # give it to the call: each layer reads it, called with (x, part)\n"
+        "dx.List([...])        # for layers that hold what they share",
+    )
+
+
+def _stack(layers: list[Any], axis_name: str | None) -> Any:
+    """One module with the arrays of all layers."""
+    graphdef, _ = split(layers[0])
+    parts: list[Any] = []
+    seen: dict[int, str] = {}
+    for number, layer in enumerate(layers):
+        other, state = split(layer)
+        if other is not graphdef:
+            raise LayerError(
+                f"Stacked.of, layer {number}",
+                "it has another structure than layer 0",
+                expected=repr(graphdef),
+                got=repr(other),
+                why="the program of a stack is that of one layer",
+                fix="dx.List(layers)        # for layers that differ",
+            )
+        places = {id(part): f"layers[{number}]{_behind(path)}" for path, part in _with_arrays(layer)}
+        for identity, place in places.items():
+            if identity in seen:
+                raise _shared(f"one object at {place} and at {seen[identity]}")
+        seen |= places
+        parts.append(state)
+    try:
+        made = merge(graphdef, jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts))
+    except ValueError as error:
+        raise LayerError("Stacked.of", "the layers have arrays of different shapes", why=str(error)) from None
+    if axis_name is not None:
+        for variable in _variables(made):
+            variable.add_axis(0, axis_name)
+    return made
+
+
+def _variables(node: Any) -> list[Variable[Any]]:
+    return [part for _, part in iter_graph(node) if isinstance(part, Variable)]
+
+
+def _read_only(copy: X, place: str) -> X:
+    """The same copy of a layer, or of some, which from now on refuses to be changed."""
+    mark = ReadOnly(
+        f"a copy, made by {place}",
+        "the arrays of all layers are one, so an index, a slice or iteration copies, and what is set there is lost",
+        f"copy = dx.clone({place})        # it can be changed, and put back\n"
+        "stack.scan(f, x)        # or run a function on layer after layer",
+    )
+    for _, part in list(iter_graph(copy)):
+        if isinstance(part, Variable):
+            set_mark(part, mark)
+        elif isinstance(part, Pytree):
+            vars(part)[TRACE_KEY] = mark
+            vars(part).pop(BOUND_KEY, None)  # what is bound knows the mark of the Variables
+    return copy

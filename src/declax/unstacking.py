@@ -1,15 +1,8 @@
-"""States of stacks as those of lists of layers, for files that fit both.
-
-Vocabulary
-----------
-stacked:   of an array: of all layers of a `Stacked`, along the first axis.
-unstacked: as a `List` of n layers has it: an array a layer, with the number of
-           the layer in its path.
-"""
+"""States of stacks as those of lists of layers, for files that fit both."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from typing import Any
 
@@ -20,7 +13,7 @@ from declax._filters import Filter
 from declax._jax import current_trace
 from declax._state_def import LeafDef, StateDef, leaf_def_of, sorted_pair
 from declax._typing import Path
-from declax._variables import new_variable
+from declax._variables import Variable, new_variable
 from declax.errors import GraphError, format_path
 from declax.graph.api import state
 from declax.graph.binding import bind
@@ -80,12 +73,9 @@ class _Stacks:
         self._stacks = {path: found for path, found in iter_graph(node) if isinstance(found, Stacked)}
 
     def above(self, path: Path) -> list[tuple[int, Stacked[Any]]]:
-        """Where in a path the arrays of stacks begin, and those stacks; outer ones first."""
-        return [
-            (depth, self._stacks[path[:depth]])
-            for depth, key in enumerate(path)
-            if key == LAYERS and path[:depth] in self._stacks
-        ]
+        """The positions in a path where the arrays of stacks begin, and those stacks; outer ones first."""
+        depths = [depth for depth, key in enumerate(path) if key == LAYERS and path[:depth] in self._stacks]
+        return [(depth, self._stacks[path[:depth]]) for depth in depths]
 
     def axes(self, path: Path) -> list[str]:
         """The names that the axes of layers have in metadata; outer ones first."""
@@ -105,39 +95,27 @@ def _unstack(found: State[Any], stacks: _Stacks) -> State[Any]:
     definition, leaves = found._pair
     made: dict[Path, tuple[Any, Any]] = {}
     for path, leaf_def, leaf in zip(definition.paths, definition.leaf_defs, leaves, strict=True):
-        leaf_def = _without_axes(leaf_def, leaf, stacks.axes(path))
+        leaf_def = _change_axes(leaf_def, leaf, stacks.axes(path), Variable.remove_axis)
         for numbers, unstacked in stacks.unstacked_paths(path):
-            made[unstacked] = leaf_def, _part(leaf, numbers)
+            part = leaf
+            if numbers and isinstance(leaf, jax.ShapeDtypeStruct):
+                part = jax.ShapeDtypeStruct(leaf.shape[len(numbers) :], leaf.dtype)  # type: ignore[no-untyped-call]  # of jax
+            elif numbers:
+                part = leaf[numbers]
+            made[unstacked] = leaf_def, part
     return _state_of(made)
 
 
-def _without_axes(leaf_def: LeafDef, leaf: Any, axes: Sequence[str]) -> LeafDef:
-    """The metadata of one layer: without the names of the axes of layers."""
-    if leaf_def is None or not axes:
+def _change_axes(
+    leaf_def: LeafDef, leaf: Any, names: Iterable[str], change: Callable[[Variable[Any], int, str], object]
+) -> LeafDef:
+    """The metadata of a leaf, without the names of the axes of layers, or with them."""
+    if leaf_def is None:
         return leaf_def
     variable = new_variable(leaf_def[0], leaf, leaf_def[1], current_trace())
-    for name in axes:
-        variable.remove_axis(0, name)
+    for name in names:
+        change(variable, 0, name)
     return leaf_def_of(variable)
-
-
-def _with_axes(leaf_def: LeafDef, leaf: Any, axes: Sequence[str]) -> LeafDef:
-    """The metadata of a stack, made of that of a layer."""
-    if leaf_def is None or not axes:
-        return leaf_def
-    variable = new_variable(leaf_def[0], leaf, leaf_def[1], current_trace())
-    for name in reversed(axes):
-        variable.add_axis(0, name)
-    return leaf_def_of(variable)
-
-
-def _part(leaf: Any, numbers: tuple[int, ...]) -> Any:
-    """The array of one layer; of the shape of an array, a shape."""
-    if not numbers:
-        return leaf
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return jax.ShapeDtypeStruct(leaf.shape[len(numbers) :], leaf.dtype)  # type: ignore[no-untyped-call]  # of jax
-    return leaf[numbers]
 
 
 def _restack(found: State[Any], definition: StateDef, stacks: _Stacks) -> State[Any]:
@@ -159,19 +137,14 @@ def _restack(found: State[Any], definition: StateDef, stacks: _Stacks) -> State[
                 got=f"{len(parts) - len(missing)} of them",
             )
         taken = [rest.pop(part) for part in parts]
-        leaf = _stack([leaf for _, leaf in taken], [found.length for _, found in above], path)
-        made[path] = _with_axes(taken[0][0], leaf, stacks.axes(path)), leaf
+        shapes = {jnp.shape(leaf) for _, leaf in taken}
+        if len(shapes) > 1:
+            got = ", ".join(map(str, sorted(shapes)))
+            raise GraphError(format_path(path), "the layers have arrays of different shapes", got=got)
+        stacked = jnp.stack([leaf for _, leaf in taken])
+        stacked = stacked.reshape((*(found.length for _, found in above), *stacked.shape[1:]))
+        made[path] = _change_axes(taken[0][0], stacked, reversed(stacks.axes(path)), Variable.add_axis), stacked
     return _state_of({**rest, **made})
-
-
-def _stack(leaves: list[Any], lengths: Sequence[int], path: Path) -> Any:
-    shapes = {jnp.shape(leaf) for leaf in leaves}
-    if len(shapes) > 1:
-        raise GraphError(
-            format_path(path), "the layers have arrays of different shapes", got=", ".join(map(str, sorted(shapes)))
-        )
-    stacked = jnp.stack(leaves)
-    return stacked.reshape((*lengths, *stacked.shape[1:]))
 
 
 def _state_of(leaves: dict[Path, tuple[Any, Any]]) -> State[Any]:

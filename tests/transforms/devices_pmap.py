@@ -142,14 +142,14 @@ def test_a_shared_variable_that_differs_is_an_error_at_each_call():
         return x
 
     for _ in range(2):
-        with pytest.raises(TransformError, match="which has no axis, to a value that differs between instances"):
+        with pytest.raises(TransformError, match="this differs between instances, and has no axis"):
             step(model, jnp.arange(4.0))
         assert float(model.count.value) == 0
 
 
 def test_a_result_without_an_axis_must_be_the_same():
     assert float(pmap(lambda x: jax.lax.psum(x, "i"), axis_name="i", out_axes=None)(jnp.arange(4.0))) == 6
-    with pytest.raises(TransformError, match="the result: it has no axis in out_axes, and differs between instances"):
+    with pytest.raises(TransformError, match="the result: this differs between instances, and has no axis"):
         pmap(lambda x: x, out_axes=None)(jnp.arange(4.0))
 
 
@@ -166,7 +166,7 @@ def test_collectives_that_vmap_does_not_know():
     def step(model, x):
         model.count.value = total(x)
 
-    with pytest.raises(TransformError, match="it cannot be told whether what has no axis is the same"):
+    with pytest.raises(NotImplementedError):  # of JAX
         step(model, jnp.arange(4.0))
     assert float(model.count.value) == 0
 
@@ -410,11 +410,11 @@ def test_modes_are_held():
 
 
 def test_wrong_arguments_of_pmap():
-    with pytest.raises(TransformError, match="pmap: the argument is no function"):
+    with pytest.raises(TransformError, match="pmap, f: this is no function"):
         pmap(3)
-    with pytest.raises(TransformError, match="in_axes: this is no axis"):
+    with pytest.raises(TransformError, match="in_axes: this is no label of leaves"):
         pmap(lambda x: x, in_axes="a")
-    with pytest.raises(TransformError, match="transform_metadata: the key 'partition' means nothing"):
+    with pytest.raises(TransformError, match="transform_metadata: this is no name of an axis"):
         pmap(lambda x: x, transform_metadata={"partition": "layers"})
     model = Model()
     with pytest.raises(TransformError, match="one Variable has two labels here"):

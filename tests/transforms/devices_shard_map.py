@@ -144,7 +144,7 @@ def test_specs_by_filter_by_path_and_as_a_state():
 def test_the_mesh_of_the_context():
     with jax.set_mesh(MESH):
         assert shard_map(lambda x: x * 2, in_specs=P("d"), out_specs=P("d"))(jnp.ones(4)).tolist() == [2] * 4
-    with pytest.raises(TransformError, match="there is no mesh, neither here nor in the context"):
+    with pytest.raises(TransformError, match="this cannot be split by"):
         shard_map(lambda x: x, in_specs=P("d"), out_specs=P("d"))(jnp.ones(4))
 
 
@@ -318,28 +318,28 @@ def test_specs_that_do_not_fit_are_named():
         return shard_map(lambda _: 1, mesh=MESH, in_specs=(spec,), out_specs=None)
 
     cases = [
-        (P("data"), x, "_.a[0]: the mesh has no axis 'data', but 'd'"),
-        (P(None, "d"), x, "dimension 1 cannot be split evenly over the 4 devices along 'd'"),
-        (P(None, None, "d"), x, "the spec has more entries than the array has dimensions"),
-        (P("d"), model, "_.count: the spec has more entries than the array has dimensions"),
+        (P("data"), x, "_.a[0]: this cannot be split by P('data',)"),
+        (P(None, "d"), x, "this cannot be split by P(None, 'd')"),
+        (P(None, None, "d"), x, "this cannot be split by P(None, None, 'd')"),
+        (P("d"), model, "_.count: this cannot be split by"),
     ]
     for spec, argument, text in cases:
         with pytest.raises(TransformError) as caught:
             of(spec)(argument)
         assert text in str(caught.value)
-    with pytest.raises(TransformError, match="has more entries than it has dimensions"):
+    with pytest.raises(TransformError, match="the result: this cannot be split by"):
         shard_map(lambda x: x.sum(), mesh=MESH, in_specs=P("d"), out_specs=P("d"))(jnp.ones(4))
 
 
 def test_wrong_arguments_of_shard_map():
     options = {"mesh": MESH, "out_specs": P()}
-    with pytest.raises(TransformError, match="shard_map: the argument is no function"):
+    with pytest.raises(TransformError, match="shard_map, f: this is no function"):
         shard_map(3, in_specs=P(), **options)
-    with pytest.raises(TransformError, match="a NamedSharding stands where a PartitionSpec is expected"):
+    with pytest.raises(TransformError, match="in_specs: this is no label of leaves"):
         shard_map(lambda x: x, in_specs=jax.NamedSharding(MESH, P("d")), **options)
-    with pytest.raises(TransformError, match="in_specs: this is no PartitionSpec"):
+    with pytest.raises(TransformError, match="in_specs: this is no label of leaves"):
         shard_map(lambda x: x, in_specs=StateSharding({...: 0}), **options)
-    with pytest.raises(TransformError, match="out_specs: this is no PartitionSpec"):
+    with pytest.raises(TransformError, match="out_specs: this is no label of leaves"):
         shard_map(lambda x: x, mesh=MESH, in_specs=P(), out_specs="d")
     with pytest.raises(TransformError, match="in_specs: the prefix does not fit the tree"):
         shard_map(lambda x: x, in_specs=(P(), P()), **options)(1)

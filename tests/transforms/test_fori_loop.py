@@ -327,22 +327,31 @@ def set_mode(i, model):
 @pytest.mark.parametrize(
     ("run", "text"),
     [
-        (lambda m: fori_loop(0, 3, grow, m), r"fori_loop, init_val\.new: body_fun changes the structure here"),
+        (
+            lambda m: fori_loop(0, 3, grow, m),
+            r"fori_loop, init_val\.new: body_fun changes the structure or type of this",
+        ),
         (
             lambda m: fori_loop(0, 3, set_mode, Moded()),
             r"(?s)init_val\.mode: body_fun changes.*expected: 'a'.*got: +'b'",
         ),
-        (lambda m: fori_loop(0, 3, forget, m), r"fori_loop, init_val\.raw: body_fun changes the structure here"),
-        (lambda m: fori_loop(0, 3, replace, m), r"fori_loop, init_val\.scale: body_fun changes the structure here"),
+        (
+            lambda m: fori_loop(0, 3, forget, m),
+            r"fori_loop, init_val\.raw: body_fun changes the structure or type of this",
+        ),
+        (
+            lambda m: fori_loop(0, 3, replace, m),
+            r"fori_loop, init_val\.scale: body_fun changes the structure or type of this",
+        ),
         (lambda m: fori_loop(0, 3, lambda i, x: (grow(i, m), x)[1], 0), r"captured m\.new: body_fun changes"),
-        (lambda m: fori_loop(0, 3, lambda i, m: 1, m), "body_fun returns another structure than it is given"),
+        (lambda m: fori_loop(0, 3, lambda i, m: 1, m), "body_fun changes the structure or type of this"),
         (lambda m: fori_loop(0, 3, lambda i, v: v[0], (m, 1)), r"(?s)expected: \(model, \*\).*got: +model"),
         (lambda m: fori_loop(0, 3, lambda i, v: {"a": 1, "c": 2}, {"a": 1, "b": 2}), r"fori_loop, init_val\.b: "),
-        (lambda m: fori_loop(0, 3, lambda i, v: v[::-1], (m, Counted())), "differs from what is returned for it"),
-        (lambda m: fori_loop(0, 3, lambda i, v: Open(), m), "differs from what is returned for it"),
+        (lambda m: fori_loop(0, 3, lambda i, v: v[::-1], (m, Counted())), "changes the structure or type of this"),
+        (lambda m: fori_loop(0, 3, lambda i, v: Open(), m), "changes the structure or type of this"),
         (
             lambda m: fori_loop(0, 3, lambda i, v: (m.step(jnp.ones(2)), dx.clone(v))[1], m.scale),
-            "is shared with what is not returned anew",
+            "changes the structure or type of this",
         ),
         (
             lambda m: fori_loop(0, 3, set_and_return_another, m),
@@ -350,7 +359,7 @@ def set_mode(i, model):
         ),
         (
             lambda m: fori_loop(0, 3, set_type, m),
-            r"(?s)init_val\.seen: body_fun gives this another type than it had.*int32\[\].*got: +float32\[3\]",
+            r"(?s)init_val\.seen: body_fun changes the structure or type of this.*int32\[\].*got: +float32\[3\]",
         ),
         (
             lambda m: fori_loop(0, 3, lambda i, v: (v[1], v[1]), (jnp.ones(1), jnp.ones(2))),
@@ -358,7 +367,7 @@ def set_mode(i, model):
         ),
         (
             lambda m: fori_loop(0, 3, lambda i, x: x.astype(jnp.int32), jnp.ones(2)),
-            "gives this another type than it had",
+            "changes the structure or type of this",
         ),
         (lambda m: fori_loop(0, 3, None, 0), "fori_loop, body_fun: this is no function"),
     ],

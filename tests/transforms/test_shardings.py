@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -106,11 +107,11 @@ def test_on_four_devices():
 
 
 def test_what_is_no_sharding_is_refused():
-    with pytest.raises(TransformError, match="in_shardings: this is no sharding"):
+    with pytest.raises(TransformError, match="in_shardings: this is no label of leaves"):
         dx.jit(lambda x: x, in_shardings="rows")
-    with pytest.raises(TransformError, match="out_shardings: this is no sharding"):
+    with pytest.raises(TransformError, match="out_shardings: this is no label of leaves"):
         dx.jit(lambda x: x, out_shardings=(ONE, 3))
-    with pytest.raises(TransformError, match="this is no sharding"):
+    with pytest.raises(TransformError, match="this is no label of leaves"):
         dx.jit(lambda x: x, in_shardings=StateSharding({dx.Param: 0, ...: None}))
 
 
@@ -145,7 +146,7 @@ def test_labels_by_filter_are_values():
     assert one != StateSharding({dx.Param: None, ...: None})
     assert list(one.items()) == [(dx.Param, ONE), (..., None)]
     assert repr(StateSharding({dx.Param: jax.P("data"), "stat": None})).startswith("StateSharding({Param: P")
-    with pytest.raises(TransformError, match="a StateSharding cannot be changed"):
+    with pytest.raises(dataclasses.FrozenInstanceError):
         one.labels = ()
     with pytest.raises(TransformError, match="these are no labels by filter"):
         StateSharding(3)

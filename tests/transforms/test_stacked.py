@@ -279,7 +279,7 @@ def test_numbers_of_layers_are_checked(n):
 
 
 def test_what_makes_no_layer_is_refused():
-    with pytest.raises(LayerError, match="what makes a layer is no function"):
+    with pytest.raises(LayerError, match="this is no function that makes a layer"):
         Stacked(Block(rngs=dx.Rngs(0)).up.kernel, 3)
     with pytest.raises(LayerError, match="the function makes no Module"):
         Stacked(lambda: jnp.ones(2), 3)
@@ -294,7 +294,7 @@ def test_what_makes_no_layer_is_refused():
 
 
 def test_an_instance_is_no_function_that_makes_layers():
-    with pytest.raises(LayerError, match="this is a layer, and no function that makes one"):
+    with pytest.raises(LayerError, match="this is no function that makes a layer"):
         Stacked(build(dx.Rngs(0)), 3)
 
 
@@ -352,26 +352,21 @@ class Plain:
 @pytest.mark.parametrize(
     ("make", "place"),
     [
-        (from_a_closure, "layer.parts[0] and at table"),
-        (from_a_container, "layer.parts[0] and at 0"),
-        (lambda rngs: Stacked(lambda *_: Scale(TABLE), 2, rngs=rngs), "layer.parts[0] and at TABLE"),
-        (lambda rngs: Stacked(lambda *_: Scale(TABLE.weight), 2, rngs=rngs), "parts[0] and at TABLE.weight"),
-        (lambda _: WithTable(dx.Rngs(0)), "layer.parts[0] and at self.table"),
-        (lambda _: Declared(), "layer.parts[0] and at self.table"),
+        (from_a_closure, "layer.parts[0]"),
+        (from_a_container, "layer.parts[0]"),
+        (lambda rngs: Stacked(lambda *_: Scale(TABLE), 2, rngs=rngs), "layer.parts[0]"),
+        (lambda rngs: Stacked(lambda *_: Scale(TABLE.weight), 2, rngs=rngs), "layer.parts[0]"),
+        (lambda rngs: Stacked(lambda *_: Scale(Plain.table), 2, rngs=rngs), "layer.parts[0]"),
+        (lambda _: WithTable(dx.Rngs(0)), "layer.parts[0]"),
+        (lambda _: Declared(), "layer.parts[0]"),
     ],
 )
+@pytest.mark.filterwarnings("ignore::declax.errors.OverlookedModelWarning")
 @pytest.mark.parametrize("rngs", [None, 0])
 def test_a_part_that_layers_take_from_outside_is_named(make, place, rngs):
     with pytest.raises(LayerError, match="a part is shared by all layers") as caught:
         make(None if rngs is None else dx.Rngs(rngs))
-    assert f"got:      one object at layer.parts[0] and at {place.rpartition(' at ')[2]}" in str(caught.value)
-    assert place in str(caught.value)
-
-
-@pytest.mark.filterwarnings("ignore::declax.errors.OverlookedModelWarning")
-def test_a_part_from_where_nothing_is_looked_for_is_refused_as_well():
-    with pytest.raises(LayerError, match="somewhere outside of the function"):
-        Stacked(lambda: Scale(Plain.table), 2)
+    assert caught.value.got == f"{place}, which the function does not make"
 
 
 def test_layers_that_exist_and_share_a_part_are_refused():
@@ -436,7 +431,7 @@ def test_what_is_set_on_a_copy_of_a_layer_is_never_lost_in_silence(write):
     copies = {"0": stacked[0], "1": list(stacked)[1]}
     if "draw" not in write:  # a stream of several layers has no one key to draw
         part = stacked[0:1]
-        copies["0:1"] = part if "call" in write else part.layers
+        copies["slice(0, 1, None)"] = part if "call" in write else part.layers
     for index, layer in copies.items():
         with pytest.raises(LayerError, match="and cannot be changed") as caught:
             WRITES[write](layer)
@@ -570,15 +565,9 @@ def test_flags_and_strings_are_what_they_are_for_a_list(remat):
 
 
 @pytest.mark.parametrize(
-    ("result", "got"),
-    [
-        (lambda x: jnp.concatenate([x, x]), "float32[6,4]"),
-        (lambda x: x.astype(jnp.bfloat16), "bfloat16[3,4]"),
-        (lambda x: (x, x), "(ShapedArray(float32[3,4]), ShapedArray(float32[3,4]))"),
-        (dx.Param, "Param"),
-    ],
+    "result", [lambda x: jnp.concatenate([x, x]), lambda x: x.astype(jnp.bfloat16), lambda x: (x, x), dx.Param]
 )
-def test_a_layer_that_gives_something_else_is_refused(result, got):
+def test_a_layer_that_gives_something_else_is_refused(result):
     class Other(dx.Module):
         def __init__(self, rngs):
             self.calls = dx.Variable(jnp.array(0))
@@ -588,10 +577,8 @@ def test_a_layer_that_gives_something_else_is_refused(result, got):
             return result(x)
 
     stacked = Stacked(Other, 2, rngs=dx.Rngs(0))
-    with pytest.raises(LayerError, match="a layer gives something else than it takes") as caught:
+    with pytest.raises(TransformError, match="scan, x: the function changes the structure or type of this"):
         stacked(X)
-    assert f"got:      {got}" in str(caught.value)
-    assert "expected: float32[3,4]" in str(caught.value)
     assert stacked.layers.calls.value.tolist() == [0, 0]
 
 
@@ -676,24 +663,6 @@ def test_no_tracer_leaks():
         dx.jit(lambda m, x, scale: m(x, scale))(stacked, X, 0.5)
         dx.grad(lambda m, x: m(x).sum())(stacked, X)
     assert_close(stacked(X, 0.5), stacked(X, jnp.array(0.5)))
-
-
-def test_a_layer_whose_number_is_traced():
-    blocks = dx.Stacked(lambda rngs: dx.Linear(4, 4, rngs=rngs), 3, rngs=dx.Rngs(0))
-
-    @jax.jit
-    def run(index, x):
-        return blocks[index](x)
-
-    with pytest.raises(LayerError, match=r"(?s)has to be known while tracing.*dx.split\(stack.layers\)"):
-        run(1, jnp.ones(4))
-
-    @jax.jit
-    def as_told(index, x):
-        graphdef, arrays = dx.split(blocks.layers)
-        return dx.merge(graphdef, jax.tree.map(lambda x: x[index], arrays))(x)
-
-    np.testing.assert_allclose(as_told(1, jnp.ones(4)), blocks[1](jnp.ones(4)), rtol=1e-6)
 
 
 def test_names_of_axes_are_those_of_a_list():

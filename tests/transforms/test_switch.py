@@ -81,11 +81,13 @@ def test_branches_that_capture(mode):
 @pytest.mark.parametrize(
     ("run", "text"),
     [
-        (lambda m: switch(0, [lambda: {"a": 1}, lambda: {"a": 1.0}]), "branch 1 gives this another type than branch 0"),
+        (
+            lambda m: switch(0, [lambda: {"a": 1}, lambda: {"a": 1.0}]),
+            "branch 1 gives this another structure or type than branch 0",
+        ),
         (lambda m: switch(0, [lambda: {"a": 1}, lambda: {"a": 1.0}]), r"switch, the output\.a: "),
-        (lambda m: switch(0, []), "there are no branches"),
+        (lambda m: switch(0, []), "this is no sequence of functions"),
         (lambda m: switch(0, [lambda: 1, "f"]), "switch, branch 1: this is no function"),
-        (lambda m: switch(1, [lambda x: x], 1, operand=2), "switch: there are operands and an `operand`"),
     ],
 )
 def test_errors(run, text):

@@ -90,7 +90,7 @@ def test_edits_inside_are_those_of_jax_on_states(recipe, axes, todo):
         expected = None
     mapped = dx.vmap(lambda m: apply_edits(m, todo), in_axes=(axes,), axis_size=SIZE)
     if expected is None:
-        with pytest.raises(TransformError, match="which has no axis, to a value that differs"):
+        with pytest.raises(TransformError, match="this differs between instances, and has no axis"):
             mapped(model)
         assert same_graph(model, before)
     else:
@@ -146,7 +146,7 @@ def test_trees_of_arguments_and_results():
     arguments = {"net": net, "list": [other, "text"], "none": None}
     in_axes = [{"net": AXES, "list": [0, None], "none": None}, 0]
     result = dx.vmap(f, in_axes=in_axes, out_axes={"sum": 0, "same": None}, axis_size=SIZE)
-    with pytest.raises(TransformError, match=r"the result.same\[0\]: it has no axis in out_axes"):
+    with pytest.raises(TransformError, match=r"the result.same\[0\]: this differs between instances"):
         result(arguments, jnp.ones(SIZE))
     found = dx.vmap(f, in_axes=in_axes)(arguments, jnp.ones(SIZE), z=jnp.ones(SIZE))
     assert found["sum"].tolist() == [2.0, 6.0, 10.0]
@@ -163,7 +163,7 @@ def test_values_of_variables_may_be_trees():
     made = dx.vmap(f)(v)
     assert v.value["a"].tolist() == made.value["a"].tolist() == [1.0, 2.0, 3.0]
     assert made.value["b"][0].shape == (3, 2)
-    with pytest.raises(TransformError, match="the function sets this Variable, which has no axis"):
+    with pytest.raises(TransformError, match="this differs between instances, and has no axis"):
         dx.vmap(lambda v, x: v.set_value({"a": x, "b": []}), in_axes=(None, 0))(v, X)
 
 
@@ -234,20 +234,20 @@ def test_jax_tells_which_tracers_are_mapped():
     [
         (
             lambda n, x: n.mean.set_value(x.sum()),
-            "n.mean: the function sets this BatchStat",
+            "n.mean: this differs between instances",
             "{dx.BatchStat: 0",
         ),
         (
             lambda n, x: setattr(n, "raw", x),
-            "n.raw: the function sets this leaf",
+            "n.raw: this differs between instances",
             "{dx.PathContains('raw'): 0",
         ),
         (
             lambda n, x: setattr(n, "new", dx.BatchStat(x)),
-            "n.new: the function sets this BatchStat",
+            "n.new: this differs between instances",
             "{dx.BatchStat",
         ),
-        (lambda n, x: setattr(n, "own", Own(x)), "n.own: the function sets this Own", "{Own: 0"),
+        (lambda n, x: setattr(n, "own", Own(x)), "n.own: this differs between instances", "{Own: 0"),
     ],
 )
 def test_what_has_no_axis_and_differs_is_an_error(f, where, fix):
@@ -280,11 +280,11 @@ def test_sown_values_need_an_axis():
 @pytest.mark.parametrize(
     ("f", "out_axes", "where"),
     [
-        (lambda x: x, None, "the result: it has no axis in out_axes"),
-        (lambda x: {"k": [1.0, x]}, None, "the result.k[1]: it has no axis"),
-        (lambda x: (x, dx.Param(x)), (0, None), "the result[1]: it has no axis"),
-        (lambda x: (dx.Param(x), {"a": x}), (0, None), "the result[1].a: it has no axis"),
-        (lambda x: [dx.List([dx.Param(x)])], None, "the result[0][0]: it has no axis"),
+        (lambda x: x, None, "the result: this differs between instances"),
+        (lambda x: {"k": [1.0, x]}, None, "the result.k[1]: this differs between instances"),
+        (lambda x: (x, dx.Param(x)), (0, None), "the result[1]: this differs between instances"),
+        (lambda x: (dx.Param(x), {"a": x}), (0, None), "the result[1].a: this differs between instances"),
+        (lambda x: [dx.List([dx.Param(x)])], None, "the result[0][0]: this differs between instances"),
     ],
 )
 def test_results_that_differ_need_an_axis(f, out_axes, where):
@@ -318,26 +318,26 @@ def test_graphs_of_axes():
 
 def test_axes_that_do_not_fit():
     net = Net()
-    with pytest.raises(TransformError, match="this is no axis"):
+    with pytest.raises(TransformError, match="this is no label of leaves"):
         dx.vmap(lambda n: n, in_axes="a")
-    with pytest.raises(TransformError, match="this is no axis"):
+    with pytest.raises(TransformError, match="this is no label of leaves"):
         dx.vmap(lambda n: n, in_axes=dx.StateAxes({...: dx.Carry}))
-    with pytest.raises(TransformError, match="this is no axis"):
+    with pytest.raises(TransformError, match="this is no label of leaves"):
         dx.vmap(lambda n: n, out_axes=True)
     with pytest.raises(TransformError, match="the prefix does not fit the tree"):
         dx.vmap(lambda n: 1.0, in_axes=(AXES, 0))(net)
     with pytest.raises(TransformError, match="no filter takes this leaf"):
         dx.vmap(lambda n: 1.0, in_axes=(dx.StateAxes({dx.Param: 0}),))(net)
-    with pytest.raises(TransformError, match=r"n\.raw: it is mapped over axis 0, and has no such axis"):
+    with pytest.raises(TransformError, match=r"n\.raw: this cannot have the axis 0"):
         dx.vmap(lambda x, n: 1.0, in_axes=(None, dx.StateAxes({dx.BatchStat: None, ...: 0})))(1.0, net)
-    with pytest.raises(TransformError, match="the axes that it maps over have different sizes") as caught:
+    with pytest.raises(TransformError, match=r"x\.x: this has another size along its axis") as caught:
         dx.vmap(lambda n, x, k: 1.0, in_axes=(AXES, {"x": 0}, 0))(net, {"x": jnp.ones(4)}, k=X)
-    assert "3: n.parts.a[0], and 2 more; 4: x.x" in str(caught.value)
-    with pytest.raises(TransformError, match="the axes that it maps over have different sizes"):
+    assert caught.value.expected == "3, as n.parts.a[0]"
+    with pytest.raises(TransformError, match="this has another size along its axis"):
         dx.vmap(lambda x: x, axis_size=4)(X)
     with pytest.raises(ValueError, match="the user's own"):
         dx.vmap(lambda x: (_ for _ in ()).throw(ValueError("the user's own")))(X)
-    with pytest.raises(TransformError, match="the argument is no function"):
+    with pytest.raises(TransformError, match="vmap, f: this is no function"):
         dx.vmap(3)
 
 
@@ -437,7 +437,7 @@ def test_captured_models_have_no_axis(mode):
     np.testing.assert_allclose(f(X), X * 0 + layer.bias.value)
     np.testing.assert_allclose(dx.jit(f, **mode)(X), X * 0 + layer.bias.value)
     assert int(count.value) == 3
-    with pytest.raises(TransformError, match=r"captured layer.kernel: the function sets this Param"):
+    with pytest.raises(TransformError, match=r"captured layer.kernel: this differs between instances"):
         dx.vmap(lambda x: setattr(layer.kernel, "value", x))(X)
 
 
@@ -473,7 +473,7 @@ def test_one_in_the_other():
     found = dx.vmap(lambda p, x: dx.vmap(inner, in_axes=(0, 0, None))(p, q, x), in_axes=(0, 0))(p, jnp.arange(2.0))
     assert p.value.tolist() == [[0.0, 1.0, 2.0], [4.0, 5.0, 6.0]]
     assert found.tolist() == p.value.tolist()
-    with pytest.raises(TransformError, match=r"captured q: the function sets this Param"):
+    with pytest.raises(TransformError, match=r"captured q: this differs between instances"):
         dx.vmap(lambda p, q: dx.vmap(lambda p: q.set_value(p.value))(p), in_axes=(0, None))(p, q)
 
 
@@ -546,7 +546,7 @@ def test_batch_norm_over_instances():
     norm = dx.BatchNorm(2, rngs=dx.Rngs(0))
     axes = dx.StateAxes({...: None})
     x = jnp.arange(24.0).reshape(SIZE, 4, 2)
-    with pytest.raises(TransformError, match="the function sets this BatchStat, which has no axis"):
+    with pytest.raises(TransformError, match="this differs between instances, and has no axis"):
         dx.vmap(lambda n, x: n(x), in_axes=(axes, 0))(norm, x)
     synced = dx.BatchNorm(2, rngs=dx.Rngs(0), axis_name="rows")
     found = dx.vmap(lambda n, x: n(x), in_axes=(axes, 0), axis_name="rows")(synced, x)

@@ -214,7 +214,7 @@ def test_a_condition_cannot_read_a_closed_over_ref_that_the_body_writes():
 
     with pytest.raises(TransformError, match="the condition reads an array ref that body_fun uses too") as caught:
         jax.jit(lambda: dx.while_loop(lambda i: ref[...] + i < 3, count, 0))()
-    assert caught.value.got == "a ref that both functions close over"
+    assert caught.value.got == "a ref of a closure"
 
 
 def test_a_condition_can_read_a_ref_that_nobody_writes():
@@ -248,8 +248,8 @@ def count(value):
             lambda m: while_loop(lambda m: setattr(m, "new", dx.Param(jnp.ones(1))) is None, lambda m: m, m),
             "cond_fun changes this",
         ),
-        (lambda m: while_loop(lambda x: x, lambda x: x, 0), r"(?s)the condition is no boolean.*got: +int32\[\]"),
-        (lambda m: while_loop(lambda x: None, lambda x: x, 0), "the condition is no boolean"),
+        (lambda m: while_loop(lambda x: x, lambda x: x, 0), r"(?s)cond_fun: this is not one boolean.*got: +int32\[\]"),
+        (lambda m: while_loop(lambda x: None, lambda x: x, 0), "cond_fun: this is no array"),
         (lambda m: while_loop(3, lambda x: x, 0), "while_loop, cond_fun: this is no function"),
         (lambda m: while_loop(lambda x: x, None, 0), "while_loop, body_fun: this is no function"),
     ],

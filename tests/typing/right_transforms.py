@@ -229,7 +229,6 @@ def control_flow(block: Block, x: jax.Array) -> None:
     assert_type(dx.scan(step, in_axes=(dx.Carry, 0))(x[0], x), tuple[jax.Array, jax.Array])
     assert_type(dx.cond(True, double, halve, x), jax.Array)
     assert_type(dx.cond(x.sum() > 0, forward, forward, block, x), jax.Array)
-    assert_type(dx.cond(True, double, halve, operand=x), jax.Array)
     assert_type(dx.switch(1, [double, halve], x), jax.Array)
     assert_type(dx.while_loop(lambda pair: pair[0] < 3, lambda pair: (pair[0] + 1, pair[1]), (0, x))[1], jax.Array)
     assert_type(dx.fori_loop(0, 3, lambda i, y: double(y), x), jax.Array)

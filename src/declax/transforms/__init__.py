@@ -5,10 +5,10 @@ Each transform is a thin file over `_lift`. From the bottom:
 ====================== ==========================================================
 what a function has    `_structure`, `_captures`, `_rebinding`
 labels of leaves       `prefixes`, `shardings`
-the engine             `_lift`, `_naming`, `_output_groups`, `_wrapping`
+the engine             `_lift`, `_naming`, `_wrapping`
 compiled               `compilation`, `retraces`, `stages`, `partial`, `jit_partial`
 mapped                 `axis_names`, `vectorization`, `replication`, `sharding`
-loops and branches     `_tracing`, `_carrying`, `_carry_invariants`, `_scanned`,
+loops and branches     `_tracing`, `_carry`,
                        `scanning`, `loops`, `branching`
 differentiated         `_differentiated`, `autodiff`, `differentials`, `custom_rules`,
                        `rematerialization`

@@ -27,7 +27,7 @@ from declax._values import check_depth
 from declax._variables import set_all_raw
 from declax.errors import MAX_DEPTH, TransformError, describe, too_deep
 from declax.graph.binding import Binding, bind_many, check_mode
-from declax.graph.flattening import HAS_INDEX, GraphDef, Walk, walk, walk_tokens
+from declax.graph.flattening import GraphDef, Walk, walk
 from declax.graph.unflattening import Change, apply_change, build_slots, check_marks, program_of
 from declax.transforms._captures import Captures, Closure
 from declax.transforms._naming import explain
@@ -43,6 +43,7 @@ from declax.transforms._structure import (
     is_root,
     name_path,
     name_plain,
+    paths_of_objects,
     which_are_roots,
 )
 
@@ -268,9 +269,7 @@ def _structure_changed(structure: Structure, after: GraphDef[Any], replaced: Seq
     found = differing(structure.graphdef, after)
     path: Any = found.path
     if not path and True in replaced:  # another object of the same structure
-        tokens = walk_tokens(structure.graphdef.tokens)
-        objects = [path for path, token in tokens if not isinstance(token, int) and token[0] in HAS_INDEX]
-        path = objects[replaced.index(True)]
+        path = paths_of_objects(structure.graphdef)[replaced.index(True)]
     return TransformError(
         name_path(structure, path) if path else "the arguments",
         "the function changes the structure of its arguments here, and changes of structure do not come back",

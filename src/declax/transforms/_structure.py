@@ -22,6 +22,7 @@ from declax._static import exact_types, is_frozen, thaw
 from declax._variables import Variable
 from declax.errors import format_path, type_name
 from declax.graph.flattening import (
+    HAS_INDEX,
     NODE,
     OBJECT,
     STATIC,
@@ -288,6 +289,12 @@ def names_of_call(structure: Structure) -> list[str]:
         return plain
     roots: Any = list(compress(names, structure.is_root))
     return [joined(roots[path[0]], path[1:]) for path in structure.graphdef.definition.paths] + plain
+
+
+def paths_of_objects(graphdef: GraphDef[Any]) -> list[Any]:
+    """The path of each object that has an index."""
+    tokens = walk_tokens(graphdef.tokens)
+    return [path for path, token in tokens if not isinstance(token, int) and token[0] in HAS_INDEX]
 
 
 def is_same_token(one: Token, other: Token) -> bool:

@@ -29,8 +29,7 @@ from declax.transforms._lift import Outcome, Plan, calls_back
 from declax.transforms._structure import Structure, paths_in
 from declax.transforms.prefixes import leaves_of_objects
 
-_EFFECTS_ON_REFS = {"ReadEffect": False, "WriteEffect": True, "AccumEffect": True}
-"""The effects on array refs, and whether they write."""
+_EFFECTS_ON_REFS = ("ReadEffect", "WriteEffect", "AccumEffect")
 
 
 class Traced:
@@ -42,14 +41,14 @@ class Traced:
     Attributes:
       calls_back: whether it calls Python while it runs.
       refs: the array refs that it reads or writes: the number of a leaf, or the
-        identity of what it closes over; with whether it writes.
+        identity of what it closes over.
     """
 
     __slots__ = ("_function", "_program", "_tree", "_types", "calls_back", "refs")
 
     def __init__(self, function: Callable[..., Outcome]) -> None:
         self.calls_back: bool = False
-        self.refs: dict[Hashable, bool] = {}
+        self.refs: set[Hashable] = set()
         self._function = function
         self._program: Any = None
         self._tree: Any = None
@@ -60,7 +59,7 @@ class Traced:
         jaxpr, outcome = jax.make_jaxpr(self._function, return_shape=True)(values, plain)
         self._program = functools.partial(jax.core.eval_jaxpr, jaxpr.jaxpr, jaxpr.consts)
         self.calls_back = calls_back(jaxpr)
-        self.refs = _refs_in(jaxpr) if jaxpr.effects else {}
+        self.refs = _refs_in(jaxpr) if jaxpr.effects else set()
         self._types = jaxpr.in_avals
         self._tree = jax.tree_util.tree_structure(outcome)
         return cast("Outcome", outcome)
@@ -74,18 +73,12 @@ class Traced:
         return cast("Outcome", jax.tree_util.tree_unflatten(self._tree, made))
 
 
-def _refs_in(jaxpr: Any) -> dict[Hashable, bool]:
+def _refs_in(jaxpr: Any) -> set[Hashable]:
     """The array refs that a program reads or writes; see `Traced.refs`."""
     names: dict[Any, Hashable] = {variable: number for number, variable in enumerate(jaxpr.jaxpr.invars)}
     closed_over = zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True)
     names |= {variable: ("closed over", id(ref)) for variable, ref in closed_over}
-    found: dict[Hashable, bool] = {}
-    for effect in jaxpr.effects:
-        writes = _EFFECTS_ON_REFS.get(type(effect).__name__)
-        if writes is not None:
-            name = names[effect.input]
-            found[name] = found.get(name, False) or writes
-    return found
+    return {names[effect.input] for effect in jaxpr.effects if type(effect).__name__ in _EFFECTS_ON_REFS}
 
 
 def _as_array(leaf: Any, type_: Any) -> Any:

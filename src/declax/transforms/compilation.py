@@ -39,10 +39,9 @@ from declax.transforms._lift import (
     written_leaves,
 )
 from declax.transforms._naming import deleted_leaves, explain, look_flat, name_of, named, note_donating
-from declax.transforms._output_groups import OutputGroups, from_groups, in_groups
 from declax.transforms._structure import Mode, Structure, is_leaf
 from declax.transforms._wrapping import Names, Numbers, R, Selection, Wrapped, program_for
-from declax.transforms.prefixes import Labels, Prefixes
+from declax.transforms.prefixes import Labels, OutputGroups, Prefixes, from_groups, in_groups
 from declax.transforms.retraces import Trace, Traces
 from declax.transforms.shardings import jit_shardings
 from declax.transforms.stages import Lowered, Traced

@@ -1,32 +1,31 @@
-"""Prefix trees: from what the user wrote of axes or shardings to one label a leaf, and back to the results.
+"""Prefix trees: from the axes or shardings that a user wrote to one label for each leaf, and back to the results.
 
-Vocabulary
-----------
-label:  what a transform does with a leaf: an axis, a sharding, None, `Carry`.
-prefix: a tree of labels, each of which holds for all leaves below its place.
-spec:   the label of one root or plain leaf: a label; a `StateLabels`, which
-        says it by filter; or a graph of labels.
+A label says what a transform does with a leaf: an axis, a sharding, None or
+`Carry`. The spec of a root or of another leaf is a label; a `StateLabels`, which
+gives labels by filter; or a graph of labels.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import jax
+import jax.numpy as jnp
 
 from declax._filters import Filter, PathIn, Predicate, as_written, to_predicate
 from declax._nodes import Kind, kind_of, open_container
 from declax._state_def import LeafDef
 from declax._typing import MISSING, Path
 from declax._variables import Variable, new_variable
-from declax.errors import TransformError, describe, format_path
+from declax.errors import TransformError, describe, format_path, type_name
 from declax.graph.binding import bind
 from declax.graph.flattening import HAS_INDEX, LEAF, GraphDef, walk_tokens
 from declax.graph.unflattening import Change
 from declax.states import State
-from declax.transforms._lift import Call
-from declax.transforms._output_groups import OutputGroups
+from declax.transforms._lift import Call, Outcome, Plan
 from declax.transforms._structure import Structure, is_root, joined, name_plain, name_roots, names_in_result
 from declax.transforms._wrapping import Positioned, positioned
 
@@ -42,6 +41,7 @@ class Carry:
     """
 
 
+@dataclasses.dataclass(frozen=True, slots=True, init=False, repr=False)
 class StateLabels(Generic[L]):
     """Labels by filter; the first filter that takes a leaf decides.
 
@@ -54,18 +54,16 @@ class StateLabels(Generic[L]):
       predicates: the filters as functions.
     """
 
-    __slots__ = ("filters", "labels", "predicates")
-
     filters: tuple[Filter, ...]
     labels: tuple[L, ...]
-    predicates: tuple[Predicate, ...]
+    predicates: tuple[Predicate, ...] = dataclasses.field(compare=False)
 
     def __init__(self, labels: Mapping[Any, L] | Iterable[tuple[Filter, L]], /) -> None:
-        name = type(self).__name__
         try:
             pairs = tuple(_pairs_of(labels))
             filters, values = tuple(f for f, _ in pairs), tuple(v for _, v in pairs)
         except (TypeError, ValueError):
+            name = type(self).__name__
             raise TransformError(
                 name,
                 "these are no labels by filter",
@@ -73,28 +71,13 @@ class StateLabels(Generic[L]):
                 got=describe(labels),
                 fix=f"dx.{name}({{dx.Param: ..., ...: None}})",
             ) from None
-        for filter_, value in pairs:
-            self._check(filter_, value)
         object.__setattr__(self, "filters", filters)
         object.__setattr__(self, "labels", values)
         object.__setattr__(self, "predicates", tuple(map(to_predicate, filters)))
 
-    def _check(self, filter_: Filter, label: Any) -> None:
-        """Raises TransformError for a value that is not a label."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        name_ = type(self).__name__
-        raise TransformError(f"{name_}.{name}", f"a {name_} cannot be changed", fix=f"dx.{name_}({{...}})")
-
     def items(self) -> Iterator[tuple[Filter, L]]:
         """The filters with their labels."""
         return zip(self.filters, self.labels, strict=True)
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and (self.filters, self.labels) == (other.filters, other.labels)
-
-    def __hash__(self) -> int:
-        return hash((self.filters, self.labels))
 
     def __repr__(self) -> str:
         entries = ", ".join(f"{as_written(f)}: {_text_of(v)}" for f, v in self.items())
@@ -122,9 +105,6 @@ class StateAxes(StateLabels["int | type[Carry] | None"]):
         share, or `Carry` (in `scan`) for those that go from step to step.
         ``...`` as the last filter takes the rest.
 
-    Raises:
-      TransformError: for a value that is not an axis.
-
     >>> from declax._variables import Param
     >>> StateAxes({Param: 0, ...: None})
     StateAxes({Param: 0, ...: None})
@@ -137,9 +117,14 @@ class StateAxes(StateLabels["int | type[Carry] | None"]):
         """The axis of each filter."""
         return self.labels
 
-    def _check(self, filter_: Filter, label: Any) -> None:
-        if not is_step_axis(label):
-            raise _no_axis(f"StateAxes({as_written(filter_)})", label)
+
+class LabelKind(NamedTuple):
+    """The labels that two options of a transform take: the names of the options, a check, and what errors say."""
+
+    names: tuple[str, str]
+    is_label: Callable[[object], bool]
+    expected: str
+    example: str
 
 
 def is_axis(label: object) -> bool:
@@ -152,46 +137,24 @@ def is_step_axis(label: object) -> bool:
     return label is Carry or is_axis(label)
 
 
-def _no_axis(where: str, label: object) -> TransformError:
-    return TransformError(
-        where,
-        "this is no axis",
-        expected="an int, None, dx.Carry (in dx.scan), or a tree of these and dx.StateAxes",
-        got=describe(label),
-        fix="in_axes=(dx.StateAxes({dx.Param: 0, ...: None}), 0)",
-    )
+_AXES = ("in_axes", "out_axes")
+AXES = LabelKind(_AXES, is_axis, "an int, None, or a tree of these and dx.StateAxes", "0")
+STEP_AXES = LabelKind(_AXES, is_step_axis, "an int, None, dx.Carry, or a tree of these and dx.StateAxes", "0")
 
 
 class Prefixes:
-    """The prefixes that a user wrote for the arguments and the results of a function.
+    """The prefixes that a user wrote for the arguments and the results of a function."""
 
-    Args:
-      of_arguments: a prefix of the tuple of arguments.
-      of_results: a prefix of the result.
-      names: of the two options.
-      is_label: whether a value is a label.
-      refuse: the error for a value that is not a label, from the name of the option.
-
-    Raises:
-      TransformError: for a value that is not a label.
-    """
-
-    def __init__(
-        self,
-        of_arguments: Any,
-        of_results: Any,
-        names: tuple[str, str] = ("in_axes", "out_axes"),
-        is_label: Callable[[object], bool] = is_axis,
-        refuse: Callable[[str, object], TransformError] = _no_axis,
-    ) -> None:
+    def __init__(self, of_arguments: Any, of_results: Any, kind: LabelKind = AXES) -> None:
         self.of_arguments = tuple(of_arguments) if isinstance(of_arguments, list) else of_arguments
         self.of_results = of_results
-        self._names = names
-        self._is_label = is_label
-        for prefix, name in zip((self.of_arguments, of_results), names, strict=True):
-            for label in labels_in(prefix, is_label):
-                if not is_label(label):
-                    raise refuse(name, label)
+        self._kind = kind
+        for prefix, name in zip((self.of_arguments, of_results), kind.names, strict=True):
+            for label in _labels_in(prefix, kind.is_label):
+                if not kind.is_label(label):
+                    fix = f"{name}={kind.example}"
+                    problem = "this is no label of leaves"
+                    raise TransformError(name, problem, expected=kind.expected, got=describe(label), fix=fix)
 
     def labels(
         self,
@@ -201,18 +164,7 @@ class Prefixes:
         of_keywords: Any = 0,
         skipped: Collection[int] = (),
     ) -> Labels:
-        """The label of each leaf of a call.
-
-        Args:
-          call: the call.
-          function: whose parameters say which arguments by name have a position.
-          default: of what is captured.
-          of_keywords: of arguments that have no position.
-          skipped: the positions that the call does not have.
-
-        Raises:
-          TransformError: for prefixes that do not fit the arguments.
-        """
+        """The label of each leaf of a call."""
         arguments = positioned(function, call.structure.tree, skipped)
         return self.labels_of(call.structure, call.values, arguments, default, of_keywords)
 
@@ -221,28 +173,28 @@ class Prefixes:
     ) -> Labels:
         """As `labels`, from the parts of a call."""
         specs = [of_keywords] * (len(arguments.leaves) + len(arguments.named))
-        for number, spec in zip(arguments.leaves, self._spread(0, arguments.tree), strict=True):
+        found = spread(self.of_arguments, arguments.tree, self._kind.names[0], self._kind.is_label)
+        for number, spec in zip(arguments.leaves, found, strict=True):
             specs[number] = spec
-        return Labels(structure, values, specs, self.specs_of_result, self._names, default)
+        return Labels(structure, values, specs, self.specs_of_result, self._kind.names, default)
 
     def specs_of_result(self, tree: Any) -> Sequence[Any]:
         """The spec of each leaf of a result."""
-        return self._spread(1, tree)
-
-    def _spread(self, which: int, tree: Any) -> list[Any]:
-        prefix = (self.of_arguments, self.of_results)[which]
-        return spread(prefix, tree, self._names[which], self._is_label)
+        return spread(self.of_results, tree, self._kind.names[1], self._kind.is_label)
 
     def groups(self, labels: Labels, *more: Any) -> OutputGroups:
         """Of all labels that results can have, and of some more."""
-        written = (labels_in(prefix, self._is_label) for prefix in (self.of_arguments, self.of_results))
-        return OutputGroups((*more, *labels.values, *labels.plain, *(label for some in written for label in some)))
+        written = [
+            *_labels_in(self.of_arguments, self._kind.is_label),
+            *_labels_in(self.of_results, self._kind.is_label),
+        ]
+        return OutputGroups((*more, *labels.values, *labels.plain, *written))
 
 
 # --- from prefixes to leaves -----------------------------------------------------
 
 
-def labels_in(prefix: Any, is_label: Callable[[object], bool]) -> Iterator[Any]:
+def _labels_in(prefix: Any, is_label: Callable[[object], bool]) -> Iterator[Any]:
     """All labels of a prefix, those inside of `StateLabels` and graphs of labels too."""
     for spec in jax.tree_util.tree_leaves(prefix, is_leaf=lambda value: is_spec(value, is_label)):
         if isinstance(spec, StateLabels):
@@ -262,17 +214,7 @@ def is_spec(value: object, is_label: Callable[[object], bool]) -> bool:
 
 
 def spread(prefix: Any, tree: Any, where: str, is_label: Callable[[object], bool]) -> list[Any]:
-    """The spec of each leaf of a tree, from a prefix of it.
-
-    Args:
-      prefix: the prefix.
-      tree: a PyTreeDef, with roots as leaves.
-      where: what to call the prefix in errors.
-      is_label: whether a value is a label.
-
-    Raises:
-      TransformError: for a prefix that does not fit, or that holds no labels.
-    """
+    """The spec of each leaf of a tree, from a prefix of it."""
     specs: list[Any] = [None] * tree.num_leaves
     numbered = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
 
@@ -282,40 +224,25 @@ def spread(prefix: Any, tree: Any, where: str, is_label: Callable[[object], bool
                 give, spec, below, is_leaf=lambda value: value is not spec and is_spec(value, is_label)
             )
             return
-        if not is_spec(spec, is_label):
-            raise TransformError(where, "this is no label of leaves", got=describe(spec))
         for number in jax.tree_util.tree_leaves(below):
             specs[number] = spec
 
     try:
         jax.tree_util.tree_map(give, prefix, numbered, is_leaf=lambda value: is_spec(value, is_label))
     except (ValueError, TypeError, KeyError) as error:
-        raise _does_not_fit(prefix, numbered, where, error) from None
+        raise TransformError(
+            where,
+            "the prefix does not fit the tree",
+            expected=f"a prefix of {jax.tree_util.tree_map(lambda _: '*', numbered)!r}",
+            got=repr(prefix),
+            why=str(error).splitlines()[0],
+            fix=f"{where}=0        # one for all, or a tuple with one for each",
+        ) from None
     return specs
 
 
-def _does_not_fit(prefix: Any, numbered: Any, where: str, error: Exception) -> TransformError:
-    problem = "the prefix does not fit the tree"
-    why: str | None = str(error).splitlines()[0]
-    if prefix.__class__ is tuple and numbered.__class__ is tuple and len(prefix) != len(numbered):
-        problem += f": it has {len(prefix)} entries, for {len(numbered)} values"
-        why = None
-    return TransformError(
-        where,
-        problem,
-        expected=f"a prefix of {jax.tree_util.tree_map(lambda _: '*', numbered)!r}",
-        got=repr(prefix),
-        why=why,
-        fix=f"{where}=0        # one for all, or a tuple with one for each",
-    )
-
-
 def label_by_filter(spec: StateLabels[Any], path: Path, held: Any, where: str) -> Any:
-    """The label of the first filter that takes a Variable or array.
-
-    Raises:
-      TransformError: no filter does.
-    """
+    """The label of the first filter that takes a Variable or array."""
     for predicate, label in zip(spec.predicates, spec.labels, strict=True):
         if predicate(path, held):
             return label
@@ -334,11 +261,7 @@ def held_at(leaf_def: LeafDef, value: Any) -> Any:
 
 
 def label_at(spec: Any, path: Path, leaf_def: LeafDef, value: Any, where: str) -> Any:
-    """The label of the leaf at a path below a root.
-
-    Raises:
-      TransformError: for a leaf that no filter takes, or a graph of labels that lacks it.
-    """
+    """The label of the leaf at a path below a root."""
     if isinstance(spec, StateLabels):
         return label_by_filter(spec, path, held_at(leaf_def, value), where)
     if isinstance(spec, (State, Variable)) or is_root(spec):
@@ -384,42 +307,10 @@ class _Captured:
 CAPTURED = _Captured()
 
 
-class _Root(NamedTuple):
-    """One of several roots.
-
-    Attributes:
-      spec: of its leaves.
-      where: what to call the prefix in errors.
-      names: says what to call the roots there.
-      number: which of these it is.
-    """
-
-    spec: Any
-    where: str
-    names: Callable[[], list[str]]
-    number: int
-
-    def label(self, path: Path, leaf_def: LeafDef, value: Any) -> Any:
-        """The label of the leaf at a path below."""
-        if self.spec is None or self.spec.__class__ is int:  # most are
-            return self.spec
-        return label_at(self.spec, path, leaf_def, value, self.where)
-
-    def place(self, path: Path) -> str:
-        """What to call the leaf at a path below."""
-        return joined(self.names()[self.number], path)
-
-
 class Labels:
-    """The labels of the leaves of one call.
+    """The labels of one call: of the leaves of its graph, and of its plain leaves; and the specs of its roots."""
 
-    Attributes:
-      values: of the leaves of the graph.
-      plain: of the other leaves.
-      of_roots: the specs of the roots.
-    """
-
-    __slots__ = ("_default", "_results", "_structure", "_where", "of_roots", "plain", "values")
+    __slots__ = ("_default", "_names", "_results", "_structure", "of_roots", "plain", "values")
 
     def __init__(
         self,
@@ -427,7 +318,7 @@ class Labels:
         values: Sequence[Any],
         specs: Sequence[Any],
         results: Callable[[Any], Sequence[Any]],
-        where: tuple[str, str],
+        names: tuple[str, str],
         default: Any = None,
     ) -> None:
         """Finds the label of each leaf.
@@ -436,7 +327,7 @@ class Labels:
           structure, values: of the call.
           specs: of the leaves of ``(args, kwargs)``; what is captured follows.
           results: the specs of the leaves of a result, from its tree.
-          where: what to call the prefix of arguments and that of results in errors.
+          names: of the prefix of arguments and that of results, for errors.
           default: the label of what is captured only.
 
         Raises:
@@ -446,56 +337,66 @@ class Labels:
         pairs = list(zip(specs, structure.is_root, strict=True))
         self._structure = structure
         self._results = results
-        self._where = where
+        self._names = names
         self._default = default
         self.of_roots = [spec for spec, is_one in pairs if is_one]
         self.plain: list[Any] = [default if spec is CAPTURED else spec for spec, is_one in pairs if not is_one]
-        _check_plain(self.plain, lambda: name_plain(structure), where[0])
+        _check_plain(self.plain, functools.partial(name_plain, structure), names[0])
         self.values: list[Any] = []
         if structure.graphdef is not None:
-            self.values = self._of_graph(structure.graphdef, values, [self._roots_of_arguments()])
-
-    def _roots_of_arguments(self) -> list[_Root]:
-        structure = self._structure
-        return [
-            _Root(spec, self._where[0], lambda: name_roots(structure), number)
-            for number, spec in enumerate(self.of_roots)
-        ]
+            self.values = self._of_graph(
+                structure.graphdef, values, (0,), (self.of_roots,), (functools.partial(name_roots, structure),)
+            )
 
     def _of_graph(
         self,
         graphdef: GraphDef[Any],
         values: Sequence[Any],
-        roots: Sequence[Sequence[_Root]],
+        above: tuple[int, ...],
+        specs: Sequence[Sequence[Any]],
+        names: Sequence[Callable[[], list[str]]],
         fixed: Mapping[int, Any] | None = None,
     ) -> list[Any]:
         """The label of each leaf of a graph, the same from wherever it is reached.
 
         Args:
-          graphdef, values: the graph, whose paths begin with the number of a root; if there are several lists of
-            roots, with the number of the list.
-          roots: the roots.
+          graphdef, values: the graph.
+          above: what its paths lack at the beginning: whether a root is of the arguments (0) or of the result (1).
+          specs: of the roots of the arguments, and of the result.
+          names: of these roots.
           fixed: the labels of some leaves.
         """
-        definition = graphdef.definition
-        fixed = fixed or {}
+        definition, fixed = graphdef.definition, fixed or {}
 
-        def root_at(path: Any) -> tuple[_Root, Path]:
-            return (roots[0][path[0]], path[1:]) if len(roots) == 1 else (roots[path[0]][path[1]], path[2:])
+        def label(path: Any, i: int) -> Any:
+            which, rank, *below = above + path
+            spec = specs[which][rank]
+            if spec is None or spec.__class__ is int:  # most are
+                return spec
+            return label_at(spec, tuple(below), definition.leaf_defs[i], values[i], self._names[which])
 
-        def label(path: Path, i: int) -> Any:
-            root, below = root_at(path)
-            return root.label(below, definition.leaf_defs[i], values[i])
+        def name(path: Any) -> tuple[str, str]:
+            which, rank, *below = above + path
+            return self._names[which], joined(names[which]()[rank], below)
 
         labels = [fixed[i] if i in fixed else label(path, i) for i, path in enumerate(definition.paths)]
         for first, again in _references(graphdef) if graphdef.shared is not None else ():
-            for i in definition.sub(first)[1]:
+            leaf = definition.position(first)
+            for i in definition.sub(first)[1] if leaf is None else (leaf,):
                 path = (*again, *definition.paths[i][len(first) :])
                 found = label(path, i)
                 own = self._default if labels[i] is CAPTURED else labels[i]
                 if found is not CAPTURED and not _is_same_label(own, found):
-                    raise _two_labels(root_at(definition.paths[i]), own, root_at(path), found)
-        return [self._default if label is CAPTURED else label for label in labels]
+                    (_, one), (option, other) = name(definition.paths[i]), name(path)
+                    raise TransformError(
+                        f"{option}, {other}",
+                        "one Variable has two labels here",
+                        expected=f"{_text_of(own)}, as at {one}",
+                        got=_text_of(found),
+                        why="it is reached twice, and is one thing",
+                        fix=f"give both places the same label in {' and '.join(dict.fromkeys(self._names))}",
+                    )
+        return [self._default if found is CAPTURED else found for found in labels]
 
     def keep(self, kept: Sequence[int], labels: Sequence[Any]) -> tuple[int, ...]:
         """Which leaves of a changed graph still have a value that went in, at its label."""
@@ -516,14 +417,14 @@ class Labels:
             return [name for name, one in zip(names_in_result(tree), is_one, strict=True) if one]
 
         of_roots = [spec for spec, one in zip(specs, is_one, strict=True) if one]
-        returned = [_Root(spec, self._where[1], names, number) for number, spec in enumerate(of_roots)]
         fixed: dict[int, Any] = {}
         if self._structure.graphdef is not None:
             before = leaves_of_objects(self._structure.graphdef)
             after = leaves_of_objects(change.graphdef)
             pairs = ((leaf, change.origins[index]) for index, leaf in after.items())
             fixed = {leaf: self.values[before[origin]] for leaf, origin in pairs if origin >= 0}
-        labels = self._of_graph(change.graphdef, values, [self._roots_of_arguments(), returned], fixed)
+        groups = (self.of_roots, of_roots), (functools.partial(name_roots, self._structure), names)
+        labels = self._of_graph(change.graphdef, values, (), *groups, fixed)
         return labels, [spec for spec, one in zip(specs, is_one, strict=True) if not one]
 
     def of_changed(self, changed: Iterable[int], tree: Any) -> list[Any]:
@@ -533,14 +434,8 @@ class Labels:
     def of_results(self, tree: Any) -> list[Any]:
         """The label of each leaf of a result without roots."""
         found = list(self._results(tree))
-        _check_plain(found, lambda: names_in_result(tree), self._where[1])
+        _check_plain(found, lambda: names_in_result(tree), self._names[1])
         return found
-
-    def path(self, position: int) -> str:
-        """What to call a leaf of the graph in errors: its argument, and its path in there."""
-        assert self._structure.graphdef is not None  # it has leaves
-        path = self._structure.graphdef.definition.paths[position]
-        return format_path(path[1:]) or f"argument {path[0]}"
 
 
 def leaves_of_objects(graphdef: GraphDef[Any]) -> dict[int, int]:
@@ -577,7 +472,6 @@ def _check_plain(labels: Sequence[Any], names: Callable[[], list[str]], where: s
                 f"a {type(label).__name__} is for a model, and this is in none",
                 expected="one label for all of the array",
                 got=repr(label),
-                why="it tells the Variables of a model apart by filters",
                 fix=f"{where}={'0' if where.endswith('axes') else 'sharding'}        # or a tuple with one for each",
             )
 
@@ -586,14 +480,118 @@ def _is_same_label(a: Any, b: Any) -> bool:
     return a is b or bool(a == b and type(a) is type(b))
 
 
-def _two_labels(first: tuple[_Root, Path], label: Any, second: tuple[_Root, Path], other: Any) -> TransformError:
-    one, two = first[0], second[0]
-    places = one.where if one.where == two.where else f"{one.where} and {two.where}"
-    return TransformError(
-        f"{two.where}, {two.place(second[1])}",
-        "one Variable has two labels here",
-        expected=f"{_text_of(label)}, as at {one.place(first[1])}",
-        got=_text_of(other),
-        why="it is reached twice, and is one thing",
-        fix=f"give both places the same label in {places}",
-    )
+# --- axes and their sizes -------------------------------------------------------
+
+_FIX_OF_AXES = "in_axes=(None, 0)        # None for what all share; dx.StateAxes for parts of a model"
+
+
+def check_axis(where: str, axis: int, leaf: Any, ndim: int) -> None:
+    """Checks that an array has an axis, or can get it."""
+    if not -ndim <= axis < ndim:
+        expected = f"an axis from {-ndim} to {ndim - 1}" if ndim else "None, since it is a scalar"
+        problem = f"this cannot have the axis {axis}"
+        raise TransformError(where, problem, expected=expected, got=describe(leaf), fix=_FIX_OF_AXES)
+
+
+def size_along_axes(transform: str, leaves: Iterable[tuple[str, Any, Any]], size: int | None, option: str) -> int:
+    """The one size that leaves have along their axes.
+
+    Args:
+      transform: its name.
+      leaves: the name, value and axis of each.
+      size: what the user says; None where nothing is said.
+      option: where the user says it.
+
+    Raises:
+      TransformError: a leaf has no such axis, or another size; or nothing says the size.
+    """
+    first = None if size is None else (size, option)
+    for where, value, axis in leaves:
+        for leaf in jax.tree_util.tree_leaves(value):
+            shape = jnp.shape(leaf)
+            check_axis(where, axis, leaf, len(shape))
+            first = first or (shape[axis], where)
+            if shape[axis] != first[0]:
+                problem = "this has another size along its axis"
+                expected, got = f"{first[0]}, as {first[1]}", str(shape[axis])
+                raise TransformError(where, problem, expected=expected, got=got, fix=_FIX_OF_AXES)
+    if first is None:
+        problem = f"no argument has an axis, and there is no {option}"
+        raise TransformError(transform, problem, fix=f"dx.{transform}(f, {option}=10)        # or in_axes=0")
+    return first[0]
+
+
+def kind_and_filter(path: Sequence[Any], leaf_def: LeafDef) -> tuple[str, str]:
+    """What errors call a leaf, and a filter that takes it."""
+    if leaf_def is None:
+        return "leaf", f"dx.PathContains({path[-1]!r})"
+    kind = type_name(leaf_def[0])
+    return kind, f"dx.{kind}" if leaf_def[0].__module__.startswith("declax.") else kind
+
+
+# --- results in groups of one label each ----------------------------------------
+
+
+class OutputGroups:
+    """Results in groups of one label each.
+
+    JAX has to be told the axes and shardings of results before the function
+    runs, and only the trace tells which results there are. In groups, it is
+    enough to know which labels there can be.
+
+    Attributes:
+      known: the labels that results can have.
+      number: of each of them, with its type.
+    """
+
+    __slots__ = ("known", "number")
+
+    def __init__(self, labels: Iterable[Any]) -> None:
+        unique = dict.fromkeys((type(label), label) for label in labels)
+        self.known: list[Any] = [label for _, label in unique]
+        self.number: dict[Any, int] = {label: number for number, label in enumerate(unique)}
+
+
+@jax.tree_util.register_static
+class _Static:
+    """What is static of grouped results; compares by identity."""
+
+    __slots__ = ("order", "plan", "tree")
+
+    def __init__(self, plan: Plan, tree: Any, order: tuple[int, ...]) -> None:
+        self.plan = plan
+        self.tree = tree
+        self.order = order
+
+
+Grouped = tuple[_Static, list[list[Any]]]
+
+
+def in_groups(
+    function: Callable[..., Outcome], groups: OutputGroups, check: Callable[[Plan, Sequence[Any]], None] | None = None
+) -> Callable[..., Grouped]:
+    """A function whose results come in groups."""
+
+    def grouped(values: Sequence[Any], plain: Sequence[Any]) -> Grouped:
+        outcome = function(values, plain)
+        output, tree = jax.tree_util.tree_flatten(outcome.output)
+        leaves = [*outcome.new, *output]  # a value of a Variable counts as one leaf, even if it is a tree
+        assert outcome.plan.labels is not None  # the function has labels
+        if check is not None:
+            check(outcome.plan, leaves)
+        order = tuple(groups.number[type(label), label] for label in outcome.plan.labels)
+        by_group: list[list[Any]] = [[] for _ in groups.known]
+        for leaf, number in zip(leaves, order, strict=True):
+            by_group[number].append(leaf)
+        return _Static(outcome.plan, tree, order), by_group
+
+    return grouped
+
+
+def from_groups(result: Grouped) -> Outcome:
+    """The Outcome of a function that `in_groups` made."""
+    static, by_group = result
+    each = [iter(group) for group in by_group]
+    leaves = [next(each[number]) for number in static.order]
+    count = len(leaves) - static.tree.num_leaves
+    return Outcome(static.plan, leaves[:count], jax.tree_util.tree_unflatten(static.tree, leaves[count:]))

@@ -1,10 +1,4 @@
-"""`pmap` for functions of models: a compiled function over `jax.pmap`, which JAX itself makes of `shard_map`.
-
-Vocabulary
-----------
-instance: one of the calls that run side by side, each on a device of its own.
-shared:   without an axis; the same in all instances.
-"""
+"""`pmap` for functions of models: a compiled function over `jax.pmap`, which JAX itself makes of `shard_map`."""
 
 from __future__ import annotations
 
@@ -15,19 +9,16 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 import jax
 
-from declax._nodes import is_ref
 from declax._typing import MISSING, Missing
-from declax.errors import TransformError, describe
 from declax.transforms._captures import Closure
 from declax.transforms._lift import Call, Outcome, lifted, run
-from declax.transforms._naming import named_leaves, no_ref
-from declax.transforms._output_groups import Grouped, OutputGroups, from_groups, in_groups
 from declax.transforms._structure import Mode
+from declax.transforms._tracing import checked_function
 from declax.transforms._wrapping import Numbers, Selection, look_like
 from declax.transforms.axis_names import check_metadata, name_axes
 from declax.transforms.compilation import JitWrapped, jit
-from declax.transforms.prefixes import Labels, Prefixes
-from declax.transforms.vectorization import check_shared
+from declax.transforms.prefixes import Grouped, Labels, Prefixes, from_groups, in_groups
+from declax.transforms.vectorization import check_refs, check_shared
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -94,18 +85,20 @@ def pmap(
     Array([[0., 2., 4.]], dtype=float32)
     """
     check_metadata(transform_metadata)
-    placed = {name: given for name, given in (("devices", devices), ("backend", backend)) if given is not None}
-    options: dict[str, Any] = {"axis_name": axis_name, "axis_size": axis_size}
     mode = Mode.of(graph, graph_updates)
+    options: dict[str, Any] = {"axis_name": axis_name, "axis_size": axis_size}
+    placed = {name: given for name, given in (("devices", devices), ("backend", backend)) if given is not None}
 
     def map_(f: Callable[..., Any]) -> JitWrapped[..., Any]:
-        if not callable(f):
-            raise TransformError("pmap", "the argument is no function", got=describe(f), fix="dx.pmap(function)")
+        checked_function("pmap", "f", f)
         static = Selection(f, "static_broadcasted", static_broadcasted_argnums, None)
         static.check_apart(Selection(f, "donate", donate_argnums, None))
-        axes = Prefixes(_without(in_axes, static.numbers), out_axes)
+        of_arguments = in_axes
+        if static.numbers and isinstance(in_axes, (tuple, list)):
+            of_arguments = tuple(axis for i, axis in enumerate(in_axes) if i not in static.numbers)
+        axes = Prefixes(of_arguments, out_axes)
         return jit(
-            _over_devices(Closure(f), axes, static, transform_metadata, mode, options, placed),
+            _over_devices(f, axes, static, transform_metadata, mode, options, placed),
             static_argnums=static_broadcasted_argnums,
             donate_argnums=donate_argnums,
             graph=graph,
@@ -115,15 +108,8 @@ def pmap(
     return map_ if f is MISSING else map_(f)
 
 
-def _without(in_axes: Any, statics: tuple[int, ...]) -> Any:
-    """The axes of the arguments that are not static."""
-    if not statics or not isinstance(in_axes, (tuple, list)):
-        return in_axes
-    return tuple(axis for i, axis in enumerate(in_axes) if i not in statics)
-
-
 def _over_devices(
-    closure: Closure,
+    f: Callable[..., Any],
     axes: Prefixes,
     static: Selection,
     metadata: Mapping[str, Any] | None,
@@ -131,34 +117,28 @@ def _over_devices(
     options: dict[str, Any],
     placed: dict[str, Any],
 ) -> Callable[..., Any]:
-    """The mapped function, which `jit` compiles.
-
-    Args:
-      closure: over the function.
-      axes: of its arguments and results.
-      static: which arguments are compiled in.
-      metadata: what the user gave as ``transform_metadata=``.
-      mode: of the call.
-      options: of `jax.vmap` and `jax.pmap`.
-      placed: further options of `jax.pmap`.
-    """
-    warned: set[str] = set()
+    """The mapped function, which `jit` compiles."""
+    closure, warned = Closure(f), set[str]()
 
     def map_over(call: Call) -> Outcome:
         skipped = {*static.numbers, *call.structure.static_numbers}
         labels = axes.labels(call, closure.function, skipped=skipped)
-        _check_refs(call, labels)
+        check_refs(call, "pmap", [label is not None for label in (*labels.values, *labels.plain)])
 
         def adapt(function: Callable[..., Any]) -> Callable[..., Any]:
             return name_axes(static.give(function, call.structure.statics), axes, metadata)
 
         body = lifted(closure, call.structure, mode, labels, adapt)
         groups = axes.groups(labels, None)
-        outcome = from_groups(_pmapped(in_groups(body, groups), labels, groups, {**options, **placed}, call))
+        out = (None, groups.known)
+        result = _pmap(in_groups(body, groups), call, labels, out_axes=out, **options, **placed)
+        outcome = from_groups(result)
         assert outcome.plan.labels is not None  # the function has labels
-        if None in outcome.plan.labels:
+        if None in outcome.plan.labels:  # a trace under `jax.vmap` tells what differs between instances
             look = functools.partial(check_shared, call, labels, warned, transform="pmap")
-            _check_is_the_same(in_groups(body, groups, look), labels, groups, options, call)
+            checked = in_groups(body, groups, look)
+            vmapped = jax.vmap(checked, in_axes=(labels.values, labels.plain), out_axes=out, **options)
+            jax.eval_shape(vmapped, call.values, call.plain)
         return outcome
 
     def take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
@@ -168,12 +148,11 @@ def _over_devices(
     def mapped(*args: Any, **kwargs: Any) -> Any:
         return run(lambda: take(args, kwargs), map_over)
 
-    return look_like(mapped, closure.function)
+    return look_like(mapped, f)
 
 
-def _pmapped(
-    function: Callable[..., Grouped], labels: Labels, groups: OutputGroups, options: dict[str, Any], call: Call
-) -> Grouped:
+def _pmap(function: Callable[..., Grouped], call: Call, labels: Labels, **options: Any) -> Grouped:
+    """Calls a function of the leaves of a call by `jax.pmap`."""
     count = len(labels.values)
     itself = weakref.ref(function)  # since JAX keeps each function that it maps like this, and all it refers to
 
@@ -182,34 +161,5 @@ def _pmapped(
         assert running is not None  # the caller has it
         return running(leaves[:count], leaves[count:])
 
-    in_axes = (*labels.values, *labels.plain)
-    mapped = jax.pmap(flat, in_axes=in_axes, out_axes=(None, groups.known), **options)
-    result: Grouped = mapped(*call.values, *call.plain)
+    result: Grouped = jax.pmap(flat, in_axes=(*labels.values, *labels.plain), **options)(*call.values, *call.plain)
     return result
-
-
-def _check_is_the_same(
-    function: Callable[..., Grouped], labels: Labels, groups: OutputGroups, options: dict[str, Any], call: Call
-) -> None:
-    """Traces the function once more, under `jax.vmap`, which tells what differs between instances.
-
-    Raises:
-      TransformError: for leaves without an axis that do, or where JAX cannot tell.
-    """
-    in_axes = (labels.values, labels.plain)
-    mapped = jax.vmap(function, in_axes=in_axes, out_axes=(None, groups.known), **options)
-    try:
-        jax.eval_shape(mapped, call.values, call.plain)
-    except NotImplementedError as error:
-        raise TransformError(
-            "pmap",
-            "it cannot be told whether what has no axis is the same in all instances",
-            why=f"JAX has no rule for a collective that the function uses: {error}",
-            fix="in_axes=dx.StateAxes({...: 0}), out_axes=0        # an axis for each",
-        ) from error
-
-
-def _check_refs(call: Call, labels: Labels) -> None:
-    for (name, leaf), label in zip(named_leaves(call), (*labels.values, *labels.plain), strict=True):
-        if label is not None and is_ref(leaf):
-            raise no_ref(name, "this is an array ref, which cannot be spread over devices")

@@ -1,34 +1,28 @@
-"""`scan` for functions of models.
-
-Vocabulary
-----------
-axis:   of a leaf: which of its dimensions the steps go along. None for a leaf
-        that all steps share, `Carry` for one that goes from step to step.
-carried: what differs from step to step; see `_carrying`.
-"""
+"""`scan` for functions of models."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import is_
 from typing import TYPE_CHECKING, Any, ParamSpec, overload
 
 import jax
+import jax.numpy as jnp
 from jax.core import Tracer
 
+from declax._nodes import is_ref, plain_key
 from declax._typing import MISSING, Missing
-from declax.errors import TransformError, describe
-from declax.transforms._captures import Captures, Closure, content_of
-from declax.transforms._carry_invariants import ErrorContext
+from declax.errors import TransformError
+from declax.transforms._captures import Captures, content_of
+from declax.transforms._carry import ErrorContext, Part, Step, is_own, settle, step_of
 from declax.transforms._lift import Call, Outcome, lifted, run, wait
-from declax.transforms._naming import named
-from declax.transforms._scanned import Parts, Scan, carry_parts
-from declax.transforms._structure import Mode, Structure, joined, parameters
-from declax.transforms._tracing import Traced
-from declax.transforms._wrapping import Positioned, R, Wrapped, positioned
+from declax.transforms._naming import named, no_ref
+from declax.transforms._structure import Mode, Structure, joined, parameter_name, parameters
+from declax.transforms._tracing import Traced, checked_function, new_values, output_tree
+from declax.transforms._wrapping import R, Wrapped, positioned
 from declax.transforms.axis_names import check_metadata, name_axes
-from declax.transforms.prefixes import Carry, Labels, Prefixes, is_step_axis
+from declax.transforms.prefixes import STEP_AXES, Carry, Prefixes, check_axis, is_spec, is_step_axis, size_along_axes
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -120,61 +114,28 @@ def scan(
         settings["_split_transpose"] = True
 
     def make(f: Callable[..., Any]) -> Scanned[..., Any]:
-        if not callable(f):
-            raise TransformError("scan", "the argument is no function", got=describe(f), fix="dx.scan(function)")
+        checked_function("scan", "f", f)
         check_metadata(transform_metadata)
-        axes = ScanAxes(in_axes, out_axes, transform_metadata)
-        return Scanned(f, axes, Mode.of(graph, graph_updates), settings)
+        axes = Prefixes(in_axes, out_axes, STEP_AXES)
+        return Scanned(f, axes, transform_metadata, Mode.of(graph, graph_updates), settings)
 
     return make if f is MISSING else make(f)
-
-
-class ScanAxes:
-    """What a user wrote of the axes of a scan.
-
-    Args:
-      in_axes, out_axes: the axes.
-      metadata: of ``transform_metadata=``.
-    """
-
-    def __init__(self, in_axes: Any, out_axes: Any, metadata: Mapping[str, Any] | None) -> None:
-        self._axes = Prefixes(in_axes, out_axes, is_label=is_step_axis)
-        self._metadata = metadata
-
-    @property
-    def adapt(self) -> Callable[[Callable[..., Any]], Callable[..., Any]] | None:
-        """What names axes in metadata, for `lifted`."""
-        if not self._metadata:
-            return None
-        return functools.partial(name_axes, axes=self._axes, metadata=self._metadata)
-
-    def labels(self, structure: Structure, values: Sequence[Any], arguments: Positioned) -> Labels:
-        """The label of each leaf of a call; `Carry` for what is captured only."""
-        return self._axes.labels_of(structure, values, arguments, default=Carry, of_keywords=0)
-
-    def parts(self, structure: Structure, arguments: Positioned, context: ErrorContext) -> Parts:
-        """What goes from step to step."""
-        prefix = self._axes.of_arguments
-        if prefix is Carry and len(arguments.tree.children()) == 1:
-            prefix = (Carry,)
-
-        def name(path: Sequence[Any]) -> str:
-            return joined(context.argument(path[0]), path[1:]) if path else "the arguments"
-
-        found = carry_parts(prefix, arguments.tree, structure.is_root, name)
-        given = [part._replace(leaves=[arguments.leaves[i] for i in part.leaves]) for part in found]
-        return Parts(given, self._of_output)
-
-    def _of_output(self, tree: Any, is_root: Sequence[bool]) -> list[Any]:
-        return carry_parts(self._axes.of_results, tree, is_root, lambda path: joined("the output", path))
 
 
 class Scanned(Wrapped[P, R]):
     """A function that takes all steps; what `scan` returns."""
 
-    def __init__(self, f: Callable[P, R], axes: ScanAxes, mode: Mode, options: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        f: Callable[P, R],
+        axes: Prefixes,
+        metadata: Mapping[str, Any] | None,
+        mode: Mode,
+        options: dict[str, Any],
+    ) -> None:
         super().__init__(f, mode)
         self._axes = axes
+        self._metadata = metadata
         self._options = options
         self._calls_back = False
 
@@ -212,16 +173,15 @@ class Scanned(Wrapped[P, R]):
     def _program(self, structure: Structure) -> Callable[..., Outcome]:
         """What runs the calls of one structure; JAX keeps a trace of it for each set of shapes."""
         axes, closure, mode, options = self._axes, self._closure, self._mode, self._options
-        context = ErrorContext("scan", "the function", functools.partial(_name_argument, closure))
+        adapt = functools.partial(name_axes, axes=axes, metadata=self._metadata) if self._metadata else None
+        known = list((parameters(closure.function) or {}).values())
+        context = ErrorContext("scan", "the function", structure, functools.partial(parameter_name, known))
 
         def run(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
-            arguments = positioned(closure.function, structure.tree)
-            labels = axes.labels(structure, values, arguments)
-            step = lifted(closure, structure, mode, labels, axes.adapt)
+            steps = _Steps(axes, closure.function, values, context)
+            step = lifted(closure, structure, mode, steps.labels, adapt)
             traced = Traced(named(step, closure.function, structure))
-            outcome = Scan(structure, labels, axes.parts(structure, arguments, context), context).run(
-                traced, values, plain, dict(options)
-            )
+            outcome = steps.run(traced, values, plain, **options)
             self._calls_back |= traced.calls_back
             return outcome
 
@@ -231,6 +191,140 @@ class Scanned(Wrapped[P, R]):
         return f"scan({self._closure.function!r})"
 
 
-def _name_argument(closure: Closure, number: int) -> str:
-    names = [name for name, p in (parameters(closure.function) or {}).items() if p.kind <= p.POSITIONAL_OR_KEYWORD]
-    return names[number] if number < len(names) else f"argument {number}"
+class _Steps:
+    """All steps of one call."""
+
+    def __init__(
+        self, axes: Prefixes, function: Callable[..., Any], values: Sequence[Any], context: ErrorContext
+    ) -> None:
+        self._axes = axes
+        self._context = context
+        self._arguments = positioned(function, context.structure.tree)
+        self.labels = axes.labels_of(context.structure, values, self._arguments, default=Carry, of_keywords=0)
+        self._places: dict[int, int] = {}  # of stacked new values of the graph, with their axes
+        self._results: dict[int, Any] = {}  # of stacked plain leaves of the output, likewise
+
+    def run(
+        self, traced: Traced, values: Sequence[Any], plain: Sequence[Any], *, length: int | None, **options: Any
+    ) -> Outcome:
+        """Runs all steps."""
+        length = size_along_axes("scan", self._named(values, plain), length, "length")
+        pairs = zip([*values, *plain], [*self.labels.values, *self.labels.plain], strict=True)
+        xs = [_move_axis(value, axis, 0) for value, axis in pairs if is_own(axis)]
+        outcome, step, shared = settle(
+            traced, *self._with_own(values, plain, _types_of_steps(xs)), self._analyse, self._context
+        )
+        places, results = self._places, self._results
+
+        def advance(carried: Any, own: Any) -> Any:
+            full, full_plain = step.put(carried, *self._with_own(*shared, own))
+            made = traced(full, full_plain)
+            at = new_values(made.plan)
+            output = jax.tree_util.tree_leaves(made.output)
+            return step.next_values(made, full), (
+                [made.new[at[place]] for place in places],
+                [output[i] for i in results],
+            )
+
+        last, (ys, results_of_steps) = jax.lax.scan(advance, step.first(*shared), xs, length=length, **options)
+        return step.conclude(outcome, last, _in_place(places, ys), _in_place(results, results_of_steps))
+
+    def _with_own(self, values: Sequence[Any], plain: Sequence[Any], own: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """All leaves, with the part of one step in the place of what has an axis."""
+        each = iter(own)
+        full = [next(each) if is_own(axis) else v for v, axis in zip(values, self.labels.values, strict=True)]
+        return full, [next(each) if is_own(axis) else v for v, axis in zip(plain, self.labels.plain, strict=True)]
+
+    def _named(self, values: Sequence[Any], plain: Sequence[Any]) -> Iterator[tuple[str, Any, Any]]:
+        """The name, value and axis of each leaf that has an axis."""
+        for leaves, labels, name in (
+            (values, self.labels.values, self._context.of_leaf),
+            (plain, self.labels.plain, self._context.of_plain),
+        ):
+            for position, (value, axis) in enumerate(zip(leaves, labels, strict=True)):
+                if is_own(axis):
+                    if any(map(is_ref, jax.tree_util.tree_leaves(value))):
+                        raise no_ref(name(position), "this is an array ref, which cannot be scanned along an axis")
+                    yield name(position), value, axis
+
+    def _analyse(self, outcome: Outcome) -> Step:
+        """Finds what is carried, and what is stacked."""
+        tree, is_root = output_tree(outcome)
+        is_root_given = self._context.structure.is_root
+        prefix = self._axes.of_arguments
+        if prefix is Carry and len(self._arguments.tree.children()) == 1:
+            prefix = (Carry,)
+        given = [
+            part._replace(leaves=[self._arguments.leaves[i] for i in part.leaves])
+            for part in _carried_parts(prefix, self._arguments.tree, is_root_given, self._name)
+        ]
+        returned = _carried_parts(self._axes.of_results, tree, is_root, functools.partial(joined, "the output"))
+        if len(given) != len(returned):  # models need not be returned
+            given = [part for part in given if not all(part.is_root[leaf] for leaf in part.leaves)]
+        if len(given) != len(returned):
+            raise TransformError(
+                "scan, out_axes",
+                "there are as many results with Carry as there are arguments with it",
+                expected=", ".join(part.name for part in given) or "none",
+                got=", ".join(part.name for part in returned) or "none",
+                fix="in_axes=(dx.Carry, 0), out_axes=(dx.Carry, 0)",
+            )
+        pairs = [pair for a, b in zip(given, returned, strict=True) for pair in a.pairs(b, self._context)]
+        step, self._places = step_of(outcome, pairs, is_root, self._context, self.labels)
+        assert outcome.plan.labels is not None  # the function has labels
+        of_output = enumerate(outcome.plan.labels[len(new_values(outcome.plan)) :])
+        self._results = {position: axis for position, axis in of_output if position not in step.results}
+        for axis in self._results.values():
+            if not is_own(axis):
+                raise TransformError(
+                    "scan, out_axes",
+                    "a result of each step needs an axis",
+                    expected="an int, or Carry as in in_axes",
+                    got="None" if axis is None else "Carry, in a new model",
+                    fix="out_axes=(dx.Carry, 0)",
+                )
+        return step
+
+    def _name(self, path: Sequence[Any]) -> str:
+        return joined(self._context.argument(path[0]), path[1:]) if path else "the arguments"
+
+
+def _carried_parts(prefix: Any, tree: Any, is_root: Sequence[bool], name: Callable[[Sequence[Any]], str]) -> list[Part]:
+    """The parts of a tree that a prefix labels `Carry`."""
+    found: list[Part] = []
+    numbered = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
+
+    def see(keys: Any, label: Any, below: Any) -> None:
+        if label is Carry:
+            leaves, own = jax.tree_util.tree_flatten(below)
+            found.append(Part(own, leaves, is_root, name(list(map(plain_key, keys)))))
+
+    jax.tree_util.tree_map_with_path(see, prefix, numbered, is_leaf=lambda value: is_spec(value, is_step_axis))
+    return found
+
+
+def _in_place(axes: Mapping[int, int], ys: Sequence[Any]) -> dict[int, Any]:
+    """What came out of all steps, with the axis of steps in its place."""
+    for axis, y in zip(axes.values(), ys, strict=True):
+        for leaf in jax.tree_util.tree_leaves(y):
+            check_axis("scan, a result", axis, leaf, leaf.ndim)
+    return {position: _move_axis(y, 0, axis) for (position, axis), y in zip(axes.items(), ys, strict=True)}
+
+
+def _move_axis(value: Any, source: int, destination: int) -> Any:
+    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, source, destination), value)
+
+
+def _types_of_steps(xs: Any) -> list[Any]:
+    """What a step sees of arrays that are scanned along axis 0: types in place of arrays."""
+    leaves, tree = jax.tree_util.tree_flatten(xs)
+    found: list[Any] = []
+
+    def see(*parts: Any) -> int:
+        found.extend(map(jax.typeof, parts))
+        return 0
+
+    if leaves:
+        jax.eval_shape(jax.vmap(see, out_axes=None), *leaves)
+    types: list[Any] = jax.tree_util.tree_unflatten(tree, found)
+    return types

@@ -1,11 +1,4 @@
-"""`shard_map` for functions of models.
-
-Vocabulary
-----------
-spec:     a `PartitionSpec`: over which axes of the mesh each dimension of an array is split.
-instance: one of the calls that run side by side, each on its shards.
-varying:  different in instances along an axis of the mesh.
-"""
+"""`shard_map` for functions of models."""
 
 from __future__ import annotations
 
@@ -16,19 +9,18 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 import jax
 from jax.core import Tracer
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
-from declax._nodes import is_ref
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.transforms._captures import Closure
 from declax.transforms._lift import Call, Outcome, Plan, lifted, run, wait
 from declax.transforms._naming import named_leaves
-from declax.transforms._output_groups import from_groups, in_groups
-from declax.transforms._structure import Mode, names_in_result
+from declax.transforms._structure import Mode
+from declax.transforms._tracing import checked_function
 from declax.transforms._wrapping import look_like
-from declax.transforms.prefixes import Labels, Prefixes
-from declax.transforms.vectorization import places_set, warn_of_draws, where_of
+from declax.transforms.prefixes import LabelKind, Labels, Prefixes, from_groups, in_groups
+from declax.transforms.vectorization import check_refs, names_of_outputs, warn_of_draws
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -92,26 +84,29 @@ def shard_map(
     Array([0., 2., 4.], dtype=float32)
     """
     is_inferred = in_specs is MISSING
-    names = ("in_specs", "out_specs")
-    specs = Prefixes(None if is_inferred else in_specs, out_specs, names, _is_spec, _no_spec)
+    specs = Prefixes(None if is_inferred else in_specs, out_specs, _SPECS)
     mode = Mode.of(graph, graph_updates)
     options: dict[str, Any] = {"mesh": mesh, "axis_names": axis_names, "check_vma": check_vma}
 
     def map_(f: Callable[..., Any]) -> Callable[..., Any]:
-        if not callable(f):
-            fix = "dx.shard_map(function, mesh=mesh, in_specs=..., out_specs=...)"
-            raise TransformError("shard_map", "the argument is no function", got=describe(f), fix=fix)
+        checked_function("shard_map", "f", f)
         closure = Closure(f)
         warned: set[str] = set()
 
         def map_over(call: Call) -> Outcome:
             found = jax.sharding.get_abstract_mesh() if mesh is None else mesh
-            _check_mesh(found, axis_names, is_inferred=is_inferred)
-            labels = _labels(specs, call, closure.function, is_inferred=is_inferred)
-            _check_refs(call)
-            _check_arguments(call, labels, found)
+            labels = specs.labels(call, closure.function, default=_REPLICATED, of_keywords=None)
+            if is_inferred:
+                _check_explicit(found, axis_names)
+                labels.values = [jax.typeof(value).sharding.spec for value in call.values]
+                labels.plain = [jax.typeof(value).sharding.spec for value in call.plain]
+            check_refs(call, "shard_map", [not isinstance(leaf, Tracer) for leaf in (*call.values, *call.plain)])
+            sizes = dict(found.shape)
+            for (where, value), spec in zip(named_leaves(call), (*labels.values, *labels.plain), strict=True):
+                if spec and not _can_split(spec, jax.numpy.shape(value), sizes):
+                    raise _cannot_split(where, spec, value, sizes)
             groups = specs.groups(labels, _REPLICATED, None)
-            look = functools.partial(_check_results, call, labels, warned)
+            look = functools.partial(_check_results, call, labels, warned, sizes)
             body = in_groups(lifted(closure, call.structure, mode, labels), groups, look)
             of_arguments = (_filled(labels.values), _filled(labels.plain))
             of_results = (_REPLICATED, _filled(groups.known))
@@ -130,54 +125,23 @@ def _is_spec(label: object) -> bool:
     return label is None or isinstance(label, PartitionSpec)
 
 
+_SPECS = LabelKind(
+    ("in_specs", "out_specs"),
+    _is_spec,
+    "a PartitionSpec, None, or a tree of these and dx.StateSharding",
+    "jax.P('data')",
+)
+
+
 def _filled(labels: Iterable[Any]) -> list[PartitionSpec]:
     return [_REPLICATED if label is None else label for label in labels]
 
 
-def _labels(prefixes: Prefixes, call: Call, function: Callable[..., Any], *, is_inferred: bool) -> Labels:
-    """The spec of each leaf of a call of a function."""
-    labels = prefixes.labels(call, function, default=_REPLICATED, of_keywords=None)
-    if is_inferred:
-        labels.values = list(map(_spec_of, call.values))
-        labels.plain = list(map(_spec_of, call.plain))
-    return labels
-
-
-def _spec_of(value: Any) -> PartitionSpec:
-    """The spec that is part of the type of an array, on a mesh of explicit axes."""
-    return jax.typeof(value).sharding.spec  # type: ignore[no-any-return]  # jax has no types for it
-
-
-def _no_spec(name: str, label: object) -> TransformError:
-    if isinstance(label, NamedSharding):
-        return TransformError(
-            name,
-            "a NamedSharding stands where a PartitionSpec is expected",
-            got=repr(label),
-            why="all specs of shard_map are of its one mesh",
-            fix=f"{name}={label.spec!r}",
-        )
-    return TransformError(
-        name,
-        "this is no PartitionSpec",
-        expected="a PartitionSpec, None, or a tree of these and dx.StateSharding",
-        got=describe(label),
-        fix=f"{name}=jax.P('data')",
-    )
-
-
-def _check_mesh(mesh: Mesh | AbstractMesh, axis_names: Set[str], *, is_inferred: bool) -> None:
-    """Checks that there is a mesh, and that the types of arguments say their specs where nobody does.
-
-    Raises:
-      TransformError: there is none, or they do not.
-    """
-    if mesh.empty:
-        problem = "there is no mesh, neither here nor in the context"
-        raise TransformError("shard_map", problem, fix="mesh=jax.make_mesh((4,), ('data',))        # or jax.set_mesh")
+def _check_explicit(mesh: Mesh | AbstractMesh, axis_names: Set[str]) -> None:
+    """Checks that the types of arguments say their specs."""
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     automatic = [name for name in axis_names or kinds if kinds.get(name) is not AxisType.Explicit]
-    if is_inferred and automatic:
+    if automatic:
         raise TransformError(
             "in_specs",
             "they are left out, and the types of the arguments do not say how they are split",
@@ -186,54 +150,25 @@ def _check_mesh(mesh: Mesh | AbstractMesh, axis_names: Set[str], *, is_inferred:
         )
 
 
-def _check_refs(call: Call) -> None:
-    """Checks that there are no array refs where JAX runs the function eagerly.
-
-    Raises:
-      TransformError: names the first one.
-    """
-    for where, value in named_leaves(call):
-        if is_ref(value) and not isinstance(value, Tracer):
-            raise TransformError(
-                where,
-                "this is an array ref, which shard_map cannot split outside of a compiled function",
-                why="JAX splits the buffers of arrays, and those of refs only where it compiles the whole",
-                fix="dx.jit(dx.shard_map(f, ...))        # or dx.to_arrays(model), a copy with arrays in their place",
-            )
-
-
-def _check_arguments(call: Call, labels: Labels, mesh: Mesh | AbstractMesh) -> None:
-    """Checks specs against the shapes of arguments.
-
-    Raises:
-      TransformError: names the leaf that cannot be split so.
-    """
-    sizes = dict(mesh.shape)
-    pairs = zip((*labels.values, *labels.plain), (*call.values, *call.plain), strict=True)
-    for position, (spec, value) in enumerate(pairs):
-        problem = _why_not_split(spec, value, sizes)
-        if problem is not None:
-            where, _ = list(named_leaves(call))[position]
-            fix = "dx.StateSharding({dx.Param: jax.P('data'), ...: None})        # None for what is not split"
-            raise TransformError(where, problem, got=f"{describe(value)}, and {spec!r}", fix=fix)
-
-
-def _why_not_split(spec: PartitionSpec | None, value: Any, sizes: Mapping[Any, int]) -> str | None:
-    """Why an array cannot be split as a spec says; None where it can."""
-    if not spec:
-        return None
-    shape = jax.numpy.shape(value)
+def _can_split(spec: PartitionSpec, shape: Sequence[int], sizes: Mapping[Any, int]) -> bool:
+    """Whether an array of a shape can be split over axes of the mesh."""
     if len(spec) > len(shape):
-        return "the spec has more entries than the array has dimensions"
-    for dimension, entry in enumerate(spec):
-        names = _names_of(entry)
-        for name in names:
-            if name not in sizes:
-                return f"the mesh has no axis {name!r}, but {', '.join(map(repr, sizes))}"
-        count = math.prod(sizes[name] for name in names)
-        if shape[dimension] % count:
-            return f"dimension {dimension} cannot be split evenly over the {count} devices along {entry!r}"
-    return None
+        return False
+    names = [_names_of(entry) for entry in spec]
+    return all(
+        sizes.keys() >= set(along) and size % math.prod(sizes[name] for name in along) == 0
+        for size, along in zip(shape, names, strict=False)
+    )
+
+
+def _cannot_split(where: str, spec: PartitionSpec, value: Any, sizes: Mapping[Any, int]) -> TransformError:
+    return TransformError(
+        where,
+        f"this cannot be split by {spec!r}",
+        expected="one entry for each dimension at most; axes of the mesh, whose sizes divide those of the dimensions",
+        got=f"{describe(value)}, on a mesh of {dict(sizes)}",
+        fix="dx.StateSharding({dx.Param: jax.P('data'), ...: None})        # None for what is not split",
+    )
 
 
 def _names_of(entry: Any) -> tuple[str, ...]:
@@ -243,33 +178,22 @@ def _names_of(entry: Any) -> tuple[str, ...]:
     return tuple(entry) if isinstance(entry, tuple) else ()
 
 
-def _check_results(call: Call, labels: Labels, warned: set[str], plan: Plan, leaves: Sequence[Any]) -> None:
-    """Checks specs against what the function set and returned; warns of draws that are the same for all instances.
-
-    Raises:
-      TransformError: names what has too few dimensions, or is varying along
-        an axis that its spec does not name.
-    """
-    assert plan.labels is not None  # the function has labels
-    places = list(places_set(call, plan))
-    wheres = [where_of(call, path) for path, _ in places]
-    for at, label, leaf in zip(places, _filled(plan.labels), leaves, strict=False):  # the results come after
-        if not label and any(labels.plain):  # where only weights are split, all devices shall draw the same
-            warn_of_draws("shard_map", call, labels, at, leaf, warned)
-    results = names_in_result(plan.tree) if plan.change is None else ["the result"] * (len(leaves) - len(wheres))
-    for where, label, leaf in zip([*wheres, *results], _filled(plan.labels), leaves, strict=True):
+def _check_results(
+    call: Call, labels: Labels, warned: set[str], sizes: Mapping[Any, int], plan: Plan, leaves: Sequence[Any]
+) -> None:
+    """Checks specs against what the function set and returned; warns of draws that are the same for all instances."""
+    if any(labels.plain):  # where only weights are split, all devices shall draw the same
+        warn_of_draws("shard_map", call, labels, plan, leaves, warned)
+    for number, (label, leaf) in enumerate(zip(_filled(plan.labels or ()), leaves, strict=True)):
         if len(label) > jax.numpy.ndim(leaf):
-            problem = f"its spec {label!r} has more entries than it has dimensions"
-            raise TransformError(where, problem, got=describe(leaf), fix="jax.P()        # for what is not split")
+            raise _cannot_split(names_of_outputs(call, plan)[number], label, leaf, sizes)
         named = {name for entry in label for name in _names_of(entry)}
-        kind = getattr(
-            jax.typeof(leaf), "manual_axis_type", None
-        )  # where there is none, JAX says the same in its words
+        kind = getattr(jax.typeof(leaf), "manual_axis_type", None)  # where there is none, JAX says the same
         varying = sorted(set(getattr(kind, "varying", ())) - named)
         if varying:
             along = ", ".join(map(repr, varying))
             raise TransformError(
-                where,
+                names_of_outputs(call, plan)[number],
                 f"its value is varying along {along}, which its spec does not name",
                 expected=f"one value for all, as {label!r} says",
                 got=describe(leaf),

@@ -1,10 +1,4 @@
-"""Shardings of arguments and results: where the parts of an array lie.
-
-Vocabulary
-----------
-sharding: a `jax.sharding.Sharding`, or a `PartitionSpec` of the mesh of the
-          context; None where JAX chooses.
-"""
+"""Shardings of arguments and results: where the parts of an array lie."""
 
 from __future__ import annotations
 
@@ -14,8 +8,7 @@ from typing import Any
 import jax
 from jax.experimental.layout import Format
 
-from declax.errors import TransformError, describe
-from declax.transforms.prefixes import Prefixes, StateLabels
+from declax.transforms.prefixes import LabelKind, Prefixes, StateLabels
 
 
 class StateSharding(StateLabels[Hashable]):
@@ -44,22 +37,16 @@ def is_sharding(label: object) -> bool:
     return label is None or isinstance(label, (jax.sharding.Sharding, jax.sharding.PartitionSpec, Format))
 
 
-def jit_shardings(in_shardings: Any, out_shardings: Any) -> Prefixes | None:
-    """What a user wrote of shardings; None if nothing.
+_SHARDINGS = LabelKind(
+    ("in_shardings", "out_shardings"),
+    is_sharding,
+    "a sharding, a PartitionSpec, None, or a tree of these and dx.StateSharding",
+    "dx.StateSharding({dx.Param: jax.P('data'), ...: None})",
+)
 
-    Raises:
-      TransformError: for a value that is not a sharding.
-    """
+
+def jit_shardings(in_shardings: Any, out_shardings: Any) -> Prefixes | None:
+    """What a user wrote of shardings; None if nothing."""
     if in_shardings is None and out_shardings is None:
         return None
-    return Prefixes(in_shardings, out_shardings, ("in_shardings", "out_shardings"), is_sharding, _no_sharding)
-
-
-def _no_sharding(name: str, label: object) -> TransformError:
-    return TransformError(
-        name,
-        "this is no sharding",
-        expected="a sharding, a PartitionSpec, None, or a tree of these and dx.StateSharding",
-        got=describe(label),
-        fix=f"{name}=dx.StateSharding({{dx.Param: jax.P('data'), ...: None}})",
-    )
+    return Prefixes(in_shardings, out_shardings, _SHARDINGS)

@@ -1,10 +1,4 @@
-"""A compiled function, stage by stage: traced, lowered, compiled.
-
-Vocabulary
-----------
-stage: what `jax.jit` makes of a function on the way to running it. Each holds
-       the stage of JAX that it stands for.
-"""
+"""A compiled function, stage by stage: traced, lowered, compiled. Each stage holds that of JAX."""
 
 from __future__ import annotations
 
@@ -146,13 +140,10 @@ class Compiled(Generic[R]):
     def _differs(self, call: Call) -> TransformError:
         """The error of a call with other arguments than those for which it was compiled."""
         found = differences(self._trace, Trace.of(call.structure, (*call.values, *call.plain)))
-        texts = [str(difference) for difference in found[:MAX_DIFFERENCES]]
-        if len(found) > MAX_DIFFERENCES:
-            texts.append(f"and {len(found) - MAX_DIFFERENCES} more")
         return TransformError(
             f"{self._program.name}, compiled",
             "it was compiled for other arguments",
-            got="\n".join(texts) or "another graph, which does not print otherwise",
+            got="\n".join(map(str, found[:MAX_DIFFERENCES])) or "another graph, which prints in the same way",
             why="one executable is for one structure, and one set of shapes, dtypes and static arguments",
             fix=f"dx.jit({self._program.name})(...)        # compiles again where it has to",
         )

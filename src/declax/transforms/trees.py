@@ -1,12 +1,4 @@
-"""Models as trees of States, for the transforms of JAX itself, and labels for them.
-
-Vocabulary
-----------
-tree:   lists, tuples, dicts and other pytrees, in which models stand as leaves.
-states: what stands for a model in a tree that JAX may take apart: its GraphDef
-        and its States. What two models share is in the first one's.
-label:  what a transform is told of a leaf, as an axis.
-"""
+"""Models as trees of States, for the transforms of JAX itself, and labels for them."""
 
 from __future__ import annotations
 
@@ -199,24 +191,12 @@ MergeFunction = Callable[[MergeContext, Path, Any, Any], Any]
 
 
 def split_node(ctx: SplitContext, path: Path, prefix: Any, node: Any) -> NodeStates:
-    """Splits a model into one State; what `to_tree` does with each.
-
-    Args:
-      ctx: splits what was not met before.
-      path, prefix: of the model in the tree.
-      node: the model.
-    """
+    """Splits a model into one State; what `to_tree` does with each."""
     return NodeStates.from_split(*ctx.split(node))
 
 
 def merge_node(ctx: MergeContext, path: Path, prefix: Any, states: NodeStates) -> Any:
-    """Merges what stands for a model; what `from_tree` does with each.
-
-    Args:
-      ctx: knows what was merged before.
-      path, prefix: of the model in the tree.
-      states: what stands for it.
-    """
+    """Merges what stands for a model; what `from_tree` does with each."""
     return ctx.merge(states.graphdef, *states.states)
 
 

@@ -1,0 +1,378 @@
+"""The carry of a loop: the leaves that its function sets, or returns in the place of what it is given.
+
+Nothing else goes into the carry of JAX. A carry keeps its structure, shapes and
+dtypes from step to step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from declax.errors import TransformError
+from declax.graph.flattening import GraphDef, walk
+from declax.graph.unflattening import Change, build_slots, program_of
+from declax.transforms._lift import Outcome
+from declax.transforms._structure import (
+    Differing,
+    Structure,
+    differing,
+    joined,
+    name_leaves,
+    name_path,
+    paths_in,
+    paths_of_objects,
+)
+from declax.transforms._tracing import (
+    Traced,
+    concluded,
+    differing_leaf,
+    leaf_origins,
+    new_values,
+    text_of_tree,
+    text_of_value,
+    type_of,
+    types_of,
+)
+from declax.transforms.prefixes import CAPTURED, Carry, Labels, kind_and_filter
+
+EMPTY: Mapping[int, Any] = MappingProxyType({})
+
+
+class ErrorContext(NamedTuple):
+    """The names that errors of a loop or branch use: of the transform, of its function and of each argument."""
+
+    transform: str
+    function: str
+    structure: Structure
+    argument: Callable[[int], str]
+
+    def of_argument(self, position: int) -> str:
+        """The name of a leaf of the arguments."""
+        return f"{self.transform}, {name_leaves(self.structure, self.argument)[position]}"
+
+    def of_plain(self, position: int) -> str:
+        """The name of a leaf of the arguments that belongs to no root."""
+        return self.of_argument([i for i, is_one in enumerate(self.structure.is_root) if not is_one][position])
+
+    def of_path(self, path: Sequence[Any]) -> str:
+        """The name of a place in the graph of the call."""
+        return f"{self.transform}, {name_path(self.structure, path, self.argument)}"
+
+    def of_leaf(self, position: int) -> str:
+        """The name of a leaf of the graph of the call."""
+        assert self.structure.graphdef is not None  # it has leaves
+        return self.of_path(self.structure.graphdef.definition.paths[position])
+
+    def changed(self, where: str, fix: str, expected: str | None = None, got: str | None = None) -> TransformError:
+        """The error of a carry that does not keep its structure or type."""
+        return TransformError(
+            where,
+            f"{self.function} changes the structure or type of this",
+            expected=expected,
+            got=got,
+            why="each step is the same program, so that what goes from one to the next has one structure and type",
+            fix=fix,
+        )
+
+
+class Step(NamedTuple):
+    """What is carried by one function.
+
+    Attributes:
+      leaves: positions among the leaves of the call's graph.
+      places: where the next values of these are, in the plan.
+      plain: positions among the plain leaves of the call.
+      results: positions of their next values, among those of the output.
+    """
+
+    leaves: tuple[int, ...]
+    places: tuple[int, ...]
+    plain: tuple[int, ...]
+    results: tuple[int, ...]
+
+    def first(self, values: Sequence[Any], plain: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The carried values before the first step."""
+        return [values[i] for i in self.leaves], [plain[i] for i in self.plain]
+
+    def put(self, carried: tuple[list[Any], list[Any]], values: Sequence[Any], plain: Sequence[Any]) -> Any:
+        """All leaves of a step, from carried values and from those that are the same in each step."""
+        full_values, full_plain = list(values), list(plain)
+        for position, value in zip(self.leaves, carried[0], strict=True):
+            full_values[position] = value
+        for position, value in zip(self.plain, carried[1], strict=True):
+            full_plain[position] = value
+        return full_values, full_plain
+
+    def next_values(self, outcome: Outcome, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The carried values after a step, from what came out and the values before it."""
+        output = jax.tree_util.tree_leaves(outcome.output)
+        return values_at(self.places, outcome, values), [output[i] for i in self.results]
+
+    def conclude(
+        self, outcome: Outcome, last: Any, places: Mapping[int, Any] = EMPTY, results: Mapping[int, Any] = EMPTY
+    ) -> Outcome:
+        """The outcome of a loop."""
+        by_place = dict(zip(self.places, last[0], strict=True)) | dict(places)
+        plain = dict(zip(self.results, last[1], strict=True)) | dict(results)
+        return concluded(outcome, by_place, [plain[position] for position in sorted(plain)])
+
+
+def values_at(places: Sequence[int], outcome: Outcome, values: Sequence[Any]) -> list[Any]:
+    """The values that an outcome has at places."""
+    new = new_values(outcome.plan)
+    change = outcome.plan.change
+    sources = range(len(values)) if change is None else change.kept
+    return [outcome.new[new[place]] if place in new else values[sources[place]] for place in places]
+
+
+def settle(
+    traced: Traced,
+    values: Sequence[Any],
+    plain: Sequence[Any],
+    analyse: Callable[[Outcome], Step],
+    context: ErrorContext,
+) -> tuple[Outcome, Step, tuple[list[Any], list[Any]]]:
+    """Traces a function until its carry has the same types before and after a step.
+
+    As in JAX, a first value of weak type takes the dtype that the step gives
+    it, and the function is traced again.
+
+    Args:
+      traced: the function.
+      values, plain: the leaves to trace it with.
+      analyse: finds what is carried.
+      context: for errors.
+
+    Returns:
+      The outcome of a step, what is carried, and the leaves with their final types.
+
+    Raises:
+      TransformError: for another shape or dtype.
+    """
+    given = list(values), list(plain)
+    while True:
+        outcome = traced.look(*given)
+        step = analyse(outcome)
+        after = step.next_values(outcome, given[0])
+        is_settled = True
+        for leaves, positions, results, name in (
+            (given[0], step.leaves, after[0], context.of_leaf),
+            (given[1], step.plain, after[1], context.of_plain),
+        ):
+            for position, result in zip(positions, results, strict=True):
+                if types_of(leaves[position]) != types_of(result):
+                    leaves[position] = _promoted(leaves[position], result, name(position), context)
+                    is_settled = False
+        if is_settled:
+            return outcome, step, given
+
+
+def _promoted(value: Any, new: Any, where: str, context: ErrorContext) -> Any:
+    """A first value of weak type with the dtype that it needs."""
+    tree: Any
+    leaves, tree = jax.tree_util.tree_flatten(value)
+    results, tree_of_results = jax.tree_util.tree_flatten(new)
+    if tree != tree_of_results or not all(map(_is_promotable, leaves, results)):
+        raise context.changed(
+            where,
+            f"start with a value of type {text_of_value(new)}, or convert it in the function: value.astype(...)",
+            expected=f"{text_of_value(value)}, as before the step",
+            got=text_of_value(new),
+        )
+    dtypes = [type_of(result)[1] for result in results]
+    made = [
+        leaf if type_of(leaf)[1] == dtype else jax.lax.convert_element_type(leaf, dtype)
+        for leaf, dtype in zip(leaves, dtypes, strict=True)
+    ]
+    return jax.tree_util.tree_unflatten(tree, made)
+
+
+def _is_promotable(leaf: Any, new: Any) -> bool:
+    shape, dtype, is_weak = type_of(leaf)
+    new_shape, new_dtype, _ = type_of(new)
+    return shape == new_shape and (dtype == new_dtype or (is_weak and jnp.result_type(leaf, new_dtype) == new_dtype))
+
+
+# ----------------------------------------------------------------- what is returned for what is given
+
+
+class Part(NamedTuple):
+    """A part of the arguments, or of the output: its tree, the positions of its leaves, and its name in errors.
+
+    `is_root` says of each leaf of all the arguments, or of the output, whether it is a root.
+    """
+
+    tree: Any
+    leaves: Sequence[int]
+    is_root: Sequence[bool]
+    name: str
+
+    def pairs(self, returned: Part, context: ErrorContext) -> Iterator[tuple[int, int]]:
+        """The leaves of this part of the arguments, with those of what is returned for it."""
+        roots = [self.is_root[i] for i in self.leaves]
+        roots_returned = [returned.is_root[i] for i in returned.leaves]
+        if self.tree == returned.tree and roots == roots_returned:
+            yield from zip(self.leaves, returned.leaves, strict=True)
+            return
+        path = differing_leaf(self.tree, returned.tree)
+        if self.tree == returned.tree:
+            differ = [one != other for one, other in zip(roots, roots_returned, strict=True)]
+            path = list(paths_in(self.tree)[differ.index(True)])
+        raise context.changed(
+            f"{context.transform}, {joined(self.name, path)}",
+            f"return what stands for {self.name} in the same structure",
+            expected=text_of_tree(self.tree, roots),
+            got=text_of_tree(returned.tree, roots_returned),
+        )
+
+
+def step_of(
+    outcome: Outcome,
+    pairs: Sequence[tuple[int, int]],
+    is_root_returned: Sequence[bool],
+    context: ErrorContext,
+    labels: Labels | None = None,
+) -> tuple[Step, dict[int, int]]:
+    """What a function carries; and the axes of the new values that each step has for itself, by place.
+
+    Args:
+      outcome: of a step.
+      pairs: the leaves of the arguments that are carried, with those of the output that are returned for them.
+      is_root_returned: for each leaf of the output, whether it is a root.
+      context: for errors.
+      labels: of the call; None where everything is carried.
+
+    Raises:
+      TransformError: for a structure that changes, and for setting what all steps share.
+    """
+    is_root, change = context.structure.is_root, outcome.plan.change
+    new: dict[int, Any] = dict.fromkeys(new_values(outcome.plan), Carry)
+    origins, places = {place: place for place in new}, {}
+    if labels is not None:
+        assert outcome.plan.labels is not None  # the function has labels
+        new = dict(zip(new, outcome.plan.labels, strict=False))  # behind them are those of the output
+    if change is not None:
+        roots = {sum(is_root[:a]): sum(is_root_returned[:b]) for a, b in pairs if is_root[a]}
+        places = _next_of_new_roots(change, roots, labels, context)
+        origins = _origins(change, labels, context)
+    replaced = set(places.values())
+    stacked: dict[int, int] = {}
+    for place in sorted((new.keys() | origins.keys()) - replaced):
+        leaf = origins.get(place)
+        if place in new and is_own(new[place]):
+            stacked[place] = new[place]
+        elif leaf is not None and new.get(place, Carry) is Carry:
+            if leaf in places:
+                raise _is_set_and_replaced(leaf, context)
+            places[leaf] = place
+        else:
+            raise _cannot_set(outcome, place, new[place], context)
+    plain = [(a, b) for a, b in pairs if not is_root[a]]
+    of_arguments = tuple(a - sum(is_root[:a]) for a, _ in plain)
+    of_output = tuple(b - sum(is_root_returned[:b]) for _, b in plain)
+    return Step(tuple(places), tuple(places.values()), of_arguments, of_output), stacked
+
+
+def is_own(axis: Any) -> bool:
+    """Whether each step has its own part of what has this label."""
+    return axis is not None and axis is not Carry
+
+
+def _origins(change: Change, labels: Labels | None, context: ErrorContext) -> dict[int, int]:
+    """The leaves that a function sets, or gives the value of another leaf, by place."""
+    if context.structure.graphdef is None:
+        return {}
+    found = leaf_origins(context.structure, change)
+    carried = {i for i in range(context.structure.graphdef.num_leaves) if labels is None or labels.values[i] is Carry}
+    for leaf in carried.difference(found.values()):
+        raise context.changed(context.of_leaf(leaf), "remove it after the loop, as by dx.pop")
+    return {
+        place: leaf
+        for place, leaf in found.items()
+        if change.kept[place] == -1 or (leaf in carried and change.kept[place] != leaf)
+    }
+
+
+def _next_of_new_roots(
+    change: Change, roots: Mapping[int, int], labels: Labels | None, context: ErrorContext
+) -> dict[int, int]:
+    """The leaves of roots for which new ones are returned, with the places of their next values.
+
+    The graphs before and after a step are built with the position of each leaf
+    in place of its value and then walked: equal structures have one interned
+    GraphDef, and the leaves that are read are positions.
+    """
+    structure = context.structure
+    if structure.graphdef is None:
+        return {}
+    whole = [rank for rank in range(sum(structure.is_root)) if labels is None or _is_whole(labels.of_roots[rank])]
+    before, objects = _built(structure.graphdef)
+    (after, returned), objects_after = _built(change.graphdef)
+    pairs = zip(objects_after, change.origins, strict=True)
+    origin_of = {id(made): objects[origin] for made, origin in pairs if origin >= 0}
+    new = {a: returned[b] for a, b in roots.items() if origin_of.get(id(returned[b])) is not before[a]}
+    walked = walk(tuple(before[rank] for rank in whole))
+    for replaced in ({}, new):  # the roots that were handed in, then those that come next
+        next_roots = dict(enumerate(after)) | replaced
+        found = walk(tuple(next_roots[rank] for rank in whole))
+        differs = differing(walked.graphdef, found.graphdef)
+        if walked.graphdef is found.graphdef:
+            pairs_of_objects = zip(walked.objects, found.objects, strict=True)
+            is_same = [origin_of.get(id(b), a if replaced else None) is a for a, b in pairs_of_objects]
+            if all(is_same):
+                continue
+            differs = Differing(paths_of_objects(walked.graphdef)[is_same.index(False)])
+        path: Any = differs.path
+        fix = "make the Variable before the loop, set its value in there, and return the model that was handed in"
+        raise context.changed(context.of_path((whole[path[0]], *path[1:])), **differs.told(fix))
+    first = walk(tuple(before[rank] for rank in new)).read()
+    return dict(zip(map(int, first), map(int, walk(tuple(new.values())).read()), strict=True))
+
+
+def _is_whole(spec: Any) -> bool:
+    return spec is Carry or spec is None or spec is CAPTURED
+
+
+def _built(graphdef: GraphDef[Any]) -> tuple[Any, list[Any]]:
+    """The root and the objects of a graph whose leaves are their own positions."""
+    slots = build_slots(graphdef, list(map(np.asarray, range(graphdef.num_leaves))))
+    program = program_of(graphdef)
+    return slots[program.root], [slots[i] for i in program.indexed]
+
+
+# ----------------------------------------------------------------- what cannot be set
+
+
+def _is_set_and_replaced(leaf: int, context: ErrorContext) -> TransformError:
+    return TransformError(
+        context.of_leaf(leaf),
+        f"{context.function} sets this, and returns a new model in place of the one that has it",
+        why="the next step is given the new model, so that what was set would be lost",
+        fix="return the model itself, or set nothing in it",
+    )
+
+
+def _cannot_set(outcome: Outcome, place: int, label: Any, context: ErrorContext) -> TransformError:
+    change = outcome.plan.change
+    graphdef: Any = context.structure.graphdef if change is None else change.graphdef
+    path, leaf_def = graphdef.definition.paths[place], graphdef.definition.leaf_defs[place]
+    where = f"{context.transform}, the output"
+    if change is None or path[0] == 0:
+        where = context.of_path(path if change is None else path[1:])
+    kind, filter_ = kind_and_filter(path, leaf_def)
+    if label is Carry:
+        fix = f"make it before the loop, or give it an axis: dx.StateAxes({{{filter_}: 0, ...: dx.Carry}})"
+        return context.changed(where, fix)
+    return TransformError(
+        where,
+        f"{context.function} sets this {kind}, whose axis is None",
+        why="all steps share what has the axis None",
+        fix=f"in_axes=dx.StateAxes({{{filter_}: dx.Carry, ...: None}})"
+        "        # Carry: it goes from step to step; 0: each step has its own",
+    )
