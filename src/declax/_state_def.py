@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import repeat
-from operator import is_
+from operator import is_, itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -236,8 +236,11 @@ def sorted_pair(entries: Sequence[Entry], *, is_sorted: bool = False) -> tuple[S
       GraphError: for paths that contradict each other.
     """
     if not is_sorted:
-        with suppress(TypeError):  # keys of a type without an order stay as they come
-            entries = sorted(entries, key=lambda entry: [_rank(key) for key in entry[0]])
+        try:
+            entries = sorted(entries, key=itemgetter(0))
+        except TypeError:  # keys of several types
+            with suppress(TypeError):  # keys of a type without an order stay as they come
+                entries = sorted(entries, key=lambda entry: [_rank(key) for key in entry[0]])
     definition = StateDef.of(tuple([entry[0] for entry in entries]), tuple([entry[2] for entry in entries]))
     definition.tree  # noqa: B018  # raises for paths that contradict each other
     return definition, [entry[1] for entry in entries]

@@ -103,7 +103,7 @@ def same_states(definition: StateDef, leaves: Sequence[Any], other: StateDef, ot
         if len(order) != len(places) or not all(i is not None and other.leaf_defs[i] == kind for kind, i in kinds):
             return False
         others = [others[i] for i in order if i is not None]
-    return all(map(same_leaf, leaves, others))
+    return all(same_leaf(a, b) for a, b in zip(leaves, others, strict=True) if a is not b)
 
 
 def same_leaf(a: Any, b: Any) -> bool:

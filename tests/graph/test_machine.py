@@ -535,7 +535,7 @@ class GraphMachine(RuleBasedStateMachine):
         try:
             expected = reference.pop(twin.model, wants)
         except Refused:
-            with pytest.raises(GraphError, match="a Variable in a tuple cannot be taken out"):
+            with pytest.raises(GraphError, match="this leaf sits in a tuple, which cannot be changed in place"):
                 dx.pop(twin.real, *filters)
             return
         popped = dx.pop(twin.real, *filters)

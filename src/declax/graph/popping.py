@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, overload
 
-from declax import _jax
-from declax._attributes import wrong_trace
 from declax._filters import Filter, Predicate, ask, is_of_kind, predicates_of
-from declax._layout import LAYOUT_KEY, TRACE_KEY
+from declax._layout import LAYOUT_KEY
 from declax._links import Link, path_of
 from declax._modes import is_graph
 from declax._nodes import Kind, children_of, enter_container, kind_of
@@ -16,9 +14,10 @@ from declax._pytree import delete_attribute
 from declax._state_def import StateDef
 from declax._typing import Tuple2, Tuple3, Tuple4
 from declax._variables import Variable
-from declax.errors import FilterError, GraphError, format_path, type_name
+from declax.errors import FilterError
 from declax.graph.binding import not_a_tree
 from declax.graph.graph_state import refuse_state
+from declax.graph.updating import place_of
 from declax.states import State, make_state
 
 N = TypeVar("N")
@@ -65,16 +64,11 @@ def pop(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     refuse_state("pop", node)
     search = _Search(predicates_of(filters, "pop"), is_tree=not is_graph(graph))
     search.run(node)
-    places = list(search.places.values())
-    for place in places:
-        _check(place, search.temporary)
+    places = [place_of(node, path_of(link)) for link in search.places.values()]
     states = tuple(_state_of([found for found in search.found if found[2] == i]) for i in range(len(filters)))
     _remove(places)
     return states if len(filters) > 1 else states[0]
 
-
-_Place = tuple[Any, Any, Link]
-"""An owner, the key of a Variable in it, and the link of the Variable."""
 
 _Found = tuple[Variable[Any], Link, int]
 """A Variable, where it was found first, and the place of the filter that takes it."""
@@ -85,14 +79,12 @@ class _Search:
 
     Attributes:
       found: each Variable once.
-      places: all references to them.
-      temporary: containers that are not those that the graph holds.
+      places: the links of all references to them, by owner and key.
     """
 
     def __init__(self, predicates: tuple[Predicate, ...], *, is_tree: bool) -> None:
         self.found: list[_Found] = []
-        self.places: dict[tuple[int, Any], _Place] = {}
-        self.temporary: dict[int, Any] = {}
+        self.places: dict[tuple[int, Any], Link] = {}
         self._predicates = predicates
         self._asks_kind_only = all(map(is_of_kind, predicates))
         self._group_of_class: dict[type, int] = {}
@@ -110,7 +102,9 @@ class _Search:
             value, owner, link, within = stack.pop()
             kind = kind_of(value)
             if self._seen_of_tree is not None and kind in _IDENTIFIED:
-                self._check_is_new(value, link, self._seen_of_tree)
+                if id(value) in self._seen_of_tree:
+                    raise not_a_tree(path_of(self._seen_of_tree[id(value)]), path_of(link))
+                self._seen_of_tree[id(value)] = link
             if kind is _VARIABLE:
                 self._take(value, owner, link, taken)
                 continue
@@ -126,24 +120,10 @@ class _Search:
                 seen.add(id(value))
                 within = ()
             attributes, names = _inside(value, kind)
-            if kind is Kind.CONTAINER and (value.__class__ not in _HELD or id(value) in self.temporary):
-                self._note_temporaries(value, attributes)
             for name in names:
                 child = attributes[name]
                 if child.__class__ not in skipped:
                     stack.append((child, value, (link, name), within))
-
-    def _note_temporaries(self, value: Any, children: Mapping[Any, Any]) -> None:
-        """Notes containers that a tree of JAX makes anew each time it is taken apart: what is done to them is lost."""
-        again = _inside(value, Kind.CONTAINER)[0]
-        for key, child in children.items():
-            if kind_of(child) is Kind.CONTAINER and (id(value) in self.temporary or again[key] is not child):
-                self.temporary[id(child)] = child
-
-    def _check_is_new(self, value: Any, link: Link, seen: dict[int, Link]) -> None:
-        if id(value) in seen:
-            raise not_a_tree(path_of(seen[id(value)]), path_of(link))
-        seen[id(value)] = link
 
     def _take(self, variable: Variable[Any], owner: Any, link: Link, taken: dict[int, bool]) -> None:
         """Notes a reference to a Variable; at the first one, the filters are asked."""
@@ -156,7 +136,7 @@ class _Search:
             if is_meant:
                 self.found.append((variable, link, group))
         if is_meant and link is not None:
-            self.places[id(owner), link[1]] = (owner, link[1], link)
+            self.places[id(owner), link[1]] = link
 
     def _ask(self, variable: Variable[Any], link: Link) -> int:
         """The place of the first filter that takes a Variable, or -1; kept where all ask for its kind only."""
@@ -182,7 +162,6 @@ _NOT_MEANT = -1
 _VARIABLE = Kind.VARIABLE
 _LEAVES = frozenset({Kind.LEAF, Kind.REF, Kind.STATIC})
 _NODES = frozenset({Kind.NODE, Kind.OBJECT})
-_HELD = frozenset({list, tuple, dict})
 _IDENTIFIED = frozenset({Kind.NODE, Kind.OBJECT, Kind.VARIABLE, Kind.REF})
 
 
@@ -192,28 +171,10 @@ def _state_of(found: Sequence[_Found]) -> State[Any]:
     return make_state(StateDef.of(paths, leaf_defs), [variable.raw_value for variable, _, _ in found])
 
 
-def _check(place: _Place, temporary: Mapping[int, Any]) -> None:
-    """Raises where a Variable cannot be taken out; before the first one is."""
-    owner, key, link = place
-    if kind_of(owner) in _NODES:
-        if owner.__dict__.get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
-            raise wrong_trace(owner, key)
-        is_fixed = owner._pytree__is_frozen
-    else:
-        is_fixed = not hasattr(owner, "__delitem__") or id(owner) in temporary
-    if is_fixed:
-        raise GraphError(
-            format_path(path_of(link)),
-            f"a Variable in a {type_name(type(owner))} cannot be taken out",
-            why="the tree around it makes it anew each time" if id(owner) in temporary else None,
-            fix="hold it in a list" if isinstance(owner, tuple) else None,
-        )
-
-
-def _remove(places: Sequence[_Place]) -> None:
+def _remove(places: Sequence[tuple[Any, Any]]) -> None:
     """Removes references; those in one list at once, since each removal moves the rest."""
     of_lists: dict[int, tuple[Any, set[int]]] = {}
-    for owner, key, _ in reversed(places):
+    for owner, key in reversed(places):
         is_node = kind_of(owner) in _NODES
         if is_node and key.__class__ is str:
             delete_attribute(owner, key)

@@ -256,14 +256,19 @@ def _plain_writes(root: Any, binding: Binding, writes: _Writes) -> list[tuple[An
     paths = binding.graphdef.definition.paths
     contained = program_of(binding.graphdef).contained
     return [
-        (*_place_of(root, paths[i]), in_container(leaf) if i in contained else leaf)
+        (*place_of(root, paths[i]), in_container(leaf) if i in contained else leaf)
         for i, (leaf, _) in writes.items()
         if binding.variables[i] is None and leaf is not old[i]
     ]
 
 
-def _place_of(root: Any, path: Path) -> tuple[Any, Any]:
-    """What holds the leaf at a path, and under which key; raises where that cannot be changed now."""
+def place_of(root: Any, path: Path) -> tuple[Any, Any]:
+    """What holds the leaf at a path, and under which key.
+
+    Raises:
+      GraphError: it cannot be changed in place.
+      TraceContextError: it belongs to a node of another trace level.
+    """
     holder, node = root, None
     is_fixed = not path
     for key in path[:-1]:
