@@ -86,7 +86,13 @@ def declax_parser() -> Parser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     _add_commands(parser)
-    _add_completion(parser)
+    completion = parser.add_command(
+        "completion", "prints a script with which a shell completes commands and options", None,
+        'eval "$(declax completion bash)"', "completion zsh --command ./train.py",
+    )  # fmt: skip
+    completion.add_argument("shell", choices=SHELLS)
+    about = "completed command: a script with cli, such as ./train.py"
+    completion.add_argument("--command", dest="completed", default="declax", help=about)
     return parser
 
 
@@ -128,17 +134,6 @@ def _add_commands(parser: Parser) -> None:
         "schema models:Net -o net.schema.json",
     )  # fmt: skip
     schema.add_argument("-o", "--out", metavar="FILE", help="write it into a file")
-
-
-def _add_completion(parser: Parser) -> None:
-    completion = parser.add_command(
-        "completion", "prints a script with which a shell completes commands and options", None,
-        'eval "$(declax completion bash)"', "completion zsh --command ./train.py",
-    )  # fmt: skip
-    completion.add_argument("shell", choices=SHELLS)
-    completion.add_argument(
-        "--command", dest="completed", default="declax", help="completed command: a script with cli, such as ./train.py"
-    )
 
 
 def script_parser(about: str) -> Parser:
