@@ -632,19 +632,18 @@ class JitWrapped(Wrapped[P, R]):
     def _slow_path(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         """Binds the arguments, looks the program up or makes it, runs it and commits; again after a conflict."""
 
+        def bind() -> Call:
+            known = None if self._entry is None else self._entry.call(args, kwargs)
+            return self._bind_arguments(args, kwargs) if known is None else known
+
         def body(call: Call) -> Outcome:
             program = self._program(call)
             if call.captures is not None and call.structure.statics is None:
                 self._entry = CacheEntry.of(args, kwargs, call, program)
             return program.run(call)
 
-        result: R = run(functools.partial(self._bind_again, args, kwargs), body)
+        result: R = run(bind, body)
         return result
-
-    def _bind_again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """The call with these arguments, which are taken apart unless they are like those of the last call."""
-        found = None if self._entry is None else self._entry.call(args, kwargs)
-        return self._bind_arguments(args, kwargs) if found is None else found
 
     def _bind_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """Takes the arguments apart."""
@@ -656,8 +655,7 @@ class JitWrapped(Wrapped[P, R]):
 
     def _make_program(self, call: Call) -> Program:
         structure, shardings, user = call.structure, self._shardings, self._closure.function
-        placed = None
-        labels = None
+        placed = labels = None
         if shardings is not None:
             skipped = {*self._static.numbers, *structure.static_numbers}
             labels = shardings.labels(call, user, of_keywords=None, skipped=skipped)

@@ -33,9 +33,7 @@ class Traced(Generic[R]):
 
     def __init__(self, traced: jax.stages.Traced, program: Program, take: Take, call: Call) -> None:
         self.traced = traced
-        self._program = program
-        self._take = take
-        self._call = call
+        self._of = program, take, call
 
     @property
     def jaxpr(self) -> Any:
@@ -45,8 +43,9 @@ class Traced(Generic[R]):
     @property
     def out_info(self) -> R:
         """What a call would return, with shapes and dtypes in the place of arrays."""
-        outcome = self._program.outcome(self.traced.out_info)
-        found: R = Rebuilt(self._call.structure, self._call.values, self._call.plain).apply(outcome)
+        program, _, call = self._of
+        outcome = program.outcome(self.traced.out_info)
+        found: R = Rebuilt(call.structure, call.values, call.plain).apply(outcome)
         return found
 
     def lower(self, *, lowering_platforms: tuple[str, ...] | None = None) -> Lowered[R]:
@@ -55,7 +54,7 @@ class Traced(Generic[R]):
         Args:
           lowering_platforms: as in JAX; None for the platform of the arguments.
         """
-        return Lowered(self.traced.lower(lowering_platforms=lowering_platforms), self._program, self._take, self._call)
+        return Lowered(self.traced.lower(lowering_platforms=lowering_platforms), *self._of)
 
 
 class Lowered(Generic[R]):
@@ -67,9 +66,7 @@ class Lowered(Generic[R]):
 
     def __init__(self, lowered: jax.stages.Lowered, program: Program, take: Take, call: Call) -> None:
         self.lowered = lowered
-        self._program = program
-        self._take = take
-        self._call = call
+        self._of = program, take, call
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
         """The lowered program as text.
@@ -90,8 +87,11 @@ class Lowered(Generic[R]):
 
     def compile(self, compiler_options: dict[str, Any] | None = None) -> Compiled[R]:
         """The next stage."""
-        compiled = self.lowered.compile(compiler_options)
-        return Compiled(compiled, self._program, self._take, self._call)
+        return Compiled(self.lowered.compile(compiler_options), *self._of)
+
+
+def _trace_of(call: Call) -> Trace:
+    return Trace.of(call.structure, (*call.values, *call.plain))
 
 
 class Compiled(Generic[R]):
@@ -110,7 +110,7 @@ class Compiled(Generic[R]):
         self.compiled = compiled
         self._program = program
         self._take = take
-        self._trace = Trace.of(call.structure, (*call.values, *call.plain))
+        self._trace = _trace_of(call)
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         """Calls it with the arguments of the function, the static ones too.
@@ -129,7 +129,7 @@ class Compiled(Generic[R]):
         try:
             result = self.compiled(*call.values, *call.plain)
         except (TypeError, ValueError) as error:
-            if Trace.of(call.structure, (*call.values, *call.plain)).avals != self._trace.avals:
+            if _trace_of(call).avals != self._trace.avals:
                 raise self._differs(call) from error
             raise
         outcome = self._program.outcome(result)
@@ -139,7 +139,7 @@ class Compiled(Generic[R]):
 
     def _differs(self, call: Call) -> TransformError:
         """The error of a call with other arguments than those for which it was compiled."""
-        found = differences(self._trace, Trace.of(call.structure, (*call.values, *call.plain)))
+        found = differences(self._trace, _trace_of(call))
         return TransformError(
             f"{self._program.name}, compiled",
             "it was compiled for other arguments",
