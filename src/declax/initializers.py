@@ -139,10 +139,12 @@ def _number(value: object) -> Hashable:
     """A number or array as a hashable setting; zero-dimensional arrays become numbers."""
     if isinstance(value, _PYTHON_SCALARS):
         return value
-    is_array = isinstance(value, (np.ndarray, np.generic, jax.Array)) and not isinstance(value, Tracer)
-    if not is_array or not jnp.issubdtype(value.dtype, np.number):
+    if isinstance(value, Tracer) or not isinstance(value, (np.ndarray, np.generic, jax.Array)):
         raise TypeError
-    return value.item() if value.ndim == 0 else _ArraySetting(value)
+    if not jnp.issubdtype(value.dtype, np.number):
+        raise TypeError
+    number: Hashable = value.item() if value.ndim == 0 else _ArraySetting(value)
+    return number
 
 
 def _axes(value: Any) -> Hashable:

@@ -143,6 +143,7 @@ def view_info(node: Any, /, *, only: Filter = ..., graph: bool | None = None) ->
     Dropout:
       deterministic: bool | None = None
         deterministic: answer the input unchanged.
+        **kwargs: arguments for other layers.
     """
     is_graph(graph)
     predicate = predicate_of(only, "view_info, only")
