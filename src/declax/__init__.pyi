@@ -13,11 +13,15 @@ from declax._containers import Sequential as Sequential
 from declax._dataclass import dataclass as dataclass
 from declax._dataclass import replace as replace
 from declax._display import display as display
+from declax._expressions import defer as defer
+from declax._expressions import repeat as repeat
+from declax._expressions import when as when
 from declax._fields import KW_ONLY as KW_ONLY
 from declax._fields import Data as Data
 from declax._fields import InitVar as InitVar
 from declax._fields import Static as Static
 from declax._fields import data as data
+from declax._fields import field as field
 from declax._fields import static as static
 from declax._fields import submodule as submodule
 from declax._fields import variable as variable

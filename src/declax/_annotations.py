@@ -186,6 +186,15 @@ class Scope(dict[str, object]):
         return annotation
 
 
+def refuses_data(annotation: object, scope: Scope) -> bool:
+    """Whether an annotation is marked static, or is of values that are not leaves for JAX."""
+    resolved = scope.resolve(annotation)
+    marks = getattr(resolved, "__metadata__", ())
+    if any(isinstance(mark, Status) and mark.is_static for mark in marks):
+        return True
+    return isinstance(resolved, type) and issubclass(resolved, (str, bytes, type))
+
+
 @dataclasses.dataclass(frozen=True)
 class Decision:
     """What an annotation says of a field's status.

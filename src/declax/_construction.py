@@ -1,102 +1,61 @@
-"""Makes the Variables and submodules that a class declares, once the values of its fields pass their checks.
+"""From a class body to the function that makes the parts of an instance.
 
-Vocabulary
-----------
-recipe: how a declared member is made (`_fields.VariableRecipe`,
-        `_fields.SubmoduleRecipe`).
-stream: the named source of random keys that an initializer draws from.
+`collect` and `declare` turn expressions into standard fields, before the
+standard's decorator runs. `install` generates the function that makes the
+parts, in the order of the class body, as straight-line source.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-import jax.numpy as jnp
+import numpy as np
 
-from declax._annotations import Scope, annotation_text, decide, variable_class
-from declax._fields import FieldSpec, Recipe, SubmoduleRecipe, VariableRecipe, objection, specifier_of
-from declax._pytree import MAKES_MEMBERS
-from declax._variables import Variable, VariableMetadata
-from declax.errors import FieldError, InitializerError, LayerError, describe, suggest, type_name
+from declax._annotations import Scope, annotation_text, decide, own_annotations, refuses_data, variable_class
+from declax._class_body import BODY_KEY, Body, text_of_annotation
+from declax._codegen import compile_functions
+from declax._declared_variables import RNGS, VariableMaker
+from declax._expressions import (
+    Choice,
+    Declaration,
+    Deferred,
+    Expression,
+    Literal,
+    Operation,
+    Repeated,
+    Writer,
+    leaves_of,
+    refuse_partial,
+    text_of,
+)
+from declax._fields import (
+    PartRecipe,
+    Recipe,
+    Specifier,
+    Status,
+    SubmoduleRecipe,
+    VariableRecipe,
+    objection,
+    specifier_of,
+    standard_field,
+)
+from declax._pytree import Pytree, holds_objects
+from declax._typing import RECORD_KEY
+from declax._values import is_data
+from declax._variables import Variable
+from declax.errors import (
+    ConstructionError,
+    DeclaxError,
+    FieldError,
+    LayerError,
+    describe,
+    type_name,
+)
 
-RNGS = "rngs"
-
-
-def recipes_of(cls: type) -> dict[str, Recipe]:
-    """The recipes of a dataclass by field name, in declaration order."""
-    found = {}
-    for field in dataclasses.fields(cls):
-        specifier = specifier_of(field)
-        if specifier is not None and specifier.recipe is not None:
-            found[field.name] = specifier.recipe
-    return found
-
-
-def install_recipes(cls: Any) -> None:
-    """Puts the checks of fields and the making of declared members in front of ``__post_init__``.
-
-    Must run before `dataclasses.dataclass`, which looks for ``__post_init__``.
-    """
-    original: Callable[..., None] | None = cls.__dict__.get("__post_init__")
-
-    def __post_init__(self: Any, *init_vars: object, **named: object) -> None:
-        checks = type(self)._pytree__checks
-        if checks and type(self).__post_init__ is __post_init__:  # of several classes, the last checks for all
-            check_values(self, checks, init_vars)
-        make_members(self, init_vars)
-        if original is not None:
-            original(self, *init_vars, **named)
-        else:
-            inherited = getattr(super(cls, self), "__post_init__", None)
-            if inherited is not None:
-                inherited(*init_vars, **named)
-
-    setattr(__post_init__, MAKES_MEMBERS, True)
-    __post_init__.__qualname__ = f"{cls.__qualname__}.__post_init__"
-    __post_init__.__module__ = cls.__module__
-    cls.__post_init__ = __post_init__
-    cls._pytree__install = staticmethod(install_recipes)
-
-
-def checks_of(cls: type) -> tuple[tuple[str, Callable[[Any], object]], ...]:
-    """The checks that the fields of a dataclass declare, by name, in declaration order."""
-    fields = getattr(cls, "__dataclass_fields__", {})
-    specifiers = ((name, specifier_of(field)) for name, field in fields.items())
-    return tuple((name, s.notes.check) for name, s in specifiers if s is not None and s.notes.check is not None)
-
-
-def check_values(self: Any, checks: Iterable[tuple[str, Callable[[Any], object]]], init_vars: Sequence[object]) -> None:
-    """Runs the checks of fields on what the constructor was given.
-
-    Raises:
-      LayerError: a check has an objection.
-    """
-    cls = type(self)
-    names = [f.name for f in cls.__dataclass_fields__.values() if is_init_var(f)]
-    handed_on = dict(zip(names, init_vars, strict=False))
-    for name, check in checks:
-        value = handed_on.get(name) if name in names else self.__dict__.get(name)
-        problem = None if value is None else objection(check, value)
-        if problem is not None:
-            raise LayerError(f"{type_name(cls)}.{name}", problem, got=describe(value))
-
-
-def make_members(self: Any, init_vars: Sequence[object]) -> None:
-    """Makes all declared members of an object that it does not have yet."""
-    cls = type(self)
-    recipes = recipes_of(cls)
-    if all(name in self.__dict__ for name in recipes):
-        return
-    names = [f.name for f in cls.__dataclass_fields__.values() if is_init_var(f)]
-    rngs = dict(zip(names, init_vars, strict=False)).get(RNGS) if RNGS in names else getattr(self, RNGS, None)
-    put = object.__setattr__ if cls._pytree__is_frozen else setattr
-    for name, recipe in recipes.items():
-        if name in self.__dict__:
-            continue
-        is_wanted = recipe.when is None or _of_field(self, cls, name, recipe.when)
-        put(self, name, _make(self, cls._pytree__specs[name], recipe, rngs) if is_wanted else None)
+MAKER_KEY: Final = "_pytree__maker"
+EXPRESSIONS_KEY: Final = "_pytree__expressions"
 
 
 def is_init_var(field: dataclasses.Field[Any]) -> bool:
@@ -104,235 +63,531 @@ def is_init_var(field: dataclasses.Field[Any]) -> bool:
     return field._field_type is dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]  # the standard offers no public way
 
 
-def _make(self: Any, spec: FieldSpec, recipe: Recipe, rngs: object) -> object:
-    if isinstance(recipe, SubmoduleRecipe):
-        return recipe.build(self, rngs)
-    return _make_variable(self, spec, recipe, rngs)
+def recipe_of(field: dataclasses.Field[Any]) -> Recipe | None:
+    """How the field of a class is made, if its object makes it."""
+    specifier = specifier_of(field)
+    return None if specifier is None else specifier.recipe
 
 
-def _make_variable(self: Any, spec: FieldSpec, recipe: VariableRecipe, rngs: Any) -> Variable[Any]:
-    cls = type(self)
-    where = f"{type_name(cls)}.{spec.name}"
-    kind = variable_class(spec.annotation, Scope(cls), Variable)
-    if kind is None:
-        raise FieldError(
-            where,
-            "the annotation of a declared Variable names no kind of Variable",
-            got=annotation_text(spec.annotation),
-            fix=f"{spec.name}: dx.Param[jax.Array] = dx.variable(...)",
-        )
-    shape = _shape(self, spec.name, where, recipe)
-    initializer = _of_field(self, cls, spec.name, recipe.initializer)
-    dtype = _dtype(self, spec.name, recipe)
-    key = None if recipe.stream is None else _draw(cls, where, rngs, recipe.stream)
-    if not callable(initializer):
-        raise FieldError(
-            where,
-            "the initializer of a declared Variable cannot be called",
-            got=describe(initializer),
-            fix="variable(..., initializer=dx.initializers.zeros)",
-        )
-    value = initializer(key, shape, dtype)
-    _check_value(where, value.value if isinstance(value, VariableMetadata) else value, shape, dtype)
-    made: Variable[Any] = kind(value, **_metadata(self, spec, recipe))
-    return made
+# ================================================================= before the standard's decorator
 
 
-def _check_value(where: str, value: Any, shape: tuple[int, ...], dtype: Any) -> None:
-    got = getattr(value, "shape", () if isinstance(value, (int, float, complex)) else None)
-    if got is None or tuple(got) != shape:
-        raise InitializerError(
-            where,
-            "the initializer returned a value of the wrong shape",
-            expected=f"an array of shape {shape} and dtype {jnp.dtype(dtype)}",
-            got=describe(value),
-        )
+def declare(cls: Any) -> dict[str, Expression]:
+    """Turns what a class body binds to expressions into standard fields.
 
-
-def _draw(cls: type, where: str, rngs: Any, stream: str) -> Any:
-    """The next key of a stream; of the one stream, where the constructor got that."""
-    if rngs is None:
-        raise FieldError(
-            where,
-            f"a declared Variable draws from the stream {stream!r}, and the constructor got no rngs",
-            fix=f"{type_name(cls)}(..., rngs=dx.Rngs(0))",
-        )
-    draw: Any = rngs if _is_stream(rngs) else getattr(rngs, stream, None)
-    if not callable(draw):
-        raise FieldError(
-            where,
-            f"a declared Variable draws from the stream {stream!r}, and the given rngs have no streams",
-            expected="dx.Rngs, or one of its streams",
-            got=describe(rngs),
-            fix=f"{type_name(cls)}(..., rngs=dx.Rngs(0))",
-        )
-    return draw()
-
-
-def _is_stream(rngs: object) -> bool:
-    # by its own attributes: an Rngs answers for any name with its default stream
-    return callable(rngs) and {"key", "count", "tag"} <= getattr(rngs, "__dict__", {}).keys()
-
-
-def _of_field(self: Any, cls: type, name: str, entry: Any) -> Any:
-    """What an entry stands for: the value of a field where it is a name, else itself."""
-    if not isinstance(entry, str):
-        return entry
-    if not hasattr(self, entry):
-        raise FieldError(
-            f"{type_name(cls)}.{name}",
-            f"the field {entry!r} has no value yet when this Variable is made",
-            why="declared members are made in declaration order, before __post_init__",
-            fix=f"declare {entry} with a default, or as a parameter of the constructor",
-        )
-    return getattr(self, entry)
-
-
-def _dtype(self: Any, name: str, recipe: VariableRecipe) -> Any:
-    dtype: Any = recipe.dtype
-    if isinstance(dtype, str) and dtype in type(self).__dataclass_fields__:
-        dtype = _of_field(self, type(self), name, dtype)
-    return jnp.float32 if dtype is None else dtype
-
-
-def _shape(self: Any, name: str, where: str, recipe: VariableRecipe) -> tuple[int, ...]:
-    cls = type(self)
-    declared: Any = recipe.shape
-    if isinstance(declared, str):
-        declared = _of_field(self, cls, name, declared)
-        declared = (declared,) if hasattr(declared, "__index__") else declared
-    elif callable(declared):
-        declared = declared(self)
-    shape = []
-    for entry in declared:
-        size: Any = entry(self) if callable(entry) else _of_field(self, cls, name, entry)
-        if isinstance(size, bool) or not hasattr(size, "__index__") or int(size) < 0:
-            raise FieldError(
-                where,
-                f"the entry {_entry_text(entry)} of the declared shape gives no size",
-                expected="an int of 0 or more",
-                got=describe(size),
-            )
-        shape.append(int(size))
-    return tuple(shape)
-
-
-def _entry_text(entry: object) -> str:
-    return f"<{getattr(entry, '__name__', 'function')}>" if callable(entry) else repr(entry)
-
-
-def _metadata(self: Any, spec: FieldSpec, recipe: VariableRecipe) -> dict[str, Any]:
-    declared = _of_field(self, type(self), spec.name, recipe.metadata)
-    metadata: dict[str, Any] = dict(declared) if declared else {}
-    notes = spec.notes
-    if notes.sharding is not None:
-        metadata.setdefault("sharding", notes.sharding)
-    if not notes.trainable:
-        metadata.setdefault("trainable", False)
-    if not notes.weight_decay:
-        metadata.setdefault("weight_decay", False)
-    return metadata
-
-
-# --- checks at class creation -------------------------------------------------
-
-
-def check_recipe(cls: type, name: str, recipe: Recipe, annotation: object, known: Mapping[str, object]) -> None:
-    """Checks at class creation what a declared member refers to.
-
-    Args:
-      cls: the class.
-      name: the field.
-      recipe: its recipe.
-      annotation: its annotation.
-      known: the annotations of all fields and InitVars by name.
+    Returns:
+      The expressions by name, in the order of the body.
 
     Raises:
-      FieldError: for names that are no field or a field of the wrong type, and
-        for an annotation that does not suit.
+      FieldError: for what the rules of class bodies forbid.
     """
-    where = f"{type_name(cls)}.{name}"
-    scope = Scope(cls)
-    if isinstance(recipe, VariableRecipe) and recipe.stream is not None and RNGS not in known:
+    _check_shared(cls)
+    body: Body = cls.__dict__.get(BODY_KEY) or Body()
+    if body.bound:
+        delattr(cls, BODY_KEY)
+        _check_body(cls, body)
+    _restore_inherited(cls)
+    found: dict[str, Expression] = {}
+    internal: dict[str, Any] = {}
+    annotations = own_annotations(cls)
+    for name, value in body.bound.items():
+        expression = found[name] = value if isinstance(value, Expression) else Literal(value)
+        if isinstance(expression, Declaration) and expression._pytree__name == name:
+            if isinstance(recipe_of(expression._pytree__field), SubmoduleRecipe) and name not in annotations:
+                internal[name] = Any
+            continue
+        if name not in annotations:
+            internal[name] = _class_of(expression)
+        _declare_part(cls, name, expression, annotations)
+    if internal:
+        cls.__annotations__ = _in_order(annotations, internal, body)
+    return found
+
+
+def _check_shared(cls: type) -> None:
+    annotations = own_annotations(cls)
+    for name, value in vars(cls).items():
+        refuse_partial(value)
+        is_default = name in annotations and not isinstance(value, tuple)  # which `_check_defaults` looks at
+        if name.startswith("__") or is_default or not _is_shared(value):
+            continue
         raise FieldError(
-            where,
-            f"a declared Variable draws from the stream {recipe.stream!r}, and the class takes no rngs",
-            fix=f"{RNGS}: dx.InitVar[dx.Rngs]      # or variable(..., stream=None), which draws no key",
+            f"{type_name(cls)}.{name}",
+            "all instances would share this object",
+            got=describe(value),
+            why="it is made once, when the class body runs. A comprehension there does not see the fields, and\n"
+            "takes globals of the same names",
+            fix=f"{name} = dx.Linear(dim, dim, rngs=rngs)        # with a field or rngs of the class: a part\n"
+            f"{name} = dx.repeat(depth, dx.Linear(dim, dim, rngs=rngs))        # a list of parts",
         )
-    # an InitVar is gone when members are made
-    known = {n: a for n, a in known.items() if not isinstance(scope.resolve(a), dataclasses.InitVar)}
-    if recipe.when is not None:
-        _check_names_field(where, "when", recipe.when, known)
-        _check_type(where, "when", recipe.when, known, scope, bool)
-        decision = decide(annotation, scope)
-        if not decision.is_optional and scope.is_complete:
+
+
+def _is_shared(value: object) -> bool:
+    if getattr(value, "_pytree__is_frozen", False):
+        return False
+    return (isinstance(value, Pytree | Variable) or value.__class__ in (list, tuple, dict)) and holds_objects(value)
+
+
+def _check_body(cls: type, body: Body) -> None:
+    if body.twice is not None:
+        raise FieldError(
+            f"{type_name(cls)}.{body.twice}",
+            "the class body binds this name twice",
+            why="expressions refer to fields and parts by name, and could mean either",
+            fix="give the second one another name",
+        )
+    annotations = own_annotations(cls)
+    for name, reads in body.reads.items():
+        for read in reads:
+            value = cls.__dict__.get(read, dataclasses.MISSING)
+            if read not in annotations or read in body.bound or isinstance(value, dataclasses.Field):
+                continue
+            is_missing = value is dataclasses.MISSING
+            what = "has no specifier" if is_missing else f"gives it the constant {value!r}"
+            default = "" if is_missing else f"default={value!r}"
             raise FieldError(
-                where,
-                f"`when={recipe.when!r}` can leave the field None, which its annotation does not allow",
-                fix=f"{name}: {annotation_text(annotation)} | None = ...",
+                f"{type_name(cls)}.{read}",
+                f"the expression of {name!r} reads this field, which {what}",
+                why="only a field with a specifier has the value of the instance in the class body",
+                fix=f"{read}: {text_of_annotation(annotations[read])} = dx.field({default})",
             )
-    if isinstance(recipe, SubmoduleRecipe):
+
+
+def _restore_inherited(cls: Any) -> None:
+    """Keeps the declaration of a base where a class repeats an annotation without a value, as the standard does."""
+    expressions = getattr(cls, EXPRESSIONS_KEY, {})
+    for name in own_annotations(cls):
+        inherited = getattr(cls, "__dataclass_fields__", {}).get(name)
+        if name in cls.__dict__ or name not in expressions or inherited is None:
+            continue
+        options = ("default", "default_factory", "init", "repr", "hash", "compare", "metadata")
+        setattr(cls, name, dataclasses.field(**{option: getattr(inherited, option) for option in options}))
+
+
+def _declare_part(cls: type, name: str, expression: Expression, annotations: Mapping[str, Any]) -> None:
+    specifier = Specifier(_status_of(cls, expression), PartRecipe(expression))
+    if name not in annotations:
+        setattr(cls, name, standard_field(specifier, init=False))
         return
-    _check_variable(where, name, recipe, annotation, known, scope)
-
-
-def _check_variable(
-    where: str,
-    name: str,
-    recipe: VariableRecipe,
-    annotation: object,
-    known: Mapping[str, object],
-    scope: Scope,
-) -> None:
-    resolved = scope.resolve(annotation)
-    if scope.is_complete and variable_class(resolved, scope, Variable) is None:
+    decision = decide(annotations[name], Scope(cls))
+    if specifier.status is Status.DATA and (decision.is_number or refuses_data(annotations[name], Scope(cls))):
         raise FieldError(
-            where,
-            "variable(...) declares a Variable, and the annotation is none",
-            expected="a kind of Variable, as Param[jax.Array]",
-            got=annotation_text(annotation),
-            fix=f"{name}: dx.Param[jax.Array] = dx.variable(...)",
+            f"{type_name(cls)}.{name}",
+            f"the part {text_of_part(expression)} is data, and its annotation makes it static",
+            got=annotation_text(annotations[name]),
+            fix=f"{name} = ...        # without an annotation, or with that of the part",
         )
-    if isinstance(recipe.shape, str):
-        _check_names_field(where, "shape", recipe.shape, known)
-    elif not callable(recipe.shape):
-        for entry in recipe.shape:
-            if isinstance(entry, str):
-                _check_names_field(where, "shape", entry, known)
-                _check_type(where, "shape", entry, known, scope, int)
-            elif not callable(entry) and (isinstance(entry, bool) or not hasattr(entry, "__index__")):
+    if decision.status is not None and specifier.status is not Status.DATA:
+        specifier = dataclasses.replace(specifier, status=None)
+    setattr(cls, name, standard_field(specifier, default=expression))
+
+
+def text_of_part(expression: Expression) -> str:
+    """The call that makes a part, as the class body writes it."""
+    return expression._pytree__source(text_of)
+
+
+def _class_of(expression: Expression) -> Any:
+    function = expression._pytree__function if isinstance(expression, Deferred) else None
+    return function if isinstance(function, type) else Any
+
+
+def _status_of(cls: Any, expression: Expression) -> Status | None:
+    """The status of a part whatever the values of the fields are, or None where a value decides."""
+    if makes_data(expression):
+        return Status.DATA
+    return Status.STATIC if _is_static_number(cls, expression) else None
+
+
+def makes_data(value: object) -> bool:
+    """Whether a value gives a Pytree, or a container of some, whatever the values of the fields are."""
+    if isinstance(value, Deferred):
+        function = value._pytree__function
+        return isinstance(function, type) and issubclass(function, Pytree)
+    if isinstance(value, Repeated):
+        return makes_data(value._pytree__item)
+    if isinstance(value, Choice):
+        return any(map(makes_data, value._pytree__pair))
+    if isinstance(value, Literal):
+        return any(map(makes_data, value._pytree__operands()))
+    return value.__class__ in (list, tuple, dict) and makes_data(Literal(value))
+
+
+def _is_static_number(cls: Any, value: object) -> bool:
+    """Whether a value is a number, or arithmetic on fields that are annotated as numbers."""
+    if isinstance(value, Operation):
+        return value._pytree__is_arithmetic and all(_is_static_number(cls, v) for v in value._pytree__operands())
+    if isinstance(value, Declaration):
+        annotation = own_annotations(cls).get(value._pytree__name or "")
+        return annotation is not None and decide(annotation, Scope(cls)).is_number
+    return isinstance(value, int | float)
+
+
+def _in_order(annotations: Mapping[str, Any], internal: Mapping[str, Any], body: Body) -> dict[str, Any]:
+    """The annotations with those of internal parts among them, in the order of the class body."""
+    waiting = list(annotations)
+    ordered: dict[str, Any] = {}
+    for name in body.bound:
+        if name in internal:
+            ordered[name] = internal[name]
+        elif name in waiting:
+            end = waiting.index(name) + 1
+            ordered.update((before, annotations[before]) for before in waiting[:end])
+            del waiting[:end]
+    ordered.update((name, annotations[name]) for name in waiting)
+    return ordered
+
+
+# ================================================================= after it
+
+
+class UsedUp:
+    """An argument that only the constructor uses; reading it from an instance is an error that says so."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        name = self._name
+        where = f"{type_name(owner)}.{name}"
+        if instance is None:
+            again = f"{name}: dx.InitVar[...] = dx.field()"
+            raise AttributeError(f"{where} is an InitVar, which is not inherited; declare it again: {again}")
+        raise AttributeError(f"{where} is an InitVar: the constructor used it up, and it is not an attribute")
+
+
+def install(cls: Any, own: Mapping[str, Expression]) -> None:
+    """Gives a class its expressions, and the function that makes the parts of its instances.
+
+    Raises:
+      FieldError: for an expression of a class that is not a base, and for a
+        part that reads one that is made later.
+    """
+    fields: dict[str, dataclasses.Field[Any]] = cls.__dataclass_fields__
+    known: dict[str, tuple[Expression, ...]] = {}
+    for base in reversed(cls.__mro__[1:]):
+        for name, expressions in base.__dict__.get(EXPRESSIONS_KEY, {}).items():
+            older = (e for e in known.get(name, ()) if all(e is not nearer for nearer in expressions))
+            known[name] = (*expressions, *older)
+    for name, expression in own.items():
+        known[name] = (expression, *known.get(name, ()))
+        if is_init_var(fields[name]):
+            setattr(cls, name, UsedUp(name))
+        elif fields[name].init and name in cls.__dict__:
+            delattr(cls, name)  # the default: `PytreeMeta.__getattr__` gives the expression
+    setattr(cls, EXPRESSIONS_KEY, known)
+    setattr(cls, MAKER_KEY, Maker(cls, known))
+
+
+class Part(NamedTuple):
+    """One attribute that the constructor makes.
+
+    Attributes:
+      name: of the attribute.
+      expression: how the class body declares it.
+      recipe: how it is made.
+      is_argument: whether the caller may supply it.
+    """
+
+    name: str
+    expression: Expression
+    recipe: Recipe
+    is_argument: bool
+
+
+class Record(NamedTuple):
+    """What a constructor was called with and did not keep.
+
+    Attributes:
+      values: the InitVars that are not data.
+      made: the annotated parts that the caller did not supply.
+    """
+
+    values: Mapping[str, Any]
+    made: frozenset[str]
+
+
+class Maker:
+    """Checks the arguments of a constructor, and makes the parts of an instance.
+
+    Attributes:
+      source: the function that makes the parts, as text.
+      recorded: the names of the arguments that a `Record` keeps.
+    """
+
+    def __init__(self, cls: Any, known: Mapping[str, tuple[Expression, ...]]) -> None:
+        fields: dict[str, dataclasses.Field[Any]] = cls.__dataclass_fields__
+        self._cls = cls
+        self._init_vars = [name for name, field in fields.items() if is_init_var(field)]
+        self._parts = [
+            Part(name, expressions[0], recipe, fields[name].init)
+            for name, expressions in known.items()
+            if name in fields and (recipe := recipe_of(fields[name])) is not None
+        ]
+        scope = Scope(cls)
+        self._checks = [ArgumentCheck(field, scope) for field in fields.values() if is_checked(field)]
+        kept = [n for n in self._init_vars if decide(fields[n].type, scope).status is not Status.DATA]
+        self.recorded = [*kept, *(part.name for part in self._parts if part.is_argument)]
+        self._names = self._names_of(known)
+        self.source = ""
+        self._function: Any = None
+        if self._parts:
+            self._generate()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the constructor has something to do."""
+        return bool(self._parts or self._checks or self.recorded)
+
+    def _names_of(self, known: Mapping[str, tuple[Expression, ...]]) -> dict[int, str]:
+        """The source of each expression that has a name; of several names, the first."""
+        names: dict[int, str] = {}
+        for name, expressions in known.items():
+            for expression in expressions:
+                names.setdefault(id(expression), name if name in self._init_vars else f"self.{name}")
+        return names
+
+    # ------------------------------------------------------------- the generated function
+
+    def _generate(self) -> None:
+        writer = Writer(self._names)
+        lines = [f"def make_parts({', '.join(['self', *self._init_vars])}):"]
+        self._lines: list[Part | None] = [None]
+        waiting = {part.name for part in self._parts}
+        for part in self._parts:
+            self._check_reads(part, waiting)
+            statement = self._statement(part, writer)
+            lines += statement
+            self._lines += [part] * len(statement)
+            waiting.discard(part.name)
+        constants = {**writer.constants, "put": object.__setattr__}
+        self.source = "\n".join(lines)
+        (self._function,) = compile_functions(f"{type_name(self._cls)} parts", [self.source], constants)
+
+    def _statement(self, part: Part, writer: Writer) -> list[str]:
+        source = self._source(part, writer)
+        is_frozen = self._cls.__dataclass_params__.frozen
+        line = f"put(self, {part.name!r}, {source})" if is_frozen else f"self.{part.name} = {source}"
+        if not part.is_argument:
+            return [f"    {line}"]
+        declared = writer.constant(part.expression, f"declared_{part.name}")
+        lines = [f"    if self.{part.name} is {declared}:", f"        {line}"]
+        classes = _classes_of(self._cls, part.name)
+        if classes:
+            check = writer.constant(_PartCheck(self._cls, part.name, classes), f"check_{part.name}")
+            lines += ["    else:", f"        {check}(self.{part.name})"]
+        return lines
+
+    def _source(self, part: Part, writer: Writer) -> str:
+        recipe = part.recipe
+        if isinstance(recipe, PartRecipe):
+            name = self._names[id(part.expression)]
+            return writer.whole(part.expression) if name == f"self.{part.name}" else name
+        if isinstance(recipe, SubmoduleRecipe):
+            source = f"{writer(recipe.build)}(self, {self._rngs})"
+        else:
+            source = self._variable_source(part, recipe, writer)
+        is_always = recipe.when is None or recipe.when is True
+        return source if is_always else f"{source} if {writer(_entry(recipe.when))} else None"
+
+    def _variable_source(self, part: Part, recipe: VariableRecipe, writer: Writer) -> str:
+        maker = writer.constant(VariableMaker(self._cls, part.name, recipe), f"make_{part.name}")
+        fields = self._cls.__dataclass_fields__
+        dtype = _entry(recipe.dtype) if isinstance(recipe.dtype, str) and recipe.dtype in fields else recipe.dtype
+        entries = (_shape_entry(recipe.shape), _entry(recipe.initializer), dtype, _entry(recipe.metadata))
+        return f"{maker}({', '.join([self._rngs, *map(writer, entries)])})"
+
+    @property
+    def _rngs(self) -> str:
+        if RNGS in self._init_vars:
+            return RNGS
+        return f"self.{RNGS}" if RNGS in self._cls.__dataclass_fields__ else "None"
+
+    def _check_reads(self, part: Part, later: set[str]) -> None:
+        for leaf in leaves_of(_Reads(part), self._names):
+            name = self._names.get(id(leaf), "").removeprefix("self.")
+            if name in later and name != part.name:
                 raise FieldError(
-                    where,
-                    "an entry of a declared shape is an int, the name of an int field, or a function",
-                    got=describe(entry),
+                    f"{type_name(self._cls)}.{part.name}",
+                    f"this part reads {name!r}, which is made later",
+                    why="parts are made in the order of the class body, and an overriding part keeps its position",
+                    fix=f"declare {name} before {part.name}",
                 )
-    for option in ("initializer", "metadata"):
-        given = getattr(recipe, option)
-        if isinstance(given, str):
-            _check_names_field(where, option, given, known)
-    if isinstance(recipe.dtype, str) and recipe.dtype not in known:
+            if id(leaf) not in self._names:
+                raise FieldError(
+                    f"{type_name(self._cls)}.{part.name}",
+                    f"this part reads {text_of(leaf)!r}, a field of a class that is not a base",
+                    fix="use fields of this class, or of one that it derives from",
+                )
+
+    # ------------------------------------------------------------- at construction
+
+    def __call__(self, instance: Any, init_vars: Sequence[object]) -> None:
+        """Checks the arguments, records those that are used up, and makes the parts."""
+        attributes = instance.__dict__
+        given = dict(zip(self._init_vars, init_vars, strict=False))
+        for check in self._checks:
+            check(type(instance), given[check.name] if check.name in given else attributes.get(check.name))
+        if self.recorded:
+            made = frozenset(p.name for p in self._parts if p.is_argument and attributes[p.name] is p.expression)
+            values = {name: value for name, value in given.items() if name in self.recorded and not is_data(value)}
+            attributes[RECORD_KEY] = Record(values, made)
+        if self._function is None:
+            return
         try:
-            jnp.dtype(recipe.dtype)
-        except TypeError:
-            _check_names_field(where, "dtype", recipe.dtype, known)
+            self._function(instance, *init_vars)
+        except Exception as error:
+            self._add_note(instance, error)
+            raise
+
+    def _add_note(self, instance: Any, error: Exception) -> None:
+        """Says which part could not be made, with the values of its arguments."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code is not self._function.__code__:
+            trace = trace.tb_next
+        part = None if trace is None else self._lines[trace.tb_lineno - 1]
+        is_named = isinstance(error, DeclaxError) and error.where.startswith(f"{type_name(type(instance))}.")
+        if part is not None and not is_named:
+            shown = {key: _shown(instance, source) for key, source in self._names.items()}
+            shown.pop(id(part.expression))
+            text = self._source_with(part, Writer(shown))
+            error.add_note(f"while {type_name(type(instance))}.{part.name} was made: {text}")
+
+    def _source_with(self, part: Part, writer: Writer) -> str:
+        if isinstance(part.recipe, PartRecipe):
+            return writer.whole(part.expression)
+        return "dx.variable(...)" if isinstance(part.recipe, VariableRecipe) else "a method"
 
 
-def _check_names_field(where: str, option: str, name: str, known: Mapping[str, object]) -> None:
-    if name not in known:
-        hint = suggest(name, known)
-        raise FieldError(
-            where,
-            f"{option} names {name!r}, which is no field of the class" + (f"; {hint}" if hint else ""),
-            expected="one of " + ", ".join(known),
-        )
+def _shown(instance: Any, source: str) -> str:
+    name = source.removeprefix("self.")
+    value = instance.__dict__.get(name, instance) if source != name else instance
+    return repr(value) if value is None or value.__class__ in (int, float, str, bool, tuple) else name
 
 
-def _check_type(where: str, option: str, name: str, known: Mapping[str, object], scope: Scope, wanted: type) -> None:
-    resolved = scope.resolve(known[name])
-    if isinstance(resolved, type) and not issubclass(resolved, wanted) and decide(resolved, scope).status is not None:
-        raise FieldError(
-            where,
-            f"{option} names the field {name!r}, which is no {wanted.__name__}",
-            expected=f"{name}: {wanted.__name__}",
-            got=f"{name}: {annotation_text(known[name])}",
-        )
+class _Reads(Expression):
+    """What a part reads, of whichever kind it is."""
+
+    __slots__ = ("_pytree__part",)
+
+    def __init__(self, part: Part) -> None:
+        super().__init__()
+        self._pytree__part = part
+
+    def _pytree__operands(self) -> Iterator[Any]:
+        part = self._pytree__part
+        recipe = part.recipe
+        if isinstance(recipe, VariableRecipe):
+            yield from (recipe.shape, recipe.initializer, recipe.dtype, recipe.metadata, recipe.when)
+        elif isinstance(recipe, PartRecipe):
+            yield from part.expression._pytree__operands()
+
+
+class _Source(Expression):
+    """An expression that is given by its source."""
+
+    __slots__ = ("_pytree__text",)
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._pytree__text = text
+
+    def _pytree__source(self, write: Callable[[Any], str]) -> str:
+        return self._pytree__text
+
+
+def _entry(entry: Any) -> Any:
+    """An option of a declaration as an expression: a text is the name of a field."""
+    return _Source(f"self.{entry}") if isinstance(entry, str) else entry
+
+
+def _shape_entry(shape: Any) -> Any:
+    if isinstance(shape, Expression | str):
+        return _entry(shape)
+    if callable(shape):
+        return Deferred(shape, (_Source("self"),), {})
+    entries = (
+        Deferred(e, (_Source("self"),), {}) if callable(e) and not isinstance(e, Expression) else e for e in shape
+    )
+    return tuple(map(_entry, entries))
+
+
+# ================================================================= checks of arguments
+
+
+def is_checked(field: dataclasses.Field[Any]) -> bool:
+    """Whether the constructor checks what it is given for a field."""
+    specifier = specifier_of(field)
+    if specifier is None or not field.init:
+        return False
+    return any(note is not None for note in (specifier.notes.check, specifier.notes.ge, specifier.notes.le))
+
+
+class ArgumentCheck:
+    """The check and the bounds of one field.
+
+    Attributes:
+      name: of the field.
+    """
+
+    def __init__(self, field: dataclasses.Field[Any], scope: Scope) -> None:
+        specifier = specifier_of(field)
+        assert specifier is not None
+        self.name = field.name
+        self._notes = specifier.notes
+        annotation = scope.resolve(field.type)
+        self._is_integer = annotation is int
+        self._is_number = annotation in (int, float)
+
+    def __call__(self, cls: type, value: object) -> None:
+        """Raises where a value does not pass; None and the defaults of parts always do."""
+        if (value is None and not self._is_number) or isinstance(value, Expression):
+            return
+        notes = self._notes
+        where = f"{type_name(cls)}.{self.name}"
+        if (notes.ge is not None or notes.le is not None) and not self._is_within(value):
+            raise LayerError(where, "this value is out of bounds", expected=self._bounds, got=describe(value))
+        problem = None if notes.check is None else objection(notes.check, value)
+        if problem is not None:
+            raise LayerError(where, problem, got=describe(value))
+
+    def _is_within(self, value: Any) -> bool:
+        kinds = (int, np.integer) if self._is_integer else (int, float, np.integer, np.floating)
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, kinds):
+            return not self._is_number
+        low, high = self._notes.ge, self._notes.le
+        return bool((low is None or low <= value) and (high is None or value <= high))
+
+    @property
+    def _bounds(self) -> str:
+        kind = "an integer" if self._is_integer else "a number"
+        low, high = self._notes.ge, self._notes.le
+        if low is None:
+            return f"{kind} of at most {high:g}"
+        return f"{kind} of at least {low:g}" if high is None else f"{kind} from {low:g} to {high:g}"
+
+
+def _classes_of(cls: Any, name: str) -> tuple[type, ...]:
+    """The classes that a part may have by its annotation, if that names only classes of Pytrees."""
+    found = variable_class(cls.__dataclass_fields__[name].type, Scope(cls), Pytree)
+    if found is None or getattr(found, "_is_protocol", False):
+        return ()
+    return (found, type(None)) if decide(cls.__dataclass_fields__[name].type, Scope(cls)).is_optional else (found,)
+
+
+class _PartCheck:
+    """Refuses an object of the wrong class for a part."""
+
+    def __init__(self, cls: type, name: str, classes: tuple[type, ...]) -> None:
+        self._cls = cls
+        self._name = name
+        self._classes = classes
+
+    def __call__(self, value: object) -> None:
+        if not isinstance(value, self._classes):
+            raise ConstructionError(
+                f"{type_name(self._cls)}.{self._name}",
+                "the given part is of the wrong class",
+                expected=" or ".join(map(type_name, self._classes)),
+                got=describe(value),
+            )

@@ -15,12 +15,27 @@ import jax
 import numpy as np
 from typing_extensions import dataclass_transform
 
-from declax._annotations import Scope, annotation_text, decide, own_annotations
-from declax._construction import check_recipe, checks_of, install_recipes, recipes_of
+from declax import _fields
+from declax._annotations import Scope, annotation_text, decide, own_annotations, refuses_data
+from declax._construction import Record, declare, install, is_checked, is_init_var
+from declax._declared_variables import check_recipe
 from declax._display import same_value
-from declax._fields import KW_ONLY, InitVar, Status, Tagged, data, specifier_of, static, submodule, variable
+from declax._expressions import Expression
+from declax._fields import (
+    KW_ONLY,
+    InitVar,
+    PartRecipe,
+    Status,
+    Tagged,
+    data,
+    specifier_of,
+    static,
+    submodule,
+    variable,
+)
+from declax._layout import RECORD_KEY
 from declax._pytree import MAKES_MEMBERS, Pytree, has_data, is_data, prepare
-from declax.errors import DeclaxError, FieldError, describe, suggest, type_name
+from declax.errors import FieldError, describe, suggest, type_name
 
 P = TypeVar("P", bound=Pytree)
 
@@ -41,7 +56,7 @@ def dataclass(
 ) -> Callable[[type[P]], type[P]]: ...
 @dataclass_transform(
     eq_default=False,
-    field_specifiers=(data, static, variable, submodule, dataclasses.field),
+    field_specifiers=(_fields.field, data, static, variable, submodule, dataclasses.field),
 )
 def dataclass(cls: type[P] | None = None, /, **options: Any) -> Any:
     """Makes a dataclass whose instances are pytrees.
@@ -89,19 +104,35 @@ def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
     if options.pop("repr", True) is False and "__repr__" not in cls.__dict__:
         cls.__repr__ = object.__repr__  # type: ignore[method-assign]  # the plain one was asked for
     _resolve_pseudo_fields(cls)
+    expressions = declare(cls)
     _check_defaults(cls)
     if options["eq"] and "__eq__" not in cls.__dict__:
         cls.__eq__ = _equals  # type: ignore[method-assign]  # installed before the standard would
         del_hash = options["eq"] and not options.get("frozen") and not options.get("unsafe_hash")
         if del_hash and "__hash__" not in cls.__dict__:
             cls.__hash__ = None  # type: ignore[assignment]  # as the standard does for eq without frozen
-    if _declares_recipes(cls):
-        install_recipes(cls)
-    dataclasses.dataclass(repr=False, **options)(cls)
-    cls._pytree__checks = checks_of(cls)
+    if _needs_maker(cls) and not hasattr(getattr(cls, "__post_init__", None), MAKES_MEMBERS):
+        wrap_post_init(cls)
+    _decorate(cls, options)
     _check_fields(cls)
+    install(cls, expressions)
     prepare(cls)
     return cls
+
+
+def _decorate(cls: type, options: dict[str, Any]) -> None:
+    try:
+        dataclasses.dataclass(repr=False, **options)(cls)
+    except TypeError as error:
+        if not str(error).startswith("non-default argument "):
+            raise
+        name = str(error).split("'")[1]
+        raise FieldError(
+            f"{type_name(cls)}.{name}",
+            "a field without a default follows one with a default",
+            why="the standard orders arguments so; the parts of a class have defaults",
+            fix=f"_: dx.KW_ONLY\n{name}: ...",
+        ) from None
 
 
 def _resolve_pseudo_fields(cls: type) -> None:
@@ -119,16 +150,40 @@ def _resolve_pseudo_fields(cls: type) -> None:
                 cls.__annotations__[name] = resolved
 
 
-def _declares_recipes(cls: type) -> bool:
-    """Whether the `__post_init__` of the class has to make members or run checks, and none that it inherits does."""
-    own = [cls.__dict__.get(name) for name in own_annotations(cls)]
-    specifiers = [specifier_of(field) for field in own if isinstance(field, dataclasses.Field)]
-    if any(s is not None and (s.recipe is not None or s.notes.check is not None) for s in specifiers):
-        return True
-    if getattr(getattr(cls, "__post_init__", None), MAKES_MEMBERS, False):
-        return False
-    bases = [base for base in cls.__mro__[1:] if dataclasses.is_dataclass(base)]
-    return any(recipes_of(base) or checks_of(base) for base in bases)
+def _needs_maker(cls: Any) -> bool:
+    """Whether constructing an instance makes parts, checks or records arguments."""
+    for name, annotation in own_annotations(cls).items():
+        if isinstance(annotation, InitVar) or annotation is InitVar:
+            return True
+        field = cls.__dict__.get(name)
+        specifier = specifier_of(field) if isinstance(field, dataclasses.Field) else None
+        if specifier is not None and (specifier.recipe is not None or is_checked(field)):
+            return True
+    return any(base.__dict__["_pytree__maker"].is_needed for base in cls.__mro__ if base.__dict__.get("_pytree__maker"))
+
+
+def wrap_post_init(cls: Any) -> None:
+    """Lets ``__post_init__`` make the parts of an instance first.
+
+    Must run before `dataclasses.dataclass`, which looks for ``__post_init__``.
+    """
+    original: Callable[..., None] | None = cls.__dict__.get("__post_init__")
+
+    def __post_init__(self: Any, *init_vars: object, **named: object) -> None:
+        if type(self)._pytree__entry is __post_init__:  # not where a subclass calls it by super()
+            type(self)._pytree__maker(self, init_vars)
+        if original is not None:
+            original(self, *init_vars, **named)
+        else:
+            inherited = getattr(super(cls, self), "__post_init__", None)
+            if inherited is not None:
+                inherited(*init_vars, **named)
+
+    setattr(__post_init__, MAKES_MEMBERS, True)
+    __post_init__.__qualname__ = f"{cls.__qualname__}.__post_init__"
+    __post_init__.__module__ = cls.__module__
+    cls.__post_init__ = cls._pytree__entry = __post_init__
+    cls._pytree__install = staticmethod(wrap_post_init)
 
 
 def _check_call(cls: Any, options: Mapping[str, Any]) -> None:
@@ -166,7 +221,7 @@ def _check_defaults(cls: type) -> None:
                 got=repr(default),
                 fix=f"{name} = dx.{default.status.value}(default={default.value!r})",
             )
-        if default is dataclasses.MISSING or hasattr(type(default), "__set__"):
+        if default is dataclasses.MISSING or isinstance(default, Expression) or hasattr(type(default), "__set__"):
             continue
         is_array = isinstance(default, (jax.Array, np.ndarray))
         is_shared = is_data(default) and not getattr(default, "_pytree__is_frozen", False)
@@ -197,6 +252,8 @@ def _check_fields(cls: Any) -> None:
         specifier = specifier_of(field)
         if specifier is None:
             continue
+        if isinstance(specifier.recipe, PartRecipe):
+            continue
         if specifier.recipe is not None:
             check_recipe(cls, field.name, specifier.recipe, field.type, known)
         elif specifier.status is not None:
@@ -216,11 +273,7 @@ def _check_contradiction(cls: type, field: dataclasses.Field[Any], status: Statu
     annotated = decide(field.type, Scope(cls)).status
     if annotated is Status.DATA and status is not Status.DATA:
         said, fix = "static(...)", f"{field.name}: {annotation_text(field.type)} = dx.data(...)"
-    elif (
-        status is Status.DATA
-        and annotated is not None
-        and (_is_marked_static(field.type, cls) or _holds_no_leaf(field.type, cls))
-    ):
+    elif status is Status.DATA and annotated is not None and refuses_data(field.type, Scope(cls)):
         said, fix = "data(...)", f"{field.name}: {annotation_text(field.type)} = dx.static(...)"
     else:
         return
@@ -230,16 +283,6 @@ def _check_contradiction(cls: type, field: dataclasses.Field[Any], status: Statu
         why="arrays and Pytrees are data; strings and functions are no leaves that JAX can take",
         fix=fix,
     )
-
-
-def _is_marked_static(annotation: object, cls: type) -> bool:
-    marks = getattr(Scope(cls).resolve(annotation), "__metadata__", ())
-    return any(isinstance(mark, Status) and mark.is_static for mark in marks)
-
-
-def _holds_no_leaf(annotation: object, cls: type) -> bool:
-    resolved = Scope(cls).resolve(annotation)
-    return isinstance(resolved, type) and issubclass(resolved, (str, bytes, type))
 
 
 # --- values -------------------------------------------------------------------
@@ -303,14 +346,38 @@ def replace(obj: P, /, **changes: Any) -> P:
             raise FieldError(f"{type_name(cls)}.{name}", "replace got no field's name" + (f"; {hint}" if hint else ""))
         if not fields[name].init:
             raise FieldError(f"{type_name(cls)}.{name}", "the object makes this field itself; replace cannot set it")
-    try:
-        return dataclasses.replace(obj, **changes)
-    except (ValueError, TypeError) as error:  # which of them depends on the version of Python
-        if isinstance(error, DeclaxError) or not str(error).startswith("InitVar "):
-            raise
-        missing = str(error).split("'")[1]
-        raise FieldError(
-            f"{type_name(cls)}.{missing}",
-            "replace constructs anew, and the constructor needs this argument",
-            fix=f"dx.replace(obj, {missing}=...)",
-        ) from None
+    return cls(**_arguments_of(obj, changes))
+
+
+def _arguments_of(obj: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that construct an object anew, with some changed."""
+    cls = type(obj)
+    maker = cls._pytree__maker
+    recorded = () if maker is None else maker.recorded
+    record: Record | None = obj.__dict__.get(RECORD_KEY)
+    given = dict(changes)
+    for name, field in cls.__dataclass_fields__.items():
+        if name in given or field._field_type is dataclasses._FIELD_CLASSVAR or not field.init:  # type: ignore[attr-defined]  # as the standard asks
+            continue
+        if record is not None and name in record.made:
+            continue
+        if record is not None and name in record.values:
+            given[name] = record.values[name]
+        elif is_init_var(field):
+            if name in recorded or field.default is dataclasses.MISSING:
+                raise _unknown_argument(cls, name, is_lost=name in recorded)
+        elif record is None and name in recorded:
+            raise _unknown_argument(cls, name, is_lost=True)
+        else:
+            given[name] = getattr(obj, name)
+    return given
+
+
+def _unknown_argument(cls: type, name: str, *, is_lost: bool) -> FieldError:
+    lost = "merge, jax.tree.map and transforms return objects without the arguments of their construction"
+    return FieldError(
+        f"{type_name(cls)}.{name}",
+        "replace constructs anew, and the constructor needs this argument",
+        why=lost if is_lost else None,
+        fix=f"dx.replace(obj, {name}=...)",
+    )

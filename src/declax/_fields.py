@@ -18,6 +18,7 @@ from dataclasses import KW_ONLY as KW_ONLY
 from dataclasses import InitVar as InitVar
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
+from declax._expressions import Declaration, Expression
 from declax._typing import MISSING, Dtype, Initializer, Missing
 from declax.errors import DeclaxError, FieldError, describe, suggest
 
@@ -68,7 +69,7 @@ class VariableRecipe:
     shape: ShapeSpec
     initializer: Initializer | str
     dtype: Dtype | None
-    when: str | None
+    when: str | bool | None
     stream: str | None
     metadata: Mapping[str, object] | str | None
 
@@ -81,7 +82,14 @@ class SubmoduleRecipe:
     when: str | None
 
 
-Recipe: TypeAlias = VariableRecipe | SubmoduleRecipe
+@dataclasses.dataclass(frozen=True, slots=True)
+class PartRecipe:
+    """A part that an expression of the class body makes."""
+
+    expression: Expression
+
+
+Recipe: TypeAlias = VariableRecipe | SubmoduleRecipe | PartRecipe
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -151,7 +159,7 @@ def specifier_of(field: dataclasses.Field[Any]) -> Specifier | None:
 
     ``dataclasses.field(metadata={"static": True})`` counts as ``static()``.
 
-    >>> specifier_of(static()).status
+    >>> specifier_of(dataclasses.field(metadata={"static": True})).status
     <Status.STATIC: 'static'>
     """
     found = field.metadata.get(_KEY)
@@ -167,10 +175,15 @@ def _field(specifier: Specifier, *, metadata: Mapping[Any, Any] | None, **option
     given = {k: v for k, v in options.items() if v is not MISSING}
     if "default" in given and isinstance(given["default"], Tagged):
         raise FieldError("field", "a tagged value is no default", fix="data(default=...) or static(default=...)")
-    return dataclasses.field(metadata={**(metadata or {}), _KEY: specifier}, **given)
+    return Declaration(standard_field(specifier, metadata=metadata, **given))
 
 
-def _specify(status: Status, options: dict[str, Any]) -> Any:
+def standard_field(specifier: Specifier, *, metadata: Mapping[Any, Any] | None = None, **options: Any) -> Any:
+    """A field of the standard with a specifier."""
+    return dataclasses.field(metadata={**(metadata or {}), _KEY: specifier}, **options)
+
+
+def _specify(status: Status | None, options: dict[str, Any]) -> Any:
     notes = Notes(**{k: options.pop(k) for k in tuple(options) if k in Notes.__dataclass_fields__})
     if notes.choices is not None:
         notes = dataclasses.replace(notes, choices=tuple(notes.choices))
@@ -210,6 +223,102 @@ Array: TypeAlias = "jax.Array | np.ndarray[Any, Any]"
 
 # None of the message classes is what a field is annotated with, so the line of the field is an error. They
 # overlap with the overloads behind them on purpose: a checker takes the first that fits.
+
+
+@overload
+def field(*, default: Mutable, **options: Any) -> MutableDefaultNeedsDefaultFactory: ...
+@overload
+def field(*, default: Array, **options: Any) -> ArrayDefaultNeedsDefaultFactory: ...
+@overload
+def field(
+    *,
+    default: T,
+    init: bool = True,
+    repr: bool = True,
+    hash: bool | None = None,
+    compare: bool = True,
+    metadata: Mapping[Any, Any] | None = None,
+    kw_only: bool | Missing = MISSING,
+    sharding: object = None,
+    help: str | None = None,
+    choices: Sequence[object] | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    check: Callable[[Any], object] | None = None,
+    trainable: bool = True,
+    weight_decay: bool = True,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> T: ...
+@overload
+def field(
+    *,
+    default_factory: Callable[[], T],
+    init: bool = True,
+    repr: bool = True,
+    hash: bool | None = None,
+    compare: bool = True,
+    metadata: Mapping[Any, Any] | None = None,
+    kw_only: bool | Missing = MISSING,
+    sharding: object = None,
+    help: str | None = None,
+    choices: Sequence[object] | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    check: Callable[[Any], object] | None = None,
+    trainable: bool = True,
+    weight_decay: bool = True,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> T: ...
+@overload
+def field(
+    *,
+    init: bool = True,
+    repr: bool = True,
+    hash: bool | None = None,
+    compare: bool = True,
+    metadata: Mapping[Any, Any] | None = None,
+    kw_only: bool | Missing = MISSING,
+    sharding: object = None,
+    help: str | None = None,
+    choices: Sequence[object] | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    check: Callable[[Any], object] | None = None,
+    trainable: bool = True,
+    weight_decay: bool = True,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> Any: ...
+def field(**options: Any) -> Any:
+    """Declares an argument of the constructor, which the class body can refer to.
+
+    The annotation decides whether the field is data or static.
+
+    Args:
+      default: the field's default.
+      default_factory: makes the field's default at each construction.
+      init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
+      sharding, help, choices, ge, le, check, trainable, weight_decay, renamed_from, group: as in `data`.
+
+    Returns:
+      A field specifier; in the class body, an expression.
+
+    Raises:
+      FieldError: for an option that does not exist, and for a `check` that nothing would call.
+
+    >>> import declax as dx
+    >>> @dx.dataclass
+    ... class Block(dx.Module):
+    ...     dim: int = dx.field(ge=1)
+    ...     rngs: dx.InitVar[dx.Rngs] = dx.field()
+    ...     up = dx.Linear(dim, 4 * dim, rngs=rngs)
+    >>> Block(3, rngs=dx.Rngs(0)).up.out_features
+    12
+    """
+    _check_options(options)
+    return _specify(None, options)
 
 
 @overload
@@ -431,7 +540,7 @@ def variable(
     *,
     initializer: Initializer | str,
     dtype: Dtype | str | None = None,
-    when: str,
+    when: str | bool,
     sharding: object = None,
     stream: str | None = "params",
     metadata: Mapping[str, object] | str | None = None,
@@ -449,7 +558,7 @@ def variable(
     *,
     initializer: Initializer | str,
     dtype: Dtype | str | None = None,
-    when: str | None = None,
+    when: str | bool | None = None,
     sharding: object = None,
     stream: str | None = "params",
     metadata: Mapping[str, object] | str | None = None,

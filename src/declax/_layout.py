@@ -35,6 +35,7 @@ from declax._static import freeze, thaw
 from declax._typing import BOUND_KEY as BOUND_KEY
 from declax._typing import INTERNAL_KEYS as INTERNAL_KEYS
 from declax._typing import LAYOUT_KEY as LAYOUT_KEY
+from declax._typing import RECORD_KEY as RECORD_KEY
 from declax._typing import TRACE_KEY as TRACE_KEY
 from declax.errors import type_name
 

@@ -35,6 +35,8 @@ from declax._attributes import (
     never_made,
     wrong_trace,
 )
+from declax._class_body import BODY_KEY, ClassBody, collect
+from declax._expressions import Expression, defer_call, is_deferred_call
 from declax._fields import FieldSpec, Status, Tagged, specifier_of
 from declax._layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY, Layout, Name
 from declax._specs import read_specs
@@ -77,7 +79,9 @@ class PytreeMeta(_ProtocolMeta):
     """
 
     def _construct(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  # of a metaclass
-        """Constructs an instance."""
+        """Constructs an instance, or defers the call where an argument is a field of the class body around it."""
+        if is_deferred_call(args, kwargs):
+            return defer_call(cls, args, kwargs)
         if "_pytree__specs" not in cls.__dict__ or not cls._pytree__is_complete:  # type: ignore[attr-defined]  # set on Pytree
             prepare(cls)  # type: ignore[arg-type]  # classes of this metaclass are Pytrees
         mark = _jax.trace_state.value
@@ -95,6 +99,18 @@ class PytreeMeta(_ProtocolMeta):
 
     if not TYPE_CHECKING:
         __call__ = _construct
+
+        @classmethod
+        def __prepare__(mcs, name: str, bases: tuple[type, ...], **kwargs: Any) -> ClassBody:  # noqa: N804
+            return ClassBody()
+
+        def __getattr__(cls, name: str) -> Any:  # noqa: N805  # of a metaclass
+            """The expression of a field, for the bodies of subclasses."""
+            if not name.startswith("_pytree__") and name in cls._pytree__expressions:
+                used_up = class_attribute(cls, name)  # an InitVar: its descriptor raises once more
+                return cls._pytree__expressions[name][0] if used_up is None else used_up.__get__(None, cls)
+            raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}", name=name, obj=cls)
+
         # What a Protocol does at these is not for classes that only implement one.
         __new__ = ABCMeta.__new__
         __init__ = type.__init__
@@ -154,13 +170,16 @@ class Pytree(metaclass=PytreeMeta):
     _pytree__layout: ClassVar[Layout]
     _pytree__reserved: ClassVar[frozenset[str]] = frozenset()
     _pytree__install: ClassVar[Callable[[type], None] | None] = None
-    _pytree__checks: ClassVar[tuple[tuple[str, Callable[[Any], object]], ...]] = ()
+    _pytree__expressions: ClassVar[Mapping[str, tuple[Expression, ...]]] = {}
+    _pytree__maker: ClassVar[Any] = None
+    _pytree__entry: ClassVar[Callable[..., None] | None] = None
 
     def __init_subclass__(cls, *, pytree: bool | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if pytree is not None:
             cls._pytree__is_pytree = pytree
         cls._pytree__is_complete = False
+        collect(cls)
         _epoch.advance()  # who reloads a module gives its new classes to existing objects, past `__setattr__`
         if cls.__dict__.get("__slots__"):
             raise FieldError(
@@ -338,6 +357,8 @@ def prepare(cls: type[Pytree]) -> None:
         specs, is_complete = read_specs(cls)
         is_first = "_pytree__specs" not in cls.__dict__
         declared = dataclasses.is_dataclass(cls)
+        if BODY_KEY in cls.__dict__ and "__dataclass_fields__" not in cls.__dict__:
+            raise _not_decorated(cls, next(iter(cls.__dict__[BODY_KEY].bound)))
         if declared:
             _ensure_members_are_made(cls, specs)
         cls._pytree__is_frozen = declared and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]  # of dataclasses
@@ -364,15 +385,20 @@ def _first_layout(cls: type[Pytree], specs: Mapping[str, FieldSpec]) -> Layout:
 def _ensure_members_are_made(cls: type[Pytree], specs: Mapping[str, FieldSpec]) -> None:
     """Sees to it that `__post_init__` makes and checks what is declared, also in a subclass."""
     declared = [name for name, spec in specs.items() if spec.recipe is not None or spec.notes.check is not None]
-    if not declared or getattr(getattr(cls, "__post_init__", None), MAKES_MEMBERS, False):
+    if not declared or "_pytree__maker" in cls.__dict__:
         return
     if cls._pytree__install is None or "__dataclass_fields__" in cls.__dict__:
-        raise FieldError(
-            f"{type_name(cls)}.{declared[0]}",
-            "only the decorator of declax makes declared Variables and submodules, and checks fields",
-            fix="@dx.dataclass",
-        )
-    cls._pytree__install(cls)
+        raise _not_decorated(cls, declared[0])
+    if not hasattr(cls.__post_init__, MAKES_MEMBERS):  # type: ignore[attr-defined]  # that of the decorated base, at least
+        cls._pytree__install(cls)
+
+
+def _not_decorated(cls: type, name: str) -> FieldError:
+    return FieldError(
+        f"{type_name(cls)}.{name}",
+        "only the decorator of declax makes what a class declares, and checks fields",
+        fix="@dx.dataclass",
+    )
 
 
 def _register(cls: type[Pytree]) -> None:
@@ -403,7 +429,7 @@ def _unflatten_open(statics: Any, children: Any) -> Any:
 def is_settled(node: Any, layout: Layout) -> bool:
     """Whether an instance has as many attributes as its layout, which is one of its class."""
     attributes = node.__dict__
-    count = len(attributes) - (LAYOUT_KEY in attributes) - (TRACE_KEY in attributes) - (BOUND_KEY in attributes)
+    count = len(attributes) - len(INTERNAL_KEYS & attributes.keys())
     return count == len(layout.statuses) and layout.cls is node.__class__
 
 

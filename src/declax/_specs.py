@@ -14,7 +14,7 @@ import dataclasses
 from typing import Any
 
 from declax._annotations import Scope, decide, own_annotations
-from declax._fields import FieldSpec, Notes, Status, specifier_of
+from declax._fields import FieldSpec, Notes, PartRecipe, Status, specifier_of
 
 
 def read_specs(cls: type) -> tuple[dict[str, FieldSpec], bool]:
@@ -51,11 +51,12 @@ def _read_spec(name: str, annotation: object, field: dataclasses.Field[Any] | No
         status = specifier.status
         if status is Status.STATIC and (decision.status is Status.SNAPSHOT or decision.is_container):
             status = Status.SNAPSHOT
+    recipe = specifier.recipe if specifier else None
     return FieldSpec(
         name,
         resolved,
         status,
-        decision.is_container and status is None,
-        specifier.recipe if specifier else None,
+        (decision.is_container or isinstance(recipe, PartRecipe)) and status is None,
+        recipe,
         specifier.notes if specifier else Notes(),
     )

@@ -73,7 +73,9 @@ MISSING: Final = Missing.MISSING
 LAYOUT_KEY: Final = "_pytree__layout"
 TRACE_KEY: Final = "_pytree__trace"
 BOUND_KEY: Final = "_pytree__bound"
+RECORD_KEY: Final = "_pytree__record"
 CAPTURES_KEY: Final = "__captures__"
 """The attribute in which a module keeps what it sows during a captured call."""
-INTERNAL_KEYS: Final = frozenset({LAYOUT_KEY, TRACE_KEY, BOUND_KEY})
-"""The entries of a Pytree's ``__dict__`` that are no attributes: its own layout, its mark, what is bound to it."""
+INTERNAL_KEYS: Final = frozenset({LAYOUT_KEY, TRACE_KEY, BOUND_KEY, RECORD_KEY})
+"""The entries of a Pytree's ``__dict__`` that are not attributes: its layout, its mark, what is bound to it, and the
+arguments of its construction."""

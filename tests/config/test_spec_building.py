@@ -327,7 +327,8 @@ def test_errors_of_initializers_say_where():
     spec = small().replace({"blocks.1.mixer.init": dx.initializers.delta_orthogonal()})
     with pytest.raises(InitializerError, match="makes no array of shape") as caught:
         spec.build(rngs=dx.Rngs(0))
-    assert caught.value.__notes__ == ["in the configuration at blocks.1.mixer (Gate)"]
+    made = "while Gate.scale was made: dx.variable(...)"
+    assert caught.value.__notes__ == [made, "in the configuration at blocks.1.mixer (Gate)"]
 
 
 def test_an_error_with_slots_has_the_note_at_least():

@@ -382,8 +382,9 @@ def test_a_field_that_comes_too_late():
         def __post_init__(self):
             self.late = 3
 
-    with pytest.raises(errors.FieldError, match="the field 'late' has no value yet when this Variable is made"):
+    with pytest.raises(AttributeError, match="no attribute 'late'") as caught:
         Model()
+    assert caught.value.__notes__ == ["while Model.w was made: dx.variable(...)"]
 
 
 def test_an_error_of_an_initializer_passes():

@@ -53,10 +53,6 @@ def sub_of_int():
     return dx.dataclass(int)
 
 
-def too_late():
-    declare({"late": int, "w": dx.Param}, late=dx.static(init=False), w=variable(("late",)))()
-
-
 def by_the_standard():
     dataclasses.make_dataclass("Model", [("w", dx.Param, variable())], bases=(dx.Module,))()
 
@@ -100,7 +96,6 @@ ERRORS = {
     "an annotation that is never known": lambda: member("Unheard")(1, "a", True),
     "a size that is none": lambda: member(shape=("dim",))(-1, "a", True),
     "a wrong shape": lambda: member(initializer=lambda *_: jnp.ones(2))(1, "a", True),
-    "a field that comes too late": too_late,
     "no rngs": lambda: with_rngs(None),
     "rngs without streams": lambda: with_rngs(3),
     "the standard decorator": by_the_standard,

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from declax import _epoch, _jax
 from declax._attributes import wrong_trace
-from declax._layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY, blank_maker
+from declax._layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, RECORD_KEY, TRACE_KEY, blank_maker
 from declax._nodes import Kind, close_container, kind_of, open_container
 from declax._pytree import Pytree
 from declax._read_only import ReadOnly
@@ -179,7 +179,7 @@ class NodeProgram(NamedTuple):
 
     def is_in(self, attributes: dict[Any, Any], slots: Sequence[Any]) -> bool:
         """Whether a node has just these attributes: a quick look, which may say no though it has."""
-        count = len(attributes) - (TRACE_KEY in attributes) - (BOUND_KEY in attributes)
+        count = len(attributes) - (TRACE_KEY in attributes) - (BOUND_KEY in attributes) - (RECORD_KEY in attributes)
         if self.copiers or count != len(self.shared) + len(self.names):
             return False
         found = map(attributes.get, chain(self.shared, self.names), repeat(MISSING))
@@ -470,7 +470,7 @@ def _check_levels(writes: Sequence[Any], attributes: Sequence[tuple[Any, bool, d
 
 
 def _differs(node: Pytree, wanted: dict[Any, Any]) -> bool:
-    own = {n: v for n, v in tuple(node.__dict__.items()) if n not in (TRACE_KEY, BOUND_KEY)}
+    own = {n: v for n, v in tuple(node.__dict__.items()) if n not in INTERNAL_KEYS or n == LAYOUT_KEY}
     return own.keys() != wanted.keys() or any(not same_content(own[n], v) for n, v in wanted.items())
 
 

@@ -12,14 +12,14 @@ from jax import lax
 
 from declax import errors
 from declax._dataclass import dataclass
-from declax._fields import KW_ONLY, static, variable
+from declax._fields import KW_ONLY, field, static, variable
 from declax._metadata import EMPTY
 from declax._module import Module
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables import Param
 from declax.initializers import lecun_normal, variance_scaling, zeros
 from declax.nn import dtypes
-from declax.nn._checks import check_last_axis, field_of, size
+from declax.nn._checks import check_last_axis, field_of
 from declax.rngs import Rngs
 
 OutSharding: TypeAlias = jax.NamedSharding | jax.P | None
@@ -57,29 +57,29 @@ class Linear(Module):
     (2, 4)
     """
 
-    in_features: int = static(ge=1)
-    out_features: int = static(ge=1)
+    in_features: int = field(ge=1)
+    out_features: int = field(ge=1)
     _: KW_ONLY
-    use_bias: bool = True
+    use_bias: bool = field(default=True)
     dtype: Dtype | None = static(default=None)
     param_dtype: Dtype = static(default=jnp.float32)
-    precision: PrecisionLike = static(default=None)
-    kernel_init: Initializer = static(default=lecun_normal())
-    bias_init: Initializer = static(default=zeros)
-    dot_general: Callable[..., jax.Array] = static(default=lax.dot_general)
-    promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
+    precision: PrecisionLike = field(default=None)
+    kernel_init: Initializer = field(default=lecun_normal())
+    bias_init: Initializer = field(default=zeros)
+    dot_general: Callable[..., jax.Array] = field(default=lax.dot_general)
+    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
     preferred_element_type: Dtype | None = static(default=None)
     rngs: InitVar[Rngs]
     kernel_metadata: Mapping[str, Any] = static(default=EMPTY)
     bias_metadata: Mapping[str, Any] = static(default=EMPTY)
     kernel: Param[jax.Array] = variable(
-        (size("in_features"), size("out_features")),
-        initializer="kernel_init",
-        dtype="param_dtype",
-        metadata="kernel_metadata",
+        (in_features, out_features),
+        initializer=kernel_init,
+        dtype=param_dtype,
+        metadata=kernel_metadata,
     )
     bias: Param[jax.Array] | None = variable(
-        ("out_features",), initializer="bias_init", dtype="param_dtype", when="use_bias", metadata="bias_metadata"
+        (out_features,), initializer=bias_init, dtype=param_dtype, when=use_bias, metadata=bias_metadata
     )
 
     def __call__(self, inputs: jax.Array, out_sharding: OutSharding = None) -> jax.Array:
@@ -131,20 +131,20 @@ class Embed(Module):
     (2, 2, 3)
     """
 
-    num_embeddings: int = static(ge=1)
-    features: int = static(ge=1)
+    num_embeddings: int = field(ge=1)
+    features: int = field(ge=1)
     _: KW_ONLY
     dtype: Dtype | None = static(default=None)
     param_dtype: Dtype = static(default=jnp.float32)
-    embedding_init: Initializer = static(default=variance_scaling(1.0, "fan_in", "normal", out_axis=0))
-    promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
+    embedding_init: Initializer = field(default=variance_scaling(1.0, "fan_in", "normal", out_axis=0))
+    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
     rngs: InitVar[Rngs]
     embedding_metadata: Mapping[str, Any] = static(default=EMPTY)
     embedding: Param[jax.Array] = variable(
-        (size("num_embeddings"), size("features")),
-        initializer="embedding_init",
-        dtype="param_dtype",
-        metadata="embedding_metadata",
+        (num_embeddings, features),
+        initializer=embedding_init,
+        dtype=param_dtype,
+        metadata=embedding_metadata,
     )
 
     def __call__(self, inputs: jax.Array, out_sharding: OutSharding = None) -> jax.Array:

@@ -20,14 +20,14 @@ from jax import lax
 
 from declax import errors
 from declax._dataclass import dataclass
-from declax._fields import KW_ONLY, static, variable
+from declax._fields import KW_ONLY, field, static, variable
 from declax._metadata import EMPTY
 from declax._module import Module
 from declax._typing import Dtype, Initializer
 from declax._variables import BatchStat, Param
 from declax.initializers import ones, zeros
 from declax.nn import dtypes
-from declax.nn._checks import axes_of, check_axes_type, check_number, check_size, field_of, is_integer, size
+from declax.nn._checks import axes_of, check_axes_type, field_of, is_integer
 from declax.rngs import Rngs
 
 AxisGroups: TypeAlias = Sequence[Sequence[int]]
@@ -88,37 +88,35 @@ class BatchNorm(Module):
     [0.2, 0.2]
     """
 
-    num_features: int = static(ge=1)
+    num_features: int = field(ge=1)
     _: KW_ONLY
-    use_running_average: bool | None = static(default=False)
-    axis: int = static(default=-1)
-    momentum: float = static(default=0.99, ge=0.0, le=1.0)
-    epsilon: float = static(default=1e-5, ge=0.0)
+    use_running_average: bool | None = field(default=False)
+    axis: int = field(default=-1)
+    momentum: float = field(default=0.99, ge=0.0, le=1.0)
+    epsilon: float = field(default=1e-5, ge=0.0)
     dtype: Dtype | None = static(default=None)
     param_dtype: Dtype = static(default=jnp.float32)
-    use_bias: bool = True
-    use_scale: bool = True
-    bias_init: Initializer = static(default=zeros)
-    scale_init: Initializer = static(default=ones)
-    axis_name: str | None = static(default=None)
-    axis_index_groups: AxisGroups | None = static(default=None)
+    use_bias: bool = field(default=True)
+    use_scale: bool = field(default=True)
+    bias_init: Initializer = field(default=zeros)
+    scale_init: Initializer = field(default=ones)
+    axis_name: str | None = field(default=None)
+    axis_index_groups: AxisGroups | None = field(default=None)
     use_fast_variance: bool = True
-    promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
+    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
     rngs: InitVar[Rngs]
     bias_metadata: Mapping[str, Any] = static(default=EMPTY)
     scale_metadata: Mapping[str, Any] = static(default=EMPTY)
-    mean: BatchStat[jax.Array] = variable((size("num_features"),), initializer=zeros, stream=None)
-    var: BatchStat[jax.Array] = variable(("num_features",), initializer=ones, stream=None)
+    mean: BatchStat[jax.Array] = variable((num_features,), initializer=zeros, stream=None)
+    var: BatchStat[jax.Array] = variable((num_features,), initializer=ones, stream=None)
     scale: Param[jax.Array] | None = variable(
-        ("num_features",), initializer="scale_init", dtype="param_dtype", when="use_scale", metadata="scale_metadata"
+        (num_features,), initializer=scale_init, dtype=param_dtype, when=use_scale, metadata=scale_metadata
     )
     bias: Param[jax.Array] | None = variable(
-        ("num_features",), initializer="bias_init", dtype="param_dtype", when="use_bias", metadata="bias_metadata"
+        (num_features,), initializer=bias_init, dtype=param_dtype, when=use_bias, metadata=bias_metadata
     )
 
     def __post_init__(self, rngs: Rngs) -> None:
-        check_number(self, "momentum")
-        check_number(self, "epsilon")
         if not is_integer(self.axis):
             raise errors.LayerError(
                 field_of(self, "axis"), "this names no axis", expected="an integer", got=repr(self.axis)
@@ -245,38 +243,36 @@ class LayerNorm(Module):
     [-1.0, 1.0]
     """
 
-    num_features: int = static(ge=1)
+    num_features: int = field(ge=1)
     _: KW_ONLY
-    epsilon: float = static(default=1e-6, ge=0.0)
+    epsilon: float = field(default=1e-6, ge=0.0)
     dtype: Dtype | None = static(default=None)
     param_dtype: Dtype = static(default=jnp.float32)
-    use_bias: bool = True
-    use_scale: bool = True
-    bias_init: Initializer = static(default=zeros)
-    scale_init: Initializer = static(default=ones)
-    reduction_axes: int | Sequence[int] = static(default=-1)
-    feature_axes: int | Sequence[int] = static(default=-1)
-    axis_name: str | None = static(default=None)
-    axis_index_groups: AxisGroups | None = static(default=None)
+    use_bias: bool = field(default=True)
+    use_scale: bool = field(default=True)
+    bias_init: Initializer = field(default=zeros)
+    scale_init: Initializer = field(default=ones)
+    reduction_axes: int | Sequence[int] = field(default=-1)
+    feature_axes: int | Sequence[int] = field(default=-1)
+    axis_name: str | None = field(default=None)
+    axis_index_groups: AxisGroups | None = field(default=None)
     use_fast_variance: bool = True
-    promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
+    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
     rngs: InitVar[Rngs]
     bias_metadata: Mapping[str, Any] = static(default=EMPTY)
     scale_metadata: Mapping[str, Any] = static(default=EMPTY)
     scale: Param[jax.Array] | None = variable(
-        (size("num_features"),),
-        initializer="scale_init",
-        dtype="param_dtype",
-        when="use_scale",
-        metadata="scale_metadata",
+        (num_features,),
+        initializer=scale_init,
+        dtype=param_dtype,
+        when=use_scale,
+        metadata=scale_metadata,
     )
     bias: Param[jax.Array] | None = variable(
-        (size("num_features"),), initializer="bias_init", dtype="param_dtype", when="use_bias", metadata="bias_metadata"
+        (num_features,), initializer=bias_init, dtype=param_dtype, when=use_bias, metadata=bias_metadata
     )
 
     def __post_init__(self, rngs: Rngs) -> None:
-        check_size(self, "num_features")  # neither scale nor bias may have asked for it
-        check_number(self, "epsilon")
         check_axes_type(self, "reduction_axes")
         check_axes_type(self, "feature_axes")
 

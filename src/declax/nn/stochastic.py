@@ -12,7 +12,7 @@ from declax import errors
 from declax._dataclass import dataclass
 from declax._fields import KW_ONLY, data, static
 from declax._module import Module
-from declax.nn._checks import axes_of, check_axes_type, check_number, field_of
+from declax.nn._checks import axes_of, check_axes_type, field_of
 from declax.rngs import Rngs, RngStream
 
 
@@ -60,7 +60,6 @@ class Dropout(Module):
     rngs: Rngs | RngStream | None = data(default=None)
 
     def __post_init__(self) -> None:
-        check_number(self, "rate")
         if self.broadcast_dims != ():
             check_axes_type(self, "broadcast_dims")
         if isinstance(self.rngs, Rngs):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mypy.nodes import Expression, TempNode
+from mypy.nodes import MDEF, Expression, NameExpr, TempNode
 from mypy.types import Instance
 
 from declax.mypy_plugin import names
 from declax.mypy_plugin.declared import DeclaredClass, DeclaredField
-from declax.mypy_plugin.expressions import literal
+from declax.mypy_plugin.expressions import literal, walk
 from declax.mypy_plugin.registry import Registry
 from declax.mypy_plugin.reporting import Report, error_code
 from declax.mypy_plugin.statuses import holds_no_leaf, is_shared_mutable, status_of
@@ -95,7 +95,7 @@ def _check_default(cls: DeclaredClass, field: DeclaredField, report: Report) -> 
         return
     default = _default_of(field)
     found = None if default is None else cls.type_of(default)
-    if default is None or found is None or not is_shared_mutable(found):
+    if default is None or found is None or not is_shared_mutable(found) or _is_part(default):
         return
     status = "data" if status_of(field.type) == "data" else "static"
     is_array = isinstance(found, Instance) and any(found.type.has_base(name) for name in names.ARRAYS)
@@ -105,6 +105,11 @@ def _check_default(cls: DeclaredClass, field: DeclaredField, report: Report) -> 
         default,
         fix=f"{field.name}: {text_of(field.type)} = dx.{status}(default_factory=lambda: ...)",
     )
+
+
+def _is_part(default: Expression) -> bool:
+    """Whether a default reads names of its class body, and is a part that each instance makes."""
+    return any(isinstance(node, NameExpr) and node.kind == MDEF for node in walk(default))
 
 
 def _default_of(field: DeclaredField) -> Expression | None:

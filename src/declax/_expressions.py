@@ -1,0 +1,527 @@
+"""Expressions of fields: the values of a class body before an instance exists.
+
+In the body of a declared class, a field is an `Expression`. Operations on it
+give further expressions, and calls of Pytree classes with one among their
+arguments are deferred. The constructor evaluates them (`_construction`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar, overload
+
+from declax.errors import FieldError, describe, type_name
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+U = TypeVar("U")
+
+Write = Callable[[Any], str]
+"""Gives the source of an operand."""
+
+CONTAINERS: Final = frozenset({list, tuple, dict})
+"""The containers whose literals may hold expressions."""
+
+METHOD: Final = (
+    "@dx.submodule\ndef part(self, rngs: dx.Rngs) -> dx.Linear: ...        # self has all fields declared above"
+)
+
+
+class Expression:
+    """An operation on fields. It has no value until an instance is created.
+
+    Its own attributes begin with ``_pytree__``; all others are operations.
+    Hashed by identity.
+    """
+
+    __slots__ = ("_pytree__name",)
+
+    def __init__(self) -> None:
+        self._pytree__name: str | None = None
+
+    def _pytree__source(self, write: Write) -> str:
+        """The expression as Python source."""
+        return self._pytree__name or "field()"
+
+    def _pytree__operands(self) -> Iterator[Any]:
+        """The values that the expression is made of."""
+        return iter(())
+
+    def __repr__(self) -> str:
+        return _bare(self, text_of)
+
+    # ------------------------------------------------------------- operations that give expressions
+
+    __hash__ = object.__hash__
+
+    def __getattr__(self, name: str) -> Expression:
+        if name.startswith(("__", "_pytree__")):
+            raise AttributeError(name)  # numpy, copy and pickle probe for such names
+        return Operation("{}." + name, self)
+
+    def __getitem__(self, key: object) -> Expression:
+        return Operation("{}[{}]", self, key)
+
+    def __call__(self, /, *args: object, **kwargs: object) -> Expression:
+        return defer_call(self, args, kwargs)
+
+    # ------------------------------------------------------------- operations that need a value
+
+    def _pytree__refuse(self, operation: str, fix: str = METHOD) -> NoReturn:
+        raise FieldError(
+            text_of(self),
+            f"a field has no value in the class body, and {operation} needs one",
+            why="the expression is evaluated when an instance is created",
+            fix=fix,
+        )
+
+    def __bool__(self) -> bool:  # noqa: PLE0304  # it always raises
+        self._pytree__refuse("a truth test (if, not, and, or, in, max, min)", "dx.when(flag, part, other)")
+
+    def __index__(self) -> int:  # noqa: PLE0305  # it always raises
+        self._pytree__refuse("range(), int() or a shape", "blocks = dx.repeat(depth, Block(dim, rngs=rngs))")
+
+    __int__ = __index__
+
+    def __float__(self) -> float:
+        self._pytree__refuse("float()")
+
+    def __len__(self) -> int:  # noqa: PLE0303  # it always raises
+        self._pytree__refuse("len()")
+
+    def __iter__(self) -> Iterator[Any]:
+        self._pytree__refuse("iteration or unpacking", "blocks = dx.repeat(depth, Block(dim, rngs=rngs))")
+
+    def __contains__(self, item: object) -> bool:
+        self._pytree__refuse("`in`")
+
+    def __format__(self, spec: str) -> str:
+        self._pytree__refuse("formatting")
+
+    def __str__(self) -> str:
+        return self._pytree__refuse("str()") if _is_in_class_body() else repr(self)
+
+
+_ARITHMETIC: Final = (
+    "add:+ sub:- mul:* truediv:/ floordiv:// mod:% pow:** matmul:@ and:& or:| xor:^ lshift:<< rshift:>>"
+)
+_COMPARISONS: Final = "eq:== ne:!= lt:< le:<= gt:> ge:>="
+_UNARY: Final = "neg:- pos:+ invert:~"
+
+
+def _binary(template: str) -> Callable[[Any, object], Expression]:
+    return lambda self, other: Operation(template, self, other)
+
+
+def _reflected(template: str) -> Callable[[Any, object], Expression]:
+    return lambda self, other: Operation(template, other, self)
+
+
+def _unary(template: str) -> Callable[[Any], Expression]:
+    return lambda self: Operation(template, self)
+
+
+def _add_operators() -> None:
+    for entry in f"{_ARITHMETIC} {_COMPARISONS}".split():
+        name, symbol = entry.split(":")
+        setattr(Expression, f"__{name}__", _binary(f"({{}} {symbol} {{}})"))
+        if entry in _ARITHMETIC.split():
+            setattr(Expression, f"__r{name}__", _reflected(f"({{}} {symbol} {{}})"))
+    for entry in _UNARY.split():
+        name, symbol = entry.split(":")
+        setattr(Expression, f"__{name}__", _unary(f"({symbol}{{}})"))
+    setattr(Expression, "__abs__", _unary("abs({})"))  # noqa: B010  # added like the others
+
+
+_add_operators()
+
+
+class Operation(Expression):
+    """An operation on operands.
+
+    Args:
+      template: its source, with a place for each operand.
+      *operands: expressions and constants.
+    """
+
+    __slots__ = ("_pytree__template", "_pytree__values")
+
+    def __init__(self, template: str, *operands: object) -> None:
+        super().__init__()
+        self._pytree__template = template
+        self._pytree__values = operands
+
+    def _pytree__operands(self) -> Iterator[Any]:
+        yield from self._pytree__values
+
+    def _pytree__source(self, write: Write) -> str:
+        return self._pytree__template.format(*map(write, self._pytree__values))
+
+    @property
+    def _pytree__is_arithmetic(self) -> bool:
+        """Whether numbers give a number."""
+        return "." not in self._pytree__template and "[" not in self._pytree__template
+
+
+class Deferred(Expression):
+    """A call that each instance makes for itself.
+
+    Args:
+      function: a class, a function, or an expression.
+      args, kwargs: its arguments.
+    """
+
+    __slots__ = ("_pytree__args", "_pytree__function", "_pytree__kwargs")
+
+    def __init__(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._pytree__function = function
+        self._pytree__args = args
+        self._pytree__kwargs = dict(kwargs)
+
+    def _pytree__operands(self) -> Iterator[Any]:
+        yield self._pytree__function
+        yield from self._pytree__args
+        yield from self._pytree__kwargs.values()
+
+    def _pytree__source(self, write: Write) -> str:
+        written = [_argument(arg, write) for arg in self._pytree__args]
+        written += [f"{name}={_argument(value, write)}" for name, value in self._pytree__kwargs.items()]
+        return f"{write(self._pytree__function)}({', '.join(written)})"
+
+
+class Declaration(Expression):
+    """A field of the class body: the result of a specifier.
+
+    Args:
+      field: the standard field that takes its place when the class is created.
+    """
+
+    __slots__ = ("_pytree__field",)
+
+    def __init__(self, field: dataclasses.Field[Any]) -> None:
+        super().__init__()
+        self._pytree__field = field
+
+    def __set_name__(self, owner: Any, name: str) -> None:
+        if not hasattr(owner, "_pytree__is_pytree"):  # a plain class, which the standard's decorator reads
+            setattr(owner, name, self._pytree__field)
+
+
+class Repeated(Expression):
+    """A list of the results of one expression, evaluated several times."""
+
+    __slots__ = ("_pytree__count", "_pytree__item")
+
+    def __init__(self, count: object, item: object) -> None:
+        super().__init__()
+        self._pytree__count = count
+        self._pytree__item = item
+
+    def _pytree__operands(self) -> Iterator[Any]:
+        yield from (self._pytree__count, self._pytree__item)
+
+    def _pytree__source(self, write: Write) -> str:
+        return f"[{write(self._pytree__item)} for _ in range({write(self._pytree__count)})]"
+
+
+class Choice(Expression):
+    """One of two expressions; the other is not evaluated."""
+
+    __slots__ = ("_pytree__flag", "_pytree__pair")
+
+    def __init__(self, flag: object, chosen: object, other: object) -> None:
+        super().__init__()
+        self._pytree__flag = flag
+        self._pytree__pair = (chosen, other)
+
+    def _pytree__operands(self) -> Iterator[Any]:
+        yield from (self._pytree__flag, *self._pytree__pair)
+
+    def _pytree__source(self, write: Write) -> str:
+        chosen, other = map(write, self._pytree__pair)
+        return f"({chosen} if {write(self._pytree__flag)} else {other})"
+
+
+class Literal(Expression):
+    """A literal list, tuple or dict that holds expressions."""
+
+    __slots__ = ("_pytree__value",)
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self._pytree__value = value
+
+    def _pytree__operands(self) -> Iterator[Any]:
+        yield from _items(self._pytree__value)
+
+    def _pytree__source(self, write: Write) -> str:
+        return _container(self._pytree__value, write)
+
+
+# ================================================================= finding expressions
+
+
+def _items(value: Any) -> Any:
+    return value.values() if isinstance(value, dict) else value
+
+
+def has_expression(value: object, depth: int = 8) -> bool:
+    """Whether a value is an expression, or a literal list, tuple or dict that holds one.
+
+    Args:
+      value: any value.
+      depth: how deep literals are nested at most.
+    """
+    if isinstance(value, Expression):
+        return True
+    if value.__class__ not in CONTAINERS or depth == 0:
+        return False
+    return any(has_expression(item, depth - 1) for item in _items(value))
+
+
+def is_deferred_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call has an expression among its arguments."""
+    for value in args:
+        if isinstance(value, Expression) or (value.__class__ in CONTAINERS and has_expression(value)):
+            return True
+    for value in kwargs.values():
+        if isinstance(value, Expression) or (value.__class__ in CONTAINERS and has_expression(value)):
+            return True
+    return False
+
+
+def leaves_of(value: Any, known: Mapping[int, object]) -> Iterator[Expression]:
+    """The declarations in an expression, and the expressions in it whose identity is known."""
+    stack = list(value._pytree__operands())
+    while stack:
+        operand = stack.pop()
+        if isinstance(operand, Expression):
+            if id(operand) in known or isinstance(operand, Declaration):
+                yield operand
+            else:
+                stack.extend(operand._pytree__operands())
+        elif operand.__class__ in CONTAINERS:
+            stack.extend(_items(operand))
+
+
+# ================================================================= writing expressions
+
+
+def text_of(value: object) -> str:
+    """A value as the class body writes it."""
+    if isinstance(value, Expression):
+        name = value._pytree__name
+        return name if name is not None else value._pytree__source(text_of)
+    if value.__class__ in CONTAINERS:
+        return _container(value, text_of)
+    return type_name(value) if isinstance(value, type) else getattr(value, "__name__", None) or repr(value)
+
+
+def _bare(value: Expression, write: Write) -> str:
+    """The source of an expression by itself, without the brackets around all of it."""
+    return _argument(value, lambda operand: operand._pytree__source(write) if operand is value else write(operand))
+
+
+def _argument(value: Any, write: Write) -> str:
+    text = write(value)
+    is_bracketed = isinstance(value, Choice) or (isinstance(value, Operation) and value._pytree__template[0] == "(")
+    return text[1:-1] if is_bracketed and text.startswith("(") else text  # a name has no brackets
+
+
+def _container(value: Any, write: Write) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{write(k)}: {write(v)}" for k, v in value.items()) + "}"
+    inside = ", ".join(map(write, value))
+    if isinstance(value, list):
+        return f"[{inside}]"
+    return f"({inside},)" if len(value) == 1 else f"({inside})"
+
+
+class Writer:
+    """Writes expressions as the source of a function, and collects the constants in them.
+
+    Args:
+      names: the source of each expression that has a name, by identity.
+
+    Attributes:
+      constants: the values that are not literals, by the name that the source uses.
+    """
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self._names = names
+        self.constants: dict[str, Any] = {}
+
+    def __call__(self, value: Any) -> str:
+        """The source of a value."""
+        known = self._names.get(id(value))
+        if known is not None:
+            return known
+        if isinstance(value, Expression):
+            return value._pytree__source(self)
+        if value.__class__ in CONTAINERS and has_expression(value):
+            return _container(value, self)
+        if value is None or (value.__class__ in (bool, int, float, str) and value == value):
+            return repr(value)
+        return self.constant(value, getattr(value, "__name__", None) or repr(value))
+
+    def whole(self, value: Any) -> str:
+        """The source of a value by its own expression, although it has a name."""
+        return _bare(value, self)
+
+    def constant(self, value: Any, name: str) -> str:
+        """The name under which the source refers to a constant."""
+        refuse_partial(value)
+        base = name if name.isidentifier() else "constant"
+        name, number = base, 1
+        while self.constants.get(name, value) is not value:
+            number += 1
+            name = f"{base}_{number}"
+        self.constants[name] = value
+        return name
+
+
+# ================================================================= deferring calls
+
+
+def defer_call(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Deferred:
+    """A deferred call, in a class body.
+
+    Raises:
+      FieldError: outside of a class body, where nothing would ever make the call.
+    """
+    call = Deferred(function, args, kwargs)
+    _require_class_body(call)
+    return call
+
+
+def _is_in_class_body() -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        # The locals of functions are left alone: they would be copied.
+        if not frame.f_code.co_flags & inspect.CO_OPTIMIZED and hasattr(type(frame.f_locals), "_pytree__is_class_body"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _require_class_body(expression: Expression) -> None:
+    if _is_in_class_body():
+        return
+    raise FieldError(
+        text_of(expression),
+        "this call has a field of a class among its arguments, and is not in the body of a declared class",
+        why="a field has a value in an instance only",
+        fix="block.dim        # the field of an instance, in place of Block.dim",
+    )
+
+
+def defer(function: Callable[P, R], /) -> Callable[P, R]:
+    """Defers the call of a function, or of a class, to the creation of each instance.
+
+    Calls of Pytree classes with fields among their arguments are deferred
+    without it.
+
+    Args:
+      function: what to call.
+
+    Returns:
+      A function of the same arguments; its call declares a part.
+
+    Raises:
+      FieldError: if the argument cannot be called.
+
+    >>> import declax as dx
+    >>> @dx.dataclass
+    ... class Table(dx.Module):
+    ...     size: int = dx.field()
+    ...     names: list[str] = dx.defer(sorted)(["b", "a"])
+    >>> Table(3).names
+    ['a', 'b']
+    """
+    if not callable(function):
+        raise FieldError("defer", "the argument cannot be called", got=describe(function), fix="dx.defer(f)(dim)")
+    refuse_partial(function)
+
+    def deferred(*args: P.args, **kwargs: P.kwargs) -> Any:
+        return defer_call(function, args, kwargs)
+
+    return deferred
+
+
+def refuse_partial(value: object) -> None:
+    """Raises for a `functools.partial` that holds expressions."""
+    if isinstance(value, functools.partial) and is_deferred_call(value.args, value.keywords):
+        held = next(v for v in (*value.args, *value.keywords.values()) if has_expression(v))
+        raise FieldError(
+            "functools.partial",
+            f"a partial holds the field expression {text_of(held)}",
+            why="whoever calls the partial would get the expression instead of its value",
+            fix="dx.defer(functools.partial)(f, dim)        # each instance makes the partial",
+        )
+
+
+def repeat(n: int, item: T, /) -> list[T]:
+    """Declares a list part: evaluates a deferred call several times.
+
+    Args:
+      n: the length of the list, usually a field.
+      item: the deferred call.
+
+    Returns:
+      The list, to type checkers; in the class body, an expression.
+
+    Raises:
+      FieldError: if `item` is not an expression, as all elements would be one object.
+
+    >>> import declax as dx
+    >>> @dx.dataclass
+    ... class Tower(dx.Module):
+    ...     depth: int = dx.field()
+    ...     dim: int = dx.field()
+    ...     rngs: dx.InitVar[dx.Rngs] = dx.field()
+    ...     layers = dx.repeat(depth, dx.Linear(dim, dim, rngs=rngs))
+    >>> len(Tower(3, 4, rngs=dx.Rngs(0)).layers)
+    3
+    """
+    if not has_expression(item):
+        raise FieldError(
+            "repeat",
+            "the repeated value is not a deferred call, so that all elements would be one object",
+            got=describe(item),
+            fix="dx.repeat(depth, dx.defer(dx.Identity)())",
+        )
+    return Repeated(n, item)  # type: ignore[return-value]  # an expression stands for its value
+
+
+@overload
+def when(flag: bool, item: T, /) -> T | None: ...
+@overload
+def when(flag: bool, item: T, other: U, /) -> T | U: ...
+def when(flag: bool, item: Any, other: Any = None, /) -> Any:
+    """Declares one of two parts; the other is not made.
+
+    Args:
+      flag: a condition on fields.
+      item: the part if the condition holds.
+      other: the part if it does not.
+
+    Returns:
+      The part, to type checkers; in the class body, an expression.
+
+    >>> import declax as dx
+    >>> @dx.dataclass
+    ... class Head(dx.Module):
+    ...     dim: int = dx.field()
+    ...     is_small: bool = dx.field(default=True)
+    ...     width = dx.when(is_small, dim, 4 * dim)
+    >>> Head(3).width, Head(3, is_small=False).width
+    (3, 12)
+    """
+    return Choice(flag, item, other)
