@@ -531,7 +531,7 @@ def test_what_filters_answer_is_not_kept_for_ever():
     model.scale = dx.Param(1)
     for _ in range(600):
         dx.split(model, dx.Param, lambda path, value: True)
-    assert len(dx.graphdef(model).definition._groups) <= 256
+    assert len(dx.graphdef(model).definition.groups) <= 256
 
 
 def test_a_key_that_is_replaced_by_an_equal_one_is_seen():
