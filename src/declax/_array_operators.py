@@ -1,12 +1,4 @@
-"""Makes a box behave as the array in it: operators, conversions, protocols.
-
-Vocabulary
-----------
-box:      an object with `get_value` and `set_value`.
-operand:  what an operator works on; a box counts as the value in it.
-in-place: ``box += x`` puts a new value into the same box. The array itself is
-          never written to, so whoever else holds it sees no change.
-"""
+"""Makes a box behave as the array in it: operators, conversions, protocols."""
 
 from __future__ import annotations
 

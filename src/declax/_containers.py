@@ -1,10 +1,7 @@
 """Lists and dicts that are Pytrees, and a chain of layers.
 
-Vocabulary
-----------
-element: an entry of a List or Dict; it sits in the instance's ``__dict__``
-         under its index or key, so that a Layout describes it like any
-         attribute, each element with a status of its own.
+An element sits in the instance's ``__dict__`` under its index or key, so that a
+Layout describes it like any attribute, with a status of its own.
 """
 
 from __future__ import annotations

@@ -1,13 +1,4 @@
-"""Filters: short ways to say which leaves of a graph are meant.
-
-Vocabulary
-----------
-filter:    anything that says which leaves: a kind of Variable, a tag, ``...``,
-           a predicate, or a combination of such.
-predicate: what a filter becomes: a function of a leaf's path and value.
-decided:   of a predicate and a leaf whose path, kind and tag settle the answer,
-           whatever the value; such an answer can be kept for a structure.
-"""
+"""Filters: short ways to say which leaves of a graph are meant."""
 
 from __future__ import annotations
 

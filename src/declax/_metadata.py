@@ -1,14 +1,4 @@
-"""What a Variable knows about its value: interned, immutable metadata.
-
-Vocabulary
-----------
-metadata: names and hashable values that travel with a Variable as part of the
-          treedef (``sharding``, ``trainable``, hooks, ...). Lists, dicts and sets
-          are kept as snapshots, and read as fresh copies.
-interned: equal contents are one object, so that comparing metadata is ``is``.
-hook:     a function in the metadata that sees each value on its way in or out,
-          or each axis that a transform adds or removes.
-"""
+"""What a Variable knows about its value: interned, immutable metadata."""
 
 from __future__ import annotations
 

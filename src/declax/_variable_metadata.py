@@ -1,11 +1,4 @@
-"""The half of a Variable that is not its value: metadata that is read, checked and changed.
-
-Vocabulary
-----------
-declared: metadata that a kind names in its class body, with or without a default.
-accepted: names that were found to be no misspelling, so that they are looked at once.
-foreign:  of another trace; what is foreign cannot be changed.
-"""
+"""The half of a Variable that is not its value: metadata that is read, checked and changed."""
 
 from __future__ import annotations
 

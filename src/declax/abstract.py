@@ -1,10 +1,4 @@
-"""Graphs of shapes: models without arrays, and functions run on them without computing.
-
-Vocabulary
-----------
-abstract: having the shape and dtype of an array, and no buffer: a
-          `jax.ShapeDtypeStruct`. An abstract model holds these as its leaves.
-"""
+"""Graphs of shapes: models without arrays, and functions run on them without computing."""
 
 from __future__ import annotations
 

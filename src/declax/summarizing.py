@@ -1,11 +1,4 @@
-"""A table of what a model holds: each module's Variables, their shapes, counts and bytes.
-
-Vocabulary
-----------
-entry: one leaf of the model, with its path, kind, shape and dtype.
-row:   the entries that one module holds itself, and not through a submodule.
-kind:  the name of a Variable's class; ``array`` for an array that is in none.
-"""
+"""A table of what a model holds: each module's Variables, their shapes, counts and bytes."""
 
 from __future__ import annotations
 

@@ -1,15 +1,4 @@
-"""Convolution.
-
-Vocabulary
-----------
-rank:     number of spatial axes; an input has the axes
-          ``(*batch, *spatial, in_features)``.
-dilation: distance of neighbours: of the kernel's elements
-          (`kernel_dilation`), or of the input's, zeros between them
-          (`input_dilation`).
-group:    a share of the input features that only its share of the output
-          features sees.
-"""
+"""Convolution."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Which dtype a layer computes in.
-
-Vocabulary
-----------
-param_dtype:  the dtype in which parameters are stored.
-dtype:        the dtype in which a layer computes and answers; None infers it
-              from the input and the parameters together.
-"""
+"""Which dtype a layer computes in."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Layers that bring their input to mean 0 and variance 1.
-
-Vocabulary
-----------
-feature axes:   those along which each element has its own scale and bias.
-reduction axes: those over which mean and variance are taken.
-running:        of mean and variance: averaged over past calls.
-"""
+"""Layers that bring their input to mean 0 and variance 1."""
 
 from __future__ import annotations
 

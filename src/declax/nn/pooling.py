@@ -1,11 +1,4 @@
-"""Pooling: one number of each window of the spatial axes.
-
-Vocabulary
-----------
-spatial axes:  the axes that a window slides along; as many as `window_shape` is long.
-               They come last but for the channels.
-batch axes:    whatever comes before them: usually one, possibly none or several.
-"""
+"""Pooling: one number of each window of the spatial axes."""
 
 from __future__ import annotations
 
