@@ -23,7 +23,7 @@ from jax.core import Tracer
 from jax.nn import initializers as _jax_initializers
 
 from declax import errors
-from declax._typing import ArrayLike, Dtype
+from declax._typing import MISSING, ArrayLike, Dtype
 from declax._typing import Initializer as Initializer
 
 Axes: TypeAlias = int | Sequence[int]
@@ -136,13 +136,13 @@ def _show(setting: object) -> str:
 
 
 def _number(value: object) -> Hashable:
-    """A number or array as a hashable setting; zero-dimensional arrays become numbers."""
+    """A number or array as a hashable setting, or MISSING; zero-dimensional arrays become numbers."""
     if isinstance(value, _PYTHON_SCALARS):
         return value
     if isinstance(value, Tracer) or not isinstance(value, (np.ndarray, np.generic, jax.Array)):
-        raise TypeError
+        return MISSING
     if not jnp.issubdtype(value.dtype, np.number):
-        raise TypeError
+        return MISSING
     number: Hashable = value.item() if value.ndim == 0 else _ArraySetting(value)
     return number
 
@@ -173,11 +173,14 @@ def _make(name: str, /, **arguments: Any) -> NamedInitializer:
     for argument, value in arguments.items():
         convert, expected = _SETTINGS.get(argument, (_number, "a number or an array of numbers, which is not traced"))
         try:
-            settings.append((argument, convert(value)))
+            setting = convert(value)
         except (TypeError, ValueError):
+            setting = MISSING
+        if setting is MISSING:
             raise errors.InitializerError(
                 f"{name}.{argument}", "this is not a valid setting", expected=expected, got=errors.describe(value)
-            ) from None
+            )
+        settings.append((argument, setting))
     return NamedInitializer(name, tuple(settings))
 
 
