@@ -1,10 +1,4 @@
-"""From annotations to readers: one for each annotation, made once.
-
-Vocabulary
-----------
-catalog: the readers that were made so far, for one set of extra classes.
-member:  one of the annotations that a union joins.
-"""
+"""From annotations to readers: one for each annotation, made once."""
 
 from __future__ import annotations
 
@@ -72,8 +66,6 @@ class Catalog:
         self.extra = extra
         self._calls: dict[Any, CallReader] = {}
         self._readers: dict[Any, Reader] = {}
-        self._initializer: InitializerReader | None = None
-        self._anything: AnyReader | None = None
 
     def call(self, target: Any, annotation: Any = None) -> CallReader:
         """The reader of a target's arguments; the annotation gives the meaning of its type variables."""
@@ -87,28 +79,20 @@ class Catalog:
         """Forgets the readers of a target, whose annotations may have a meaning later."""
         self._calls = {key: call for key, call in self._calls.items() if call.target is not target}
 
+    @functools.cached_property
     def anything(self) -> AnyReader:
         """The reader of values that no annotation narrows."""
-        if self._anything is None:
-            self._anything = AnyReader(self, anywhere(self.extra))
-        return self._anything
+        return AnyReader(self, anywhere(self.extra))
 
+    @functools.cached_property
     def initializer(self) -> InitializerReader:
         """The reader of initializers."""
-        if self._initializer is None:
-            self._initializer = InitializerReader(self)
-        return self._initializer
+        return InitializerReader(self)
 
     def root_reader(self, annotation: Any) -> Reader:
         """The reader of a whole configuration: of an annotation, or of the arguments of a function."""
-        is_function = (
-            callable(annotation) and not isinstance(annotation, type) and typing.get_origin(annotation) is None
-        )
-        if (
-            is_function
-            and not isinstance(annotation, (typing.TypeVar, typing.NewType))
-            and hasattr(annotation, "__name__")
-        ):
+        is_named = callable(annotation) and not isinstance(annotation, (type, typing.TypeVar, typing.NewType))
+        if is_named and typing.get_origin(annotation) is None and hasattr(annotation, "__name__"):
             name = target_name(annotation).rpartition(".")[2]
             return ChoiceReader(self, {name: annotation}, f"a {name}")
         return self.reader(annotation)
@@ -124,8 +108,7 @@ class Catalog:
         if by_default is None:
             _check_resolved(parameter)
         reader = by_default or reader
-        is_variadic = parameter.kind is parameter.kind.VAR_POSITIONAL
-        return ListReader(reader, tuple) if is_variadic else reader
+        return ListReader(reader, tuple) if parameter.kind is parameter.kind.VAR_POSITIONAL else reader
 
     def _by_default(self, parameter: Parameter, default: object) -> Reader | None:
         """The reader of an open annotation where the default tells more."""
@@ -134,7 +117,7 @@ class Catalog:
         if is_dtype(default):
             return UnionReader([DtypeReader(), _SIMPLE[type(None)]])
         if isinstance(default, NamedInitializer):
-            return UnionReader([self.initializer(), _SIMPLE[type(None)]])
+            return UnionReader([self.initializer, _SIMPLE[type(None)]])
         if isinstance(default, types.FunctionType) or _tables.name_in(_tables.ACTIVATIONS, default) is not None:
             return UnionReader([self._function(default), _SIMPLE[type(None)]])
         return None
@@ -200,19 +183,10 @@ class Catalog:
         if _is_schedule(member):
             return {**_tables.schedules(), **kinds_of(member)}
         base = _class_of(member)
-        if is_spec_class(base):
-            inner = typing.get_args(member)
-            return self._spec_choices(inner[0]) if inner else None
-        if not _is_part(base):
-            return None
-        return choices_of(base, self.extra) or None
-
-    def _spec_choices(self, annotation: Any) -> dict[str, Any] | None:
-        """What may be chosen for ``Spec[Block]``, where a Block is described and not built."""
-        found: dict[str, Any] = {}
-        for member in allowed_classes(annotation):
-            found.update(self._choices(member) or {})
-        return found or None
+        if is_spec_class(base):  # ``Spec[Block]``, where a Block is described and not built
+            inner = [i for arg in typing.get_args(member) for i in allowed_classes(arg)]
+            return {tag: choice for i in inner for tag, choice in (self._choices(i) or {}).items()} or None
+        return choices_of(base, self.extra) or None if _is_part(base) else None
 
     def _one(self, member: Any, default: object) -> Reader:
         """The reader of a member of an annotation that is not a part."""
@@ -221,12 +195,12 @@ class Catalog:
             return simple
         if member in _OPEN or isinstance(member, (Unresolved, typing.TypeVar)) or is_spec_class(member):
             bound = getattr(member, "__bound__", None)
-            return self.reader(bound) if bound is not None else self.anything()
+            return self.reader(bound) if bound is not None else self.anything
         if typing.get_origin(member) is typing.Literal:
             return LiteralReader(typing.get_args(member))
         origin = typing.get_origin(member) or member
         if origin is Initializer or isinstance(default, NamedInitializer):
-            return self.initializer()
+            return self.initializer
         if origin is collections.abc.Callable or _is_function_protocol(origin):
             return self._function(default, origin)
         if _is_array_type(origin):
@@ -244,10 +218,10 @@ class Catalog:
             return TupleReader([] if args == ((),) else [self.reader(arg) for arg in args])
         make = _LISTS.get(origin)
         if make is not None:
-            item = self.reader(args[0]) if args else self.anything()
+            item = self.reader(args[0]) if args else self.anything
             return ListReader(item, make, keeps_parts=origin in _SEQUENCES)
         if origin in _MAPPINGS:
-            return self._mapping(args)
+            return MappingReader(*map(self.reader, args)) if len(args) == 2 else self.anything.table
         if origin is complex:
             return UnionReader([NumberReader(), ObjectReader(complex, "a complex number")])
         if is_data_class(origin) or issubclass(origin, (Variable, np.generic)):
@@ -256,11 +230,6 @@ class Catalog:
             return ObjectReader(type, "a class", "annotate Spec[...] for a part that is built later")
         hint = "let its implementations in with dx.register_kind, or extra=[...]"
         return ObjectReader(origin, f"a {annotation_text(member)}", hint)
-
-    def _mapping(self, args: tuple[Any, ...]) -> Reader:
-        if len(args) != 2:
-            return self.anything().table
-        return MappingReader(self.reader(args[0]), self.reader(args[1]))
 
     def _function(self, default: object, origin: Any = collections.abc.Callable) -> Reader:
         """The reader of names of functions: activations, registered ones, and the default by its own name."""

@@ -26,10 +26,8 @@ class Context:
     """What one reading has found so far.
 
     Attributes:
-      report: the problems.
       parts: the targets of all parts, by the names and indices of their paths.
       refs: the refs: of each its path, the keys of its target, and the reader of what may stand there.
-      migrate: whether old names and versions are brought up to date.
       dropped: keys that the migration has left out, each with the class and when that lost it.
       catalog: the readers by which specs of Python are checked; None where they are not.
       make: makes a spec of a target and values that were read.

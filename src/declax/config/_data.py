@@ -1,19 +1,17 @@
-"""What a spec is made of: a target, and its arguments as values that nobody can change.
+"""What a spec is made of: a target, and its arguments as frozen values.
 
-Vocabulary
-----------
-frozen:  of arguments: lists and dicts are `FrozenList` and `FrozenDict`, all else is hashable.
-key:     stands for a value in comparisons: ``1``, ``1.0`` and ``True`` have different keys, equal dtypes the same.
-minimal: without the arguments that are equal to their defaults; so every spec is.
+Lists and dicts are `FrozenList` and `FrozenDict`, all else is hashable. A key stands for a value in comparisons: ``1``,
+``1.0`` and ``True`` have different keys, equal dtypes the same. Arguments equal to their defaults are left out.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import jax
 import numpy as np
@@ -30,12 +28,16 @@ from declax.config._unions import is_dtype
 from declax.config.problems import Path, did_you_mean, path_text
 from declax.errors import ConfigError, ConstructionError, DepthError, describe, type_name
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from declax.config._part_readers import CallReader
+    from declax.config._readers import Reader
 
 MAX_DEPTH: Final = 100
 """How many specs, lists and dicts there may be, one in the other."""
 
 _ATOMS: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
+_LISTS: Final = (list, tuple, FrozenList)
+_DICTS: Final = (dict, FrozenDict, MappingProxyType, Metadata)
 
 
 def key_like(frozen: FrozenDict[Any], key: str) -> str | int | None:
@@ -49,6 +51,7 @@ def key_like(frozen: FrozenDict[Any], key: str) -> str | int | None:
     return next((known for known in frozen if type(known) is int and str(known) == key), None)
 
 
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Ref:
     """Stands for the object that is built at another place of the same spec.
 
@@ -64,25 +67,22 @@ class Ref:
     ('blocks', '0')
     """
 
-    __slots__ = ("keys", "path")
-
-    keys: tuple[str, ...]
     path: str
+    keys: tuple[str, ...] = dataclasses.field(init=False, repr=False, compare=False)
 
-    def __init__(self, path: str) -> None:
-        given: object = path
+    def __post_init__(self) -> None:
+        given: object = self.path
         if not isinstance(given, str) or not given.startswith("/") or given == "/":
-            fix = "/" + given.strip("./").replace(".", "/") if isinstance(given, str) else "/embed"
+            fix = "/" + given.strip("./").replace(".", "/") if isinstance(given, str) else "/"
             raise ConfigError(
                 "Ref",
                 "this is no path to a part",
                 expected="a path from the root: names and indices, with a / before each",
-                got=describe(path),
-                fix=f"dx.Ref({fix!r})" if len(fix) > 1 else "dx.Ref('/embed')",
+                got=describe(given),
+                fix=f"dx.Ref({fix if len(fix) > 1 else '/embed'!r})",
             )
-        keys = tuple(key.replace("~1", "/").replace("~0", "~") for key in path[1:].split("/"))
+        keys = tuple(key.replace("~1", "/").replace("~0", "~") for key in given[1:].split("/"))
         object.__setattr__(self, "keys", keys)
-        object.__setattr__(self, "path", path)
 
     @classmethod
     def to(cls, path: Iterable[str | int]) -> Ref:
@@ -93,50 +93,8 @@ class Ref:
         """
         return cls("".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in path))
 
-    def __setattr__(self, name: str, value: object) -> None:
-        raise ConfigError("Ref", f"a Ref cannot be changed; {name!r} was set", fix="dx.Ref(...)")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ref) and self.path == other.path
-
-    def __hash__(self) -> int:
-        return hash((Ref, self.path))
-
     def __repr__(self) -> str:
         return f"Ref({self.path!r})"
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Ref, (self.path,)
-
-
-class Interpreter(Protocol):
-    """Interprets the values of one parameter."""
-
-    def __hash__(self) -> int: ...
-
-    def holds(self, value: Any) -> bool:
-        """Whether a frozen value may stay as it is."""
-        ...
-
-    def interpret(self, value: Any, make: Callable[[Any, Mapping[str, Any]], SpecData]) -> Any:
-        """A frozen value as it would be read from a file; itself where it does not fit."""
-        ...
-
-
-class Interpreters(Protocol):
-    """Interprets the arguments of a target."""
-
-    def reader_of(self, name: str) -> Interpreter | None:
-        """The interpretation of an argument; None for one that is kept as it is."""
-        ...
-
-
-class _AsTheyAre:
-    def reader_of(self, name: str) -> None:
-        return None
-
-
-_AS_THEY_ARE: Final = _AsTheyAre()
 
 
 class SpecData:
@@ -166,23 +124,34 @@ class SpecData:
         return made
 
     @classmethod
-    def _interpreters(cls, target: Target) -> Interpreters:
-        """The interpretations of the arguments of a target."""
-        return _AS_THEY_ARE
+    def _call(cls, target: Target) -> CallReader | None:
+        """The reader that interprets the arguments of a target; None where they are kept as they are."""
+        return None
 
     def _set(self, target: Target, arguments: Mapping[str, object], *, is_read: bool) -> None:
         parameters = parameters_of(target)
-        interpreters = self._interpreters(target)
-        check_names(parameters, arguments)
+        call = self._call(target)
+        _check_names(parameters, arguments)
         kept: dict[str, Any] = {}
         keys = []
         freezing = _Freezing(parameters)
-        for name in _in_order(parameters, arguments):
+        ordered = [name for name in parameters.by_name if name in arguments]
+        if len(ordered) < len(arguments):
+            ordered += [name for name in arguments if name not in parameters.by_name]
+        for name in ordered:
             parameter = parameters.get(name)
-            reader = interpreters.reader_of(name)
+            reader = None if call is None else call.reader_of(name)
             value = arguments[name]
             if name == parameters.variadic:
-                value = _as_positions(parameters, name, value)
+                if not isinstance(value, (list, tuple, FrozenList)):
+                    raise ConfigError(
+                        f"{parameters.name}.{name}",
+                        "the arguments by position are one list",
+                        expected="a list or tuple",
+                        got=describe(value),
+                        fix=f"{name}=[...]",
+                    )
+                value = tuple(value)
             if type(value) not in _ATOMS:
                 value = freezing.freeze(value, (name,))
             if not is_read and reader is not None and not reader.holds(value):
@@ -218,12 +187,12 @@ class SpecData:
     def full_arguments(self) -> Mapping[str, Any]:
         """All arguments, defaults included; a default that is no value of a spec (an array, say) is left out."""
         full: dict[str, Any] = {}
-        interpreters = self._interpreters(self._target)
+        call = self._call(self._target)
         for parameter in self.parameters:
             if parameter.name in self._arguments:
                 full[parameter.name] = self._arguments[parameter.name]
             elif not parameter.is_required:
-                default = _frozen_default(parameter, interpreters.reader_of(parameter.name))
+                default = _frozen_default(parameter, None if call is None else call.reader_of(parameter.name))
                 if default is not MISSING:
                     full[parameter.name] = default
         full.update((name, value) for name, value in self._arguments.items() if name not in full)
@@ -275,32 +244,17 @@ def is_spec_class(cls: Any) -> bool:
 # --- names and arity ----------------------------------------------------------
 
 
-def check_names(parameters: Parameters, arguments: Mapping[str, object]) -> None:
+def _check_names(parameters: Parameters, arguments: Mapping[str, object]) -> None:
     """Asks that each argument has a parameter, and each parameter without a default an argument.
 
     Raises:
       ConstructionError: for names that are none, missing arguments, and rngs.
     """
-    if not arguments.keys() <= parameters.by_name.keys():
-        _check_unknown(parameters, arguments)
-    missing = [name for name in parameters.required if name not in arguments]
-    if missing:
-        raise ConstructionError(
-            f"{parameters.name}(...)",
-            f"the argument {missing[0]!r} is missing"
-            if len(missing) == 1
-            else f"the arguments {', '.join(map(repr, missing))} are missing",
-            got=", ".join(f"{name}=..." for name in arguments) or "no arguments",
-            fix=f"dx.spec({parameters.name}, {', '.join(f'{name}=...' for name in [*arguments, *missing])})",
-        )
-
-
-def _check_unknown(parameters: Parameters, arguments: Mapping[str, object]) -> None:
     where = f"{parameters.name}(...)"
-    for name in arguments:
+    for name in arguments.keys() - parameters.by_name.keys():
         if name == RNGS:
             raise _rngs_given(where)
-        if parameters.get(name) is None:
+        if parameters.extra is None:
             hint = did_you_mean(name, parameters.by_name)
             raise ConstructionError(
                 where,
@@ -308,6 +262,14 @@ def _check_unknown(parameters: Parameters, arguments: Mapping[str, object]) -> N
                 expected=", ".join(parameters.by_name) or "no arguments",
                 got=f"{name}=...",
             )
+    missing = [name for name in parameters.required if name not in arguments]
+    if missing:
+        raise ConstructionError(
+            where,
+            f"missing arguments: {', '.join(map(repr, missing))}",
+            got=", ".join(f"{name}=..." for name in arguments) or "no arguments",
+            fix=f"dx.spec({parameters.name}, {', '.join(f'{name}=...' for name in [*arguments, *missing])})",
+        )
 
 
 def bind(parameters: Parameters, args: Sequence[object], named: Mapping[str, object]) -> dict[str, object]:
@@ -319,9 +281,9 @@ def bind(parameters: Parameters, args: Sequence[object], named: Mapping[str, obj
     names = parameters.positional
     found: dict[str, object] = dict(zip(names, args, strict=False))
     left = args[len(names) :]
-    if left and parameters.variadic is None:
-        if any(_is_rngs(value) for value in left):
-            raise _rngs_given(f"{parameters.name}(...)")
+    if left and parameters.variadic is not None:
+        found[parameters.variadic] = tuple(left)
+    elif left:
         raise ConstructionError(
             f"{parameters.name}(...)",
             f"it takes at most {len(names)} arguments by position",
@@ -329,29 +291,13 @@ def bind(parameters: Parameters, args: Sequence[object], named: Mapping[str, obj
             got=f"{len(args)} of them, the first too many being {describe(left[0])}",
             fix=f"dx.spec({parameters.name}, name=value)",
         )
-    if left and parameters.variadic is not None:
-        found[parameters.variadic] = tuple(left)
-    for name, value in named.items():
-        if name in found:
-            raise ConstructionError(
-                f"{parameters.name}(...)",
-                f"the argument {name!r} is given twice, by position and by name",
-                got=f"{describe(found[name])}, and {name}={describe(value)}",
-            )
-        found[name] = value
-    return found
-
-
-def _as_positions(parameters: Parameters, name: str, value: object) -> tuple[Any, ...]:
-    if not isinstance(value, (list, tuple, FrozenList)):
-        raise ConfigError(
-            f"{parameters.name}.{name}",
-            "the arguments by position are one list",
-            expected="a list or tuple",
-            got=describe(value),
-            fix=f"{name}=[...]",
+    for name in named.keys() & found.keys():
+        raise ConstructionError(
+            f"{parameters.name}(...)",
+            f"the argument {name!r} is given twice, by position and by name",
+            got=f"{describe(found[name])}, and {name}={describe(named[name])}",
         )
-    return tuple(value)
+    return {**found, **named}
 
 
 def _rngs_given(where: str, path: Path = ()) -> ConstructionError:
@@ -363,25 +309,16 @@ def _rngs_given(where: str, path: Path = ()) -> ConstructionError:
     )
 
 
-def _in_order(parameters: Parameters, arguments: Mapping[str, object]) -> list[str]:
-    names = [name for name in parameters.by_name if name in arguments]
-    return names if len(names) == len(arguments) else [*names, *(n for n in arguments if n not in parameters.by_name)]
-
-
 # --- values -------------------------------------------------------------------
 
 
 class _Freezing:
-    """Freezes one argument; knows afterwards how deep it is, and whether there are Refs in it."""
+    """Freezes arguments; knows afterwards how deep they are, and whether there are Refs in them."""
 
     def __init__(self, parameters: Parameters | None) -> None:
         self._parameters = parameters
         self.depth = 0
         self.has_refs = False
-
-    @property
-    def owner(self) -> str:
-        return "" if self._parameters is None else self._parameters.name
 
     def freeze(self, value: Any, path: Path, depth: int = 0) -> Any:
         kind = type(value)
@@ -393,7 +330,7 @@ class _Freezing:
         inner = value._depth if isinstance(value, SpecData) else 1
         if depth + inner > MAX_DEPTH - 1:
             raise DepthError(
-                f"{self.owner}.{path_text(path)}",
+                self._where(path),
                 f"a spec is nested more than {MAX_DEPTH} levels deep",
                 why="specs, lists and dicts count a level each",
                 fix="hold parts that repeat in one list, side by side",
@@ -402,13 +339,11 @@ class _Freezing:
             self.depth = max(self.depth, depth + inner)
             self.has_refs = self.has_refs or value.has_refs
             return value
-        if kind is list or kind is FrozenList:
+        if kind in _LISTS:
             self.depth = max(self.depth, depth + 1)
-            return FrozenList([self.freeze(v, (*path, i), depth + 1) for i, v in enumerate(value)])
-        if kind is tuple:
-            self.depth = max(self.depth, depth + 1)
-            return tuple([self.freeze(v, (*path, i), depth + 1) for i, v in enumerate(value)])
-        if kind in (dict, FrozenDict, MappingProxyType, Metadata):
+            items = [self.freeze(item, (*path, i), depth + 1) for i, item in enumerate(value)]
+            return tuple(items) if kind is tuple else FrozenList(items)
+        if kind in _DICTS:
             self.depth = max(self.depth, depth + 1)
             return FrozenDict(
                 {self._key(k, path): self.freeze(v, (*path, k), depth + 1) for k, v in value.items()},
@@ -417,10 +352,13 @@ class _Freezing:
             return value.item()
         return self._opaque(value, path)
 
+    def _where(self, path: Path) -> str:
+        return f"{'' if self._parameters is None else self._parameters.name}.{path_text(path)}"
+
     def _key(self, key: object, path: Path) -> str | int:
         if not isinstance(key, str) and type(key) is not int:
             raise ConfigError(
-                f"{self.owner}.{path_text(path)}",
+                self._where(path),
                 "the keys of a dict in a spec are strings, or ints",
                 got=describe(key),
                 fix="a list of pairs, which the class makes a dict of",
@@ -428,55 +366,38 @@ class _Freezing:
         return key
 
     def _opaque(self, value: Any, path: Path) -> Any:
+        name = type_name(type(value))
+        if name in ("Rngs", "RngStream") and type(value).__module__.startswith("declax.rngs"):
+            raise _rngs_given(self._where(()), path)
         if isinstance(value, (np.ndarray, jax.Array, Tracer, jax.ShapeDtypeStruct)):
-            raise ConfigError(
-                f"{self.owner}.{path_text(path)}",
-                "an array is no part of a spec",
-                expected="numbers, texts, enums, dtypes, functions, lists and dicts of these, specs",
-                got=describe(value),
-                why="a spec is compared, hashed and written to files by value",
-                fix=_array_fix(value),
-            )
-        if _is_rngs(value):
-            raise _rngs_given(f"{self.owner}(...)", path)
-        if isinstance(value, (Pytree, Variable)):
-            name = type_name(type(value))
-            raise ConfigError(
-                f"{self.owner}.{path_text(path)}",
-                "a model is no part of a spec; its description is",
-                got=describe(value),
-                fix=f"dx.spec({name}, ...), or dx.spec_of(model)",
-            )
-        try:
-            hash(value)
-        except TypeError:
-            raise ConfigError(
-                f"{self.owner}.{path_text(path)}",
-                "a value that can change is no part of a spec",
-                expected="a hashable value, a list or a dict",
-                got=describe(value),
-                fix="a tuple or list of what is in it" if isinstance(value, (set, bytearray)) else None,
-            ) from None
-        return value
+            noun, fix = "an array", "array.tolist() for a few numbers; a large array is made in __post_init__"
+        elif isinstance(value, (Pytree, Variable)):
+            noun, fix = "a model", f"dx.spec({name}, ...), or dx.spec_of(model)"
+        elif _is_hashable(value):
+            return value
+        else:
+            noun, fix = "a value that can change", "a tuple or list of what is in it"
+        raise ConfigError(
+            self._where(path),
+            f"{noun} is no part of a spec",
+            expected="numbers, texts, enums, dtypes, functions, lists and dicts of these, specs",
+            got=describe(value),
+            why="a spec is compared, hashed and written to files by value",
+            fix=fix,
+        )
+
+
+def _is_hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def freeze(value: Any) -> Any:
-    """A value as it is inside of a spec.
-
-    >>> freeze([1, {"a": 2}])
-    [1, {'a': 2}]
-    """
+    """A value as it is inside of a spec."""
     return _Freezing(None).freeze(value, ())
-
-
-def _is_rngs(value: Any) -> bool:
-    return type_name(type(value)) in ("Rngs", "RngStream") and type(value).__module__.startswith("declax.rngs")
-
-
-def _array_fix(value: Any) -> str:
-    if getattr(value, "ndim", None) == 0 and not isinstance(value, (Tracer, jax.ShapeDtypeStruct)):
-        return "value.item(), which is a number"
-    return "array.tolist() for a few numbers; a large array is made in __post_init__, or set in what was built"
 
 
 def thaw(value: Any) -> Any:
@@ -519,13 +440,13 @@ def _dtype_name(value: Any) -> str:
 
 
 @functools.lru_cache(maxsize=65536)
-def _default_key(parameter: Parameter, reader: Interpreter | None) -> Hashable:
+def _default_key(parameter: Parameter, reader: Reader | None) -> Hashable:
     """The key of a default; MISSING where that is none. Kept, since a factory may take long."""
     default = _frozen_default(parameter, reader)
     return MISSING if default is MISSING else key_of(default)
 
 
-def _frozen_default(parameter: Parameter, reader: Interpreter | None) -> Any:
+def _frozen_default(parameter: Parameter, reader: Reader | None) -> Any:
     if parameter.is_required:
         return MISSING
     is_made = parameter.default_factory is not None or parameter.default is not MISSING

@@ -38,11 +38,7 @@ def public_name(obj: Any) -> str | None:
 
 
 def is_importable(name: str) -> bool:
-    """Whether an import reaches the object of a name that `public_name` gave.
-
-    >>> is_importable("jax.nn:relu"), is_importable("tests:f.<locals>.Model")
-    (True, False)
-    """
+    """Whether an import reaches the object of a name that `public_name` gave."""
     return "<locals>" not in name
 
 

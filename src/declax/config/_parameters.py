@@ -1,10 +1,7 @@
 """What a constructor takes: the one table that configurations are read, checked and written by.
 
-Vocabulary
-----------
-target:    what a configuration describes a call of: a class, or a function that makes something.
-parameter: one argument of a target, with all that its declaration says.
-rngs:      the parameter of this name; it is no configuration, and is left out here.
+A target is what a configuration describes a call of: a class, or a function that makes something. Its parameter `rngs`
+is no configuration, and is left out.
 """
 
 from __future__ import annotations
@@ -37,12 +34,8 @@ class Parameter:
     """One argument of a target.
 
     Attributes:
-      name: its name.
       annotation: its annotation with all text evaluated; `typing.Any` where there is none, and
         `declax._annotations.Unresolved` where its names do not exist at run time.
-      kind: as in `inspect.Parameter`.
-      default: its default; MISSING where there is none, or `default_factory` makes it.
-      default_factory: makes its default.
       notes: what its field declares besides: help, choices, ge, le, renamed_from.
       help: what the field says in ``help``, else what the docstring of its class does.
       owner: the class that declares it, or the target.
@@ -80,12 +73,10 @@ class Parameters:
     """What a target takes, less its rngs.
 
     Attributes:
-      target: the class or function.
       by_name: its parameters in order; ``*args`` among them, ``**kwargs`` not.
       variadic: the name of its ``*args``.
       extra: its ``**kwargs``, which take any further name.
-      takes_rngs: whether it has a parameter `rngs`.
-      needs_rngs: whether that has no default.
+      takes_rngs, needs_rngs: whether it has a parameter `rngs`, and that has no default.
       required: the names of its parameters without a default.
       positional: the names of those that may be given by position.
     """
@@ -113,11 +104,7 @@ class Parameters:
 
 
 def target_name(target: Any) -> str:
-    """The name of a class or function as a user writes it.
-
-    >>> target_name(dict), target_name(sorted)
-    ('dict', 'sorted')
-    """
+    """The name of a class or function as a user writes it."""
     if isinstance(target, type):
         return type_name(target)
     name: str = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or repr(target)
@@ -143,18 +130,17 @@ def parameters_of(target: Target) -> Parameters:
 
 
 def plain_target(target: Any) -> Any:
-    """A class without its arguments: ``Model[int]`` is made as ``Model`` is.
-
-    >>> plain_target(list[int])
-    <class 'list'>
-    """
+    """A class without its arguments: ``Model[int]`` is made as ``Model`` is."""
     origin = typing.get_origin(target)
     return target if origin is None else origin
 
 
 @functools.lru_cache(maxsize=4096)
 def _read(target: Target) -> Parameters:
-    signature = _signature(target)
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):
+        raise _nothing_to_construct(target) from None
     read = _reader(target, signature)
     found = {p.name: read(p) for p in signature.parameters.values() if p.name != RNGS}
     rngs = signature.parameters.get(RNGS)
@@ -177,13 +163,6 @@ def forget_targets() -> None:
     _read.cache_clear()
 
 
-def _signature(target: Target) -> inspect.Signature:
-    try:
-        return inspect.signature(target)
-    except (TypeError, ValueError):
-        raise _nothing_to_construct(target) from None
-
-
 def _nothing_to_construct(target: object) -> ConfigError:
     return ConfigError(
         "spec",
@@ -203,9 +182,11 @@ def _reader(target: Any, signature: inspect.Signature) -> Callable[[inspect.Para
 
     def read(given: inspect.Parameter) -> Parameter:
         field, spec = fields.get(given.name), specs.get(given.name)
-        owner = _owner(target, given.name) if field is not None else target
-        scope = Scope(owner if field is not None else _function(target))
-        annotation = given.annotation if field is None else _declared(owner, field)
+        owner, annotation = target, given.annotation
+        if field is not None:
+            owner = next((base for base in target.__mro__ if given.name in own_annotations(base)), target)
+            annotation = own_annotations(owner).get(given.name, field.type)
+        scope = Scope(_function(target) if field is None else owner)
         specifier = None if field is None else specifier_of(field)
         notes = spec.notes if spec is not None else specifier.notes if specifier is not None else Notes()
         factory = None if field is None or field.default_factory is dataclasses.MISSING else field.default_factory
@@ -237,14 +218,6 @@ def _has_generated_init(cls: Any) -> bool:
 _CLASS_VAR: Final = dataclasses._FIELD_CLASSVAR  # type: ignore[attr-defined]  # the standard offers no public way
 
 
-def _owner(cls: type, name: str) -> type:
-    return next((base for base in cls.__mro__ if name in own_annotations(base)), cls)
-
-
-def _declared(owner: type, field: dataclasses.Field[Any]) -> object:
-    return own_annotations(owner).get(field.name, field.type)
-
-
 def _function(target: Any) -> Any:
     """The function whose module has the names of the annotations."""
     if isinstance(target, type):
@@ -257,12 +230,7 @@ def _function(target: Any) -> Any:
 
 
 def resolve(annotation: object, scope: Scope) -> Any:
-    """An annotation with its text evaluated, inside of it as well, and without `InitVar`.
-
-    >>> class Model: pass
-    >>> resolve("list['int']", Scope(Model))
-    list[int]
-    """
+    """An annotation with its text evaluated, inside of it as well, and without `InitVar`."""
     if annotation is inspect.Parameter.empty:
         return Any
     annotation = scope.resolve(annotation)
@@ -282,14 +250,7 @@ Bindings = Mapping[Any, Mapping[Any, Any]]
 
 
 def bindings_of(annotation: Any) -> Bindings:
-    """What the type variables of a class and its bases stand for.
-
-    >>> T = typing.TypeVar("T")
-    >>> class Wrap(typing.Generic[T]): ...
-    >>> class Texts(Wrap[str]): ...
-    >>> bindings_of(Wrap[int])[Wrap][T], bindings_of(Texts)[Wrap][T]
-    (<class 'int'>, <class 'str'>)
-    """
+    """What the type variables of a class with arguments, such as ``Wrap[Mlp]``, and of its bases stand for."""
     cls, args = plain_target(annotation), typing.get_args(annotation)
     if not isinstance(cls, type):
         return {}
@@ -310,24 +271,17 @@ def bindings_of(annotation: Any) -> Bindings:
 
 
 def substituted(annotation: Any, bound: Mapping[Any, Any]) -> Any:
-    """An annotation with what its type variables stand for in their places.
-
-    >>> T = typing.TypeVar("T")
-    >>> substituted(list[T] | None, {T: int})
-    list[int] | None
-    """
+    """An annotation with what its type variables stand for in their places."""
     try:
         if annotation in bound:
             return bound[annotation]
     except TypeError:  # an annotation without a hash
         return annotation
     free = getattr(annotation, "__parameters__", ())
-    if not bound or not free or (isinstance(annotation, type) and typing.get_origin(annotation) is None):
+    is_class = isinstance(annotation, type) and typing.get_origin(annotation) is None
+    if is_class or not any(variable in bound for variable in free):
         return annotation
-    if not any(variable in bound for variable in free):
-        return annotation
-    generic: Any = annotation
-    return generic[tuple(bound.get(variable, variable) for variable in free)]
+    return annotation[tuple(bound.get(variable, variable) for variable in free)]
 
 
 # --- what docstrings say of arguments -----------------------------------------

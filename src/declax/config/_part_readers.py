@@ -337,7 +337,7 @@ class CallReader:
             return self.catalog.parameter_reader(parameter, bindings)
         except ConfigError as error:
             self.refusal = error
-            return self.catalog.anything()
+            return self.catalog.anything
 
     def reader_of(self, name: str) -> Reader | None:
         """The reader of the argument of a name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 import jax
 import numpy as np
@@ -16,7 +16,7 @@ from declax._variables import Variable
 from declax.abstract import eval_shape
 from declax.config._building import model_of
 from declax.config._data import MAX_DEPTH, Ref, SpecData
-from declax.config._parameters import Parameter, Parameters, parameters_of, plain_target
+from declax.config._parameters import Parameters, parameters_of, plain_target
 from declax.config._unions import allowed_classes, element_annotation
 from declax.config.problems import Path, path_text
 from declax.config.spec import Spec
@@ -116,54 +116,37 @@ class _Reader:
         """The spec of a part, the Ref to it, or a value as it is."""
         if isinstance(value, (*_VALUES, SpecData, Ref)):
             return value
+        where = f"{self.name}.{path_text(path)}"
         if len(path) > MAX_DEPTH:
-            raise DepthError(
-                f"{self.name}.{path_text(path)}", f"a model is nested more than {MAX_DEPTH} levels deep for a spec"
-            )
+            raise DepthError(where, f"a model is nested more than {MAX_DEPTH} levels deep for a spec")
         is_part = isinstance(value, Pytree) and not isinstance(value, Variable)
-        is_container = type(value) in (list, dict)
-        if is_part or is_container:
+        if is_part or type(value) in (list, dict):
             self._counts[id(value)] = self._counts.get(id(value), 0) + 1
-            if id(value) in self._seen:
-                return self._again(value, path)
-            self._seen[id(value)] = path
+            first = self._seen.setdefault(id(value), path)
+            if first is not path:
+                if path[: len(first)] != first:
+                    return Ref.to(first)
+                raise ConfigError(  # what is around this place is open still
+                    where,
+                    f"the part contains itself; it is also at {path_text(first)}",
+                    why="constructors make a part before what holds it",
+                    fix="set the link after the model is built",
+                )
             self._kept.append(value)  # an id means something only while its object lives
         if is_part or (dataclasses.is_dataclass(value) and _is_constructed(value, annotation)):
             return self._spec(value, path)
-        if type(value) in (list, tuple):
-            return self._items(value, path, annotation)
-        if isinstance(value, dict):
-            return {
-                key: self.value(item, (*path, key), element_annotation(annotation, value, key))
-                for key, item in value.items()
-            }
+        if isinstance(value, dict) or type(value) in (list, tuple):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            found = {k: self.value(v, (*path, k), element_annotation(annotation, value, k)) for k, v in items}
+            return found if isinstance(value, dict) else type(value)(found.values())
         if isinstance(value, (Variable, jax.Array, np.ndarray)):
-            self._refuse(value, path)
-        return value
-
-    def _items(self, value: Any, path: Path, annotation: Any) -> Any:
-        items = [self.value(v, (*path, i), element_annotation(annotation, value, i)) for i, v in enumerate(value)]
-        return items if type(value) is list else tuple(items)
-
-    def _again(self, value: Any, path: Path) -> Any:
-        # what is around this place is open still: a circle of parts cannot be built
-        first = self._seen[id(value)]
-        if path[: len(first)] == first:
             raise ConfigError(
-                f"{self.name}.{path_text(path)}",
-                f"the part contains itself; it is also at {path_text(first)}",
-                why="constructors make a part before what holds it",
-                fix="set the link after the model is built",
+                where,
+                "a constructor takes an array here, and an array is no part of a spec",
+                got=describe(value),
+                fix="declare it with dx.variable(...), or make it in __post_init__",
             )
-        return Ref.to(first)
-
-    def _refuse(self, value: Any, path: Path) -> NoReturn:
-        raise ConfigError(
-            f"{self.name}.{path_text(path)}",
-            "a constructor takes an array here, and an array is no part of a spec",
-            got=describe(value),
-            fix="declare it with dx.variable(...), or make it in __post_init__",
-        )
+        return value
 
     def _spec(self, model: Any, path: Path) -> Spec[Any]:
         parameters = parameters_of(type(model))
@@ -203,18 +186,15 @@ class _Reader:
                 value = tuple(value)
             field = getattr(type(model), "__dataclass_fields__", {}).get(parameter.name)
             if value is MISSING or (field is not None and is_init_var(field)):
-                self._is_gone(model, parameter, path)
+                name = type_name(type(model))
+                raise ConfigError(
+                    f"{self.name}.{path_text((*path, parameter.name))}",
+                    f"{name} takes {parameter.name!r}, and no attribute of that name tells what it was given",
+                    fix=f"self.{parameter.name} = {parameter.name}      # in __init__; or a field, not an InitVar",
+                )
             if value is not parameter.default:
                 found[parameter.name] = value
         return found
-
-    def _is_gone(self, model: Any, parameter: Parameter, path: Path) -> NoReturn:
-        name = type_name(type(model))
-        raise ConfigError(
-            f"{self.name}.{path_text((*path, parameter.name))}",
-            f"{name} takes {parameter.name!r}, and no attribute of that name tells what it was given",
-            fix=f"self.{parameter.name} = {parameter.name}      # in __init__; or a field in place of the InitVar",
-        )
 
 
 def _is_constructed(value: Any, annotation: Any) -> bool:
@@ -225,8 +205,7 @@ def _is_constructed(value: Any, annotation: Any) -> bool:
     if isinstance(value, type):
         return False
     is_value = type(value).__dataclass_params__.frozen and type(value).__hash__ is not None
-    return not is_value or any(_is_of(value, plain_target(member)) for member in allowed_classes(annotation))
-
-
-def _is_of(value: object, cls: Any) -> bool:
-    return isinstance(cls, type) and dataclasses.is_dataclass(cls) and isinstance(value, cls)
+    classes = [plain_target(member) for member in allowed_classes(annotation)]
+    return not is_value or any(
+        isinstance(cls, type) and dataclasses.is_dataclass(cls) and isinstance(value, cls) for cls in classes
+    )

@@ -2,17 +2,15 @@
 
 A name that stands in no table here and was not registered by code means nothing in a configuration: data never names a
 module, an attribute or a function.
-
-Vocabulary
-----------
-table: names, and what they stand for.
 """
 
 from __future__ import annotations
 
+import collections.abc
 import functools
 import inspect
 import sys
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
@@ -21,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from declax import initializers
-from declax.config._unions import is_dtype
+from declax.config._unions import allowed_classes, is_dtype
 from declax.nn import activations
 
 _ACTIVATIONS: Final = (
@@ -41,13 +39,6 @@ _DTYPES: Final = (
     "uint4 float8_e4m3fn float8_e5m2 float8_e4m3 float8_e4m3b11fnuz float8_e4m3fnuz float8_e5m2fnuz float8_e3m4 "
     "float8_e8m0fnu float4_e2m1fn int2 uint2"
 ).split()
-
-_NOT_DATA: Final = frozenset(
-    "masked partition multi_transform freeze selective_transform inject_hyperparams inject_stateful_hyperparams "
-    "stateless stateless_with_tree_map conditionally_mask conditionally_transform measure_with_ema monitor snapshot "
-    "lookahead optimistic_adam GradientTransformation GradientTransformationExtraArgs".split()
-)
-"""Functions of optax that take masks, functions or pairs of parameters, and one that is deprecated."""
 
 
 def _named(holder: Any, names: Sequence[str]) -> Mapping[str, Any]:
@@ -75,8 +66,8 @@ def transformations() -> Mapping[str, Callable[..., Any]]:
     """The functions of optax that return a `GradientTransformation`, by name; loads optax."""
     import optax
 
-    classes = (optax.GradientTransformation, optax.GradientTransformationExtraArgs)
-    return MappingProxyType({"MultiSteps": optax.MultiSteps, **_returning(optax, classes)})
+    found = _returning(optax.GradientTransformation, optax.GradientTransformationExtraArgs)
+    return MappingProxyType({"MultiSteps": optax.MultiSteps, **found})
 
 
 @functools.cache
@@ -84,18 +75,31 @@ def schedules() -> Mapping[str, Callable[..., Any]]:
     """The functions of optax that return a schedule, by name; loads optax."""
     import optax
 
-    return MappingProxyType(_returning(optax, (optax.Schedule,)))
+    return MappingProxyType(_returning(optax.Schedule))
 
 
-def _returning(module: Any, annotations: tuple[Any, ...]) -> dict[str, Callable[..., Any]]:
-    """The public functions of a module that are annotated to return one of some types."""
+def _returning(*annotations: Any) -> dict[str, Callable[..., Any]]:
+    """The public functions of optax that are annotated to return one of some types, and that data can call."""
     found = {}
-    for name, function in vars(module).items():
+    for name, function in vars(sys.modules["optax"]).items():
         inner = getattr(function, "func", function)  # of a partial
-        if inspect.isfunction(inner) and name not in _NOT_DATA and not name.startswith("_"):
-            if inner.__annotations__.get("return") in annotations:
+        if inspect.isfunction(inner) and inner.__annotations__.get("return") in annotations:
+            parameters = inspect.signature(inner).parameters.values()
+            if not name.startswith("_") and not any(map(_needs_function, parameters)):
                 found[name] = function
     return found
+
+
+def _needs_function(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter has to be given a function other than a schedule, or a tree of arrays."""
+    if parameter.default is not inspect.Parameter.empty:
+        return False
+    return any(
+        getattr(member, "_is_protocol", False)
+        or any(isinstance(arg, typing.ForwardRef) for arg in typing.get_args(member))  # trees name themselves
+        or (typing.get_origin(member) is collections.abc.Callable and member != sys.modules["optax"].Schedule)
+        for member in allowed_classes(parameter.annotation)
+    )
 
 
 def is_transformation_class(annotation: object) -> bool:
@@ -112,11 +116,7 @@ def name_in(table: Mapping[str, Any], value: object) -> str | None:
 
 
 def dtype_name(value: object) -> str | None:
-    """The name of a dtype that data may use.
-
-    >>> dtype_name(jnp.bfloat16), dtype_name(np.dtype("int8")), dtype_name(float)
-    ('bfloat16', 'int8', None)
-    """
+    """The name of a dtype that data may use."""
     if not is_dtype(value):
         return None
     dtype: Any = value if isinstance(value, (np.dtype, type)) else getattr(value, "dtype", None)

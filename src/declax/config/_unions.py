@@ -1,10 +1,7 @@
 """What an annotation allows, and how it is asked of what is inside of a value.
 
-Vocabulary
-----------
-member: one of the annotations that a union joins.
-dtypes: of an annotation: it allows them where `numpy.dtype` is a member, as it is of `jax.typing.DTypeLike`; the other
-        members by which that spells dtypes (str, type[Any], protocols) stand for nothing else then.
+An annotation allows dtypes where `numpy.dtype` is a member, as it is of `jax.typing.DTypeLike`; the other members by
+which that spells dtypes (str, type[Any], protocols) stand for nothing else then.
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import typing_extensions
 
@@ -36,11 +32,7 @@ _ABSTRACT: Final = frozenset(
 
 
 def allowed_classes(annotation: Any) -> tuple[Any, ...]:
-    """The members of a union, or the annotation alone; aliases and `Annotated` are opened.
-
-    >>> allowed_classes(int | None)
-    (<class 'int'>, <class 'NoneType'>)
-    """
+    """The members of a union, or the annotation alone; aliases and `Annotated` are opened."""
     opened = _opened(annotation)
     if typing.get_origin(opened) in (typing.Union, types.UnionType):
         return tuple(member for arg in typing.get_args(opened) for member in allowed_classes(arg))
@@ -64,11 +56,7 @@ def _opened(annotation: Any) -> Any:
 
 
 def element_annotation(annotation: Any, value: Any, key: str | int) -> Any:
-    """The annotation of an element of a list, tuple or dict; Any where the annotation does not tell.
-
-    >>> element_annotation(dict[str, int], {}, "a")
-    <class 'int'>
-    """
+    """The annotation of an element of a list, tuple or dict; Any where the annotation does not tell."""
     is_mapping = isinstance(value, Mapping)
     for member in allowed_classes(annotation):
         origin, args = typing.get_origin(member), typing.get_args(member)
@@ -88,20 +76,12 @@ def element_annotation(annotation: Any, value: Any, key: str | int) -> Any:
 
 
 def allows_dtypes(members: tuple[Any, ...]) -> bool:
-    """Whether the members of an annotation are, among others, those that spell dtypes.
-
-    >>> allows_dtypes(allowed_classes(jax.typing.DTypeLike | None)), allows_dtypes((str,))
-    (True, False)
-    """
+    """Whether the members of an annotation are, among others, those that spell dtypes."""
     return any(member is np.dtype or typing.get_origin(member) is np.dtype for member in members)
 
 
 def spells_dtypes(member: Any) -> bool:
-    """Whether a member of an annotation that allows dtypes is one of those that spell them.
-
-    >>> spells_dtypes(str), spells_dtypes(int)
-    (True, False)
-    """
+    """Whether a member of an annotation that allows dtypes is one of those that spell them."""
     if member in (np.dtype, str) or typing.get_origin(member) in (type, np.dtype):
         return True
     return bool(getattr(member, "_is_protocol", False)) and hasattr(member, "dtype")
@@ -117,18 +97,8 @@ def is_dtype(value: object) -> bool:
 
 
 def is_dtype_like(value: object) -> bool:
-    """Whether `jax.numpy.dtype` takes a value that is no text: a dtype, a type of Python's numbers, that of a key.
-
-    >>> is_dtype_like(jnp.int8), is_dtype_like(float), is_dtype_like(3)
-    (True, True, False)
-    """
+    """Whether `jax.numpy.dtype` takes a value that is no text: a dtype, a type of Python's numbers, that of a key."""
     if is_dtype(value) or any(value is number for number in _PYTHON_DTYPES):
         return True
-    return not isinstance(value, type) and type(value).__module__.startswith("jax") and _is_extended(value)
-
-
-def _is_extended(value: Any) -> bool:
-    try:
-        return bool(jnp.issubdtype(value, jax.dtypes.extended))
-    except TypeError:
-        return False
+    scalar = None if isinstance(value, type) else getattr(value, "type", None)
+    return isinstance(scalar, type) and issubclass(scalar, jax.dtypes.extended)

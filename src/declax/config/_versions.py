@@ -4,18 +4,13 @@ A class says in ``config_version`` which version its parameters are of, in ``con
 version becomes one of the next, and in ``config_removed_in`` which keys it had once. A field says in ``renamed_from``
 what it was called. People's own files must be up to date; those of older runs are brought up to date with
 ``migrate=True``.
-
-Vocabulary
-----------
-version: an int, 1 for a class that says nothing.
-upgrade: a function from a table of one version to that of the next.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from declax.config._context import Context
 from declax.config.problems import Path, described, path_text
@@ -54,60 +49,39 @@ def upgraded(target: Any, table: Mapping[str, Any], path: Path, context: Context
     if type(version) is not int or version < 1:
         context.wrong((*path, VERSION), "int", given)
         return None
-    if version > current:
+    if version > current or (version < current and not context.migrate):
+        is_old = version < current
         context.report.add(
             "version",
             (*path, VERSION),
-            f"the table is of a newer version of {type_name(target)}",
-            expected=f"at most {current}",
-            got=described(version),
-            hint="install the version of the program that wrote it",
-        )
-        return None
-    if version < current and not context.migrate:
-        context.report.add(
-            "version",
-            (*path, VERSION),
-            f"the table is of an older version of {type_name(target)}",
+            f"the table is of {'an older' if is_old else 'a newer'} version of {type_name(target)}",
             expected=str(current),
             got=described(version),
-            hint=MIGRATE,
+            hint=MIGRATE if is_old else "install the version of the program that wrote it",
         )
         return None
-    made = {key: value for key, value in table.items() if key != VERSION}
-    return made if version == current else _upgrade(target, made, version, current, path, context)
-
-
-def _upgrade(
-    target: Any, table: dict[str, Any], version: int, current: int, path: Path, context: Context
-) -> Mapping[str, Any] | None:
+    made: Any = {key: value for key, value in table.items() if key != VERSION}
     upgrades: Mapping[int, Any] = getattr(target, "config_upgrades", {})
     for step in range(version, current):
         upgrade = upgrades.get(step)
         if upgrade is None:
             continue
         try:
-            table = copy.deepcopy(table)  # an upgrade may change it, and what the user gave stays as it is
-            found = upgrade(table)
+            made = copy.deepcopy(made)  # an upgrade may change it, and what the user gave stays as it is
+            found = upgrade(made)
+            problem = "gave no table"
         except Exception as error:  # noqa: BLE001  # the function of a user, on data of anybody
-            message = f"the upgrade of {type_name(target)} from version {step} raised {type(error).__name__}: {error}"
-            context.report.add("version", path, message)
+            found, problem = error, f"raised {type(error).__name__}: {error}"
+        made = made if found is None else found
+        if not isinstance(made, dict):
+            message = f"the upgrade of {type_name(target)} from version {step} {problem}"
+            context.report.add("version", path, message, expected="a dict", got=described(made))
             return None
-        table = table if found is None else found
-        if not isinstance(table, dict):
-            message = f"the upgrade of {type_name(target)} from version {step} gave no table"
-            context.report.add("version", path, message, expected="a dict", got=described(table))
-            return None
-    return table
+    return made  # type: ignore[no-any-return]  # a dict
 
 
 class Removal(NamedTuple):
-    """That a class lost a parameter.
-
-    Attributes:
-      version: in which version.
-      advice: what to do in its place; None where the class does not say.
-    """
+    """In which version a class lost a parameter, and what it says to do in its place."""
 
     version: int
     advice: str | None
@@ -134,7 +108,7 @@ def removal_of(target: Any, name: str) -> Removal | None:
     return Removal(version, advice)
 
 
-def dropped_text(where: str, dropped: Iterable[Dropped]) -> str:
+def dropped_text(where: str, dropped: Iterable[tuple[Path, str, Removal]]) -> str:
     """What a warning says of the keys that a migration has left out."""
     lines = [
         f"  {path_text(path)}: removed from {name} in version {removal.version}"
@@ -142,7 +116,3 @@ def dropped_text(where: str, dropped: Iterable[Dropped]) -> str:
         for path, name, removal in dropped
     ]
     return "\n".join([f"{where}: migrating left out what newer versions do not have. [migration]", *lines])
-
-
-Dropped: TypeAlias = tuple[Path, str, Removal]
-"""A key that a migration has left out: its path, the class, and when that lost it."""

@@ -77,7 +77,7 @@ class Writer:
             made[VERSION] = version
         given = spec.arguments
         for name, value in (spec.full_arguments if self.is_full else given).items():
-            inner = call.reader_of(name) or self.catalog.anything()
+            inner = call.reader_of(name) or self.catalog.anything
             value = put_in(value, annotation_at(spec.parameters, name), (*path, name))
             if name in given:
                 made[name] = self.value(value, inner, (*path, name))
@@ -103,7 +103,7 @@ class Writer:
         if isinstance(value, SpecData):
             return self.table(value, reader, path)
         if isinstance(value, (FrozenDict, FrozenList, tuple, frozenset)) and not hasattr(value, "_fields"):
-            return self.catalog.anything().write(value, path, self)
+            return self.catalog.anything.write(value, path, self)
         for name in (_tables.dtype_name(value), _tables.name_in(_tables.ACTIVATIONS, value)):
             if name is not None:
                 return name

@@ -1,12 +1,4 @@
-"""What is wrong with a configuration, and how a report of it reads.
-
-Vocabulary
-----------
-path:    the keys and indices from the root of a configuration to a value.
-place:   where that is written: a file, a line, and a column where it is known.
-problem: one thing that is wrong at one path.
-report:  the problems that were found so far; nothing stops at the first.
-"""
+"""What is wrong with a configuration, and how a report of it reads."""
 
 from __future__ import annotations
 
@@ -35,11 +27,7 @@ class Place:
 
     Attributes:
       file: the name of the file; None for data that came from no file.
-      line: from 1; None where it is not known.
-      column: from 1; None where it is not known.
-
-    >>> print(Place("model.toml", 3, 7))
-    model.toml:3:7
+      line, column: from 1; None where they are not known.
     """
 
     file: str | None = None
@@ -128,9 +116,7 @@ class Report:
         place: Place = NOWHERE,
     ) -> None:
         """Notes a problem."""
-        self.count += 1
-        if self.count <= MAX_PROBLEMS:
-            self.problems.append(Problem(code, path, message, expected, got, owner, hint, place))
+        self.extend([Problem(code, path, message, expected, got, owner, hint, place)])
 
     def extend(self, problems: Iterable[Problem]) -> None:
         """Notes problems that were found elsewhere."""

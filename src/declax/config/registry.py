@@ -1,14 +1,9 @@
-"""Which classes a configuration may choose besides those that an annotation names.
-
-Vocabulary
-----------
-base: what an annotation names: a class, a protocol, or one of optax's types.
-kind: the name by which data chooses a class that stands for a base.
-"""
+"""Which classes a configuration may choose besides those that an annotation names."""
 
 from __future__ import annotations
 
 import collections.abc
+import functools
 import inspect
 import types
 import typing
@@ -58,7 +53,7 @@ def register_kind(base: Any, kind: Any = None, /, *, name: str | None = None) ->
     True
     """
     if kind is None:
-        return lambda decorated: register_kind(base, decorated, name=name)
+        return functools.partial(register_kind, base, name=name)
     if not callable(kind):
         raise RegistryError(
             "register_kind",
@@ -99,7 +94,7 @@ def on_change(notify: Callable[[], object]) -> None:
     _on_change.append(notify)
 
 
-def extra_kinds(base: Any, extra: Iterable[Any]) -> dict[str, Any]:
+def _extra_kinds(base: Any, extra: Iterable[Any]) -> dict[str, Any]:
     """Which of some classes and functions may stand for a base.
 
     Of the classes these are the base itself and those that derive from it; for a protocol, those that have its methods.
@@ -107,7 +102,7 @@ def extra_kinds(base: Any, extra: Iterable[Any]) -> dict[str, Any]:
     """
     found = {}
     for kind in map(plain_target, extra):
-        made = [kind] if isinstance(kind, type) else returned_classes(kind)
+        made = [kind] if isinstance(kind, type) else _returned_classes(kind)
         if made and isinstance(base, type) and all(_stands_for(cls, base) for cls in made):
             found[target_name(kind).rpartition(".")[2]] = kind
     return found
@@ -134,7 +129,7 @@ def check_extra(extra: Iterable[Any]) -> None:
             )
 
 
-def returned_classes(function: Any) -> list[Any]:
+def _returned_classes(function: Any) -> list[Any]:
     """The classes that a function is annotated to return, None left out; none of them where it does not say."""
     if not isinstance(function, types.FunctionType) or "return" not in function.__annotations__:
         return []
@@ -156,16 +151,9 @@ def _stands_for(cls: type, base: type) -> bool:
 def choices_of(base: Any, extra: Iterable[Any] = ()) -> dict[str, Any]:
     """All that may stand for a base, by tag: itself where it can be constructed, what is registered, what is extra."""
     found: dict[str, Any] = {}
-    if not is_abstract(base):
+    if not (inspect.isabstract(base) or getattr(base, "_is_protocol", False)):
         found[target_name(base).rpartition(".")[2]] = base
-    found.update(extra_kinds(base, extra))
-    found.update(kinds_of(base))
-    return found
-
-
-def is_abstract(base: Any) -> bool:
-    """Whether nothing can be made of a class itself."""
-    return bool(inspect.isabstract(base) or getattr(base, "_is_protocol", False))
+    return {**found, **_extra_kinds(base, extra), **kinds_of(base)}
 
 
 def _is_again(taken: Any, kind: Any) -> bool:

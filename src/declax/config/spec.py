@@ -1,12 +1,4 @@
-"""Specs: descriptions of constructions, as values.
-
-Vocabulary
-----------
-spec:    a class or function, and the arguments of a call of it; a model is built from it any number of times.
-minimal: without the arguments that are equal to their defaults; so every spec is kept.
-full:    with all arguments; made on demand.
-part:    a spec inside of another, at a path such as ``blocks.0.mixer``.
-"""
+"""Specs: descriptions of constructions, as values."""
 
 from __future__ import annotations
 
@@ -16,11 +8,12 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from declax.config._building import Builder
 from declax.config._catalog import catalog_for
 from declax.config._checking import check
-from declax.config._data import Interpreters, SpecData, bind
 from declax.config._data import Ref as Ref
+from declax.config._data import SpecData, bind
 from declax.config._dry_run import SpecSummary, summary
 from declax.config._editing import SpecDiff, diff, get, replace
 from declax.config._parameters import Target, parameters_of, plain_target
+from declax.config._part_readers import CallReader
 from declax.config._printing import fingerprint, spec_text, to_python
 from declax.config._refs import annotation_at, moved_in
 from declax.rngs import Rngs, RngStream
@@ -55,7 +48,7 @@ class Spec(SpecData, Generic[M_co]):
     __slots__ = ()
 
     @classmethod
-    def _interpreters(cls, target: Target) -> Interpreters:
+    def _call(cls, target: Target) -> CallReader:
         return catalog_for(()).call(target)
 
     @property
