@@ -27,7 +27,6 @@ from declax.config._part_readers import (
     CallReader,
     ChoiceReader,
     InitializerReader,
-    LayerReader,
     UnionReader,
     anywhere,
 )
@@ -113,7 +112,8 @@ class Catalog:
     def _by_default(self, parameter: Parameter, default: object) -> Reader | None:
         """The reader of an open annotation where the default tells more."""
         if parameter.owner is Sequential:
-            return LayerReader(self, anywhere(self.extra), self._function(MISSING))
+            layer = [ChoiceReader(self, anywhere(self.extra), "a layer"), self._function(MISSING)]
+            return UnionReader([ListReader(UnionReader(layer), list), *layer])
         if is_dtype(default):
             return UnionReader([DtypeReader(), _SIMPLE[type(None)]])
         if isinstance(default, NamedInitializer):

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import inspect
 import re
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -287,6 +288,7 @@ def substituted(annotation: Any, bound: Mapping[Any, Any]) -> Any:
 # --- what docstrings say of arguments -----------------------------------------
 
 _SECTION: Final = re.compile(r"(?:Args|Arguments|Parameters|Attributes|Keyword Args):\s*$")
+_UNINDENTED: Final = re.compile(r"^(?=\S)", re.MULTILINE)
 _ENTRY: Final = re.compile(r"(?P<names>\*{0,2}\w+(?:,\s*\*{0,2}\w+)*)(?:\s*\([^)]*\))?:\s*(?P<text>.*)$")
 
 
@@ -307,22 +309,11 @@ def docstring_arguments(text: str) -> dict[str, str]:
     >>> docstring_arguments("Adds.\n\nArgs:\n  a, b: the numbers,\n    any two.\n  c: another.")
     {'a': 'the numbers, any two.', 'b': 'the numbers, any two.', 'c': 'another.'}
     """
-    found: dict[str, list[str]] = {}
-    is_inside, indent, open_names = False, 0, list[str]()
-    for line in text.splitlines():
-        stripped = line.strip()
-        depth = len(line) - len(line.lstrip())
-        if depth == 0 and stripped:
-            is_inside, indent, open_names = bool(_SECTION.match(stripped)), 0, []
-            continue
-        if not is_inside or not stripped:
-            continue
-        indent = indent or depth
-        entry = _ENTRY.match(stripped) if depth == indent else None
-        if entry is not None:
-            open_names = [name.strip().lstrip("*") for name in entry["names"].split(",")]
-            found.update((name, [entry["text"]]) for name in open_names)
-        elif depth > indent:
-            for name in open_names:
-                found[name].append(stripped)
-    return {name: " ".join(filter(None, lines)) for name, lines in found.items()}
+    found: dict[str, str] = {}
+    for section in _UNINDENTED.split(text):
+        head, _, body = section.partition("\n")
+        for entry in _UNINDENTED.split(textwrap.dedent(body)) if _SECTION.fullmatch(head) else ():
+            parts = _ENTRY.fullmatch(" ".join(entry.split()))
+            if parts is not None:
+                found.update({name.strip().lstrip("*"): parts["text"] for name in parts["names"].split(",")})
+    return found

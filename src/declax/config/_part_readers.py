@@ -54,7 +54,6 @@ SCHEMA: Final = "$schema"
 """A key of the whole that names its schema for editors, and means nothing here."""
 
 _FORBIDDEN: Final = frozenset({"rngs"})
-_NO_ANNOTATIONS: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
 class ChoiceReader(Reader):
@@ -67,7 +66,7 @@ class ChoiceReader(Reader):
         catalog: Catalog,
         choices: Mapping[str, Any],
         noun: str,
-        annotations: Mapping[Any, Any] = _NO_ANNOTATIONS,
+        annotations: Mapping[Any, Any] = MappingProxyType({}),
         bases: Sequence[type] = (),
         objects: Sequence[type] = (),
     ) -> None:
@@ -78,7 +77,7 @@ class ChoiceReader(Reader):
         self.bases = tuple(bases)  # the classes of what a spec may make
         self.objects = tuple(objects)  # the classes whose instances may stand for themselves
         self.only = next(iter(choices)) if len(choices) == 1 else None
-        self.expected = f"a table of {one_of(choices)}" if len(choices) <= 8 else f"a table of {noun}"
+        self.expected = f"a table of {one_of(choices) if len(choices) <= 8 else noun}"
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if not isinstance(value, Mapping):
@@ -377,63 +376,36 @@ class CallReader:
         current = upgraded(self.target, table, path, context)
         if current is None:
             return None
-        found: dict[str, Any] = {}
+        found: dict[Any, Any] = {}
         unknown: list[Any] = []
-        is_valid = True
         for key, item in current.items():
-            if key == KIND:
-                continue
-            name = key if key in self.readers else self._renamed(key, current, context)
-            if name is None:
+            name: Any = key
+            if key not in self.readers:
+                name = self.renamed.get(key) if context.migrate and isinstance(key, str) else None
+            if name in self.readers and (name == key or name not in current):
+                found[name] = self.readers[name].read(item, (*path, key), context)
+            elif key != KIND and (key != SCHEMA or path):
                 unknown.append(key)
-                continue
-            reader = self.readers[name]
-            value = reader.read(item, (*path, key), context)
-            is_valid = is_valid and value is not INVALID
-            found[name] = value
-        is_valid = self._take_unknown(unknown, current, found, path, context, choices) and is_valid
+        for key in unknown:
+            removal = removal_of(self.target, key) if context.migrate and isinstance(key, str) else None
+            if self.extra is not None and _is_name(key):
+                found[key] = self.extra.read(current[key], (*path, key), context)
+            elif removal is not None:
+                context.dropped.append(((*path, key), self.name, removal))
+            else:
+                found[key] = INVALID
+                self._report_key(key, current, path, context, choices)
         for name in self.parameters.required:
             if name not in found:
-                is_valid = False
+                found[name] = INVALID
                 if not self._is_guessed(name, unknown):
                     self._report_missing(name, path, context)
-        return found if is_valid else None
-
-    def _renamed(self, key: Any, table: Mapping[str, Any], context: Context) -> str | None:
-        """The name of today for an old key, when migrating."""
-        name = self.renamed.get(key) if isinstance(key, str) else None
-        return name if context.migrate and name is not None and name not in table else None
+        return None if any(value is INVALID for value in found.values()) else found
 
     def _is_guessed(self, name: str, unknown: Iterable[Any]) -> bool:
         """Whether a missing parameter is what a misspelt key means; one mistake is reported once."""
         few = [key for key in itertools.islice(unknown, 20) if isinstance(key, str)]
         return any(self.renamed.get(key) == name or did_you_mean(key, [name]) is not None for key in few)
-
-    def _take_unknown(
-        self,
-        unknown: list[Any],
-        table: Mapping[str, Any],
-        found: dict[str, Any],
-        path: Path,
-        context: Context,
-        choices: Mapping[str, Any],
-    ) -> bool:
-        """Hands what is no parameter to ``**kwargs``, or reports it; whether all of it was fine."""
-        is_valid = True
-        for key in unknown:
-            if key == SCHEMA and not path:
-                continue
-            if self.extra is not None and _is_name(key):
-                found[key] = self.extra.read(table[key], (*path, key), context)
-                is_valid = is_valid and found[key] is not INVALID
-                continue
-            removal = removal_of(self.target, key) if context.migrate and isinstance(key, str) else None
-            if removal is not None:
-                context.dropped.append(((*path, key), self.name, removal))
-                continue
-            is_valid = False
-            self._report_key(key, table, path, context, choices)
-        return is_valid
 
     def _report_key(
         self, key: Any, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]
@@ -598,37 +570,3 @@ class AnyReader(Reader):
             return context.wrong(path, '{ "$tuple" = [1, 2] } and nothing else', table)
         found = self.items.read(table[TUPLE], path, context)  # a Ref counts items of tuples as those of lists
         return found if found is INVALID else tuple(found)
-
-
-class LayerReader(AnyReader):
-    """The argument of `Sequential`: a part, or a function by its name; or one list of these."""
-
-    expected = "a table of a layer, or the name of a function"
-
-    def __init__(self, catalog: Catalog, choices: Mapping[str, Any], functions: Reader) -> None:
-        super().__init__(catalog, choices)
-        self.functions = functions
-
-    def read(self, value: Any, path: Path, context: Context) -> Any:
-        if type(value) is str:
-            return self.functions.read(value, path, context)
-        if isinstance(value, Mapping) and not value.keys() & {KIND, REF, TUPLE}:
-            return self.parts.read(value, path, context)  # which reports that the tag is missing
-        is_plain = not isinstance(value, Mapping) and not is_list(value) and type(value) in WORDS
-        return self.wrong(value, path, context) if is_plain else super().read(value, path, context)
-
-    def holds(self, value: Any) -> bool:
-        return self.holds_inner(value) if is_list(value) else type(value) not in WORDS
-
-    def write(self, value: Any, path: Path, writer: Writer) -> Any:
-        if callable(value) and not isinstance(value, type):
-            return self.functions.write(value, path, writer)
-        return super().write(value, path, writer)
-
-    def definition(self, schemas: Schemas, itself: Schema) -> Schema:
-        names = {"title": "by name", "type": "string", **self.functions.schema(schemas)}
-        parts = schemas.definitions(self.parts.choices, is_tag_needed=True)
-        return {"title": "layer", "anyOf": [names, {"type": "array", "items": itself}, *parts, schemas.reference()]}
-
-    def schema(self, schemas: Schemas) -> Schema:
-        return schemas.shared(self, "layer")
