@@ -20,7 +20,7 @@ from declax._containers import List, Sequential
 from declax._typing import MISSING, Initializer
 from declax._variables import Variable
 from declax.config import _tables
-from declax.config._data import MAX_DEPTH, SpecData, is_spec_class
+from declax.config._data import SpecData, is_spec_class
 from declax.config._parameters import Bindings, Parameter, substituted, target_name
 from declax.config._part_readers import (
     AnyReader,
@@ -49,7 +49,7 @@ from declax.config._readers import (
     TupleReader,
     precisions,
 )
-from declax.config._unions import allowed_classes, allows_dtypes, is_dtype, spells_dtypes
+from declax.config._unions import allowed_classes, allows_dtypes, is_dtype, mentioned, spells_dtypes
 from declax.config.registry import check_extra, choices_of, extra_functions, kinds_of, on_change
 from declax.errors import ConfigError
 from declax.initializers import NamedInitializer
@@ -184,8 +184,8 @@ class Catalog:
             return {**_tables.schedules(), **kinds_of(member)}
         base = _class_of(member)
         if is_spec_class(base):  # ``Spec[Block]``, where a Block is described and not built
-            inner = [i for arg in typing.get_args(member) for i in allowed_classes(arg)]
-            return {tag: choice for i in inner for tag, choice in (self._choices(i) or {}).items()} or None
+            inner = [self._choices(part) or {} for part in _of_spec(member)]
+            return {tag: choice for choices in inner for tag, choice in choices.items()} or None
         return choices_of(base, self.extra) or None if _is_part(base) else None
 
     def _one(self, member: Any, default: object) -> Reader:
@@ -328,7 +328,8 @@ def _is_part(base: Any) -> bool:
 
 def _check_resolved(parameter: Parameter) -> None:
     """Asks that the names exist by which an annotation says what data may be."""
-    unresolved = _unresolved_in(parameter.annotation, 0)
+    members = [inner for m in mentioned(parameter.annotation) for inner in (m, *_of_spec(m))]
+    unresolved = next((member for member in members if isinstance(member, Unresolved)), None)
     if unresolved is not None:
         raise ConfigError(
             f"{target_name(parameter.owner)}.{parameter.name}",
@@ -339,17 +340,10 @@ def _check_resolved(parameter: Parameter) -> None:
         )
 
 
-def _unresolved_in(annotation: Any, depth: int) -> Unresolved | None:
-    for member in allowed_classes(annotation):
-        if isinstance(member, Unresolved):
-            return member
-        origin = typing.get_origin(member)
-        is_read = origin in _LISTS or origin in _MAPPINGS or is_spec_class(origin)
-        for inner in typing.get_args(member) if is_read and depth < MAX_DEPTH else ():
-            found = None if inner is Ellipsis else _unresolved_in(inner, depth + 1)
-            if found is not None:
-                return found
-    return None
+def _of_spec(member: Any) -> list[Any]:
+    """What the parts are that a member ``Spec[...]`` describes."""
+    args = typing.get_args(member) if is_spec_class(_class_of(member)) else ()
+    return [inner for arg in args for inner in allowed_classes(arg)]
 
 
 def _is_function_protocol(base: Any) -> bool:

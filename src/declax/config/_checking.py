@@ -28,8 +28,7 @@ def checked_refs(found: Any, context: Context) -> Any:
 
 def check(spec: SpecData) -> None:
     """Raises one error with all that is wrong with a spec; see `Spec.check`."""
-    context = Context(Report())
-    context.read_by(catalog_for(()), type(spec).of_values)
+    context = Context(Report(), make=type(spec).of_values, catalog=catalog_for(()))
     context.visit(spec, ())
     _RefCheck(spec, context, ()).run()
     if context.report:

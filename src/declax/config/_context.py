@@ -40,20 +40,16 @@ class Context:
         *,
         migrate: bool = False,
         make: Make = SpecData.of_values,
+        catalog: Any = None,
     ) -> None:
         self.report = report
         self.make = make
-        self.catalog: Any = None
+        self.catalog = catalog
         self.parts: dict[tuple[str, ...], Any] = {}
         self.refs: list[tuple[Path, tuple[str, ...], Any]] = []
         self.migrate = migrate
         self.dropped: list[tuple[Path, str, Any]] = []
         self.known: dict[Hashable, tuple[Any, object, Context]] | None = None
-
-    def read_by(self, catalog: Any, make: Make) -> None:
-        """Sets the readers of specs, and the function that makes specs."""
-        self.catalog = catalog
-        self.make = make
 
     def visit(self, spec: SpecData, path: Path, call: Any = None) -> None:
         """Checks the arguments of a spec, by a reader of calls or by that of its target."""
@@ -62,8 +58,7 @@ class Context:
 
     def trial(self) -> Context:
         """The context of a reading that may come to nothing; it shares the parts that other trials have read."""
-        attempt = Context(type(self.report)(), migrate=self.migrate, make=self.make)
-        attempt.catalog = self.catalog
+        attempt = Context(Report(), migrate=self.migrate, make=self.make, catalog=self.catalog)
         attempt.known = {} if self.known is None else self.known
         return attempt
 

@@ -41,11 +41,7 @@ _DICTS: Final = (dict, FrozenDict, MappingProxyType, Metadata)
 
 
 def key_like(frozen: FrozenDict[Any], key: str) -> str | int | None:
-    """The key that a path means by a text: the text, or an int that is written so; None where it is not there.
-
-    >>> key_like(FrozenDict({"a": 1, 100: 2}), "100")
-    100
-    """
+    """The key that a path means by a text: the text, or an int that is written so; None where it is not there."""
     if key in frozen:
         return key
     return next((known for known in frozen if type(known) is int and str(known) == key), None)
@@ -401,11 +397,7 @@ def freeze(value: Any) -> Any:
 
 
 def thaw(value: Any) -> Any:
-    """A frozen value with lists and dicts for the frozen ones; specs stay as they are.
-
-    >>> thaw(FrozenList([1, FrozenDict({"a": FrozenList([2])})]))
-    [1, {'a': [2]}]
-    """
+    """A frozen value with lists and dicts for the frozen ones; specs stay as they are."""
     if isinstance(value, FrozenList):
         return [thaw(item) for item in value]
     if isinstance(value, FrozenDict):

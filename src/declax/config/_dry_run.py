@@ -110,11 +110,7 @@ def _innermost(model: Any, error: BaseException) -> tuple[Path, Any]:
 
 
 def shapes_text(tree: Any) -> str:
-    """The shapes of a tree of arrays, as ``f32[2,3]``.
-
-    >>> shapes_text(jax.ShapeDtypeStruct((2, 3), "float32"))
-    'f32[2,3]'
-    """
+    """The shapes of a tree of arrays, as ``f32[2,3]``."""
     leaves = [
         f"{dtype_text(leaf.dtype)}[{','.join(map(str, leaf.shape))}]" if hasattr(leaf, "shape") else repr(leaf)
         for leaf in jax.tree.leaves(tree)

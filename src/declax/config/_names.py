@@ -81,11 +81,7 @@ def _importable(module: str) -> str:
 
 
 def dtype_code(value: Any) -> str:
-    """A dtype as code, with the prefix ``jnp`` where that has it.
-
-    >>> dtype_code(jnp.bfloat16), dtype_code(jnp.dtype("int8"))
-    ('jnp.bfloat16', "jnp.dtype('int8')")
-    """
+    """A dtype as code, with the prefix ``jnp`` where that has it."""
     name = jnp.dtype(value).name
     if isinstance(value, jnp.dtype):
         return f"jnp.dtype({name!r})"

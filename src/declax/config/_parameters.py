@@ -119,10 +119,6 @@ def parameters_of(target: Target) -> Parameters:
 
     Raises:
       ConfigError: for what is no class and no function, or has no signature.
-
-    >>> from declax.nn import Linear
-    >>> [p.name for p in parameters_of(Linear)][:3], parameters_of(Linear).by_name["in_features"].notes.ge
-    (['in_features', 'out_features', 'use_bias'], 1)
     """
     if type(target).__hash__ is None:
         raise _nothing_to_construct(target)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData, freeze, is_spec_class, key_like
 from declax.config._parameters import Parameters
-from declax.config._unions import allowed_classes, element_annotation
+from declax.config._unions import allowed_classes, element_annotation, mentioned
 from declax.config.problems import Path, Report, did_you_mean, path_text, shown
 from declax.errors import ConfigError, DepthError, describe
 
@@ -32,11 +32,7 @@ _CONTAINERS: Final = (list, tuple, dict, FrozenList, FrozenDict)
 
 
 def keeps_spec(annotation: Any) -> bool:
-    """Whether a parameter takes specs themselves.
-
-    >>> keeps_spec(SpecData | None), keeps_spec(int)
-    (True, False)
-    """
+    """Whether a parameter takes specs themselves."""
     return annotation is not Any and any(
         is_spec_class(typing.get_origin(member) or member) for member in allowed_classes(annotation)
     )
@@ -46,17 +42,10 @@ def keeps_spec(annotation: Any) -> bool:
 def annotation_at(parameters: Parameters, name: str) -> Any:
     """The annotation of the argument of a name where a spec may be kept somewhere in it, and Any elsewhere."""
     parameter = parameters.get(name)
-    if parameter is None or not _mentions_spec(parameter.annotation, 0):
+    if parameter is None or not any(map(keeps_spec, mentioned(parameter.annotation))):
         return Any
     annotation = parameter.annotation
     return types.GenericAlias(tuple, (annotation, ...)) if name == parameters.variadic else annotation
-
-
-def _mentions_spec(annotation: Any, depth: int) -> bool:
-    if keeps_spec(annotation):
-        return True
-    inner = (a for member in allowed_classes(annotation) for a in typing.get_args(member))
-    return depth < MAX_DEPTH and any(_mentions_spec(a, depth + 1) for a in inner if not isinstance(a, (list, str)))
 
 
 # --- places -------------------------------------------------------------------
@@ -123,11 +112,7 @@ def no_part(at: str, place: Place, key: str, start: str = "") -> ConfigError:
 
 
 def locate(root: SpecData, ref: Ref, at: Path) -> Place:
-    """The place to which a Ref at a path leads; Refs on the way are followed.
-
-    Raises:
-      ConfigError: for a Ref to nothing, and for Refs that lead to each other.
-    """
+    """The place to which a Ref at a path leads; Refs on the way are followed."""
     keys, seen = ref.keys, [ref.path]
     place = Place((), root, Any)
     index = 0
@@ -217,13 +202,7 @@ def _rewritten(spec: S, change: Callable[[Ref], Ref]) -> S:
 
 
 def moved_in(value: Any, annotation: Any, path: Path) -> Any:
-    """A value as it has to be at a path of another spec: the Refs of the specs in it lead to the same parts.
-
-    >>> from declax._containers import List
-    >>> pair = SpecData(List, {"elements": [SpecData(List), Ref("/elements/0")]})
-    >>> moved_in(pair, Any, ("elements", 3)).arguments["elements"][1]
-    Ref('/elements/3/elements/0')
-    """
+    """A value as it has to be at a path of another spec: the Refs of the specs in it lead to the same parts."""
 
     def move(whole: Any, known: Any, at: Path) -> Any:
         if isinstance(whole, Ref) or keeps_spec(known):
@@ -266,11 +245,7 @@ def put_in(value: Any, annotation: Any, path: Path) -> Any:
 def taken_out(spec: S, report: Report, start: Path = (), path: Path = ()) -> S:
     """A spec of a file, where all Refs start at the root: those of specs that are kept start there.
 
-    Args:
-      spec: the spec.
-      report: receives the Refs that lead out of what is kept.
-      start: the path of the innermost spec around it that is kept.
-      path: its own path.
+    The report receives the Refs that lead out of what is kept; `start` is the path of the innermost such spec.
     """
     keys = tuple(map(str, start))
 

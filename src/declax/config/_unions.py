@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections.abc
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import jax
@@ -23,6 +23,9 @@ _ALIASES: Final[tuple[Any, ...]] = (
     typing_extensions.TypeAliasType,
     getattr(typing, "TypeAliasType", typing_extensions.TypeAliasType),
 )
+MAX_NESTED: Final = 100
+"""How deep annotations are looked at."""
+
 _QUALIFIERS: Final = (typing.Final, typing.ClassVar, typing.Required, typing.NotRequired)
 _PYTHON_DTYPES: Final = (bool, int, float, complex)
 _ABSTRACT: Final = frozenset(
@@ -53,6 +56,16 @@ def _opened(annotation: Any) -> Any:
             annotation = typing.get_args(annotation)[0]
         else:
             return annotation
+
+
+def mentioned(annotation: Any, depth: int = 0) -> Iterator[Any]:
+    """The members of an annotation, and those of the annotations of its elements."""
+    for member in allowed_classes(annotation):
+        yield member
+        origin = typing.get_origin(member)
+        if isinstance(origin, type) and issubclass(origin, collections.abc.Iterable) and depth < MAX_NESTED:
+            for inner in typing.get_args(member):
+                yield from mentioned(inner, depth + 1) if inner is not Ellipsis else ()
 
 
 def element_annotation(annotation: Any, value: Any, key: str | int) -> Any:

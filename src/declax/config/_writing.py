@@ -177,8 +177,7 @@ def _check_read_back(spec: SpecData, data: dict[str, Any], catalog: Catalog) -> 
     Raises:
       ConfigError: it cannot be read, or says something else. The path is that of the first such value.
     """
-    context = Context(Report())
-    context.read_by(catalog, type(spec).of_values)
+    context = Context(Report(), make=type(spec).of_values, catalog=catalog)
     found = checked_refs(catalog.call(spec.target).read(data, (), context, {}), context)
     if context.report:
         problem = context.report.problems[0]

@@ -147,20 +147,9 @@ def from_config(
 
 
 def structure(annotation: Any, data: object, context: Context, extra: Iterable[Any] = ()) -> Any:
-    """The value of plain data where an annotation is expected.
-
-    Args:
-      annotation: a class, a function, or any annotation that a field may have.
-      data: plain data.
-      context: receives the problems.
-      extra: classes that may be chosen besides.
-
-    Returns:
-      A spec, or another value; INVALID with problems in the report.
-    """
-    catalog = catalog_for(tuple(extra))
-    context.read_by(catalog, Spec.of_values)
-    found = catalog.root_reader(annotation).read(data, (), context)
+    """The spec, or other value, of plain data where an annotation is expected; INVALID with problems in the report."""
+    context.catalog, context.make = catalog_for(tuple(extra)), Spec.of_values
+    found = context.catalog.root_reader(annotation).read(data, (), context)
     return checked_refs(found, context)
 
 

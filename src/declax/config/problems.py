@@ -55,11 +55,6 @@ class Problem:
       owner: the class whose parameter the key would be, where it belongs to another choice.
       hint: how to mend it.
       place: the file, line and column.
-
-    >>> print(Problem("wrong-type", ("dim",), "the value is no int", expected="int", got="'3'"))
-      dim: the value is no int
-        expected: int
-        got:      '3'
     """
 
     code: str
