@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -123,8 +123,12 @@ class Module(Pytree):
             )
         return jax.tree.map(jnp.add, added, value)
 
-    split = api.split
-    get_state = api.state
+    if TYPE_CHECKING:
+        split: Final = api.split  # at run time, an annotation would declare a field
+        get_state: Final = api.state
+    else:
+        split = api.split
+        get_state = api.state
 
     def update(self, *args: Any, **kwargs: Any) -> Any:
         """Puts values into the module: `update` with this module as the node.

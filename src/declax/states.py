@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, overload
 from weakref import WeakValueDictionary
 
 import jax
@@ -382,7 +382,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         except GraphError:  # no State can be made of it
             return False
 
-    __hash__ = None  # type: ignore[assignment]  # mutable
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # mutable
 
     def diff(self, other: State[Any] | Mapping[Any, Any], /) -> StateDiff:
         """How another State differs from this one: paths, kinds, metadata, shapes, dtypes and values.
@@ -631,7 +631,7 @@ class FlatState(Sequence[Pair], Splits["FlatState"]):
             return NotImplemented
         return self.paths == other.paths and same_states(*self._pair, *other._pair)
 
-    __hash__ = None  # type: ignore[assignment]  # mutable
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
         return f"FlatState({_display.text_of(list(self))})"

@@ -53,7 +53,7 @@ class Output:
     """
 
     def __init__(self, *, is_json: bool = False) -> None:
-        self.status = 0
+        self.status: int = 0
         self.is_json = is_json
         self._found: list[Any] = []
         self._has_runs = False

@@ -381,14 +381,15 @@ class EnumReader(Reader):
 class ListReader(Reader):
     """A list of any length."""
 
-    words = exact = frozenset({"list"})
+    words: frozenset[str] = frozenset({"list"})
+    exact: frozenset[str] = words
 
     def __init__(self, item: Reader, make: Callable[[list[Any]], Any], *, keeps_parts: bool = False) -> None:
         self.item = item
         self.make = make
-        self.kind = {list: FrozenList}.get(make, make)  # type: ignore[call-overload]  # other functions are themselves
+        self.kind: Any = {list: FrozenList}.get(make, make)  # type: ignore[call-overload]  # other functions are themselves
         self.keeps_parts = keeps_parts
-        self.expected = f"a list, each item {item.expected}" if item.expected != Reader.expected else "a list"
+        self.expected: str = f"a list, each item {item.expected}" if item.expected != Reader.expected else "a list"
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if not is_list(value) and type(value) is not self.kind:
@@ -424,7 +425,8 @@ class ListReader(Reader):
 class TupleReader(Reader):
     """A list of as many items as there are annotations."""
 
-    words = exact = frozenset({"list"})
+    words: frozenset[str] = frozenset({"list"})
+    exact: frozenset[str] = words
 
     def __init__(self, items: Sequence[Reader]) -> None:
         self.items = tuple(items)
@@ -457,12 +459,13 @@ class TupleReader(Reader):
 class MappingReader(Reader):
     """A table with any keys."""
 
-    words = exact = frozenset({"table"})
+    words: frozenset[str] = frozenset({"table"})
+    exact: frozenset[str] = words
 
     def __init__(self, key: Reader, item: Reader) -> None:
         self.key = key
         self.item = item
-        self.expected = f"a table, each value {item.expected}" if item.expected != Reader.expected else "a table"
+        self.expected: str = f"a table, each value {item.expected}" if item.expected != Reader.expected else "a table"
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if not isinstance(value, Mapping):

@@ -253,7 +253,7 @@ class Binding:
         self.plain: PlainLeaves | None = PlainLeaves(found.plain, found.boxes) if found.plain else None
         self._watches: list[Watch] = found.watches
         self._live, self._kept = found.live, found.kept
-        self.is_fixed = not (found.watches or found.live)
+        self.is_fixed: bool = not (found.watches or found.live)
         self._token = token
         self._contents = contents
         self._objects = found.objects  # a Walk is made to be bound once
@@ -262,7 +262,7 @@ class Binding:
         variables = [v for v in found.boxes if v is not None] if found.plain else found.boxes
         is_one = len(set(map(id, map(_mark, variables)))) == 1
         self.mark: Any = _mark(variables[0]) if is_one else MISSING
-        self.is_kept = self.plain is None and self.mark is _jax.TOP
+        self.is_kept: bool = self.plain is None and self.mark is _jax.TOP
         self._written: tuple[tuple[int, ...], list[Variable[Any] | None]] = ((), [])
 
     def __del__(self, epoch: Any = _epoch) -> None:

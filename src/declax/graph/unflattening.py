@@ -112,7 +112,9 @@ class Program:
             leaf += token[0] <= LEAF
         self.has_plain: bool = bool(self.plain_leaves)
         of_nodes = {c for p, t in enumerate(tokens) if isinstance(t, tuple) and t[0] == NODE for c in children[p]}
-        self.contained = frozenset([position for slot, position in self.plain_leaves if slot not in of_nodes])
+        self.contained: frozenset[int] = frozenset(
+            [position for slot, position in self.plain_leaves if slot not in of_nodes]
+        )
         self.containers.reverse()
 
     def _add(

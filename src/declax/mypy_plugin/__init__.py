@@ -16,8 +16,8 @@ try:
     from mypy.plugin import Plugin
 
     from declax.mypy_plugin.hooks import FINGERPRINT, DeclaxPlugin
-except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] != "mypy":
+except ModuleNotFoundError as _error:
+    if (_error.name or "").partition(".")[0] != "mypy":
         raise
     raise MissingExtraError(
         "declax.mypy_plugin",

@@ -151,8 +151,8 @@ class CaptureKey:
     __slots__ = ("captures", "function", "names")
 
     def __init__(self, function: Callable[..., Any], names: tuple[str | None, ...]) -> None:
-        self.function = function
-        self.names = names
+        self.function: Callable[..., Any] = function
+        self.names: tuple[str | None, ...] = names
         self.captures: Callable[[], Any] = lambda: None
 
 

@@ -275,12 +275,12 @@ class CacheEntry:
         self, guard: Guard, call: Call, program: Program, captures_the_same: Callable[[], bool] | None
     ) -> None:
         assert call.binding is not None  # `of` looks
-        self.guard = guard
-        self.captures_the_same = captures_the_same
+        self.guard: Guard = guard
+        self.captures_the_same: Callable[[], bool] | None = captures_the_same
         self._structure = call.structure
         self.binding: Callable[[], Binding | None] = weakref.ref(call.binding)
-        self.key = id(call.binding)
-        self.program = program
+        self.key: int = id(call.binding)
+        self.program: Program = program
 
     @staticmethod
     def of(args: tuple[Any, ...], kwargs: dict[str, Any], call: Call, program: Program) -> CacheEntry | None:

@@ -146,7 +146,7 @@ class Prefixes:
     """The prefixes that a user wrote for the arguments and the results of a function."""
 
     def __init__(self, of_arguments: Any, of_results: Any, kind: LabelKind = AXES) -> None:
-        self.of_arguments = tuple(of_arguments) if isinstance(of_arguments, list) else of_arguments
+        self.of_arguments: Any = tuple(of_arguments) if isinstance(of_arguments, list) else of_arguments
         self.of_results = of_results
         self._kind = kind
         for prefix, name in zip((self.of_arguments, of_results), kind.names, strict=True):
@@ -339,7 +339,7 @@ class Labels:
         self._results = results
         self._names = names
         self._default = default
-        self.of_roots = [spec for spec, is_one in pairs if is_one]
+        self.of_roots: list[Any] = [spec for spec, is_one in pairs if is_one]
         self.plain: list[Any] = [default if spec is CAPTURED else spec for spec, is_one in pairs if not is_one]
         _check_plain(self.plain, functools.partial(name_plain, structure), names[0])
         self.values: list[Any] = []

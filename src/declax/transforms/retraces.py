@@ -84,7 +84,7 @@ class Traces:
     """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count: int = 0
         self.last: Trace | None = None
         self.earlier: deque[Trace] = deque(maxlen=MAX_EARLIER)
         self._lock = threading.Lock()
