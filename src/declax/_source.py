@@ -17,7 +17,8 @@ def source_of(target: type[Pytree] | Pytree, /) -> str:
       target: a dataclass that derives from `Pytree`, or any Pytree instance.
 
     Returns:
-      The functions `flatten`, `flatten_with_keys` and `unflatten` as text.
+      The function that makes the parts of an instance, where the class declares
+      some, and `flatten`, `flatten_with_keys` and `unflatten`, as text.
 
     Raises:
       FieldError: for what has no generated code: a class whose instances take
@@ -32,7 +33,11 @@ def source_of(target: type[Pytree] | Pytree, /) -> str:
     layout = _layout(target)
     layout.compile()
     functions = (layout.flatten, layout.flatten_with_keys, layout.unflatten)
-    return "\n\n".join(inspect.cleandoc("\n" + inspect.getsource(f)) for f in functions) + "\n"
+    sources = [inspect.cleandoc("\n" + inspect.getsource(function)) for function in functions]
+    maker = layout.cls._pytree__maker
+    if maker is not None and maker.source:
+        sources.insert(0, maker.source)
+    return "\n\n".join(sources) + "\n"
 
 
 def _layout(target: Any) -> Layout:
