@@ -10,12 +10,12 @@ import declax as dx
 class ConvBlock(dx.Module):
     """Convolution, batch norm, relu, and a max pool that halves the image."""
 
-    inputs: int
-    outputs: int
+    inputs: int = dx.field()
+    outputs: int = dx.field()
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs]
-    conv: dx.Conv = dx.submodule(lambda self, rngs: dx.Conv(self.inputs, self.outputs, (3, 3), rngs=rngs))
-    norm: dx.BatchNorm = dx.submodule(lambda self, rngs: dx.BatchNorm(self.outputs, momentum=0.9, rngs=rngs))
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    conv = dx.Conv(inputs, outputs, (3, 3), rngs=rngs)
+    norm = dx.BatchNorm(outputs, momentum=0.9, rngs=rngs)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Maps (n, height, width, inputs) to (n, height / 2, width / 2, outputs)."""
@@ -26,17 +26,17 @@ class ConvBlock(dx.Module):
 class CNN(dx.Module):
     """Two convolutions and two linear layers."""
 
-    channels: int = dx.static(default=32, ge=1, help="of the first convolution; the second has twice as many")
-    hidden: int = dx.static(default=64, ge=1, help="size between the linear layers")
-    dropout: float = dx.static(default=0.3, ge=0, le=1, help="the share that is dropped before the last layer")
-    classes: int = 10
+    channels: int = dx.field(default=32, ge=1, help="of the first convolution; the second has twice as many")
+    hidden: int = dx.field(default=64, ge=1, help="size between the linear layers")
+    dropout: float = dx.field(default=0.3, ge=0, le=1, help="the share that is dropped before the last layer")
+    classes: int = dx.field(default=10)
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs]
-    first: ConvBlock = dx.submodule(lambda self, rngs: ConvBlock(1, self.channels, rngs=rngs))
-    second: ConvBlock = dx.submodule(lambda self, rngs: ConvBlock(self.channels, 2 * self.channels, rngs=rngs))
-    dense: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(2 * 2 * 2 * self.channels, self.hidden, rngs=rngs))
-    drop: dx.Dropout = dx.submodule(lambda self, rngs: dx.Dropout(self.dropout, rngs=rngs))
-    head: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.hidden, self.classes, rngs=rngs))
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    first = ConvBlock(1, channels, rngs=rngs)
+    second = ConvBlock(channels, 2 * channels, rngs=rngs)
+    dense = dx.Linear(2 * 2 * 2 * channels, hidden, rngs=rngs)
+    drop = dx.Dropout(dropout, rngs=rngs)
+    head = dx.Linear(hidden, classes, rngs=rngs)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Maps images (n, 8, 8, 1) to logits (n, classes)."""
@@ -49,19 +49,20 @@ class CNN(dx.Module):
 class MLP(dx.Module):
     """Linear layers over all pixels."""
 
-    hidden: int = dx.static(default=128, ge=1, help="size of each layer between the pixels and the classes")
-    depth: int = dx.static(default=2, ge=1, help="how many such layers there are")
-    dropout: float = dx.static(default=0.2, ge=0, le=1, help="the share that is dropped after each of them")
-    classes: int = 10
+    hidden: int = dx.field(default=128, ge=1, help="size of each layer between the pixels and the classes")
+    depth: int = dx.field(default=2, ge=1, help="how many such layers there are")
+    dropout: float = dx.field(default=0.2, ge=0, le=1, help="the share that is dropped after each of them")
+    classes: int = dx.field(default=10)
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs]
-    layers: list[dx.Linear] = dx.submodule(
-        lambda self, rngs: [
-            dx.Linear(8 * 8 if i == 0 else self.hidden, self.hidden, rngs=rngs) for i in range(self.depth)
-        ]
-    )
-    drop: dx.Dropout = dx.submodule(lambda self, rngs: dx.Dropout(self.dropout, rngs=rngs))
-    head: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.hidden, self.classes, rngs=rngs))
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+
+    @dx.submodule
+    def layers(self, rngs: dx.Rngs) -> list[dx.Linear]:
+        """The first is over the pixels."""
+        return [dx.Linear(8 * 8 if i == 0 else self.hidden, self.hidden, rngs=rngs) for i in range(self.depth)]
+
+    drop = dx.Dropout(dropout, rngs=rngs)
+    head = dx.Linear(hidden, classes, rngs=rngs)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Maps images (n, 8, 8, 1) to logits (n, classes)."""
@@ -75,12 +76,12 @@ class MLP(dx.Module):
 class Mix(dx.Module):
     """Adds what two layers make of the last axis."""
 
-    size: int
-    hidden: int
+    size: int = dx.field()
+    hidden: int = dx.field()
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs]
-    up: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.size, self.hidden, rngs=rngs))
-    down: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.hidden, self.size, rngs=rngs))
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up = dx.Linear(size, hidden, rngs=rngs)
+    down = dx.Linear(hidden, size, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.down(dx.gelu(self.up(x)))
@@ -90,15 +91,15 @@ class Mix(dx.Module):
 class MixerBlock(dx.Module):
     """Mixes over the patches, then over the channels of each."""
 
-    patches: int
-    width: int
-    hidden: int
+    patches: int = dx.field()
+    width: int = dx.field()
+    hidden: int = dx.field()
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs]
-    patch_norm: dx.LayerNorm = dx.submodule(lambda self, rngs: dx.LayerNorm(self.width, rngs=rngs))
-    over_patches: Mix = dx.submodule(lambda self, rngs: Mix(self.patches, self.hidden, rngs=rngs))
-    channel_norm: dx.LayerNorm = dx.submodule(lambda self, rngs: dx.LayerNorm(self.width, rngs=rngs))
-    over_channels: Mix = dx.submodule(lambda self, rngs: Mix(self.width, self.hidden, rngs=rngs))
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    patch_norm = dx.LayerNorm(width, rngs=rngs)
+    over_patches = Mix(patches, hidden, rngs=rngs)
+    channel_norm = dx.LayerNorm(width, rngs=rngs)
+    over_channels = Mix(width, hidden, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps (n, patches, width) to the same shape."""
@@ -110,18 +111,16 @@ class MixerBlock(dx.Module):
 class Mixer(dx.Module):
     """An MLP-mixer over 16 patches of 2x2 pixels."""
 
-    width: int = dx.static(default=32, ge=1, help="channels of a patch")
-    hidden: int = dx.static(default=64, ge=1, help="size inside of the blocks")
-    depth: int = dx.static(default=2, ge=1, help="how many blocks there are")
-    classes: int = 10
+    width: int = dx.field(default=32, ge=1, help="channels of a patch")
+    hidden: int = dx.field(default=64, ge=1, help="size inside of the blocks")
+    depth: int = dx.field(default=2, ge=1, help="how many blocks there are")
+    classes: int = dx.field(default=10)
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs]
-    embed: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(2 * 2, self.width, rngs=rngs))
-    blocks: list[MixerBlock] = dx.submodule(
-        lambda self, rngs: [MixerBlock(16, self.width, self.hidden, rngs=rngs) for _ in range(self.depth)]
-    )
-    norm: dx.LayerNorm = dx.submodule(lambda self, rngs: dx.LayerNorm(self.width, rngs=rngs))
-    head: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.width, self.classes, rngs=rngs))
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    embed = dx.Linear(2 * 2, width, rngs=rngs)
+    blocks = dx.repeat(depth, MixerBlock(16, width, hidden, rngs=rngs))
+    norm = dx.LayerNorm(width, rngs=rngs)
+    head = dx.Linear(width, classes, rngs=rngs)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Maps images (n, 8, 8, 1) to logits (n, classes)."""

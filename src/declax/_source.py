@@ -34,7 +34,8 @@ def source_of(target: type[Pytree] | Pytree, /) -> str:
     layout.compile()
     functions = (layout.flatten, layout.flatten_with_keys, layout.unflatten)
     sources = [inspect.cleandoc("\n" + inspect.getsource(function)) for function in functions]
-    maker = layout.cls._pytree__maker
+    cls: Any = layout.cls
+    maker = cls._pytree__maker
     if maker is not None and maker.source:
         sources.insert(0, maker.source)
     return "\n\n".join(sources) + "\n"
