@@ -30,7 +30,8 @@ from declax.errors import (
 
 def is_behaviour(value: object) -> bool:
     """Whether a value in a class's namespace is something that its objects do."""
-    return callable(value) or isinstance(value, property | classmethod | staticmethod)
+    is_function = callable(value) and not isinstance(value, Expression)
+    return is_function or isinstance(value, property | classmethod | staticmethod)
 
 
 def class_attribute(cls: type, name: str) -> Any:

@@ -15,7 +15,15 @@ from declax._typing import MISSING, Initializer
 from declax.config import _tables
 from declax.config._context import INVALID, Context
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
-from declax.config._parameters import Bindings, Parameter, bindings_of, forget_targets, parameters_of, target_name
+from declax.config._parameters import (
+    Bindings,
+    Parameter,
+    Parameters,
+    bindings_of,
+    forget_targets,
+    parameters_of,
+    target_name,
+)
 from declax.config._readers import (
     INT,
     REF,
@@ -59,7 +67,8 @@ _FORBIDDEN: Final = frozenset({"rngs"})
 class ChoiceReader(Reader):
     """A table that describes a part: one of several classes or functions, by its tag."""
 
-    words = exact = frozenset({"table"})
+    words: frozenset[str] = frozenset({"table"})
+    exact: frozenset[str] = words
 
     def __init__(
         self,
@@ -74,10 +83,10 @@ class ChoiceReader(Reader):
         self.annotations = annotations
         self.choices = choices
         self.noun = noun
-        self.bases = tuple(bases)  # the classes of what a spec may make
-        self.objects = tuple(objects)  # the classes whose instances may stand for themselves
-        self.only = next(iter(choices)) if len(choices) == 1 else None
-        self.expected = f"a table of {one_of(choices) if len(choices) <= 8 else noun}"
+        self.bases: tuple[type, ...] = tuple(bases)  # the classes of what a spec may make
+        self.objects: tuple[type, ...] = tuple(objects)  # the classes whose instances may stand for themselves
+        self.only: str | None = next(iter(choices)) if len(choices) == 1 else None
+        self.expected: str = f"a table of {one_of(choices) if len(choices) <= 8 else noun}"
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if not isinstance(value, Mapping):
@@ -316,8 +325,8 @@ class CallReader:
     def __init__(self, catalog: Catalog, target: Any, annotation: Any = None) -> None:
         self.catalog = catalog
         self.target = target
-        self.name = target_name(target)
-        self.parameters = parameters_of(target)
+        self.name: str = target_name(target)
+        self.parameters: Parameters = parameters_of(target)
         self.refusal: ConfigError | None = None
         if KIND in self.parameters.by_name:
             self.refusal = ConfigError(
@@ -326,10 +335,12 @@ class CallReader:
                 fix="give the parameter another name",
             )
         bindings = bindings_of(target if annotation is None else annotation)
-        self.readers = {p.name: checked(p, self._reader(p, bindings)) for p in self.parameters}
+        self.readers: dict[str, Reader] = {p.name: checked(p, self._reader(p, bindings)) for p in self.parameters}
         extra = self.parameters.extra
-        self.extra = None if extra is None else self._reader(extra, bindings)
-        self.renamed = {p.notes.renamed_from: p.name for p in self.parameters if p.notes.renamed_from is not None}
+        self.extra: Reader | None = None if extra is None else self._reader(extra, bindings)
+        self.renamed: dict[str, str] = {
+            p.notes.renamed_from: p.name for p in self.parameters if p.notes.renamed_from is not None
+        }
 
     def _reader(self, parameter: Parameter, bindings: Bindings) -> Reader:
         try:
@@ -510,7 +521,7 @@ class AnyReader(Reader):
     def __init__(self, catalog: Catalog, choices: Mapping[str, Any]) -> None:
         self.catalog = catalog
         self.parts = ChoiceReader(catalog, choices, "a part")
-        self.items = ListReader(self, list)
+        self.items: ListReader = ListReader(self, list)
         self.table = MappingReader(UnionReader([StrReader(), IntReader()]), self)
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
