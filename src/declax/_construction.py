@@ -535,7 +535,7 @@ class ArgumentCheck:
         assert specifier is not None
         self.name = field.name
         self._notes = specifier.notes
-        annotation = scope.resolve(field.type)
+        annotation: Any = scope.resolve(field.type)
         self._is_integer = annotation is int
         self._is_number = annotation in (int, float)
 

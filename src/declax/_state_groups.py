@@ -90,12 +90,13 @@ def groups_of(
     """
     groups, rest = _known_groups(definition, leaves, filters, where)
     if rest and is_exhaustive:
-        others = f", nor {len(rest) - 1} other{'s' if len(rest) > 2 else ''}" if len(rest) > 1 else ""
+        first, *more = rest
+        others = f", nor {len(more)} other{'s' if len(more) > 1 else ''}" if more else ""
         written = list(map(as_written, filters))
         raise FilterError(
-            f"{where}, {format_path(definition.paths[rest[0]])}",
+            f"{where}, {format_path(definition.paths[first])}",
             f"no filter takes this leaf{others}",
-            got=describe(values_of(definition, leaves)[rest[0]]),
+            got=describe(values_of(definition, leaves)[first]),
             expected=", ".join(written),
             fix=", ".join([*written, "..."]) + "   # a last filter `...` takes the rest",
         )

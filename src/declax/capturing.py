@@ -159,7 +159,7 @@ def _capturing(fn: Any, var_types: Sequence[Any], init: Init, method_outputs: An
         try:
             recording.begin({} if init is None else init)
             with recording.sown_outputs():
-                call = getattr(owner, name) if is_method else fn  # the method that the class has now may sow
+                call: Any = getattr(owner, name) if is_method else fn  # the method that the class has now may sow
                 result = call(*args, **kwargs)
         finally:
             pairs = recording.end(result)

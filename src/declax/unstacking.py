@@ -101,7 +101,8 @@ def _unstack(found: State[Any], stacks: _Stacks) -> State[Any]:
             if numbers and isinstance(leaf, jax.ShapeDtypeStruct):
                 part = jax.ShapeDtypeStruct(leaf.shape[len(numbers) :], leaf.dtype)  # type: ignore[no-untyped-call]  # of jax
             elif numbers:
-                part = leaf[numbers]
+                array: Any = leaf
+                part = array[numbers]
             made[unstacked] = leaf_def, part
     return _state_of(made)
 

@@ -361,8 +361,14 @@ def test_post_init_sees_the_parts():
 
 def test_copies_and_pickles_keep_what_was_declared():
     block = Block(3, 8, rate=0.5, rngs=dx.Rngs(0))
-    for other in (copy.deepcopy(block), pickle.loads(pickle.dumps(block)), copy.copy(block)):
+    pickled = pickle.loads(pickle.dumps(block))
+    for other in (copy.deepcopy(block), pickled, copy.copy(block), dx.clone(block), dx.clone(block, variables=False)):
         assert dx.replace(other, dim=2, rngs=dx.Rngs(1)).mixer.kernel.shape == (2, 2)
+
+
+def test_a_clone_keeps_the_records_of_parts():
+    tower = dx.clone(Tower(2, 3, rngs=dx.Rngs(0)))
+    assert dx.replace(tower.blocks[1], dim=2, rngs=dx.Rngs(1)).mixer.kernel.shape == (2, 2)
 
 
 def test_replace_makes_declared_parts_anew_and_keeps_given_ones():

@@ -14,7 +14,7 @@ import math
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 
 from declax.config.files.documents import REF, Document, float_of
 from declax.config.problems import Path, Place, Problem, did_you_mean, path_text, shown
@@ -336,7 +336,7 @@ def _assign(holder: Any, key: Any, value: Any) -> None:
         holder[key] = value
 
 
-def _refers(value: Any) -> bool:
+def _refers(value: Any) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict) and isinstance(value.get(REF), str)
 
 

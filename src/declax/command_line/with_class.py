@@ -121,7 +121,7 @@ def _summarize(cls: Any, words: Words, output: Output, make: Callable[[Spec[Any]
         with _placed(run, words.part):
             found = make(spec)
         totals = {kind: {"elements": found.count(kind), "bytes": found.nbytes(kind)} for kind in found.kinds}
-        data = {"modules": list(map(dataclasses.asdict, found.rows)), "totals": totals}
+        data: dict[str, Any] = {"modules": list(map(dataclasses.asdict, found.rows)), "totals": totals}
         if isinstance(found, SpecSummary) and found.output is not None:
             data["output"] = shapes_text(found.output)
         output.add(run.name, str(found), data, "table")

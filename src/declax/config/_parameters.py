@@ -278,7 +278,8 @@ def substituted(annotation: Any, bound: Mapping[Any, Any]) -> Any:
     is_class = isinstance(annotation, type) and typing.get_origin(annotation) is None
     if is_class or not any(variable in bound for variable in free):
         return annotation
-    return annotation[tuple(bound.get(variable, variable) for variable in free)]
+    alias: Any = annotation
+    return alias[tuple(bound.get(variable, variable) for variable in free)]
 
 
 # --- what docstrings say of arguments -----------------------------------------

@@ -214,8 +214,8 @@ class Printer:
             named = {name: self.value(v, path) for name, v in value.keywords.items()}
             return _call(self.under("functools", "partial"), args, named)
         parts: dict[str, Any] | None = None
-        if isinstance(value, tuple) and hasattr(value, "_asdict"):
-            parts = value._asdict()
+        if isinstance(value, tuple) and (as_dict := getattr(value, "_asdict", None)) is not None:
+            parts = as_dict()
         elif dataclasses.is_dataclass(value) and not isinstance(value, (type, Pytree)):
             parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
         if parts is not None:

@@ -136,9 +136,10 @@ class _Reader:
         if is_part or (dataclasses.is_dataclass(value) and _is_constructed(value, annotation)):
             return self._spec(value, path)
         if isinstance(value, dict) or type(value) in (list, tuple):
-            items = value.items() if isinstance(value, dict) else enumerate(value)
+            held: Any = value
+            items = held.items() if isinstance(held, dict) else enumerate(held)
             found = {k: self.value(v, (*path, k), element_annotation(annotation, value, k)) for k, v in items}
-            return found if isinstance(value, dict) else type(value)(found.values())
+            return found if isinstance(value, dict) else type(held)(found.values())
         if isinstance(value, (Variable, jax.Array, np.ndarray)):
             raise ConfigError(
                 where,

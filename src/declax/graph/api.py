@@ -7,14 +7,15 @@ from typing import Any, TypeVar, overload
 
 from declax._filters import Filter
 from declax._modes import is_on
-from declax._typing import Tuple2, Tuple3, Tuple4
+from declax._pytree import Pytree
+from declax._typing import RECORD_KEY, Tuple2, Tuple3, Tuple4
 from declax._variables import Variable
 from declax.graph.binding import bind
 from declax.graph.copying import copy_leaves, copy_states
 from declax.graph.fit import checked_plain, join
 from declax.graph.flattening import GraphDef
 from declax.graph.graph_state import GraphState, refuse_state
-from declax.graph.unflattening import build, program_of
+from declax.graph.unflattening import build, build_slots, program_of
 from declax.states import State, make_state, split_leaves
 
 N = TypeVar("N")
@@ -263,9 +264,14 @@ def clone(node: N, variables: bool = True, *, graph: bool | None = None) -> N:
     leaves = list(binding.values())
     root: N
     if variables is True or is_on("variables", variables):
-        root = build(binding.graphdef, copy_leaves(leaves, binding.graphdef))
-        return root
-    root = with_new_nodes(binding.graphdef, leaves, binding.variables)
+        slots = build_slots(binding.graphdef, copy_leaves(leaves, binding.graphdef))
+    else:
+        slots = _slots_with_variables(binding.graphdef, leaves, binding.variables)
+    program = program_of(binding.graphdef)
+    for original, slot in zip(binding.objects(), program.indexed, strict=True):
+        if isinstance(original, Pytree) and RECORD_KEY in original.__dict__:
+            slots[slot].__dict__[RECORD_KEY] = original.__dict__[RECORD_KEY]
+    root = slots[program.root]
     return root
 
 
@@ -277,9 +283,14 @@ def with_new_nodes(graphdef: GraphDef[N], leaves: Sequence[Any], boxes: list[Var
       leaves: the raw value of each leaf.
       boxes: the Variable of each leaf; None for other leaves.
     """
-    kept = [boxes[leaf] for leaf in program_of(graphdef).variable_leaves]
-    root: N = build(graphdef, leaves, variables=kept)
+    root: N = _slots_with_variables(graphdef, leaves, boxes)[program_of(graphdef).root]
     return root
+
+
+def _slots_with_variables(
+    graphdef: GraphDef[Any], leaves: Sequence[Any], boxes: list[Variable[Any] | None]
+) -> list[Any]:
+    return build_slots(graphdef, leaves, variables=[boxes[leaf] for leaf in program_of(graphdef).variable_leaves])
 
 
 __all__ = ["clone", "graphdef", "merge", "split", "state", "variables", "with_new_nodes"]

@@ -32,8 +32,8 @@ def around_calls(where: str, enter: Enter) -> Callable[[Callable[P, R]], Callabl
     """A decorator named `where`, whose functions run in a context that is made from their arguments."""
 
     def decorate(f: Callable[P, R]) -> Callable[P, R]:
-        runs_later = inspect.isgeneratorfunction(f) or inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f)
-        if runs_later or not callable(f):
+        kinds = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+        if any(is_kind(f) for is_kind in kinds) or not callable(f):
             raise RngError(
                 where,
                 "only a function that runs when it is called can be decorated",

@@ -97,7 +97,7 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> None:
     if metadata is None or metadata == {}:
         return
     given: Any = metadata
-    is_named = isinstance(given, Mapping) and given.keys() == {PARTITION_NAME}
+    is_named = isinstance(given, Mapping) and set(given) == {PARTITION_NAME}
     if not is_named or not isinstance(given[PARTITION_NAME], (str, type(None))):
         raise TransformError(
             "transform_metadata",
