@@ -1,19 +1,7 @@
 """JAX's transforms for functions of mutable, shared objects.
 
-Each transform is a thin file over `_lift`. From the bottom:
-
-====================== ==========================================================
-what a function has    `_structure`, `_captures`, `_rebinding`
-labels of leaves       `prefixes`, `shardings`
-the engine             `_lift`, `_naming`, `_wrapping`
-compiled               `compilation`, `retraces`, `stages`, `partial`, `jit_partial`
-mapped                 `axis_names`, `vectorization`, `replication`, `sharding`
-loops and branches     `_tracing`, `_carry`,
-                       `scanning`, `loops`, `branching`
-differentiated         `_differentiated`, `autodiff`, `differentials`, `custom_rules`,
-                       `rematerialization`
-looked at              `tracing`, `checking`, `trees`
-====================== ==========================================================
+Each transform is a thin file over `_lift`: what a function has is found by `_structure` and `_captures`, labels are
+matched by `prefixes`, and loops and derivatives share `_tracing`, `_carry` and `_differentiated`.
 """
 
 from declax.transforms.autodiff import DiffState as DiffState

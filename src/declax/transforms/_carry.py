@@ -1,8 +1,4 @@
-"""The carry of a loop: the leaves that its function sets, or returns in the place of what it is given.
-
-Nothing else goes into the carry of JAX. A carry keeps its structure, shapes and
-dtypes from step to step.
-"""
+"""The carry of a loop: the leaves that its function sets, or returns in the place of what it is given."""
 
 from __future__ import annotations
 
@@ -82,14 +78,7 @@ class ErrorContext(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What is carried by one function.
-
-    Attributes:
-      leaves: positions among the leaves of the call's graph.
-      places: where the next values of these are, in the plan.
-      plain: positions among the plain leaves of the call.
-      results: positions of their next values, among those of the output.
-    """
+    """What is carried: leaves and plain leaves of the call, and where their next values are in the plan and output."""
 
     leaves: tuple[int, ...]
     places: tuple[int, ...]
@@ -138,22 +127,9 @@ def settle(
     analyse: Callable[[Outcome], Step],
     context: ErrorContext,
 ) -> tuple[Outcome, Step, tuple[list[Any], list[Any]]]:
-    """Traces a function until its carry has the same types before and after a step.
+    """Traces a function until its carry has the same types before and after a step; gives the leaves of these types.
 
-    As in JAX, a first value of weak type takes the dtype that the step gives
-    it, and the function is traced again.
-
-    Args:
-      traced: the function.
-      values, plain: the leaves to trace it with.
-      analyse: finds what is carried.
-      context: for errors.
-
-    Returns:
-      The outcome of a step, what is carried, and the leaves with their final types.
-
-    Raises:
-      TransformError: for another shape or dtype.
+    As in JAX, a first value of weak type takes the dtype that the step gives it, and the function is traced again.
     """
     given = list(values), list(plain)
     while True:
@@ -203,10 +179,7 @@ def _is_promotable(leaf: Any, new: Any) -> bool:
 
 
 class Part(NamedTuple):
-    """A part of the arguments, or of the output: its tree, the positions of its leaves, and its name in errors.
-
-    `is_root` says of each leaf of all the arguments, or of the output, whether it is a root.
-    """
+    """A part of the arguments or of the output; `is_root` says of each leaf of the whole whether it is a root."""
 
     tree: Any
     leaves: Sequence[int]
@@ -241,15 +214,7 @@ def step_of(
 ) -> tuple[Step, dict[int, int]]:
     """What a function carries; and the axes of the new values that each step has for itself, by place.
 
-    Args:
-      outcome: of a step.
-      pairs: the leaves of the arguments that are carried, with those of the output that are returned for them.
-      is_root_returned: for each leaf of the output, whether it is a root.
-      context: for errors.
-      labels: of the call; None where everything is carried.
-
-    Raises:
-      TransformError: for a structure that changes, and for setting what all steps share.
+    The pairs are leaves of the arguments with those that are returned for them. Without labels, all is carried.
     """
     is_root, change = context.structure.is_root, outcome.plan.change
     new: dict[int, Any] = dict.fromkeys(new_values(outcome.plan), Carry)
@@ -302,12 +267,7 @@ def _origins(change: Change, labels: Labels | None, context: ErrorContext) -> di
 def _next_of_new_roots(
     change: Change, roots: Mapping[int, int], labels: Labels | None, context: ErrorContext
 ) -> dict[int, int]:
-    """The leaves of roots for which new ones are returned, with the places of their next values.
-
-    The graphs before and after a step are built with the position of each leaf
-    in place of its value and then walked: equal structures have one interned
-    GraphDef, and the leaves that are read are positions.
-    """
+    """The leaves of roots for which new ones are returned, with the places of their next values."""
     structure = context.structure
     if structure.graphdef is None:
         return {}

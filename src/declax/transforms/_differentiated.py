@@ -1,8 +1,7 @@
-"""The leaves that a transform differentiates, and the derivatives of them that users give and get.
+"""The leaves that a transform differentiates, and their derivatives: gradients, cotangents or tangents.
 
-Gradients, cotangents and tangents are derivatives: one value for each leaf. Users see them in the tree of what they
-belong to, with a State for each model. The leaves of a call, and those of a result, have one numbering: first those of
-the graph, then those in no model.
+Users see these in the tree of what they belong to, with a State for each model. The leaves of a call, and those of a
+result, have one numbering: first those of the graph, then those in no model.
 """
 
 from __future__ import annotations
@@ -54,12 +53,7 @@ class Part(NamedTuple):
 
 
 class Target(NamedTuple):
-    """An argument or a result, with those of its leaves that are differentiated; static, without their values.
-
-    Attributes:
-      tree: with roots as leaves.
-      parts: the leaves of the tree.
-    """
+    """An argument or a result, as a tree with roots as leaves, with those of its leaves that are differentiated."""
 
     tree: Any
     parts: tuple[Part, ...]
@@ -88,13 +82,7 @@ class Target(NamedTuple):
     def flatten(self, given: Any, like: Sequence[Any] | Mapping[int, Any], where: str) -> list[tuple[int, Any]]:
         """The derivatives that a user gives, checked and with their positions; several for a leaf that is there twice.
 
-        That of a model may be a State, also of a part of its leaves, or a model of its kind. None stands for zeros,
-        and so does anything for a leaf that has no real or complex numbers; zeros are left out here.
-
-        Args:
-          given: the derivatives.
-          like: the leaves, or their `shape_of`.
-          where: what errors call them.
+        None stands for zeros, and so does anything for a leaf without real or complex numbers; zeros are left out.
         """
         found: list[tuple[int, Any]] = []
         if given is None:

@@ -1,13 +1,8 @@
 """The one engine under all transforms: JAX sees flat leaves, users see objects.
 
-A lifted call has four steps. *Take apart*: the arguments become leaves and a hashable `Structure`; what the function
-captures goes behind them. *Trace*: inside of the JAX transform, objects are rebuilt from the leaves, the user's
-function is called, and what it changed becomes an `Outcome`: arrays, and a static plan that says what they are.
-*Commit*: the outer objects get what changed. Nothing outer is touched before the last step, which cannot fail half way.
-
-Threads may share models. A call compares the Variables that it is about to write with the values that it has read. If
-they differ, another thread has written them, and the call runs again. This prevents lost updates and repeated random
-keys.
+The arguments, and what the function captures, are taken apart into leaves and a hashable `Structure`. Inside of the
+JAX transform, objects are rebuilt and the user's function is called; what it changed is an `Outcome`, committed to the
+outer objects last. If another thread has written what a call is about to write, the call runs again.
 """
 
 from __future__ import annotations
@@ -55,9 +50,7 @@ class Call:
     """The arguments of one call, taken apart.
 
     Attributes:
-      structure: the static part.
       roots: the models; empty in a call that was like an earlier one.
-      binding: of the roots; None where there are none.
       values: the raw values of the graph's leaves.
       plain: the other leaves.
       captures: what the function captures; None where nobody has looked.
@@ -108,14 +101,7 @@ class Call:
         return call
 
     def check_arrays(self, labels: Sequence[Any] | None = None) -> Call:
-        """Checks that all leaves that are in no model are arrays or numbers, and returns the call.
-
-        Args:
-          labels: of these leaves; those whose label is None may be anything.
-
-        Raises:
-          TransformError: for another one; names the argument.
-        """
+        """Checks that all leaves in no model are arrays or numbers, or have the label None; returns the call."""
         if all(map(is_leaf, self.plain)):
             return self
         labels = [...] * len(self.plain) if labels is None else labels
@@ -139,11 +125,7 @@ class Call:
 
 
 def _check_trees(binding: Binding, roots: tuple[Any, ...], captured: tuple[Any, ...]) -> None:
-    """Checks that the arguments are trees; what is captured too is one thing with the argument.
-
-    Raises:
-      GraphError: names both paths of what is shared.
-    """
+    """Checks that the arguments are trees; what is captured too is one thing with the argument."""
     if captured:
         for part in (roots[: len(roots) - len(captured)], *((root,) for root in captured)):
             check_mode(bind_many(part).graphdef, False)
@@ -155,14 +137,7 @@ _nesting = (list, tuple, dict)
 
 
 def _check_depth(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuses containers that are nested too deeply, before jaxlib sees them.
-
-    With Python 3.11, jaxlib 0.10 does not give back the recursion that it has
-    counted when it gives up, so that every later call of it fails.
-
-    Raises:
-      DepthError: for more than `MAX_DEPTH` levels.
-    """
+    """Refuses containers nested too deeply: with Python 3.11, jaxlib 0.10 fails at every later call once it gave up."""
     level: list[Any] = [v for v in (*args, *kwargs.values()) if isinstance(v, _nesting)]
     depth = 0
     while level:
@@ -184,12 +159,7 @@ _PAIR: Final = walk(((), ())).tokens[0]
 
 
 class Rebuilt:
-    """The arguments inside of a transform, made anew from leaves.
-
-    Attributes:
-      args, kwargs: what the user's function is called with.
-      captured: what takes the place of what it captures.
-    """
+    """The arguments inside of a transform, and what takes the place of captures, made anew from leaves."""
 
     __slots__ = ("_objects", "_roots", "_structure", "_values", "args", "captured", "kwargs")
 
@@ -212,17 +182,7 @@ class Rebuilt:
         return apply(outcome, self._objects, self._values)
 
     def conclude(self, output: Any, mode: Mode, labels: Labels | None = None) -> Outcome:
-        """What the user's function returned and changed.
-
-        Args:
-          output: what it returned.
-          mode: what is let through.
-          labels: of the leaves, where they have some: a value that goes from
-            one label to another counts as new.
-
-        Raises:
-          TransformError: for a changed structure where the mode lets none through.
-        """
+        """What the user's function returned and changed; a value that goes from one label to another counts as new."""
         found = Walk()
         found.visit(self._roots)
         is_same = found.graphdef is self._structure.graphdef and all(map(is_, found.objects, self._objects))
@@ -239,7 +199,10 @@ class Rebuilt:
             if not any(map(found.is_in_container, changed)):
                 if not changed:
                     return Outcome(_unchanged(labels, tree), (), output)
-                plan = Plan(changed, tree=tree, labels=None if labels is None else labels.of_changed(changed, tree))
+                found_labels = None
+                if labels is not None:
+                    found_labels = [labels.values[i] for i in changed] + labels.of_results(tree)
+                plan = Plan(changed, tree=tree, labels=found_labels)
                 return Outcome(plan, tuple(values[i] for i in changed), output)
         return self._conclude_structural(found, leaves, tree, labels)
 
@@ -290,9 +253,7 @@ def is_same_value(a: Any, b: Any) -> bool:
 
 
 class Plan:
-    """What an Outcome's arrays are; made while tracing, used at each call.
-
-    Compares by identity: each trace has a plan of its own. To JAX, a tree without leaves.
+    """What an Outcome's arrays are; made while tracing, used at each call. To JAX, a tree without leaves.
 
     Attributes:
       changed: positions of leaves that got new values, where nothing else changed.
@@ -300,7 +261,6 @@ class Plan:
       tree, is_root: of the output; not known where nothing asks for them.
       labels: of the arrays, where they have some: the new values, then the output.
       calls_back: whether the program calls Python while it runs; None where nobody has looked.
-      flat: what JAX sees of it.
     """
 
     __slots__ = ("calls_back", "change", "changed", "flat", "is_root", "labels", "tree")
@@ -382,12 +342,7 @@ def written_leaves(structure: Structure, outcome: Outcome) -> set[int]:
 
 
 def commit(call: Call, outcome: Outcome) -> Any:
-    """Gives the outer objects what changed, and returns the function's output.
-
-    Raises:
-      TraceContextError: for changed objects of another trace level; nothing is
-        changed then.
-    """
+    """Gives the outer objects what changed, or nothing where some are of another trace level; returns the output."""
     plan, binding = outcome.plan, call.binding
     if plan is UNCHANGED or (binding is None and plan.change is None):
         return outcome.output
@@ -398,13 +353,7 @@ def commit(call: Call, outcome: Outcome) -> Any:
 
 
 def apply(outcome: Outcome, objects: Sequence[Any], values: Sequence[Any]) -> Any:
-    """Gives objects the structure and values of an outcome, and returns the function's output.
-
-    Args:
-      outcome: what the function returned and changed.
-      objects: those of the call's graph, by index.
-      values: of the call's leaves.
-    """
+    """Gives the objects of a graph the structure and values of an outcome, and returns the function's output."""
     plan = outcome.plan
     if plan.change is None:
         return outcome.output
@@ -416,11 +365,7 @@ def apply(outcome: Outcome, objects: Sequence[Any], values: Sequence[Any]) -> An
 
 
 def write(binding: Binding, changed: tuple[int, ...], new: Iterable[Any]) -> None:
-    """Sets leaves of a graph whose structure stands.
-
-    Raises:
-      TraceContextError: for those of another trace level; nothing is set then.
-    """
+    """Sets leaves of a graph whose structure stands; none where some are of another trace level."""
     variables = binding.variables
     if len(changed) < len(variables):
         variables = binding.variables_at(changed)
@@ -439,16 +384,10 @@ def lifted(
     labels: Labels | None = None,
     adapt: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
 ) -> Callable[..., Outcome]:
-    """A function of flat leaves that rebuilds objects and calls the user's.
+    """A function of the values and plain leaves of a call that rebuilds objects and calls the user's.
 
-    Takes the values of the graph's leaves and the plain leaves as two
-    sequences.
-
-    Args:
-      closure: of the user's function.
-      structure, mode: of the call.
-      labels: of its leaves, where the results are to have some.
-      adapt: makes a function of these arguments of the user's.
+    Labels are those of the call's leaves, where the results are to have some; `adapt` makes a function of these
+    arguments of the user's.
     """
 
     def call_on_leaves(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
@@ -479,18 +418,10 @@ wait: Callable[[Any], Any] = jax.block_until_ready  # without types
 
 
 def run(take: Callable[[], Call], body: Callable[[Call], Outcome]) -> Any:
-    """Runs a call and commits it.
-
-    Args:
-      take: takes the arguments apart; is called again after a conflict.
-      body: what the transform does.
-
-    Returns:
-      What the user's function returned.
+    """Runs a call and commits it; after a conflict, the arguments are taken apart again.
 
     Raises:
-      TraceContextError: for changed objects of another trace level; nothing is
-        changed then.
+      TraceContextError: for changed objects of another trace level; nothing is changed then.
       TransformError: for a conflict in each of `MAX_RUNS` runs.
     """
     for _ in range(MAX_RUNS):
@@ -508,11 +439,7 @@ def run(take: Callable[[], Call], body: Callable[[Call], Outcome]) -> Any:
 
 
 def run_with(take: Callable[[], Call], body: Callable[[Call], tuple[Outcome, T]]) -> tuple[Any, T]:
-    """As `run`, with something else that the body makes, which does not go to the caller's models.
-
-    Raises:
-      TraceContextError, TransformError: as `run`.
-    """
+    """As `run`, with something else that the body makes, which does not go to the caller's models."""
     extra: list[T] = []
 
     def keep_extra(call: Call) -> Outcome:
@@ -538,13 +465,7 @@ def _run_once(call: Call, body: Callable[[Call], Outcome]) -> Outcome:
 
 
 def is_current(binding: Binding | None, plan: Plan, read: Sequence[Any]) -> bool:
-    """Whether what a call is about to change is as the call has found it.
-
-    Args:
-      binding: of the models.
-      plan: what the call changes.
-      read: the values of the leaves that the call has read.
-    """
+    """Whether what a call is about to change is as the call has read it."""
     if binding is None or plan is UNCHANGED:
         return True
     now = binding.read()
@@ -573,11 +494,7 @@ def roots_of(binding: Binding | None) -> tuple[weakref.ref[Any], ...]:
 
 
 def calls_back(jaxpr: Any) -> bool:
-    """Whether a program of JAX calls functions of Python while it runs.
-
-    JAX gives back arrays before such a program has ended, and it may fail
-    after that. So nothing of it is committed before it has run to its end.
-    """
+    """Whether a program of JAX calls Python while it runs, so that it may fail after its arrays were given back."""
     waiting = [jaxpr]
     while waiting:
         item = waiting.pop()

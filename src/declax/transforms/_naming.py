@@ -31,13 +31,7 @@ Lifted = Callable[[Sequence[Any], Sequence[Any]], "Outcome"]
 
 
 def named(function: Lifted, user: Callable[..., Any], structure: Structure) -> Lifted:
-    """A lifted function that JAX calls by the user's name, and whose results are arrays.
-
-    Args:
-      function: of the values of a graph's leaves, and the plain ones.
-      user: the function of the user.
-      structure: of the call.
-    """
+    """A lifted function that JAX calls by the user's name, and whose results are arrays."""
 
     def call(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
         outcome = function(values, plain)
@@ -73,12 +67,7 @@ _IN_SEQUENCES = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 class LeafNames(inspect.Signature):
-    """A signature that binds leaves to their names in the user's code.
-
-    Args:
-      structure: of the call.
-      is_flat: whether the leaves are arguments each, instead of two sequences.
-    """
+    """A signature that binds leaves, in two sequences or each an argument, to their names in the user's code."""
 
     def __init__(self, structure: Structure, *, is_flat: bool = False) -> None:
         super().__init__(_FLAT if is_flat else _IN_SEQUENCES)
@@ -104,11 +93,7 @@ class LeafNames(inspect.Signature):
 
 
 def check_results(outcome: Outcome, structure: Structure, user: Callable[..., Any]) -> None:
-    """Checks that what a function returns and sets are arrays and models.
-
-    Raises:
-      TransformError: names what is none.
-    """
+    """Checks that what a function returns and sets are arrays and models."""
     if all(map(_is_array, jax.tree_util.tree_leaves((outcome.new, outcome.output)))):
         return
     for where, value in _results(outcome, structure, user):
@@ -192,12 +177,7 @@ def deleted_leaves(call: Call) -> list[tuple[str, Any]]:
 
 
 def explain(call: Call, error: Exception) -> None:
-    """Says what JAX has refused of a call, where it can be told.
-
-    Raises:
-      AbstractModelError: names a leaf that has no value.
-      TransformError: names what is no array, what was deleted, or donated twice, or the array refs that were written.
-    """
+    """Says what JAX has refused of a call, where it can be told."""
     if isinstance(error, DeclaxError):
         return
     if isinstance(error, (RuntimeError, ValueError)) and "deleted" in str(error):
@@ -252,11 +232,7 @@ _REFUSED: Final = re.compile("not a valid JAX type|as an abstract array")
 
 
 def _check_arrays(call: Call, error: Exception) -> None:
-    """Says which leaves of models are no arrays, where JAX has refused one; looked for only then.
-
-    Raises:
-      AbstractModelError, TransformError: names the first.
-    """
+    """Says which leaves of models are no arrays, where JAX has refused one."""
     for name, value in named_leaves(call):
         for leaf in jax.tree_util.tree_leaves(value):
             if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -275,18 +251,9 @@ def _check_arrays(call: Call, error: Exception) -> None:
                 ) from error
 
 
-def refs_in(call: Call) -> list[str]:
-    """What to call the array refs of a call."""
-    return [name for name, value in named_leaves(call) if is_ref(value)]
-
-
 def _check_refs_written(call: Call, error: Exception) -> None:
-    """Says which array refs there are, where JAX has refused a write to one.
-
-    Raises:
-      TransformError: names them.
-    """
-    names = refs_in(call)
+    """Says which array refs there are, where JAX has refused a write to one."""
+    names = [name for name, value in named_leaves(call) if is_ref(value)]
     if not names:
         return
     is_mapped = "vmapped" in str(error)

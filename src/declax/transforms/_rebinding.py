@@ -1,14 +1,7 @@
 """Rebuilds a function over other nodes than it captures, for as long as it is traced.
 
-When the trace ends, what was rebuilt points back at the originals, since a user's
-function may have kept it: a closure that was made while tracing sees the real models.
-
-Vocabulary
-----------
-rebuilt:   of a function: it has the code of the first one, and cells, defaults and
-           names of its own where something was replaced.
-reachable: a holder from which something captured is reached; others stay.
-stub:      a new holder without its contents yet, since it may be part of a cycle.
+When the trace ends, what was rebuilt points back at the originals, since a user's function may have kept it: a closure
+that was made while tracing sees the real models. Only holders from which something captured is reached are rebuilt.
 """
 
 from __future__ import annotations
@@ -46,15 +39,7 @@ _active: Final = _Active()
 
 
 class RebuiltClosure:
-    """A function over other nodes than it captures; a context, at whose end it points back at the originals.
-
-    Args:
-      captures: of the function.
-      copies: what takes the place of each captured node.
-
-    Attributes:
-      function: the rebuilt function; the original where nothing is captured.
-    """
+    """A function over other nodes than it captures; a context, at whose end it points back at the originals."""
 
     def __init__(self, captures: Captures, copies: Sequence[Any]) -> None:
         self._captures = captures
@@ -183,11 +168,7 @@ class RebuiltClosure:
                 _active.closures[-1]._inner.append(self)
 
     def conclude(self) -> None:
-        """Carries over what the function assigned to names of its module, and to attributes of lifted functions.
-
-        Raises:
-          TransformError: it put something else in the place of what it captured; nothing is carried over then.
-        """
+        """Carries over what the function assigned to global names, and to attributes of lifted functions."""
         self._check()
         for names in self._names.values():
             names.base.update(names.assigned())

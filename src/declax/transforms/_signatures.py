@@ -1,11 +1,7 @@
 """What the types of transforms are made of; only type checkers read this.
 
-Vocabulary
-----------
-loss:  a function that returns a number, which has a gradient.
-`M`:   the class of a model, whose gradient is a State.
-`A`:   a kind of array or of State, whose gradient is of the same kind.
-`L`:   another number, whose gradient is an array.
+In the names, a loss is a function that returns a number, whose gradient is a State for the class `M` of a model, of the
+same kind for `A`, an array or a State, and an array for `L`, another number.
 """
 
 # Overloads overlap on purpose: the first that fits says the type, the last one says what is left.
@@ -69,11 +65,7 @@ those of a model have no operators, those of an array no attributes.
 
 
 class Untyped(Protocol):
-    """A function of anything.
-
-    No `Callable`: mypy takes overloads that it cannot tell apart for a function without types where all of
-    them give a `Callable`, and for Any where one gives something else.
-    """
+    """A function of anything; no `Callable`, which mypy would take for Any where overloads differ."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 

@@ -110,24 +110,14 @@ def is_labels(root: object) -> bool:
 
 
 def is_finished(root: object) -> bool:
-    """Whether a root has all that its class declares: not so while it is being made.
-
-    Then a function that reaches it, such as one that makes its parts, has it
-    as it is, and no transform takes it apart.
-    """
+    """Whether a root has all that its class declares: not so while it is being made, and it is no argument then."""
     if not isinstance(root, Pytree) or not root._pytree__is_pytree:
         return True
     return layout_of(root).statuses.keys() <= vars(root).keys()
 
 
 class Mode(NamedTuple):
-    """What a transform takes, and what it gives back.
-
-    Attributes:
-      graph: whether arguments may share; otherwise they have to be trees.
-      updates: whether changes of structure come back; otherwise they are an
-        error, since nothing is lost in silence.
-    """
+    """Whether arguments may share, else they are trees; and whether changes of structure come back, else are errors."""
 
     graph: bool = True
     updates: bool = True
@@ -142,10 +132,7 @@ class Mode(NamedTuple):
 class CaptureKey:
     """Stands for a function and the sites of what it captures; calls that share one run one program.
 
-    Attributes:
-      function: the user's function, whose parameters name the arguments.
-      names: what the function calls each captured model; None where it has no name for it.
-      captures: a reference to the `Captures` of the last call with this key, which that call keeps alive.
+    `names` has what the function calls each captured model, `captures` refers to those of the last call.
     """
 
     __slots__ = ("captures", "function", "names")
@@ -171,8 +158,6 @@ class Structure(NamedTuple):
       tree: of ``(args, kwargs, captured)``, with roots as leaves.
       is_root: for each leaf of the tree, whether it is a root.
       graphdef: of the tuple of roots; None where there are none.
-      key: of the function; None where the call is of none.
-      statics: the arguments that are compiled in; None for none.
     """
 
     tree: Any
@@ -217,12 +202,7 @@ def names_in_result(tree: Any) -> list[str]:
 
 
 def name_leaves(structure: Structure, name_argument: Callable[[int], str] | None = None) -> list[str]:
-    """What errors call each leaf of ``(args, kwargs, captured)``: by the parameters of the function.
-
-    Args:
-      structure: of the call.
-      name_argument: what to call an argument by position instead.
-    """
+    """What errors call each leaf of ``(args, kwargs, captured)``: by the parameters of the function."""
     name_argument = name_argument or _argument_namer(structure)
     found: list[str] = []
     for part, first, *below in paths_in(structure.tree):
@@ -303,22 +283,13 @@ def is_same_token(one: Token, other: Token) -> bool:
 
 
 class Differing(NamedTuple):
-    """The first place in which two graphs differ.
-
-    Attributes:
-      path: in the first graph; empty where they do not differ.
-      values: the two static values that are there; None where it is something else.
-    """
+    """The path of the first place in which two graphs differ, if any, and the two static values there, if any."""
 
     path: Any = ()
     values: tuple[Any, Any] | None = None
 
     def told(self, fix: str) -> dict[str, Any]:
-        """What an error says of it.
-
-        Args:
-          fix: what to do where the values are not static.
-        """
+        """What an error says of it, with a fix for values that are not static."""
         if self.values is None:
             return {"fix": fix}
         before, after = map(repr, self.values)
@@ -329,11 +300,7 @@ class Differing(NamedTuple):
 
 
 def differing(graphdef: GraphDef[Any], other: GraphDef[Any], start: int = 0, other_start: int = 0) -> Differing:
-    """The first token in which two graphs differ from given ones on.
-
-    Where a node has more or fewer attributes, the first such one; where one
-    of its static attributes has another value, that.
-    """
+    """The first token in which two graphs differ from given ones on; of a node, the attribute that does."""
     ours, theirs = list(walk_tokens(graphdef.tokens))[start:], other.tokens[other_start:]
     for (path, token), their in zip(ours, theirs, strict=False):
         if is_same_token(token, their):

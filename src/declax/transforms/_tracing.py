@@ -1,14 +1,7 @@
 """Lifted functions that are traced once, before the loop or branch in which they run.
 
-JAX asks what a loop carries, and what a branch returns, before it looks at the
-function; what the function sets is known only after. So it is traced apart
-first, and JAX keeps that trace for the loop or branch.
-
-Vocabulary
-----------
-place:  a leaf of the graph in which a plan ends: a position among the leaves
-        of the call, or of its `Change` where there is one.
-plain:  leaves of arguments and results that belong to no root.
+JAX asks what a loop carries before it looks at the function; what the function sets is known only after. A *place* is
+a leaf of the graph in which a plan ends: a position among the leaves of the call, or of its `Change`.
 """
 
 from __future__ import annotations
@@ -35,13 +28,8 @@ _EFFECTS_ON_REFS = ("ReadEffect", "WriteEffect", "AccumEffect")
 class Traced:
     """A lifted function that is traced apart; a call of it does what that trace says.
 
-    So the user's function is traced once, and of the leaves that it is given,
-    only those which it uses are seen by the loop or branch around the call.
-
-    Attributes:
-      calls_back: whether it calls Python while it runs.
-      refs: the array refs that it reads or writes: the number of a leaf, or the
-        identity of what it closes over.
+    The loop or branch around it sees only the leaves that it uses. `refs` are the array refs that it reads or writes:
+    the number of a leaf, or the identity of what it closes over.
     """
 
     __slots__ = ("_function", "_program", "_tree", "_types", "calls_back", "refs")
@@ -109,13 +97,7 @@ def leaf_origins(structure: Structure, change: Change) -> dict[int, int]:
 
 
 def concluded(outcome: Outcome, by_place: Mapping[int, Any], plain: Sequence[Any]) -> Outcome:
-    """An Outcome with other new values, for these places, and with another output.
-
-    Args:
-      outcome: of the function.
-      by_place: the new values; at least one for each that its plan has.
-      plain: the plain leaves of the output.
-    """
+    """An Outcome with other new values, at least one for each that its plan has, and with another output."""
     plan, places = outcome.plan, sorted(by_place)
     new = tuple(by_place[place] for place in places)
     if plan.change is None:
@@ -182,22 +164,14 @@ def differing_leaf(tree: Any, other: Any) -> list[Any]:
 
 
 def checked_function(where: str, name: str, function: object) -> None:
-    """Checks that an argument is a function.
-
-    Raises:
-      TransformError: it is none.
-    """
+    """Checks that an argument is a function."""
     if not callable(function):
         fix = f"dx.{where}(...), with a function as {name}"
         raise TransformError(f"{where}, {name}", "this is no function", got=describe(function), fix=fix)
 
 
 def check_scalar(where: str, value: Any, expected: str, *kinds: Any, fix: str) -> None:
-    """Checks that a value is one number of some kind.
-
-    Raises:
-      TransformError: it is none.
-    """
+    """Checks that a value is one number of some kind."""
     try:
         shape, dtype, _ = type_of(value.value if isinstance(value, Variable) else value)
     except TypeError:

@@ -22,13 +22,7 @@ _NOTHING: Any = jax.tree_util.tree_structure(None)
 
 
 class Positioned(NamedTuple):
-    """The positioned arguments of a call.
-
-    Attributes:
-      tree: of them, a tuple by position; nothing where an argument that is not given keeps its default.
-      leaves: its leaves, by their numbers among those of all arguments.
-      named: the numbers of the leaves of other arguments.
-    """
+    """The tree of the positioned arguments of a call, and the numbers of its leaves and of the other leaves."""
 
     tree: Any
     leaves: Sequence[int]
@@ -36,13 +30,7 @@ class Positioned(NamedTuple):
 
 
 def positioned(function: Callable[..., Any], tree: Any, skipped: Collection[int] = ()) -> Positioned:
-    """The arguments of a call that have a position, also where they are given by name.
-
-    Args:
-      function: the function.
-      tree: of the arguments by position, and of those by name.
-      skipped: the positions that the call does not have, as those of static arguments.
-    """
+    """The arguments of a call that have a position, also by name; the call has none at skipped positions."""
     args, kwargs, *_ = tree.children()
     count = args.num_leaves
     if not kwargs.children():
@@ -86,17 +74,9 @@ Names = str | Iterable[str] | None
 
 
 class Selection:
-    """Arguments that an option selects by number or by name.
+    """Arguments that an option, as ``"static"``, selects by number or by name.
 
-    Args:
-      fun: the function that has them.
-      option: the beginning of the names of the options: ``"static"``.
-      numbers, names: what the options say.
-
-    Attributes:
-      numbers: of positional arguments; those that count from the end of ``*args`` are known with a call only.
-      names: of the arguments.
-      is_empty: whether none is selected.
+    Numbers that count from the end of ``*args`` are known with a call only.
     """
 
     def __init__(self, fun: Callable[..., Any], option: str, numbers: Numbers, names: Names) -> None:
@@ -249,13 +229,7 @@ MAX_PROGRAMS = 1024
 
 
 class Wrapped(Generic[P, R]):
-    """A function that a transform has made of another; also usable as a method.
-
-    Args:
-      function: the user's function.
-      mode: of the calls.
-      static: which arguments stay Python values; None for none.
-    """
+    """A function that a transform has made of another; also usable as a method."""
 
     def __init__(self, function: Callable[P, R], mode: Mode, static: Selection | None = None) -> None:
         look_like(self, function)
@@ -311,10 +285,7 @@ def program_for(programs: dict[Hashable, T], key: Hashable, make: Callable[[], T
 
 
 def look_like(wrapper: F, function: Callable[..., Any]) -> F:
-    """Gives a wrapper the name, docstring and signature of a function.
-
-    Of a callable model, without its attributes: those are its fields.
-    """
+    """Gives a wrapper the name, docstring and signature of a function; of a model, those of its `__call__`."""
     made: Any = wrapper
     if is_root(function):
         made.__wrapped__ = type(function).__call__

@@ -1,8 +1,6 @@
 """Names of mapped axes in the metadata of Variables.
 
-The sharding of a Variable says for each axis of its value over which axis of
-the mesh it lies. Inside of a function that is mapped over one of these axes,
-the value has one axis less, and so has the sharding.
+Inside of a function that is mapped over an axis, a value has one axis less, and so has the sharding of its Variable.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """`jit` for functions of mutable, shared objects.
 
-A call of a compiled function is guarded, bound, run and committed. A generated *guard* recognises a call that is like
-the last one: then nothing is taken apart. Otherwise the arguments are bound to leaves, and the *program* of their
-structure is looked up, or traced and compiled.
+A generated *guard* recognises a call that is like the last one: then nothing is taken apart. Otherwise the arguments
+are bound to leaves, and the *program* of their structure is looked up, or traced and compiled.
 """
 
 from __future__ import annotations
@@ -57,11 +56,7 @@ class NarrowedError(Exception):
 
 
 class Donation:
-    """Which leaves a program donates: of donated models, those that the function sets.
-
-    Attributes:
-      positions: of these leaves; None before the function was traced.
-    """
+    """Which leaves a program donates, of donated models those that the function sets; known once it was traced."""
 
     __slots__ = ("_plain", "_values", "positions")
 
@@ -90,11 +85,7 @@ class Donation:
         self.positions = (*sorted(self._values & written), *self._plain)
 
     def check(self, written: set[int]) -> None:
-        """Checks, while JAX traces, that all of the graph's leaves that are donated are written.
-
-        Raises:
-          NarrowedError: some are not; fewer are donated from now on.
-        """
+        """Checks, while JAX traces, that all donated leaves of the graph are written; else fewer are from now on."""
         kept = {*self._plain, *written}
         if self.positions is not None and not kept.issuperset(self.positions):
             self.positions = tuple(position for position in self.positions if position in kept)
@@ -104,21 +95,9 @@ class Donation:
 class Program:
     """What is compiled for one structure.
 
-    JAX traces the function once for each set of shapes, at the first call with
-    them. Each trace has its own `Plan`. Only a program that donates is traced
-    before its first call, since what it donates depends on what the function sets.
-
-    Args:
-      function: of the graph's leaves and the plain ones; made by `lifted`, and `named`.
-      structure: of the calls.
-      count: how many leaves the graph has.
-      donation: what is donated; None for nothing.
-      options: of `jax.jit`.
-      placed: the shardings of the leaves, and those that results can have.
-      on_trace: is called with the leaves whenever JAX traces the function.
-
-    Attributes:
-      run_fast: JAX's function, where its result is the parts of an Outcome; None where results come in groups.
+    JAX traces the function once for each set of shapes, at the first call with them. Each trace has its own `Plan`.
+    Only a program that donates is traced before its first call: what it donates depends on what the function sets.
+    `run_fast` is JAX's function, where its result is the parts of an Outcome; None where results come in groups.
     """
 
     __slots__ = ("_donation", "_flat", "_is_packed", "_jitted", "_options", "_positions", "run_fast")
@@ -259,14 +238,7 @@ _trace_state = _jax.trace_state
 class CacheEntry:
     """A call, to recognise the next one like it.
 
-    A binding that lives implies that its roots live, so identities tell them apart.
-
-    Attributes:
-      guard: recognises the arguments, and what the function captures where `captures_the_same` is None.
-      captures_the_same: says whether the function captures what it did.
-      binding: a reference to the binding of the models.
-      key: the identity of the binding, under which values are kept.
-      program: what the call ran.
+    A binding that lives implies that its roots live, so identities tell them apart. Values are kept under the `key`.
     """
 
     __slots__ = ("_structure", "binding", "captures_the_same", "guard", "key", "program")
@@ -305,16 +277,9 @@ class CacheEntry:
     def commit(
         self, binding: Binding, kept: object, leaves: tuple[Any, ...], result: tuple[Plan, tuple[Any, ...], Any]
     ) -> Any:
-        """Commits a call like this one.
+        """Commits a call like this one; gives what the user's function returned, or `MISSING` after a conflict.
 
-        Args:
-          binding: of the models.
-          kept: the token of the write epoch before the values were read.
-          leaves: the values, then the other leaves.
-          result: the parts of the Outcome.
-
-        Returns:
-          What the user's function returned; `MISSING` after a conflict.
+        `kept` is the token of the write epoch before the values were read; the result has the parts of an Outcome.
         """
         plan, new, output = result
         if plan.calls_back is not False:
@@ -383,12 +348,7 @@ class _NoShapeError(Exception):
 
 
 class _Writer:
-    """Writes a guard.
-
-    Attributes:
-      given: what the source refers to as ``g0``, ``g1``, ...: references to models, keys of
-        dicts, and classes of arrays, of which most calls have the same.
-    """
+    """Writes a guard; `given` is what the source refers to as ``g0``, ``g1``, ..."""
 
     def __init__(self) -> None:
         self.given: list[Any] = []
@@ -401,16 +361,7 @@ class _Writer:
         self._lines.append(f"if not ({condition}): return None")
 
     def look(self, name: str, value: Any, *, is_tuple: bool = False) -> None:
-        """Has what a name stands for to be like a value.
-
-        Args:
-          name: of what is looked at.
-          value: what it shall be like.
-          is_tuple: whether it is known to be a tuple.
-
-        Raises:
-          _NoShapeError: for a value of another kind, and for too many of them.
-        """
+        """Has what a name stands for to be like a value; raises _NoShapeError for values that no guard knows."""
         if len(self._lines) > 2 * MOST:
             raise _NoShapeError
         cls = value.__class__

@@ -1,9 +1,4 @@
-"""`jit` of a function whose first arguments are given.
-
-Vocabulary
-----------
-partial argument: one that is given once, for all calls.
-"""
+"""`jit` of a function whose first arguments are given once, for all calls."""
 
 from __future__ import annotations
 

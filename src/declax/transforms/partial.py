@@ -1,9 +1,4 @@
-"""Functions with their first arguments given.
-
-Vocabulary
-----------
-cached: an argument that is given once, for all calls.
-"""
+"""Functions whose first arguments are given once, for all calls."""
 
 from __future__ import annotations
 

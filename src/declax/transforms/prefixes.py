@@ -1,8 +1,7 @@
 """Prefix trees: from the axes or shardings that a user wrote to one label for each leaf, and back to the results.
 
-A label says what a transform does with a leaf: an axis, a sharding, None or
-`Carry`. The spec of a root or of another leaf is a label; a `StateLabels`, which
-gives labels by filter; or a graph of labels.
+A label is an axis, a sharding, None or `Carry`. The spec of a root or of another leaf is a label; a `StateLabels`,
+which gives labels by filter; or a graph of labels.
 """
 
 from __future__ import annotations
@@ -321,18 +320,7 @@ class Labels:
         names: tuple[str, str],
         default: Any = None,
     ) -> None:
-        """Finds the label of each leaf.
-
-        Args:
-          structure, values: of the call.
-          specs: of the leaves of ``(args, kwargs)``; what is captured follows.
-          results: the specs of the leaves of a result, from its tree.
-          names: of the prefix of arguments and that of results, for errors.
-          default: the label of what is captured only.
-
-        Raises:
-          TransformError: for leaves without a label, and for those with two.
-        """
+        """Finds the label of each leaf from the specs of ``(args, kwargs)``; what is captured follows."""
         specs = [*specs, *[CAPTURED] * (len(structure.is_root) - len(specs))]
         pairs = list(zip(specs, structure.is_root, strict=True))
         self._structure = structure
@@ -359,12 +347,7 @@ class Labels:
     ) -> list[Any]:
         """The label of each leaf of a graph, the same from wherever it is reached.
 
-        Args:
-          graphdef, values: the graph.
-          above: what its paths lack at the beginning: whether a root is of the arguments (0) or of the result (1).
-          specs: of the roots of the arguments, and of the result.
-          names: of these roots.
-          fixed: the labels of some leaves.
+        Paths start below `above`: with whether a root is of the arguments (0) or of the result (1).
         """
         definition, fixed = graphdef.definition, fixed or {}
 
@@ -406,11 +389,7 @@ class Labels:
     def of_change(
         self, change: Change, values: Sequence[Any], is_one: Sequence[bool], tree: Any
     ) -> tuple[list[Any], list[Any]]:
-        """The labels of the leaves of a changed graph, and of the plain leaves of the result.
-
-        A Variable that went in keeps its label; a new one has that of the
-        place where it is found.
-        """
+        """The labels of a changed graph, where a Variable that went in keeps its own, and of the plain results."""
         specs = self._results(tree)
 
         def names() -> list[str]:
@@ -426,10 +405,6 @@ class Labels:
         groups = (self.of_roots, of_roots), (functools.partial(name_roots, self._structure), names)
         labels = self._of_graph(change.graphdef, values, (), *groups, fixed)
         return labels, [spec for spec, one in zip(specs, is_one, strict=True) if not one]
-
-    def of_changed(self, changed: Iterable[int], tree: Any) -> list[Any]:
-        """The label of each leaf of the graph that got a new value, and of each leaf of the result."""
-        return [self.values[i] for i in changed] + self.of_results(tree)
 
     def of_results(self, tree: Any) -> list[Any]:
         """The label of each leaf of a result without roots."""
@@ -494,17 +469,7 @@ def check_axis(where: str, axis: int, leaf: Any, ndim: int) -> None:
 
 
 def size_along_axes(transform: str, leaves: Iterable[tuple[str, Any, Any]], size: int | None, option: str) -> int:
-    """The one size that leaves have along their axes.
-
-    Args:
-      transform: its name.
-      leaves: the name, value and axis of each.
-      size: what the user says; None where nothing is said.
-      option: where the user says it.
-
-    Raises:
-      TransformError: a leaf has no such axis, or another size; or nothing says the size.
-    """
+    """The one size that leaves, with their names and axes, have along these; or what an option says."""
     first = None if size is None else (size, option)
     for where, value, axis in leaves:
         for leaf in jax.tree_util.tree_leaves(value):
@@ -533,16 +498,7 @@ def kind_and_filter(path: Sequence[Any], leaf_def: LeafDef) -> tuple[str, str]:
 
 
 class OutputGroups:
-    """Results in groups of one label each.
-
-    JAX has to be told the axes and shardings of results before the function
-    runs, and only the trace tells which results there are. In groups, it is
-    enough to know which labels there can be.
-
-    Attributes:
-      known: the labels that results can have.
-      number: of each of them, with its type.
-    """
+    """Results in groups of one label each: JAX is told which labels there can be before the function runs."""
 
     __slots__ = ("known", "number")
 

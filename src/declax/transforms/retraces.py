@@ -38,13 +38,7 @@ MAX_EARLIER = 32
 
 
 class Trace(NamedTuple):
-    """One run of the user's function by JAX, for one structure and one set of shapes and dtypes.
-
-    Attributes:
-      structure: of the arguments.
-      avals: shapes and dtypes of the leaves: those of the graph, then the plain ones.
-      roots: the models, for as long as they live.
-    """
+    """One run of the user's function by JAX: its structure, the shapes and dtypes of all leaves, and the models."""
 
     structure: Structure
     avals: tuple[Any, ...]
@@ -57,13 +51,7 @@ class Trace(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """One difference of two traces.
-
-    Attributes:
-      what: which kind: "static value", "shape or dtype", "structure", ...
-      where: the path or argument.
-      before, after: what it was, and what it is.
-    """
+    """One difference of two traces: which kind, as "static value", at which path or argument, and the values."""
 
     what: str
     where: str
@@ -75,13 +63,7 @@ class Difference(NamedTuple):
 
 
 class Traces:
-    """The traces of one function.
-
-    Attributes:
-      count: how many traces there were.
-      last: the last one.
-      earlier: those before it, oldest first.
-    """
+    """The traces of one function: how many, the last one, and those before it, oldest first."""
 
     def __init__(self) -> None:
         self.count: int = 0
@@ -111,13 +93,7 @@ class Traces:
 
 
 def _warn_of_numbers(trace: Trace, rank: int, earlier: Sequence[tuple[Trace, int]]) -> None:
-    """Warns of the numbers of a model that have taken one new value after the other, the last one now.
-
-    Args:
-      trace: of the function now.
-      rank: of the model among the roots.
-      earlier: the earlier traces with this model, and its rank in each.
-    """
+    """Warns of the numbers of a model that have taken one new value after the other, the last one now."""
     if not earlier or earlier[-1][0].structure.graphdef is trace.structure.graphdef:
         return
     before, now = _numbers_of(earlier[-1][0].structure, earlier[-1][1]), _numbers_of(trace.structure, rank)

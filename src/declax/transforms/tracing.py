@@ -1,11 +1,4 @@
-"""`make_jaxpr` for functions of models.
-
-Vocabulary
-----------
-jaxpr: what JAX records of a function; its inputs are the leaves of models and
-       arguments, its outputs what the function sets and then what it returns.
-copies: objects that stand for those of a call, so that nothing happens to these.
-"""
+"""`make_jaxpr` for functions of models."""
 
 from __future__ import annotations
 

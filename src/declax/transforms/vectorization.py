@@ -140,11 +140,7 @@ def vmap(
 def check_shared(
     call: Call, labels: Labels, warned: set[str], plan: Plan, leaves: Sequence[Any], *, transform: str = "vmap"
 ) -> None:
-    """Looks at what a mapped function did to leaves without an axis.
-
-    Warns, once a path, where it drew random numbers from a stream without an
-    axis, which are the same for all instances.
-    """
+    """Checks what a mapped function did to leaves without an axis, and warns of draws that are the same for all."""
     assert plan.labels is not None  # the function has labels
     for number, (label, value) in enumerate(zip(plan.labels, leaves, strict=True)):
         if label is None:
