@@ -1,9 +1,8 @@
 """Models that a function captures are arguments that nobody has to write.
 
-A function reaches models by its closure, its defaults, the names of its module, a `functools.partial`, as a bound
-method, in lists, tuples and dicts, and by functions that it calls by one of these. What is found there goes into a
-transform like an argument; inside, the function is rebuilt over the copies (`_rebinding`). A *holder* keeps things
-at *sites*: cells, defaults, names, items. Sites that may come to hold another model are looked at before each call.
+What a function reaches by closure, defaults, names of its module, partials, methods, containers and other functions
+goes into a transform like an argument; `_rebinding` rebuilds the function over the copies. A *holder* keeps things at
+*sites*: cells, defaults, names, items. Sites that may come to hold another model are looked at before each call.
 """
 
 from __future__ import annotations
@@ -32,14 +31,10 @@ from declax.transforms._structure import CaptureKey, is_finished, is_labels, is_
 
 
 class Names(dict[str, Any]):
-    """The names of a module, with other things in place of the captured ones.
+    """The names of a module (`base`), with other things in place of the captured ones (`replaced`).
 
     A function looks names up here first, and then in the module; what it assigns with ``global`` stays here. Python
     looks some names up without a call of `__missing__`: those are *lent*, which is to say copied from the module.
-
-    Attributes:
-      base: the names of the module.
-      replaced: the other things.
     """
 
     def __init__(self, base: dict[str, Any]) -> None:
@@ -147,11 +142,6 @@ def capture_kind(value: object) -> CaptureKind | None:
         return found
 
 
-def set_capture_kind(cls: type, kind: CaptureKind) -> None:
-    """Sets the kind of the instances of a class of this library."""
-    _kinds[cls] = kind
-
-
 def _kind_of_class(value: object, cls: type) -> CaptureKind | None:
     if issubclass(cls, functools.partial):
         return CaptureKind.PARTIAL
@@ -166,14 +156,7 @@ def _kind_of_class(value: object, cls: type) -> CaptureKind | None:
 
 
 class CaptureSite(NamedTuple):
-    """Where a holder keeps something.
-
-    Attributes:
-      holder: the number of the holder; -1 for the function as a whole.
-      kind: of the site: "variable", "name", "default", "item", ...
-      key: which of them.
-      content: what is there.
-    """
+    """Where a holder, given by its number (-1: the function itself), keeps something: a "variable", an "item", ..."""
 
     holder: int
     kind: str
@@ -231,10 +214,7 @@ _IS_DIRECT: Final = {
 
 @functools.lru_cache(maxsize=4096)
 def names_in(code: types.CodeType) -> dict[str, bool]:
-    """The names of its module that a function uses, and whether Python looks them up in the dict itself.
-
-    That is how the body of a class finds them.
-    """
+    """The names of its module that a function uses; whether, as in the body of a class, the dict itself is asked."""
     found: dict[str, bool] = {}
     codes = [code]
     while codes:
@@ -288,21 +268,9 @@ MAX_KEYS: Final = 1024
 
 
 class Closure:
-    """A function, and what it captures.
+    """A function and what it captures in a call: what a transform keeps, so that its own result can be captured too.
 
-    A transform keeps a Closure in place of the function, so that a function
-    which calls the transformed one reaches what it captures.
-
-    Args:
-      function: the function.
-      user: whose parameters name the arguments; the function itself by default.
-
-    Attributes:
-      function, user: likewise.
-      captures: those of the last call.
-
-    Raises:
-      TransformError: for generator functions and coroutines.
+    `user` is the function whose parameters name the arguments; the function itself by default.
     """
 
     __slots__ = ("__weakref__", "_keys", "captures", "function", "user")
@@ -315,10 +283,7 @@ class Closure:
         self._keys: dict[Hashable, CaptureKey] = {}
 
     def find(self) -> Captures:
-        """What the function captures now; to be called once for a call.
-
-        In steady state, a comparison of identities for each watched site.
-        """
+        """What the function captures now; to be called once for a call."""
         captures = self.captures
         if captures is None or not captures.is_current():
             captures = Captures(self.function)
@@ -339,7 +304,7 @@ class Closure:
         return captures
 
 
-set_capture_kind(Closure, CaptureKind.CLOSURE)
+_kinds[Closure] = CaptureKind.CLOSURE
 
 _WITHOUT_RESULT: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -360,15 +325,9 @@ def _check_returns(function: Any) -> None:
 class Captures:
     """What a function captures: found by one search along all that it reaches.
 
-    Args:
-      function: the function.
-
     Attributes:
-      function: the function.
-      holders: in the order in which they were found.
       numbers: the number of each holder, by identity.
-      sites: all of them.
-      captured: those where nodes are.
+      captured: the sites where nodes are.
       values: the captured nodes, each once.
       key: stands for the function and the sites of what is captured.
       is_fixed: whether nothing that is reached can come to be a model.
@@ -509,10 +468,7 @@ class Captures:
         return all(_holds_the_same(*pair) for pair in self._items) and not any(map(_may_hold_nodes, self._empty))
 
     def watched(self) -> list[tuple[Any, str | None, Any]] | None:
-        """What is looked at again before each call: a cell, or the names of a module and one of them; and its content.
-
-        None where more than that is looked at, or where something has no content yet.
-        """
+        """The cells and names that alone are watched, with their contents; None where more is, or one is empty."""
         if self._defaults or self._items or self._empty or self._has_unfinished:
             return None
         sites: list[tuple[Any, str | None]] = [*((cell, None) for cell in self._cells), *self._names]
@@ -566,11 +522,7 @@ def _holds_nodes(item: Any) -> bool:
 
 
 def combine_functions(*functions: Callable[..., Any]) -> Closure:
-    """One Closure for several functions, such as the branches of a `cond`: a model that two of them reach is one thing.
-
-    The functions are the arguments of a partial: what stands for a partial inside of a transform has what stands for
-    its arguments.
-    """
+    """One Closure for several functions, as the branches of a `cond`; a model that two of them reach is one thing."""
     return Closure(functools.partial(_hold, *functions), functions[0])
 
 
