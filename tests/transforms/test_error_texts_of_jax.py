@@ -570,9 +570,9 @@ def test_a_model_that_was_overlooked(mistake):
 
 def test_paths_that_a_state_lacks():
     state = dx.state(net())
-    with pytest.raises(MissingKeyError, match=r"kernle: the State has nothing at this path; did you mean 'kernel'\?"):
+    with pytest.raises(MissingKeyError, match=r"kernle: there is no such path; did you mean 'kernel'\?"):
         state["kernle"]
-    with pytest.raises(MissingKeyError, match=r"\[3\]: the State has nothing at this path(.|\n)*count, kernel"):
+    with pytest.raises(MissingKeyError, match=r"\[3\]: there is no such path(.|\n)*count, kernel"):
         state[3]
 
 
