@@ -255,13 +255,13 @@ branched: jax.Array = dx.cond(True, double, halve, inputs)
 
 both = dx.cond(True, double, halve, inputs)
 # wrong: both = dx.cond(True, double)
-# error: call-overload | call-overload | reportCallIssue
+# error: arg-type, call-arg | arg-type, call-arg | reportCallIssue
 
 # == a branch that is called already (annotations: yes)
 
 later = dx.cond(True, double, halve, inputs)
 # wrong: later = dx.cond(True, double(inputs), halve, inputs)
-# error: call-overload | call-overload | reportArgumentType
+# error: arg-type | arg-type | reportArgumentType
 
 # == the operands of cond do not fit the branches (annotations: yes)
 
@@ -273,13 +273,13 @@ operated = dx.cond(True, double, halve, inputs)
 
 enough = dx.cond(True, double, halve, inputs)
 # wrong: enough = dx.cond(True, double, halve)
-# error: arg-type, call-arg | arg-type, call-arg | reportArgumentType
+# error: arg-type | arg-type | reportArgumentType
 
 # == one function in the place of the branches of switch (annotations: yes)
 
 switched = dx.switch(1, [double, halve], inputs)
 # wrong: switched = dx.switch(1, double, inputs)
-# error: call-overload | call-overload | reportArgumentType
+# error: arg-type, var-annotated | arg-type, var-annotated | reportArgumentType
 
 # == the body of a loop returns another type (annotations: yes)
 

@@ -108,6 +108,9 @@ def _check_made(recipe: Recipe, given: Expression) -> None:
     if not isinstance(given, (MemberExpr, NameExpr)):
         return
     typ = recipe.cls.type_of(given)
+    if isinstance(typ, Instance):  # of a Protocol, as the factories of one signature are
+        call = typ.type.get("__call__")
+        typ = None if call is None else get_proper_type(call.type)
     if not isinstance(typ, CallableType):
         return
     made = get_proper_type(typ.ret_type)
