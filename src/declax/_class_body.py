@@ -8,11 +8,13 @@ are refused when the class is created.
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import sys
+from collections.abc import Collection
 from typing import Any, Final
 
 from declax._expressions import Declaration, Expression, has_expression
-from declax.errors import FieldError
+from declax.errors import FieldError, describe, type_name
 
 BODY_KEY: Final = "_pytree__body"
 """The entry of a class for its `Body`, until the class is decorated."""
@@ -92,12 +94,20 @@ class ClassBody(dict[str, Any]):
             )
 
 
-def collect(cls: Any) -> None:
+def collect(cls: Any, annotations: Collection[str]) -> None:
     """Puts standard fields into the place of the declarations of a new class.
 
     A class that was made without a class body, as by ``type(...)``, gets its `Body` here.
+
+    Args:
+      cls: the class.
+      annotations: what it annotates itself.
+
+    Raises:
+      FieldError: for a value that hides a declaration of a base.
     """
     body: Body | None = cls.__dict__.get(BODY_KEY)
+    _check_hidden(cls, annotations if body is None else [*annotations, *body.bound])
     if body is None:
         bound = {name: value for name, value in vars(cls).items() if has_expression(value)}
         if not bound:
@@ -110,6 +120,23 @@ def collect(cls: Any) -> None:
             value._pytree__name = name
         if isinstance(value, Declaration) and value._pytree__name == name:
             setattr(cls, name, value._pytree__field)
+
+
+def _check_hidden(cls: Any, declared: Collection[str]) -> None:
+    """Refuses a plain value under the name of an inherited field or part, which instances would not see."""
+    namespace = cls.__dict__
+    for name in cls._pytree__expressions.keys() & namespace.keys() - set(declared):
+        value = namespace[name]
+        is_declared = has_expression(value) or isinstance(value, dataclasses.Field)
+        if is_declared or hasattr(type(value), "__set__"):
+            continue
+        raise FieldError(
+            f"{type_name(cls)}.{name}",
+            "this value hides a field or part of a base class, which the constructor would set all the same",
+            got=describe(value),
+            fix=f"{name}: ... = dx.field(default=...)        # a field\n"
+            f"{name} = dx.Linear(Base.dim, 1, rngs=rngs)        # a part, or a method under @dx.submodule",
+        )
 
 
 def text_of_annotation(annotation: object) -> str:

@@ -26,6 +26,9 @@ from declax._expressions import (
     Operation,
     Repeated,
     Writer,
+    constants_of,
+    has_expression,
+    items_of,
     leaves_of,
     refuse_partial,
     text_of,
@@ -86,12 +89,14 @@ def declare(cls: Any) -> dict[str, Expression]:
     if body.bound:
         delattr(cls, BODY_KEY)
         _check_body(cls, body)
+    _check_bases(cls)
     _restore_inherited(cls)
     found: dict[str, Expression] = {}
     internal: dict[str, Any] = {}
     annotations = own_annotations(cls)
     for name, value in body.bound.items():
         expression = found[name] = value if isinstance(value, Expression) else Literal(value)
+        _check_constants(cls, name, expression)
         if isinstance(expression, Declaration) and expression._pytree__name == name:
             if isinstance(recipe_of(expression._pytree__field), SubmoduleRecipe) and name not in annotations:
                 internal[name] = Any
@@ -120,6 +125,41 @@ def _check_shared(cls: type) -> None:
             fix=f"{name} = dx.Linear(dim, dim, rngs=rngs)        # with a field or rngs of the class: a part\n"
             f"{name} = dx.repeat(depth, dx.Linear(dim, dim, rngs=rngs))        # a list of parts",
         )
+
+
+def _check_constants(cls: type, name: str, expression: Expression) -> None:
+    """Refuses real objects in a part, such as a layer that is made without a field among its arguments."""
+    for value in constants_of(expression):
+        if not _is_shared(value):
+            continue
+        layer = type_name(type(value))
+        is_rngs = layer == "Rngs"
+        layer = f"dx.{layer}" if type(value).__module__.startswith("declax.") else layer
+        raise FieldError(
+            f"{type_name(cls)}.{name}",
+            "all instances would share an object in this part",
+            got=describe(value),
+            why="only a call with a field among its arguments is made anew by each instance",
+            fix=f"_: dx.KW_ONLY\n{RNGS}: dx.InitVar[dx.Rngs] = dx.field()" if is_rngs else f"dx.defer({layer})(...)",
+        )
+
+
+def _check_bases(cls: type) -> None:
+    """Refuses bases whose expressions nothing would evaluate."""
+    for base in cls.__mro__[1:]:
+        name = next((n for n, v in vars(base).items() if has_expression(v)), None)
+        if BODY_KEY in base.__dict__:
+            raise FieldError(
+                f"{type_name(base)}.{next(iter(base.__dict__[BODY_KEY].bound))}",
+                f"only the decorator makes what a class declares, and this base of {type_name(cls)} has none",
+                fix="@dx.dataclass",
+            )
+        if name is not None and not issubclass(base, Pytree):
+            raise FieldError(
+                f"{type_name(base)}.{name}",
+                f"nothing evaluates this expression: it is of a base of {type_name(cls)} that is no Pytree",
+                fix=f"@dx.dataclass\nclass {base.__name__}(dx.Module): ...",
+            )
 
 
 def _is_shared(value: object) -> bool:
@@ -332,7 +372,7 @@ class Maker:
         self.source = ""
         self._function: Any = None
         if self._parts:
-            self._generate()
+            self._generate(known)
 
     @property
     def is_needed(self) -> bool:
@@ -340,17 +380,33 @@ class Maker:
         return bool(self._parts or self._checks or self.recorded)
 
     def _names_of(self, known: Mapping[str, tuple[Expression, ...]]) -> dict[int, str]:
-        """The source of each expression that has a name; of several names, the first."""
+        """The source of each expression that has a name; of several names, the first.
+
+        The items of literals get theirs when the literal is made.
+        """
         names: dict[int, str] = {}
+        items: set[int] = set()
         for name, expressions in known.items():
             for expression in expressions:
-                names.setdefault(id(expression), name if name in self._init_vars else f"self.{name}")
+                if id(expression) not in items:
+                    names.setdefault(id(expression), name if name in self._init_vars else f"self.{name}")
+                if isinstance(expression, Literal):
+                    items.update(id(item) for item, _ in items_of(expression._pytree__value) if id(item) not in names)
         return names
+
+    def _name_items(self, name: str, expressions: Sequence[Expression]) -> None:
+        """Lets the parts that are made next refer to a literal and its items."""
+        for expression in expressions:
+            if isinstance(expression, Literal):
+                self._names[id(expression._pytree__value)] = f"self.{name}"
+                for item, path in items_of(expression._pytree__value):
+                    self._names.setdefault(id(item), f"self.{name}{path}")
 
     # ------------------------------------------------------------- the generated function
 
-    def _generate(self) -> None:
-        writer = Writer(self._names)
+    def _generate(self, known: Mapping[str, tuple[Expression, ...]]) -> None:
+        writer = Writer(self._names, {"self", "make_parts", *self._init_vars})
+        writer.constants["put"] = object.__setattr__
         lines = [f"def make_parts({', '.join(['self', *self._init_vars])}):"]
         self._lines: list[Part | None] = [None]
         waiting = {part.name for part in self._parts}
@@ -360,9 +416,9 @@ class Maker:
             lines += statement
             self._lines += [part] * len(statement)
             waiting.discard(part.name)
-        constants = {**writer.constants, "put": object.__setattr__}
+            self._name_items(part.name, known[part.name])
         self.source = "\n".join(lines)
-        (self._function,) = compile_functions(f"{type_name(self._cls)} parts", [self.source], constants)
+        (self._function,) = compile_functions(f"{type_name(self._cls)} parts", [self.source], writer.constants)
 
     def _statement(self, part: Part, writer: Writer) -> list[str]:
         source = self._source(part, writer)
@@ -452,6 +508,14 @@ class Maker:
             shown.pop(id(part.expression))
             text = self._source_with(part, Writer(shown))
             error.add_note(f"while {type_name(type(instance))}.{part.name} was made: {text}")
+            if str(error).endswith("missing 1 required keyword-only argument: 'rngs'"):
+                error.add_note(self._with_rngs(part))
+
+    def _with_rngs(self, part: Part) -> str:
+        """The lines that give a part the keys that it needs."""
+        lines = [] if RNGS in self._init_vars else ["_: dx.KW_ONLY", f"{RNGS}: dx.InitVar[dx.Rngs] = dx.field()"]
+        lines.append("...(..., rngs=rngs)")
+        return "\n".join(["fix:", *lines])
 
     def _source_with(self, part: Part, writer: Writer) -> str:
         if isinstance(part.recipe, PartRecipe):

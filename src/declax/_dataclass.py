@@ -113,6 +113,8 @@ def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
             cls.__hash__ = None  # type: ignore[assignment]  # as the standard does for eq without frozen
     if _needs_maker(cls) and not hasattr(getattr(cls, "__post_init__", None), MAKES_MEMBERS):
         wrap_post_init(cls)
+    if "__replace__" not in cls.__dict__:
+        cls.__replace__ = replace  # type: ignore[attr-defined]  # for `copy.replace`: that of the standard keeps old parts
     _decorate(cls, options)
     _check_fields(cls)
     install(cls, expressions)

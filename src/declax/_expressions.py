@@ -10,8 +10,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import keyword
+import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import FrameType
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar, overload
 
@@ -40,7 +42,7 @@ class Expression:
     Hashed by identity.
     """
 
-    __slots__ = ("_pytree__name",)
+    __slots__ = ("__weakref__", "_pytree__name")  # JAX keeps weak references to arguments
 
     def __init__(self) -> None:
         self._pytree__name: str | None = None
@@ -66,7 +68,7 @@ class Expression:
         return Operation("{}." + name, self)
 
     def __getitem__(self, key: object) -> Expression:
-        return Operation("{}[{}]", self, key)
+        return Operation("{}[{}]", self, _deferred_slices(key))
 
     def __call__(self, /, *args: object, **kwargs: object) -> Expression:
         return defer_call(self, args, kwargs)
@@ -85,15 +87,24 @@ class Expression:
         self._pytree__refuse("a truth test (if, not, and, or, in, max, min)", "dx.when(flag, part, other)")
 
     def __index__(self) -> int:  # noqa: PLE0305  # it always raises
-        self._pytree__refuse("range(), int() or a shape", "blocks = dx.repeat(depth, Block(dim, rngs=rngs))")
+        self._pytree__refuse("range() or a shape", "blocks = dx.repeat(depth, Block(dim, rngs=rngs))")
 
-    __int__ = __index__
+    def __int__(self) -> int:
+        self._pytree__refuse("int()", f"dx.defer(int)({_bare(self, text_of)})")
 
     def __float__(self) -> float:
-        self._pytree__refuse("float()")
+        self._pytree__refuse("float(), or a function of math,", f"dx.defer(math.sqrt)({_bare(self, text_of)})")
+
+    def __round__(self, digits: int | None = None) -> int:
+        self._pytree__refuse("round()", f"dx.defer(round)({_bare(self, text_of)})")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *args: object, **kwargs: object) -> Any:
+        if method != "__call__":
+            return NotImplemented
+        return defer_call(ufunc, args, kwargs)  # numpy would call a method of the name of the function
 
     def __len__(self) -> int:  # noqa: PLE0303  # it always raises
-        self._pytree__refuse("len()")
+        self._pytree__refuse("len()", f"dx.defer(len)({_bare(self, text_of)})")
 
     def __iter__(self) -> Iterator[Any]:
         self._pytree__refuse("iteration or unpacking", "blocks = dx.repeat(depth, Block(dim, rngs=rngs))")
@@ -161,7 +172,7 @@ class Operation(Expression):
         yield from self._pytree__values
 
     def _pytree__source(self, write: Write) -> str:
-        return self._pytree__template.format(*map(write, self._pytree__values))
+        return self._pytree__template.format(*(_operand(value, write) for value in self._pytree__values))
 
     @property
     def _pytree__is_arithmetic(self) -> bool:
@@ -283,7 +294,10 @@ def has_expression(value: object, depth: int = 8) -> bool:
         return True
     if value.__class__ not in CONTAINERS or depth == 0:
         return False
-    return any(has_expression(item, depth - 1) for item in _items(value))
+    for item in _items(value):
+        if isinstance(item, Expression) or (item.__class__ in CONTAINERS and has_expression(item, depth - 1)):
+            return True
+    return False
 
 
 def is_deferred_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -311,6 +325,29 @@ def leaves_of(value: Any, known: Mapping[int, object]) -> Iterator[Expression]:
             stack.extend(_items(operand))
 
 
+def constants_of(value: Any) -> Iterator[Any]:
+    """The values in an expression that are no expressions, containers apart."""
+    for operand in value._pytree__operands():
+        if isinstance(operand, Expression):
+            if operand._pytree__name is None:  # what has a name is a part of its own
+                yield from constants_of(operand)
+        elif operand.__class__ in CONTAINERS:
+            yield from constants_of(Literal(operand))
+        else:
+            yield operand
+
+
+def items_of(value: Any, path: str = "") -> Iterator[tuple[Any, str]]:
+    """The containers and expressions in a literal, each with its subscripts."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in pairs:
+        if isinstance(item, Expression):
+            yield item, f"{path}[{key!r}]"
+        elif item.__class__ in CONTAINERS and has_expression(item):
+            yield item, f"{path}[{key!r}]"
+            yield from items_of(item, f"{path}[{key!r}]")
+
+
 # ================================================================= writing expressions
 
 
@@ -335,6 +372,21 @@ def _argument(value: Any, write: Write) -> str:
     return text[1:-1] if is_bracketed and text.startswith("(") else text  # a name has no brackets
 
 
+def _operand(value: Any, write: Write) -> str:
+    """The source of an operand; a negative number binds less than a power."""
+    text = write(value)
+    return f"({text})" if text.startswith("-") else text
+
+
+def _deferred_slices(key: Any) -> Any:
+    """A subscript, in which slices between expressions are deferred calls."""
+    if key.__class__ is tuple:
+        return tuple(map(_deferred_slices, key))
+    if key.__class__ is slice and has_expression((key.start, key.stop, key.step)):
+        return Deferred(slice, (key.start, key.stop, key.step), {})
+    return key
+
+
 def _container(value: Any, write: Write) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{write(k)}: {write(v)}" for k, v in value.items()) + "}"
@@ -344,19 +396,26 @@ def _container(value: Any, write: Write) -> str:
     return f"({inside},)" if len(value) == 1 else f"({inside})"
 
 
+def _is_mutable(value: Any) -> bool:
+    """Whether a literal is, or holds, a list or dict; each instance makes such a literal anew."""
+    return value.__class__ is not tuple or any(item.__class__ in CONTAINERS and _is_mutable(item) for item in value)
+
+
 class Writer:
     """Writes expressions as the source of a function, and collects the constants in them.
 
     Args:
       names: the source of each expression that has a name, by identity.
+      reserved: the names that the function around the source binds.
 
     Attributes:
       constants: the values that are not literals, by the name that the source uses.
     """
 
-    def __init__(self, names: Mapping[int, str]) -> None:
+    def __init__(self, names: Mapping[int, str], reserved: Collection[str] = ()) -> None:
         self._names = names
-        self.constants: dict[str, Any] = {}
+        self._reserved = reserved
+        self.constants: dict[str, Any] = {"abs": abs, "range": range}
 
     def __call__(self, value: Any) -> str:
         """The source of a value."""
@@ -365,9 +424,9 @@ class Writer:
             return known
         if isinstance(value, Expression):
             return value._pytree__source(self)
-        if value.__class__ in CONTAINERS and has_expression(value):
+        if value.__class__ in CONTAINERS and (has_expression(value) or _is_mutable(value)):
             return _container(value, self)
-        if value is None or (value.__class__ in (bool, int, float, str) and value == value):
+        if value is None or value.__class__ in (bool, int, str) or (value.__class__ is float and math.isfinite(value)):
             return repr(value)
         return self.constant(value, getattr(value, "__name__", None) or repr(value))
 
@@ -380,7 +439,7 @@ class Writer:
         refuse_partial(value)
         base = name if name.isidentifier() else "constant"
         name, number = base, 1
-        while self.constants.get(name, value) is not value:
+        while name in self._reserved or keyword.iskeyword(name) or self.constants.get(name, value) is not value:
             number += 1
             name = f"{base}_{number}"
         self.constants[name] = value
@@ -478,7 +537,7 @@ def repeat(n: int, item: T, /) -> list[T]:
       The list, to type checkers; in the class body, an expression.
 
     Raises:
-      FieldError: if `item` is not an expression, as all elements would be one object.
+      FieldError: if all elements would be one object: `item` is not an expression, or a part that has a name.
 
     >>> import declax as dx
     >>> @dx.dataclass
@@ -496,6 +555,13 @@ def repeat(n: int, item: T, /) -> list[T]:
             "the repeated value is not a deferred call, so that all elements would be one object",
             got=describe(item),
             fix="dx.repeat(depth, dx.defer(dx.Identity)())",
+        )
+    if isinstance(item, Deferred) and item._pytree__name is not None:
+        raise FieldError(
+            "repeat",
+            f"the repeated value is the part {item._pytree__name}, so that all elements would be one object",
+            why="the name of a part refers to the object that an instance has",
+            fix=f"dx.repeat(depth, {item._pytree__source(text_of)})",
         )
     return Repeated(n, item)  # type: ignore[return-value]  # an expression stands for its value
 

@@ -36,7 +36,7 @@ from declax._attributes import (
     wrong_trace,
 )
 from declax._class_body import BODY_KEY, ClassBody, collect
-from declax._expressions import Expression, defer_call, is_deferred_call
+from declax._expressions import Declaration, Expression, defer_call, is_deferred_call
 from declax._fields import FieldSpec, Status, Tagged, specifier_of
 from declax._layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY, Layout, Name
 from declax._specs import read_specs
@@ -179,7 +179,7 @@ class Pytree(metaclass=PytreeMeta):
         if pytree is not None:
             cls._pytree__is_pytree = pytree
         cls._pytree__is_complete = False
-        collect(cls)
+        collect(cls, own_annotations(cls))
         _epoch.advance()  # who reloads a module gives its new classes to existing objects, past `__setattr__`
         if cls.__dict__.get("__slots__"):
             raise FieldError(
@@ -357,8 +357,10 @@ def prepare(cls: type[Pytree]) -> None:
         specs, is_complete = read_specs(cls)
         is_first = "_pytree__specs" not in cls.__dict__
         declared = dataclasses.is_dataclass(cls)
-        if BODY_KEY in cls.__dict__ and "__dataclass_fields__" not in cls.__dict__:
-            raise _not_decorated(cls, next(iter(cls.__dict__[BODY_KEY].bound)))
+        if BODY_KEY in cls.__dict__:
+            for name, value in cls.__dict__[BODY_KEY].bound.items():
+                if "__dataclass_fields__" not in cls.__dict__ or not isinstance(value, Declaration):
+                    raise _not_decorated(cls, name)
         if declared:
             _ensure_members_are_made(cls, specs)
         cls._pytree__is_frozen = declared and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]  # of dataclasses

@@ -262,6 +262,8 @@ def describe(value: object) -> str:
     if isinstance(value, (int, float, complex, str, bytes, bool)) or value is None:
         text = repr(value)
         return f"{name} {text}" if len(text) <= 40 else f"{name} {text[:37]}..."
+    if hasattr(type(value), "_pytree__operands"):
+        return f"the expression {value!r}, which has a value in an instance only; see dx.defer"
     if isinstance(value, type):
         return f"the type {type_name(value)}"
     return f"a value of type {name}"

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import functools
+import math
 import pickle
 import types
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import declax as dx
@@ -423,7 +425,7 @@ def refused(*lines, decorated=True, names=None):
         ("x = 3 in (dim,)", "truth test"),
         ("x = max(dim, 3)", "truth test"),
         ("x = list(range(dim))", "range"),
-        ("x = int(dim)", "range"),
+        ("x = int(dim)", "int()"),
         ("x = float(dim)", "float"),
         ("x = [i for i in dim]", "iteration"),
         ("a, b = dim", "iteration"),
@@ -584,3 +586,227 @@ def test_a_repeated_object():
 def test_an_init_var_of_a_base():
     with pytest.raises(AttributeError, match=r"Block.rngs is an InitVar, which is not inherited"):
         _ = Block.rngs
+
+
+# --- the same object, and objects of each instance ----------------------------------
+
+
+def test_items_of_a_literal_are_one_object_everywhere():
+    class Holder(dx.Module):
+        def __init__(self, items):
+            self.items = dx.List(items)
+
+    for is_frozen in (False, True):
+
+        @dx.dataclass(frozen=is_frozen)
+        class Model(dx.Module):
+            dim: int = dx.field()
+            rngs: dx.InitVar[dx.Rngs] = dx.field()
+            layers = [dx.Linear(dim, dim, rngs=rngs), dx.Linear(dim, 1, rngs=rngs)]
+            table = {"a": [dx.Linear(dim, 2, rngs=rngs)]}
+            last = layers[-1]
+            deep = table["a"][0]
+            chain = dx.Sequential(*layers)
+            held = Holder(layers)
+
+        model = Model(3, dx.Rngs(0))
+        assert model.last is model.layers[1] is model.chain.layers[1] is model.held.items[1]
+        assert model.deep is model.table["a"][0]
+        assert len(jax.tree.leaves(dx.split(model)[1])) == 6
+
+
+def test_a_subclass_overrides_a_literal():
+    @dx.dataclass
+    class Model(dx.Module):
+        dim: int = dx.field()
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        layers = [dx.Linear(dim, dim, rngs=rngs)]
+        chain = dx.Sequential(*layers)
+
+    @dx.dataclass
+    class Narrow(Model):
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        layers = [dx.Linear(Model.dim, 1, rngs=rngs)]
+
+    model = Narrow(3, dx.Rngs(0))
+    assert model.chain.layers[0] is model.layers[0]
+    assert model.layers[0].out_features == 1
+
+
+def test_mutable_constants_are_made_by_each_instance():
+    class Holder(dx.Module):
+        def __init__(self, dim, items, options):
+            self.items = items
+            self.options = options
+
+    @dx.dataclass
+    class Model(dx.Module):
+        dim: int = dx.field()
+        held = Holder(dim, [1, 2], ({"a": []}, 3))
+
+    first, second = Model(1), Model(1)
+    assert first.held.items is not second.held.items
+    assert first.held.options[0]["a"] is not second.held.options[0]["a"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "part = dx.Sequential(dx.Linear(dim, dim, rngs=rngs), dx.Dropout(0.5))",
+        "part = dx.when(dim > 2, dx.Linear(dim, dim, rngs=rngs), dx.Dropout(0.5))",
+        "part = dx.Linear(dim, dim, rngs=shared)",
+    ],
+)
+def test_a_real_object_within_a_part(line):
+    error = refused(line, names={"shared": dx.Rngs(0)})
+    assert "all instances would share an object in this part" in str(error)
+    assert error.where == "Model.part"
+
+
+def test_a_repeated_part_that_has_a_name():
+    error = refused("layer = dx.Linear(dim, dim, rngs=rngs)", "layers = dx.repeat(3, layer)")
+    assert "the repeated value is the part layer" in str(error)
+    assert error.fix == "dx.repeat(depth, Linear(dim, dim, rngs=rngs))"
+
+
+# --- the source of expressions ------------------------------------------------------
+
+
+def test_numbers_in_expressions():
+    @dx.dataclass
+    class Numbers(dx.Module):
+        count: int = dx.field()
+        sign = (-1) ** count
+        inverse = count**-1
+        bound = dx.when(count > 0, float("inf"), -float("inf"))
+        root = np.sqrt(count)
+        scaled = np.float32(2) * count
+
+    made = Numbers(2)
+    assert (made.sign, made.inverse, made.bound, made.scaled) == (1, 0.5, float("inf"), 4)
+    assert made.root == np.sqrt(2)
+
+
+def test_slices_between_expressions():
+    @dx.dataclass
+    class Slices(dx.Module):
+        sizes: tuple[int, ...] = dx.field()
+        end: int = dx.field()
+        first = sizes[:end]
+        rest = sizes[end:]
+        table: jax.Array = dx.defer(jnp.ones)(sizes)
+        corner = table[0, :end]
+
+    made = Slices((4, 3), 1)
+    assert (made.first, made.rest, made.corner.shape) == ((4,), (3,), (1,))
+
+
+def test_names_of_functions_do_not_hide_names_of_the_source():
+    def named(name, result):
+        def function(value):
+            return (result, value)
+
+        function.__name__ = name
+        return dx.defer(function)
+
+    @dx.dataclass
+    class Names(dx.Module):
+        size: int = dx.field()
+        scale: dx.InitVar[int] = dx.field(default=3)
+        parts = (
+            named("put", 1)(size),
+            named("self", 2)(size),
+            named("range", 3)(size),
+            named("class", 4)(size),
+            named("scale", 5)(scale),
+            named("make_parts", 6)(size),
+            named("abs", 7)(abs(size)),
+        )
+        again = dx.repeat(2, dx.defer(list)())
+
+    assert Names(-8).parts == ((1, -8), (2, -8), (3, -8), (4, -8), (5, 3), (6, -8), (7, 8))
+    assert Names(8).again == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("x = int(dim / 2)", "dx.defer(int)(dim / 2)"),
+        ("x = math.sqrt(dim)", "dx.defer(math.sqrt)(dim)"),
+        ("x = round(dim / 2)", "dx.defer(round)(dim / 2)"),
+        ("x = len(dim)", "dx.defer(len)(dim)"),
+    ],
+)
+def test_what_a_refused_function_becomes(line, fix):
+    assert refused(line, names={"math": math}).fix == fix
+
+
+def test_an_expression_in_an_initializer():
+    error = refused("x = dx.Linear(dim, 1, kernel_init=dx.initializers.normal(dim), rngs=rngs)")
+    assert "the expression dim, which has a value in an instance only; see dx.defer" in str(error)
+
+
+# --- bases --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", ["up = None", "def up(self): ...", "rate = 0.5"])
+def test_a_plain_value_over_an_inherited_declaration(line):
+    source = f"class Hidden(Block):\n    {line}"
+    with pytest.raises(errors.FieldError, match="hides a field or part of a base class"):
+        exec(source, {"Block": Block, "__name__": __name__})
+
+
+def test_a_property_over_an_inherited_declaration():
+    class Halved(Block):
+        @property
+        def twice(self):
+            return 2 * self.dim
+
+    assert Halved(3, 8, rngs=dx.Rngs(0)).twice == 6
+
+
+def test_bases_without_a_decorator():
+    class Middle(Block):
+        twice = Block.dim * 2
+
+    with pytest.raises(errors.FieldError, match=r"this base of Last has none") as caught:
+
+        @dx.dataclass
+        class Last(Middle):
+            pass
+
+    assert caught.value.fix == "@dx.dataclass"
+
+    class Mixin:
+        dim: int = dx.field()
+        twice = dim * 2
+
+    with pytest.raises(errors.FieldError, match="nothing evaluates this expression"):
+
+        @dx.dataclass
+        class Mixed(Mixin, dx.Module):
+            pass
+
+
+def test_the_decorator_of_the_standard_leaves_no_expressions():
+    dim = dx.field()
+    made = dataclasses.make_dataclass("Made", [("dim", int, dim)], bases=(dx.Module,), namespace={"twice": dim * 2})
+    with pytest.raises(errors.FieldError, match="only the decorator of declax makes what a class declares"):
+        made(3)
+
+
+@pytest.mark.skipif(not hasattr(copy, "replace"), reason="Python 3.13 added it")
+def test_copy_replace():
+    assert copy.replace(Block(3, 8, rngs=dx.Rngs(0)), dim=2, rngs=dx.Rngs(1)).mixer.kernel.shape == (2, 2)
+
+
+def test_a_part_without_rngs():
+    @dx.dataclass
+    class Model(dx.Module):
+        dim: int = dx.field()
+        up = dx.Linear(dim, dim)
+
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'rngs'") as caught:
+        Model(3)
+    fix = "fix:\n_: dx.KW_ONLY\nrngs: dx.InitVar[dx.Rngs] = dx.field()\n...(..., rngs=rngs)"
+    assert caught.value.__notes__ == ["while Model.up was made: Linear(3, 3)", fix]
