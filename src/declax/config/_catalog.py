@@ -21,7 +21,17 @@ from declax._typing import MISSING, Initializer
 from declax._variables import Variable
 from declax.config import _tables
 from declax.config._data import SpecData, is_spec_class
-from declax.config._parameters import Bindings, Parameter, substituted, target_name
+from declax.config._parameters import (
+    Bindings,
+    Parameter,
+    allowed_classes,
+    allows_dtypes,
+    is_dtype,
+    mentioned,
+    spells_dtypes,
+    substituted,
+    target_name,
+)
 from declax.config._part_readers import (
     AnyReader,
     CallReader,
@@ -49,7 +59,6 @@ from declax.config._readers import (
     TupleReader,
     precisions,
 )
-from declax.config._unions import allowed_classes, allows_dtypes, is_dtype, mentioned, spells_dtypes
 from declax.config.registry import check_extra, choices_of, extra_functions, kinds_of, on_change
 from declax.errors import ConfigError
 from declax.initializers import NamedInitializer

@@ -23,8 +23,16 @@ from declax._static import FrozenDict as FrozenDict
 from declax._static import FrozenList as FrozenList
 from declax._typing import MISSING
 from declax._variables import Variable
-from declax.config._parameters import RNGS, Parameter, Parameters, Target, parameters_of, plain_target, target_name
-from declax.config._unions import is_dtype
+from declax.config._parameters import (
+    RNGS,
+    Parameter,
+    Parameters,
+    Target,
+    is_dtype,
+    parameters_of,
+    plain_target,
+    target_name,
+)
 from declax.config.problems import Path, did_you_mean, path_text
 from declax.errors import ConfigError, ConstructionError, DepthError, describe, type_name
 

@@ -11,8 +11,7 @@ from declax._nodes import walk_nodes
 from declax._pytree import Pytree
 from declax._value_text import bytes_text
 from declax.abstract import eval_shape
-from declax.config._building import Builder, note_config_path
-from declax.config._checking import check
+from declax.config._building import Builder, check, note_config_path
 from declax.config._data import SpecData
 from declax.config.problems import Path, path_text
 from declax.errors import ConfigError, describe, type_name

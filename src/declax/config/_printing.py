@@ -14,11 +14,14 @@ import inspect
 import keyword
 import math
 import pathlib
+import sys
 import types
 from collections.abc import Iterable, Mapping
+from types import MethodType, ModuleType
 from typing import Any, Final, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from declax import initializers
@@ -27,10 +30,8 @@ from declax._pytree import Pytree
 from declax._typing import MISSING
 from declax.config._building import Walk, positions
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
-from declax.config._names import dtype_code, is_importable, public_name
-from declax.config._parameters import RNGS, target_name
+from declax.config._parameters import RNGS, is_dtype, target_name
 from declax.config._refs import locate
-from declax.config._unions import is_dtype
 from declax.config.problems import Path, path_text
 from declax.errors import ConfigError, describe
 from declax.initializers import NamedInitializer
@@ -141,7 +142,7 @@ class Printer:
             self.imports[module] = f"import {module}"
             return f"{module}.{path}"
         self._taken[head] = module
-        if is_importable(name):
+        if "<locals>" not in name:  # an import reaches it
             self.imports[f"{module}:{head}"] = f"from {module} import {head}"
         return path
 
@@ -407,3 +408,79 @@ def canonical_text(spec: SpecData, *, full: bool = False) -> str:
 def fingerprint(spec: SpecData, *, full: bool) -> str:
     """The SHA-256 of the canonical text; see `Spec.fingerprint`."""
     return hashlib.sha256(canonical_text(spec, full=full).encode()).hexdigest()
+
+
+# --- the names of classes and functions in code ---------------------------------
+
+_LIBRARIES: Final = ("jax.nn", "jax.lax", "jax.numpy", "jax.nn.initializers", "jax.random", "jax", "optax")
+"""Where objects whose own module is private have their public names."""
+
+
+def public_name(obj: Any) -> str | None:
+    """``module:qualname`` of a class or function; None for what has no name of its own, such as a lambda.
+
+    A class inside of a function has a name, though no import reaches it. The
+    main script counts as the module that it would be when it is imported.
+
+    >>> public_name(jax.nn.relu), public_name(dict), public_name(lambda x: x)
+    ('jax.nn:relu', 'builtins:dict', None)
+    """
+    module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None) or getattr(obj, "__name__", "")
+    if isinstance(module, str) and isinstance(name, str) and name:
+        is_private = any(part.startswith("_") for part in module.split(".")) and module != "__main__"
+        if not is_private and _is_found(module, name, obj):
+            return f"{_importable(module)}:{name}"
+        public = _in_libraries(obj)
+        if public is not None:
+            return public
+        is_local_class = isinstance(obj, type) and "<lambda>" not in name
+        if _is_found(module, name, obj) or is_local_class:
+            return f"{_importable(module)}:{name}"
+    return _in_libraries(obj)
+
+
+def _is_found(module: str, name: str, obj: Any) -> bool:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    # a class method is another object each time that it is asked for
+    return found is obj or (isinstance(obj, MethodType) and bool(found == obj))
+
+
+def _in_libraries(obj: Any) -> str | None:
+    for library in _LIBRARIES:
+        module = sys.modules.get(library)
+        name = None if module is None else _names_of(module).get(id(obj))
+        if name is not None and getattr(module, name, None) is obj:
+            return f"{library}:{name}"
+    return None
+
+
+@functools.cache
+def _names_of(module: ModuleType) -> dict[int, str]:
+    # the first of several names wins, in an order that does not depend on that of imports
+    found = {}
+    for name, value in sorted(vars(module).items(), reverse=True):
+        if not name.startswith("_") and callable(value):
+            found[id(value)] = name
+    return found
+
+
+def _importable(module: str) -> str:
+    if module != "__main__":
+        return module
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None:
+        name: str = spec.name
+        return name.removesuffix(".__main__")
+    return pathlib.Path(file).stem if file else module
+
+
+def dtype_code(value: Any) -> str:
+    """A dtype as code, with the prefix ``jnp`` where that has it."""
+    name = jnp.dtype(value).name
+    if isinstance(value, jnp.dtype):
+        return f"jnp.dtype({name!r})"
+    scalar = getattr(jnp, name if name != "bool" else "bool_", None)
+    return f"jnp.{name if name != 'bool' else 'bool_'}" if scalar is not None else f"jnp.dtype({name!r})"

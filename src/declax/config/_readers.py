@@ -19,9 +19,8 @@ import numpy as np
 from declax._fields import objection
 from declax.config._context import INVALID, Context, Make
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, thaw
-from declax.config._parameters import Parameter
+from declax.config._parameters import Parameter, is_dtype_like
 from declax.config._tables import DTYPES, dtype_name, name_in
-from declax.config._unions import is_dtype_like
 from declax.config.files.documents import MAX_NODES
 from declax.config.problems import Path, Report, described, did_you_mean, shown
 from declax.errors import ConfigError, type_name

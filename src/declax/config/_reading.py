@@ -16,8 +16,7 @@ from declax._variables import Variable
 from declax.abstract import eval_shape
 from declax.config._building import model_of
 from declax.config._data import MAX_DEPTH, Ref, SpecData
-from declax.config._parameters import Parameters, parameters_of, plain_target
-from declax.config._unions import allowed_classes, element_annotation
+from declax.config._parameters import Parameters, allowed_classes, element_annotation, parameters_of, plain_target
 from declax.config.problems import Path, path_text
 from declax.config.spec import Spec
 from declax.errors import ConfigError, DepthError, describe, type_name

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from declax import initializers
-from declax.config._unions import allowed_classes, is_dtype
+from declax.config._parameters import allowed_classes, is_dtype
 from declax.nn import activations
 
 _ACTIVATIONS: Final = (

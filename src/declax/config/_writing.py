@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from declax.config import _tables
+from declax.config._building import checked_refs
 from declax.config._catalog import Catalog, catalog_for
-from declax.config._checking import checked_refs
 from declax.config._context import INVALID, Context
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, freeze, key_of
 from declax.config._editing import diff

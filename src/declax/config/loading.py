@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, overload
 
 from declax._annotations import annotation_text
-from declax.config._building import Builder
+from declax.config._building import Builder, checked_refs
 from declax.config._catalog import catalog_for
-from declax.config._checking import checked_refs
 from declax.config._context import Context
 from declax.config._data import SpecData
 from declax.config._parameters import target_name

@@ -13,8 +13,7 @@ from typing import Any, TypeVar, cast, overload
 import typing_extensions
 
 from declax._annotations import Scope
-from declax.config._parameters import plain_target, resolve, target_name
-from declax.config._unions import allowed_classes
+from declax.config._parameters import allowed_classes, plain_target, resolve, target_name
 from declax.errors import ConfigError, RegistryError, describe
 
 C = TypeVar("C", bound=Callable[..., Any])

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from declax.config._building import Builder
+from declax.config._building import Builder, check
 from declax.config._catalog import catalog_for
-from declax.config._checking import check
 from declax.config._data import Ref as Ref
 from declax.config._data import SpecData, bind
 from declax.config._dry_run import SpecSummary, summary
