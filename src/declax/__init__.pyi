@@ -67,9 +67,9 @@ from declax.capturing import capture as capture
 from declax.command_line.scripts import CliRun as CliRun
 from declax.command_line.scripts import cli as cli
 from declax.config._data import Ref as Ref
-from declax.config._reading import spec_of as spec_of
 from declax.config.loading import from_config as from_config
 from declax.config.loading import spec_from_config as spec_from_config
+from declax.config.loading import spec_of as spec_of
 from declax.config.loading import to_config as to_config
 from declax.config.loading import write_config as write_config
 from declax.config.registry import register_kind as register_kind

@@ -576,7 +576,6 @@ def test_a_misspelt_table_is_placed_at_the_command_line(run):
         (["check", "net.toml", "--schema", "no.json"], "the schema cannot be read"),
         (["check", "--schema", "net.toml", "net.toml"], "the schema cannot be read"),
         (["check", "cli_models:Net", "net.tml"], "the suffix names no format"),
-        (["check", "cli_models:Net", "nett.toml"], "did you mean 'net.toml'?"),
     ],
 )
 def test_wrong_command_lines(run, words, piece):

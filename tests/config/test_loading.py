@@ -191,16 +191,11 @@ def test_an_error_of_a_constructor_tells_where_its_arguments_are_written(tmp_pat
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    (tmp_path / "model.toml").write_text("")
-    with pytest.raises(dx.ConfigError, match="the file cannot be read") as caught:
-        dx.from_config(models.Data, tmp_path / "modle.toml")
-    assert "did you mean 'model.toml'?" in str(caught.value)
     with pytest.raises(dx.ConfigError, match="the file cannot be read"):
         dx.from_config(models.Data, tmp_path / "no" / "modle.toml")
     (tmp_path / "folder.toml").mkdir()
-    with pytest.raises(dx.ConfigError, match="the file cannot be read") as caught:
+    with pytest.raises(dx.ConfigError, match="the file cannot be read"):
         dx.from_config(models.Data, tmp_path / "folder.toml")
-    assert "did you mean 'folder.toml'" not in str(caught.value)
 
 
 def test_a_suffix_that_is_no_format(tmp_path):

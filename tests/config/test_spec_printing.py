@@ -15,7 +15,7 @@ import pytest
 
 import declax as dx
 from config.spec_models import Block, Gate, Mlp, Open, Order, Point, Train, half, pick, schedule, small
-from declax.config._printing import dtype_code, public_name
+from declax.config._printing import public_name
 from naming import name_of
 
 
@@ -149,7 +149,7 @@ def test_public_names():
     assert public_name(lambda: 0) is None
     assert public_name(functools.partial(half)) is None
     assert public_name(3) is None
-    assert dtype_code(jnp.bool_) == "jnp.bool_"
+    assert "param_dtype=jnp.bool_)" in repr(dx.spec(dx.Linear, 3, 4, param_dtype=jnp.bool_))
 
 
 def test_the_main_script_counts_as_the_module_that_it_is(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -15,6 +14,7 @@ from declax.config._parameters import Parameter, parameters_of, target_name
 from declax.config._part_readers import KIND, CallReader, ChoiceReader, InitializerReader, UnionReader
 from declax.config._readers import CheckedReader, ListReader, Reader
 from declax.config.problems import did_you_mean
+from declax.config.schema import first_paragraph
 from declax.errors import ConfigError
 
 _WIDTH: Final = 100
@@ -38,8 +38,7 @@ def parameter_table(target: Any, *, has_parts: bool = False, extra: tuple[Any, .
     >>> print(parameter_table(dx.Dropout).splitlines()[2])
       rate: float, at least 0.0, at most 1.0
     """
-    about = _about(target)
-    lines = [target_name(target), *textwrap.wrap(about, _WIDTH, initial_indent=_INDENT)[:1]]
+    lines = [target_name(target), *textwrap.wrap(first_paragraph(target), _WIDTH, initial_indent=_INDENT)[:1]]
     calls = catalog_for(extra).call if has_parts else None
     return "\n".join([*lines, *_parameter_lines(target, "", _INDENT, calls, ())])
 
@@ -65,13 +64,6 @@ def part_target(target: Any, part: str | None) -> Any:
     return target
 
 
-def _about(target: Any) -> str:
-    """The first paragraph of a docstring, unless Python wrote it."""
-    about = inspect.getdoc(target) or ""
-    is_made = isinstance(target, type) and about.startswith(f"{target.__name__}(")
-    return "" if is_made else about.partition("\n\n")[0]
-
-
 def _parameter_lines(
     target: Any, prefix: str, indent: str, calls: Callable[[Any], CallReader] | None, above: tuple[Any, ...]
 ) -> Iterator[str]:
@@ -87,7 +79,7 @@ def _parameter_lines(
         inside = indent + _INDENT
         for tag, choice in choices.items():
             if len(choices) > 1:
-                kind = f"{path}{item}.{KIND}={tag}: {_about(choice)}".rstrip(": ")
+                kind = f"{path}{item}.{KIND}={tag}: {first_paragraph(choice)}".rstrip(": ")
                 yield from textwrap.wrap(kind, _WIDTH, initial_indent=indent + _INDENT)[:1]
                 inside = indent + 2 * _INDENT
             if choice not in (*above, target) and choice.__module__.partition(".")[0] != "declax":
@@ -118,14 +110,9 @@ def _facts(parameter: Parameter) -> list[str]:
     facts += [f"{word} {bound}" for word, bound in (("at least", notes.ge), ("at most", notes.le)) if bound is not None]
     name = getattr(notes.check, "__name__", "<lambda>")
     facts += [f"checked by {name}"] if name != "<lambda>" else []
-    if parameter.default is not MISSING:
-        facts.append(f"default {_default_text(parameter.default)}")
-    elif parameter.default_factory is not None:
-        facts.append(f"default {_default_text(parameter.make_default())}")
+    if parameter.default is not MISSING or parameter.default_factory is not None:
+        default = parameter.make_default()
+        name = getattr(default, "__name__", None)
+        text = name if isinstance(name, str) else repr(default)
+        facts.append(f"default {text if len(text) <= 60 else f'{text[:57]}...'}")
     return facts
-
-
-def _default_text(value: object) -> str:
-    name = getattr(value, "__name__", None)
-    text = name if isinstance(name, str) else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -112,9 +112,8 @@ def problems_by_schema(data: object, schema: Schema) -> list[Problem]:
         ) from None
     try:
         known = jsonschema.Draft7Validator
-        types = known.TYPE_CHECKER.redefine(
-            "integer", lambda _, value: type(value) is int
-        )  # no float, as `from_config`
+        # no float is an int, as in `from_config`
+        types = known.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
         found = jsonschema.validators.extend(known, type_checker=types)(schema).iter_errors(data)
         return list(dict.fromkeys(problem for error in found for problem in _problems(error, ())))
     except Exception as error:  # noqa: BLE001  # of a schema that is none, or leads in circles

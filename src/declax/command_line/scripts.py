@@ -99,18 +99,11 @@ def cli(
     >>> [run.name for run in cli(Train, ["rate=0.5,0.25", "steps=1"], sweep=True)]
     ['rate=0.5', 'rate=0.25']
     """
-    with ending_with_the_pipe():
-        given = sys.argv[1:] if argv is None else argv
-        return _run(target, given, None if default is None else str(default), rngs, tuple(extra), sweep)
-
-
-def _run(
-    target: Any, argv: Sequence[str], default: str | None, rngs: Rngs | None, extra: tuple[Any, ...], sweep: bool
-) -> Any:
-    output = Output(is_json="--show" in argv)
-    with output.running():
+    given = sys.argv[1:] if argv is None else argv
+    output, extra = Output(is_json="--show" in given), tuple(extra)
+    with ending_with_the_pipe(), output.running():
         about = f"fields of {parameter_table(target, has_parts=True, extra=extra)}"
-        options = script_parser(about + (f"\n\nwithout a file: {default}" if default else "")).parse_words(argv)
+        options = script_parser(about + (f"\n\nwithout a file: {default}" if default else "")).parse_words(given)
         if options.schema:
             write(format_json(json_schema(target, extra=extra)), "json")
             sys.exit(0)
@@ -118,7 +111,7 @@ def _run(
         if words.target is not None:
             raise usage_error("this script has its class", got=words.target, fix="leave it out")
         if default is not None and not words.files:
-            words = words._replace(files=(default,))
+            words = words._replace(files=(str(default),))
         read = functools.partial(spec_from_config, target, extra=extra, migrate=options.migrate)
         found = read_all(words, read)
         if len(found) > 1 and not sweep:

@@ -18,13 +18,12 @@ from declax.command_line.describing import parameter_table, part_target
 from declax.command_line.output import WRONG, Output, usage_error, write
 from declax.command_line.overrides import Run
 from declax.command_line.words import Words, document_of, read_all, read_runs
-from declax.config._dry_run import SpecSummary, shapes_text
 from declax.config._parameters import target_name
 from declax.config.files.formatting import format_json
 from declax.config.files.reading import read_document
 from declax.config.loading import config_text, spec_from_config, to_config
 from declax.config.schema import json_schema
-from declax.config.spec import Spec
+from declax.config.spec import Spec, SpecSummary, shapes_text
 from declax.errors import ConfigError, describe
 from declax.rngs import Rngs
 from declax.summarizing import Summary

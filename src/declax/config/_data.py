@@ -349,9 +349,7 @@ class _Freezing:
             return tuple(items) if kind is tuple else FrozenList(items)
         if kind in _DICTS:
             self.depth = max(self.depth, depth + 1)
-            return FrozenDict(
-                {self._key(k, path): self.freeze(v, (*path, k), depth + 1) for k, v in value.items()},
-            )
+            return FrozenDict({self._key(k, path): self.freeze(v, (*path, k), depth + 1) for k, v in value.items()})
         if isinstance(value, np.generic) and not isinstance(value, np.void):
             return value.item()
         return self._opaque(value, path)

@@ -165,7 +165,11 @@ def _compare(path: Path, old: Any, new: Any, found: list[SpecChange]) -> None:
         _compare_entries(path, old.full_arguments, new.full_arguments, found)
     elif type(old) is type(new) and isinstance(old, _LISTS) and isinstance(new, _LISTS):
         _compare_entries(path, dict(enumerate(old)), dict(enumerate(new)), found)
-    elif isinstance(old, FrozenDict) and isinstance(new, FrozenDict) and _same_order(old, new):
+    elif (
+        isinstance(old, FrozenDict)
+        and isinstance(new, FrozenDict)
+        and [key for key in old if key in new] == [key for key in new if key in old]
+    ):
         _compare_entries(path, old, new, found)
     else:
         found.append(SpecChange(path, old, new))
@@ -174,7 +178,3 @@ def _compare(path: Path, old: Any, new: Any, found: list[SpecChange]) -> None:
 def _compare_entries(path: Path, old: Mapping[Any, Any], new: Mapping[Any, Any], found: list[SpecChange]) -> None:
     for key in [*old, *(key for key in new if key not in old)]:
         _compare((*path, key), old.get(key, MISSING), new.get(key, MISSING), found)
-
-
-def _same_order(old: FrozenDict[Any], new: FrozenDict[Any]) -> bool:
-    return [key for key in old if key in new] == [key for key in new if key in old]

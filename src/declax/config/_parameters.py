@@ -209,11 +209,10 @@ def _reader(target: Any, signature: inspect.Signature) -> Callable[[inspect.Para
 
 def _has_generated_init(cls: Any) -> bool:
     """Whether the fields say what the constructor takes, and not an ``__init__`` written by hand."""
-    names = cls.__init__.__code__.co_varnames if isinstance(cls.__init__, types.FunctionType) else ()
     taken = {f.name for f in cls.__dataclass_fields__.values() if f.init and f._field_type is not _CLASS_VAR}
     code = getattr(cls.__init__, "__code__", None)
-    count = 0 if code is None else code.co_argcount + code.co_kwonlyargcount
-    return set(names[1:count]) == taken
+    names = () if code is None else code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    return set(names) == taken
 
 
 _CLASS_VAR: Final = dataclasses._FIELD_CLASSVAR  # type: ignore[attr-defined]  # the standard offers no public way

@@ -535,11 +535,9 @@ class AnyReader(Reader):
         return value
 
     def holds(self, value: Any) -> bool:
-        return (
-            self.holds_inner(value)
-            if isinstance(value, (tuple, FrozenDict))
-            else type(value) is not int or INT.holds(value)
-        )
+        if isinstance(value, (tuple, FrozenDict)):
+            return self.holds_inner(value)
+        return type(value) is not int or INT.holds(value)
 
     def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
         if isinstance(value, FrozenDict):

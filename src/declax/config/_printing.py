@@ -235,7 +235,10 @@ class Printer:
         """The code of a dtype."""
         if isinstance(value, type) and issubclass(value, np.generic) and hasattr(np, value.__name__):
             return self.under("numpy", value.__name__)
-        return self.under("jax.numpy", dtype_code(value).removeprefix("jnp."))
+        name = jnp.dtype(value).name
+        scalar = "bool_" if name == "bool" else name
+        is_scalar = not isinstance(value, jnp.dtype) and hasattr(jnp, scalar)
+        return self.under("jax.numpy", scalar if is_scalar else f"dtype({name!r})")
 
     def path(self, value: pathlib.PurePath, path: Path) -> str:
         """The code of a path of files."""
@@ -475,12 +478,3 @@ def _importable(module: str) -> str:
         name: str = spec.name
         return name.removesuffix(".__main__")
     return pathlib.Path(file).stem if file else module
-
-
-def dtype_code(value: Any) -> str:
-    """A dtype as code, with the prefix ``jnp`` where that has it."""
-    name = jnp.dtype(value).name
-    if isinstance(value, jnp.dtype):
-        return f"jnp.dtype({name!r})"
-    scalar = getattr(jnp, name if name != "bool" else "bool_", None)
-    return f"jnp.{name if name != 'bool' else 'bool_'}" if scalar is not None else f"jnp.dtype({name!r})"

@@ -45,7 +45,6 @@ WORDS: Final[dict[Any, str]] = {
 }
 """The names of the types of data."""
 
-_NONE: Final[frozenset[str]] = frozenset()
 _ALL: Final = frozenset(WORDS.values())
 _ATOMS: Final = _ALL - {"list", "table"}
 _INT_BITS: Final = 64
@@ -250,7 +249,7 @@ class NamesReader(Reader):
     """One of a table of names, or an object that has the same use as those in the table."""
 
     words = frozenset({"string"})
-    exact = _NONE
+    exact = frozenset()
 
     def __init__(self, noun: str, table: Mapping[str, Any], code: str) -> None:
         self.noun = noun

@@ -106,7 +106,7 @@ class Schemas:
     def _call_schema(self, tag: str, target: Any, *, is_tag_needed: bool) -> Schema:
         call = self._catalog.call(target)
         call.check_readable()
-        summary = _summary(target)
+        summary = first_paragraph(target)
         properties: dict[str, Schema] = {KIND: {"const": tag, "description": summary or f"chooses {call.name}"}}
         properties[VERSION] = {"type": "integer", "minimum": 1, "maximum": version_of(target)}
         for parameter in call.parameters:
@@ -163,8 +163,8 @@ class Schemas:
         return re.sub(r"[^A-Za-z0-9_]+", "-", noun.partition(" ")[2]).strip("-")
 
 
-def _summary(target: Any) -> str:
-    """The first paragraph of the docstring of a target, unless Python wrote it."""
+def first_paragraph(target: Any) -> str:
+    """The first paragraph of the docstring of a target in a line, unless Python wrote it."""
     text = inspect.getdoc(target) or ""
     if isinstance(target, type) and text.startswith(f"{target.__name__}("):
         return ""

@@ -107,7 +107,7 @@ BATCH_NORM: Final = "declax.nn.normalization.BatchNorm"
 DROPOUT: Final = "declax.nn.stochastic.Dropout"
 
 SPEC: Final = "declax.config.spec.spec"
-SPEC_OF: Final = "declax.config._reading.spec_of"
+SPEC_OF: Final = "declax.config.loading.spec_of"
 TO_CONFIG: Final = "declax.config.loading.to_config"
 SPEC_CLASS: Final = "declax.config.spec.Spec"
 REF: Final = "declax.config._data.Ref"

@@ -49,10 +49,6 @@ def float_of(text: str) -> float:
     return value
 
 
-def _no_places() -> Places:
-    return {}
-
-
 @dataclasses.dataclass
 class Document:
     """Plain data and its places.
@@ -68,7 +64,7 @@ class Document:
     name: str | None
     data: object
     problems: list[Problem] = dataclasses.field(default_factory=list)
-    find_places: Callable[[], Places] = _no_places
+    find_places: Callable[[], Places] = dict
     origins: dict[Path, Place] = dataclasses.field(default_factory=dict)
     _places: Places | None = None
 

@@ -39,8 +39,7 @@ def read_document(path: str | os.PathLike[str]) -> Document:
         with open(name, "rb") as file:
             content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        near = did_you_mean(Path(name).name, _neighbours(Path(name)))
-        raise ConfigError(name, "the file cannot be read", why=str(error), fix=near) from None
+        raise ConfigError(name, "the file cannot be read", why=str(error)) from None
     if len(content) > MAX_BYTES:
         raise ConfigError(
             name,
@@ -54,15 +53,6 @@ def read_document(path: str | os.PathLike[str]) -> Document:
         line = content.count(b"\n", 0, error.start) + 1
         raise unreadable(name, f"the file is not text in UTF-8: {error.reason}", (line, None)) from None
     return parse(text, name)
-
-
-def _neighbours(path: Path) -> list[str]:
-    """The names of what else is in the folder of a file."""
-    try:
-        with os.scandir(path.parent) as entries:
-            return [entry.name for entry, _ in zip(entries, range(1000), strict=False) if entry.name != path.name]
-    except OSError:
-        return []
 
 
 def parse_toml(text: str, name: str | None) -> Document:
