@@ -64,7 +64,7 @@ def pop(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     refuse_state("pop", node)
     search = _Search(predicates_of(filters, "pop"), is_tree=not is_graph(graph))
     search.run(node)
-    places = [place_of(node, path_of(link)) for link in search.places.values()]
+    places = [place_of(above, path_of(link), depth) for above, link, depth in search.places.values()]
     states = tuple(_state_of([found for found in search.found if found[2] == i]) for i in range(len(filters)))
     _remove(places)
     return states if len(filters) > 1 else states[0]
@@ -79,12 +79,13 @@ class _Search:
 
     Attributes:
       found: each Variable once.
-      places: the links of all references to them, by owner and key.
+      places: all references to them, by owner and key: the node above, the
+        link, and how many containers are between them.
     """
 
     def __init__(self, predicates: tuple[Predicate, ...], *, is_tree: bool) -> None:
         self.found: list[_Found] = []
-        self.places: dict[tuple[int, Any], Link] = {}
+        self.places: dict[tuple[int, Any], tuple[Any, Link, int]] = {}
         self._predicates = predicates
         self._asks_kind_only = all(map(is_of_kind, predicates))
         self._group_of_class: dict[type, int] = {}
@@ -96,17 +97,18 @@ class _Search:
         seen: set[int] = set()
         taken: dict[int, bool] = {}
         skipped = self._skipped
-        # with each value the one that holds it, its link, and the containers around it
-        stack: list[tuple[Any, Any, Link, tuple[int, ...]]] = [(root, None, None, ())]
+        # with each value the one that holds it, the node above it, its link, and the containers around it
+        stack: list[tuple[Any, Any, Any, Link, tuple[int, ...]]] = [(root, None, root, None, ())]
         while stack:
-            value, owner, link, within = stack.pop()
+            value, owner, above, link, within = stack.pop()
             kind = kind_of(value)
             if self._seen_of_tree is not None and kind in _IDENTIFIED:
                 if id(value) in self._seen_of_tree:
                     raise not_a_tree(path_of(self._seen_of_tree[id(value)]), path_of(link))
                 self._seen_of_tree[id(value)] = link
             if kind is _VARIABLE:
-                self._take(value, owner, link, taken)
+                if self._takes(value, link, taken) and link is not None:
+                    self.places[id(owner), link[1]] = (above, link, len(within))
                 continue
             if kind in _LEAVES:
                 if kind is not Kind.REF:
@@ -118,15 +120,15 @@ class _Search:
                 continue
             else:
                 seen.add(id(value))
-                within = ()
+                above, within = value, ()
             attributes, names = _inside(value, kind)
             for name in names:
                 child = attributes[name]
                 if child.__class__ not in skipped:
-                    stack.append((child, value, (link, name), within))
+                    stack.append((child, value, above, (link, name), within))
 
-    def _take(self, variable: Variable[Any], owner: Any, link: Link, taken: dict[int, bool]) -> None:
-        """Notes a reference to a Variable; at the first one, the filters are asked."""
+    def _takes(self, variable: Variable[Any], link: Link, taken: dict[int, bool]) -> bool:
+        """Whether the filters take a Variable; they are asked where it is met first."""
         is_meant = taken.get(id(variable))
         if is_meant is None:
             group = self._group_of_class.get(variable.__class__)
@@ -135,8 +137,7 @@ class _Search:
             is_meant = taken[id(variable)] = group != _NOT_MEANT
             if is_meant:
                 self.found.append((variable, link, group))
-        if is_meant and link is not None:
-            self.places[id(owner), link[1]] = link
+        return is_meant
 
     def _ask(self, variable: Variable[Any], link: Link) -> int:
         """The place of the first filter that takes a Variable, or -1; kept where all ask for its kind only."""

@@ -262,16 +262,19 @@ def _plain_writes(root: Any, binding: Binding, writes: _Writes) -> list[tuple[An
     ]
 
 
-def place_of(root: Any, path: Path) -> tuple[Any, Any]:
+def place_of(above: Any, path: Path, depth: int | None = None) -> tuple[Any, Any]:
     """What holds the leaf at a path, and under which key.
+
+    Args:
+      above: the root; or the node that is `depth` containers above the leaf.
 
     Raises:
       GraphError: it cannot be changed in place.
       TraceContextError: it belongs to a node of another trace level.
     """
-    holder, node = root, None
+    holder, node = above, None
     is_fixed = not path
-    for key in path[:-1]:
+    for key in path[0 if depth is None else -1 - depth : -1]:
         node = holder if isinstance(holder, Pytree) else node
         child = child_at(holder, key)
         is_fixed = not isinstance(child, Pytree) and (is_fixed or child_at(holder, key) is not child)
