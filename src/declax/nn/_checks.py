@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Sequence
+from typing import TypeGuard
 
 import jax
 import numpy as np
 
 from declax import errors
-from declax._fields import specifier_of
 
 
 def field_of(layer: object, field: str) -> str:
@@ -21,53 +19,6 @@ def field_of(layer: object, field: str) -> str:
 def is_integer(value: object) -> TypeGuard[int]:
     """Whether a value is a whole number; True and False are none here."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
-
-
-def size(field: str) -> Callable[[Any], int]:
-    """A shape entry: the size that a field names, once it is seen to be one.
-
-    Entries are read before a variable is made, so that a bad size is told as
-    such and not as the trouble it causes in an initializer.
-    """
-
-    def checked(layer: Any) -> int:
-        check_size(layer, field)
-        return int(getattr(layer, field))
-
-    return checked
-
-
-def check_size(layer: object, field: str) -> None:
-    """Asks of a field to be an integer within its declared bounds."""
-    _check_bounds(layer, field, "an integer", is_integer)
-
-
-def check_number(layer: object, field: str) -> None:
-    """Asks of a field to be a real number within its declared bounds."""
-    _check_bounds(layer, field, "a number", _is_number)
-
-
-def _check_bounds(layer: object, field: str, kind: str, is_kind: Callable[[object], bool]) -> None:
-    value = getattr(layer, field)
-    low, high = _bounds_of(layer, field)
-    if not is_kind(value) or not low <= value <= high:
-        raise errors.LayerError(
-            field_of(layer, field),
-            "this value is out of bounds",
-            expected=f"{kind} of at least {low:g}" if high == math.inf else f"{kind} from {low:g} to {high:g}",
-            got=errors.describe(value),
-        )
-
-
-def _bounds_of(layer: object, field: str) -> tuple[float, float]:
-    declared = specifier_of(type(layer).__dataclass_fields__[field])  # type: ignore[attr-defined]  # layers are dataclasses
-    low = None if declared is None else declared.notes.ge
-    high = None if declared is None else declared.notes.le
-    return -math.inf if low is None else low, math.inf if high is None else high
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def check_last_axis(

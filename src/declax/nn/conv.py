@@ -13,14 +13,15 @@ from jax import lax
 
 from declax import errors
 from declax._dataclass import dataclass
-from declax._fields import KW_ONLY, data, static, variable
+from declax._expressions import defer
+from declax._fields import KW_ONLY, field, static, variable
 from declax._metadata import EMPTY
 from declax._module import Module
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables import Param
 from declax.initializers import lecun_normal, zeros
 from declax.nn import dtypes
-from declax.nn._checks import check_last_axis, check_size, field_of, is_integer
+from declax.nn._checks import check_last_axis, field_of, is_integer
 from declax.rngs import Rngs
 
 Padding: TypeAlias = str | int | Sequence[int | tuple[int, int]]
@@ -33,24 +34,26 @@ PADDINGS = ("SAME", "SAME_LOWER", "VALID", "CIRCULAR", "REFLECT", "CAUSAL")
 _PAD_MODES = {"CIRCULAR": "wrap", "REFLECT": "reflect", "CAUSAL": "constant"}
 
 
-def _kernel_shape(conv: Conv) -> tuple[int, ...]:
-    """The shape of the kernel, once the fields it depends on are checked."""
-    for field in ("in_features", "out_features", "feature_group_count"):
-        check_size(conv, field)
-    for field in ("in_features", "out_features"):
-        if getattr(conv, field) % conv.feature_group_count:
+def _kernel_shape(
+    kernel_size: int | Sequence[int], in_features: int, out_features: int, groups: int
+) -> tuple[int, ...]:
+    for name, features in (("in_features", in_features), ("out_features", out_features)):
+        if features % groups:
             raise errors.LayerError(
-                field_of(conv, field),
+                f"Conv.{name}",
                 "the features cannot be split into equal groups",
-                expected=f"a multiple of feature_group_count={conv.feature_group_count}",
-                got=errors.describe(getattr(conv, field)),
+                expected=f"a multiple of feature_group_count={groups}",
+                got=errors.describe(features),
             )
-    return *_sizes(conv, "kernel_size"), conv.in_features // conv.feature_group_count, conv.out_features
+    return *_per_axis("Conv.kernel_size", kernel_size), in_features // groups, out_features
 
 
-def _sizes(conv: Conv, field: str, rank: int | None = None) -> tuple[int, ...]:
-    """A field that has one size for each spatial axis, or one for all."""
-    value: PerAxis = getattr(conv, field)
+def _sizes(conv: Conv, name: str, rank: int | None = None) -> tuple[int, ...]:
+    return _per_axis(field_of(conv, name), getattr(conv, name), rank)
+
+
+def _per_axis(where: str, value: PerAxis, rank: int | None = None) -> tuple[int, ...]:
+    """The value of a field that has one size for each spatial axis, or one for all."""
     if value is None and rank is not None:
         value = 1
     if is_integer(value):
@@ -62,7 +65,7 @@ def _sizes(conv: Conv, field: str, rank: int | None = None) -> tuple[int, ...]:
     if not sizes or len(sizes) != (rank or len(sizes)) or not all(is_integer(size) and size > 0 for size in sizes):
         number = "any number of them" if rank is None else f"a sequence of {rank}"
         raise errors.LayerError(
-            field_of(conv, field),
+            where,
             "these are no sizes of spatial axes",
             expected=f"an integer of at least 1, or {number}",
             got=repr(value),
@@ -120,46 +123,49 @@ class Conv(Module):
     (5, 14, 14, 8)
     """
 
-    in_features: int = static(ge=1)
-    out_features: int = static(ge=1)
-    kernel_size: int | Sequence[int] = static()
-    strides: PerAxis = static(default=1)
+    in_features: int = field(ge=1)
+    out_features: int = field(ge=1)
+    kernel_size: int | Sequence[int] = field()
+    strides: PerAxis = field(default=1)
     _: KW_ONLY
-    padding: Padding = static(default="SAME")
-    input_dilation: PerAxis = static(default=1)
-    kernel_dilation: PerAxis = static(default=1)
-    feature_group_count: int = static(default=1, ge=1)
-    use_bias: bool = True
-    mask: jax.Array | None = data(default=None)
+    padding: Padding = field(default="SAME")
+    input_dilation: PerAxis = field(default=1)
+    kernel_dilation: PerAxis = field(default=1)
+    feature_group_count: int = field(default=1, ge=1)
+    use_bias: bool = field(default=True)
+    mask: jax.Array | None = field(default=None)
     dtype: Dtype | None = static(default=None)
     param_dtype: Dtype = static(default=jnp.float32)
-    precision: PrecisionLike = static(default=None)
-    kernel_init: Initializer = static(default=lecun_normal())
-    bias_init: Initializer = static(default=zeros)
-    conv_general_dilated: Callable[..., jax.Array] = static(default=lax.conv_general_dilated)
-    promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
+    precision: PrecisionLike = field(default=None)
+    kernel_init: Initializer = field(default=lecun_normal())
+    bias_init: Initializer = field(default=zeros)
+    conv_general_dilated: Callable[..., jax.Array] = field(default=lax.conv_general_dilated)
+    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
     preferred_element_type: Dtype | None = static(default=None)
     rngs: InitVar[Rngs]
     kernel_metadata: Mapping[str, Any] = static(default=EMPTY)
     bias_metadata: Mapping[str, Any] = static(default=EMPTY)
     kernel: Param[jax.Array] = variable(
-        _kernel_shape, initializer="kernel_init", dtype="param_dtype", metadata="kernel_metadata"
+        defer(_kernel_shape)(kernel_size, in_features, out_features, feature_group_count),
+        initializer=kernel_init,
+        dtype=param_dtype,
+        metadata=kernel_metadata,
     )
     bias: Param[jax.Array] | None = variable(
-        ("out_features",), initializer="bias_init", dtype="param_dtype", when="use_bias", metadata="bias_metadata"
+        (out_features,), initializer=bias_init, dtype=param_dtype, when=use_bias, metadata=bias_metadata
     )
 
     def __post_init__(self, rngs: Rngs) -> None:
         self.kernel_size = _sizes(self, "kernel_size")
-        for field in ("strides", "input_dilation", "kernel_dilation"):
-            _sizes(self, field, self._rank)
+        for name in ("strides", "input_dilation", "kernel_dilation"):
+            _sizes(self, name, self._rank)
         _check_dilated(self, _padding(self))
         self._masked(self.kernel.value)
 
     @property
     def kernel_shape(self) -> tuple[int, ...]:
         """``(*kernel_size, in_features // feature_group_count, out_features)``."""
-        return _kernel_shape(self)
+        return _kernel_shape(self.kernel_size, self.in_features, self.out_features, self.feature_group_count)
 
     def __call__(self, inputs: jax.Array, out_sharding: jax.NamedSharding | jax.P | None = None) -> jax.Array:
         """Convolves.

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from declax import errors
 from declax._dataclass import dataclass
-from declax._fields import KW_ONLY, data, static
+from declax._fields import KW_ONLY, field
 from declax._module import Module
 from declax.nn._checks import axes_of, check_axes_type, field_of
 from declax.rngs import Rngs, RngStream
@@ -52,12 +52,12 @@ class Dropout(Module):
     {1.0}
     """
 
-    rate: float = static(ge=0.0, le=1.0)
+    rate: float = field(ge=0.0, le=1.0)
     _: KW_ONLY
-    broadcast_dims: Sequence[int] = static(default=())
-    deterministic: bool | None = static(default=False)
-    rng_collection: str = "dropout"
-    rngs: Rngs | RngStream | None = data(default=None)
+    broadcast_dims: Sequence[int] = field(default=())
+    deterministic: bool | None = field(default=False)
+    rng_collection: str = field(default="dropout")
+    rngs: Rngs | RngStream | None = field(default=None)
 
     def __post_init__(self) -> None:
         if self.broadcast_dims != ():
