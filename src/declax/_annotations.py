@@ -223,12 +223,7 @@ _OPEN = Decision(None)
 
 
 def decide(annotation: Any, scope: Scope) -> Decision:
-    """The status that an annotation gives its field.
-
-    >>> class Model: pass
-    >>> decide("list[int]", Scope(Model)).status
-    <Status.SNAPSHOT: 'snapshot'>
-    """
+    """The status that an annotation gives its field."""
     annotation = scope.resolve(annotation)
     if isinstance(annotation, Unresolved) or annotation in (Any, object):
         return _UNDECIDED
@@ -359,11 +354,7 @@ _DTYPES: Final = str(jax.typing.DTypeLike).removeprefix("typing.Union[").removes
 
 
 def annotation_text(annotation: object) -> str:
-    """An annotation as a user writes it.
-
-    >>> annotation_text(list[jax.Array])
-    'list[jax.Array]'
-    """
+    """An annotation as a user writes it."""
     text = type_name(annotation) if isinstance(annotation, type) else str(annotation)
     if annotation is jax.Array:
         return "jax.Array"

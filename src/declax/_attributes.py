@@ -45,18 +45,7 @@ def is_data_descriptor(cls: type, name: str) -> bool:
 
 
 def admit(self: Any, name: Any, value: Any, layout: Layout) -> tuple[bool, Any, Layout]:
-    """Decides how a value enters an attribute, or raises with nothing changed.
-
-    Args:
-      self: the object.
-      name: the attribute; an index, in a List.
-      value: the value, tagged or not.
-      layout: the object's layout now.
-
-    Returns:
-      Whether a descriptor of the class takes the value instead; the value
-      without its tag; the layout that the object has from then on.
-    """
+    """Whether a descriptor takes the value, the value without its tag, and the layout from then on; or raises."""
     status = layout.statuses.get(name)
     if status is None and isinstance(name, str):
         if is_data_descriptor(type(self), name):

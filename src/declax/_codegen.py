@@ -25,15 +25,6 @@ def compile_functions(
     closure it copies at each call. So parameters are globals (1 to 3 % of a
     flatten and unflatten, measured).
 
-    Args:
-      subject: what the code is for, shown as the file name in tracebacks.
-      functions: the source of each function, starting with ``def name(``.
-      parameters: the objects that the functions refer to, by name.
-
-    Returns:
-      The functions, in order. Their source is in `linecache`, so that
-      tracebacks and `inspect.getsource` show it.
-
     >>> (double,) = compile_functions("demo", ["def double(x):\n    return two * x"], {"two": 2})
     >>> double(4)
     8

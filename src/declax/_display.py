@@ -49,19 +49,6 @@ def object_repr(obj: object) -> str:
 
     What occurs more than once is printed once. Values of large arrays are not
     fetched.
-
-    Args:
-      obj: an instance of a class with ``_pytree__fields_for_repr``.
-
-    >>> from declax._pytree import Pytree
-    >>> class Point(Pytree):
-    ...     def __init__(self):
-    ...         self.x, self.y = 1, jax.numpy.zeros((3, 4))
-    >>> print(object_repr(Point()))
-    Point(
-      x=1,
-      y=Array(shape=(3, 4), dtype=dtype('float32'))
-    )
     """
     key = (id(obj), threading.get_ident())
     if key in _running:
@@ -74,36 +61,18 @@ def object_repr(obj: object) -> str:
 
 
 def state_repr(state: Flattens) -> str:
-    """A State as nested dicts.
-
-    >>> from declax.states import State
-    >>> print(State({"a": {"b": 1}}))
-    State({
-      'a': {
-        'b': 1
-      }
-    })
-    """
+    """A State as nested dicts."""
     tree = _nested(state)
     return f"State({_Printer(_Contents(tree)).text(tree, (), 0)})"
 
 
 def text_of(value: object) -> str:
-    """Any value as text: containers of models and Variables too.
-
-    >>> text_of({"a": [1, 2.0]})
-    "{'a': [1, 2.0]}"
-    """
+    """Any value as text: containers of models and Variables too."""
     return _Printer(_Contents(value)).text(value, (), 0)
 
 
 def count_header(value: object) -> str:
-    """The comment that counts the arrays of all Variables inside of a value, by kind.
-
-    >>> from declax._variables import Param
-    >>> count_header([Param(jax.numpy.zeros(3)), Param(jax.numpy.zeros(5))])
-    ' # Param: 8 (32 B)'
-    """
+    """The comment that counts the arrays of all Variables inside of a value, by kind."""
     return _header(_Contents(value).total)
 
 

@@ -367,16 +367,6 @@ _BUILT_IN = frozenset({Everything, Nothing, PathContains, PathIn, PathMatches, O
 def matches_kind(predicate: Predicate, path: Path, kind: type | None, tag: object = None) -> bool | None:
     """The answer of a predicate, as far as a leaf's path, kind and tag settle it.
 
-    Args:
-      predicate: any predicate; of those that are not declax's nothing is known.
-      path: the path of the leaf.
-      kind: the class of its Variable; None for a leaf in no Variable.
-      tag: the ``tag`` in the Variable's metadata; None where there is none.
-
-    Returns:
-      True or False for every leaf of this path, kind and tag; None where the
-      predicate has to see the value.
-
     >>> matches_kind(PathContains("a"), ("a", "b"), None)
     True
     >>> matches_kind(lambda path, value: True, ("a", "b"), None) is None
@@ -387,11 +377,7 @@ def matches_kind(predicate: Predicate, path: Path, kind: type | None, tag: objec
 
 
 def is_of_kind(predicate: Predicate) -> bool:
-    """Whether all Variables of one kind get the same answer from a predicate.
-
-    >>> is_of_kind(OfType(int)), is_of_kind(Everything()), is_of_kind(Not(PathContains("a")))
-    (False, True, False)
-    """
+    """Whether all Variables of one kind get the same answer from a predicate."""
     if type(predicate) not in _BUILT_IN:
         return False
     if isinstance(predicate, _Combination):
@@ -400,11 +386,7 @@ def is_of_kind(predicate: Predicate) -> bool:
 
 
 def asks_tags(predicate: Predicate) -> bool:
-    """Whether a predicate, or one that it combines, goes by tags: a class can get another one at any time.
-
-    >>> asks_tags(Not(WithTag("dropout"))), asks_tags(Everything())
-    (True, False)
-    """
+    """Whether a predicate, or one that it combines, goes by tags: a class can get another one at any time."""
     if isinstance(predicate, _Combination):
         return any(map(asks_tags, predicate.predicates))
     return isinstance(predicate, WithTag)
@@ -423,18 +405,7 @@ def to_predicate(filter: Filter, /) -> Predicate:
 
 
 def predicate_of(filter: Filter, where: str) -> Predicate:
-    """As `to_predicate`, for a function that took the filter.
-
-    Args:
-      filter: the filter.
-      where: the function and the argument, for errors.
-
-    Raises:
-      FilterError: for what is no filter.
-
-    >>> predicate_of("dropout", "split, filter 0")
-    WithTag('dropout')
-    """
+    """As `to_predicate`, for a function that took the filter."""
     if filter is Ellipsis or filter is True:
         return Everything()
     if filter is None or filter is False:
@@ -476,18 +447,7 @@ def filters_to_predicates(filters: Sequence[Filter], /) -> tuple[Predicate, ...]
 
 
 def predicates_of(filters: Sequence[Filter], where: str) -> tuple[Predicate, ...]:
-    """As `filters_to_predicates`, for a function that took the filters.
-
-    Args:
-      filters: the filters.
-      where: the function, for errors; empty where nobody knows.
-
-    Raises:
-      FilterError: as `filters_to_predicates`.
-
-    >>> predicates_of((int, ...), "split")
-    (OfType(<class 'int'>), Everything())
-    """
+    """As `filters_to_predicates`, for a function that took the filters."""
     prefix = f"{where}, filter " if where else "filter "
     for place, early in enumerate(filters[:-1]):
         if early is Ellipsis or early is True:
@@ -501,11 +461,7 @@ def predicates_of(filters: Sequence[Filter], where: str) -> tuple[Predicate, ...
 
 
 def ask(predicate: Predicate, path: Path, value: AnyType) -> bool:
-    """The answer of a predicate, which may be a user's function: an error of that one tells the path.
-
-    >>> ask(PathContains("a"), ("a", "b"), 1)
-    True
-    """
+    """The answer of a predicate, which may be a user's function: an error of that one tells the path."""
     try:
         return bool(predicate(path, value))
     except Exception as error:

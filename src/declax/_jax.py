@@ -68,11 +68,7 @@ def frame_of_user(frame: FrameType) -> FrameType:
 
 
 def level_of_user(frame: FrameType | None) -> int:
-    """How many frames a frame is below the user's code, as ``stacklevel=`` of a warning counts them.
-
-    Args:
-      frame: the one that warns.
-    """
+    """How many frames a frame is below the user's code, as ``stacklevel=`` of a warning counts them."""
     level, found = 1, frame
     while found is not None and name_of(found)[0].partition(".")[0] in _LIBRARIES:
         level, found = level + 1, found.f_back

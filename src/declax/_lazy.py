@@ -17,13 +17,6 @@ _EXPORT = re.compile(r"^from (\S+) import (\w+) as \2\b", re.MULTILINE)
 def exports(package: str) -> dict[str, str]:
     """Which module has which name of a package, as the stub of the package says.
 
-    Args:
-      package: the name of the package.
-
-    Returns:
-      The full name of a module by public name. A name whose module is the
-      package itself is that of a module in it.
-
     >>> exports("declax")["Linear"]
     'declax.nn'
     """
@@ -37,9 +30,6 @@ def lazy_attributes(package: str) -> tuple[Callable[[str], Any], Callable[[], li
     A name is looked up once, and then is in the namespace of the package. No
     public name may be that of a module of the package as well, since Python
     puts modules there when they load.
-
-    Args:
-      package: the name of the package, whose stub has its names.
     """
     module_of = exports(package)
     public = sorted(name for name in module_of if not name.startswith("_"))

@@ -18,11 +18,7 @@ Link: TypeAlias = "tuple[Link, Any] | None"
 
 
 def path_of(link: Link) -> Path:
-    """The path that a link stands for.
-
-    >>> path_of(((None, "blocks"), 0))
-    ('blocks', 0)
-    """
+    """The path that a link stands for."""
     keys = []
     while link is not None:
         link, key = link

@@ -48,12 +48,7 @@ class Metadata(Mapping[str, Any]):
 
     @staticmethod
     def of(content: Mapping[str, object], where: str = "Variable") -> Metadata:
-        """The one Metadata with this content.
-
-        Raises:
-          StatusError: a value has no hash.
-          MetadataError: a hook cannot be called.
-        """
+        """The one Metadata with this content."""
         if not content:
             return EMPTY
         frozen = {name: _static.freeze(value, f"{where}.{name}") for name, value in sorted(content.items())}
@@ -157,11 +152,7 @@ def _checked_hooks(value: Any, where: str) -> Hashable:
 
 
 def check_names(names: Iterable[str], where: str, known: frozenset[str], reserved: Callable[[str], bool]) -> None:
-    """Refuses names that hide what a Variable has, or look like a misspelling.
-
-    Raises:
-      MetadataError: with the name that was probably meant.
-    """
+    """Refuses names that hide what a Variable has, or look like a misspelling."""
     for name in names:
         if name in known:
             continue

@@ -19,21 +19,7 @@ from declax.errors import GraphError, describe
 
 
 def is_on(flag: str, value: object, default: Callable[[], bool] | None = None) -> bool:
-    """Whether a flag is on; all functions with flags ask here.
-
-    Args:
-      flag: its name.
-      value: what the caller gave for it.
-      default: what gives the value of one that was left open; without it, the
-        flag may not be None.
-
-    Raises:
-      GraphError: for what is no flag: another value would count as on, or off,
-        by its truth, and none that means something else would be noticed.
-
-    >>> is_on("copy", True), is_on("graph", None, default=lambda: False)
-    (True, False)
-    """
+    """Whether a flag is on; all functions with flags ask here."""
     if value is True or value is False:
         return value
     if value is None and default is not None:
@@ -66,11 +52,7 @@ class _Mode:
 
     @classmethod
     def current_value(cls) -> bool:
-        """The default that holds now.
-
-        >>> set_graph_mode.current_value()
-        True
-        """
+        """The default that holds now."""
         return cls._current.get()
 
     def __repr__(self) -> str:
@@ -128,14 +110,7 @@ is_graph_mode = set_graph_mode._current.get
 
 
 def is_graph(graph: object) -> bool:
-    """What an argument `graph` says: False asks for a tree.
-
-    Raises:
-      GraphError: for what is no flag.
-
-    >>> is_graph(None), is_graph(False)
-    (True, False)
-    """
+    """What an argument `graph` says: False asks for a tree."""
     return is_on("graph", graph, is_graph_mode)
 
 

@@ -118,13 +118,6 @@ def open_container(value: Any, *, is_data: bool = False) -> tuple[tuple[Any, ...
 
     What rebuilds it goes to `close_container`; it is hashable. A dict whose
     keys cannot be sorted is opened in its own order.
-
-    Args:
-      value: the container.
-      is_data: whether JAX has to be able to open it too.
-
-    Raises:
-      StatusError: for data in a dict whose keys cannot be sorted.
     """
     cls = value.__class__
     if cls is list or cls is tuple:
@@ -185,13 +178,7 @@ _SHOWN = 6
 
 
 def put_in_container(holder: Any, key: Any, value: Any) -> None:
-    """Puts a leaf in the place of another one, under a key that `open_container` gave.
-
-    Args:
-      holder: the container. Variables in a State keep their kinds and metadata.
-      key: the key.
-      value: the raw value.
-    """
+    """Puts a leaf in the place of another one, under a key that `open_container` gave."""
     is_path = isinstance(key, tuple) and isinstance(holder, State)
     *above, last = key if is_path else (key,)
     for step in above:
@@ -201,11 +188,7 @@ def put_in_container(holder: Any, key: Any, value: Any) -> None:
 
 
 def plain_key(entry: Any) -> Any:
-    """The plain key of an entry of a JAX key path.
-
-    >>> plain_key(jax.tree_util.GetAttrKey("kernel"))
-    'kernel'
-    """
+    """The plain key of an entry of a JAX key path."""
     for attribute in ("name", "idx", "key"):
         if hasattr(entry, attribute):
             return getattr(entry, attribute)
@@ -247,20 +230,7 @@ def linked_nodes(root: object) -> Iterator[tuple[Link, Any]]:
 
 
 def enter_container(value: Any, within: tuple[Any, ...], holders: Sequence[Any] = ()) -> tuple[Any, ...]:
-    """Goes into a container.
-
-    Args:
-      value: the container.
-      within: those around it, up to the nearest node.
-      holders: the nodes of the graph that are known, for the message.
-
-    Returns:
-      The containers around what this one holds.
-
-    Raises:
-      StatusError: for a container inside of itself with no node between.
-      DepthError: for containers that are nested too deeply.
-    """
+    """The containers around what this one holds; raises where it is inside of itself, or too deep."""
     if any(map(is_, within, repeat(value))):
         raise StatusError(
             f"a {type_name(type(value))}",

@@ -17,12 +17,7 @@ from declax.traversals import empty_node, nest, walk_mapping
 def match_pure_dict(
     definition: StateDef, leaves: Sequence[Any], pure_dict: Mapping[Any, Any], *, checks_shapes: bool
 ) -> list[tuple[int, Any]]:
-    """The position in a State and the value of each leaf of a pure dict.
-
-    Raises:
-      GraphError: that lists all paths that the State does not have and, where
-        shapes are checked, all values that do not fit.
-    """
+    """The position in a State and the value of each leaf of a pure dict."""
     if not isinstance(pure_dict, Mapping):
         problem, fix = "the argument is no nested mapping of values", "state.to_pure_dict() makes one"
         raise GraphError("replace_by_pure_dict", problem, got=describe(pure_dict), fix=fix)

@@ -36,11 +36,7 @@ def holder_of(module: Any) -> Any:
 
 
 def sown_kind(module: object, method: str, name: object, variable_type: Any) -> type[Variable[Any]]:
-    """The kind of Variable that a call of `sow` or `perturb` asks for, by itself or by a name, which is registered.
-
-    Raises:
-      GraphError: for a name of the value that is not a string, and for what is not a kind.
-    """
+    """The kind of Variable that a call of `sow` or `perturb` asks for, by itself or by a name, which is registered."""
     if not isinstance(name, str):
         fix = f"self.{method}({'dx.Intermediate, ' if method == 'sow' else ''}'name', value)"
         where = f"{type_name(type(module))}.{method}"

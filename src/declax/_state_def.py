@@ -122,11 +122,7 @@ class StateDef:
 
     @property
     def tree(self) -> Tree:
-        """The positions of the leaves in nested dicts by key.
-
-        Raises:
-          GraphError: for paths that contradict each other.
-        """
+        """The positions of the leaves in nested dicts by key."""
         if self._tree is None:
             tree: Tree = {}
             for position, path in enumerate(self.paths):
@@ -230,11 +226,7 @@ def _rank(key: Any) -> tuple[int, str, Any]:
 
 
 def sorted_pair(entries: Sequence[Entry], *, is_sorted: bool = False) -> tuple[StateDef, list[Any]]:
-    """A definition and leaves in the order of the paths, so that equal ones are one structure.
-
-    Raises:
-      GraphError: for paths that contradict each other.
-    """
+    """A definition and leaves in the order of the paths, so that equal ones are one structure."""
     if not is_sorted:
         try:
             entries = sorted(entries, key=itemgetter(0))
@@ -295,11 +287,7 @@ def pair_of(definition: StateDef, values: Sequence[Any]) -> tuple[StateDef, list
 
 
 def call_each(where: str, f: Callable[..., Any], paths: Sequence[Path], arguments: Iterable[Any]) -> list[Any]:
-    """What the function of a user gives for the arguments at each path; an error of it tells the path.
-
-    Raises:
-      GraphError: for what is no function.
-    """
+    """What the function of a user gives for the arguments at each path; an error of it tells the path."""
     if not callable(f):
         raise GraphError(where, "this argument has to be a function", got=describe(f), fix=f"{where}(function)")
     results: list[Any] = []
@@ -362,11 +350,7 @@ def no_attribute(name: str, tree: Tree) -> MissingAttributeError:
 
 
 def check_trace(mark: Any, path: Path, value: Any = MISSING) -> None:
-    """Checks that a State of this mark may be written at a path, or deleted there.
-
-    Raises:
-      TraceContextError: the State belongs to another trace.
-    """
+    """Checks that a State of this mark may be written at a path, or deleted there."""
     if current_trace() is not mark:
         raise TraceContextError(
             format_path(path),

@@ -76,17 +76,6 @@ def groups_of(
     """For each filter, the definition and the positions of the leaves that it takes.
 
     What depends on kinds and paths only is computed once.
-
-    Args:
-      definition: paths and kinds of the leaves.
-      leaves: their raw values.
-      filters: the filters.
-      where: the function that took the filters, for errors.
-      is_exhaustive: whether each leaf has to be taken.
-
-    Raises:
-      FilterError: for what is no filter, and for leaves that are left over and
-        must not be.
     """
     groups, rest = _known_groups(definition, leaves, filters, where)
     if rest and is_exhaustive:

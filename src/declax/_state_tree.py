@@ -201,16 +201,7 @@ def _shown(definition: StateDef, nesting: Nesting, leaves: Sequence[Any]) -> lis
 
 
 def pair_from(keys: OuterKeys, children: Sequence[Any]) -> tuple[StateDef, list[Any], bool] | None:
-    """The definition and the leaves of the State that JAX makes anew.
-
-    Args:
-      keys: as `children_of` gave them.
-      children: what is at each of them now.
-
-    Returns:
-      None where the paths are others than before; otherwise also whether the
-      children are what JAX would see of the State.
-    """
+    """The State that JAX makes anew, and whether of the same children; None where its paths are others."""
     definition = keys.definition()
     if definition is None:
         return None

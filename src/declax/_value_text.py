@@ -23,12 +23,7 @@ MAX_DEPTH: Final = 64
 
 
 def value_text(value: Any, depth: int = 0) -> str:
-    """The text of a value, a pytree of arrays included; `depth` is the number of containers around it.
-
-    >>> import jax.numpy as jnp
-    >>> print(value_text([jnp.zeros(2), jnp.zeros((4, 4))]))
-    [Array([0., 0.], dtype=float32), Array(shape=(4, 4), dtype=dtype('float32'))]
-    """
+    """The text of a value, a pytree of arrays included; `depth` is the number of containers around it."""
     if isinstance(value, Tracer):
         return f"{type(value).__name__}({value.dtype}[{','.join(map(str, value.shape))}])"
     if isinstance(value, jax.Array):
@@ -66,12 +61,7 @@ def _array_text(array: jax.Array) -> str:
 
 
 def size_comment(value: Any) -> str:
-    """The number of elements and of bytes of all arrays in a value, or nothing.
-
-    >>> import numpy as np
-    >>> size_comment(np.zeros((4, 4), np.float32))
-    ' # 16 (64 B)'
-    """
+    """The number of elements and of bytes of all arrays in a value, or nothing."""
     count, size = 0, 0
     arrays = list(arrays_in(value))
     if not arrays:
@@ -89,9 +79,6 @@ def arrays_in(value: Any) -> Iterator[Any]:
     Lists, tuples and dicts are opened here, since JAX does it by recursion, and
     one that was appended to may have become deeper than it can take. One that
     contains itself is opened once.
-
-    >>> [array.shape for array in arrays_in([np.zeros(2), {"a": (np.zeros(3), 4)}])]
-    [(2,), (3,)]
     """
     stack: list[tuple[int, Iterator[Any]]] = [(0, iter((value,)))]
     around = {0}
@@ -116,11 +103,7 @@ _ATOMS: Final = frozenset({int, float, bool, complex, str, bytes, type(None)})
 
 
 def bytes_text(size: int) -> str:
-    """A number of bytes, with a unit of thousands.
-
-    >>> bytes_text(64), bytes_text(40_000)
-    ('64 B', '40.0 KB')
-    """
+    """A number of bytes, with a unit of thousands."""
     if size < 1000:
         return f"{size} B"
     amount = float(size)

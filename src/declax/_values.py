@@ -75,21 +75,13 @@ def data_in_static(value: object) -> object | None:
 
 
 def tags_within(value: object, place: Callable[[], str] | None = None) -> Iterator[Tagged[Any]]:
-    """All tags in a container; `place` says where it sits, for the message of the error.
-
-    Raises:
-      DepthError: for more than `MAX_DEPTH` containers, one in the other.
-    """
+    """All tags in a container; `place` says where it sits, for the message of the error."""
     found = (item for item in _items_within(value, place) if item.__class__ is Tagged)
     return cast("Iterator[Tagged[Any]]", found)
 
 
 def _items_within(value: Any, place: Callable[[], str] | None = None) -> Iterable[object]:
-    """What is neither plain nor a container in a value: the value itself, or what containers in containers hold.
-
-    Raises:
-      DepthError: for more than `MAX_DEPTH` containers, one in the other.
-    """
+    """What is neither plain nor a container in a value: the value itself, or what containers in containers hold."""
     cls = value.__class__
     if cls is not list and cls is not dict and not _may_open(value):
         return () if cls in PLAIN else (value,)
@@ -136,13 +128,7 @@ def _may_open(value: object) -> bool:
 
 
 def check_depth(value: object, where: str) -> None:
-    """Refuses containers that are nested too deeply.
-
-    Raises:
-      DepthError: for more than `MAX_DEPTH` containers, one in the other.
-
-    >>> check_depth([[1], [2]], "the sizes")
-    """
+    """Refuses containers that are nested too deeply."""
     for _ in _items_within(value, lambda: where):
         pass
 

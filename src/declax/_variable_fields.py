@@ -89,11 +89,7 @@ def insert_axis(names: Any, index: int, axis_name: str | None) -> Any:
 
 
 def remove_axis(kind: type, names: Any, index: int, axis_name: str | None) -> Any:
-    """The names of the axes of an array that has lost one.
-
-    Raises:
-      MetadataError: the axis goes by another name.
-    """
+    """The names of the axes of an array that has lost one."""
     entries = names_of_axes(names)
     if entries is None or not -len(entries) <= index < len(entries):
         return names

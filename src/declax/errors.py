@@ -250,11 +250,7 @@ def _word(error: DeclaxError) -> str:
 
 
 def describe(value: object) -> str:
-    """Says of a value its type and, of an array, its shape and dtype.
-
-    >>> describe(3)
-    'int 3'
-    """
+    """Says of a value its type and, of an array, its shape and dtype."""
     name = type_name(type(value)).replace("ArrayImpl", "Array")
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if isinstance(shape, tuple) and dtype is not None:
@@ -270,22 +266,14 @@ def describe(value: object) -> str:
 
 
 def type_name(cls: type) -> str:
-    """The name of a class as a user writes it.
-
-    >>> type_name(int)
-    'int'
-    """
+    """The name of a class as a user writes it."""
     if cls is type(None):
         return "None"
     return cls.__qualname__.rpartition("<locals>.")[2]
 
 
 def suggest(name: str, options: Iterable[str]) -> str | None:
-    """A "did you mean" line for a name, or None where nothing is near.
-
-    >>> suggest("hiden", ["hidden", "dim"])
-    "did you mean 'hidden'?"
-    """
+    """A "did you mean" line for a name, or None where nothing is near."""
     near = difflib.get_close_matches(name, list(options), n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else None
 
@@ -299,11 +287,7 @@ MAX_DEPTH = 400
 
 
 def too_deep(where: str, path: Iterable[object]) -> DepthError:
-    """The error of plain containers that are nested too deeply.
-
-    >>> too_deep("Block.sizes", [0] * 400).where
-    'Block.sizes[0][0][0][0][0][0][0][0] ... 384 more keys ... [0][0][0][0][0][0][0][0]'
-    """
+    """The error of plain containers that are nested too deeply."""
     keys = [f"[{key!r}]" for key in path]
     if len(keys) > PATH_END + 1:
         half = PATH_END // 2
@@ -317,11 +301,7 @@ def too_deep(where: str, path: Iterable[object]) -> DepthError:
 
 
 def format_path(path: Iterable[object]) -> str:
-    """A path of names and indices as it is written in code; the middle of a very long one is left out.
-
-    >>> format_path(("blocks", 0, "kernel"))
-    'blocks[0].kernel'
-    """
+    """A path of names and indices as it is written in code; the middle of a very long one is left out."""
     text = ""
     keys = list(path)
     if len(keys) > 2 * PATH_END + 1:
@@ -336,16 +316,5 @@ def format_path(path: Iterable[object]) -> str:
 
 
 def note_path(error: BaseException, function: str, path: Iterable[object]) -> None:
-    """Adds to the error of a user's function where in the graph or State it was; its type and text stay.
-
-    Args:
-      error: the error.
-      function: what the function was given to.
-      path: where.
-
-    >>> error = KeyError("unknown")
-    >>> note_path(error, "the function given to State.map", ("blocks", 0))
-    >>> error.__notes__
-    ['raised by the function given to State.map, at blocks[0]']
-    """
+    """Adds to the error of a user's function where in the graph or State it was; its type and text stay."""
     error.add_note(f"raised by {function}, at {format_path(path)}")

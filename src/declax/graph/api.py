@@ -276,13 +276,7 @@ def clone(node: N, variables: bool = True, *, graph: bool | None = None) -> N:
 
 
 def with_new_nodes(graphdef: GraphDef[N], leaves: Sequence[Any], boxes: list[Variable[Any] | None]) -> N:
-    """A graph of new nodes that has existing Variables.
-
-    Args:
-      graphdef: the structure.
-      leaves: the raw value of each leaf.
-      boxes: the Variable of each leaf; None for other leaves.
-    """
+    """A graph of new nodes that has existing Variables."""
     root: N = _slots_with_variables(graphdef, leaves, boxes)[program_of(graphdef).root]
     return root
 

@@ -22,19 +22,7 @@ from declax.graph.binding import bind
 def attribute_changes(
     modules: Iterable[Pytree], attributes: Mapping[str, Any], where: str, *, must_exist: bool, only: Filter = ...
 ) -> list[tuple[Pytree, str, Any]]:
-    """The assignments that give modules these attributes where they have them; checked, and not yet made.
-
-    Args:
-      modules: the modules.
-      attributes: names and new values.
-      where: what an error is about.
-      must_exist: whether a name that no module has is an error.
-      only: the filter that took the modules, for that error.
-
-    Raises:
-      GraphError: for a name that none of the modules has.
-      StatusError: for data in a static attribute.
-    """
+    """The assignments that give modules these attributes where they have them; checked, and not yet made."""
     chosen = list(modules)
     changes = [(m, name, value) for m in chosen for name, value in attributes.items() if hasattr(m, name)]
     missing = sorted(attributes.keys() - {name for _, name, _ in changes})
@@ -54,23 +42,14 @@ def attribute_changes(
 
 
 def asked_modules(only: Filter, count: int) -> tuple[str, str | None]:
-    """For an error: which modules were asked and, where a filter took them, how many it took.
-
-    >>> asked_modules("dropout", 0)
-    ('that `only` takes', "only='dropout', which takes 0 modules")
-    """
+    """For an error: which modules were asked and, where a filter took them, how many it took."""
     if only is Ellipsis:
         return "inside", None
     return "that `only` takes", f"only={as_written(only)}, which takes {count} module{'' if count == 1 else 's'}"
 
 
 def check_may_change(module: Pytree, name: str) -> None:
-    """Checks that an attribute of a module may be set in place, now.
-
-    Raises:
-      GraphError: for a frozen module.
-      TraceContextError: for a module of another trace level.
-    """
+    """Checks that an attribute of a module may be set in place, now."""
     if vars(module).get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
         raise wrong_trace(module, name)
     if module._pytree__is_frozen:

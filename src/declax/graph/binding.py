@@ -140,25 +140,13 @@ class PlainLeaves:
         return self._boxes[position] is None and self._sources[position] is None
 
     def check(self, position: int) -> None:
-        """Checks that a leaf may be set at this trace level.
-
-        Raises:
-          TraceContextError: where its node is of another one.
-        """
+        """Checks that a leaf may be set at this trace level."""
         source = self.source(position)
         if source is not None and source[0].__dict__.get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
             raise wrong_trace(*source)
 
     def write(self, positions: tuple[int, ...], new: Iterable[Any]) -> None:
-        """Sets leaves, none of them in a container.
-
-        Args:
-          positions: of the leaves; the same tuple at each call of a loop.
-          new: the value of each.
-
-        Raises:
-          TraceContextError: for one of another trace level; nothing is set then.
-        """
+        """Sets leaves, none of them in a container."""
         writes = self._written  # read once: another thread may write others
         if writes is None or writes.positions is not positions:
             writes = self._written = self._writes_at(positions)
@@ -308,9 +296,6 @@ class Binding:
 
         What a Variable is given is checked then; this finds what has grown in
         place since. To be called when JAX could not take the leaves apart.
-
-        Raises:
-          DepthError: one does; names its path.
         """
         for path, leaf in zip(self.graphdef.definition.paths, self.read(), strict=True):
             if isinstance(leaf, (list, tuple, dict)):
@@ -352,17 +337,7 @@ class _Cache(dict[tuple[int, ...], tuple[Binding, tuple["weakref.ref[Any]", ...]
 
 
 def bind(root: Any, graph: bool | None = True) -> Binding:
-    """The binding of the graph below a value.
-
-    Args:
-      root: the value.
-      graph: False where it has to be a tree; None for the default of the mode.
-
-    Raises:
-      StatusError: for a static value that cannot be hashed.
-      GraphError: for a graph where a tree is asked for, and for a `graph` that
-        is no flag.
-    """
+    """The binding of the graph below a value."""
     binding = _bind_cached(root, root, ()) if isinstance(root, Pytree) else _bind_anew(root)
     if graph is not True:
         check_mode(binding.graphdef, graph)
@@ -370,16 +345,7 @@ def bind(root: Any, graph: bool | None = True) -> Binding:
 
 
 def check_mode(graphdef: GraphDef[Any], graph: bool | None) -> None:
-    """Checks that a graph is a tree, where that is asked for.
-
-    Args:
-      graphdef: the description of the graph.
-      graph: False where it has to be a tree; None for the default of the mode.
-
-    Raises:
-      GraphError: names both paths of the first thing that is shared. Also for
-        a `graph` that is no flag.
-    """
+    """Checks that a graph is a tree, where that is asked for."""
     wanted = is_graph_mode() if graph is None else graph
     if wanted is not True and not is_graph(graph) and graphdef.shared is not None:
         raise not_a_tree(*graphdef.shared)
@@ -424,14 +390,7 @@ _NO_MODELS = (type, str, bytes, FunctionType, GraphDef)
 
 
 def _bind_cached(first: Any, value: Any, others: tuple[Any, ...], count: int = 0) -> Binding:
-    """The binding of a value that starts at a node.
-
-    Args:
-      first: the node, which keeps the binding.
-      value: the node itself, or a tuple that begins with it.
-      others: what else is in the tuple.
-      count: the length of the tuple; 0 for the node itself.
-    """
+    """The binding of a value that starts at a node."""
     attributes = first.__dict__
     cache: _Cache | None = attributes.get(BOUND_KEY)
     key = (count, *map(id, others))

@@ -118,11 +118,7 @@ def _word(chain: Sequence[Step]) -> str:
 
 
 def _follow(value: Any, chain: tuple[Step, ...]) -> Any:
-    """What a chain leads to.
-
-    Raises:
-      MissingAttributeError, MissingKeyError: where it leads nowhere.
-    """
+    """What a chain leads to."""
     for place, (key, is_attribute) in enumerate(chain):
         try:
             value = getattr(value, key) if is_attribute else value[key]

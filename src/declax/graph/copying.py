@@ -33,10 +33,6 @@ def copy_leaves(leaves: Sequence[Any], graphdef: GraphDef[Any]) -> list[Any]:
     One compiled program copies many arrays at a tenth of the cost of copying
     each by itself. It has to be compiled, so that a graph whose arrays are
     copied for the first time, or have other shapes than last time, goes without.
-
-    Args:
-      leaves: of the graph, or some of them, in its order.
-      graphdef: the structure of the graph.
     """
     copied = list(leaves)
     if all(map(_is_array_class, set(map(type, copied)))):

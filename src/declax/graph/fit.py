@@ -194,9 +194,6 @@ def checked_plain(graphdef: GraphDef[Any], leaves: Sequence[Any]) -> list[Any]:
     """Leaves of which those in no Variable can stand there.
 
     A number in a container becomes an array, since one would not be a leaf there.
-
-    Raises:
-      GraphError: for what is no array, ref or number; lists each path.
     """
     checked = list(leaves)
     program = program_of(graphdef)
@@ -224,15 +221,7 @@ def in_container(value: Any) -> Any:
 
 
 def join(graphdef: GraphDef[Any], states: Sequence[Any]) -> tuple[list[Any], list[Any] | None]:
-    """The leaves of States in the order of a GraphDef.
-
-    Returns:
-      The leaves, and the metadata of the Variables where some differs from the
-      GraphDef's.
-
-    Raises:
-      GraphError: for a State that is not the GraphDef's; lists each path.
-    """
+    """The leaves of States in the order of a GraphDef, and the metadata where some differs from its own."""
     if not isinstance(graphdef, GraphDef):
         raise GraphError(
             "merge", "the first argument is no GraphDef", got=describe(graphdef), fix="dx.merge(graphdef, state)"

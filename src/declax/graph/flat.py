@@ -187,11 +187,7 @@ def flatten(
 
 
 def _check_indexes(name: str, given: object, cls: type, fix: str) -> None:
-    """Checks the type of a mapping between objects and indexes, where one is given.
-
-    Raises:
-      GraphError: it is another one; those by objects and those by indexes are easily mixed up.
-    """
+    """Checks the type of a mapping between objects and indexes, where one is given."""
     is_by_object = cls is RefMap
     if given is None or (isinstance(given, cls) and (is_by_object or not isinstance(given, RefMap))):
         return
@@ -205,11 +201,7 @@ def _check_indexes(name: str, given: object, cls: type, fix: str) -> None:
 
 
 def _check_is_apart(graphdef: GraphDef[Any], graph: bool | None) -> None:
-    """Checks that a graph shares nothing with earlier ones, where a tree is asked for.
-
-    Raises:
-      GraphError: it does, or is no tree itself.
-    """
+    """Checks that a graph shares nothing with earlier ones, where a tree is asked for."""
     check_mode(graphdef, graph)
     if is_graph(graph):
         return
@@ -285,20 +277,7 @@ def unflatten_leaves(
     index_ref: IndexMap | None,
     outer: IndexMap | None,
 ) -> Any:
-    """As `unflatten`, from the leaves of the graph in its order.
-
-    Args:
-      graphdef: the structure.
-      leaves: the raw value of each leaf.
-      metadata: of each Variable, where it differs from the description.
-      boxes: the Variables to use, where no object stands for an outer one.
-      index_ref: the known objects, to which those of the graph are added.
-      outer: the outer objects.
-
-    Raises:
-      GraphError: for indexes that are not there, and for outer objects of
-        another type; nothing is changed.
-    """
+    """As `unflatten`, from the leaves of the graph in its order."""
     known = known_objects(graphdef, index_ref or {})
     program = program_of(graphdef)
     if graphdef.outer is not None and outer is not None:
@@ -315,11 +294,7 @@ def unflatten_leaves(
 
 
 def _check_has_refs(graphdef: GraphDef[Any], leaves: Sequence[Any]) -> None:
-    """Checks that no ref was left with the outer one that it stands for.
-
-    Raises:
-      GraphError: one was.
-    """
+    """Checks that no ref was left with the outer one that it stands for."""
     places = [place for _, place in program_of(graphdef).plain_leaves if leaves[place] is None]
     if places:
         raise GraphError(
@@ -359,11 +334,7 @@ def _boxes(graphdef: GraphDef[Any], state: Any) -> list[Variable[Any]] | None:
 
 
 def _check_outer(graphdef: GraphDef[Any], program: Program, outer: IndexMap) -> None:
-    """Checks that the outer objects are there, and are what they are changed into.
-
-    Raises:
-      GraphError: they are not.
-    """
+    """Checks that the outer objects are there, and are what they are changed into."""
     classes = [*program.classes, *(cls for _, cls in program.node_makers)]
     own = program.indexed[graphdef.base :]
     for slot, number in zip(own, graphdef.outer or (), strict=True):

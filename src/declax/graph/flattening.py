@@ -565,16 +565,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def walk(value: Any, *, is_binding: bool = False, known: Sequence[Any] = ()) -> Walk:
-    """Reads the graph below a value.
-
-    Args:
-      value: the root.
-      is_binding: whether the nodes shall report changes of their structure.
-      known: objects from before, to which the graph may refer.
-
-    Raises:
-      StatusError: for a static value that cannot be hashed or snapshotted.
-    """
+    """Reads the graph below a value."""
     found = Walk(is_binding=is_binding, known=known)
     found.visit(value)
     return found

@@ -47,11 +47,7 @@ class GraphState(State[M]):
 
 
 def refuse_state(where: str, node: object) -> None:
-    """Refuses a State where a model is meant: its leaves are raw values, so that filters by kind would find nothing.
-
-    Raises:
-      GraphError: it is one.
-    """
+    """Refuses a State where a model is meant: its leaves are raw values, so that filters by kind would find nothing."""
     if node.__class__ is State or node.__class__ is GraphState:
         raise GraphError(
             where,

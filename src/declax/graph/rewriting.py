@@ -99,11 +99,7 @@ def map(f: Callable[[Path, Any], Any], node: N, /, *, graph: bool | None = None)
 
 
 def check_function(where: str, f: object) -> None:
-    """Checks that the first argument is a function, and not a model.
-
-    Raises:
-      GraphError: it is not.
-    """
+    """Checks that the first argument is a function, and not a model."""
     if not callable(f) or kind_of(f) in (Kind.NODE, Kind.OBJECT):
         problem, fix = "the first argument has to be a function of path and value", f"dx.{where}(function, model)"
         raise GraphError(where, problem, got=describe(f), fix=fix)

@@ -248,17 +248,7 @@ def build(
     metadata: Sequence[Any] | None = None,
     variables: Sequence[Any] | None = None,
 ) -> Any:
-    """Makes new objects with these leaves.
-
-    Args:
-      graphdef: the description.
-      leaves: the raw value of each leaf, in the order of the description.
-      metadata: of each Variable, where it differs from the description.
-      variables: existing Variables to use, in order; new ones are made otherwise.
-
-    Returns:
-      The root.
-    """
+    """Makes new objects with these leaves."""
     return build_slots(graphdef, leaves, metadata, variables)[program_of(graphdef).root]
 
 
@@ -269,15 +259,7 @@ def build_slots(
     variables: Sequence[Any] | None = None,
     known: Sequence[Any] | None = None,
 ) -> list[Any]:
-    """As `build`; returns the value of each slot.
-
-    Args:
-      graphdef, leaves, metadata, variables: as in `build`.
-      known: the objects from before the graph, as many as the GraphDef's base.
-
-    Raises:
-      GraphError: where the graph refers to objects from before, and there are none.
-    """
+    """As `build`, with the objects from before the graph; returns the value of each slot."""
     program = program_of(graphdef)
     mark = _jax.trace_state.value
     slots = _new_variables(program, leaves, metadata, mark) if variables is None else list(variables)
@@ -317,15 +299,7 @@ def _new_variables(program: Program, leaves: Sequence[Any], metadata: Sequence[A
 
 
 def known_objects(graphdef: GraphDef[Any], objects: Mapping[int, Any]) -> list[Any]:
-    """The objects from before a graph by index; None for those that it does not refer to.
-
-    Args:
-      graphdef: of the graph.
-      objects: those that there are.
-
-    Raises:
-      GraphError: one that it refers to is missing.
-    """
+    """The objects from before a graph by index; None for those that it does not refer to."""
     if not graphdef.base:
         return []
     known = list(map(objects.get, range(graphdef.base)))
@@ -377,20 +351,6 @@ def apply_change(
 
     All new objects are made, and all checks done, before the first existing
     one is touched; of those, only what differs is set.
-
-    Args:
-      change: the new structure.
-      objects: the existing objects by index.
-      old: the values of the existing leaves.
-      new: the values that are not kept, in order.
-      metadata: of each Variable, where it differs from the description.
-      known: the objects from before the graph, as many as the GraphDef's base.
-
-    Returns:
-      The value of each slot of the new structure.
-
-    Raises:
-      TraceContextError: for existing objects of another trace level.
     """
     program = program_of(change.graphdef)
     fresh = iter(new)
@@ -439,17 +399,7 @@ def _fill_variables(
 
 
 def check_marks(variables: Iterable[Variable[Any] | None], what: str = "write-back") -> None:
-    """Checks that Variables may be set at this trace level.
-
-    Args:
-      variables: the Variables; None for leaves that are in none.
-      what: what is about to set them, for the error.
-
-    Raises:
-      TraceContextError: for one of another trace level.
-
-    >>> check_marks([Variable(1), None])
-    """
+    """Checks that Variables may be set at this trace level."""
     mark = _jax.current_trace()
     for variable in variables:
         if variable is not None and variable._trace is not mark:

@@ -263,15 +263,7 @@ def _plain_writes(root: Any, binding: Binding, writes: _Writes) -> list[tuple[An
 
 
 def place_of(above: Any, path: Path, depth: int | None = None) -> tuple[Any, Any]:
-    """What holds the leaf at a path, and under which key.
-
-    Args:
-      above: the root; or the node that is `depth` containers above the leaf.
-
-    Raises:
-      GraphError: it cannot be changed in place.
-      TraceContextError: it belongs to a node of another trace level.
-    """
+    """What holds the leaf at a path, and under which key."""
     holder, node = above, None
     is_fixed = not path
     for key in path[0 if depth is None else -1 - depth : -1]:

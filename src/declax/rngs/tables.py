@@ -62,12 +62,7 @@ class StreamBackup:
 
 
 def choose(where: str, streams: Sequence[Stream], rules: Rules[T]) -> dict[Stream, T]:
-    """For each stream that a filter matches, by its path or by its key, what the first such filter means.
-
-    Raises:
-      FilterError: for a value that is not a filter.
-      RngError: for a filter that matches no stream.
-    """
+    """For each stream that a filter matches, by its path or by its key, what the first such filter means."""
     chosen: dict[Stream, T] = {}
     for wanted, meant in rules:
         matches = to_predicate(wanted)
@@ -92,11 +87,7 @@ def _no_match(where: str, streams: Sequence[Stream], wanted: Filter) -> RngError
 
 
 def shape_of(where: str, size: object) -> Shape:
-    """A number of keys, or the shape of an array of them, as a shape.
-
-    Raises:
-      RngError: it is neither.
-    """
+    """A number of keys, or the shape of an array of them, as a shape."""
     entries: tuple[Any, ...] = size if isinstance(size, tuple) else (size,)
     if all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in entries):
         return tuple(map(int, entries))

@@ -197,13 +197,6 @@ def store(tree: PyTree, parameters: State[Any]) -> PyTree:
     An array that lies in a `State` and has the shape of the parameter at its
     path becomes an `OptVariable` with the metadata of that parameter. Hooks on
     values stay behind: they are about parameters, not about momenta.
-
-    Args:
-      tree: the optax state.
-      parameters: the parameters that it was made for.
-
-    Raises:
-      OptimizerError: a leaf of the tree is no array.
     """
     sources = {
         path: (getattr(value, "shape", None), None if leaf_def is None else _without_hooks(leaf_def[1]))
@@ -219,9 +212,6 @@ def slots_of(stored: PyTree, layout: OptLayout) -> list[Any]:
     """The Variables of a stored tree in the order of the layout.
 
     Where a user has put a plain array in the place of a Variable, it is that array.
-
-    Raises:
-      OptimizerError: the tree lacks a path of the layout.
     """
     slots = []
     for path in layout.paths:

@@ -418,12 +418,7 @@ wait: Callable[[Any], Any] = jax.block_until_ready  # without types
 
 
 def run(take: Callable[[], Call], body: Callable[[Call], Outcome]) -> Any:
-    """Runs a call and commits it; after a conflict, the arguments are taken apart again.
-
-    Raises:
-      TraceContextError: for changed objects of another trace level; nothing is changed then.
-      TransformError: for a conflict in each of `MAX_RUNS` runs.
-    """
+    """Runs a call and commits it; after a conflict, the arguments are taken apart again."""
     for _ in range(MAX_RUNS):
         call = take()
         outcome = _run_once(call, body)

@@ -187,11 +187,7 @@ def paths_in(tree: Any) -> list[tuple[Any, ...]]:
 
 
 def joined(name: str, path: Sequence[Any]) -> str:
-    """The name of what is at a path below something.
-
-    >>> joined("model", ("blocks", 0, "kernel")), joined("the result", (1,)), joined("x", ())
-    ('model.blocks[0].kernel', 'the result[1]', 'x')
-    """
+    """The name of what is at a path below something."""
     text = format_path(path) if path else ""
     return f"{name}.{text}" if text and text[0] != "[" else name + text
 

@@ -320,10 +320,6 @@ def make_guard(
 ) -> Guard | None:
     """The guard of arguments like these; None for arguments without a shape.
 
-    Args:
-      args, kwargs: the arguments.
-      watched: what the function captures and has to capture still: see `Captures.watched`.
-
     >>> guard = make_guard(({"x": 1, "y": 2},), {})
     >>> guard(({"y": 4, "x": 3},), {}), guard(([3, 4],), {})
     ((3, 4), None)

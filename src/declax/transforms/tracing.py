@@ -108,13 +108,7 @@ def make_jaxpr(
 
 
 def returned(call: Call, values: Sequence[Any], plain: Sequence[Any], outcome: Outcome) -> Any:
-    """What a function returns, as an outcome says, while nothing happens to the arguments of its call.
-
-    Args:
-      call: the call.
-      values, plain: its leaves, or what stands for them.
-      outcome: of the function.
-    """
+    """What a function returns, as an outcome says, while nothing happens to the arguments of its call."""
     if call.binding is None:
         return commit(call, outcome)
     copies = Rebuilt(call.structure, values, plain)  # lives until the end: a binding does not hold its nodes
