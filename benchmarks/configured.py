@@ -11,10 +11,6 @@ import jax.numpy as jnp
 import declax as dx
 
 
-def projection(inputs: int, outputs: int, rngs: dx.Rngs) -> dx.Linear:
-    return dx.Linear(inputs, outputs, use_bias=False, rngs=rngs)
-
-
 @dx.dataclass
 class Attention(dx.Module):
     """Causal attention of several heads."""
@@ -22,11 +18,11 @@ class Attention(dx.Module):
     dim: int = dx.static(ge=1)
     heads: int = dx.static(default=8, ge=1, le=128, help="how many views there are")
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs]
-    query: dx.Linear = dx.submodule(lambda self, rngs: projection(self.dim, self.dim, rngs))
-    key: dx.Linear = dx.submodule(lambda self, rngs: projection(self.dim, self.dim, rngs))
-    value: dx.Linear = dx.submodule(lambda self, rngs: projection(self.dim, self.dim, rngs))
-    out: dx.Linear = dx.submodule(lambda self, rngs: projection(self.dim, self.dim, rngs))
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    query = dx.Linear(dim, dim, use_bias=False, rngs=rngs)
+    key = dx.Linear(dim, dim, use_bias=False, rngs=rngs)
+    value = dx.Linear(dim, dim, use_bias=False, rngs=rngs)
+    out = dx.Linear(dim, dim, use_bias=False, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         split = (*x.shape[:-1], self.heads, self.dim // self.heads)
@@ -54,10 +50,10 @@ class Gated(dx.Module):
     hidden: int = dx.static(ge=1)
     activation: Callable[[jax.Array], jax.Array] = dx.static(default=dx.silu)
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs]
-    up: dx.Linear = dx.submodule(lambda self, rngs: projection(self.dim, self.hidden, rngs))
-    gate: dx.Linear = dx.submodule(lambda self, rngs: projection(self.dim, self.hidden, rngs))
-    down: dx.Linear = dx.submodule(lambda self, rngs: projection(self.hidden, self.dim, rngs))
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up = dx.Linear(dim, hidden, use_bias=False, rngs=rngs)
+    gate = dx.Linear(dim, hidden, use_bias=False, rngs=rngs)
+    down = dx.Linear(hidden, dim, use_bias=False, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.down(self.activation(self.gate(x)) * self.up(x))
@@ -71,9 +67,9 @@ class Mlp(dx.Module):
     hidden: int = dx.static(ge=1)
     activation: Callable[[jax.Array], jax.Array] = dx.static(default=dx.gelu)
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs]
-    up: dx.Linear = dx.submodule(lambda self, rngs: projection(self.dim, self.hidden, rngs))
-    down: dx.Linear = dx.submodule(lambda self, rngs: projection(self.hidden, self.dim, rngs))
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up = dx.Linear(dim, hidden, use_bias=False, rngs=rngs)
+    down = dx.Linear(hidden, dim, use_bias=False, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.down(self.activation(self.up(x)))

@@ -57,19 +57,19 @@ PART = '''
 class Block{n}(dx.Module):
     """A block with a bias that can be left out."""
 
-    dim: int
-    hidden: int
+    dim: int = dx.field()
+    hidden: int = dx.field()
     _: dx.KW_ONLY
     activation: Callable[[jax.Array], jax.Array] = dx.static(default=dx.gelu)
-    use_shift: bool = True
+    use_shift: bool = dx.field(default=True)
     tags: tuple[str, ...] = dx.static(default=())
     offset: jax.Array | None = dx.data(default=None)
-    rngs: dx.InitVar[dx.Rngs]
-    up: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.dim, self.hidden, rngs=rngs))
-    down: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.hidden, self.dim, rngs=rngs))
-    norm: dx.LayerNorm = dx.submodule(lambda self, rngs: dx.LayerNorm(self.dim, rngs=rngs))
-    scale: dx.Param[jax.Array] = dx.variable(("dim",), initializer=dx.initializers.ones)
-    shift: dx.Param[jax.Array] | None = dx.variable(("dim",), initializer=dx.initializers.zeros, when="use_shift")
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up: dx.Linear = dx.Linear(dim, hidden, rngs=rngs)
+    down: dx.Linear = dx.Linear(hidden, dim, rngs=rngs)
+    norm: dx.LayerNorm = dx.LayerNorm(dim, rngs=rngs)
+    scale: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.ones)
+    shift: dx.Param[jax.Array] | None = dx.variable((dim,), initializer=dx.initializers.zeros, when=use_shift)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         y = self.down(self.activation(self.up(self.norm(x))))

@@ -33,10 +33,8 @@ class Attention(dx.Module):
     kernel_init: Initializer = dx.static(default=dx.initializers.lecun_normal())
     dtype: Dtype | None = dx.static(default=None)
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs]
-    query: dx.Linear = dx.submodule(
-        lambda self, rngs: dx.Linear(self.dim, self.dim, kernel_init=self.kernel_init, rngs=rngs)
-    )
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    query = dx.Linear(dim, dim, kernel_init=kernel_init, rngs=rngs)
 
 
 @dx.dataclass
@@ -46,8 +44,8 @@ class Mlp(dx.Module):
     activation: Callable[[jax.Array], jax.Array] = dx.static(default=dx.gelu)
     kernel_init: Initializer = dx.static(default=dx.initializers.lecun_normal())
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs]
-    up: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.dim, self.hidden, rngs=rngs))
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up = dx.Linear(dim, hidden, rngs=rngs)
 
 
 @dx.dataclass

@@ -33,13 +33,13 @@ class Mlp(Mixer):
         mostly larger.
     """
 
-    dim: int
+    dim: int = dx.field()
     hidden: int = dx.static(default=8, ge=1, le=1024)
     activation: Callable[[jax.Array], jax.Array] = dx.static(default=dx.gelu)
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs]
-    up: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.dim, self.hidden, rngs=rngs))
-    down: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.hidden, self.dim, rngs=rngs))
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up = dx.Linear(dim, hidden, rngs=rngs)
+    down = dx.Linear(hidden, dim, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.down(self.activation(self.up(x)))
@@ -47,12 +47,12 @@ class Mlp(Mixer):
 
 @dx.dataclass
 class Gate(Mixer):
-    dim: int
+    dim: int = dx.field()
     order: Order = Order.FIRST
     init: dx.initializers.Initializer = dx.static(default=dx.initializers.lecun_normal())
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs]
-    scale: dx.Param[jax.Array] = dx.variable(("dim", "dim"), initializer="init")
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    scale: dx.Param[jax.Array] = dx.variable((dim, dim), initializer=init)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return x @ self.scale.value

@@ -32,8 +32,8 @@ class Net(dx.Module):
     depth: int | None = dx.static(default=None, check=even)
     gain: float = dx.data(default=2.0, check=lambda gain: gain != 0)
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs | None] = None
-    inner: dx.Linear | None = dx.submodule(lambda self, rngs: rngs and dx.Linear(self.width, 1, rngs=rngs))
+    rngs: dx.InitVar[dx.Rngs | None] = dx.field(default=None)
+    inner = dx.when(dx.defer(bool)(rngs), dx.Linear(width, 1, rngs=rngs))
 
 
 @dx.dataclass

@@ -33,8 +33,8 @@ class Attention(dx.Module):
     dim: int = dx.static(ge=1, help="the width")
     heads: int = dx.static(default=4, ge=1, le=64)
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs]
-    q: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.dim, self.dim, rngs=rngs))
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    q = dx.Linear(dim, dim, rngs=rngs)
 
 
 @dx.dataclass

@@ -14,12 +14,12 @@ from declax.errors import ConfigError, InitializerError, LayerError
 
 @dx.dataclass
 class Attention(dx.Module):
-    dim: int
-    rngs: dx.InitVar[dx.Rngs]
-    query: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.dim, self.dim, use_bias=False, rngs=rngs))
-    key: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.dim, self.dim, use_bias=False, rngs=rngs))
-    value: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.dim, self.dim, use_bias=False, rngs=rngs))
-    out: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.dim, self.dim, use_bias=False, rngs=rngs))
+    dim: int = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    query = dx.Linear(dim, dim, use_bias=False, rngs=rngs)
+    key = dx.Linear(dim, dim, use_bias=False, rngs=rngs)
+    value = dx.Linear(dim, dim, use_bias=False, rngs=rngs)
+    out = dx.Linear(dim, dim, use_bias=False, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.out(jax.nn.softmax(self.query(x) @ self.key(x).T) @ self.value(x))
@@ -27,12 +27,12 @@ class Attention(dx.Module):
 
 @dx.dataclass
 class Gated(dx.Module):
-    dim: int
-    hidden: int
-    rngs: dx.InitVar[dx.Rngs]
-    up: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.dim, self.hidden, use_bias=False, rngs=rngs))
-    gate: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.dim, self.hidden, use_bias=False, rngs=rngs))
-    down: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.hidden, self.dim, use_bias=False, rngs=rngs))
+    dim: int = dx.field()
+    hidden: int = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up = dx.Linear(dim, hidden, use_bias=False, rngs=rngs)
+    gate = dx.Linear(dim, hidden, use_bias=False, rngs=rngs)
+    down = dx.Linear(hidden, dim, use_bias=False, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.down(jax.nn.silu(self.gate(x)) * self.up(x))

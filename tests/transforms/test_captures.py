@@ -1739,13 +1739,15 @@ def test_threads_that_trace_at_once_with_globals(module):
 
 @dx.dataclass
 class Parts(dx.Module):
-    size: int
+    size: int = dx.field()
     _: dx.KW_ONLY
     rngs: dx.InitVar[dx.Rngs]
-    parts: dx.Linear = dx.submodule(
-        lambda self, rngs: dx.vmap(lambda rngs: dx.Linear(self.size, self.size, rngs=rngs))(rngs.split(3))
-    )
-    scale: dx.Param[jax.Array] = dx.variable(("size",), initializer=dx.initializers.ones)
+
+    @dx.submodule
+    def parts(self, rngs):
+        return dx.vmap(lambda rngs: dx.Linear(self.size, self.size, rngs=rngs))(rngs.split(3))
+
+    scale: dx.Param[jax.Array] = dx.variable((size,), initializer=dx.initializers.ones)
 
     def __post_init__(self, rngs):
         self.doubled = dx.static(dx.jit(lambda: self.scale * 2))

@@ -331,8 +331,11 @@ class WithTable(dx.Module):
 
 @dx.dataclass
 class Declared(dx.Module):
-    table: Scale = dx.submodule(lambda self, rngs: Scale())
-    blocks: Stacked[Scale] = dx.submodule(lambda self, rngs: Stacked(lambda: Scale(self.table), 2))
+    table: Scale = dx.defer(Scale)()
+
+    @dx.submodule
+    def blocks(self, rngs):
+        return Stacked(lambda: Scale(self.table), 2)
 
 
 def from_a_closure(rngs):
@@ -484,10 +487,10 @@ def test_training_switches_reach_the_layers():
 
 @dx.dataclass
 class Net(dx.Module):
-    depth: int
-    rngs: dx.InitVar[dx.Rngs]
-    blocks: Stacked[Block] = dx.submodule(lambda self, rngs: Stacked(build, self.depth, rngs=rngs))
-    head: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(DIM, 1, rngs=rngs))
+    depth: int = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    blocks = Stacked(build, depth, rngs=rngs)
+    head = dx.Linear(DIM, 1, rngs=rngs)
 
     def __call__(self, x):
         return self.head(self.blocks(x))

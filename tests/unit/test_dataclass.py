@@ -383,11 +383,11 @@ def test_a_frozen_class_with_a_parent_that_is_not():
 def test_markers_are_found_in_text():
     @dx.dataclass
     class Model(dx.Module):
-        a: int
+        a: int = dx.field()
         _: dx.KW_ONLY
         rngs: dx.InitVar[dx.Rngs]
         unit: ClassVar[str] = "m"
-        w: dx.Param[jax.Array] = dx.variable(("a",), initializer=dx.initializers.ones)
+        w: dx.Param[jax.Array] = dx.variable((a,), initializer=dx.initializers.ones)
 
     assert [f.name for f in dataclasses.fields(Model)] == ["a", "w"]
     assert list(inspect.signature(Model).parameters) == ["a", "rngs"]
@@ -493,9 +493,9 @@ def test_replace_makes_a_new_object():
 def test_replace_makes_declared_members_anew():
     @dx.dataclass
     class Model(dx.Module):
-        dim: int
+        dim: int = dx.field()
         rngs: dx.InitVar[dx.Rngs]
-        w: dx.Param[jax.Array] = dx.variable(("dim",), initializer=dx.initializers.ones)
+        w: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.ones)
 
     model = Model(2, rngs=dx.Rngs(0))
     assert dx.replace(model, dim=3, rngs=dx.Rngs(0)).w.shape == (3,)

@@ -148,9 +148,9 @@ def test_an_object_without_a_variable_in_it_has_no_header():
 def test_fields_that_ask_for_it_are_left_out():
     @dx.dataclass
     class Block(dx.Module):
-        dim: int
+        dim: int = dx.field()
         secret: str = dx.static(default="hidden", repr=False)
-        scale: dx.Param[jax.Array] = dx.variable(("dim",), initializer=dx.initializers.ones)
+        scale: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.ones)
         rngs: dx.InitVar[dx.Rngs | None] = dataclasses.field(default=None, kw_only=True)
 
     text = repr(Block(2, rngs=dx.Rngs(0)))
