@@ -10,6 +10,7 @@ outcome: a figure with its samples.
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -22,14 +23,16 @@ from typing import Literal, TypeAlias
 
 import jax
 
+from benchmarks import styles
 from benchmarks.harness import Batch, Effort, Samples, Spread, compare, difference, interleave, ratio
-from benchmarks.systems import GraphBatches, System
+from benchmarks.systems import GraphBatches, System, repeat
 
 OURS = "declax"
 FLOOR = "floor (jax)"
 PEER = "flax nnx"
 IMPORTED = "JAX and optax imported"
 DATACLASS = "declax, declared"
+BY_HAND = "declax, by hand"
 LEAVES_OF_A_BLOCK = 6
 
 Measure: TypeAlias = Callable[[Sequence[System], Effort], Samples]
@@ -161,15 +164,35 @@ def _graphs(part: Callable[[GraphBatches], Batch | None]) -> Measure:
     return take
 
 
-def _classes(systems: Sequence[System], effort: Effort) -> Samples:
+def _classes(systems: Sequence[System], effort: Effort, maker: str = "make_class") -> Samples:
     """A class stays registered for ever, so that few of them are made."""
-
-    def batch(make: Callable[[], type], n: int) -> None:
-        for _ in range(n):
-            make()
-
-    batches = {system.name: partial(batch, system.make_class) for system in systems if system.make_class}
+    makers = {system.name: getattr(system, maker) or system.make_class for system in systems}
+    batches = {name: repeat(make) for name, make in makers.items() if make}
     return compare(batches, replace(effort, rounds=min(effort.rounds, 31)), repeats=1)
+
+
+def _layers(systems: Sequence[System], effort: Effort) -> Samples:
+    """A layer of each system, over the class of declax that is written with an ``__init__``."""
+    batches = {system.name: system.make_layer for system in systems if system.make_layer}
+    for system in systems:
+        if system.make_layer_by_hand:
+            batches[BY_HAND] = system.make_layer_by_hand
+    return compare(batches, effort)
+
+
+def _models(systems: Sequence[System], effort: Effort) -> Samples:
+    """The GPT of docs/declaring.md, with 12 blocks."""
+    batches = {}
+    for system in systems:
+        for program in styles.programs("A GPT"):
+            if program.library == system.package:
+                library = importlib.import_module(program.library)
+                batches[system.name] = repeat(partial(_construct, program.run()["GPT"], library.Rngs))
+    return compare(batches, effort)
+
+
+def _construct(make: Callable[..., object], rngs: Callable[[int], object]) -> object:
+    return make(256, 16, 16, 2, 12, rngs=rngs(0))
 
 
 SCRIPT = (
@@ -216,6 +239,11 @@ FIGURES = (
     Figure("graph", "split after a static attribute changed", PEER, _graphs(lambda graph: graph.split_changed)),
     Figure("graph", "merge, 120 leaves", PEER, _graphs(lambda graph: graph.merge), bar=0.1),
     Figure("classes", "making a dataclass of 8 fields", FLOOR, _classes, bar=3.0),
+    Figure(
+        "classes", "the same, each with a specifier", FLOOR, partial(_classes, maker="make_declared_class"), bar=3.0
+    ),
+    Figure("construction", "constructing a declared linear layer", BY_HAND, _layers),
+    Figure("construction", "constructing a model of 12 blocks, in both styles", PEER, _models, bar=0.4),
     Figure(
         "import",
         "import of the names of a training script",

@@ -163,7 +163,7 @@ def test_cheap_figures_stay_near_their_bars(benchmarks):
     outcomes = [
         benchmarks.figures.measure(figure, systems, benchmarks.core.QUICK)
         for figure in benchmarks.figures.FIGURES
-        if figure.group in ("trees", "graph", "classes") or figure.title.startswith("jit, 120 ")
+        if figure.group in ("trees", "graph", "classes", "construction") or figure.title.startswith("jit, 120 ")
     ]
     compared = {o.figure: o.compared("declax") for o in outcomes if o.figure.bar is not None}
     held = {figure: spread.median for figure, spread in compared.items() if spread is not None}

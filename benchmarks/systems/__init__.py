@@ -49,8 +49,8 @@ class Operations:
 class System:
     """What one system offers to measure; None where it has no such thing.
 
-    Trees have 8 fields: 8 arrays, or 5 arrays and 3 static values. Models are made of `blocks` blocks of a linear
-    layer and a normalization, with 6 arrays of a few numbers each.
+    Trees have 8 fields: 8 arrays, or 5 arrays and 3 static values; declared classes have a specifier for each.
+    Models are made of `blocks` blocks of a linear layer and a normalization, with 6 arrays of a few numbers each.
     """
 
     name: str
@@ -59,6 +59,9 @@ class System:
     make_mixed_tree: Callable[[], object] | None = None
     make_open_tree: Callable[[], object] | None = None
     make_class: Callable[[], type] | None = None
+    make_declared_class: Callable[[], type] | None = None
+    make_layer: Batch | None = None
+    make_layer_by_hand: Batch | None = None
     make_step: Callable[[int], Batch] | None = None
     make_graph: Callable[[int], GraphBatches] | None = None
     make_operations: Callable[[int], Operations] | None = None

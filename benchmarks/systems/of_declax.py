@@ -76,6 +76,47 @@ def make_class() -> type:
     return Made
 
 
+def make_declared_class() -> type:
+    @dx.dataclass
+    class Made(dx.Module):
+        a: jax.Array = dx.field()
+        b: jax.Array = dx.field()
+        c: jax.Array = dx.field()
+        d: jax.Array = dx.field()
+        e: jax.Array = dx.field()
+        size: int = dx.field()
+        name: str = dx.field()
+        rate: float = dx.field()
+
+    return Made
+
+
+RNGS = dx.Rngs(0)
+LECUN_NORMAL = dx.initializers.lecun_normal()
+
+
+class LinearByHand(dx.Module):
+    """The attributes of a linear layer, made by an ``__init__``."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        use_bias: bool = True,
+        param_dtype: jax.typing.DTypeLike = jax.numpy.float32,
+        kernel_init: dx.initializers.Initializer = LECUN_NORMAL,
+        bias_init: dx.initializers.Initializer = dx.initializers.zeros,
+        rngs: dx.Rngs,
+    ) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
+        self.use_bias = use_bias
+        self.param_dtype = param_dtype
+        self.kernel = dx.Param(kernel_init(rngs.params(), (inputs, outputs), param_dtype))
+        self.bias = dx.Param(bias_init(rngs.params(), (outputs,), param_dtype)) if use_bias else None
+
+
 def increment(model: Model) -> None:
     """Reads and writes every Variable."""
     for block in model.blocks:
@@ -149,6 +190,9 @@ SYSTEM = System(
     make_mixed_tree=make_mixed_tree,
     make_open_tree=lambda: OpenTree(arrays(8)),
     make_class=make_class,
+    make_declared_class=make_declared_class,
+    make_layer=repeat(lambda: dx.Linear(4, 4, rngs=RNGS)),
+    make_layer_by_hand=repeat(lambda: LinearByHand(4, 4, rngs=RNGS)),
     make_step=make_step,
     make_graph=make_graph,
     make_operations=make_operations,

@@ -198,6 +198,7 @@ SYSTEM = System(
     make_mixed_tree=make_mixed_tree,
     make_open_tree=lambda: OpenTree(arrays(8)),
     make_class=make_class,
+    make_layer=repeat(partial(nnx.Linear, 4, 4, rngs=nnx.Rngs(0))),
     make_step=make_step,
     make_graph=make_graph,
     make_operations=make_operations,

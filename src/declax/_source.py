@@ -18,11 +18,12 @@ def source_of(target: type[Pytree] | Pytree, /) -> str:
 
     Returns:
       The function that makes the parts of an instance, where the class declares
-      some, and `flatten`, `flatten_with_keys` and `unflatten`, as text.
+      some, and `flatten`, `flatten_with_keys` and `unflatten`, as text. For a
+      class whose instances take shape one by one, the former only.
 
     Raises:
-      FieldError: for what has no generated code: a class whose instances take
-        shape one by one, and what is no Pytree.
+      FieldError: for what has no generated code, such as a class whose
+        instances take shape one by one.
 
     >>> class Scale(Pytree):
     ...     def __init__(self):
@@ -30,24 +31,32 @@ def source_of(target: type[Pytree] | Pytree, /) -> str:
     >>> print(source_of(Scale()).splitlines()[0])
     def flatten(self):
     """
-    layout = _layout(target)
-    layout.compile()
-    functions = (layout.flatten, layout.flatten_with_keys, layout.unflatten)
-    sources = [inspect.cleandoc("\n" + inspect.getsource(function)) for function in functions]
-    cls: Any = layout.cls
-    maker = cls._pytree__maker
-    if maker is not None and maker.source:
-        sources.insert(0, maker.source)
+    cls: Any = target if isinstance(target, type) else type(target)
+    maker = getattr(cls, "_pytree__maker", None)
+    sources = [maker.source] if maker is not None and maker.source else []
+    if not (sources and _is_open(target)):
+        layout = _layout(target)
+        layout.compile()
+        functions = (layout.flatten, layout.flatten_with_keys, layout.unflatten)
+        sources += [inspect.cleandoc("\n" + inspect.getsource(function)) for function in functions]
     return "\n\n".join(sources) + "\n"
+
+
+def _is_open(target: Any) -> bool:
+    """Whether the instances of a class take shape one by one."""
+    if isinstance(target, Pytree):
+        return False
+    if not target.__dict__.get("_pytree__is_complete"):
+        prepare(target)
+    layout: Layout = target._pytree__layout
+    return not layout.is_closed
 
 
 def _layout(target: Any) -> Layout:
     if isinstance(target, Pytree) and target._pytree__is_pytree:
         return layout_of(target)
     if isinstance(target, type) and issubclass(target, Pytree) and target._pytree__is_pytree:
-        if not target.__dict__.get("_pytree__is_complete"):
-            prepare(target)
-        if target._pytree__layout.is_closed:
+        if not _is_open(target):
             layout: Layout = target._pytree__layout
             return layout
         raise FieldError(

@@ -466,6 +466,17 @@ def test_tracebacks_show_the_generated_lines():
         pytest.fail("a missing attribute was not noticed")
 
 
+def test_source_of_a_class_whose_layout_is_open():
+    @dx.dataclass
+    class Widened(dx.Module):
+        dim: int = dx.field()
+        width = dx.defer(max)(dim, 16)  # a value decides whether it is data
+
+    parts = "def make_parts(self):\n    self.width = max(self.dim, 16)"
+    assert dx.source_of(Widened) == parts + "\n"
+    assert dx.source_of(Widened(8)).startswith(parts + "\n\ndef flatten(self):")
+
+
 def test_source_of_what_has_none():
     with pytest.raises(errors.FieldError, match="the instances of this class take shape one by one"):
         dx.source_of(Open)
