@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MethodType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -296,6 +297,28 @@ class UsedUp:
         raise AttributeError(f"{where} is an InitVar: the constructor used it up, and it is not an attribute")
 
 
+class Overridden:
+    """The method of a base that makes a part, for `super` in the method that overrides it."""
+
+    def __init__(self, expression: Expression, build: Callable[..., object]) -> None:
+        self._expression = expression
+        self._build = build
+
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        return self._expression if instance is None else MethodType(self._build, instance)
+
+
+def _show_overridden(cls: type, name: str, build: Callable[..., object]) -> None:
+    """Puts the overridden methods into the bases if `build` calls `super`; attributes are faster without them."""
+    if "super" not in getattr(getattr(build, "__code__", None), "co_names", ()):
+        return
+    for base in cls.__mro__[1:]:
+        field = base.__dict__.get("__dataclass_fields__", {}).get(name)
+        recipe = None if field is None or name not in own_annotations(base) else recipe_of(field)
+        if isinstance(recipe, SubmoduleRecipe) and name not in base.__dict__:
+            setattr(base, name, Overridden(getattr(base, name), recipe.build))
+
+
 def install(cls: Any, own: Mapping[str, Expression]) -> None:
     """Gives a class its expressions, and the function that makes the parts of its instances.
 
@@ -315,6 +338,9 @@ def install(cls: Any, own: Mapping[str, Expression]) -> None:
             setattr(cls, name, UsedUp(name))
         elif fields[name].init and name in cls.__dict__:
             delattr(cls, name)  # the default: `PytreeMeta.__getattr__` gives the expression
+        recipe = recipe_of(fields[name])
+        if isinstance(recipe, SubmoduleRecipe):
+            _show_overridden(cls, name, recipe.build)
     setattr(cls, EXPRESSIONS_KEY, known)
     setattr(cls, MAKER_KEY, Maker(cls, known))
 
@@ -405,7 +431,7 @@ class Maker:
     # ------------------------------------------------------------- the generated function
 
     def _generate(self, known: Mapping[str, tuple[Expression, ...]]) -> None:
-        writer = Writer(self._names, {"self", "make_parts", *self._init_vars})
+        writer = Writer(self._names, {"self", "make_parts", RNGS, *self._init_vars})
         writer.constants["put"] = object.__setattr__
         lines = [f"def make_parts({', '.join(['self', *self._init_vars])}):"]
         self._lines: list[Part | None] = [None]

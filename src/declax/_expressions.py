@@ -202,9 +202,22 @@ class Deferred(Expression):
         yield from self._pytree__kwargs.values()
 
     def _pytree__source(self, write: Write) -> str:
-        written = [_argument(arg, write) for arg in self._pytree__args]
-        written += [f"{name}={_argument(value, write)}" for name, value in self._pytree__kwargs.items()]
+        args, kwargs = self._pytree__args, self._pytree__kwargs
+        written = [_argument(arg, write) for arg in args]
+        if isinstance(write, Writer) and self._pytree__makes_layers:
+            kwargs = {"rngs": args[0]._pytree__kwargs.get("rngs"), **kwargs}
+            written[0] = write.function(args[0], kwargs["rngs"])
+        written += [f"{name}={_argument(value, write)}" for name, value in kwargs.items()]
         return f"{write(self._pytree__function)}({', '.join(written)})"
+
+    @property
+    def _pytree__makes_layers(self) -> bool:
+        """Whether the called class evaluates the first argument, a deferred call, once for each layer."""
+        first = self._pytree__args[0] if self._pytree__args else None
+        if not hasattr(self._pytree__function, "_pytree__makes_layers") or not isinstance(first, Deferred):
+            return False
+        made_by = first._pytree__function
+        return isinstance(made_by, Expression) or hasattr(made_by, "_pytree__is_pytree")
 
 
 class Declaration(Expression):
@@ -434,6 +447,13 @@ class Writer:
         """The source of a value by its own expression, although it has a name."""
         return _bare(value, self)
 
+    def function(self, item: Any, rngs: Any) -> str:
+        """The source of a function that evaluates an expression, with the given keys in the place of `rngs`."""
+        names = {**self._names} if rngs is None else {**self._names, id(rngs): "rngs"}
+        writer = Writer(names, self._reserved)
+        writer.constants = self.constants
+        return f"lambda{'' if rngs is None else ' rngs'}: {writer(item)}"
+
     def constant(self, value: Any, name: str) -> str:
         """The name under which the source refers to a constant."""
         refuse_partial(value)
@@ -554,7 +574,7 @@ def repeat(n: int, item: T, /) -> list[T]:
             "repeat",
             "the repeated value is not a deferred call, so that all elements would be one object",
             got=describe(item),
-            fix="dx.repeat(depth, dx.defer(dx.Identity)())",
+            fix="dx.repeat(depth, dx.defer(Block)())",
         )
     if isinstance(item, Deferred) and item._pytree__name is not None:
         raise FieldError(

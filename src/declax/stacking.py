@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,8 @@ class Stacked(Module, Generic[M]):
 
     Args:
       build: makes a layer; called with a Rngs where `rngs` is given. All layers
-        have the same structure.
+        have the same structure. In the body of a declared class, the call
+        that makes a layer; its `rngs` are those of the stack.
       n: how many.
       rngs: where the layers draw from, one after the other. A layer that keeps
         the Rngs gets one of its own.
@@ -83,10 +84,36 @@ class Stacked(Module, Generic[M]):
     """
 
     layers: M
+    _pytree__makes_layers: ClassVar = True
+    """In a class body, the first argument may be a deferred call, which makes each layer."""
 
+    @overload
+    def __init__(
+        self,
+        layer: M,
+        n: int,
+        /,
+        *,
+        rngs: Rngs | None = None,
+        remat: bool | Callable[..., bool] = False,
+        unroll: int | bool = 1,
+        axis_name: str | None = None,
+    ) -> None: ...
+    @overload
     def __init__(
         self,
         build: Callable[..., M],
+        n: int,
+        /,
+        *,
+        rngs: Rngs | None = None,
+        remat: bool | Callable[..., bool] = False,
+        unroll: int | bool = 1,
+        axis_name: str | None = None,
+    ) -> None: ...
+    def __init__(
+        self,
+        build: Any,
         n: int,
         /,
         *,

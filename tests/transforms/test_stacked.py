@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -489,11 +490,49 @@ def test_training_switches_reach_the_layers():
 class Net(dx.Module):
     depth: int = dx.field()
     rngs: dx.InitVar[dx.Rngs] = dx.field()
-    blocks = Stacked(build, depth, rngs=rngs)
+    blocks = Stacked(Block(rngs=rngs), depth)
     head = dx.Linear(DIM, 1, rngs=rngs)
 
     def __call__(self, x):
         return self.head(self.blocks(x))
+
+
+@dx.dataclass
+class Ways(dx.Module):
+    """Stacks over deferred calls."""
+
+    depth: int = dx.field()
+    keys: dx.Rngs = dx.field()
+    kind: type[Block] = dx.field(default=Block)
+    make: Callable[[dx.Rngs], Block] = dx.field(default=build)
+    rate: float = dx.field(default=0.5)
+    of_a_class = Stacked(Block(rate=rate, rngs=keys), depth)
+    of_a_field = Stacked(kind(rate=rate, rngs=keys), depth, rngs=keys)
+    of_a_function = Stacked(make, depth, rngs=keys)
+    without_keys = Stacked(dx.Dropout(rate, deterministic=True), 2)
+
+
+def test_stacks_over_deferred_calls():
+    made = Ways(3, dx.Rngs(0))
+    rngs = dx.Rngs(0)
+    layers = [Block(rngs=rngs) for _ in range(9)]
+    for number, stack in enumerate([made.of_a_class, made.of_a_field, made.of_a_function]):
+        for i in range(3):
+            assert_close(dx.state(stack[i], dx.Param), dx.state(layers[3 * number + i], dx.Param))
+    assert [made.of_a_class.layers.dropout.rate, made.of_a_function.layers.dropout.rate] == [0.5, 0.0]
+    assert_close(made.without_keys(X), X)
+    assert rngs.params.uniform(()) == made.keys.params.uniform(())
+
+
+def test_a_stack_whose_layers_read_a_part_of_the_class():
+    @dx.dataclass
+    class Shared(dx.Module):
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        table = dx.Linear(DIM, DIM, rngs=rngs)
+        blocks = Stacked(dx.Sequential(table, dx.Linear(DIM, DIM, rngs=rngs)), 2, rngs=rngs)
+
+    with pytest.raises(LayerError, match="a part is shared by all layers"):
+        Shared(dx.Rngs(0))
 
 
 def test_as_a_declared_field_it_is_trained_with_donation_in_one_trace():

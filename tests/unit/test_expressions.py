@@ -251,6 +251,50 @@ def test_a_method_makes_a_part():
     assert mlp.last is mlp.layers[1]
 
 
+def test_a_method_that_overrides_another_calls_it():
+    @dx.dataclass
+    class Base(dx.Module):
+        sizes: tuple[int, ...] = dx.field()
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+
+        @dx.submodule
+        def layers(self, rngs: dx.Rngs) -> list[dx.Linear]:
+            return [dx.Linear(a, b, rngs=rngs) for a, b in zip(self.sizes, self.sizes[1:], strict=False)]
+
+    @dx.dataclass
+    class Longer(Base):
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+
+        @dx.submodule
+        def layers(self, rngs: dx.Rngs) -> list[dx.Linear]:
+            return [*super().layers(rngs), dx.Linear(self.sizes[-1], 1, rngs=rngs)]
+
+    @dx.dataclass
+    class Shorter(Base):
+        @dx.submodule
+        def layers(self, rngs: dx.Rngs) -> list[dx.Linear]:
+            return super().layers(rngs)[1:]
+
+    @dx.dataclass
+    class Both(Longer, Shorter):
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+
+        @dx.submodule
+        def layers(self, rngs: dx.Rngs) -> list[dx.Linear]:
+            return super().layers(rngs)[::-1]
+
+        last = Base.layers[-1]
+
+    def sizes(model):
+        return [(layer.in_features, layer.out_features) for layer in model.layers]
+
+    assert sizes(Base((4, 3, 2), dx.Rngs(0))) == [(4, 3), (3, 2)]
+    assert sizes(Longer((4, 3, 2), dx.Rngs(0))) == [(4, 3), (3, 2), (2, 1)]
+    assert sizes(Both((4, 3, 2), dx.Rngs(0))) == [(2, 1), (3, 2)]
+    both = Both((4, 3, 2), dx.Rngs(0))
+    assert both.last is both.layers[-1]
+
+
 def test_variables_with_expressions():
     @dx.dataclass
     class Table(dx.Module):
