@@ -61,7 +61,7 @@ LAYERS: list[set[str]] = [
     {"_variables"},
     # objects
     {"_declared_variables", "_initializer_metadata", "_pytree", "_state_def", "_variable_names"},
-    {"_construction", "_pure_dicts", "_source", "_sowing", "_state_diff", "_state_groups", "_state_tree"},
+    {"_construction", "_source", "_sowing", "_state_groups", "_state_tree"},
     {"_dataclass", "states"},
     {"_nodes", "statelib"},
     # models as data, and transforms over them

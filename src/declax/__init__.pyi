@@ -170,8 +170,6 @@ from declax.rngs import restore_rngs as restore_rngs
 from declax.rngs import split_rngs as split_rngs
 from declax.rngs import with_rngs as with_rngs
 from declax.stacking import Stacked as Stacked
-from declax.statelib import LeafChange as LeafChange
-from declax.statelib import StateDiff as StateDiff
 from declax.statelib import diff as diff
 from declax.statelib import filter_state as filter_state
 from declax.statelib import from_flat_state as from_flat_state

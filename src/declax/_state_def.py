@@ -11,6 +11,9 @@ from operator import is_, itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+import jax
+
+from declax._display import same_value
 from declax._jax import current_trace
 from declax._metadata import Metadata
 from declax._typing import MISSING, Key, Path
@@ -24,6 +27,7 @@ from declax.errors import (
     format_path,
     note_path,
     suggest,
+    type_name,
 )
 
 LeafDef = tuple[type[Variable[Any]], Metadata] | None
@@ -319,6 +323,96 @@ def map_tree(tree: Tree, values: Sequence[Any]) -> dict[Any, Any]:
             else:
                 target[key] = values[value]
     return made
+
+
+# --- equality -------------------------------------------------------------------
+
+
+def same_states(definition: StateDef, leaves: Sequence[Any], other: StateDef, others: Sequence[Any]) -> bool:
+    """Whether two States have equal leaves at the same paths, in whatever order."""
+    if definition is not other:
+        places = {path: i for i, path in enumerate(other.paths)}
+        order = [places.get(path) for path in definition.paths]
+        kinds = zip(definition.leaf_defs, order, strict=True)
+        if len(order) != len(places) or not all(i is not None and other.leaf_defs[i] == kind for kind, i in kinds):
+            return False
+        others = [others[i] for i in order if i is not None]
+    return all(_same_leaf(a, b) for a, b in zip(leaves, others, strict=True) if a is not b)
+
+
+def _same_leaf(a: Any, b: Any) -> bool:
+    """Whether two leaves are equal; arrays by value, whatever they are nested in."""
+    if not (isinstance(a, (dict, list, tuple)) or isinstance(b, (dict, list, tuple))):
+        return same_value(a, b)
+    structures: list[Any] = [jax.tree.structure(x) for x in (a, b)]
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=False)
+    return structures[0] == structures[1] and all(x is y or same_value(x, y) for x, y in pairs)
+
+
+# --- nested dicts of raw values -------------------------------------------------
+
+
+def match_pure_dict(
+    definition: StateDef, leaves: Sequence[Any], pure_dict: Mapping[Any, Any], *, checks_shapes: bool
+) -> list[tuple[int, Any]]:
+    """The position in a State and the value of each leaf of a pure dict."""
+    if not isinstance(pure_dict, Mapping):
+        problem, fix = "the argument is no nested mapping of values", "state.to_pure_dict() makes one"
+        raise GraphError("replace_by_pure_dict", problem, got=describe(pure_dict), fix=fix)
+    faults: list[str] = []
+    found = list(_match(definition, pure_dict, faults))
+    if checks_shapes:
+        misfits = [(i, _misfit(leaves[i], definition.leaf_defs[i], new)) for i, new in found]
+        faults += [f"{format_path(definition.paths[i])}: {misfit}" for i, misfit in misfits if misfit]
+    if faults:
+        count = f"{len(faults)} path{'s' if len(faults) > 1 else ''}"
+        problem = f"the values do not fit the State at {count}, and nothing was changed"
+        raise GraphError("replace_by_pure_dict", problem, got="\n".join(faults))
+    return found
+
+
+def _match(definition: StateDef, pure_dict: Mapping[Any, Any], faults: list[str]) -> Iterator[tuple[int, Any]]:
+    keys: list[Key] = []
+    levels: list[tuple[Tree, Iterator[tuple[Any, Any]]]] = [(definition.tree, iter(pure_dict.items()))]
+    while levels:
+        node, items = levels[-1]
+        for key, value in items:
+            found = node.get(key)
+            if isinstance(found, int):
+                yield found, value
+            elif found is None:
+                faults.append(f"{format_path((*keys, key))}: {no_such_path(key, node)}")
+            elif isinstance(value, Mapping):
+                keys.append(key)
+                levels.append((found, iter(value.items())))
+                break
+            else:
+                misfit = f"expected a mapping of {names_of(found)}, got {describe(value)}"
+                faults.append(f"{format_path((*keys, key))}: {misfit}")
+        else:
+            levels.pop()
+            if keys:
+                keys.pop()
+
+
+def _misfit(old: Any, leaf_def: LeafDef, value: Any) -> str | None:
+    """Why a value cannot take the place of a leaf, or None."""
+    if isinstance(value, Variable) and (leaf_def is None or leaf_def[0] is not type(value)):
+        kind = "in no Variable" if leaf_def is None else f"of {type_name(leaf_def[0])}"
+        return f"expected a value {kind}, got {describe(value)}"
+    new = raw_of(value)
+    structures: list[Any] = [jax.tree.structure(x) for x in (old, new)]
+    shapes = zip(map(_shape, jax.tree.leaves(old)), map(_shape, jax.tree.leaves(new)), strict=False)
+    if structures[0] == structures[1] and all(a == b or a is None or b is None for a, b in shapes):
+        return None
+    return f"expected {jax.tree.map(describe, old)}, got {jax.tree.map(describe, new)}"
+
+
+def _shape(leaf: Any) -> tuple[int, ...] | None:
+    if isinstance(leaf, (int, float, complex)):
+        return ()
+    shape = getattr(leaf, "shape", None)
+    return shape if isinstance(shape, tuple) else None
 
 
 # --- errors ---------------------------------------------------------------------

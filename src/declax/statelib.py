@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
 from declax._filters import Filter
-from declax._pure_dicts import restore_int_paths as restore_int_paths
-from declax._state_diff import LeafChange as LeafChange
-from declax._state_diff import StateDiff as StateDiff
 from declax._typing import Path, Tuple2, Tuple3, Tuple4
 from declax.errors import GraphError, describe
 from declax.states import FlatState, ReplaceFn, State, as_state
+from declax.traversals import empty_node, nest, walk_mapping
 
 M = TypeVar("M")
 
@@ -76,16 +74,44 @@ def map_state(f: Callable[[Path, Any], Any], state: State[M]) -> State[M]:
     return _checked(state, "map_state").map(f)
 
 
-def diff(first: State[Any] | Mapping[Any, Any], second: State[Any] | Mapping[Any, Any], /) -> StateDiff:
-    """As `State.diff`. What NNX calls so gives the leaves that only the first State has: ``first - second`` here.
+def diff(first: State[M] | Mapping[Any, Any], second: State[Any] | Mapping[Any, Any], /) -> State[M]:
+    """The leaves at paths that only the first State has: ``first - second``.
 
-    >>> diff({"a": 1, "b": 2}, {"b": 3})
-    StateDiff(
-      a: only in first: int 1
-      b: value: 2 -> 3
-    )
+    >>> diff({"a": 1, "b": 2}, {"b": 3}).to_pure_dict()
+    {'a': 1}
     """
-    return as_state(first).diff(second)
+    return as_state(first) - as_state(second)
+
+
+def restore_int_paths(pure_dict: Mapping[Any, Any], /) -> dict[Any, Any]:
+    """Nested dicts whose keys are integers again, where they read as those do.
+
+    Formats that know texts only, JSON and most checkpoints among them, keep the
+    key ``0`` as ``"0"``. Only what Python writes for an integer is one:
+    ``"-1"`` is, ``"01"``, ``"1_000"`` and ``" 1"`` are not.
+
+    Args:
+      pure_dict: nested mappings, as read from such a format.
+
+    Returns:
+      Nested dicts, new ones; values are taken as they are.
+
+    Raises:
+      GraphError: where ``"0"`` and ``0`` lead to the same path, and for a
+        mapping that contains itself.
+
+    >>> restore_int_paths({"layers": {"0": {"kernel": 1.0}, "1": {}}})
+    {'layers': {0: {'kernel': 1.0}, 1: {}}}
+    """
+    found = walk_mapping(pure_dict, None, "restore_int_paths")
+    return nest((tuple(map(_restored, path)), empty_node if is_empty else value) for path, value, is_empty in found)
+
+
+def _restored(key: Any) -> Any:
+    if isinstance(key, str) and key.removeprefix("-").isdecimal() and len(key) < 20:
+        number = int(key)
+        return number if str(number) == key else key
+    return key
 
 
 def _checked(state: Any, where: str) -> State[Any]:

@@ -16,7 +16,6 @@ from jax.tree_util import DictKey
 from declax import _display, _epoch, _jax
 from declax._filters import Filter
 from declax._modes import is_on
-from declax._pure_dicts import match_pure_dict
 from declax._read_only import WritesThrough
 from declax._state_def import (
     Entry,
@@ -27,15 +26,16 @@ from declax._state_def import (
     check_trace,
     leaf_def_of,
     map_tree,
+    match_pure_dict,
     no_attribute,
     no_key,
     pair_of,
     raw_of,
     same_kind,
+    same_states,
     sorted_pair,
     values_of,
 )
-from declax._state_diff import StateDiff, compare, same_states
 from declax._state_groups import Splits, groups_of
 from declax._state_tree import OuterKeys, children_of, pair_from
 from declax._typing import MISSING, Key, Path
@@ -383,22 +383,6 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
             return False
 
     __hash__: ClassVar[None] = None  # type: ignore[assignment]  # mutable
-
-    def diff(self, other: State[Any] | Mapping[Any, Any], /) -> StateDiff:
-        """How another State differs from this one: paths, kinds, metadata, shapes, dtypes and values.
-
-        The result is empty exactly where the two are equal. ``state - other``
-        is another question: the leaves at paths that only ``state`` has.
-
-        Args:
-          other: a State, or nested mappings to make one of.
-
-        >>> State({"a": 1, "b": 2}).diff({"a": 1, "b": 3})
-        StateDiff(
-          b: value: 2 -> 3
-        )
-        """
-        return compare(*self._pair, *as_state(other)._pair)
 
     def __sub__(self, other: Any) -> State[M]:
         if not isinstance(other, Mapping):

@@ -759,7 +759,7 @@ def test_leaves_of_any_type(leaf, wrap):
     assert dx.State.merge(*state.split(dx.PathContains("b"), ...)) == state
     assert dx.State.from_flat_path(state.flat_state()) == state
     assert "'a'" in repr(state)
-    assert not state.diff(copy.deepcopy(state)) or isinstance(leaf, jax.Array)
+    assert state == copy.deepcopy(state) or isinstance(leaf, jax.Array)
     state["c"] = wrap(0)
     assert state.to_pure_dict()["c"] == 0
     if not isinstance(leaf, jax.Array) or not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -823,7 +823,6 @@ def test_any_depth():
     assert pickle.loads(pickle.dumps(state)) == state
     assert copy.deepcopy(state) == state
     assert dx.State.merge(*state.split(dx.Param, ...)) == state
-    assert not state.diff(deep)
     assert state.raw_mapping.keys() == {"k"}
     state.replace_by_pure_dict(pure)
     assert "(...)" in repr(state)
@@ -978,7 +977,6 @@ def test_equality_of_leaves(first, second, is_equal):
     states = [dx.State({"a": dx.Param(value), "b": value}) for value in (first, second)]
     assert (states[0] == states[1]) is is_equal
     assert (states[1] == states[0]) is is_equal
-    assert bool(states[0].diff(states[1])) is not is_equal
 
 
 def test_a_number_of_numpy_and_one_of_python_can_be_equal():

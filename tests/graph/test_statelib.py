@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from declax import _state_diff
 from declax.errors import FilterError, GraphError, TraceContextError
 from declax.statelib import (
     diff,
@@ -397,94 +396,19 @@ def test_functions_want_states():
 # ================================================================= differences
 
 
-def test_states_that_differ():
-    other = dx.State(
-        {
-            "head": {"kernel": dx.Param(jnp.ones((2, 3)).at[0, 0].set(1.5), tag="y"), "bias": dx.Cache(jnp.zeros(4))},
-            "blocks": {0: dx.BatchStat(jnp.zeros(2, jnp.bfloat16))},
-            "new": 3,
-        }
-    )
-    found = state_of().diff(other)
-    assert found
-    assert str(found).splitlines() == [
-        "StateDiff(",
-        "  blocks[0]: dtype: float32 -> bfloat16",
-        "  blocks[1]: only in first: Array of shape (1,) and dtype float32",
-        "  head.bias: kind: Param -> Cache",
-        "  head.bias: shape: (3,) -> (4,)",
-        "  head.kernel: metadata: tag: 'x' -> 'y'",
-        "  head.kernel: value: 1 of 6 elements differ, by at most 0.5",
-        "  new: only in second: int 3",
-        ")",
-    ]
-    assert found.only_in_first == (("blocks", 1),)
-    assert found.only_in_second == (("new",),)
-    assert found.paths("kind", "shape") == (("head", "bias"),)
-    assert len(found.paths()) == 5
-    assert diff(state_of(), other) == found
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "detail"),
-    [
-        (jnp.ones(()), jnp.zeros(()), "value: 1.0 -> 0.0"),
-        (jnp.arange(3), jnp.arange(3) + 1, "value: 3 of 3 elements differ"),
-        (np.ones(2), np.array([1.0, 3.0]), "value: 1 of 2 elements differ, by at most 2"),
-        (1, 2, "value: 1 -> 2"),
-        (1.0, jnp.ones(()), "dtype: float 1.0 -> float32"),
-        ("a", "b", "value: 'a' -> 'b'"),
-        (dx.Param(1), 1, "kind: Param -> no Variable"),
-        (dx.Param(1, note=2), dx.Param(1), "metadata: note: 2 -> nothing"),
-        (dx.Param(1, note=True), dx.Param(1, note=1), "metadata: note: True -> 1"),
-        (dx.Param([jnp.ones(2)]), dx.Param([jnp.zeros(2)]), "value: 2 of 2 elements differ, by at most 1"),
-        (dx.Param([1]), dx.Param((1,)), "nesting: PyTreeDef([*]) -> PyTreeDef((*,))"),
-        (jax.ShapeDtypeStruct((2,), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.float32), "shape: (2,) -> (3,)"),
-        (jax.random.key(0), jax.random.key(1), "value: 1 of 1 elements differ"),
-    ],
-)
-def test_what_differs(first, second, detail):
-    a, b = dx.State({"a": first}), dx.State({"a": second})
-    assert [str(change) for change in diff(a, b).changes] == [f"a: {detail}"]
-    assert a != b
-    assert a == copy.copy(a)
-    assert not diff(a, copy.copy(a))
-
-
 @given(STATES, STATES)
-def test_there_is_a_difference_where_states_are_unequal(first, second):
-    assert bool(diff(first, second)) == (first != second)
-    assert diff(first, second).only_in_first == diff(second, first).only_in_second
-    assert diff(first, second).only_in_first == (first - second).paths
-    assert not diff(first, first.map(lambda path, value: value))
+def test_what_only_one_state_has(first, second):
+    assert diff(first, second) == first - second
+    assert set(diff(first, second).paths) == set(first.paths) - set(second.paths)
 
 
-def test_many_differences_are_cut():
-    first = dx.State({str(i): i for i in range(300)})
-    text = repr(diff(first, {}))
-    assert "... 200 more" in text
-    assert text.count("\n") == 102
-    assert repr(diff({}, {})) == "StateDiff()"
-
-
-def test_small_and_large_arrays_are_compared_alike(monkeypatch):
-    nan, inf = float("nan"), float("inf")
-    first = {"a": jnp.array([1.0, nan, inf]), "b": [jnp.arange(3), np.ones(2)], "c": jnp.ones(2, jnp.bfloat16)}
-    second = {
-        "a": jnp.array([1.0, nan, -inf]),
-        "b": [np.arange(3, dtype=np.int32), jnp.ones(2)],
-        "c": np.array(first["c"]),
-    }
-    second |= {"d": jnp.zeros((0,)), "e": jnp.ones(3, bool)}
-    first |= {"d": np.zeros((0,), np.float32), "e": jnp.zeros(3, bool)}
-    found = diff(first, second)
-    assert [str(change) for change in found.changes] == [
-        "a: value: 2 of 3 elements differ, by at most nan",
-        "b: dtype: float64 -> float32",
-        "e: value: 3 of 3 elements differ",
-    ]
-    monkeypatch.setattr(_state_diff, "COMPARED_ON_HOST", 0)
-    assert diff(first, second) == found
+def test_arrays_of_numpy_and_of_jax_are_compared_alike():
+    nan = float("nan")
+    assert dx.State({"a": [np.arange(3, dtype=np.int32)]}) == {"a": [jnp.arange(3)]}
+    assert dx.State({"a": jnp.ones(2, jnp.bfloat16)}) == {"a": np.array(jnp.ones(2, jnp.bfloat16))}
+    assert dx.State({"a": np.zeros((0,), np.float32)}) == {"a": jnp.zeros((0,))}
+    assert dx.State({"a": np.ones(2)}) != {"a": jnp.ones(2)}  # of another dtype
+    assert dx.State({"a": jnp.array([1.0, nan])}) != {"a": jnp.array([1.0, nan])}
 
 
 def test_subtraction():
@@ -501,7 +425,7 @@ def test_the_peer_subtracts_likewise():
     first, second = {"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"d": 5}, "e": 6}
     theirs = nnx.statelib.diff(nnx.State(first), nnx.State(second))
     assert (dx.State(first) - dx.State(second)).to_pure_dict() == nnx.to_pure_dict(theirs)
-    assert diff(first, second).only_in_first == tuple(path for path, _ in nnx.to_flat_state(theirs))
+    assert list(diff(first, second).flat_state()) == list(nnx.to_flat_state(theirs))
 
 
 def test_the_peer_does_likewise():
