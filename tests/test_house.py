@@ -72,7 +72,6 @@ LAYERS: list[set[str]] = [
     {"capturing"},
     # what is made of all this
     {"abstract", "nn", "training", "stacking", "summarizing"},
-    {"unstacking"},
     # models from configuration
     {"config"},
     {"command_line"},

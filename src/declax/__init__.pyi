@@ -217,8 +217,6 @@ from declax.transforms.trees import from_tree as from_tree
 from declax.transforms.trees import prefix as prefix
 from declax.transforms.trees import to_tree as to_tree
 from declax.transforms.vectorization import vmap as vmap
-from declax.unstacking import unstacked_state as unstacked_state
-from declax.unstacking import update_unstacked as update_unstacked
 from declax.viewing import view as view
 from declax.viewing import view_info as view_info
 from declax.viewing import with_attributes as with_attributes

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 import declax as dx
 from declax.errors import GraphError, LayerError, TransformError
 from declax.stacking import Stacked
-from declax.unstacking import unstacked_state, update_unstacked
 from equations import equations
 
 DIM = 4
@@ -203,14 +202,14 @@ def test_lists_become_stacks_and_stacks_lists():
 @pytest.mark.parametrize("n", [1, 3])
 def test_files_fit_stacks_and_lists(n):
     stacked, layers = Stacked(build, n, rngs=dx.Rngs(0)), as_list(n, seed=1)
-    saved = unstacked_state(stacked)
+    saved = dx.state(stacked.unstack())
     assert [p for p, _ in saved.flat_state()] == [p for p, _ in dx.state(layers).flat_state()]
     dx.update(layers, saved)
     assert_close(through(layers, X), stacked(X))
     other = as_list(n, seed=2)
-    update_unstacked(stacked, dx.state(other))
+    stacked = Stacked.of(other)
     assert_close(stacked(X), through(other, X))
-    assert_close(unstacked_state(stacked, dx.Param), dx.state(other, dx.Param))
+    assert_close(dx.state(stacked.unstack(), dx.Param), dx.state(other, dx.Param))
 
 
 def test_stacks_inside_of_models_and_of_stacks():
@@ -225,36 +224,18 @@ def test_stacks_inside_of_models_and_of_stacks():
     net = Net(lambda rngs: Stacked(inner, 2, rngs=rngs), dx.Rngs(0))
     flat = Net(lambda rngs: dx.List([dx.List([build(rngs) for _ in range(2)]) for _ in range(2)]), dx.Rngs(0))
     assert net.blocks.layers.layers.up.kernel.shape == (2, 2, DIM, 2 * DIM)
-    params, rest = unstacked_state(net, dx.Param, ...)
-    assert_close(params, dx.state(flat, dx.Param))
-    assert dx.state(net, ...).flat_state() != rest.flat_state()
+    assert_close(
+        dx.state([inner.unstack() for inner in net.blocks.unstack()], dx.Param), dx.state(flat.blocks, dx.Param)
+    )
     expected = X
     for block in flat.blocks:
         expected = through(block, expected)
     assert_close(net.blocks(X), expected)
-    update_unstacked(net, dx.state(flat, dx.Param).map(lambda path, v: v.replace(v.value * 0)))
-    assert float(jnp.abs(net.blocks.layers.layers.up.kernel.value).sum()) == 0.0
-
-
-def test_incomplete_files_are_refused():
-    stacked, layers = Stacked(build, 3, rngs=dx.Rngs(0)), as_list(3)
-    before = dx.state(stacked, copy=True)
-    flat = dict(dx.state(layers).flat_state())
-    del flat[(1, "up", "kernel")]
-    with pytest.raises(GraphError, match="the State lacks this layer"):
-        update_unstacked(stacked, dx.State.from_flat_path(flat))
-    flat[(1, "up", "kernel")] = dx.Param(jnp.ones((2, 2)))
-    with pytest.raises(GraphError, match="the layers have arrays of different shapes"):
-        update_unstacked(stacked, dx.State.from_flat_path(flat))
-    with pytest.raises(GraphError):
-        update_unstacked(stacked, dx.state(dx.List([*as_list(3), build(dx.Rngs(0))])))
-    assert dx.state(stacked) == before
 
 
 def test_abstract_stacks():
     stacked = dx.eval_shape(lambda: Stacked(build, 12, rngs=dx.Rngs(0)))
     assert stacked.layers.up.kernel.shape == (12, DIM, 2 * DIM)
-    assert unstacked_state(stacked)[3]["up"]["kernel"].shape == (DIM, 2 * DIM)
     made = dx.jit(lambda: Stacked(build, 2, rngs=dx.Rngs(0)))()
     assert_close(made(X), through(as_list(2), X))
 
@@ -724,19 +705,11 @@ def test_names_of_axes_are_those_of_a_list():
             return self.inner(x)
 
     stacked = Stacked(Named, 3, rngs=dx.Rngs(0), axis_name="layers")
-    layers, saved = stacked.unstack(), unstacked_state(stacked)
-    assert saved[0]["kernel"].sharding == layers[0].kernel.sharding == ("in", "out")
-    assert saved == dx.state(layers)
-    before = dx.state(stacked)
-    update_unstacked(stacked, dx.state(layers))
-    assert dx.state(stacked) == before
-    dx.update(layers, saved)
+    layers = stacked.unstack()
+    assert dx.state(Stacked.of(layers, axis_name="layers")) == dx.state(stacked)
     assert layers[2].kernel.sharding == ("in", "out")
     assert_close(stacked(X[:, :2]), through(layers, X[:, :2]))
 
     nested = Stacked(Outer, 3, rngs=dx.Rngs(0), axis_name="outer")
     assert nested.layers.inner.layers.kernel.sharding == ("outer", "inner", "in", "out")
-    saved, before = unstacked_state(nested), dx.state(nested)
-    assert saved[2]["inner"][1]["kernel"].sharding == ("in", "out")
-    update_unstacked(nested, saved)
-    assert dx.state(nested) == before
+    assert nested.unstack()[2].inner.unstack()[1].kernel.sharding == ("in", "out")

@@ -77,10 +77,6 @@ class Lowered(Generic[R]):
         """
         return self.lowered.as_text(dialect, debug_info=debug_info)
 
-    def compiler_ir(self, dialect: str | None = None) -> Any:
-        """The lowered program as an object of the compiler."""
-        return self.lowered.compiler_ir(dialect)
-
     def cost_analysis(self) -> Any:
         """What the compiler estimates of the cost, before it optimises."""
         return self.lowered.cost_analysis()
@@ -159,17 +155,3 @@ class Compiled(Generic[R]):
     def memory_analysis(self) -> Any:
         """What the compiler knows of the memory, in bytes."""
         return self.compiled.memory_analysis()
-
-    @property
-    def input_shardings(self) -> Any:
-        """The shardings of the flat leaves that go in."""
-        return self.compiled.input_shardings
-
-    @property
-    def output_shardings(self) -> Any:
-        """The shardings of the flat leaves that come out."""
-        return self.compiled.output_shardings
-
-    def runtime_executable(self) -> Any:
-        """The executable of the runtime."""
-        return self.compiled.runtime_executable()
