@@ -385,13 +385,6 @@ def is_of_kind(predicate: Predicate) -> bool:
     return isinstance(predicate, (Everything, Nothing)) or (isinstance(predicate, OfType) and predicate.is_structural)
 
 
-def asks_tags(predicate: Predicate) -> bool:
-    """Whether a predicate, or one that it combines, goes by tags: a class can get another one at any time."""
-    if isinstance(predicate, _Combination):
-        return any(map(asks_tags, predicate.predicates))
-    return isinstance(predicate, WithTag)
-
-
 def to_predicate(filter: Filter, /) -> Predicate:
     """The predicate that a filter stands for.
 

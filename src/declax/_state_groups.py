@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
-from declax._filters import Filter, Predicate, as_written, ask, asks_tags, is_of_kind, matches_kind, predicates_of
+from declax._filters import Filter, Predicate, as_written, ask, is_of_kind, matches_kind, predicates_of
 from declax._state_def import StateDef, values_of
 from declax._static import exact_types
 from declax._typing import Tuple2, Tuple3, Tuple4
@@ -101,7 +101,7 @@ def _known_groups(
         found = definition.groups.get(key)
     except TypeError:  # a filter that cannot be hashed is asked again each time
         return _groups(definition, leaves, predicates_of(filters, where))[:2]
-    if found is not None and (not found[2] or found[2] == _class_tags(definition)):
+    if found is not None:
         return tuple((sub or definition, positions) for sub, positions in found[0]), found[1]
     predicates = predicates_of(filters, where)
     groups, rest, is_lasting = _groups(definition, leaves, predicates)
@@ -110,15 +110,8 @@ def _known_groups(
             definition.groups.clear()  # a program that makes a new function for each call would fill it
         # without itself, which would be a cycle that waits for the collector
         kept = tuple((None if sub is definition else sub, positions) for sub, positions in groups)
-        tags = _class_tags(definition) if any(map(asks_tags, predicates)) else []
-        definition.groups[key] = (kept, rest, tags)
+        definition.groups[key] = (kept, rest)
     return groups, rest
-
-
-def _class_tags(definition: StateDef) -> list[Any]:
-    """The tags that the kinds of Variables have as classes, now."""
-    kinds = dict.fromkeys(leaf_def[0] for leaf_def in definition.leaf_defs if leaf_def is not None)
-    return [(kind, getattr(kind, "tag", None)) for kind in kinds]
 
 
 def _groups(

@@ -16,17 +16,13 @@ import sys
 import threading
 import types
 import warnings
-from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
 from declax import _epoch, _jax
 from declax._read_only import WritesThrough
 from declax.errors import WHERE_CAPTURES_ARE_FOUND, OverlookedModelWarning, type_name
-
-MOST_OBJECTS: Final = 1000
-"""The path of a Variable is looked for among so many objects."""
 
 _trace_state: Final = _jax.trace_state
 
@@ -51,20 +47,17 @@ class _Body:
       outer: the marks of the traces around it.
       found: the uncaptured Variables that were read, by identity.
       frame: the user's frame that read the first one.
-      path: what that frame calls it.
     """
 
     def __init__(self) -> None:
         self.outer: list[Any] = _jax.outer_marks()
         self.found: dict[int, Any] = {}
         self.frame: types.FrameType | None = None
-        self.path: str | None = None
 
     def add(self, variable: Any) -> None:
         """Notes a Variable that was read."""
         if not self.found:
             self.frame = _jax.frame_of_user(sys._getframe(0))
-            self.path = _path_in(self.frame, variable)
         self.found[id(variable)] = variable
 
     def warn(self) -> None:
@@ -75,10 +68,9 @@ class _Body:
         first = next(iter(self.found.values()))
         code, number = frame.f_code, frame.f_lineno
         line = linecache.getline(code.co_filename, number, frame.f_globals).strip()
-        path = "" if self.path is None else f" {self.path},"
         others = "" if count == 0 else f" and {count} other Variable{'s' if count > 1 else ''}"
         warnings.warn_explicit(
-            f"{code.co_name!r} reads{path} a {type_name(type(first))}{others}, neither passed nor captured"
+            f"{code.co_name!r} reads a {type_name(type(first))}{others}, neither passed nor captured"
             f"{f', in `{line}`' if line else ''}. The values are constants of the traced program, and later values are "
             f"not seen. Pass the model as an argument.\n{WHERE_CAPTURES_ARE_FOUND}.",
             OverlookedModelWarning,
@@ -135,32 +127,3 @@ def warn_if_uncaptured(variable: Any) -> None:
         if any(mark is outer for outer in watched.outer):
             watched.add(variable)
             return
-
-
-def _path_in(frame: types.FrameType, variable: Any) -> str | None:
-    """What the code of a frame calls a Variable: a path from one of its names."""
-    names = {name: frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals}
-    waiting = deque((names | frame.f_locals).items())
-    seen: set[int] = set()
-    while waiting and len(seen) < MOST_OBJECTS:
-        path, value = waiting.popleft()
-        if value is variable:
-            return path
-        if id(value) not in seen:
-            seen.add(id(value))
-            waiting.extend((path + key, item) for key, item in _parts_of(value))
-    return None
-
-
-def _parts_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """What an object, list, tuple or dict holds, each with its key as code writes it."""
-    if isinstance(value, (list, tuple)):
-        yield from ((f"[{index}]", item) for index, item in enumerate(value))
-    elif isinstance(value, dict):
-        yield from ((f"[{key!r}]", item) for key, item in value.items())
-    elif not isinstance(value, (type, types.ModuleType, types.FunctionType)):
-        try:
-            attributes = object.__getattribute__(value, "__dict__")
-        except AttributeError:
-            return
-        yield from ((f".{name}" if isinstance(name, str) else f"[{name}]", v) for name, v in attributes.items())

@@ -210,12 +210,6 @@ class OverlookedModelWarning(UserWarning):
     code = "overlooked-model"
 
 
-class RetraceWarning(UserWarning):
-    """A compiled function is traced again and again; the text names what changes and the remedy."""
-
-    code = "retrace"
-
-
 class MigrationWarning(UserWarning):
     """A configuration was brought up to date, and old keys were left out for it; the text lists them."""
 

@@ -51,29 +51,14 @@ def test_what_is_said_is_what_split_does(capsys):
     assert text.endswith("left over: nothing\n")
 
 
-KINDS = "the kinds here are RngCount, RngKey, Param, BatchStat, jax.Array"
-
-
-@pytest.mark.parametrize(
-    ("filters", "why"),
-    [
-        (("dropot",), f"'dropot' takes nothing: the tags here are 'dropout', and {KINDS}; did you mean 'dropout'?"),
-        (("batchstat",), f"{KINDS}; did you mean the kind BatchStat, without quotes?"),
-        ((dx.Cache,), f"Cache takes nothing: {KINDS}\n"),
-        ((type("Params", (), {}),), f"Params takes nothing: {KINDS}; did you mean 'Param'?"),
-        ((...,), "left over: nothing"),
-        ((dx.Param, dx.PathContains("kernel")), "1 leaf would fit, but Param took them before; put it first"),
-        ((dx.PathMatches("nrm.*"),), "takes nothing: no leaf fits PathMatches('nrm.*')"),
-        ((None,), "None takes nothing: no leaf fits Nothing()"),
-    ],
-)
-def test_why_a_filter_takes_nothing(capsys, filters, why):
-    assert why in explained(capsys, Model(), *filters)
+@pytest.mark.parametrize("wanted", ["dropot", dx.Cache, dx.PathMatches("nrm.*"), None])
+def test_a_filter_that_takes_nothing(capsys, wanted):
+    kinds = "the kinds here are RngCount, RngKey, Param, BatchStat, jax.Array, and the tags 'dropout'"
+    assert f" takes nothing: {kinds}\n" in explained(capsys, Model(), wanted)
 
 
 def test_a_graph_without_tags_or_leaves(capsys):
-    text = explained(capsys, [dx.Param(1)], "a")
-    assert "'a' takes nothing: no leaf here has a tag, and the kinds here are Param\n" in text
+    assert "'a' takes nothing: the kinds here are Param\n" in explained(capsys, [dx.Param(1)], "a")
     assert "Param takes nothing: the graph has no leaves" in explained(capsys, dx.Module(), dx.Param)
 
 

@@ -386,18 +386,3 @@ def test_an_answer_that_is_no_bool_tells_the_path():
     with pytest.raises(ValueError, match="truth value") as caught:
         dx.state([dx.Param(jnp.ones(2))], lambda path, value: value > 0)
     assert caught.value.__notes__ == ["raised by the filter <lambda>, at [0]"]
-
-
-def test_a_class_that_gets_a_tag_later():
-    class Late(dx.Variable):
-        pass
-
-    model = [Late(1), dx.Param(2)]
-    later = (dx.Any("late", "other"), ...)
-    assert dx.state(model, "late").paths == ()
-    assert [s.paths for s in dx.split(model, *later)[1:]] == [(), ((0,), (1,))]
-    Late.tag = "late"
-    assert dx.state(model, "late").paths == ((0,),)
-    assert [s.paths for s in dx.split(model, *later)[1:]] == [((0,),), ((1,),)]
-    Late.tag = "another"
-    assert dx.state(model, "late").paths == ()

@@ -152,52 +152,52 @@ class Trainer:
 
 X = jnp.ones((1, 2))
 WAYS = {
-    "value": (lambda m: m.w.value + 0, "m.w"),
-    "[...]": (lambda m: m.w[...] + 0, "m.w"),
-    "[0]": (lambda m: m.w[0], "m.w"),
-    "operator": (lambda m: m.w * 2, "m.w"),
-    "right operator": (lambda m: X @ m.w, "m.w"),
-    "jnp.dot": (lambda m: jnp.dot(X, m.w), "m.w"),
-    "jnp.add": (lambda m: jnp.add(m.w, 0), "m.w"),
-    "method": (lambda m: m.w.sum(), "m.w"),
-    "attribute": (lambda m: m.w.T, "m.w"),
-    "jnp.asarray": (lambda m: jnp.asarray(m.w), "m.w"),
-    "raw_value": (lambda m: m.w.raw_value, "m.w"),
-    "copy": (lambda m: m.w.copy().value, "m.w"),
-    "a layer": (lambda m: m.linear(X), "m.linear.bias, a Param and 1 other Variable,"),
-    "a norm": (lambda m: m.norm(X), "m.norm.scale, a Param and 3 other Variables,"),
-    "jax.tree.map": (lambda m: jax.tree.map(lambda a: a + 0, m.w).value, "m.w"),
-    "jax.tree.leaves": (lambda m: jax.tree.leaves(m.linear), "m.linear.bias, a Param and 1 other Variable,"),
-    "dx.state": (lambda m: jax.tree.leaves(dx.state(m, dx.Param)), "m.linear.bias"),
-    "dx.split and merge": (lambda m: dx.merge(*dx.split(m)).w.value, "m.linear.bias"),
-    "dx.clone": (lambda m: dx.clone(m).w.value, "m.linear.bias"),
+    "value": (lambda m: m.w.value + 0, "a Param"),
+    "[...]": (lambda m: m.w[...] + 0, "a Param"),
+    "[0]": (lambda m: m.w[0], "a Param"),
+    "operator": (lambda m: m.w * 2, "a Param"),
+    "right operator": (lambda m: X @ m.w, "a Param"),
+    "jnp.dot": (lambda m: jnp.dot(X, m.w), "a Param"),
+    "jnp.add": (lambda m: jnp.add(m.w, 0), "a Param"),
+    "method": (lambda m: m.w.sum(), "a Param"),
+    "attribute": (lambda m: m.w.T, "a Param"),
+    "jnp.asarray": (lambda m: jnp.asarray(m.w), "a Param"),
+    "raw_value": (lambda m: m.w.raw_value, "a Param"),
+    "copy": (lambda m: m.w.copy().value, "a Param"),
+    "a layer": (lambda m: m.linear(X), "a Param and 1 other Variable,"),
+    "a norm": (lambda m: m.norm(X), "a Param and 3 other Variables,"),
+    "jax.tree.map": (lambda m: jax.tree.map(lambda a: a + 0, m.w).value, "a Param"),
+    "jax.tree.leaves": (lambda m: jax.tree.leaves(m.linear), "a Param and 1 other Variable,"),
+    "dx.state": (lambda m: jax.tree.leaves(dx.state(m, dx.Param)), "a Param"),
+    "dx.split and merge": (lambda m: dx.merge(*dx.split(m)).w.value, "a Param"),
+    "dx.clone": (lambda m: dx.clone(m).w.value, "a Param"),
     "returned": (lambda m: m.w, None),
-    "inner dx.jit": (lambda m: dx.jit(lambda m: m.w.value + 0)(m), "m.linear.bias"),
-    "inner dx.jit, captured": (lambda m: dx.jit(lambda: m.w.value + 0)(), "m.linear.bias"),
-    "inner dx.grad": (lambda m: dx.grad(lambda m: m.w.value.sum() * 1.0)(m), "m.linear.bias"),
-    "inner jax.jit": (lambda m: jax.jit(lambda m: m.w.value + 0)(m), "m.linear.bias"),
+    "inner dx.jit": (lambda m: dx.jit(lambda m: m.w.value + 0)(m), "a Param"),
+    "inner dx.jit, captured": (lambda m: dx.jit(lambda: m.w.value + 0)(), "a Param"),
+    "inner dx.grad": (lambda m: dx.grad(lambda m: m.w.value.sum() * 1.0)(m), "a Param"),
+    "inner jax.jit": (lambda m: jax.jit(lambda m: m.w.value + 0)(m), "a Param"),
     "inner dx.scan": (
         lambda m: dx.scan(lambda c, m: (c, c), in_axes=(dx.Carry, None), out_axes=(dx.Carry, 0), length=2)(X, m)[0],
-        "m.linear.bias",
+        "a Param",
     ),
     "inner dx.vmap": (
         lambda m: dx.vmap(lambda m, y: m.w.value * y, in_axes=(None, 0))(m, jnp.ones(2)),
-        "m.linear.bias",
+        "a Param",
     ),
-    "inner dx.remat": (lambda m: dx.remat(lambda m: m.w.value + 0)(m), "m.linear.bias"),
-    "inner dx.cond": (lambda m: dx.cond(True, lambda m: m.w + 0, lambda m: m.w * 1, m), "m.linear.bias"),
+    "inner dx.remat": (lambda m: dx.remat(lambda m: m.w.value + 0)(m), "a Param"),
+    "inner dx.cond": (lambda m: dx.cond(True, lambda m: m.w + 0, lambda m: m.w * 1, m), "a Param"),
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_of_reading_warns_once(way):
-    read, path = WAYS[way]
+    read, what = WAYS[way]
     for _ in range(2):  # another model is not hidden by the first
         trainer = Trainer()
         (found,) = warned(dx.jit(lambda trainer=trainer: read(trainer.net)))
         assert WHY in str(found.message)
-        if path is not None:
-            assert f" reads {path}" in str(found.message)
+        if what is not None:
+            assert f" reads {what}" in str(found.message)
 
 
 @pytest.mark.parametrize("read", [lambda m: m.array + 0, lambda m: jnp.array(m.flag)])

@@ -18,7 +18,7 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 from operator import is_
 from typing import Any, Final, NamedTuple
 
@@ -260,9 +260,6 @@ def is_of_module(function: Any, names: dict[str, Any]) -> bool:
     return capture_kind(function) is CaptureKind.LIFTED
 
 
-MAX_EMPTY: Final = 64
-"""Of so many items of an empty container, and of so many empty containers, each is looked at again."""
-
 MAX_KEYS: Final = 1024
 """For how many different captures one function keeps the keys; the oldest goes first."""
 
@@ -348,7 +345,7 @@ class Captures:
         self._names: list[tuple[dict[str, Any], str]] = []
         self._defaults: dict[int, tuple[types.FunctionType, Any, Any]] = {}
         self._items: list[tuple[Any, Sequence[Any]]] = []
-        self._empty: list[list[Any]] = []
+        self._empty: list[Any] = []
         self._search()
         self._contents = self._read()
         self.values: tuple[Any, ...] = tuple({id(site.content): site.content for site in self.captured}.values())
@@ -449,8 +446,8 @@ class Captures:
             if kinds[number] in (CaptureKind.LIST, CaptureKind.DICT):
                 if number in with_nodes:
                     self._items.append((container, _items_of(container)))
-                elif len(self._empty) < MAX_EMPTY:
-                    self._empty.append([container, len(container), self.numbers])
+                else:
+                    self._empty.append(container)
 
     def _read(self) -> list[Any]:
         contents = list(map(content_of, self._cells))
@@ -465,7 +462,14 @@ class Captures:
         for function, defaults, items in self._defaults.values():
             if function.__defaults__ is not defaults or not _holds_the_same(function.__kwdefaults__ or {}, items):
                 return False
-        return all(_holds_the_same(*pair) for pair in self._items) and not any(map(_may_hold_nodes, self._empty))
+        return all(_holds_the_same(*pair) for pair in self._items) and all(map(self._is_empty_still, self._empty))
+
+    def _is_empty_still(self, container: Any) -> bool:
+        """Whether a container without models has got none."""
+        items = container.values() if isinstance(container, dict) else container
+        if WITHOUT_KIND.issuperset(map(type, items)):
+            return True
+        return not any(id(item) not in self.numbers and _holds_nodes(item) for item in tuple(items))
 
     def watched(self) -> list[tuple[Any, str | None, Any]] | None:
         """The cells and names that alone are watched, with their contents; None where more is, or one is empty."""
@@ -486,21 +490,6 @@ def _holds_the_same(container: Any, items: Sequence[Any]) -> bool:
     if isinstance(container, dict):
         return 2 * len(container) == len(items) and all(map(is_, chain(container, container.values()), items))
     return len(container) == len(items) and all(map(is_, container, items))
-
-
-def _may_hold_nodes(entry: list[Any]) -> bool:
-    """Whether there is something now in an empty container; in a long one, behind its end."""
-    container, seen, numbers = entry
-    items: Iterable[Any] = container.values() if isinstance(container, dict) else container
-    length = len(container)
-    if length <= MAX_EMPTY and WITHOUT_KIND.issuperset(map(type, items)):
-        return False
-    if length > MAX_EMPTY:
-        items = islice(items, min(seen, length), None)
-    if any(id(item) not in numbers and _holds_nodes(item) for item in tuple(items)):
-        return True
-    entry[1] = length
-    return False
 
 
 def _holds_nodes(item: Any) -> bool:

@@ -150,17 +150,6 @@ def note_tracers(
     error.add_note(f"{transform} maps {name_of(user)} over {listed}: inside of it, these have no values of their own")
 
 
-_donating: Final[dict[str, None]] = {}
-
-
-def note_donating(name: str) -> None:
-    """Takes note of a function that has been compiled to donate arguments."""
-    _donating.pop(name, None)
-    _donating[name] = None
-    while len(_donating) > MAX_NAMES:
-        _donating.pop(next(iter(tuple(_donating))), None)
-
-
 def named_leaves(call: Call) -> Iterator[tuple[str, Any]]:
     """The leaves of a call with what to call them: those of the graph, then the plain ones."""
     return zip(names_of_call(call.structure), (*call.values, *call.plain), strict=True)
@@ -195,14 +184,11 @@ def _check_deleted(call: Call, error: Exception) -> None:
     if not found:
         return
     (name, leaf), *more = found
-    names = " or ".join(reversed(tuple(_donating)))
     raise TransformError(
         name,
         "this array was deleted, since its buffer was donated",
         got=describe(leaf) + (f"; and {len(more)} more" if more else ""),
-        why=f"{names} has taken it: what is given to a function as donated is gone after the call"
-        if names
-        else "a function of jax.jit has taken it, or array.delete() was called",
+        why="a function that donates it has taken it, or array.delete() was called",
         fix="use what that function has returned or set; or give it dx.clone(model), which owns its arrays",
     ) from error
 

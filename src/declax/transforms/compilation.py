@@ -37,7 +37,7 @@ from declax.transforms._lift import (
     write,
     written_leaves,
 )
-from declax.transforms._naming import deleted_leaves, explain, look_flat, name_of, named, note_donating
+from declax.transforms._naming import deleted_leaves, explain, look_flat, name_of, named
 from declax.transforms._structure import Mode, Structure, is_leaf
 from declax.transforms._wrapping import Names, Numbers, R, Selection, Wrapped, program_for
 from declax.transforms.prefixes import Labels, OutputGroups, Prefixes, from_groups, in_groups
@@ -142,8 +142,6 @@ class Program:
         self._positions = None if self._donation is None else self._donation.positions
         self._jitted: Any = jax.jit(self._flat, donate_argnums=self._positions, **self._options)
         self.run_fast: Callable[..., Any] | None = None if self._is_packed else self._jitted
-        if self._positions is not None:
-            note_donating(self.name)
 
     @property
     def name(self) -> str:
@@ -608,10 +606,10 @@ class JitWrapped(Wrapped[P, R]):
             labels = shardings.labels(call, user, of_keywords=None, skipped=skipped)
             placed = (labels, shardings.groups(labels, None))
         function = named(lifted(self._closure, structure, self._mode, labels, self._adapt(call)), user, structure)
-        roots, traces = tuple(map(weakref.ref, call.roots)), self._traces
+        traces = self._traces
 
         def note(leaves: Sequence[Any]) -> None:
-            traces.note(Trace.of(structure, leaves, roots))
+            traces.note(Trace.of(structure, leaves))
 
         donation = Donation.of(call, self._donated)
         return Program(function, structure, len(call.values), donation, self._options, placed, note)

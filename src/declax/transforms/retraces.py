@@ -1,12 +1,10 @@
-"""Tells why a compiled function was traced again, and warns where a number of a model causes it again and again."""
+"""Tells why a compiled function was traced again."""
 
 from __future__ import annotations
 
 import functools
 import threading
 import types
-import warnings
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +13,7 @@ import jax
 
 from declax._static import is_frozen, thaw
 from declax._typing import Path
-from declax.errors import RetraceWarning, TransformError, describe, format_path, type_name
+from declax.errors import TransformError, describe, format_path, type_name
 from declax.graph.flattening import (
     CONTAINER,
     HAS_INDEX,
@@ -27,27 +25,22 @@ from declax.graph.flattening import (
     node_statics,
     walk_tokens,
 )
-from declax.transforms._naming import name_of
 from declax.transforms._structure import Structure, name_path, names_of_call, parameter_name, parameters
-
-WARN_AFTER = 3
-"""So many new values of one number of one model, each of which was traced for, are no accident."""
 
 MAX_EARLIER = 32
 """With so many earlier traces, the last one is compared."""
 
 
 class Trace(NamedTuple):
-    """One run of the user's function by JAX: its structure, the shapes and dtypes of all leaves, and the models."""
+    """One run of the user's function by JAX: its structure, and the shapes and dtypes of all leaves."""
 
     structure: Structure
     avals: tuple[Any, ...]
-    roots: tuple[weakref.ref[Any], ...] = ()
 
     @staticmethod
-    def of(structure: Structure, leaves: Iterable[Any], roots: tuple[weakref.ref[Any], ...] = ()) -> Trace:
+    def of(structure: Structure, leaves: Iterable[Any]) -> Trace:
         """What there is to compare of a trace for these leaves."""
-        return Trace(structure, tuple([jax.tree.map(jax.typeof, leaf) for leaf in leaves]), roots)
+        return Trace(structure, tuple([jax.tree.map(jax.typeof, leaf) for leaf in leaves]))
 
 
 class Difference(NamedTuple):
@@ -72,16 +65,12 @@ class Traces:
         self._lock = threading.Lock()
 
     def note(self, trace: Trace) -> None:
-        """Takes note of a trace; warns where a number of a model causes one after the other."""
+        """Takes note of a trace."""
         with self._lock:
             self.count += 1
             if self.last is not None:
                 self.earlier.append(self.last)
-            self.last, earlier = trace, tuple(self.earlier)
-        if earlier:
-            for rank, root in enumerate(trace.roots):
-                known = [(t, i) for t in earlier for i, other in enumerate(t.roots) if other is root]
-                _warn_of_numbers(trace, rank, known)
+            self.last = trace
 
     def nearest(self) -> Trace | None:
         """The earlier trace that differs least from the last one; of equals, the latest."""
@@ -90,43 +79,6 @@ class Traces:
             return None
         found: Trace = min(reversed(self.earlier), key=lambda earlier: len(differences(earlier, last)))
         return found
-
-
-def _warn_of_numbers(trace: Trace, rank: int, earlier: Sequence[tuple[Trace, int]]) -> None:
-    """Warns of the numbers of a model that have taken one new value after the other, the last one now."""
-    if not earlier or earlier[-1][0].structure.graphdef is trace.structure.graphdef:
-        return
-    before, now = _numbers_of(earlier[-1][0].structure, earlier[-1][1]), _numbers_of(trace.structure, rank)
-    changed = [path for path, number in now.items() if before.get(path, number) != number]
-    known = [_numbers_of(one.structure, its_rank) for one, its_rank in earlier] if changed else []
-    for path in changed:
-        values = {numbers[path] for numbers in known if path in numbers}
-        if now[path] not in values and len(values) == WARN_AFTER:
-            found = Difference("static value", name_path(trace.structure, (rank, *path)), before[path], now[path])
-            function = None if trace.structure.key is None else name_of(trace.structure.key.function)
-            warnings.warn(
-                f"dx.jit traced {function!r} again {WARN_AFTER} times, since a static value of one model changes: "
-                f"{found}. Each new value compiles the function anew. Make it a Variable, "
-                f"dx.Variable(jnp.asarray({found.after})), if it counts or changes with the steps.",
-                RetraceWarning,
-                stacklevel=2,
-            )
-
-
-def _numbers_of(structure: Structure, rank: int) -> dict[Path, str]:
-    """The numbers among the static values of one root, by path."""
-    found: dict[Path, str] = {}
-    for path, token in () if structure.graphdef is None else walk_tokens(structure.graphdef.tokens):
-        if isinstance(token, int) or path[:1] != (rank,):
-            continue
-        if token[0] == NODE:
-            found |= {(*path[1:], name): repr(value) for name, value in node_statics(token) if type(value) in _NUMBERS}
-        elif token[0] == STATIC and type(token[1]) in _NUMBERS:
-            found[path[1:]] = repr(token[1])
-    return found
-
-
-_NUMBERS = (int, float)
 
 
 def differences(before: Trace, after: Trace) -> list[Difference]:
