@@ -94,10 +94,11 @@ def train_{n}(x: jax.Array) -> jax.Array:
     for _ in range(3):
         step_{n}(model, optimizer, x, verbose=True)
     graphdef, params, rest = dx.split(model, dx.Param, ...)
-    wider = dx.replace(dx.merge(graphdef, params, rest), hidden=16, rngs=dx.Rngs(0))
+    merged = dx.merge(graphdef, params, rest)
+    wider = dx.replace(model, hidden=16, rngs=dx.Rngs(0))
     chain = dx.Sequential(dx.Linear(4, 8, rngs=dx.Rngs(0)), dx.relu, dx.Linear(8, 4, rngs=dx.Rngs(1)))
     outputs = dx.vmap(lambda model, x: model(x), in_axes=(None, 0))(wider, x)
-    result: jax.Array = outputs + chain(x) + params.up.kernel.value.sum()
+    result: jax.Array = outputs + merged(x) + chain(x) + params.up.kernel.value.sum()
     return result
 '''
 

@@ -46,7 +46,7 @@ from declax._fields import (
     standard_field,
 )
 from declax._pytree import Pytree, holds_objects
-from declax._typing import RECORD_KEY
+from declax._typing import MISSING, RECORD_KEY
 from declax._values import is_data
 from declax._variables import Variable
 from declax.errors import (
@@ -294,7 +294,8 @@ class UsedUp:
         if instance is None:
             again = f"{name}: dx.InitVar[...] = dx.field()"
             raise AttributeError(f"{where} is an InitVar, which is not inherited; declare it again: {again}")
-        raise AttributeError(f"{where} is an InitVar: the constructor used it up, and it is not an attribute")
+        hint = "; dx.spec_of shows it, and dx.replace passes it on" if is_recorded(owner, name) else ""
+        raise AttributeError(f"{where} is an InitVar: the constructor used it up, and it is not an attribute{hint}")
 
 
 class Overridden:
@@ -365,12 +366,29 @@ class Record(NamedTuple):
     """What a constructor was called with and did not keep.
 
     Attributes:
-      values: the InitVars that are not data.
+      values: the InitVars that were given and are not their defaults; MISSING in place of data.
       made: the annotated parts that the caller did not supply.
     """
 
     values: Mapping[str, Any]
     made: frozenset[str]
+
+
+LOST_RECORD: Final = "merge, jax.tree.map and transforms return objects without the arguments of their construction"
+
+
+def is_recorded(cls: type, name: str) -> bool:
+    """Whether instances keep a record of the argument of a name."""
+    maker: Maker | None = getattr(cls, MAKER_KEY, None)
+    return maker is not None and name in maker.recorded
+
+
+def init_var_of(obj: Any, field: dataclasses.Field[Any]) -> Any:
+    """What an object was given for an InitVar; MISSING if it has no record of that."""
+    if not is_recorded(type(obj), field.name) or RECORD_KEY not in obj.__dict__:
+        return MISSING
+    record: Record = obj.__dict__[RECORD_KEY]
+    return record.values.get(field.name, field.default)
 
 
 class Maker:
@@ -391,9 +409,12 @@ class Maker:
             if name in fields and (recipe := recipe_of(fields[name])) is not None
         ]
         scope = Scope(cls)
-        self._checks = [ArgumentCheck(field, scope) for field in fields.values() if is_checked(field)]
+        self._checks = [ArgumentCheck(field, scope, self._init_vars) for field in fields.values() if is_checked(field)]
         kept = [n for n in self._init_vars if decide(fields[n].type, scope).status is not Status.DATA]
-        self.recorded = [*kept, *(part.name for part in self._parts if part.is_argument)]
+        self._kept = [(self._init_vars.index(name), name, fields[name].default) for name in kept]
+        self._defaults = [part for part in self._parts if part.is_argument]
+        self.recorded = [*kept, *(part.name for part in self._defaults)]
+        self._usual_record = Record({}, frozenset(part.name for part in self._defaults))
         self._names = self._names_of(known)
         self.source = ""
         self._function: Any = None
@@ -507,13 +528,10 @@ class Maker:
     def __call__(self, instance: Any, init_vars: Sequence[object]) -> None:
         """Checks the arguments, records those that are used up, and makes the parts."""
         attributes = instance.__dict__
-        given = dict(zip(self._init_vars, init_vars, strict=False))
         for check in self._checks:
-            check(type(instance), given[check.name] if check.name in given else attributes.get(check.name))
+            check(type(instance), attributes.get(check.name) if check.index is None else init_vars[check.index])
         if self.recorded:
-            made = frozenset(p.name for p in self._parts if p.is_argument and attributes[p.name] is p.expression)
-            values = {name: value for name, value in given.items() if name in self.recorded and not is_data(value)}
-            attributes[RECORD_KEY] = Record(values, made)
+            attributes[RECORD_KEY] = self._record(attributes, init_vars)
         if self._function is None:
             return
         try:
@@ -521,6 +539,15 @@ class Maker:
         except Exception as error:
             self._add_note(instance, error)
             raise
+
+    def _record(self, attributes: Mapping[str, Any], init_vars: Sequence[object]) -> Record:
+        """What was given and will not be kept; one object for all instances that are made with the defaults."""
+        given = [entry for entry in self._kept if init_vars[entry[0]] is not entry[2]]
+        supplied = [part.name for part in self._defaults if attributes[part.name] is not part.expression]
+        if not given and not supplied:
+            return self._usual_record
+        values = {name: MISSING if is_data(init_vars[index]) else init_vars[index] for index, name, _ in given}
+        return Record(values, self._usual_record.made.difference(supplied))
 
     def _add_note(self, instance: Any, error: Exception) -> None:
         """Says which part could not be made, with the values of its arguments."""
@@ -618,12 +645,14 @@ class ArgumentCheck:
 
     Attributes:
       name: of the field.
+      index: its place among the InitVars, if it is one.
     """
 
-    def __init__(self, field: dataclasses.Field[Any], scope: Scope) -> None:
+    def __init__(self, field: dataclasses.Field[Any], scope: Scope, init_vars: Sequence[str]) -> None:
         specifier = specifier_of(field)
         assert specifier is not None
         self.name = field.name
+        self.index = init_vars.index(field.name) if field.name in init_vars else None
         self._notes = specifier.notes
         annotation: Any = scope.resolve(field.type)
         self._is_integer = annotation is int

@@ -17,7 +17,7 @@ from typing_extensions import dataclass_transform
 
 from declax import _fields
 from declax._annotations import Scope, annotation_text, decide, own_annotations, refuses_data
-from declax._construction import Record, declare, install, is_checked, is_init_var
+from declax._construction import LOST_RECORD, Record, declare, init_var_of, install, is_checked, is_init_var
 from declax._declared_variables import check_recipe
 from declax._display import same_value
 from declax._expressions import Expression
@@ -35,6 +35,7 @@ from declax._fields import (
 )
 from declax._layout import RECORD_KEY
 from declax._pytree import MAKES_MEMBERS, Pytree, has_data, is_data, prepare
+from declax._typing import MISSING
 from declax.errors import FieldError, describe, suggest, type_name
 
 P = TypeVar("P", bound=Pytree)
@@ -317,8 +318,9 @@ def replace(obj: P, /, **changes: Any) -> P:
     """A new object with some fields changed, made by the constructor.
 
     As `dataclasses.replace`: fields that the constructor takes are passed on,
-    declared Variables and submodules are made anew, and an ``InitVar``
-    without a default (``rngs``) must be given.
+    declared Variables and submodules are made anew, and ``rngs`` must be
+    given. Other InitVars, such as initializers, are those of the record that a
+    constructed object keeps.
 
     Args:
       obj: an instance of a dataclass.
@@ -363,10 +365,11 @@ def _arguments_of(obj: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if record is not None and name in record.made:
             continue
-        if record is not None and name in record.values:
-            given[name] = record.values[name]
-        elif is_init_var(field):
-            if name in recorded or field.default is dataclasses.MISSING:
+        if is_init_var(field):
+            if name not in recorded and field.default is not dataclasses.MISSING:
+                continue
+            given[name] = init_var_of(obj, field)
+            if given[name] is MISSING:
                 raise _unknown_argument(cls, name, is_lost=name in recorded)
         elif record is None and name in recorded:
             raise _unknown_argument(cls, name, is_lost=True)
@@ -376,10 +379,9 @@ def _arguments_of(obj: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unknown_argument(cls: type, name: str, *, is_lost: bool) -> FieldError:
-    lost = "merge, jax.tree.map and transforms return objects without the arguments of their construction"
     return FieldError(
         f"{type_name(cls)}.{name}",
         "replace constructs anew, and the constructor needs this argument",
-        why=lost if is_lost else None,
+        why=LOST_RECORD if is_lost else None,
         fix=f"dx.replace(obj, {name}=...)",
     )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from declax._variables import Param
 from declax.errors import LayerError
-from declax.initializers import constant, ones
+from declax.initializers import constant, lecun_normal, ones
 from declax.initializers import normal as normal_init
 from declax.nn import Embed, Linear, canonicalize_dtype, promote_dtype
 from declax.rngs import Rngs
@@ -69,8 +69,8 @@ def test_linear_draws_one_key_for_each_parameter():
     second = Linear(3, 4, rngs=rngs)
     keys = Rngs(5)
     drawn = [keys.params() for _ in range(4)]
-    np.testing.assert_array_equal(first.kernel.value, first.kernel_init(drawn[0], (3, 4), jnp.float32))
-    np.testing.assert_array_equal(second.kernel.value, first.kernel_init(drawn[2], (3, 4), jnp.float32))
+    np.testing.assert_array_equal(first.kernel.value, lecun_normal()(drawn[0], (3, 4), jnp.float32))
+    np.testing.assert_array_equal(second.kernel.value, lecun_normal()(drawn[2], (3, 4), jnp.float32))
 
 
 def test_linear_gives_metadata_to_its_parameters():

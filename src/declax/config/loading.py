@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from declax._annotations import annotation_text
-from declax._construction import is_init_var
+from declax._construction import LOST_RECORD, init_var_of, is_init_var, is_recorded
 from declax._containers import Dict, List
 from declax._pytree import Pytree
 from declax._typing import MISSING
@@ -270,9 +270,10 @@ def _name_of(cls: Any) -> str:
 def spec_of(model: M, /) -> Spec[M]:
     """The spec of a model: what its constructors would have to be given for an equal one.
 
-    Each argument is read from the attribute of its name. Values of Variables
-    are not looked at: a spec says what is built, not what was learnt. A part
-    that is met twice is a `Ref` the second time.
+    Each argument is read from the attribute of its name, and an InitVar (an
+    initializer, say) from the record that a constructed object keeps. Values
+    of Variables are not looked at: a spec says what is built, not what was
+    learnt. A part that is met twice is a `Ref` the second time.
 
     Args:
       model: a model, or an instance of any dataclass.
@@ -282,8 +283,9 @@ def spec_of(model: M, /) -> Spec[M]:
       them, where that is another form of what it was given: ``kernel_size=(3,)`` of ``dx.Conv(4, 6, 3, rngs=rngs)``.
 
     Raises:
-      ConfigError: for an argument that no attribute has, and for arrays that a
-        constructor takes. For a Variable, or a part that no argument has, in
+      ConfigError: for an argument that no attribute and no record has, as of
+        objects that `merge`, `jax.tree.map` or a transform made, and for arrays
+        that a constructor takes. For a Variable, or a part that no argument has, in
         two places, unless building the spec puts it in both.
       DepthError: for models nested more than 100 levels deep.
 
@@ -420,20 +422,34 @@ class _Reader:
     def _attributes(self, model: Any, parameters: Parameters, path: KeyPath) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for parameter in parameters:
-            value = getattr(model, parameter.name, MISSING)
-            if parameter.name == parameters.variadic and value is not MISSING:
-                value = tuple(value)
             field = getattr(type(model), "__dataclass_fields__", {}).get(parameter.name)
-            if value is MISSING or (field is not None and is_init_var(field)):
-                name = type_name(type(model))
-                raise ConfigError(
-                    f"{self.name}.{path_text((*path, parameter.name))}",
-                    f"{name} takes {parameter.name!r}, and no attribute of that name tells what it was given",
-                    fix=f"self.{parameter.name} = {parameter.name}      # in __init__; or a field, not an InitVar",
-                )
+            if field is not None and is_init_var(field):
+                value = init_var_of(model, field)
+            else:
+                value = getattr(model, parameter.name, MISSING)
+            if value is MISSING:
+                raise self._unknown(model, parameter.name, path, is_recorded(type(model), parameter.name))
+            if parameter.name == parameters.variadic:
+                value = tuple(value)
             if value is not parameter.default:
                 found[parameter.name] = value
         return found
+
+    def _unknown(self, model: Any, name: str, path: KeyPath, is_lost: bool) -> ConfigError:
+        where = f"{self.name}.{path_text((*path, name))}"
+        cls = type_name(type(model))
+        if is_lost:
+            return ConfigError(
+                where,
+                f"this {cls} has no record of the {name!r} that it was constructed with",
+                why=LOST_RECORD,
+                fix="dx.spec_of(model)      # of the model that was constructed, or keep the Spec that built it",
+            )
+        return ConfigError(
+            where,
+            f"{cls} takes {name!r}, and no attribute of that name tells what it was given",
+            fix=f"self.{name} = {name}      # in __init__; or a field, not an InitVar",
+        )
 
 
 def _is_constructed(value: Any, annotation: Any) -> bool:

@@ -137,14 +137,14 @@ class Conv(Module):
     dtype: Dtype | None = static(default=None)
     param_dtype: Dtype = static(default=jnp.float32)
     precision: PrecisionLike = field(default=None)
-    kernel_init: Initializer = field(default=lecun_normal())
-    bias_init: Initializer = field(default=zeros)
+    kernel_init: InitVar[Initializer] = field(default=lecun_normal())
+    bias_init: InitVar[Initializer] = field(default=zeros)
     conv_general_dilated: Callable[..., jax.Array] = field(default=lax.conv_general_dilated)
     promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
     preferred_element_type: Dtype | None = static(default=None)
-    rngs: InitVar[Rngs]
-    kernel_metadata: Mapping[str, Any] = static(default=EMPTY)
-    bias_metadata: Mapping[str, Any] = static(default=EMPTY)
+    rngs: InitVar[Rngs] = field()
+    kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     kernel: Param[jax.Array] = variable(
         defer(_kernel_shape)(kernel_size, in_features, out_features, feature_group_count),
         initializer=kernel_init,
@@ -155,7 +155,7 @@ class Conv(Module):
         (out_features,), initializer=bias_init, dtype=param_dtype, when=use_bias, metadata=bias_metadata
     )
 
-    def __post_init__(self, rngs: Rngs) -> None:
+    def __post_init__(self, *used_up: object) -> None:
         self.kernel_size = _sizes(self, "kernel_size")
         for name in ("strides", "input_dilation", "kernel_dilation"):
             _sizes(self, name, self._rank)

@@ -64,14 +64,14 @@ class Linear(Module):
     dtype: Dtype | None = static(default=None)
     param_dtype: Dtype = static(default=jnp.float32)
     precision: PrecisionLike = field(default=None)
-    kernel_init: Initializer = field(default=lecun_normal())
-    bias_init: Initializer = field(default=zeros)
+    kernel_init: InitVar[Initializer] = field(default=lecun_normal())
+    bias_init: InitVar[Initializer] = field(default=zeros)
     dot_general: Callable[..., jax.Array] = field(default=lax.dot_general)
     promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
     preferred_element_type: Dtype | None = static(default=None)
-    rngs: InitVar[Rngs]
-    kernel_metadata: Mapping[str, Any] = static(default=EMPTY)
-    bias_metadata: Mapping[str, Any] = static(default=EMPTY)
+    rngs: InitVar[Rngs] = field()
+    kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     kernel: Param[jax.Array] = variable(
         (in_features, out_features),
         initializer=kernel_init,
@@ -136,10 +136,10 @@ class Embed(Module):
     _: KW_ONLY
     dtype: Dtype | None = static(default=None)
     param_dtype: Dtype = static(default=jnp.float32)
-    embedding_init: Initializer = field(default=variance_scaling(1.0, "fan_in", "normal", out_axis=0))
+    embedding_init: InitVar[Initializer] = field(default=variance_scaling(1.0, "fan_in", "normal", out_axis=0))
     promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
-    rngs: InitVar[Rngs]
-    embedding_metadata: Mapping[str, Any] = static(default=EMPTY)
+    rngs: InitVar[Rngs] = field()
+    embedding_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     embedding: Param[jax.Array] = variable(
         (num_embeddings, features),
         initializer=embedding_init,

@@ -91,15 +91,15 @@ class BatchNorm(Module):
     param_dtype: Dtype = static(default=jnp.float32)
     use_bias: bool = field(default=True)
     use_scale: bool = field(default=True)
-    bias_init: Initializer = field(default=zeros)
-    scale_init: Initializer = field(default=ones)
+    bias_init: InitVar[Initializer] = field(default=zeros)
+    scale_init: InitVar[Initializer] = field(default=ones)
     axis_name: str | None = field(default=None)
     axis_index_groups: AxisGroups | None = field(default=None)
     use_fast_variance: bool = True
     promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
-    rngs: InitVar[Rngs]
-    bias_metadata: Mapping[str, Any] = static(default=EMPTY)
-    scale_metadata: Mapping[str, Any] = static(default=EMPTY)
+    rngs: InitVar[Rngs] = field()
+    bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    scale_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     mean: BatchStat[jax.Array] = variable((num_features,), initializer=zeros, stream=None)
     var: BatchStat[jax.Array] = variable((num_features,), initializer=ones, stream=None)
     scale: Param[jax.Array] | None = variable(
@@ -109,7 +109,7 @@ class BatchNorm(Module):
         (num_features,), initializer=bias_init, dtype=param_dtype, when=use_bias, metadata=bias_metadata
     )
 
-    def __post_init__(self, rngs: Rngs) -> None:
+    def __post_init__(self, *used_up: object) -> None:
         if not is_integer(self.axis):
             raise errors.LayerError(
                 field_of(self, "axis"), "this names no axis", expected="an integer", got=repr(self.axis)
@@ -243,17 +243,17 @@ class LayerNorm(Module):
     param_dtype: Dtype = static(default=jnp.float32)
     use_bias: bool = field(default=True)
     use_scale: bool = field(default=True)
-    bias_init: Initializer = field(default=zeros)
-    scale_init: Initializer = field(default=ones)
+    bias_init: InitVar[Initializer] = field(default=zeros)
+    scale_init: InitVar[Initializer] = field(default=ones)
     reduction_axes: int | Sequence[int] = field(default=-1)
     feature_axes: int | Sequence[int] = field(default=-1)
     axis_name: str | None = field(default=None)
     axis_index_groups: AxisGroups | None = field(default=None)
     use_fast_variance: bool = True
     promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
-    rngs: InitVar[Rngs]
-    bias_metadata: Mapping[str, Any] = static(default=EMPTY)
-    scale_metadata: Mapping[str, Any] = static(default=EMPTY)
+    rngs: InitVar[Rngs] = field()
+    bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    scale_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     scale: Param[jax.Array] | None = variable(
         (num_features,),
         initializer=scale_init,
@@ -265,7 +265,7 @@ class LayerNorm(Module):
         (num_features,), initializer=bias_init, dtype=param_dtype, when=use_bias, metadata=bias_metadata
     )
 
-    def __post_init__(self, rngs: Rngs) -> None:
+    def __post_init__(self, *used_up: object) -> None:
         check_axes_type(self, "reduction_axes")
         check_axes_type(self, "feature_axes")
 
