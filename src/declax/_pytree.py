@@ -202,7 +202,8 @@ class Pytree(metaclass=PytreeMeta):
         if attributes.get(TRACE_KEY, _jax.TOP) is not _jax.trace_state.value:
             raise wrong_trace(self, name)
         layout: Layout = attributes.get(LAYOUT_KEY) or type(self)._pytree__layout
-        if layout.statuses.get(name) is not Status.DATA or value.__class__ in _LOOKED_INTO:
+        status, kind = layout.statuses.get(name), value.__class__
+        if (status is not Status.DATA and (status is None or kind not in PLAIN)) or kind in _LOOKED_INTO:
             is_behaviour, value, own = admit(self, name, value, layout)
             if is_behaviour:
                 object.__setattr__(self, name, value)

@@ -22,9 +22,11 @@ from declax._fields import Status, Tagged
 from declax._static import attributes_of, is_fixed
 from declax.errors import MAX_DEPTH, too_deep, type_name
 
-PLAIN: Final = frozenset({int, float, bool, complex, str, bytes, type(None), type})
+PLAIN: Final = frozenset(
+    {int, float, bool, complex, str, bytes, type(None), type, type(jax.numpy.float32)}
+    | {types.FunctionType, types.BuiltinFunctionType}
+)
 CONTAINERS: Final = (list, tuple, dict, set, frozenset)
-_FUNCTIONS: Final = frozenset({types.FunctionType, types.BuiltinFunctionType, types.MethodType})
 
 
 def is_data(value: object, /) -> bool:
@@ -54,7 +56,7 @@ def data_within(value: object) -> Iterator[object]:
     for item in _items_within(value):
         if is_data(item):
             yield item
-        elif item.__class__ not in _FUNCTIONS:
+        elif item.__class__ is not types.MethodType:
             yield from filter(is_data, jax.tree.leaves(item, is_leaf=is_data))
 
 

@@ -89,6 +89,9 @@ class NamedInitializer:
             )
         given = {"dtype": dtype, "out_sharding": out_sharding}
         try:
+            if self.settings is None and dtype is not None and out_sharding is None:
+                filled: jax.Array = _filled(int(self.name == "ones"), tuple(shape), dtype)
+                return filled
             return self._resolve()(key, tuple(shape), **{k: v for k, v in given.items() if v is not None})
         except (ValueError, IndexError) as error:
             problem = f"makes no array of shape {tuple(shape)}"
@@ -104,6 +107,12 @@ class NamedInitializer:
         usual = inspect.signature(globals()[self.name]).parameters
         shown = [f"{k}={_show(v)}" for k, v in self.settings if usual[k].default != v]
         return f"{self.name}({', '.join(shown)})"
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
+def _filled(value: int, shape: tuple[int, ...], dtype: Dtype) -> jax.Array:
+    """An array of one value; compiled, since JAX dispatches several operations for it otherwise."""
+    return jnp.full(shape, value, dtype)
 
 
 class _ArraySetting:
