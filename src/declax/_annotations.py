@@ -1,10 +1,6 @@
 """From an annotation to a status, also where names cannot be resolved.
 
-Vocabulary
-----------
-scope:      where the names of an annotation are looked up.
-unresolved: a name that exists for type checkers only, or not yet.
-data types: the classes whose instances are data; upper layers add theirs.
+An *unresolved* name exists for type checkers only, or not yet. Upper layers add the classes whose instances are data.
 """
 
 from __future__ import annotations

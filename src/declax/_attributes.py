@@ -1,10 +1,4 @@
-"""How values enter attributes: what is allowed, and with which status.
-
-Vocabulary
-----------
-admit: decide on a value before anything is changed: it enters with a status,
-       a descriptor of the class takes it, or an error says why not.
-"""
+"""How values enter attributes: what is allowed, and with which status, decided before anything is changed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
 """Turns lines of source into functions that look as if written by hand.
 
-Vocabulary
-----------
-parameters: the objects that generated code needs. They are the globals of its
-            functions, under names of their own: never text in the source.
+The objects that generated code needs are the globals of its functions: never text in the source.
 """
 
 from __future__ import annotations

@@ -1,17 +1,8 @@
 """Two epochs: of structures, and of values. What is read in an epoch stays true until it ends.
 
-Vocabulary
-----------
-epoch:  the time between two structural changes (an attribute that comes, goes
-        or changes its status; metadata that changes; an element of a List).
-write epoch: the time between two writes of the raw value of a Variable.
-token:  the object that stands for the epoch. What is derived from a structure
-        keeps the token it was derived under, and is good for as long as
-        ``kept is current()``.
-
-Whoever keeps a token keeps it alive, so the identity of an old token is never
-given to a new one. Changing the token is one assignment, which is atomic: two
-threads that advance at once both leave a token that nobody has kept yet.
+An epoch lasts from one structural change (an attribute that comes, goes or changes its status; metadata; an element
+of a List) to the next, a write epoch from one write of a raw value to the next. A token stands for it. Whoever keeps
+a token keeps it alive, so that its identity is never given again; replacing it is one assignment, which is atomic.
 """
 
 from __future__ import annotations

@@ -1,12 +1,6 @@
 """The few private names of jax that are worth their risk; nothing else imports them.
 
-Vocabulary
-----------
-trace:  the level at which JAX runs now. The top level is eager; every `jit`,
-        `vmap`, `grad` ... pushes one while it traces a function.
-mark:   an object that stands for a trace without keeping it alive. Two marks
-        of one trace are the same object, so marks compare with ``is``.
-
+A *mark* stands for a trace without keeping it alive; marks of one trace are the same object.
 ``tests/unit/test_jax.py`` tells when one of these names moves.
 """
 

@@ -1,15 +1,9 @@
 """Interned descriptions of how instances of a class look to JAX.
 
-Vocabulary
-----------
-layout:     one class with its data names and its static names, in order. It
-            owns the generated functions that flatten and unflatten.
-closed:     a layout that every instance of its class has, unless it deviates.
-deviant:    a layout that some instance has instead of its class's closed one.
-transition: from a layout to the one with a name more, less or of another
-            status; cached, the way a JavaScript engine gives objects classes.
-recent:     a small layout that was made lately. Its class holds it; all others
-            die with the last instance, treedef or description that has them.
+A layout is a class with its data names and its static names, in order, and owns the functions that flatten and
+unflatten. Instances have the *closed* layout of their class unless they deviate; transitions to layouts with a name
+more, less or of another status are cached, as a JavaScript engine gives objects classes. A class holds the small ones
+made lately.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """Paths that are not built until somebody asks for them.
 
-Vocabulary
-----------
-link: None for the root; otherwise the link of the holder, and a key.
-
-A walk that goes deep would build a path at each step, and so a number of keys
-that grows with the square of the depth.
+Those of a deep walk would grow with the square of its depth. A link is None for the root, and otherwise the link of
+the holder with a key.
 """
 
 from __future__ import annotations

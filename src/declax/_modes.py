@@ -1,12 +1,7 @@
 """Defaults of the keyword arguments `graph` and `graph_updates`; and what flags may be.
 
-Vocabulary
-----------
-flag:          a keyword argument that is True or False; some may be None too.
-graph mode:    objects that are reached twice stay one object.
-tree mode:     the argument has to be a tree: nothing may be reached twice.
-graph updates: changes of structure inside of a transform come back, not only
-               new values of Variables.
+In graph mode objects that are reached twice stay one object; in tree mode nothing may be. With graph updates, changes
+of structure inside of a transform come back, not only new values of Variables.
 """
 
 from __future__ import annotations

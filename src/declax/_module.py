@@ -236,8 +236,7 @@ def iter_modules(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[P
 
     Args:
       node: a model, or a container of models.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Yields:
       Paths and modules.
@@ -258,8 +257,7 @@ def iter_module_children(node: Any, /, *, graph: bool | None = None) -> Iterator
 
     Args:
       node: a node, or a container of nodes.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Yields:
       Keys and modules.

@@ -1,13 +1,7 @@
 """What a graph is made of, and what each node's children are.
 
-Vocabulary
-----------
-node:      a Pytree or Object; has an identity, which a graph keeps.
-variable:  a Variable; has an identity too, and holds one leaf.
-ref:       a mutable array of JAX; has an identity too, and is a leaf.
-container: a list, tuple, dict or another tree that JAX knows; a plain value.
-leaf:      an array, or the shape of one, that sits in a node or container directly.
-static:    everything else.
+Nodes (Pytrees and Objects), Variables and refs have an identity, which a graph keeps. Containers are plain values. A
+leaf is an array, or the shape of one, directly in a node or container; all else is static.
 """
 
 from __future__ import annotations

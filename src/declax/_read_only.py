@@ -1,10 +1,7 @@
 """Copies that are not to be changed, since nobody would see the change.
 
-Vocabulary
-----------
-read only: of a Variable or Pytree: marked by something that is no trace. Objects
-           can be changed only under the trace that they are marked with, so each
-           way of changing one refuses, and has nothing more to ask than before.
+They are marked by something that is no trace. Objects can be changed only under the trace that they are marked with,
+so each way of changing one refuses.
 """
 
 from __future__ import annotations

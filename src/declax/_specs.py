@@ -1,11 +1,6 @@
 """Reads what a class declares of its fields.
 
-Vocabulary
-----------
-owner:    the class of a field's annotation, in whose scope it is resolved.
-declared: a field of a dataclass. An open class declares nothing but data: its
-          annotations decide only where they say data, since programs annotate
-          ``count: int`` and assign arrays.
+An open class declares nothing but data: programs annotate ``count: int`` and assign arrays.
 """
 
 from __future__ import annotations

@@ -1,17 +1,8 @@
-"""Hashable snapshots of static values.
+"""Hashable snapshots of static values, taken whenever a treedef is made.
 
-Vocabulary
-----------
-static value: a value that is part of a treedef, so JAX hashes and compares it.
-fixed:        of a value: nothing in it can change, and it has a hash.
-frozen:       an immutable snapshot of a value that is not fixed (a list, a dict,
-              an instance of a dataclass, ...); it remembers its type.
-freeze, thaw: make a snapshot, and make a fresh value from one. Fixed values pass
-              through both untouched.
-
-A snapshot is taken whenever a treedef is made. A list that was changed in place
-then gives another treedef, and a program that was compiled for the old list is
-not used for the new one.
+A list that was changed in place then gives another treedef, and a program that was compiled for the old list is not
+used for the new one. Values in which nothing can change, and which have a hash, are *fixed*: they stand for
+themselves.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
 """Warns when a traced function reads a Variable that is neither an argument nor captured.
 
-While a transform of declax traces a function, its arguments and captures are copies
-that belong to the trace. The value of any other Variable is a constant of the program.
-
-Vocabulary
-----------
-body:       a user's function, while a transform of declax traces it.
-uncaptured: of a Variable: it is of a trace around the body that reads it, or of none.
+While a transform of declax traces a function (a *body*), its arguments and captures are copies that belong to the
+trace. The value of any other Variable is a constant of the program.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""What a value is by itself: data, static, or static by snapshot.
+"""What a value is by itself: data (a child of the tree), static, or static by snapshot.
 
-Vocabulary
-----------
-data:     what JAX shall see as a child of the tree: arrays, Variables, Pytrees.
-static:   all else; part of the tree's definition.
-plain:    of a type whose values are always static and hold nothing.
+A *plain* type is one whose values are always static and hold nothing.
 """
 
 from __future__ import annotations

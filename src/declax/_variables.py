@@ -1,15 +1,7 @@
 """Variables: mutable boxes that hold the arrays of a model.
 
-Vocabulary
-----------
-Variable: a box with one value and metadata. To code that computes it is the
-          array in it; to JAX it is a pytree with one child.
-kind:     a subclass of Variable (`Param`, `BatchStat`, yours). Filters select
-          by kind.
-raw value: what lies in the box, untouched by hooks. `value` is what hooks make
-          of it.
-mark:     the trace that a Variable was made under. A value can be put in only
-          under that trace, so that no tracer leaks out of it.
+A kind is a subclass, by which filters select. The raw value lies in the box; `value` is what hooks make of it. The
+mark is the trace under which a Variable was made, and may be written.
 """
 
 from __future__ import annotations

@@ -35,8 +35,7 @@ def eval_shape(
       *args, **kwargs: its arguments: models, Variables, arrays and numbers,
         abstract or not. Others, such as texts and functions, go in as they are.
         What the function does to its arguments happens to abstract copies.
-      graph: False where the arguments have to be trees; None for the default of
-        `set_graph_mode`.
+      graph: False if the arguments must be trees; None for the default of `set_graph_mode`.
       graph_updates: as in the transforms; says nothing here, where no argument
         is changed.
 
@@ -74,8 +73,7 @@ def as_abstract(node: N, /, *, graph: bool | None = None) -> N:
 
     Args:
       node: a model, a State, an array, or a container of such.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       The copy. Each leaf is a `jax.ShapeDtypeStruct`, with the sharding of

@@ -1,11 +1,4 @@
-"""Every exception of declax, and the one place that words them.
-
-Vocabulary
-----------
-code:   the stable name of a kind of failure, listed in ``docs/errors.md``.
-where:  the ``Class.field`` or the path that the failure is about.
-fix:    the line of code that mends it.
-"""
+"""Every exception of declax, and the one place that words them."""
 
 from __future__ import annotations
 

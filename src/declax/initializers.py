@@ -1,9 +1,7 @@
 """Initializers: the functions of ``jax.nn.initializers``, as values.
 
-JAX's factories give closures, which are equal to nothing but themselves. Those
-here give values: two that are made alike are equal and hash alike, so that two
-equal models have equal tree definitions; they pickle, and they print as the
-code that makes them. The numbers are JAX's own.
+Two that are made alike are equal and hash alike, so that two equal models have equal tree definitions; they pickle,
+and they print as the code that makes them. The numbers are JAX's own.
 """
 
 from __future__ import annotations

@@ -81,8 +81,7 @@ def to_refs(node: N, /, only: Filter = ..., *, graph: bool | None = None) -> N:
     Args:
       node: a model, a State, or a container of such.
       only: which Variables and arrays; all where it is not given.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       The copy; the graph itself stays as it is.
@@ -110,8 +109,7 @@ def to_arrays(node: N, /, *, only: Filter = ..., allow_duplicates: bool = False,
       only: which Variables and refs; all where it is not given.
       allow_duplicates: whether a ref may be in several places. Each gets an
         array of its own, so that they are shared no more.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       The copy, with what the refs hold now.
@@ -151,8 +149,7 @@ def with_vars(
         Variables. Each gets one of its own.
       hijax, mutable: kinds of Variables that declax does not have; None or
         False.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       The copy; the graph itself stays as it is.
@@ -218,8 +215,7 @@ def as_pure(tree: N, /, *, graph: bool | None = None) -> N:
 
     Args:
       tree: a State, a model, a Variable, or a container of such.
-      graph: False where the tree has to be one; None for the default of
-        `set_graph_mode`.
+      graph: False if the tree must be one; None for the default of `set_graph_mode`.
 
     Returns:
       The copy: of a State, a State of plain values.

@@ -35,8 +35,7 @@ def with_attributes(
       node: a model, or a container of models.
       only: which modules get the attributes; of those, the ones that have them.
       raise_if_not_found: whether a name that no such module has is an error.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
       **attributes: the new values.
 
     Returns:
@@ -83,8 +82,7 @@ def view(
       node: a model, or a container of models.
       only: which modules are given the arguments.
       raise_if_not_found: whether an argument that no module uses is an error.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
       **kwargs: the arguments.
 
     Returns:
@@ -128,8 +126,7 @@ def view_info(node: Any, /, *, only: Filter = ..., graph: bool | None = None) ->
     Args:
       node: a model, or a container of models.
       only: which modules to look at.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       The text; empty where no module takes any. It ends with the part ``Args:``

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import declax as dx
-from declax.errors import GraphError, MissingAttributeError, MissingKeyError
+from declax.errors import GraphError, MissingAttributeError
 from declax.graph.calling import Caller, call
 from strategies import Box, Open, same_graph
 
@@ -238,28 +238,18 @@ def test_what_is_not_callable():
         call(dx.split({"a": Model()}))()
 
 
-def test_unknown_attributes():
+def test_what_is_not_there():
     state = dx.split(Model())
-    message = r"call\(\.\.\.\)\.blocks\[0\]\.incremnt: a StatefulLinear has no attribute 'incremnt'; did you mean 'incr"
-    with pytest.raises(MissingAttributeError, match=message):
+    with pytest.raises(AttributeError, match="incremnt") as caught:
         call(state).blocks[0].incremnt()
-    with pytest.raises(AttributeError, match=r"a Model has no attribute 'xyz'\."):
-        call(state).xyz.increment()
-
-
-def test_unknown_elements():
-    state = dx.split(Model())
-    with pytest.raises(
-        MissingKeyError, match=r"\.parts\['haed'\]: the dict has no element 'haed'; did you mean 'head'"
-    ):
+    assert caught.value.__notes__ == ["raised at call(...).blocks[0].incremnt"]
+    with pytest.raises(KeyError, match="haed") as caught:
         call(state).parts["haed"].increment()
-    with pytest.raises(KeyError, match="the List has no element 7") as caught:
+    assert caught.value.__notes__ == ["raised at call(...).parts['haed']"]
+    with pytest.raises(LookupError):
         call(state).blocks[7].increment()
-    assert caught.value.got == "2 elements"
-    with pytest.raises(MissingKeyError, match="a Model has no elements"):
+    with pytest.raises(TypeError, match="not subscriptable"):
         call(state)[0].increment()
-    with pytest.raises(MissingKeyError, match="the List has no element 'a'"):
-        call(state).blocks["a"].increment()
 
 
 def test_errors_of_properties_are_their_own():
@@ -267,9 +257,8 @@ def test_errors_of_properties_are_their_own():
     with pytest.raises(AttributeError, match="wieght") as caught:
         call(state).broken.increment()
     assert "broken" not in str(caught.value)
-    with pytest.raises(KeyError, match="haed") as caught:
+    with pytest.raises(KeyError, match="haed"):
         call(state).broken_index.increment()
-    assert not isinstance(caught.value, MissingKeyError)
 
 
 def test_a_method_that_raises():

@@ -34,3 +34,8 @@ def test_the_plugin_without_mypy_names_the_extra():
     ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert "declax.mypy_plugin: the plugin needs mypy, which is not installed." in ended.stderr
     assert 'pip install "declax[mypy]"' in ended.stderr
+
+
+def test_a_name_that_the_package_lacks():
+    with pytest.raises(dx.errors.MissingAttributeError, match="it has no attribute 'Lineer'"):
+        _ = dx.Lineer

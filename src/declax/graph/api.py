@@ -83,8 +83,7 @@ def split(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
       node: a model, or a container of models.
       *filters: which leaves go into which State; the first filter that takes
         a leaf has it. One State of all leaves where none is given.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       The GraphDef and the States.
@@ -178,8 +177,7 @@ def state(node: Any, /, *filters: Filter, copy: bool = False, graph: bool | None
         left out.
       copy: whether the State owns its arrays. Otherwise it shares them with
         the graph, and they are gone when those of the graph are donated.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       The State, or one for each filter.
@@ -217,8 +215,7 @@ def graphdef(node: N, /, *, graph: bool | None = None) -> GraphDef[N]:
 
     Args:
       node: a model, or a container of models.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Raises:
       GraphError: for a graph where a tree is asked for.
@@ -238,8 +235,7 @@ def clone(node: N, variables: bool = True, *, graph: bool | None = None) -> N:
       node: a model, or a container of models.
       variables: whether the Variables, and with them all arrays, are copied
         too; otherwise the copy has the same Variables in new nodes.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       The copy. It owns its arrays: it lives on when those of the original are

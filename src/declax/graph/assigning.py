@@ -66,8 +66,7 @@ def set_metadata(node: Any, /, *, only: Filter = Variable, graph: bool | None = 
     Args:
       node: a model, or a container of models.
       only: which Variables.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
       **metadata: names and values; other metadata stays.
 
     Raises:

@@ -1,9 +1,7 @@
 """Keeps what was read from a graph for as long as its structure stands.
 
-A `Binding` is a GraphDef with the live Variables that its leaves belong to. It is valid while the epoch stands still
-and nothing that it watches has changed. The bindings that start at a node are kept in that node's ``__dict__``, so
-that they live and die with it. Leaves without a Variable (array attributes, and arrays in containers) report no
-writes: they are read at each call, those of one node at once.
+A binding is kept in the ``__dict__`` of the node at which it starts. It is valid while the epoch stands still and
+nothing that it watches has changed. Leaves without a Variable report no writes: they are read at each call.
 """
 
 from __future__ import annotations

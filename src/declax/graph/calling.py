@@ -1,17 +1,11 @@
-"""Calls methods of a graph that is taken apart, in one expression.
-
-Vocabulary
-----------
-chain: the attributes and indexes that lead from the root to what is called.
-"""
+"""Calls methods of a graph that is taken apart, in one expression."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
-from declax.errors import GraphError, MissingAttributeError, MissingKeyError, describe, suggest, type_name
+from declax.errors import GraphError, MissingAttributeError, describe
 from declax.graph.api import merge
 from declax.graph.binding import check_mode
 from declax.graph.flattening import GraphDef, walk
@@ -118,38 +112,14 @@ def _word(chain: Sequence[Step]) -> str:
 
 
 def _follow(value: Any, chain: tuple[Step, ...]) -> Any:
-    """What a chain leads to."""
+    """What a chain leads to; an error tells where on the chain."""
     for place, (key, is_attribute) in enumerate(chain):
         try:
             value = getattr(value, key) if is_attribute else value[key]
-        except AttributeError as error:
-            if not is_attribute or _has(value, key):
-                raise  # from inside of a property, or of a __getitem__
-            hint = suggest(key, [name for name in dir(value) if not name.startswith("_")])
-            raise MissingAttributeError(
-                f"call(...){_word(chain[: place + 1])}",
-                f"a {type_name(type(value))} has no attribute {key!r}" + (f"; {hint}" if hint else ""),
-            ) from error
-        except (LookupError, TypeError) as error:
-            if is_attribute:
-                raise
-            raise _no_item(value, key, chain[: place + 1]) from error
+        except Exception as error:
+            error.add_note(f"raised at call(...){_word(chain[: place + 1])}")
+            raise
     return value
-
-
-def _has(value: Any, name: str) -> bool:
-    nothing = object()
-    return inspect.getattr_static(value, name, nothing) is not nothing
-
-
-def _no_item(value: Any, key: Any, chain: Sequence[Step]) -> MissingKeyError:
-    where, name = f"call(...){_word(chain)}", type_name(type(value))
-    if not hasattr(type(value), "__getitem__"):
-        return MissingKeyError(where, f"a {name} has no elements", fix=f"call(...){_word(chain[:-1])}.name")
-    is_mapping = hasattr(value, "keys")
-    hint = suggest(key, [k for k in value if isinstance(k, str)]) if is_mapping and isinstance(key, str) else None
-    got = None if is_mapping or not hasattr(value, "__len__") else f"{len(value)} elements"
-    return MissingKeyError(where, f"the {name} has no element {key!r}" + (f"; {hint}" if hint else ""), got=got)
 
 
 @overload
@@ -181,8 +151,7 @@ def call(graphdef_state: Any, /) -> Caller[Any]:
     Raises:
       GraphError: for something else, and, at the call, for States that do not
         fit and for what is not callable.
-      MissingAttributeError, MissingKeyError: at the call, for attributes and
-        elements that are not there.
+      MissingAttributeError: for special methods.
 
     >>> from declax._module import Module
     >>> from declax._variables import Variable

@@ -1,17 +1,8 @@
-"""Changes of structure through any transform: the same objects on both sides.
+"""Changes of structure through any transform: the same objects on both sides, in four steps.
 
-What a function under `jax.jit` does to the structure of a model happens to
-another model, made from leaves inside of the function. An update context
-carries it back, in four steps:
+    (1) split  ->  (2) merge, inside  ->  changes  ->  (3) split  ->  (4) merge, outside
 
-    (2) merge  --->  changes  --->  split (3)      inside
-        ^                             |
-        |                             v
-    (1) split                       merge (4)      outside
-
-Step 3 writes into the GraphDef which outer object each inner one stands for.
-That is static, so that it holds as well for calls that do not trace the
-function again, where steps 2 and 3 do not run.
+Step 3 writes into the GraphDef which outer object each inner one stands for: static, so it holds for later calls too.
 """
 
 from __future__ import annotations

@@ -22,8 +22,7 @@ def explain_filters(node: Any, /, *filters: Filter, limit: int | None = 20, grap
       node: a model, or a container of models.
       *filters: as for `split` and `state`; the first that fits a leaf takes it.
       limit: how many leaves of each filter are listed; None for all.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Raises:
       FilterError: for what is no filter, and for ``...`` before the last place.

@@ -1,11 +1,4 @@
-"""Whether a State fits a graph, and where its leaves go.
-
-Vocabulary
-----------
-fit:  for each leaf of a State, the position of the leaf of the graph that has
-      the same path; and what does not fit.
-join: the leaves of several States in the order of one GraphDef.
-"""
+"""Whether a State fits a graph, and where its leaves go."""
 
 from __future__ import annotations
 

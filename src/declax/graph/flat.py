@@ -1,10 +1,6 @@
 """Several graphs that share objects, flattened and unflattened one after the other.
 
-Vocabulary
-----------
-RefMap: from objects, by identity, to their indexes.
-known:  an object of a graph that was flattened before.
-outer:  an object outside of a JAX transform, which one inside stands for.
+An *outer* object is one outside of a JAX transform, which one inside stands for.
 """
 
 from __future__ import annotations
@@ -140,8 +136,7 @@ def flatten(
         one may refer. Those of this one are added.
       ref_outer_index: the outer objects that objects of this graph stand for;
         `unflatten` changes those instead of making new ones.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       The GraphDef and the leaves.

@@ -89,8 +89,7 @@ def unpack(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     Args:
       node: a model, or a container of models.
       *filters: which leaves go into which State, as in `split`.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       The State, or one for each filter; `merge` takes all of them.

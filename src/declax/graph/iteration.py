@@ -28,8 +28,7 @@ def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Pat
 
     Args:
       node: a model, or a container of models.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Yields:
       Paths and values.
@@ -86,8 +85,7 @@ def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[
 
     Args:
       node: a node, or a container of nodes.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Yields:
       Keys and children.

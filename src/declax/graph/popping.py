@@ -40,8 +40,7 @@ def pop(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
       node: a model, or a container of models.
       *filters: which Variables; at least one. The first that takes a Variable
         has it.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       The State with the Variables, or one for each filter.

@@ -59,8 +59,7 @@ def map(f: Callable[[Path, Any], Any], node: N, /, *, graph: bool | None = None)
         value, which gets the kind and the metadata of the old one. In the place
         of an array it returns an array or a number.
       node: a model, or a container of models.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       The new graph, with Variables of its own. It shares the arrays that `f`
@@ -186,8 +185,7 @@ def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | 
       f: gets a path and a value, and returns what takes its place: the value
         itself, or any other that its place can hold.
       node: a model, or a container of models.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       What `f` gives for the node itself.

@@ -70,8 +70,7 @@ def update(
       state, *states: the values; the graph shares their arrays from then on.
       complete: whether each leaf of the graph has to get a value.
       strict: False takes what fits, and leaves out what does not.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       With ``strict=False``, what was taken, what did not fit and what got no

@@ -190,8 +190,7 @@ def backup_keys(node: Any | Missing = MISSING, /, *, only: Filter = ..., graph: 
     Args:
       node: a model, an Rngs, or a container of such.
       only: selects streams by name, kind or path.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       The backups, which are a context manager too. They own their arrays, and

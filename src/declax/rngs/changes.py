@@ -142,8 +142,8 @@ def split_rngs(
       splits: the number of keys, or the shape of the array.
       only: selects streams by name, kind or path.
       squeeze: with ``splits=1``, gives one key in the place of an array of one.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`. A tree is not changed: see `graph_updates`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
+        A tree is not changed: see `graph_updates`.
       graph_updates: False changes nothing in place, and returns the node with
         new streams (`with_rngs`); as a decorator, calls the function with such.
         None for the default of `set_graph_updates`.
@@ -289,8 +289,7 @@ def with_rngs(
       fork: selects streams that get one new key.
       broadcast: the number of equal keys or the shape of their array, as `split`.
       only: selects the streams that any rule is for.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
       graph_updates: None or False, since nothing is changed in place.
 
     Returns:
@@ -356,8 +355,7 @@ def reseed(
       node: a model, an Rngs, or a container of such. Without it, this is a
         decorator: the streams of all arguments are reseeded before each call,
         and restored after it, also where it fails.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
       policy: how a new key replaces an array of keys. ``"scalars_only"``: it
         does not, which is an error; ``"match_shape"``: it is split; a function
         of the path of the stream, the new key and the shape: by its result.

@@ -58,8 +58,7 @@ def transform_metadata(
       f: the function; leave it out to use this as a decorator with options.
       in_axes, out_axes: as in `vmap`; Variables without an axis stay as they are.
       partition: what the sharding of the Variables calls the axis.
-      graph: False where the arguments have to be trees; None for the default of
-        `set_graph_mode`.
+      graph: False if the arguments must be trees; None for the default of `set_graph_mode`.
 
     Returns:
       The function, whose arguments have one axis less.

@@ -43,8 +43,7 @@ def prefix(
       node: a model, a State, a `NodeStates`, or a container of such and of arrays.
       labels: for each filter a label, the first that takes a leaf decides; or a
         function of a path and a leaf: a Variable, or the array where there is none.
-      graph: False where the node has to be a tree; None for the default of
-        `set_graph_mode`.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       The graph; its Variables have the kinds and metadata of those of the model.
