@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
+import dis
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from types import CodeType
 from typing import Any, Final
 
 from declax._expressions import Declaration, Expression, has_expression
@@ -40,13 +42,14 @@ class Body:
 class ClassBody(dict[str, Any]):
     """A namespace in which each binding of a name ends a statement."""
 
-    __slots__ = ("_body", "_read")
+    __slots__ = ("_body", "_inner", "_read")
 
     _pytree__is_class_body = True
 
     def __init__(self) -> None:
         super().__init__()
         self._body = Body()
+        self._inner: dict[str, int] | None = None
         self._read: list[str] = []
 
     def __getitem__(self, name: str) -> Any:
@@ -66,11 +69,26 @@ class ClassBody(dict[str, Any]):
         if has_expression(value):
             if isinstance(value, Expression) and value._pytree__name is None:
                 value._pytree__name = name
+            if self._inner is None:
+                self._inner = dict(_names_of_inner_scopes(sys._getframe(1).f_code))
+            if name in self._inner:
+                raise self._read_inside(name)
             if not body.bound:
                 super().__setitem__(BODY_KEY, body)
             body.bound[name] = value
             body.reads[name] = tuple(read)
         super().__setitem__(name, value)
+
+    def _read_inside(self, name: str) -> FieldError:
+        """The error for a comprehension or lambda that reads a field, which it cannot see."""
+        return FieldError(
+            f"{dict.get(self, '__qualname__', 'class').rpartition('<locals>.')[2]}.{name}",
+            f"the comprehension or lambda in line {self._inner and self._inner[name]} reads {name!r}",
+            why="in Python, comprehensions and lambdas do not see the names of the class body around them",
+            fix="dx.repeat(3, dx.Linear(dim, dim, rngs=rngs))        # in place of a comprehension\n"
+            "dx.defer(function)(dim)        # in place of a lambda\n"
+            "@dx.submodule\ndef layers(self, rngs: dx.Rngs) -> list[dx.Linear]: ...        # what needs Python",
+        )
 
     def _explain_missing(self, name: str) -> None:
         """Raises for a field without a specifier, where Python would raise a NameError."""
@@ -92,6 +110,24 @@ class ClassBody(dict[str, Any]):
                 why="an InitVar is not inherited by name",
                 fix="_: dx.KW_ONLY\nrngs: dx.InitVar[dx.Rngs] = dx.field()",
             )
+
+
+_SCOPES: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>")
+_OUTSIDE: Final = ("LOAD_GLOBAL", "LOAD_DEREF")
+"""How code reads a name that is not in the scope of its own; a class body reads its names otherwise."""
+
+
+def _names_of_inner_scopes(code: CodeType, *, is_class: bool = True) -> Iterator[tuple[str, int]]:
+    """The names that comprehensions and lambdas in a class body read from outside of it, each with its line."""
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType) and inner.co_name in _SCOPES:
+            yield from _names_of_inner_scopes(inner, is_class=False)
+    if is_class and not code.co_nlocals:
+        return  # only the variables of comprehensions are locals, since Python 3.12
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _OUTSIDE:
+            line = instruction.positions.lineno if instruction.positions else None
+            yield instruction.argval, line or code.co_firstlineno
 
 
 def collect(cls: Any, annotations: Collection[str]) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MethodType
-from typing import Any, Final, NamedTuple
+from types import MethodType, NoneType, UnionType
+from typing import Any, Final, NamedTuple, Union, get_args, get_origin
 
 import numpy as np
 
-from declax._annotations import Scope, annotation_text, decide, own_annotations, refuses_data, variable_class
+from declax._annotations import Scope, annotation_text, decide, own_annotations, refuses_data
 from declax._class_body import BODY_KEY, Body, text_of_annotation
 from declax._codegen import compile_functions
 from declax._declared_variables import RNGS, VariableMaker
@@ -27,11 +27,12 @@ from declax._expressions import (
     Operation,
     Repeated,
     Writer,
+    calls_of,
     constants_of,
     has_expression,
     items_of,
     leaves_of,
-    refuse_partial,
+    refuse_hidden,
     text_of,
 )
 from declax._fields import (
@@ -47,7 +48,7 @@ from declax._fields import (
 )
 from declax._pytree import Pytree, holds_objects
 from declax._typing import MISSING, RECORD_KEY
-from declax._values import is_data
+from declax._values import PLAIN, is_data
 from declax._variables import Variable
 from declax.errors import (
     ConstructionError,
@@ -99,7 +100,8 @@ def declare(cls: Any) -> dict[str, Expression]:
         expression = found[name] = value if isinstance(value, Expression) else Literal(value)
         _check_constants(cls, name, expression)
         if isinstance(expression, Declaration) and expression._pytree__name == name:
-            if isinstance(recipe_of(expression._pytree__field), SubmoduleRecipe) and name not in annotations:
+            if name not in annotations:
+                _check_is_submodule(cls, name, expression)
                 internal[name] = Any
             continue
         if name not in annotations:
@@ -110,10 +112,22 @@ def declare(cls: Any) -> dict[str, Expression]:
     return found
 
 
+def _check_is_submodule(cls: type, name: str, declaration: Declaration) -> None:
+    """Refuses a field or Variable without an annotation."""
+    recipe = recipe_of(declaration._pytree__field)
+    if not isinstance(recipe, SubmoduleRecipe):
+        kind, call = ("int", "field") if recipe is None else ("dx.Param[jax.Array]", "variable")
+        raise FieldError(
+            f"{type_name(cls)}.{name}",
+            "this field has no annotation, which decides its kind",
+            fix=f"{name}: {kind} = dx.{call}(...)",
+        )
+
+
 def _check_shared(cls: type) -> None:
     annotations = own_annotations(cls)
     for name, value in vars(cls).items():
-        refuse_partial(value)
+        refuse_hidden(value, f"{type_name(cls)}.{name}")
         is_default = name in annotations and not isinstance(value, tuple)  # which `_check_defaults` looks at
         if name.startswith("__") or is_default or not _is_shared(value):
             continue
@@ -130,8 +144,10 @@ def _check_shared(cls: type) -> None:
 
 def _check_constants(cls: type, name: str, expression: Expression) -> None:
     """Refuses real objects in a part, such as a layer that is made without a field among its arguments."""
-    for value in constants_of(expression):
-        if not _is_shared(value):
+    recipe = recipe_of(expression._pytree__field) if isinstance(expression, Declaration) else None
+    for value in constants_of(_Reads(Part(name, expression, recipe or PartRecipe(expression), is_argument=False))):
+        refuse_hidden(value, f"{type_name(cls)}.{name}")
+        if recipe is not None or not _is_shared(value):
             continue
         layer = type_name(type(value))
         is_rngs = layer == "Rngs"
@@ -148,6 +164,8 @@ def _check_constants(cls: type, name: str, expression: Expression) -> None:
 def _check_bases(cls: type) -> None:
     """Refuses bases whose expressions nothing would evaluate."""
     for base in cls.__mro__[1:]:
+        if EXPRESSIONS_KEY in base.__dict__ or base.__module__.startswith("declax."):
+            continue
         name = next((n for n, v in vars(base).items() if has_expression(v)), None)
         if BODY_KEY in base.__dict__:
             raise FieldError(
@@ -456,9 +474,11 @@ class Maker:
         writer.constants["put"] = object.__setattr__
         lines = [f"def make_parts({', '.join(['self', *self._init_vars])}):"]
         self._lines: list[Part | None] = [None]
+        self._seen: dict[int, Part] = {}
         waiting = {part.name for part in self._parts}
         for part in self._parts:
             self._check_reads(part, waiting)
+            self._find_shared(part, writer)
             statement = self._statement(part, writer)
             lines += statement
             self._lines += [part] * len(statement)
@@ -466,6 +486,22 @@ class Maker:
             self._name_items(part.name, known[part.name])
         self.source = "\n".join(lines)
         (self._function,) = compile_functions(f"{type_name(self._cls)} parts", [self.source], writer.constants)
+
+    def _find_shared(self, part: Part, writer: Writer) -> None:
+        """Finds the calls without a name that a part has more than once; each is made once."""
+        found: dict[int, tuple[int, ...]] = {}
+        found_once = set[int]()
+        for call, around in calls_of(_Reads(part), self._names):
+            if found.setdefault(id(call), around) != around or self._seen.setdefault(id(call), part) is not part:
+                raise FieldError(
+                    f"{type_name(self._cls)}.{part.name}",
+                    f"the call {text_of(call)} has no name, and is one object at places that are not made together",
+                    why="a list or a branch may be made without the other, and a part without the other",
+                    fix=f"shared = {text_of(call)}        # then use `shared`",
+                )
+            if id(call) in found_once:
+                writer.shared.setdefault(id(call), "")
+            found_once.add(id(call))
 
     def _statement(self, part: Part, writer: Writer) -> list[str]:
         source = self._source(part, writer)
@@ -475,9 +511,9 @@ class Maker:
             return [f"    {line}"]
         declared = writer.constant(part.expression, f"declared_{part.name}")
         lines = [f"    if self.{part.name} is {declared}:", f"        {line}"]
-        classes = _classes_of(self._cls, part.name)
-        if classes:
-            check = writer.constant(_PartCheck(self._cls, part.name, classes), f"check_{part.name}")
+        part_check = _PartCheck(self._cls, part)
+        if part_check.is_needed:
+            check = writer.constant(part_check, f"check_{part.name}")
             lines += ["    else:", f"        {check}(self.{part.name})"]
         return lines
 
@@ -686,27 +722,57 @@ class ArgumentCheck:
         return f"{kind} of at least {low:g}" if high is None else f"{kind} from {low:g} to {high:g}"
 
 
-def _classes_of(cls: Any, name: str) -> tuple[type, ...]:
-    """The classes that a part may have by its annotation, if that names only classes of Pytrees."""
-    found = variable_class(cls.__dataclass_fields__[name].type, Scope(cls), Pytree)
-    if found is None or getattr(found, "_is_protocol", False):
-        return ()
-    return (found, type(None)) if decide(cls.__dataclass_fields__[name].type, Scope(cls)).is_optional else (found,)
+def _classes_of(annotation: Any) -> tuple[type, ...]:
+    """The classes that a part may have by its annotation; none where that says less, as a Protocol does."""
+    options = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    classes = tuple(get_origin(option) or option for option in options)
+    is_known = all(
+        isinstance(cls, type)
+        and (cls is NoneType or issubclass(cls, Pytree | Variable))
+        and not getattr(cls, "_is_protocol", False)
+        for cls in classes
+    )
+    return classes if is_known else ()
+
+
+def _classes_made(value: object) -> Iterator[type]:
+    """The classes of which a declared part may be, as far as the class body says."""
+    if isinstance(value, Choice):
+        for item in value._pytree__pair:
+            yield from _classes_made(item)
+    elif isinstance(value, Repeated | Literal):
+        yield list if isinstance(value, Repeated) else value._pytree__value.__class__
+    elif makes_data(value) or value is None:
+        yield NoneType if value is None else getattr(value, "_pytree__function", value.__class__)
 
 
 class _PartCheck:
-    """Refuses an object of the wrong class for a part."""
+    """Refuses an object of the wrong class for a part, the declared one first.
 
-    def __init__(self, cls: type, name: str, classes: tuple[type, ...]) -> None:
-        self._cls = cls
-        self._name = name
-        self._classes = classes
+    Attributes:
+      is_needed: whether something is known about what a caller may supply.
+    """
+
+    def __init__(self, cls: Any, part: Part) -> None:
+        self._where = f"{type_name(cls)}.{part.name}"
+        annotation = cls.__dataclass_fields__[part.name].type
+        self._expected = annotation_text(annotation)
+        self._classes = _classes_of(Scope(cls).resolve(annotation))
+        self.is_needed = bool(self._classes) or makes_data(part.expression)
+        for made in _classes_made(part.expression):
+            if self._classes and not issubclass(made, self._classes):
+                raise FieldError(
+                    self._where,
+                    "the declared part does not have the class of its annotation",
+                    expected=self._expected,
+                    got=f"{text_of_part(part.expression)}, which gives {type_name(made)}",
+                    fix=f"{part.name}: {' | '.join([self._expected, type_name(made)])} = ...",
+                )
 
     def __call__(self, value: object) -> None:
-        if not isinstance(value, self._classes):
+        is_plain = value.__class__ in PLAIN or isinstance(value, type)
+        is_right = isinstance(value, self._classes) if self._classes else value is None or not is_plain
+        if not is_right:
             raise ConstructionError(
-                f"{type_name(self._cls)}.{self._name}",
-                "the given part is of the wrong class",
-                expected=" or ".join(map(type_name, self._classes)),
-                got=describe(value),
+                self._where, "the given part is of the wrong class", expected=self._expected, got=describe(value)
             )

@@ -8,12 +8,15 @@ arguments are deferred. The constructor evaluates them (`_construction`).
 from __future__ import annotations
 
 import dataclasses
+import dis
 import functools
 import inspect
 import keyword
+import linecache
 import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import islice
 from types import FrameType
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar, overload
 
@@ -29,6 +32,12 @@ Write = Callable[[Any], str]
 
 CONTAINERS: Final = frozenset({list, tuple, dict})
 """The containers whose literals may hold expressions."""
+
+_HASHED: Final = frozenset({set, frozenset, dict})
+_OPENED: Final = CONTAINERS | _HASHED
+
+_OF_JAX: Final = frozenset({"aval", "dtype", "ndim", "shape", "weak_type", "_evaluate"})
+"""The attributes that JAX asks of arrays, and of symbolic dimensions."""
 
 METHOD: Final = (
     "@dx.submodule\ndef part(self, rngs: dx.Rngs) -> dx.Linear: ...        # self has all fields declared above"
@@ -65,6 +74,8 @@ class Expression:
     def __getattr__(self, name: str) -> Expression:
         if name.startswith(("__", "_pytree__")):
             raise AttributeError(name)  # numpy, copy and pickle probe for such names
+        if name in _OF_JAX and _is_of_jax(sys._getframe(1)):
+            self._pytree__refuse("a function of JAX", f"dx.defer(function)({_bare(self, text_of)})")
         return Operation("{}." + name, self)
 
     def __getitem__(self, key: object) -> Expression:
@@ -77,10 +88,10 @@ class Expression:
 
     def _pytree__refuse(self, operation: str, fix: str = METHOD) -> NoReturn:
         raise FieldError(
-            text_of(self),
+            _where(_bare(self, text_of)),
             f"a field has no value in the class body, and {operation} needs one",
             why="the expression is evaluated when an instance is created",
-            fix=fix,
+            fix=_running_call() or fix,
         )
 
     def __bool__(self) -> bool:  # noqa: PLE0304  # it always raises
@@ -116,7 +127,7 @@ class Expression:
         self._pytree__refuse("formatting")
 
     def __str__(self) -> str:
-        return self._pytree__refuse("str()") if _is_in_class_body() else repr(self)
+        return repr(self) if _class_body() is None else self._pytree__refuse("str()", f"dx.defer(str)({self!r})")
 
 
 _ARITHMETIC: Final = (
@@ -124,6 +135,7 @@ _ARITHMETIC: Final = (
 )
 _COMPARISONS: Final = "eq:== ne:!= lt:< le:<= gt:> ge:>="
 _UNARY: Final = "neg:- pos:+ invert:~"
+_EQUALITIES: Final = ("({} == {})", "({} != {})")
 
 
 def _binary(template: str) -> Callable[[Any, object], Expression]:
@@ -173,6 +185,13 @@ class Operation(Expression):
 
     def _pytree__source(self, write: Write) -> str:
         return self._pytree__template.format(*(_operand(value, write) for value in self._pytree__values))
+
+    def __bool__(self) -> bool:
+        if self._pytree__template in _EQUALITIES and (_class_body() is None or _is_of_jax(sys._getframe(1))):
+            left, right = self._pytree__values
+            # Caches of JAX, signatures and others compare what they hold.
+            return (left is right) is ("==" in self._pytree__template)
+        return super().__bool__()
 
     @property
     def _pytree__is_arithmetic(self) -> bool:
@@ -338,13 +357,39 @@ def leaves_of(value: Any, known: Mapping[int, object]) -> Iterator[Expression]:
             stack.extend(_items(operand))
 
 
+def calls_of(value: Any, known: Mapping[int, object]) -> Iterator[tuple[Expression, tuple[int, ...]]]:
+    """The calls and lists in an expression that have no name, at each place where they stand.
+
+    Each comes with the branches and lists around it, in which it is evaluated or not, or several times.
+    """
+    waiting: list[tuple[Any, tuple[int, ...]]] = [(value, ())]
+    opened = set[int]()
+    while waiting:
+        parent, around = waiting.pop()
+        is_forked = isinstance(parent, Choice | Repeated)
+        for number, operand in enumerate(parent._pytree__operands()):
+            inside = (*around, id(parent), number) if is_forked and number else around
+            if operand.__class__ in CONTAINERS:
+                waiting.append((Literal(operand), inside))
+            if not isinstance(operand, Expression) or id(operand) in known:
+                continue
+            is_call = isinstance(operand, Deferred | Repeated)
+            if is_call:
+                yield operand, inside
+            if not is_call or id(operand) not in opened:
+                waiting.append((operand, inside))
+            opened.add(id(operand))
+
+
 def constants_of(value: Any) -> Iterator[Any]:
     """The values in an expression that are no expressions, containers apart."""
     for operand in value._pytree__operands():
         if isinstance(operand, Expression):
             if operand._pytree__name is None:  # what has a name is a part of its own
                 yield from constants_of(operand)
-        elif operand.__class__ in CONTAINERS:
+        elif operand.__class__ in CONTAINERS and has_expression(operand):
+            if operand.__class__ is dict:
+                yield dict.fromkeys(filter(has_expression, operand))  # which are refused
             yield from constants_of(Literal(operand))
         else:
             yield operand
@@ -423,11 +468,13 @@ class Writer:
 
     Attributes:
       constants: the values that are not literals, by the name that the source uses.
+      shared: the local names of expressions that stand more than once in a part, by identity; empty until written.
     """
 
     def __init__(self, names: Mapping[int, str], reserved: Collection[str] = ()) -> None:
         self._names = names
         self._reserved = reserved
+        self.shared: dict[int, str] = {}
         self.constants: dict[str, Any] = {"abs": abs, "range": range}
 
     def __call__(self, value: Any) -> str:
@@ -436,12 +483,20 @@ class Writer:
         if known is not None:
             return known
         if isinstance(value, Expression):
-            return value._pytree__source(self)
+            return self._shared(value) if id(value) in self.shared else value._pytree__source(self)
         if value.__class__ in CONTAINERS and (has_expression(value) or _is_mutable(value)):
             return _container(value, self)
         if value is None or value.__class__ in (bool, int, str) or (value.__class__ is float and math.isfinite(value)):
             return repr(value)
         return self.constant(value, getattr(value, "__name__", None) or repr(value))
+
+    def _shared(self, value: Expression) -> str:
+        """The source of an expression that is evaluated where it stands first."""
+        name = self.shared[id(value)]
+        if name:
+            return name
+        name = self.shared[id(value)] = self.constant(value, "shared")
+        return f"({name} := {value._pytree__source(self)})"
 
     def whole(self, value: Any) -> str:
         """The source of a value by its own expression, although it has a name."""
@@ -456,7 +511,6 @@ class Writer:
 
     def constant(self, value: Any, name: str) -> str:
         """The name under which the source refers to a constant."""
-        refuse_partial(value)
         base = name if name.isidentifier() else "constant"
         name, number = base, 1
         while name in self._reserved or keyword.iskeyword(name) or self.constants.get(name, value) is not value:
@@ -480,18 +534,53 @@ def defer_call(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     return call
 
 
-def _is_in_class_body() -> bool:
+def _class_body() -> FrameType | None:
+    """The innermost class body of a Pytree among the frames that run."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         # The locals of functions are left alone: they would be copied.
         if not frame.f_code.co_flags & inspect.CO_OPTIMIZED and hasattr(type(frame.f_locals), "_pytree__is_class_body"):
-            return True
+            return frame
         frame = frame.f_back
-    return False
+    return None
+
+
+def _is_of_jax(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith("jax.")
+
+
+def _where(text: str) -> str:
+    """An expression with the class whose body uses it, where that runs."""
+    frame = _class_body()
+    if frame is None:
+        return text
+    return f"{frame.f_code.co_name}.{text}" if text.isidentifier() else f"{frame.f_code.co_name}: {text}"
+
+
+def _name_of_instruction(frame: FrameType) -> str:
+    """The instruction that a frame runs; the interpreter may stand in the caches behind it."""
+    return next(name for code in frame.f_code.co_code[frame.f_lasti :: -2] if (name := dis.opname[code]) != "CACHE")
+
+
+def _running_call() -> str | None:
+    """The call that the class body makes now, written as a deferred one; None where there is none."""
+    frame = _class_body()
+    if frame is None or not _name_of_instruction(frame).startswith("CALL"):
+        return None
+    line, last, start, end = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    source = linecache.getline(frame.f_code.co_filename, line or 0, frame.f_globals).encode()[start:end].decode()
+    function, _, arguments = source.partition("(")
+    if arguments and line == last:
+        return None if function == "range" else f"dx.defer({function})({arguments}"
+    called: Any = sys._getframe(1)
+    while called.f_back is not frame:
+        called = called.f_back
+    is_known = called.f_globals is not globals() and called.f_code.co_name.isidentifier()
+    return f"dx.defer({called.f_code.co_name})(...)" if is_known else None
 
 
 def _require_class_body(expression: Expression) -> None:
-    if _is_in_class_body():
+    if _class_body() is not None:
         return
     raise FieldError(
         text_of(expression),
@@ -526,7 +615,7 @@ def defer(function: Callable[P, R], /) -> Callable[P, R]:
     """
     if not callable(function):
         raise FieldError("defer", "the argument cannot be called", got=describe(function), fix="dx.defer(f)(dim)")
-    refuse_partial(function)
+    refuse_hidden(function, "defer")
 
     def deferred(*args: P.args, **kwargs: P.kwargs) -> Any:
         return defer_call(function, args, kwargs)
@@ -534,16 +623,29 @@ def defer(function: Callable[P, R], /) -> Callable[P, R]:
     return deferred
 
 
-def refuse_partial(value: object) -> None:
-    """Raises for a `functools.partial` that holds expressions."""
+def refuse_hidden(value: Any, where: str, depth: int = 8) -> None:
+    """Raises for expressions where nothing evaluates them: in a partial, in a set, and as the key of a dict."""
+    cls: Any = value.__class__
     if isinstance(value, functools.partial) and is_deferred_call(value.args, value.keywords):
         held = next(v for v in (*value.args, *value.keywords.values()) if has_expression(v))
         raise FieldError(
-            "functools.partial",
+            where,
             f"a partial holds the field expression {text_of(held)}",
             why="whoever calls the partial would get the expression instead of its value",
             fix="dx.defer(functools.partial)(f, dim)        # each instance makes the partial",
         )
+    held = next(filter(has_expression, value), None) if cls in _HASHED else None
+    if held is not None:
+        raise FieldError(
+            where,
+            f"the field expression {text_of(held)} is {'a key' if cls is dict else 'an element'} of a {cls.__name__}",
+            why="it would be found by its identity, not by its value",
+            fix="dx.defer(dict)([(dim, part)])" if cls is dict else f"dx.defer({cls.__name__})([dim])",
+        )
+    if cls in CONTAINERS and depth:
+        for item in _items(value):
+            if isinstance(item, functools.partial) or item.__class__ in _OPENED:
+                refuse_hidden(item, where, depth - 1)
 
 
 def repeat(n: int, item: T, /) -> list[T]:

@@ -238,11 +238,13 @@ def _word(error: DeclaxError) -> str:
 
 def describe(value: object) -> str:
     """Says of a value its type and, of an array, its shape and dtype."""
+    if value is None:
+        return "None"
     name = type_name(type(value)).replace("ArrayImpl", "Array")
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if isinstance(shape, tuple) and dtype is not None:
         return f"{name} of shape {shape} and dtype {dtype}"
-    if isinstance(value, (int, float, complex, str, bytes, bool)) or value is None:
+    if isinstance(value, (int, float, complex, str, bytes, bool)):
         text = repr(value)
         return f"{name} {text}" if len(text) <= 40 else f"{name} {text[:37]}..."
     if hasattr(type(value), "_pytree__operands"):

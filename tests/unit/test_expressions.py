@@ -516,8 +516,8 @@ def test_a_global_in_the_place_of_a_field():
     assert "reads this field, which has no specifier" in str(error)
 
 
-def test_a_comprehension_that_took_a_global():
-    error = refused("parts = [dx.Linear(2, 2, rngs=rngs) for _ in range(2)]", names={"rngs": dx.Rngs(0)})
+def test_a_global_object_in_a_comprehension():
+    error = refused("parts = [dx.Linear(2, 2, rngs=shared) for _ in range(2)]", names={"shared": dx.Rngs(0)})
     assert "all instances would share this object" in str(error)
 
 

@@ -1,0 +1,267 @@
+"""Class bodies whose mistakes are refused, and objects that several places of a class body share."""
+
+import functools
+import inspect
+import linecache
+import math
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import declax as dx
+from declax import errors
+
+
+class Mixer(Protocol):
+    def __call__(self, x: jax.Array) -> jax.Array: ...
+
+
+def smaller(size):
+    return min(size, 3)
+
+
+HEAD = """@dx.dataclass
+class Model(dx.Module):
+    dim: int = dx.field()
+    _: dx.KW_ONLY
+    flag: bool = dx.field(default=True)
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+"""
+
+
+def declare(*lines, has_source=False, **names):
+    """The class `Model` with further lines in its body."""
+    source = HEAD + "".join(f"    {line}\n" for line in lines)
+    name = f"<model {abs(hash((source, has_source)))}>"
+    if has_source:
+        linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
+    scope = {
+        "dx": dx,
+        "jax": jax,
+        "jnp": jnp,
+        "np": np,
+        "math": math,
+        "functools": functools,
+        "Any": Any,
+        "Mixer": Mixer,
+        "smaller": smaller,
+        "__name__": __name__,
+        **names,
+    }
+    exec(compile(source, name, "exec"), scope)
+    return scope["Model"]
+
+
+def refused(*lines, **options):
+    """The error of such a class body."""
+    with pytest.raises(errors.FieldError) as caught:
+        declare(*lines, **options)
+    return caught.value
+
+
+# --- one object -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "parts = [dx.Linear(dim, dim, rngs=rngs)] * 2",
+        "parts = (lambda part: (part, part))(dx.Linear(dim, dim, rngs=rngs))",
+        "parts = (lambda part: (dx.Sequential(part).layers[0], part))(dx.Linear(dim, dim, rngs=rngs))",
+    ],
+)
+def test_a_call_that_stands_twice_is_one_object(line):
+    model = declare(line)(2, rngs=dx.Rngs(0))
+    assert model.parts[0] is model.parts[1]
+    assert len(jax.tree.leaves(dx.split(model)[1])) == 2
+
+
+def test_the_source_of_a_call_that_stands_twice():
+    source = dx.source_of(declare("parts = [dx.Linear(dim, dim, rngs=rngs)] * 3"))
+    line = "    self.parts = [(shared := Linear(self.dim, self.dim, rngs=rngs)), shared, shared]"
+    assert source.splitlines()[1] == line
+
+
+def test_a_shared_call_within_a_list_is_shared_by_each_element():
+    model = declare("pairs = dx.repeat(2, [dx.Linear(dim, dim, rngs=rngs)] * 2)")(2, rngs=dx.Rngs(0))
+    assert model.pairs[0][0] is model.pairs[0][1] is not model.pairs[1][0]
+    assert model.pairs[1][0] is model.pairs[1][1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "parts = (lambda flag, part: (part, dx.when(flag, part)))(flag, CALL)",
+        "parts = (lambda part: (part, dx.repeat(2, dx.Sequential(part))))(CALL)",
+        "first, second = (lambda part: (dx.Sequential(part), dx.Sequential(part)))(CALL)",
+    ],
+)
+def test_a_call_without_a_name_that_is_shared_too_far(line):
+    call = "dx.Linear(dim, dim, rngs=rngs)"
+    error = refused(line.replace("CALL", call))
+    assert "the call Linear(dim, dim, rngs=rngs) has no name" in error.problem
+    assert error.where in {"Model.parts", "Model.second"}
+    assert error.fix.startswith("shared = Linear(dim, dim, rngs=rngs)")
+    assert declare(f"shared = {call}", line.replace("CALL", "shared"))(2, rngs=dx.Rngs(0))
+
+
+# --- expressions where nothing evaluates them ---------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("z = {dim: 3}", "the field expression dim is a key of a dict"),
+        ("z = {dim: 3, 'a': dim}", "the field expression dim is a key of a dict"),
+        ("z = [{(dim, 2): 3}]", "is a key of a dict"),
+        ("z = {dim, 3}", "the field expression dim is an element of a set"),
+        ("z = frozenset((2 * dim,))", "is an element of a frozenset"),
+        ("z = dx.defer(dict)({dim: flag})", "the field expression dim is a key of a dict"),
+        ("z = dx.defer(dict)(a={'b': {dim}})", "the field expression dim is an element of a set"),
+        (
+            "z: dx.Param[jax.Array] = dx.variable((dim,), initializer=functools.partial(jnp.full, dim))",
+            "a partial holds",
+        ),
+    ],
+)
+def test_keys_and_sets_hold_no_expressions(line, problem):
+    error = refused(line)
+    assert problem in error.problem
+    assert error.where == "Model.z"
+    assert error.fix.startswith("dx.defer(")
+
+
+# --- operations that need a value ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("z = jnp.zeros((dim,))", "dx.defer(jnp.zeros)((dim,))"),
+        ("z = jnp.zeros(dim)", "dx.defer(jnp.zeros)(dim)"),
+        ("z = np.zeros((dim, 3))", "dx.defer(np.zeros)((dim, 3))"),
+        ("z = max(dim, 3)", "dx.defer(max)(dim, 3)"),
+        ("z = 2 * smaller(dim) + smaller(3)", "dx.defer(smaller)(dim)"),
+        ("z = sum(dim)", "dx.defer(sum)(dim)"),
+        ("z = dim if smaller(2) and dim else 3", "dx.when(flag, part, other)"),
+        ("z = [i for i in range(dim)]", "blocks = dx.repeat(depth, Block(dim, rngs=rngs))"),
+    ],
+)
+def test_the_fix_of_a_function_that_needs_a_value(line, fix):
+    error = refused(line, has_source=True)
+    assert error.fix == fix
+    assert error.where.startswith("Model")
+    assert "has no value in the class body" in error.problem
+
+
+def test_the_fix_without_a_source():
+    assert refused("z = smaller(dim)").fix == "dx.defer(smaller)(...)"
+    assert refused("z = jnp.zeros((dim,))").fix == "dx.defer(zeros)(...)"
+    assert refused("z = int(dim)").fix == "dx.defer(int)(dim)"
+
+
+def test_a_refused_class_body_leaves_the_caches_of_jax_usable():
+    key = jax.random.key(0)
+    with pytest.raises(errors.FieldError, match="has no value in the class body"):
+        declare("z = jax.random.normal(key, (dim, 5))", key=key)
+    assert jax.random.normal(key, (2, 5)).shape == (2, 5)
+
+
+def test_signatures_with_parts_compare():
+    first, second = (declare("part: dx.Linear = dx.Linear(dim, dim, rngs=rngs)") for _ in range(2))
+    assert inspect.signature(first) == inspect.signature(first)
+    assert inspect.signature(first) != inspect.signature(second)
+
+
+# --- names that inner scopes do not see -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("parts = [dx.Linear(dim, dim, rngs=rngs) for _ in range(3)]", "dim"),
+        ("parts = [dx.Linear(2, size, rngs=rngs) for size in (3, 4)]", "rngs"),
+        ("parts = {i: dx.Linear(dim, dim, rngs=rngs) for i in range(3)}", "dim"),
+        ("parts = dx.Sequential(*(dx.Linear(size, dim, rngs=rngs) for size in (3, 4)))", "dim"),
+        ("part = dx.defer(lambda: dx.Linear(dim, 2, rngs=rngs))()", "dim"),
+        ("parts: list[int] = dx.field(default_factory=lambda: [dim for _ in range(2)])", "dim"),
+    ],
+)
+def test_comprehensions_and_lambdas_do_not_see_fields(line, name):
+    for names in ({}, {"rngs": dx.Rngs(0), "dim": 3}):
+        error = refused(line, **names)
+        assert error.where == f"Model.{name}"
+        assert error.problem == f"the comprehension or lambda in line 7 reads {name!r}"
+        assert "dx.repeat(3, dx.Linear(dim, dim, rngs=rngs))" in error.fix
+
+
+def test_a_name_of_a_function_around_the_class_in_a_comprehension():
+    def make(dim):
+        @dx.dataclass
+        class Model(dx.Module):
+            dim: int = dx.field()
+            sizes = tuple(dim for _ in range(3))
+
+        return Model
+
+    with pytest.raises(errors.FieldError, match=r"Model.dim: the comprehension or lambda in line \d+ reads 'dim'"):
+        make(3)
+
+
+def test_comprehensions_and_lambdas_that_read_no_field():
+    model = declare(
+        "sizes: tuple[int, ...] = tuple(dim * i for i, dim in enumerate((3, 4)))",
+        "names: tuple[str, ...] = tuple(value.dim for value in values)",
+        "function: Any = dx.field(default=lambda dim: dim + 1)",
+        values=[],
+    )(2, rngs=dx.Rngs(0))
+    assert (model.sizes, model.names, model.function(1)) == ((0, 4), (), 2)
+
+
+def test_a_field_without_an_annotation():
+    assert refused("size = dx.field(default=3)").fix == "size: int = dx.field(...)"
+    error = refused("scale = dx.variable((dim,), initializer=dx.initializers.ones)")
+    assert error.problem == "this field has no annotation, which decides its kind"
+    assert error.fix == "scale: dx.Param[jax.Array] = dx.variable(...)"
+
+
+# --- the classes of parts -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "got"),
+    [
+        ("part: dx.Linear = dx.Embed(dim, 3, rngs=rngs)", "Embed(dim, 3, rngs=rngs), which gives Embed"),
+        ("part: dx.Linear | None = dx.when(flag, dx.Embed(dim, 3, rngs=rngs))", "which gives Embed"),
+        ("part: dx.Linear = dx.when(flag, dx.Linear(dim, 3, rngs=rngs))", "which gives None"),
+        ("part: dx.Linear = dx.repeat(dim, dx.Linear(dim, 3, rngs=rngs))", "which gives list"),
+        ("part: dx.Linear | dx.Embed = [dx.Linear(dim, 3, rngs=rngs)]", "which gives list"),
+    ],
+)
+def test_a_declared_part_of_the_wrong_class(line, got):
+    error = refused(line)
+    assert error.where == "Model.part"
+    assert error.problem == "the declared part does not have the class of its annotation"
+    assert got in error.got
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong", "right"),
+    [
+        ("part: dx.Linear = dx.Linear(dim, 3, rngs=rngs)", dx.Sequential(), dx.Linear(1, 1, rngs=dx.Rngs(0))),
+        ("part: dx.Linear | dx.Sequential = dx.Linear(dim, 3, rngs=rngs)", 3, dx.Sequential()),
+        ("part: dx.Linear | None = dx.when(flag, dx.Linear(dim, 3, rngs=rngs))", dx.Sequential(), None),
+        ("part: dx.Module = dx.Linear(dim, 3, rngs=rngs)", jnp.ones, dx.Sequential()),
+        ("part: Mixer = dx.Linear(dim, 3, rngs=rngs)", dx.Linear, dx.Sequential()),
+        ("part: Mixer = dx.Linear(dim, 3, rngs=rngs)", "a", jnp.tanh),
+        ("part: list[dx.Linear] = dx.repeat(dim, dx.Linear(dim, 3, rngs=rngs))", 3, []),
+    ],
+)
+def test_a_given_part_of_the_wrong_class(line, wrong, right):
+    model = declare(line)
+    with pytest.raises(errors.ConstructionError, match=r"Model.part: the given part is of the wrong class"):
+        model(2, part=wrong, rngs=dx.Rngs(0))
+    assert model(2, part=right, rngs=dx.Rngs(0)).part is right
