@@ -241,9 +241,6 @@ def iter_modules(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[P
     Yields:
       Paths and modules.
 
-    Raises:
-      GraphError: for a graph where a tree is asked for.
-
     >>> [path for path, _ in iter_modules([Module()])]
     [(0,)]
     """
@@ -261,9 +258,6 @@ def iter_module_children(node: Any, /, *, graph: bool | None = None) -> Iterator
 
     Yields:
       Keys and modules.
-
-    Raises:
-      GraphError: for a graph where a tree is asked for.
 
     >>> list(iter_module_children(Module()))
     []

@@ -79,9 +79,6 @@ def as_abstract(node: N, /, *, graph: bool | None = None) -> N:
       The copy. Each leaf is a `jax.ShapeDtypeStruct`, with the sharding of
       arrays that are committed to one. A ref becomes one with ``is_ref``.
 
-    Raises:
-      GraphError: for a graph where a tree is asked for.
-
     >>> import jax.numpy as jnp
     >>> from declax._variables import Param
     >>> as_abstract(Param(jnp.ones((2, 3)))).value

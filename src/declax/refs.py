@@ -220,9 +220,6 @@ def as_pure(tree: N, /, *, graph: bool | None = None) -> N:
     Returns:
       The copy: of a State, a State of plain values.
 
-    Raises:
-      GraphError: for a graph where a tree is asked for.
-
     >>> from declax._variables import Param
     >>> from declax.states import State
     >>> as_pure(State({"kernel": Param(2.0)}))

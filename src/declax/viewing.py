@@ -132,9 +132,6 @@ def view_info(node: Any, /, *, only: Filter = ..., graph: bool | None = None) ->
       The text; empty where no module takes any. It ends with the part ``Args:``
       of the docstring of `set_view`.
 
-    Raises:
-      GraphError: for a graph where a tree is asked for.
-
     >>> import declax as dx
     >>> print(view_info(dx.Dropout(0.5)))
     Dropout:

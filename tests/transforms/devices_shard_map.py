@@ -14,8 +14,8 @@ from jax.sharding import AxisType
 
 import declax as dx
 from declax.errors import GraphError, TransformError
+from declax.transforms.prefixes import StateSharding
 from declax.transforms.sharding import shard_map
-from declax.transforms.shardings import StateSharding
 from declax.transforms.trees import prefix
 
 P = jax.P

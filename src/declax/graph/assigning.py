@@ -74,7 +74,6 @@ def set_metadata(node: Any, /, *, only: Filter = Variable, graph: bool | None = 
       MetadataError: for a name that is a misspelling or hides an attribute.
       StatusError: for a value that has no hash.
       TraceContextError: for a Variable of another trace level.
-      GraphError: for a graph where a tree is asked for.
 
     >>> from declax._module import Module
     >>> from declax._variables import BatchStat, Param

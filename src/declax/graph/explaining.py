@@ -26,7 +26,6 @@ def explain_filters(node: Any, /, *filters: Filter, limit: int | None = 20, grap
 
     Raises:
       FilterError: for what is no filter, and for ``...`` before the last place.
-      GraphError: for a graph where a tree is asked for.
 
     >>> from declax._module import Module
     >>> from declax._variables import BatchStat, Param

@@ -96,7 +96,6 @@ def unpack(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
 
     Raises:
       FilterError: for leaves that no filter takes.
-      GraphError: for a graph where a tree is asked for.
 
     >>> from declax._module import Module
     >>> from declax._variables import BatchStat, Param

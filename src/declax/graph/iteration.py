@@ -90,9 +90,6 @@ def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[
     Yields:
       Keys and children.
 
-    Raises:
-      GraphError: for a graph where a tree is asked for.
-
     >>> from declax._module import Module
     >>> from declax._variables import Param
     >>> m = Module()

@@ -60,7 +60,7 @@ CUSTOM_VJP: Final = "declax.transforms.custom_rules.custom_vjp"
 DIFF_STATE: Final = "declax.transforms.autodiff.DiffState"
 CARRY: Final = "declax.transforms.prefixes.Carry"
 STATE_AXES: Final = "declax.transforms.prefixes.StateAxes"
-STATE_SHARDING: Final = "declax.transforms.shardings.StateSharding"
+STATE_SHARDING: Final = "declax.transforms.prefixes.StateSharding"
 PARTIAL: Final = "functools.partial"
 
 LIST: Final = "declax._containers.List"

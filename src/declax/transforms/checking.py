@@ -41,7 +41,6 @@ def checkify(
 
     Raises:
       TransformError: for a changed structure with ``graph_updates=False``.
-      GraphError: for a graph where trees are asked for.
 
     >>> import jax.numpy as jnp
     >>> from declax._variables import Param

@@ -40,9 +40,8 @@ from declax.transforms._lift import (
 from declax.transforms._naming import deleted_leaves, explain, look_flat, name_of, named
 from declax.transforms._structure import Mode, Structure, is_leaf
 from declax.transforms._wrapping import Names, Numbers, R, Selection, Wrapped, program_for
-from declax.transforms.prefixes import Labels, OutputGroups, Prefixes, from_groups, in_groups
+from declax.transforms.prefixes import Labels, OutputGroups, Prefixes, from_groups, in_groups, jit_shardings
 from declax.transforms.retraces import Trace, Traces
-from declax.transforms.shardings import jit_shardings
 from declax.transforms.stages import Lowered, Traced
 
 if TYPE_CHECKING:

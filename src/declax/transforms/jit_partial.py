@@ -1,17 +1,20 @@
-"""`jit` of a function whose first arguments are given once, for all calls."""
+"""Functions whose first arguments are given once, for all calls, compiled or not."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
+from declax._modes import set_graph_updates
+from declax.errors import TransformError, describe
+from declax.graph.binding import bind
 from declax.transforms.compilation import jit
-from declax.transforms.partial import cached_partial
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from declax.transforms._signatures import JitOptions
+    from declax.transforms._signatures import JitOptions, ModeOptions
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -19,6 +22,81 @@ C = TypeVar("C")
 D = TypeVar("D")
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+@overload
+def cached_partial(f: Callable[P, R], /, **options: Unpack[ModeOptions]) -> Callable[P, R]: ...
+@overload
+def cached_partial(f: Callable[Concatenate[A, P], R], a: A, /, **options: Unpack[ModeOptions]) -> Callable[P, R]: ...
+@overload
+def cached_partial(
+    f: Callable[Concatenate[A, B, P], R], a: A, b: B, /, **options: Unpack[ModeOptions]
+) -> Callable[P, R]: ...
+@overload
+def cached_partial(
+    f: Callable[Concatenate[A, B, C, P], R], a: A, b: B, c: C, /, **options: Unpack[ModeOptions]
+) -> Callable[P, R]: ...
+@overload
+def cached_partial(
+    f: Callable[Concatenate[A, B, C, D, P], R], a: A, b: B, c: C, d: D, /, **options: Unpack[ModeOptions]
+) -> Callable[P, R]: ...
+@overload
+def cached_partial(
+    f: Callable[..., R], a: Any, b: Any, c: Any, d: Any, e: Any, /, *more: Any, **options: Unpack[ModeOptions]
+) -> Callable[..., R]: ...
+def cached_partial(
+    f: Callable[..., Any], /, *cached_args: Any, graph: bool | None = None, graph_updates: bool | None = None
+) -> Callable[..., Any]:
+    """A function with its first arguments given.
+
+    It is as quick as the function itself: `declax.jit` keeps what it knows of
+    models with the models, whether they are given at each call or once. So
+    nothing is cloned, and the function may change the structure of the models
+    as any other may; the next call finds it so.
+
+    Args:
+      f: a function, most often one that `declax.jit` made.
+      *cached_args: its first arguments. They live as long as the result does.
+      graph: False where each of them has to be a tree; None for the default of
+        `set_graph_mode`.
+      graph_updates: what transforms inside of the call take for their default,
+        see `set_graph_updates`; None leaves it as it is.
+
+    Returns:
+      The function of the other arguments.
+
+    Raises:
+      TransformError: where `f` is no function.
+
+    >>> import jax.numpy as jnp
+    >>> from declax._module import Module
+    >>> from declax._variables import Variable
+    >>> from declax.transforms.compilation import jit
+    >>> counter = Module()
+    >>> counter.count = Variable(jnp.array(0))
+    >>> @jit
+    ... def step(counter, by):
+    ...     counter.count += by
+    >>> cached_step = cached_partial(step, counter)
+    >>> cached_step(2), cached_step(3)
+    (None, None)
+    >>> int(counter.count.value)
+    5
+    """
+    if not callable(f):
+        fix = "dx.cached_partial(train_step, model, optimizer)"
+        raise TransformError("cached_partial", "the first argument is no function", got=describe(f), fix=fix)
+    for argument in cached_args:
+        bind(argument, graph)
+    if graph_updates is None:
+        return functools.partial(f, *cached_args)
+
+    @functools.wraps(f)
+    def in_mode(*args: Any, **kwargs: Any) -> Any:
+        with set_graph_updates(graph_updates):
+            return f(*args, **kwargs)
+
+    return functools.partial(in_mode, *cached_args)
 
 
 @overload
@@ -59,7 +137,6 @@ def jit_partial(fun: Callable[..., R], /, *partial_args: Any, **options: Unpack[
 
     Raises:
       TransformError: where `fun` is no function, and for options that name no parameter.
-      GraphError: for a graph where a tree is asked for.
 
     >>> import jax.numpy as jnp
     >>> from declax._variables import Variable

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Format
 
 from declax._filters import Filter, PathIn, Predicate, as_written, to_predicate
 from declax._nodes import Kind, kind_of, open_container
@@ -551,3 +552,44 @@ def from_groups(result: Grouped) -> Outcome:
     leaves = [next(each[number]) for number in static.order]
     count = len(leaves) - static.tree.num_leaves
     return Outcome(static.plan, leaves[:count], jax.tree_util.tree_unflatten(static.tree, leaves[count:]))
+
+
+class StateSharding(StateLabels[Hashable]):
+    """The shardings of a model's leaves, by filter, for `jit` and `shard_map`.
+
+    Args:
+      labels: for each filter a sharding or `PartitionSpec`, or None for leaves
+        whose place JAX chooses.
+
+    >>> import jax
+    >>> from declax._variables import Param
+    >>> StateSharding({Param: jax.P("data"), ...: None}).shardings
+    (P('data',), None)
+    """
+
+    __slots__ = ()
+
+    @property
+    def shardings(self) -> tuple[Any, ...]:
+        """The sharding of each filter."""
+        return self.labels
+
+
+def is_sharding(label: object) -> bool:
+    """Whether a value says where an array lies."""
+    return label is None or isinstance(label, (jax.sharding.Sharding, jax.sharding.PartitionSpec, Format))
+
+
+_SHARDINGS = LabelKind(
+    ("in_shardings", "out_shardings"),
+    is_sharding,
+    "a sharding, a PartitionSpec, None, or a tree of these and dx.StateSharding",
+    "dx.StateSharding({dx.Param: jax.P('data'), ...: None})",
+)
+
+
+def jit_shardings(in_shardings: Any, out_shardings: Any) -> Prefixes | None:
+    """What a user wrote of shardings; None if nothing."""
+    if in_shardings is None and out_shardings is None:
+        return None
+    return Prefixes(in_shardings, out_shardings, _SHARDINGS)

@@ -77,7 +77,7 @@ def shard_map(
 
     >>> import jax.numpy as jnp
     >>> from declax._variables import Param
-    >>> from declax.transforms.shardings import StateSharding
+    >>> from declax.transforms.prefixes import StateSharding
     >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     >>> p = Param(jnp.arange(3.0))
     >>> shard_map(lambda p, x: p * x, mesh=mesh, in_specs=(jax.P("data"), None), out_specs=jax.P("data"))(p, 2.0)

@@ -75,7 +75,6 @@ def make_jaxpr(
     Raises:
       TransformError: for static arguments without a hash, and for a changed
         structure with ``graph_updates=False``.
-      GraphError: for a graph where trees are asked for.
 
     >>> from declax._variables import Param
     >>> p = Param(2.0)

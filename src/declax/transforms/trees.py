@@ -50,7 +50,6 @@ def prefix(
 
     Raises:
       TransformError: for a leaf that no filter takes.
-      GraphError: for a graph where a tree is asked for.
 
     >>> import jax.numpy as jnp
     >>> from declax._module import Module
