@@ -48,12 +48,7 @@ class LightVariable:
 
 
 class Light(NamedTuple):
-    """How lights of a kind are made.
-
-    Attributes:
-      cls: their type.
-      fill: puts what JAX asks for into a new one: ``((value,), metadata)``.
-    """
+    """How lights of a kind are made; `fill` puts what JAX asks for into a new one: ``((value,), metadata)``."""
 
     cls: type[Any]
     fill: Callable[[Any, tuple[tuple[Any], Metadata]], None]

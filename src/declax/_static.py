@@ -221,13 +221,7 @@ def is_frozen(value: object) -> bool:
 
 
 class _Record(NamedTuple):
-    """A dataclass whose instances can be taken apart.
-
-    Attributes:
-      is_frozen: whether its attributes cannot be set.
-      slots: the names of the fields that are not in the ``__dict__``.
-      computed: the names of its cached properties, which are computed again.
-    """
+    """A dataclass whose instances can be taken apart; cached properties are computed again."""
 
     is_frozen: bool
     slots: tuple[str, ...]

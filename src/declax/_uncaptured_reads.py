@@ -36,13 +36,7 @@ _bodies = 0
 
 
 class _Body:
-    """What one body reads.
-
-    Attributes:
-      outer: the marks of the traces around it.
-      found: the uncaptured Variables that were read, by identity.
-      frame: the user's frame that read the first one.
-    """
+    """The uncaptured Variables that one body reads, and the user's frame that read the first."""
 
     def __init__(self) -> None:
         self.outer: list[Any] = _jax.outer_marks()

@@ -269,15 +269,7 @@ def _without_kind(token: Token) -> Token:
 
 
 class _Change(NamedTuple):
-    """What becomes of some leaves.
-
-    Attributes:
-      where: the name of the function, for errors.
-      is_meant: whether a leaf is one of them.
-      apply: what it becomes.
-      why: why it must not be in several places.
-      fix: what to do where it is.
-    """
+    """What becomes of some leaves, of which function; and why a leaf must not be in several places."""
 
     where: str
     is_meant: Callable[[Any], bool]

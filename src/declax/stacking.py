@@ -283,13 +283,7 @@ _runners: weakref.WeakKeyDictionary[Stacked[Any], dict[Any, Callable[..., Any]]]
 
 
 class _Fixed(NamedTuple):
-    """Arguments of a layer without their arrays and models.
-
-    Attributes:
-      tree: of ``(args, kwargs)``.
-      values: those of the leaves that are neither arrays nor models; `MISSING` for the others.
-      types: of the values, since 1 and True are equal.
-    """
+    """Arguments of a layer without their arrays and models, in whose places is `MISSING`; 1 and True differ by type."""
 
     tree: Any
     values: tuple[Any, ...]

@@ -458,12 +458,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
 
 
 class _Kept:
-    """What is kept with a State.
-
-    Attributes:
-      shown: the pair that JAX has last asked for, and what it sees of it.
-      views: the Variables that show a leaf, by path, as long as somebody has them.
-    """
+    """What is kept with a State: the pair that JAX asked for last with what it sees of it, and views by path."""
 
     __slots__ = ("shown", "views")
 
@@ -473,12 +468,7 @@ class _Kept:
 
 
 class _View(WritesThrough):
-    """The place of a nested State, and the mark of a Variable that shows a leaf.
-
-    Args:
-      root: the State that has the leaves; a write to a view is a write to it.
-      path: of what is shown.
-    """
+    """The place of a nested State, and the mark of a Variable that shows a leaf: a write goes to the root."""
 
     __slots__ = ("path", "root")
 
@@ -756,17 +746,14 @@ def register_state(cls: type[State[Any]]) -> None:
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
 
-def _flatten_flat(flat: FlatState) -> tuple[list[Any], tuple[Path, ...]]:
-    return flat.leaves, flat.paths
-
-
 def _flatten_flat_with_keys(flat: FlatState) -> tuple[list[tuple[Any, Any]], tuple[Path, ...]]:
     return list(zip(map(DictKey, flat.paths), flat.leaves, strict=True)), flat.paths
 
 
-def _unflatten_flat(paths: tuple[Path, ...], leaves: Iterable[Any]) -> FlatState:
-    return FlatState.from_sorted_keys_values(paths, list(leaves))
-
-
 register_state(State)
-jax.tree_util.register_pytree_with_keys(FlatState, _flatten_flat_with_keys, _unflatten_flat, _flatten_flat)
+jax.tree_util.register_pytree_with_keys(
+    FlatState,
+    _flatten_flat_with_keys,
+    lambda paths, leaves: FlatState.from_sorted_keys_values(paths, list(leaves)),
+    lambda flat: (flat.leaves, flat.paths),
+)

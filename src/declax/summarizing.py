@@ -102,8 +102,10 @@ class Summary:
         kinds = self.kinds
         table = [["module", "class", "holds", *kinds]]
         for row in self.rows:
-            holds = _clipped(", ".join(map(str, row.entries)))
-            table.append([_path_text(row.path), row.module, holds, *(_size(row.entries, kind) for kind in kinds)])
+            holds = ", ".join(map(str, row.entries))
+            holds = holds if len(holds) <= _NAME_WIDTH else holds[: _NAME_WIDTH - 3] + "..."
+            path = format_path(row.path) if row.path else "(root)"
+            table.append([path, row.module, holds, *(_size(row.entries, kind) for kind in kinds)])
         table.append(["total", "", "", *(_size(self.entries, kind) for kind in kinds)])
         return _aligned(table)
 
@@ -183,14 +185,6 @@ def _aligned(table: Sequence[Sequence[str]]) -> str:
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
-
-
-def _clipped(text: str) -> str:
-    return text if len(text) <= _NAME_WIDTH else text[: _NAME_WIDTH - 3] + "..."
-
-
-def _path_text(path: Path) -> str:
-    return format_path(path) if path else "(root)"
 
 
 def dtype_text(dtype: np.dtype[Any]) -> str:

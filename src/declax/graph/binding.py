@@ -44,12 +44,9 @@ _Reader = tuple[Callable[[], Any] | None, Callable[[Any], Iterable[Any]], Any]
 
 
 class _Run(NamedTuple):
-    """Leaves that follow one another.
+    """Leaves that follow one another, of one node (None for Variables, `_nobody` for containers), and their ranks.
 
-    Attributes:
-      owner: a reference to their node; None for those of Variables, and `_nobody` for those in containers.
-      names: the attributes; the Variables; the positions.
-      ranks: which of the leaves in question they are.
+    They are named by attribute, by Variable, or by position.
     """
 
     owner: Callable[[], Any] | None
@@ -60,13 +57,8 @@ class _Run(NamedTuple):
 class _Writes(NamedTuple):
     """Where new values of some leaves go.
 
-    Attributes:
-      positions: of the leaves.
-      owners: a reference to each node, the first of its attributes here, and how many there are.
-      names: all attributes.
-      plain: which of the leaves these are.
-      boxes: the Variables.
-      boxed: which of the leaves are theirs.
+    Each owner is a node with the first of its attributes here and their number; `plain` and `boxed` say which leaves
+    go to attributes, and which to Variables.
     """
 
     positions: tuple[int, ...]
@@ -78,12 +70,7 @@ class _Writes(NamedTuple):
 
 
 class PlainLeaves:
-    """The leaves of a graph of which some are no Variable's.
-
-    Args:
-      found: the leaves without a Variable by position, and their sources.
-      boxes: the Variable of each leaf; None for the others.
-    """
+    """The leaves of a graph of which some are no Variable's; these are given by position, with their sources."""
 
     __slots__ = ("_boxes", "_constants", "_is_read", "_readers", "_sources", "_written")
 

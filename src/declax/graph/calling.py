@@ -17,12 +17,7 @@ R = TypeVar("R", covariant=True)
 
 
 class Step(NamedTuple):
-    """One step of a chain.
-
-    Attributes:
-      key: the name of an attribute, or an index.
-      is_attribute: which of them.
-    """
+    """One step of a chain: the name of an attribute, or an index."""
 
     key: Any
     is_attribute: bool
@@ -82,13 +77,7 @@ class Caller(Generic[R]):
 
 
 class _Source(NamedTuple, Generic[R]):
-    """The graph that is called.
-
-    Attributes:
-      graphdef: its structure.
-      states: its values.
-      is_single: whether the caller gave one `GraphState`, and gets one back.
-    """
+    """The graph that is called, and whether the caller gave one `GraphState`, and gets one back."""
 
     graphdef: GraphDef[Any]
     states: Sequence[State[Any]]

@@ -19,13 +19,7 @@ from declax.states import as_state
 
 
 class Mismatch(NamedTuple):
-    """One thing that does not fit.
-
-    Attributes:
-      path: where.
-      expected: what the graph has there.
-      got: what the State has; empty where `expected` says it all.
-    """
+    """One thing that does not fit; `got` is empty where `expected` says it all."""
 
     path: Path
     expected: str

@@ -84,10 +84,6 @@ def types_of(token: Token) -> Hashable:
     return exact_types(token[-1]) if tag in (NODE, STATIC) else None
 
 
-def _types_of_all(tokens: tuple[Token, ...]) -> tuple[Hashable, ...]:
-    return tuple(types for types in map(types_of, tokens) if types is not None)
-
-
 class GraphDef(Generic[N]):
     """The structure of a graph without its values.
 
@@ -153,7 +149,7 @@ class GraphDef(Generic[N]):
           base, outer: see the attributes.
         """
         if types is None:
-            types = _types_of_all(tokens)
+            types = tuple(found for found in map(types_of, tokens) if found is not None)
         key = (tokens, types, base, outer)  # 1, True and 1.0 are equal, but not the same
         with GraphDef._lock:
             found = GraphDef._interned.get(key)

@@ -76,10 +76,7 @@ _Found = tuple[Variable[Any], Link, int]
 class _Search:
     """The Variables that filters take, in the order of the graph, and all places that refer to them.
 
-    Attributes:
-      found: each Variable once.
-      places: all references to them, by owner and key: the node above, the
-        link, and how many containers are between them.
+    A place is known by owner and key: the node above, the link, and how many containers are between them.
     """
 
     def __init__(self, predicates: tuple[Predicate, ...], *, is_tree: bool) -> None:

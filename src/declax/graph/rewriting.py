@@ -223,13 +223,8 @@ _NODES = frozenset({Kind.NODE, Kind.OBJECT})
 class _Frame:
     """A node or container whose children are on their way.
 
-    Attributes:
-      value: the original.
-      made: of a node, the new one; None for a container, which is made at the end.
-      how: of a container, what rebuilds it.
-      keys, children: of the original.
-      results: of the children so far.
-      within: the containers around what is inside, up to the nearest node.
+    Of a node, `made` is the new one; a container is made at the end, by `how`. `within` are the containers around what
+    is inside, up to the nearest node.
     """
 
     __slots__ = ("children", "how", "keys", "made", "results", "value", "within")

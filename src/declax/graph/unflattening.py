@@ -212,14 +212,13 @@ def _copier(frozen: Any) -> Callable[[], Any]:
     """Makes the mutable value of a snapshot anew; by a plain copy where nothing is nested."""
     value = thaw(frozen)
     items = value.values() if isinstance(value, dict) else value
-    if value.__class__ in (list, dict, set) and all(kind_of(item) is Kind.STATIC and _has_hash(item) for item in items):
+    if value.__class__ in (list, dict, set) and all(
+        kind_of(item) is Kind.STATIC and item.__class__.__hash__ is not None and not isinstance(item, tuple)
+        for item in items
+    ):
         copier: Callable[[], Any] = value.copy
         return copier
     return partial(thaw, frozen)
-
-
-def _has_hash(value: Any) -> bool:
-    return value.__class__.__hash__ is not None and not isinstance(value, tuple)
 
 
 def _children(graphdef: GraphDef[Any]) -> list[list[int]]:

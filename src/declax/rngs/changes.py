@@ -251,14 +251,7 @@ Flag: TypeAlias = bool | None
 
 
 class _Changes:
-    """Changes of the streams of a node, each of which gets what is made of a key that is drawn from it.
-
-    Args:
-      where: the name of the function, for errors.
-      groups: the rules; a stream that no rule of a group changes is left to the next group.
-      only: which streams any rule is for.
-      graph: False if the node must be a tree.
-    """
+    """Changes of streams by what is made of a key that is drawn from each; a later group has what the earlier left."""
 
     def __init__(self, where: str, groups: Sequence[Rules[Change | None]], only: Filter, graph: Flag) -> None:
         self._where, self._groups, self._only, self._graph = where, groups, only, graph
@@ -603,17 +596,9 @@ def reseed(
     return in_place("reseed", put, node)
 
 
-def _scalars_only(path: Path, key: jax.Array, shape: Shape) -> jax.Array:
-    return key
-
-
-def _match_shape(path: Path, key: jax.Array, shape: Shape) -> jax.Array:
-    return jax.random.split(key, shape) if shape else key
-
-
 _POLICIES: Final[dict[str, Callable[[Path, jax.Array, Shape], jax.Array]]] = {
-    "scalars_only": _scalars_only,
-    "match_shape": _match_shape,
+    "scalars_only": lambda path, key, shape: key,
+    "match_shape": lambda path, key, shape: jax.random.split(key, shape) if shape else key,
 }
 
 

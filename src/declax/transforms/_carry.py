@@ -48,13 +48,10 @@ class ErrorContext(NamedTuple):
     structure: Structure
     argument: Callable[[int], str]
 
-    def of_argument(self, position: int) -> str:
-        """The name of a leaf of the arguments."""
-        return f"{self.transform}, {name_leaves(self.structure, self.argument)[position]}"
-
     def of_plain(self, position: int) -> str:
         """The name of a leaf of the arguments that belongs to no root."""
-        return self.of_argument([i for i, is_one in enumerate(self.structure.is_root) if not is_one][position])
+        number = [i for i, is_one in enumerate(self.structure.is_root) if not is_one][position]
+        return f"{self.transform}, {name_leaves(self.structure, self.argument)[number]}"
 
     def of_path(self, path: Sequence[Any]) -> str:
         """The name of a place in the graph of the call."""

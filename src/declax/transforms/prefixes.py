@@ -43,16 +43,7 @@ class Carry:
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False, repr=False)
 class StateLabels(Generic[L]):
-    """Labels by filter; the first filter that takes a leaf decides.
-
-    Immutable and hashable; the subclasses say what the labels mean. A State of
-    labels in the place of the mapping gives one to each of its paths.
-
-    Attributes:
-      filters: the filters, in order.
-      labels: the label of each.
-      predicates: the filters as functions.
-    """
+    """Labels by filter, the first that takes a leaf decides; a State of labels gives one to each of its paths."""
 
     filters: tuple[Filter, ...]
     labels: tuple[L, ...]

@@ -310,12 +310,8 @@ def _labels_of(prefix: Any, treedef: Any, where: str) -> list[Any]:
     """The label of each leaf of a tree; `MISSING` where there is no prefix."""
     if prefix is MISSING:
         return [MISSING] * treedef.num_leaves
-    return spread(prefix, treedef, where, _is_label)
-
-
-def _is_label(value: object) -> bool:
-    """Whether a value is no container of labels."""
-    return value is None or is_node_states(value) or jax.tree_util.all_leaves([value])
+    is_label: Callable[[object], bool] = lambda x: x is None or is_node_states(x) or jax.tree_util.all_leaves([x])  # noqa: E731
+    return spread(prefix, treedef, where, is_label)
 
 
 def _plain_path(keys: Iterable[Any]) -> Path:
