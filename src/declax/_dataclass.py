@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar, get_origin, overload
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, get_origin, overload
 
 import jax
 import numpy as np
-from typing_extensions import dataclass_transform
+from typing_extensions import dataclass_transform, deprecated
 
 from declax import _fields
 from declax._annotations import Scope, annotation_text, decide, own_annotations, refuses_data
@@ -23,7 +23,6 @@ from declax._display import same_value
 from declax._expressions import Expression
 from declax._fields import (
     KW_ONLY,
-    InitVar,
     PartRecipe,
     Status,
     Tagged,
@@ -35,10 +34,11 @@ from declax._fields import (
 )
 from declax._layout import RECORD_KEY
 from declax._pytree import MAKES_MEMBERS, Pytree, has_data, is_data, prepare
-from declax._typing import MISSING
+from declax._typing import MISSING, MYPY
 from declax.errors import FieldError, describe, suggest, type_name
 
 P = TypeVar("P", bound=Pytree)
+Q = ParamSpec("Q")
 
 
 @overload
@@ -148,7 +148,9 @@ def _resolve_pseudo_fields(cls: type) -> None:
     for name, annotation in own_annotations(cls).items():
         if isinstance(annotation, str):
             resolved: Any = scope.resolve(annotation)
-            is_marker = resolved in (KW_ONLY, InitVar, ClassVar) or isinstance(resolved, InitVar)
+            is_marker = resolved in (KW_ONLY, dataclasses.InitVar, ClassVar) or isinstance(
+                resolved, dataclasses.InitVar
+            )
             if is_marker or get_origin(resolved) is ClassVar:
                 cls.__annotations__[name] = resolved
 
@@ -156,7 +158,7 @@ def _resolve_pseudo_fields(cls: type) -> None:
 def _needs_maker(cls: Any) -> bool:
     """Whether constructing an instance makes parts, checks or records arguments."""
     for name, annotation in own_annotations(cls).items():
-        if isinstance(annotation, InitVar) or annotation is InitVar:
+        if isinstance(annotation, dataclasses.InitVar) or annotation is dataclasses.InitVar:
             return True
         field = cls.__dict__.get(name)
         specifier = specifier_of(field) if isinstance(field, dataclasses.Field) else None
@@ -314,7 +316,20 @@ def _flatten(tree: Any) -> tuple[list[Any], Any]:
     return jax.tree.flatten(tree)
 
 
-def replace(obj: P, /, **changes: Any) -> P:
+class _Constructed(Protocol[Q]):
+    def __init__(self, *args: Q.args, **kwargs: Q.kwargs) -> None: ...
+
+
+if TYPE_CHECKING and not MYPY:  # the second lets editors offer the fields by name; the plugin checks them for mypy
+
+    @overload
+    def replace(obj: P, /, **changes: Any) -> P: ...
+    @overload
+    @deprecated("replace takes fields by name")
+    def replace(obj: _Constructed[Q], /, *_: Q.args, **changes: Q.kwargs) -> None: ...
+
+
+def replace(obj: P, /, **changes: Any) -> P:  # pyright: ignore[reportInconsistentOverload]  # by position: no
     """A new object with some fields changed, made by the constructor.
 
     As `dataclasses.replace`: fields that the constructor takes are passed on,

@@ -15,11 +15,10 @@ import dataclasses
 import enum
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY as KW_ONLY
-from dataclasses import InitVar as InitVar
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Never, TypeAlias, TypeVar, overload
 
 from declax._expressions import Declaration, Expression
-from declax._typing import MISSING, Dtype, Initializer, Missing
+from declax._typing import MISSING, MYPY, Dtype, Initializer, Missing
 from declax.errors import DeclaxError, FieldError, describe, suggest
 
 if TYPE_CHECKING:
@@ -29,6 +28,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 M = TypeVar("M")
 H = TypeVar("H", bound=Hashable)
+
+if not TYPE_CHECKING or MYPY:
+    from dataclasses import InitVar as InitVar
+else:
+
+    class _UsedUp(Any):
+        """What an InitVar is to who reads it; assignable to all types, as are names in a class body."""
+
+        def __get__(self, instance: Never, owner: Never) -> Never: ...
+
+    InitVar: TypeAlias = T | _UsedUp
+    """To pyright, which knows the InitVar of the standard by its module only."""
 
 
 class Status(enum.Enum):

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 else:
     Dtype = Annotated[Any, "dtype"]  # to tell a field of a dtype from one of anything, which configurations have to
 
+MYPY: Final = False
+"""mypy takes a variable of this name for True; for what it and pyright have to see differently."""
+
 Tuple2: TypeAlias = tuple[T, T]
 Tuple3: TypeAlias = tuple[T, T, T]
 Tuple4: TypeAlias = tuple[T, T, T, T]

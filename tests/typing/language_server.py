@@ -27,6 +27,7 @@ CAPABILITIES: Message = {
     "workspace": {"configuration": True, "workspaceFolders": True},
     "textDocument": {
         "publishDiagnostics": {"relatedInformation": False},
+        "hover": {"contentFormat": ["plaintext"]},
         "completion": {
             "completionItem": {
                 "documentationFormat": ["plaintext"],
@@ -148,6 +149,23 @@ class LanguageServer:
             named[active] if active is not None and 0 <= active < len(named) else "",
         )
 
+    def hover(self, path: Path, cursor: tuple[int, int]) -> str:
+        """What is shown of the name at a place; empty where nothing is."""
+        found = self.request("textDocument/hover", _place(path, cursor))
+        return _text(found["contents"]) if found else ""
+
+    def definitions(self, path: Path, cursor: tuple[int, int]) -> list[tuple[int, int]]:
+        """Where the name at a place is defined in the same file, as lines and columns."""
+        found = self.request("textDocument/definition", _place(path, cursor)) or []
+        return [_cursor(item["range"]["start"]) for item in found if item["uri"] == path.as_uri()]
+
+    def rename(self, path: Path, cursor: tuple[int, int], name: str) -> list[tuple[int, int]]:
+        """Where a name would be written if the one at a place is renamed, in the same file."""
+        found = self.request("textDocument/rename", {**_place(path, cursor), "newName": name})
+        (changes,) = found["documentChanges"]
+        assert changes["textDocument"]["uri"] == path.as_uri()
+        return sorted(_cursor(edit["range"]["start"]) for edit in changes["edits"])
+
     # --- messages
 
     def request(self, method: str, params: Any) -> Any:
@@ -204,6 +222,10 @@ class LanguageServer:
 def _place(path: Path, cursor: tuple[int, int]) -> Message:
     line, column = cursor
     return {"textDocument": {"uri": path.as_uri()}, "position": {"line": line, "character": column}}
+
+
+def _cursor(position: Message) -> tuple[int, int]:
+    return position["line"], position["character"]
 
 
 def _text(documentation: Any) -> str:

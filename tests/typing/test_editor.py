@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.skipif(
 START = "from basedpyright.langserver import main; main()"
 
 OPENING = '''\
+from collections.abc import Callable
+
 import jax
 
 import declax as dx
@@ -35,26 +38,40 @@ class Block(dx.Module):
       hidden: the width between the layers.
     """
 
-    dim: int
+    dim: int = dx.field(ge=1)
     """The width of the block."""
-    hidden: int
+    hidden: int = dx.field(ge=1)
     """The width inside."""
     _: dx.KW_ONLY
-    rate: float = dx.static(default=0.1)
+    rate: float = dx.field(default=0.1)
     """How much is dropped."""
-    rngs: dx.InitVar[dx.Rngs]
-    up: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.dim, self.hidden, rngs=rngs))
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    mixer: Callable[[jax.Array], jax.Array] = dx.Linear(dim, dim, rngs=rngs)
+    """Mixes what comes in."""
+    up = dx.Linear(dim, 4 * hidden, rngs=rngs)
     """The first layer."""
-    scale: dx.Param[jax.Array] = dx.variable(("dim",), initializer=dx.initializers.ones)
+    drop = dx.Dropout(rate, rngs=rngs)
+    scale: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.ones)
     """Scales what comes in."""
 
+    def is_wide(self) -> bool:
+        return self.dim > self.hidden
 
-model = Block(2, 3, rngs=dx.Rngs(0))
+
+@dx.dataclass
+class Deep(Block):
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    down = dx.Linear(4 * Block.hidden, Block.dim, rngs=rngs)
+
+
+model = Block(2, hidden=3, rngs=dx.Rngs(0))
+print(model.dim, model.mixer)
 '''
 
 
 class Editor:
-    """Types a last line into a program, and asks at its end."""
+    """Types last lines into a program, and asks at their end, or at a name within the program."""
 
     def __init__(self, server: LanguageServer, folder: Path) -> None:
         self._server = server
@@ -74,11 +91,39 @@ class Editor:
         assert found is not None, line
         return found
 
+    def hover(self, text: str, name: str) -> str:
+        """What is shown of a name, where it stands in a text of the program."""
+        return self._server.hover(self._opened(), place_of(text, name))
+
+    def definition(self, text: str, name: str) -> str:
+        """The line that defines a name, from where the name stands."""
+        (line, column), *others = self._server.definitions(self._opened(), place_of(text, name))
+        assert not others
+        return OPENING.splitlines()[line][column:]
+
+    def rename(self, text: str, name: str) -> list[tuple[int, int]]:
+        return self._server.rename(self._opened(), place_of(text, name), "renamed")
+
+    def _opened(self) -> Path:
+        return self._typed("")[0]
+
     def _typed(self, line: str) -> tuple[Path, tuple[int, int]]:
         self._count += 1
         path = self._folder / f"program_{self._count}.py"
-        self._server.open(path, OPENING + line)
-        return path, (OPENING.count("\n"), len(line))
+        text = OPENING + line
+        self._server.open(path, text)
+        return path, cursor_of(len(text), text)
+
+
+def place_of(text: str, name: str) -> tuple[int, int]:
+    """Line and column of a name in a text that the program has once."""
+    assert OPENING.count(text) == 1, text
+    return cursor_of(OPENING.index(text) + text.index(name))
+
+
+def cursor_of(start: int, text: str = OPENING) -> tuple[int, int]:
+    """Line and column of a place in the program."""
+    return text.count("\n", 0, start), start - text.rindex("\n", 0, start) - 1
 
 
 @pytest.fixture(scope="module")
@@ -104,16 +149,20 @@ def test_the_constructor_of_a_layer(editor: Editor) -> None:
 
 def test_the_constructor_of_a_declared_class(editor: Editor) -> None:
     found = editor.signature("Block(2, ")
-    assert found.label == "(dim: int, hidden: int, *, rate: float = 0.1, rngs: Rngs) -> Block"
+    assert found.label == (
+        "(dim: int, hidden: int, *, rate: float = 0.1, rngs: InitVar[Rngs],"
+        " mixer: (Array) -> Array = dx.Linear(dim, dim, rngs=rngs)) -> Block"
+    )
     assert found.active == "hidden: int"
     assert found.parameters[found.active] == "hidden: the width between the layers."
     assert found.documentation.startswith("A block of a network.")
 
 
 def test_the_parameters_are_offered_as_keywords(editor: Editor) -> None:
-    """They are once a letter is typed; what is made by a recipe is no parameter, and no keyword."""
+    """They are once a letter is typed; an internal part is no parameter, and no keyword."""
     assert "hidden=" in editor.completions("Block(2, h")
     assert {"rate=", "rngs="} <= editor.completions("Block(2, 3, r").keys()
+    assert "mixer=" in editor.completions("Block(2, 3, m")
     assert "up=" not in editor.completions("Block(2, 3, u")
     assert "use_bias=" in editor.completions("dx.Linear(2, 3, u")
 
@@ -158,3 +207,56 @@ def test_fields_of_what_transforms_give(editor: Editor) -> None:
 def test_the_arguments_of_a_spec(editor: Editor) -> None:
     found = editor.signature("dx.spec(Block, ")
     assert {"dim: int", "hidden: int", "rate: float = 0.1"} <= found.parameters.keys()
+
+
+IN_CLASS_BODIES = [
+    ("Linear(dim, dim", "dim", "dim: int", "dim: int = dx.field(ge=1)"),
+    ("4 * hidden", "hidden", "hidden: int", "hidden: int = dx.field(ge=1)"),
+    ("Dropout(rate", "rate", "rate: float", "rate: float = dx.field(default=0.1)"),
+    ("Dropout(rate, rngs=rngs)", "rngs)", "rngs: InitVar[Rngs]", "rngs: dx.InitVar[dx.Rngs] = dx.field()"),
+    ("variable((dim,)", "dim", "dim: int", "dim: int = dx.field(ge=1)"),
+    ("Block.dim", "dim", "dim: int", "dim: int = dx.field(ge=1)"),
+]
+
+
+@pytest.mark.parametrize(("text", "name", "shown", "definition"), IN_CLASS_BODIES)
+def test_names_in_a_class_body_lead_to_their_fields(
+    editor: Editor, text: str, name: str, shown: str, definition: str
+) -> None:
+    assert shown in editor.hover(text, name)
+    assert editor.definition(text, name) == definition
+
+
+def test_the_type_of_an_internal_part_is_shown(editor: Editor) -> None:
+    assert editor.hover("up = dx.Linear", "up").startswith("(variable) up: Linear")
+
+
+@pytest.mark.parametrize("text", ["dim: int", "Linear(dim, dim", "(dim,)", "Block.dim", "self.dim", "model.dim"])
+def test_renaming_a_field_renames_all_its_uses(editor: Editor, text: str) -> None:
+    uses = [match.start() for match in re.finditer(r"\bdim\b(?!: the)", OPENING)]  # but for the docstring
+    assert editor.rename(text, "dim") == [cursor_of(use) for use in uses]
+
+
+def test_renaming_a_field_renames_keywords_of_the_constructor(editor: Editor) -> None:
+    uses = [match.start() for match in re.finditer(r"\bhidden\b(?!: the)", OPENING)]
+    assert "hidden=3" in OPENING
+    assert editor.rename("4 * hidden", "hidden") == [cursor_of(use) for use in uses]
+
+
+BODY = "\n\n@dx.dataclass\nclass Other(dx.Module):\n    dim: int = dx.field()\n"
+
+
+def test_arguments_are_offered_in_a_class_body(editor: Editor) -> None:
+    found = editor.signature(BODY + "    up = dx.Linear(dim, ")
+    assert found.active == "out_features: int"
+    assert "use_bias=" in editor.completions(BODY + "    up = dx.Linear(dim, 4, u")
+    assert "hidden=" in editor.completions(BODY + "    up: Block = Block(dim, h")
+    assert "dim" in editor.completions(BODY + "    up = dx.Linear(d")
+    assert "kernel" in editor.completions(BODY + "    up = dx.Linear(dim, 4)\n    kernel = up.")
+
+
+def test_replace_offers_the_fields(editor: Editor) -> None:
+    assert "hidden=" in editor.completions("dx.replace(model, h")
+    assert {"rate=", "rngs="} <= editor.completions("dx.replace(model, r").keys()
+    assert "mixer=" in editor.completions("dx.replace(model, dim=3, m")
+    assert "up=" not in editor.completions("dx.replace(model, u")
