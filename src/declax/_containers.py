@@ -32,7 +32,7 @@ from declax.errors import (
     type_name,
 )
 
-T = TypeVar("T")
+T = TypeVar("T", default=Any)
 P = ParamSpec("P", default=...)
 Q = ParamSpec("Q")
 R = TypeVar("R", default=Any)
@@ -96,6 +96,10 @@ class List(_Elements, MutableSequence[T], Generic[T]):
     (3, 3)
     """
 
+    @overload
+    def __init__(self: List[Any], /) -> None: ...
+    @overload
+    def __init__(self, elements: Iterable[T], /) -> None: ...
     def __init__(self, elements: Iterable[T] = (), /) -> None:
         self._pytree__add(elements)
 
@@ -267,6 +271,10 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
     def _pytree__make_key(name: str) -> Any:
         return jax.tree_util.DictKey(name)
 
+    @overload
+    def __init__(self: Dict[Any], /) -> None: ...
+    @overload
+    def __init__(self, entries: Mapping[str, T] | Iterable[tuple[str, T]] = (), /, **named: T) -> None: ...
     def __init__(self, entries: Mapping[str, T] | Iterable[tuple[str, T]] = (), /, **named: T) -> None:
         self._pytree__add({**dict(entries), **named})
 

@@ -40,6 +40,10 @@ class Module(Pytree):
     6
     """
 
+    if TYPE_CHECKING:  # most modules are called, and each has parameters of its own
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
     def sow(
         self,
         variable_type: type[Variable[Any]] | str,

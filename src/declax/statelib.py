@@ -8,7 +8,9 @@ from typing import Any, TypeVar, overload
 from declax._filters import Filter
 from declax._typing import Path, Tuple2, Tuple3, Tuple4
 from declax.errors import GraphError, describe
-from declax.states import FlatState, ReplaceFn, State, as_state
+from declax.states import FlatState as FlatState
+from declax.states import ReplaceFn, as_state
+from declax.states import State as State
 from declax.traversals import empty_node, nest, walk_mapping
 
 M = TypeVar("M")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, overload
 from weakref import WeakValueDictionary
 
 import jax
 import numpy as np
 from jax.core import Tracer
 from jax.tree_util import DictKey
+from typing_extensions import TypeVar
 
 from declax import _display, _epoch, _jax
 from declax._filters import Filter
@@ -50,7 +51,7 @@ from declax.errors import (
 )
 from declax.traversals import walk_mapping
 
-M = TypeVar("M", covariant=True)
+M = TypeVar("M", covariant=True, default=Any)
 
 Pair = tuple[Path, Any]
 """A path and the value there, a Variable or another one."""

@@ -145,7 +145,7 @@ def kept(model: Model, state: dx.State[Model], x: jax.Array) -> None:
         print(state.perhaps)
 
 
-def unknown(any_state: dx.State[Any], plain: dx.State, flat: dict[str, Any]) -> None:  # type: ignore[type-arg]  # meant
+def unknown(any_state: dx.State[Any], plain: dx.State, flat: dict[str, Any]) -> None:
     any_state.whatever["a"].b
     plain.whatever
     dx.State(flat).whatever

@@ -2,6 +2,7 @@ import runpy
 from pathlib import Path
 
 import jax.numpy as jnp
+import optax
 
 import declax as dx
 
@@ -42,3 +43,15 @@ def test_random_streams_have_these_types() -> None:
     names["methods_keep_their_types"](names["Model"]())
     names["functions_keep_their_types"]()
     names["streams_draw_arrays"](dx.Rngs(0, dropout=1, params=2))
+
+
+def test_ported_programs_run() -> None:
+    names = runpy.run_path(str(HERE / "right_ported.py"))
+    rngs = dx.Rngs(0)
+    block, x = names["Block"](2, rngs=rngs), jnp.ones((1, 2))
+    names["dicts_are_merged"](block)
+    assert names["modules_are_called"](block, [block], x).shape == (1, 2)
+    names["lists_start_empty"](rngs)
+    names["states_have_their_module"](block)
+    names["any_model"](*dx.split(block), dx.List(), dx.Optimizer(block, optax.sgd(0.1)))
+    names["fields_are_replaced"](block, block, rngs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from operator import attrgetter
 from typing import Any, TypeVar, overload
@@ -120,7 +120,7 @@ def split(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
 
 
 @overload
-def merge(graphdef: GraphDef[N], state: State[Any], /, *states: State[Any], copy: bool = False) -> N: ...
+def merge(graphdef: GraphDef[N], state: Mapping[Any, Any], /, *states: Mapping[Any, Any], copy: bool = False) -> N: ...
 @overload
 def merge(state: GraphState[N], /, *states: GraphState[N], copy: bool = False) -> N: ...
 def merge(graphdef: Any, /, *states: Any, copy: bool = False) -> Any:

@@ -11,13 +11,14 @@ import functools
 import operator
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from operator import attrgetter, is_, itemgetter
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
 import jax
+from typing_extensions import TypeVar
 
 from declax._layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, Layout
 from declax._metadata import Metadata
@@ -28,9 +29,8 @@ from declax._static import attributes_of, exact_types, freeze, is_fixed
 from declax._typing import Key, Path
 from declax._variables import Variable, raw_values
 from declax.errors import GraphError, type_name
-from declax.states import State
 
-N = TypeVar("N", covariant=True)
+N = TypeVar("N", covariant=True, default=Any)
 
 VARIABLE, REF, LEAF, NODE, OBJECT, CONTAINER, STATIC = range(7)
 """The first entry of a token says what it describes; those up to LEAF have a leaf.
@@ -209,7 +209,7 @@ class GraphDef(Generic[N]):
                 stack += [(*path, key) for key in child_keys(token)[::-1]]  # type: ignore[arg-type]  # as above
         return StateDef.of(tuple(paths), tuple(leaf_defs))
 
-    def merge(self, state: State[Any], /, *states: State[Any], copy: bool = False) -> N:
+    def merge(self, state: Mapping[Any, Any], /, *states: Mapping[Any, Any], copy: bool = False) -> N:
         """Makes a new graph of this structure: `merge` with this GraphDef.
 
         >>> from declax._module import Module

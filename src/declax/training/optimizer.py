@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import TypeVar
 
 from declax import errors
 from declax._fields import static
@@ -23,7 +24,7 @@ from declax.training._transformation import StaticTransformation, Transformation
 if TYPE_CHECKING:
     import optax
 
-M = TypeVar("M")
+M = TypeVar("M", default=Any)
 
 
 class Optimizer(Pytree, Generic[M]):
@@ -166,7 +167,7 @@ class Optimizer(Pytree, Generic[M]):
                 got=errors.describe(model),
                 fix="optimizer.update(model, grads)",
             )
-        parameters = state_of(model, self.wrt)
+        parameters: State[Any] = state_of(model, self.wrt)
         misfit = _difference(self._layout.targets, parameters.paths)
         if not misfit:
             shapes = dict(zip(parameters.paths, map(_shape, parameters.leaves), strict=True))

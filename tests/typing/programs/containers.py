@@ -28,7 +28,7 @@ kernels = dx.List([dx.Linear(2, 2, rngs=rngs)])[0].kernel
 
 one = dx.List([dx.Linear(2, 2, rngs=rngs)])
 # wrong: one = dx.List(dx.Linear(2, 2, rngs=rngs))
-# error: arg-type, var-annotated | arg-type, var-annotated | reportArgumentType
+# error: call-overload | call-overload | reportArgumentType
 
 # == a List with a key that is a str (annotations: yes)
 
