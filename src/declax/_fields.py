@@ -30,7 +30,7 @@ M = TypeVar("M")
 H = TypeVar("H", bound=Hashable)
 
 if not TYPE_CHECKING or MYPY:
-    from dataclasses import InitVar as InitVar
+    from dataclasses import InitVar as InitVar  # pyright: ignore[reportRedeclaration]  # not what it takes
 else:
 
     class _UsedUp(Any):
