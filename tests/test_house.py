@@ -42,7 +42,7 @@ LAYERS: list[set[str]] = [
         "_threads",
     },
     {"_value_text", "_expressions"},
-    {"_class_body"},
+    {"_class_body", "_overriding"},
     # declarations, filters, snapshots, text
     {
         "_display",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from declax._expressions import Expression
+from declax._expressions import Expression, Unmade
 from declax._fields import FieldSpec, Status, Tagged
 from declax._layout import Layout, Name
 from declax._read_only import ReadOnly
@@ -46,8 +46,8 @@ def admit(self: Any, name: Any, value: Any, layout: Layout) -> tuple[bool, Any, 
             return True, value, layout
         if name in self._pytree__reserved:
             raise _hides_method(self, name)
-    if isinstance(value, Expression):
-        return False, value, layout  # the default of a part, until its constructor makes the part
+    if isinstance(value, Unmade):
+        return False, value, layout
     is_checked = self._pytree__is_pytree
     if value.__class__ is Tagged:
         return False, value.value, layout.with_status(name, _explicit_status(self, name, value, is_checked))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MethodType, NoneType, UnionType
+from types import MappingProxyType, MethodType, NoneType, UnionType
 from typing import Any, Final, NamedTuple, Union, get_args, get_origin
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from declax._annotations import Scope, annotation_text, decide, own_annotations, refuses_data
 from declax._class_body import BODY_KEY, Body, text_of_annotation
 from declax._codegen import compile_functions
-from declax._declared_variables import RNGS, VariableMaker
+from declax._declared_variables import RNGS, VariableMaker, expression_of, shape_expression
 from declax._expressions import (
     Choice,
     Declaration,
@@ -46,6 +46,7 @@ from declax._fields import (
     specifier_of,
     standard_field,
 )
+from declax._overriding import OWN_RNGS, overriding
 from declax._pytree import Pytree, holds_objects
 from declax._typing import MISSING, RECORD_KEY
 from declax._values import PLAIN, is_data
@@ -384,7 +385,8 @@ class Record(NamedTuple):
     """What a constructor was called with and did not keep.
 
     Attributes:
-      values: the InitVars that were given and are not their defaults; MISSING in place of data.
+      values: the InitVars that were given and are not their defaults, with MISSING in place of data; and what
+        overrides the calls of parts.
       made: the annotated parts that the caller did not supply.
     """
 
@@ -412,18 +414,31 @@ def init_var_of(obj: Any, field: dataclasses.Field[Any]) -> Any:
 class Maker:
     """Checks the arguments of a constructor, and makes the parts of an instance.
 
+    Args:
+      cls: the class.
+      known: its expressions by name, the nearest first.
+      given: expressions in the place of those of annotated parts.
+
     Attributes:
       source: the function that makes the parts, as text.
       recorded: the names of the arguments that a `Record` keeps.
     """
 
-    def __init__(self, cls: Any, known: Mapping[str, tuple[Expression, ...]]) -> None:
+    def __init__(
+        self,
+        cls: Any,
+        known: Mapping[str, tuple[Expression, ...]],
+        given: Mapping[str, Expression] = MappingProxyType({}),
+    ) -> None:
         fields: dict[str, dataclasses.Field[Any]] = cls.__dataclass_fields__
         self._cls = cls
+        self._known = known = {**known, **{name: (expression, *known[name]) for name, expression in given.items()}}
+        self._overridden: dict[Any, tuple[Any, Maker]] = {}
         self._init_vars = [name for name, field in fields.items() if is_init_var(field)]
         self._parts = [
-            Part(name, expressions[0], recipe, fields[name].init)
+            Part(name, expressions[0], PartRecipe(given[name]) if name in given else recipe, is_argument)
             for name, expressions in known.items()
+            for is_argument in (name in fields and fields[name].init and name not in given,)
             if name in fields and (recipe := recipe_of(fields[name])) is not None
         ]
         scope = Scope(cls)
@@ -457,6 +472,7 @@ class Maker:
                     names.setdefault(id(expression), name if name in self._init_vars else f"self.{name}")
                 if isinstance(expression, Literal):
                     items.update(id(item) for item, _ in items_of(expression._pytree__value) if id(item) not in names)
+        names[id(OWN_RNGS)] = self._rngs
         return names
 
     def _name_items(self, name: str, expressions: Sequence[Expression]) -> None:
@@ -527,13 +543,20 @@ class Maker:
         else:
             source = self._variable_source(part, recipe, writer)
         is_always = recipe.when is None or recipe.when is True
-        return source if is_always else f"{source} if {writer(_entry(recipe.when))} else None"
+        return source if is_always else f"{source} if {writer(expression_of(recipe.when))} else None"
 
     def _variable_source(self, part: Part, recipe: VariableRecipe, writer: Writer) -> str:
         maker = writer.constant(VariableMaker(self._cls, part.name, recipe), f"make_{part.name}")
         fields = self._cls.__dataclass_fields__
-        dtype = _entry(recipe.dtype) if isinstance(recipe.dtype, str) and recipe.dtype in fields else recipe.dtype
-        entries = (_shape_entry(recipe.shape), _entry(recipe.initializer), dtype, _entry(recipe.metadata))
+        dtype = (
+            expression_of(recipe.dtype) if isinstance(recipe.dtype, str) and recipe.dtype in fields else recipe.dtype
+        )
+        entries = (
+            shape_expression(recipe.shape),
+            expression_of(recipe.initializer),
+            dtype,
+            expression_of(recipe.metadata),
+        )
         return f"{maker}({', '.join([self._rngs, *map(writer, entries)])})"
 
     @property
@@ -567,9 +590,30 @@ class Maker:
         for check in self._checks:
             check(type(instance), attributes.get(check.name) if check.index is None else init_vars[check.index])
         if self.recorded:
-            attributes[RECORD_KEY] = self._record(attributes, init_vars)
-        if self._function is None:
-            return
+            record = attributes[RECORD_KEY] = self._record(attributes, init_vars)
+            if len(record.made) < len(self._defaults):
+                supplied = {p.name: attributes[p.name] for p in self._defaults if p.name not in record.made}
+                overrides = {name: value for name, value in supplied.items() if overriding(value) is not None}
+                if overrides:
+                    attributes[RECORD_KEY] = Record({**record.values, **overrides}, record.made)
+                    self._over(overrides).make(instance, init_vars)
+                    return
+        if self._function is not None:
+            self.make(instance, init_vars)
+
+    def _over(self, overrides: Mapping[str, Any]) -> Maker:
+        """What makes the parts where some are declared calls with other arguments."""
+        key = tuple((name, id(value)) for name, value in overrides.items())
+        if key not in self._overridden:
+            self._overridden.clear()  # what is repeated has the same ones
+            given = {
+                name: expression for name, value in overrides.items() if (expression := overriding(value)) is not None
+            }
+            self._overridden[key] = (overrides, Maker(self._cls, self._known, given))
+        return self._overridden[key][1]
+
+    def make(self, instance: Any, init_vars: Sequence[object]) -> None:
+        """Makes the parts."""
         try:
             self._function(instance, *init_vars)
         except Exception as error:
@@ -634,35 +678,6 @@ class _Reads(Expression):
             yield from (recipe.shape, recipe.initializer, recipe.dtype, recipe.metadata, recipe.when)
         elif isinstance(recipe, PartRecipe):
             yield from part.expression._pytree__operands()
-
-
-class _Source(Expression):
-    """An expression that is given by its source."""
-
-    __slots__ = ("_pytree__text",)
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self._pytree__text = text
-
-    def _pytree__source(self, write: Callable[[Any], str]) -> str:
-        return self._pytree__text
-
-
-def _entry(entry: Any) -> Any:
-    """An option of a declaration as an expression: a text is the name of a field."""
-    return _Source(f"self.{entry}") if isinstance(entry, str) else entry
-
-
-def _shape_entry(shape: Any) -> Any:
-    if isinstance(shape, Expression | str):
-        return _entry(shape)
-    if callable(shape):
-        return Deferred(shape, (_Source("self"),), {})
-    entries = (
-        Deferred(e, (_Source("self"),), {}) if callable(e) and not isinstance(e, Expression) else e for e in shape
-    )
-    return tuple(map(_entry, entries))
 
 
 # ================================================================= checks of arguments

@@ -388,6 +388,8 @@ def _arguments_of(obj: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
                 raise _unknown_argument(cls, name, is_lost=name in recorded)
         elif record is None and name in recorded:
             raise _unknown_argument(cls, name, is_lost=True)
+        elif record is not None and name in record.values:
+            given[name] = record.values[name]
         else:
             given[name] = getattr(obj, name)
     return given

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import filterfalse
 from typing import Any, Final
 
 import jax.numpy as jnp
 
 from declax._annotations import Scope, annotation_text, decide, variable_class
-from declax._expressions import Expression, has_expression, text_of
+from declax._expressions import Deferred, Expression, has_expression, text_of
 from declax._fields import SubmoduleRecipe, VariableRecipe
 from declax._variables import Variable, VariableMetadata
 from declax.errors import FieldError, InitializerError, describe, suggest, type_name
@@ -241,3 +241,36 @@ def _check_type(where: str, option: str, name: str, known: Mapping[str, object],
             expected=f"{name}: {wanted.__name__}",
             got=f"{name}: {annotation_text(known[name])}",
         )
+
+
+# ================================================================= options as expressions
+
+
+class _Source(Expression):
+    """An expression that is given by its source."""
+
+    __slots__ = ("_pytree__text",)
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._pytree__text = text
+
+    def _pytree__source(self, write: Callable[[Any], str]) -> str:
+        return self._pytree__text
+
+
+def expression_of(entry: Any) -> Any:
+    """An option of a declaration as an expression: a text is the name of a field."""
+    return _Source(f"self.{entry}") if isinstance(entry, str) else entry
+
+
+def shape_expression(shape: Any) -> Any:
+    """A declared shape as an expression."""
+    if isinstance(shape, Expression | str):
+        return expression_of(shape)
+    if callable(shape):
+        return Deferred(shape, (_Source("self"),), {})
+    entries = (
+        Deferred(e, (_Source("self"),), {}) if callable(e) and not isinstance(e, Expression) else e for e in shape
+    )
+    return tuple(map(expression_of, entries))

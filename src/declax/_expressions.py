@@ -44,7 +44,13 @@ METHOD: Final = (
 )
 
 
-class Expression:
+class Unmade:
+    """What an attribute has until its constructor makes a part in its place."""
+
+    __slots__ = ()
+
+
+class Expression(Unmade):
     """An operation on fields. It has no value until an instance is created.
 
     Its own attributes begin with ``_pytree__``; all others are operations.

@@ -28,10 +28,10 @@ _KIND: Final = "kind"
 _HEAD: Final = 4096
 _PATTERN: Final = "^/"
 _DEFINITION: Final = "#/definitions/"
-_NESTED: Final = ("not", "additionalProperties", "items", "allOf", "anyOf", "oneOf")
+_NESTED: Final = ("not", "additionalProperties", "additionalItems", "items", "allOf", "anyOf", "oneOf")
 _KEYWORDS: Final = frozenset(
     "$schema $ref title description pattern properties definitions not allOf anyOf oneOf required enum minimum maximum "
-    "minItems maxItems type items additionalProperties const default".split()
+    "minItems maxItems type items additionalItems additionalProperties const default".split()
 )
 """The keywords that declax writes."""
 

@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
+from declax._expressions import Deferred
+from declax._overriding import OWN_RNGS, DeclaredPart
 from declax.config._catalog import catalog_for
 from declax.config._context import INVALID, Context
 from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData
@@ -130,10 +132,27 @@ class Builder(Walk):
     def __init__(self, root: SpecData, rngs: object = None) -> None:
         super().__init__(root)
         self.rngs = rngs
+        self._is_unmade = False
+
+    def shared(self, ref: Ref, path: Path, annotation: Any) -> Any:
+        """The part that a Ref means, which is made here."""
+        outer, self._is_unmade = self._is_unmade, False
+        made = super().shared(ref, path, annotation)
+        self._is_unmade = outer
+        return made
+
+    def _unmade(self, spec: SpecData, path: Path) -> dict[str, Any]:
+        """The arguments over a declared call, whose parts are made with it: once for each element of a list."""
+        outer, self._is_unmade = self._is_unmade, True
+        found = self.arguments(spec, path)
+        self._is_unmade = outer
+        return found
 
     def call(self, spec: SpecData, path: Path) -> Any:
         """Calls the target."""
         parameters = spec.parameters
+        if isinstance(spec.target, DeclaredPart):
+            return spec.target(**self._unmade(spec, path))
         args, named = positions(parameters, self.arguments(spec, path))
         if parameters.takes_rngs and (self.rngs is not None or parameters.needs_rngs):
             if self.rngs is None:
@@ -142,7 +161,9 @@ class Builder(Walk):
                     f"{parameters.name} takes rngs, and build was given none",
                     fix="spec.build(rngs=dx.Rngs(0))",
                 )
-            named[RNGS] = self.rngs
+            named[RNGS] = OWN_RNGS if self._is_unmade else self.rngs
+        if self._is_unmade:
+            return Deferred(spec.target, tuple(args), named)
         try:
             made = spec.target(*args, **named)
         except Exception as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import enum
 import functools
+import itertools
 import pathlib
 import sys
 import types
@@ -17,6 +18,7 @@ import numpy as np
 
 from declax._annotations import Unresolved, annotation_text, is_data_class
 from declax._containers import List, Sequential
+from declax._overriding import DeclaredPart, holds_parts
 from declax._typing import MISSING, Initializer
 from declax._variables import Variable
 from declax.config import _tables
@@ -133,6 +135,8 @@ class Catalog:
 
     def reader(self, annotation: Any, default: object = MISSING) -> Reader:
         """The reader of an annotation."""
+        if holds_parts(default):
+            return self._make(annotation, default)
         try:
             key = (annotation, default if callable(default) else None)
             found = self._readers.get(key)
@@ -146,6 +150,9 @@ class Catalog:
         allowed = allowed_classes(annotation)
         members = [m for m in allowed if m is not type(None)]
         readers = self._member_readers(members, default)
+        is_used = any(isinstance(r, ChoiceReader | AnyReader) for r in readers)
+        if isinstance(default, DeclaredPart) and not is_used:  # as for a list of what one call makes
+            readers.append(ChoiceReader(self, {}, "a part", declared=default))
         readers += [_SIMPLE[type(None)]] if len(members) < len(allowed) else []
         return readers[0] if len(readers) == 1 else UnionReader(readers)
 
@@ -166,10 +173,11 @@ class Catalog:
                 readers.append(LiteralReader(precisions()))
             elif member not in parts:
                 readers.append(self._one(member, default))
-        return [*readers, self._choice(parts, members)] if parts else readers
+        return [*readers, self._choice(parts, members, default)] if parts else readers
 
-    def _choice(self, parts: list[Any], members: list[Any]) -> ChoiceReader:
+    def _choice(self, parts: list[Any], members: list[Any], default: object) -> ChoiceReader:
         """The reader of the parts among the members of a union."""
+        declared = default if isinstance(default, DeclaredPart) else None
         choices: dict[str, Any] = {}
         for tag, choice in ((tag, c) for member in parts for tag, c in (self._choices(member) or {}).items()):
             if choices.setdefault(tag, choice) is not choice:
@@ -183,7 +191,7 @@ class Catalog:
         inner = [i for m in parts for i in (typing.get_args(m) if is_spec_class(_class_of(m)) else (m,))]
         bases = [cls for m in inner for cls in map(_class_of, allowed_classes(m)) if isinstance(cls, type)]
         objects = [cls for cls in map(_class_of, parts) if isinstance(cls, type) and not is_spec_class(cls)]
-        return ChoiceReader(self, choices, "a " + " or ".join(names), annotations, bases, objects)
+        return ChoiceReader(self, choices, "a " + " or ".join(names), annotations, bases, objects, declared)
 
     def _choices(self, member: Any) -> dict[str, Any] | None:
         """What data may choose where a member of an annotation stands; None where that is no part."""
@@ -215,22 +223,28 @@ class Catalog:
         if _is_array_type(origin):
             return _scalar_of(origin)
         if isinstance(origin, type):
-            return self._of_class(origin, typing.get_args(member), member)
+            return self._of_class(origin, typing.get_args(member), member, default)
         return ObjectReader(None, f"a value that is annotated {annotation_text(member)}")
 
-    def _of_class(self, origin: type, args: tuple[Any, ...], member: Any) -> Reader:
+    def _of_class(self, origin: type, args: tuple[Any, ...], member: Any, default: Any) -> Reader:
+        declared = default if holds_parts(default) else ()
         if issubclass(origin, enum.Enum):
             return EnumReader(origin)
         if issubclass(origin, pathlib.PurePath):
             return PathReader(origin)
         if origin is tuple and args and args[-1] is not Ellipsis:
-            return TupleReader([] if args == ((),) else [self.reader(arg) for arg in args])
+            pairs = itertools.zip_longest([] if args == ((),) else args, declared[: len(args)], fillvalue=MISSING)
+            return TupleReader([self.reader(arg, item) for arg, item in pairs])
         make = _LISTS.get(origin)
         if make is not None:
             item = self.reader(args[0]) if args else self.anything
-            return ListReader(item, make, keeps_parts=origin in _SEQUENCES)
+            first = [self.reader(args[0], item) for item in declared] if args else []
+            return ListReader(item, make, keeps_parts=origin in _SEQUENCES, declared=first)
+        if origin in _MAPPINGS and len(args) == 2:
+            named = {key: (self.reader(args[1], item), item) for key, item in dict(declared).items()}
+            return MappingReader(self.reader(args[0]), self.reader(args[1]), named)
         if origin in _MAPPINGS:
-            return MappingReader(*map(self.reader, args)) if len(args) == 2 else self.anything.table
+            return self.anything.table
         if origin is complex:
             return UnionReader([NumberReader(), ObjectReader(complex, "a complex number")])
         if is_data_class(origin) or issubclass(origin, (Variable, np.generic)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -17,7 +17,9 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from declax._expressions import Expression
 from declax._metadata import Metadata
+from declax._overriding import DeclaredPart, PartOverride
 from declax._pytree import Pytree
 from declax._static import FrozenDict as FrozenDict
 from declax._static import FrozenList as FrozenList
@@ -196,7 +198,8 @@ class SpecData:
             if parameter.name in self._arguments:
                 full[parameter.name] = self._arguments[parameter.name]
             elif not parameter.is_required:
-                default = _frozen_default(parameter, None if call is None else call.reader_of(parameter.name))
+                reader = None if call is None else call.reader_of(parameter.name)
+                default = _frozen_default(parameter, reader, self.of_values)
                 if default is not MISSING:
                     full[parameter.name] = default
         full.update((name, value) for name, value in self._arguments.items() if name not in full)
@@ -319,8 +322,9 @@ def _rngs_given(where: str, path: Path = ()) -> ConstructionError:
 class _Freezing:
     """Freezes arguments; knows afterwards how deep they are, and whether there are Refs in them."""
 
-    def __init__(self, parameters: Parameters | None) -> None:
+    def __init__(self, parameters: Parameters | None, make: Callable[..., SpecData] = SpecData.of_values) -> None:
         self._parameters = parameters
+        self._make = make
         self.depth = 0
         self.has_refs = False
 
@@ -368,6 +372,10 @@ class _Freezing:
         return key
 
     def _opaque(self, value: Any, path: Path) -> Any:
+        if isinstance(value, DeclaredPart):
+            return self._make(value, {})
+        if isinstance(value, PartOverride):
+            return self._make(value.part, value.arguments)
         name = type_name(type(value))
         if name in ("Rngs", "RngStream") and type(value).__module__.startswith("declax.rngs"):
             raise _rngs_given(self._where(()), path)
@@ -397,20 +405,28 @@ def _is_hashable(value: object) -> bool:
     return True
 
 
-def freeze(value: Any) -> Any:
+def freeze(value: Any, make: Callable[..., SpecData] = SpecData.of_values) -> Any:
     """A value as it is inside of a spec."""
-    return _Freezing(None).freeze(value, ())
+    return _Freezing(None, make).freeze(value, ())
 
 
-def thaw(value: Any) -> Any:
-    """A frozen value with lists and dicts for the frozen ones; specs stay as they are."""
+def thaw(value: Any, leaf: Callable[[Any], Any] = lambda value: value) -> Any:
+    """A frozen value with lists and dicts for the frozen ones; all else as a function gives it."""
     if isinstance(value, FrozenList):
-        return [thaw(item) for item in value]
+        return [thaw(item, leaf) for item in value]
     if isinstance(value, FrozenDict):
-        return {key: thaw(item) for key, item in value.items()}
+        return {key: thaw(item, leaf) for key, item in value.items()}
     if type(value) is tuple:
-        return tuple([thaw(item) for item in value])
-    return value
+        return tuple([thaw(item, leaf) for item in value])
+    return leaf(value)
+
+
+def overrides(value: Any) -> bool:
+    """Whether a frozen value says something over the declared call of a part."""
+    if isinstance(value, SpecData):
+        return isinstance(value.target, DeclaredPart)
+    is_container = type(value) in (tuple, FrozenList, FrozenDict)
+    return is_container and any(map(overrides, value.values() if isinstance(value, FrozenDict) else value))
 
 
 def key_of(value: Any) -> Hashable:
@@ -418,7 +434,9 @@ def key_of(value: Any) -> Hashable:
     kind = type(value)
     if kind is float:
         return (float, value) if math.isfinite(value) and value != 0 else (float, repr(value))
-    if kind in _ATOMS or isinstance(value, (SpecData, Ref)):
+    if isinstance(value, (SpecData, Expression)):
+        return (SpecData, value) if isinstance(value, SpecData) else (kind, id(value))
+    if kind in _ATOMS or kind is Ref:
         return (kind, repr(value)) if kind is complex else (kind, value)
     if kind is tuple or kind is FrozenList:
         return (kind, *[key_of(item) for item in value])
@@ -444,14 +462,16 @@ def _default_key(parameter: Parameter, reader: Reader | None) -> Hashable:
     return MISSING if default is MISSING else key_of(default)
 
 
-def _frozen_default(parameter: Parameter, reader: Reader | None) -> Any:
-    if parameter.is_required:
-        return MISSING
+def _frozen_default(
+    parameter: Parameter, reader: Reader | None, make: Callable[..., SpecData] = SpecData.of_values
+) -> Any:
+    if parameter.is_required or isinstance(parameter.default, Expression):
+        return parameter.default
     is_made = parameter.default_factory is not None or parameter.default is not MISSING
     try:
-        frozen = freeze(parameter.make_default() if is_made else ())
+        frozen = freeze(parameter.make_default() if is_made else (), make)
         if reader is not None and not reader.holds(frozen):
-            frozen = freeze(reader.interpret(frozen, SpecData.of_values))
+            frozen = freeze(reader.interpret(frozen, make))
         hash(key_of(frozen))
     except Exception:  # noqa: BLE001  # a factory may raise anything, and will where the default is needed
         return MISSING

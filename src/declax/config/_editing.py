@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from declax._typing import MISSING
 from declax.config._data import FrozenDict, FrozenList, SpecData, key_like, key_of
+from declax.config._declared import Scope
 from declax.config._printing import short_text
 from declax.config._refs import (
     Place,
@@ -68,7 +69,8 @@ def get(spec: SpecData, text: str) -> Any:
         if key == EACH:
             at, fix = where(spec, place.path), f"[spec[{text!r}] for ...]"
             raise ConfigError(at, "* means several parts, and one is asked for", fix=fix)
-        place = _child(spec, place, key)
+        owner, place = place.value, _child(spec, place, key)
+        place = place._replace(value=Scope(owner).value(place.value)) if isinstance(owner, SpecData) else place
         if isinstance(place.value, SpecData) and keeps_spec(place.annotation):
             start = len(place.path)
     return moved_out(place.value, place.path[start:]) if isinstance(place.value, SpecData) else place.value

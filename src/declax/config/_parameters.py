@@ -25,6 +25,7 @@ import typing_extensions
 
 from declax._annotations import Scope, own_annotations
 from declax._fields import FieldSpec, Notes, specifier_of
+from declax._overriding import DeclaredPart, with_parts
 from declax._typing import MISSING
 from declax.errors import ConfigError, describe, type_name
 
@@ -130,6 +131,11 @@ def parameters_of(target: Target) -> Parameters:
     return known(target)
 
 
+def called(target: Target) -> Target:
+    """What a target calls: of a part that a class declares, the class of the part."""
+    return target.function if isinstance(target, DeclaredPart) else target
+
+
 def plain_target(target: Any) -> Any:
     """A class without its arguments: ``Model[int]`` is made as ``Model`` is."""
     origin = typing.get_origin(target)
@@ -138,6 +144,8 @@ def plain_target(target: Any) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def _read(target: Target) -> Parameters:
+    if isinstance(target, DeclaredPart):
+        return _of_declared(target)
     try:
         signature = inspect.signature(target)
     except (TypeError, ValueError):
@@ -157,6 +165,15 @@ def _read(target: Target) -> Parameters:
         tuple(name for name, p in found.items() if p.is_required),
         tuple(name for name, p in found.items() if p.is_positional),
     )
+
+
+def _of_declared(part: DeclaredPart) -> Parameters:
+    """What may be given over a declared call: what it says are the defaults."""
+    known, given = parameters_of(part.function), part.given
+    changed = (dataclasses.replace(p, default=given[p.name], default_factory=None) for p in known if p.name in given)
+    found = {**known.by_name, **{p.name: p for p in changed}}
+    required = tuple(name for name in known.required if name not in given)
+    return dataclasses.replace(known, target=part, by_name=MappingProxyType(found), required=required)
 
 
 def forget_targets() -> None:
@@ -196,7 +213,7 @@ def _reader(target: Any, signature: inspect.Signature) -> Callable[[inspect.Para
             given.name,
             resolve(annotation, scope),
             given.kind,
-            given.default if has_default else MISSING,
+            with_parts(target, (given.name,), given.default) if has_default else MISSING,
             factory,
             notes,
             notes.help or helps.get(given.name),

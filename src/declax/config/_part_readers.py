@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from declax import nn
 from declax._containers import Dict, List, Sequential
+from declax._overriding import DeclaredPart
 from declax._pytree import Pytree
 from declax._typing import MISSING, Initializer
 from declax.config import _tables
@@ -20,6 +21,7 @@ from declax.config._parameters import (
     Parameter,
     Parameters,
     bindings_of,
+    called,
     forget_targets,
     parameters_of,
     target_name,
@@ -65,7 +67,10 @@ _FORBIDDEN: Final = frozenset({"rngs"})
 
 
 class ChoiceReader(Reader):
-    """A table that describes a part: one of several classes or functions, by its tag."""
+    """A table that describes a part: one of several classes or functions, by its tag.
+
+    Where a class body declares the part, a table without a tag overrides arguments of the declared call.
+    """
 
     words: frozenset[str] = frozenset({"table"})
     exact: frozenset[str] = words
@@ -78,6 +83,7 @@ class ChoiceReader(Reader):
         annotations: Mapping[Any, Any] = MappingProxyType({}),
         bases: Sequence[type] = (),
         objects: Sequence[type] = (),
+        declared: DeclaredPart | None = None,
     ) -> None:
         self.catalog = catalog
         self.annotations = annotations
@@ -86,7 +92,9 @@ class ChoiceReader(Reader):
         self.bases: tuple[type, ...] = tuple(bases)  # the classes of what a spec may make
         self.objects: tuple[type, ...] = tuple(objects)  # the classes whose instances may stand for themselves
         self.only: str | None = next(iter(choices)) if len(choices) == 1 else None
-        self.expected: str = f"a table of {one_of(choices) if len(choices) <= 8 else noun}"
+        self.declared = declared
+        names = {**choices, **({} if declared is None or choices else {target_name(declared): declared})}
+        self.expected: str = f"a table of {one_of(names) if len(names) <= 8 else noun}"
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if not isinstance(value, Mapping):
@@ -107,6 +115,8 @@ class ChoiceReader(Reader):
 
     def holds(self, value: Any) -> bool:
         if isinstance(value, SpecData):
+            if isinstance(value.target, DeclaredPart):
+                return value.target == self.declared
             return _tables.name_in(self.choices, value.target) is not None or describes(value, self.bases)
         return WORDS.get(type(value)) is None and isinstance(value, self.objects)
 
@@ -124,7 +134,9 @@ class ChoiceReader(Reader):
         return schemas.shared(self, name)
 
     def definition(self, schemas: Schemas, itself: Schema) -> Schema:
-        tables = schemas.definitions(self.choices, is_tag_needed=self.only is None)
+        declared = {} if self.declared is None else {self.declared.name: self.declared}
+        tables = schemas.definitions(declared, is_tag_needed=False)
+        tables += schemas.definitions(self.choices, is_tag_needed=self.only is None or self.declared is not None)
         return {"oneOf": [*tables, schemas.reference()]}
 
     def call_of(self, target: Any) -> CallReader:
@@ -132,6 +144,8 @@ class ChoiceReader(Reader):
         return self.catalog.call(target, self.annotations.get(target))
 
     def _read_table(self, value: Mapping[str, Any], path: Path, context: Context) -> Any:
+        if self.declared is not None and KIND not in value:
+            return self.call_of(self.declared).read(value, path, context, self.choices)
         tag = self.tag(value, path, context)
         return INVALID if tag is None else self.call_of(self.choices[tag]).read(value, path, context, self.choices)
 
@@ -334,7 +348,8 @@ class CallReader:
                 f"a parameter is called {KIND!r}, which is the key that chooses a class in configurations",
                 fix="give the parameter another name",
             )
-        bindings = bindings_of(target if annotation is None else annotation)
+        self.called = called(target)
+        bindings = bindings_of(self.called if annotation is None else annotation)
         self.readers: dict[str, Reader] = {p.name: checked(p, self._reader(p, bindings)) for p in self.parameters}
         extra = self.parameters.extra
         self.extra: Reader | None = None if extra is None else self._reader(extra, bindings)
@@ -362,7 +377,7 @@ class CallReader:
 
     def read(self, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]) -> Any:
         """The spec of a table."""
-        context.parts[tuple(map(str, path))] = self.target
+        self._note(path, context)
         arguments = self.arguments(table, path, context, choices)
         if arguments is None:
             return INVALID
@@ -373,18 +388,23 @@ class CallReader:
 
     def check(self, spec: SpecData, path: Path, context: Context) -> None:
         """Checks the arguments of a spec."""
-        context.parts[tuple(map(str, path))] = self.target
+        self._note(path, context)
         for name, value in spec.arguments.items():
             reader = self.reader_of(name)
             if reader is not None:
                 reader.check(value, (*path, name), context)
+
+    def _note(self, path: Path, context: Context) -> None:
+        """Notes that refs may lead to a part; to one that its owner makes they may not."""
+        if self.called is self.target:
+            context.parts[tuple(map(str, path))] = self.target
 
     def arguments(
         self, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         """The arguments of a table, or None with problems in the report."""
         self.check_readable()
-        current = upgraded(self.target, table, path, context)
+        current = upgraded(self.called, table, path, context)
         if current is None:
             return None
         found: dict[Any, Any] = {}
@@ -398,7 +418,7 @@ class CallReader:
             elif key != KIND and (key != SCHEMA or path):
                 unknown.append(key)
         for key in unknown:
-            removal = removal_of(self.target, key) if context.migrate and isinstance(key, str) else None
+            removal = removal_of(self.called, key) if context.migrate and isinstance(key, str) else None
             if self.extra is not None and _is_name(key):
                 found[key] = self.extra.read(current[key], (*path, key), context)
             elif removal is not None:
@@ -428,11 +448,11 @@ class CallReader:
             context.report.count += 1
             return
         message, owner, hint = f"{self.name} has no parameter {shown(key, 40)}", None, None
-        others = [n for n, c in choices.items() if c is not self.target and key in _names(c)] if choices else []
+        others = [n for n, c in choices.items() if c is not self.called and key in _names(c)] if choices else []
         if key in self.renamed:
             message = f"{message}: it is called {self.renamed[key]!r} now"
             hint = f"leave {key!r} out" if self.renamed[key] in table else MIGRATE
-        elif (removal := removal_of(self.target, key)) is not None:
+        elif (removal := removal_of(self.called, key)) is not None:
             message = f"{message}: it was removed in version {removal.version}"
             hint = f"{removal.advice or 'leave the key out'}; or {MIGRATE}"
         elif others:

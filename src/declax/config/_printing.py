@@ -26,10 +26,12 @@ import numpy as np
 
 from declax import initializers
 from declax._lazy import exports
+from declax._overriding import DeclaredPart
 from declax._pytree import Pytree
 from declax._typing import MISSING
 from declax.config._building import Walk, positions
-from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
+from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, overrides
+from declax.config._declared import Scope
 from declax.config._parameters import RNGS, is_dtype, target_name
 from declax.config._refs import locate
 from declax.config.problems import Path, path_text
@@ -224,7 +226,10 @@ class Printer:
         return Code(self.name(value, path))
 
     def spec(self, spec: SpecData, path: Path) -> Code:
-        """The code that makes a spec: ``dx.spec(Block, dim=64)``."""
+        """The code that makes a spec: ``dx.spec(Block, dim=64)``; a dict of what is given over a declared call."""
+        if isinstance(spec.target, DeclaredPart):
+            given = FrozenDict(spec.arguments)
+            return _container(given, {name: self.value(v, (*path, name)) for name, v in given.items()})
         args, named = positions(spec.parameters, spec.arguments)
         items = [Code(self.name(spec.target, path)), *(self.value(v, (*path, i)) for i, v in enumerate(args))]
         return _call(
@@ -289,6 +294,9 @@ class _Program(Walk):
         return _container(value, dict(parts))
 
     def call(self, spec: SpecData, path: Path) -> Code:
+        if any(map(overrides, spec.arguments.values())) and not spec.has_refs:
+            self.uses_rngs = True  # only the constructor evaluates a declared call
+            return self.printer.value(spec, path)._replace(closing=f").build({RNGS}={RNGS})")
         arguments = self.arguments(spec, path)
         args, named = positions(spec.parameters, self._with_defaults(spec, path, arguments))
         named = {name: code for name, code in named.items() if name in arguments}
@@ -359,7 +367,36 @@ class _ShortPrinter(_BarePrinter):
     """Specs as the calls that they describe."""
 
     def spec(self, spec: SpecData, path: Path) -> Code:
+        if isinstance(spec.target, DeclaredPart):
+            return super().spec(spec, path).after(f"{spec.target!r} with " if spec.arguments else repr(spec.target))
         return _call(target_name(spec.target), (), {name: self.value(v, path) for name, v in spec.arguments.items()})
+
+
+def tree_text(spec: SpecData, label: str = "", indent: str = "") -> str:
+    """The parts of a spec, each in a line with its arguments, those that its class declares evaluated."""
+    scope = Scope(spec)
+    plain = {name: scope.value(value) for name, value in spec.arguments.items()}
+    found = {**{name: scope.read(name) for name in scope.parts}, **plain}
+    parts = {name: value for name, value in found.items() if _parts_in(value)}
+    shown = {name: value for name, value in plain.items() if name not in parts}
+    head = _call(target_name(spec.target), (), {n: _ShortPrinter("").value(v, (n,)) for n, v in shown.items()})
+    lines = [f"{indent}{label}{head}"]
+    for name, value in parts.items():
+        for part, keys in _parts_in(value).items():
+            lines.append(tree_text(part, f"{', '.join(f'{name}{key}' for key in keys)}: ", indent + "  "))
+    return "\n".join(lines)
+
+
+def _parts_in(value: Any, key: str = "") -> dict[SpecData, list[str]]:
+    """The specs in a value, equal ones once, with all of their subscripts."""
+    if isinstance(value, SpecData):
+        return {value: [key]}
+    found: dict[SpecData, list[str]] = {}
+    if type(value) in (tuple, FrozenList, FrozenDict):
+        for index, item in value.items() if isinstance(value, FrozenDict) else enumerate(value):
+            for part, keys in _parts_in(item, f"{key}[{index!r}]").items():
+                found.setdefault(part, []).extend(keys)
+    return found
 
 
 class _CanonicalPrinter(Printer):
@@ -376,6 +413,8 @@ class _CanonicalPrinter(Printer):
         return public_name(obj)
 
     def spec(self, spec: SpecData, path: Path) -> Code:
+        if isinstance(spec.target, DeclaredPart):
+            return super().spec(spec, path).after(f"{spec.target!r} with " if self.is_full else "")
         target = self.name(spec.target, path)
         version = getattr(spec.target, VERSION, None)
         items = [Code(target)] + ([Code(f"version:{version}")] if self.is_full and isinstance(version, int) else [])

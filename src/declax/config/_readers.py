@@ -9,8 +9,10 @@ from __future__ import annotations
 import abc
 import contextlib
 import enum
+import itertools
 import pathlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import jax
@@ -382,8 +384,16 @@ class ListReader(Reader):
     words: frozenset[str] = frozenset({"list"})
     exact: frozenset[str] = words
 
-    def __init__(self, item: Reader, make: Callable[[list[Any]], Any], *, keeps_parts: bool = False) -> None:
+    def __init__(
+        self,
+        item: Reader,
+        make: Callable[[list[Any]], Any],
+        *,
+        keeps_parts: bool = False,
+        declared: Sequence[Reader] = (),
+    ) -> None:
         self.item = item
+        self.declared = declared  # of the first items, where the class body declares them
         self.make = make
         self.kind: Any = {list: FrozenList}.get(make, make)  # type: ignore[call-overload]  # other functions are themselves
         self.keeps_parts = keeps_parts
@@ -395,8 +405,7 @@ class ListReader(Reader):
             return self.wrong(value, path, context, hint)
         if context.is_too_deep(path) or _is_too_long(value, path, context):
             return INVALID
-        read = self.item.read
-        found = [read(item, (*path, i), context) for i, item in enumerate(value)]
+        found = [reader.read(item, (*path, i), context) for i, reader, item in self.inner(value)]
         return INVALID if any(item is INVALID for item in found) else self.make(found)
 
     def holds(self, value: Any) -> bool:
@@ -407,17 +416,21 @@ class ListReader(Reader):
         )
         return (type(value) is self.kind or is_list_of_parts) and self.holds_inner(value)
 
-    def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
-        return [(index, self.item, item) for index, item in enumerate(value)]
+    def inner(self, value: Any) -> Iterable[tuple[int, Reader, Any]]:
+        readers = itertools.chain(self.declared, itertools.repeat(self.item))
+        return [(index, reader, item) for index, (reader, item) in enumerate(zip(readers, value, strict=False))]
 
     def write(self, value: Any, path: Path, writer: Writer) -> Any:
         if not is_list(value) and not isinstance(value, frozenset):
             return super().write(value, path, writer)
         items = sorted(value, key=_order) if isinstance(value, frozenset) else value
-        return [self.item.write(item, (*path, i), writer) for i, item in enumerate(items)]
+        return [reader.write(item, (*path, i), writer) for i, reader, item in self.inner(items)]
 
     def schema(self, schemas: Schemas) -> Schema:
-        return {"type": "array", "items": self.item.schema(schemas)}
+        if not self.declared:
+            return {"type": "array", "items": self.item.schema(schemas)}
+        first = [reader.schema(schemas) for reader in self.declared]
+        return {"type": "array", "items": first, "additionalItems": self.item.schema(schemas)}
 
 
 class TupleReader(Reader):
@@ -455,14 +468,17 @@ class TupleReader(Reader):
 
 
 class MappingReader(Reader):
-    """A table with any keys."""
+    """A table with any keys; those of parts that the class body declares are there also where they are not given."""
 
     words: frozenset[str] = frozenset({"table"})
     exact: frozenset[str] = words
 
-    def __init__(self, key: Reader, item: Reader) -> None:
+    def __init__(
+        self, key: Reader, item: Reader, declared: Mapping[Any, tuple[Reader, Any]] = MappingProxyType({})
+    ) -> None:
         self.key = key
         self.item = item
+        self.declared = declared
         self.expected: str = f"a table, each value {item.expected}" if item.expected != Reader.expected else "a table"
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
@@ -479,7 +495,7 @@ class MappingReader(Reader):
             inside = (*path, str(key))
             is_number = isinstance(key, str) and self.key.words == IntReader.words
             made = self.key.read(_number_of(str(key)) if is_number else key, inside, context)
-            read = self.item.read(item, inside, context)
+            read = self._at(made).read(item, inside, context)
             if made is INVALID or read is INVALID:
                 is_valid = False
             elif made in found:
@@ -487,23 +503,28 @@ class MappingReader(Reader):
                 is_valid = False
             else:
                 found[made] = read
-        return found if is_valid else INVALID
+        return {**{key: default for key, (_, default) in self.declared.items()}, **found} if is_valid else INVALID
 
     def holds(self, value: Any) -> bool:
-        return is_made(value) or (
-            type(value) is FrozenDict and all(map(self.key.holds, value)) and self.holds_inner(value)
-        )
+        if type(value) is not FrozenDict:
+            return is_made(value)
+        return all(map(self.key.holds, value)) and value.keys() >= self.declared.keys() and self.holds_inner(value)
 
     def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
-        return [(key, self.item, item) for key, item in value.items()]
+        return [(key, self._at(key), item) for key, item in value.items()]
 
     def write(self, value: Any, path: Path, writer: Writer) -> Any:
         if not isinstance(value, Mapping):
             return super().write(value, path, writer)
-        return {str(k): self.item.write(v, (*path, str(k)), writer) for k, v in value.items()}
+        return {str(k): reader.write(v, (*path, str(k)), writer) for k, reader, v in self.inner(value)}
 
     def schema(self, schemas: Schemas) -> Schema:
-        return {"type": "object", "additionalProperties": self.item.schema(schemas)}
+        made: Schema = {"type": "object", "additionalProperties": self.item.schema(schemas)}
+        named = {str(key): reader.schema(schemas) for key, (reader, _) in self.declared.items()}
+        return made | {"properties": named} if named else made
+
+    def _at(self, key: Any) -> Reader:
+        return self.declared[key][0] if key in self.declared else self.item
 
 
 class ObjectReader(Reader):

@@ -12,6 +12,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from declax._overriding import DeclaredPart
 from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData, freeze, is_spec_class, key_like
 from declax.config._parameters import Parameters, allowed_classes, element_annotation, mentioned
 from declax.config.problems import Path, Report, did_you_mean, path_text, shown
@@ -124,7 +125,7 @@ def locate(root: SpecData, ref: Ref, at: Path) -> Place:
             seen.append(place.value.path)
             keys, index, place = (*place.value.keys, *keys[index:]), 0, Place((), root, Any)
             continue
-        if place.path and isinstance(place.value, SpecData) and keeps_spec(place.annotation):
+        if place.path and isinstance(place.value, SpecData) and _is_closed(place):
             problem = f"the Ref to {shown(ref.path)} leads into {path_text(place.path)}, which is built at another time"
             raise ConfigError(where(root, at), problem, fix=WRITE_OUT)
         found = child(place, keys[index])
@@ -133,6 +134,11 @@ def locate(root: SpecData, ref: Ref, at: Path) -> Place:
         place = found
         index += 1
     return place
+
+
+def _is_closed(place: Place) -> bool:
+    """Whether what is at a place is made at another time than what is around it."""
+    return keeps_spec(place.annotation) or isinstance(place.value.target, DeclaredPart)
 
 
 def circle(root: SpecData, at: Path, paths: Iterable[str]) -> ConfigError:

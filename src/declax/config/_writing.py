@@ -17,7 +17,7 @@ from declax.config._catalog import Catalog, catalog_for
 from declax.config._context import INVALID, Context
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, freeze, key_of
 from declax.config._editing import diff
-from declax.config._parameters import target_name
+from declax.config._parameters import called, target_name
 from declax.config._part_readers import KIND, AnyReader, ChoiceReader, UnionReader
 from declax.config._printing import short_text
 from declax.config._readers import REF, CheckedReader, DtypeReader, Reader
@@ -69,11 +69,12 @@ class Writer:
         """The table of one spec, its tag first."""
         choices = _choices(reader)
         choice = next((c for c in choices if _tables.name_in(c.choices, spec.target) is not None), None)
-        made: dict[str, Any] = {KIND: self._tag(spec.target, choices, path)}
+        target = called(spec.target)
+        made: dict[str, Any] = {KIND: self._tag(target, choices, path)} if target is spec.target else {}
         call = self.catalog.call(spec.target) if choice is None else choice.call_of(spec.target)
         call.check_readable()
-        version = version_of(spec.target)
-        if self.is_full or version > 1:
+        version = version_of(target)
+        if made and (self.is_full or version > 1):
             made[VERSION] = version
         given = spec.arguments
         for name, value in (spec.full_arguments if self.is_full else given).items():

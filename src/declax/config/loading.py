@@ -13,10 +13,12 @@ import jax
 import numpy as np
 
 from declax._annotations import annotation_text
-from declax._construction import LOST_RECORD, init_var_of, is_init_var, is_recorded
+from declax._construction import LOST_RECORD, Record, init_var_of, is_init_var, is_recorded
 from declax._containers import Dict, List
+from declax._expressions import Deferred
+from declax._overriding import PartOverride, arguments_of, overriding
 from declax._pytree import Pytree
-from declax._typing import MISSING
+from declax._typing import MISSING, RECORD_KEY
 from declax._variables import Variable
 from declax.abstract import eval_shape
 from declax.config._building import Builder, checked_refs, model_of
@@ -24,6 +26,7 @@ from declax.config._catalog import catalog_for
 from declax.config._context import Context
 from declax.config._data import MAX_DEPTH, Ref, SpecData
 from declax.config._parameters import (
+    RNGS,
     Parameters,
     allowed_classes,
     element_annotation,
@@ -373,6 +376,10 @@ class _Reader:
                     fix="set the link after the model is built",
                 )
             self._kept.append(value)  # an id means something only while its object lives
+        if isinstance(value, PartOverride):
+            return Spec.of_values(value.part, self._values(value.arguments, path))
+        if isinstance(value, Deferred):
+            return Spec.of_values(value._pytree__function, self._values(arguments_of(value), path))
         if is_part or (dataclasses.is_dataclass(value) and _is_constructed(value, annotation)):
             return self._spec(value, path)
         if isinstance(value, dict) or type(value) in (list, tuple):
@@ -388,6 +395,9 @@ class _Reader:
                 fix="declare it with dx.variable(...), or make it in __post_init__",
             )
         return value
+
+    def _values(self, arguments: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
+        return {name: self.value(value, (*path, name)) for name, value in arguments.items() if name != RNGS}
 
     def _spec(self, model: Any, path: KeyPath) -> Spec[Any]:
         parameters = parameters_of(type(model))
@@ -421,7 +431,13 @@ class _Reader:
 
     def _attributes(self, model: Any, parameters: Parameters, path: KeyPath) -> dict[str, Any]:
         found: dict[str, Any] = {}
+        record: Record | None = getattr(model, "__dict__", {}).get(RECORD_KEY)
         for parameter in parameters:
+            if record is not None and parameter.name in record.made:
+                continue
+            if record is not None and overriding(record.values.get(parameter.name)) is not None:
+                found[parameter.name] = record.values[parameter.name]
+                continue
             field = getattr(type(model), "__dataclass_fields__", {}).get(parameter.name)
             if field is not None and is_init_var(field):
                 value = init_var_of(model, field)

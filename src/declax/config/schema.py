@@ -106,9 +106,12 @@ class Schemas:
     def _call_schema(self, tag: str, target: Any, *, is_tag_needed: bool) -> Schema:
         call = self._catalog.call(target)
         call.check_readable()
-        summary = first_paragraph(target)
+        summary = first_paragraph(call.called)
         properties: dict[str, Schema] = {KIND: {"const": tag, "description": summary or f"chooses {call.name}"}}
-        properties[VERSION] = {"type": "integer", "minimum": 1, "maximum": version_of(target)}
+        if call.called is not target:
+            summary = f"Arguments over the declared {target!r}."
+            properties[KIND] = {"not": {}}
+        properties[VERSION] = {"type": "integer", "minimum": 1, "maximum": version_of(call.called)}
         for parameter in call.parameters:
             properties[parameter.name] = self._parameter(parameter, call.readers[parameter.name])
         made: Schema = {"title": tag, "type": "object"}

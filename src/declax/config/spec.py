@@ -18,7 +18,7 @@ from declax.config._data import SpecData, bind
 from declax.config._editing import SpecDiff, diff, get, replace
 from declax.config._parameters import Target, parameters_of, plain_target
 from declax.config._part_readers import CallReader
-from declax.config._printing import fingerprint, spec_text, to_python
+from declax.config._printing import fingerprint, spec_text, to_python, tree_text
 from declax.config._refs import annotation_at, moved_in
 from declax.config.problems import Path, path_text
 from declax.errors import ConfigError, describe, type_name
@@ -223,6 +223,9 @@ class Spec(SpecData, Generic[M_co]):
 
     def __repr__(self) -> str:
         return spec_text(self)
+
+    def __str__(self) -> str:
+        return tree_text(self)
 
 
 @overload

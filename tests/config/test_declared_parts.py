@@ -1,0 +1,354 @@
+"""Configurations over the parts that class bodies declare: overrides of arguments, and replacements."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from typing import Any, Protocol
+
+import jax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import declax as dx
+from declax.command_line.schemas import problems_by_schema
+from declax.errors import ConstructionError
+
+
+class Mixer(Protocol):
+    def mix(self, x: jax.Array) -> jax.Array: ...
+
+
+@dx.dataclass
+class Mix(dx.Module):
+    dim: int = dx.field(ge=1)
+    scale: float = dx.field(default=1.0)
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    inner: dx.Linear = dx.Linear(dim, dim, rngs=rngs)
+
+    def mix(self, x: jax.Array) -> jax.Array:
+        return self.scale * self.inner(x)
+
+
+@dx.dataclass
+class Block(dx.Module):
+    dim: int = dx.field(ge=1)
+    hidden: int = 4 * dim
+    _: dx.KW_ONLY
+    use_norm: bool = dx.field(default=True)
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up: dx.Linear = dx.Linear(dim, hidden, rngs=rngs)
+    mixer: Mixer = Mix(hidden, inner=dx.Linear(hidden, hidden, use_bias=False, rngs=rngs), rngs=rngs)
+    norm: dx.LayerNorm | None = dx.when(use_norm, dx.LayerNorm(dim, rngs=rngs))
+    down = dx.Linear(up.out_features, dim, rngs=rngs)
+
+
+@dx.dataclass
+class Tower(dx.Module):
+    depth: int = dx.field()
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    blocks: list[Block] = dx.repeat(depth, Block(2, hidden=3, rngs=rngs))
+
+
+@dx.dataclass
+class Heads(dx.Module):
+    dim: int = dx.field()
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    named: dict[str, dx.Linear] = {
+        "a": dx.Linear(dim, 2, rngs=rngs),
+        "b": dx.Linear(dim, 3, rngs=rngs),
+    }  # made anew by each instance
+    pair: tuple[dx.Linear, int] = (dx.Linear(dim, 4, rngs=rngs), 5)
+    listed: list[dx.Linear] = [dx.Linear(dim, 6, rngs=rngs)]
+
+
+@dx.dataclass
+class Model(dx.Module):
+    dim: int = dx.field()
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    block: Block = Block(dim, rngs=rngs)
+    tower: Tower = Tower(2, rngs=rngs)
+
+
+def build(cls: Any, config: dict[str, Any]) -> Any:
+    return dx.from_config(cls, config, rngs=dx.Rngs(0))
+
+
+def refusal(cls: Any, config: dict[str, Any]) -> str:
+    with pytest.raises(dx.ConfigError) as caught:
+        dx.spec_from_config(cls, config)
+    return str(caught.value)
+
+
+# --- overriding ----------------------------------------------------------------
+
+
+def test_a_table_without_a_kind_overrides_arguments_of_the_declared_call():
+    block = build(Block, {"dim": 2, "up": {"use_bias": False}})
+    assert (block.up.in_features, block.up.out_features, block.up.bias) == (2, 8, None)
+    assert block.down.in_features == 8
+
+
+def test_what_is_not_named_keeps_its_declared_expression():
+    block = build(Block, {"dim": 2, "hidden": 5, "up": {"use_bias": False}})
+    assert (block.up.out_features, block.down.in_features) == (5, 5)
+    assert build(Block, {"dim": 2, "up": {"out_features": 7}}).down.in_features == 7
+
+
+def test_a_kind_replaces_the_part():
+    block = build(Block, {"dim": 2, "up": {"kind": "Linear", "in_features": 2, "out_features": 9}})
+    assert block.down.in_features == 9
+    assert "Linear needs 'in_features'" in refusal(Block, {"dim": 2, "up": {"kind": "Linear", "use_bias": False}})
+
+
+def test_the_same_keys_are_drawn_as_without_overrides():
+    plain, over = Block(2, rngs=dx.Rngs(0)), build(Block, {"dim": 2, "up": {"use_bias": False}})
+    assert (plain.up.kernel[...] == over.up.kernel[...]).all()
+
+
+def test_an_argument_of_the_call_is_overridden_where_it_is_declared():
+    block = build(Block, {"dim": 2, "mixer": {"inner": {"use_bias": True}, "scale": 2}})
+    assert block.mixer.inner.bias is not None
+    assert (block.mixer.inner.in_features, block.mixer.scale) == (8, 2.0)
+    assert build(Block, {"dim": 2, "mixer": {"scale": 2}}).mixer.inner.bias is None
+
+
+def test_overrides_of_parts_of_parts():
+    model = build(Model, {"dim": 2, "block": {"up": {"use_bias": False}, "hidden": 6}})
+    assert (model.block.up.bias, model.block.up.out_features, model.block.norm.num_features) == (None, 6, 2)
+    model = build(Model, {"dim": 2, "tower": {"depth": 3, "blocks": {"up": {"use_bias": False}}}})
+    assert [block.up.bias for block in model.tower.blocks] == [None] * 3
+
+
+def test_a_table_for_a_repeated_part_is_for_each_element():
+    config = {"depth": 2, "blocks": {"up": {"kind": "Linear", "in_features": 2, "out_features": 5}}}
+    first, second = build(Tower, config).blocks
+    assert first.up is not second.up
+    assert (first.up.kernel[...] != second.up.kernel[...]).any()
+    assert first.down.in_features == 5
+    written = build(Tower, {"depth": 2, "blocks": [{"kind": "Block", "dim": 4}]})
+    assert [block.dim for block in written.blocks] == [4]
+
+
+def test_an_override_of_a_part_that_is_not_made_is_refused():
+    assert build(Block, {"dim": 2, "norm": {"epsilon": 0.5}}).norm.epsilon == 0.5
+    with pytest.raises(ConstructionError, match=r"Block.norm: this part is not made here, and the arguments epsilon"):
+        build(Block, {"dim": 2, "use_norm": False, "norm": {"epsilon": 0.5}})
+    assert dx.spec_from_config(Block, {"dim": 2, "norm": None}).build(rngs=dx.Rngs(0)).norm is None
+
+
+def test_overrides_in_literals():
+    heads = build(
+        Heads,
+        {"dim": 3, "named": {"a": {"use_bias": False}, "c": {"kind": "Linear", "in_features": 1, "out_features": 1}}},
+    )
+    assert list(heads.named) == ["a", "b", "c"]
+    assert (heads.named["a"].bias, heads.named["a"].in_features, heads.named["b"].out_features) == (None, 3, 3)
+    heads = build(Heads, {"dim": 3, "pair": [{"use_bias": False}, 6], "listed": [{"use_bias": False}]})
+    assert (heads.pair[0].bias, heads.pair[0].out_features, heads.pair[1]) == (None, 4, 6)
+    assert (heads.listed[0].bias, heads.listed[0].out_features) == (None, 6)
+    assert build(Heads, {"dim": 3, "listed": []}).listed == []
+    assert "listed.1.in_features: Linear needs" in refusal(Heads, {"dim": 3, "listed": [{}, {}]})
+
+
+def test_an_argument_that_the_class_lacks(tmp_path):
+    file = tmp_path / "block.toml"
+    file.write_text("dim = 2\n[up]\nuse_bia = false\n")
+    with pytest.raises(dx.ConfigError) as caught:
+        dx.spec_from_config(Block, file)
+    text = str(caught.value)
+    assert "block.toml:3:1 up.use_bia: Linear has no parameter 'use_bia'" in text
+    assert "did you mean 'use_bias'?" in text
+    assert "out of range" in refusal(Block, {"dim": 2, "up": {"in_features": 0}})
+
+
+def test_refs_lead_around_what_its_owner_makes():
+    text = refusal(Model, {"dim": 2, "block": {"up": {"$ref": "/tower/blocks"}}, "tower": {"blocks": {"dim": 3}}})
+    assert "leads to no part" in text
+    inner = {"kind": "Linear", "in_features": 2, "out_features": 8}
+    config = {"dim": 2, "block": {"mixer": {"inner": {"kind": "Linear", "in_features": 8, "out_features": 8}}}}
+    assert build(Model, config).block.mixer.inner.in_features == 8
+    spec = dx.spec(Model, 2, block={"up": dx.Ref("/tower/blocks/up")}, tower={"blocks": {"up": inner}})
+    with pytest.raises(dx.ConfigError, match="which is built at another time"):
+        spec.check()
+
+
+# --- specs -----------------------------------------------------------------------
+
+SPECS = [
+    dx.spec(Block, 2),
+    dx.spec(Block, 2, up={"use_bias": False}),
+    dx.spec(Block, 2, mixer={"inner": {"use_bias": True}}, norm={"epsilon": 0.5}),
+    dx.spec(Block, 2, up={"kernel_init": dx.initializers.zeros}, norm=None),
+    dx.spec(Model, 2, block={"up": {"use_bias": False}}, tower={"depth": 1, "blocks": {"hidden": 5}}),
+    dx.spec(Tower, 2, blocks={"up": dx.spec(dx.Linear, 2, 5)}),
+    dx.spec(Tower, 2, blocks=[dx.spec(Block, 2, up={"use_bias": False})]),
+    dx.spec(Heads, 3, named={"a": {"use_bias": False}}, listed=[{"use_bias": False}]),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=repr)
+@pytest.mark.parametrize("full", [False, True])
+def test_round_trips(spec, full, tmp_path):
+    assert dx.spec_from_config(spec.target, dx.to_config(spec, full=full)) == spec
+    for suffix in (".json", ".toml") if spec.arguments.get("norm", 0) is not None and not full else (".json",):
+        dx.write_config(tmp_path / f"model{suffix}", spec, full=full)
+        assert dx.spec_from_config(spec.target, tmp_path / f"model{suffix}") == spec
+    assert pickle.loads(pickle.dumps(spec)) == copy.deepcopy(spec) == spec
+    assert hash(pickle.loads(pickle.dumps(spec))) == hash(spec)
+    assert pickle.loads(pickle.dumps(spec)).fingerprint(full=full) == spec.fingerprint(full=full)
+    names = {"spec": dx.spec, **vars(dx.initializers), **vars(dx), **globals()}
+    assert eval(repr(spec), names) == spec
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=repr)
+def test_models_say_what_they_were_built_from(spec):
+    model = spec.build(rngs=dx.Rngs(0))
+    assert dx.spec_of(model) == dx.spec_of(dx.clone(model)) == spec
+    assert dx.spec_of(pickle.loads(pickle.dumps(model))) == spec
+    spec.check()
+    assert spec.summary().count("Param") == dx.summary(model).count("Param")
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=repr)
+def test_programs_build_the_same(spec):
+    names: dict[str, Any] = {}
+    exec(spec.to_python(), names)
+    built, model = spec.build(rngs=dx.Rngs(0)), names["model"]
+    same = jax.tree.map(lambda a, b: bool((a == b).all()), dx.state(built), dx.state(model))
+    assert all(jax.tree.leaves(same))
+
+
+def test_only_what_is_overridden_is_written():
+    config = {"kind": "Block", "dim": 2, "up": {"use_bias": False}}
+    assert dx.to_config(dx.spec(Block, 2, up={"use_bias": False})) == config
+    assert dx.to_config(dx.spec_of(build(Block, config))) == config
+    assert dx.spec(Block, 2, up={"use_bias": True}, mixer={}) == dx.spec(Block, 2)
+
+
+def test_fingerprints_differ_by_what_is_overridden():
+    found = {spec.fingerprint(full=full) for spec in SPECS for full in (False, True)}
+    assert len(found) == 2 * len(SPECS)
+
+
+def test_changes_at_paths():
+    spec = dx.spec(Model, 2)
+    changed = spec.replace({"block.up.use_bias": False})
+    assert changed == dx.spec(Model, 2, block={"up": {"use_bias": False}})
+    assert str(spec.diff(changed)) == "block.up.use_bias: True → False"
+    assert changed.replace({"block.hidden": 3}).build(rngs=dx.Rngs(0)).block.up.kernel.shape == (2, 3)
+    assert changed.replace({"block.up": {}}) == changed.replace(block={}) == spec
+    whole = changed.replace({"block.up": dx.spec(dx.Linear, 2, 8)})
+    assert str(changed.diff(whole)).startswith(
+        "block.up: Linear(dim, hidden, rngs=rngs) with {'use_bias': False} → Linear("
+    )
+    with pytest.raises(dx.ConfigError, match=r"there is no 'use_bia' at block\.up; did you mean 'use_bias'"):
+        spec.replace({"block.up.use_bia": False})
+
+
+def test_parts_of_a_spec_have_evaluated_expressions():
+    spec = dx.spec(Model, 2, block={"up": {"use_bias": False}})
+    assert spec["block.up"] == dx.spec(dx.Linear, 2, 8, use_bias=False)
+    assert (spec["block.hidden"], spec["block.mixer.inner.in_features"]) == (8, 8)
+    assert spec["tower.blocks.1.up"] == dx.spec(dx.Linear, 2, 3)
+    assert spec["block.norm"] == dx.spec(dx.LayerNorm, 2)
+    assert dx.spec(Block, 2, use_norm=False)["norm"] is None
+    assert str(spec) == (
+        "Model(dim=2)\n"
+        "  block: Block(dim=2)\n"
+        "    up: Linear(in_features=2, out_features=8, use_bias=False)\n"
+        "    mixer: Mix(dim=8)\n"
+        "      inner: Linear(in_features=8, out_features=8, use_bias=False)\n"
+        "    norm: LayerNorm(num_features=2)\n"
+        "    down: Linear(in_features=8, out_features=2)\n"
+        "  tower: Tower(depth=2)\n"
+        "    blocks[0], blocks[1]: Block(dim=2, hidden=3)\n"
+        "      up: Linear(in_features=2, out_features=3)\n"
+        "      mixer: Mix(dim=3)\n"
+        "        inner: Linear(in_features=3, out_features=3, use_bias=False)\n"
+        "      norm: LayerNorm(num_features=2)\n"
+        "      down: Linear(in_features=3, out_features=2)"
+    )
+
+
+def test_what_only_an_instance_has_stays_an_expression():
+    @dx.dataclass
+    class Tied(dx.Module):
+        dim: int = dx.field()
+        _: dx.KW_ONLY
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        embed: dx.Embed = dx.Embed(5, dim, rngs=rngs)
+        head: dx.Linear = dx.Linear(embed.embedding.shape[1], 5, rngs=rngs)
+
+    spec = dx.spec(Tied, 3, head={"use_bias": False})
+    assert repr(spec["head.in_features"]) == "embed.embedding.shape[1]"
+    assert spec.build(rngs=dx.Rngs(0)).head.kernel.shape == (3, 5)
+
+
+def test_replace_of_an_object_keeps_what_was_overridden():
+    block = dx.replace(build(Block, {"dim": 2, "up": {"use_bias": False}}), dim=3, rngs=dx.Rngs(0))
+    assert (block.up.in_features, block.up.bias) == (3, None)
+
+
+# --- one interpretation ------------------------------------------------------------
+
+LINEAR = st.fixed_dictionaries(
+    {},
+    optional={
+        "use_bias": st.sampled_from([True, False, 1]),
+        "in_features": st.sampled_from([3, 0, "3"]),
+        "out_features": st.integers(1, 4),
+        "use_bia": st.just(False),
+        "kind": st.sampled_from(["Linear", "Conv"]),
+    },
+)
+CONFIGS = st.fixed_dictionaries(
+    {"dim": st.integers(1, 3)},
+    optional={
+        "block": st.fixed_dictionaries(
+            {},
+            optional={
+                "up": LINEAR,
+                "norm": st.none() | st.fixed_dictionaries({}, optional={"epsilon": st.sampled_from([0.5, "a"])}),
+                "kind": st.just("Block"),
+                "dim": st.integers(0, 2),
+            },
+        ),
+        "tower": st.fixed_dictionaries(
+            {}, optional={"blocks": st.fixed_dictionaries({}, optional={"up": LINEAR}) | st.lists(LINEAR, max_size=2)}
+        ),
+    },
+)
+SCHEMA = dx.json_schema(Model)
+
+
+@given(config=CONFIGS)
+def test_schema_files_and_checks_agree(config):
+    def is_fine(do: Any) -> bool:
+        try:
+            do()
+        except dx.DeclaxError:
+            return False
+        return True
+
+    is_read = is_fine(lambda: dx.spec_from_config(Model, config))
+    assert is_read == (not problems_by_schema(config, SCHEMA)), config
+    assert is_read == is_fine(lambda: dx.Spec(Model, config).check()), config
+    if is_read:
+        spec = dx.spec_from_config(Model, config)
+        assert spec == dx.Spec(Model, config) == dx.spec_from_config(Model, dx.to_config(spec))
+
+
+def test_the_schema_offers_both():
+    schema = dx.json_schema(Block)
+    assert json.loads(json.dumps(schema)) == schema
+    names = [option["$ref"].rpartition("/")[2] for option in schema["definitions"]["Linear-or-reference"]["oneOf"]]
+    assert names == ["Block.up", "Linear", "reference"]
+    assert "required" not in schema["definitions"]["Block.up"]
+    assert schema["definitions"]["Linear"]["required"] == ["kind", "in_features", "out_features"]
