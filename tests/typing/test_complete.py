@@ -19,6 +19,9 @@ pytestmark = [
     pytest.mark.skipif(not checkers.version_of(checkers.PYRIGHT), reason="pyright is not installed"),
 ]
 
+OF_ANY = {"declax.InitVar", "declax._fields._UsedUp"}
+"""An InitVar that no instance has, and that fits where its type does: a class that derives from Any."""
+
 
 def test_all_symbols_have_known_types() -> None:
     found = verified()
@@ -29,8 +32,10 @@ def test_all_symbols_have_known_types() -> None:
         if not symbol["isTypeKnown"] or symbol["isTypeAmbiguous"]
         for said in symbol["diagnostics"] or [{"message": "of what it refers to"}]
     ]
+    guessed = [text for text in guessed if text.partition(":")[0] not in OF_ANY]
     assert not guessed, "\n".join(["pyright has to guess the types of:", *guessed])
-    assert found["completenessScore"] == 1
+    counts = found["exportedSymbolCounts"]
+    assert (counts["withAmbiguousType"], counts["withUnknownType"]) == (0, 1)
 
 
 def verified() -> dict[str, Any]:
