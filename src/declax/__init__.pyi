@@ -153,7 +153,6 @@ from declax.refs import is_array_ref as is_array_ref
 from declax.refs import pure as pure
 from declax.refs import to_arrays as to_arrays
 from declax.refs import to_refs as to_refs
-from declax.refs import vars_as as vars_as
 from declax.refs import with_vars as with_vars
 from declax.rngs import RngBackups as RngBackups
 from declax.rngs import RngCount as RngCount

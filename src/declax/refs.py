@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -182,28 +181,6 @@ def with_vars(
     change = _TO_REFS if is_by_ref else _TO_ARRAYS
     chosen = All(Variable, predicate_of(only, "with_vars, only"))
     return _convert(node, change._replace(where="with_vars"), chosen, graph, allow_duplicates)
-
-
-def vars_as(
-    node: N,
-    /,
-    *,
-    hijax: bool | None = None,
-    ref: bool | None = None,
-    mutable: bool | None = None,
-    only: Filter = ...,
-    allow_duplicates: bool = False,
-) -> N:
-    """The earlier name of `with_vars`, for older programs; deprecated.
-
-    >>> from declax._variables import Param
-    >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("ignore")
-    ...     vars_as(Param(1.0)).value
-    1.0
-    """
-    warnings.warn("dx.vars_as is deprecated: use dx.with_vars", DeprecationWarning, stacklevel=2)
-    return with_vars(node, hijax=hijax, ref=ref, mutable=mutable, only=only, allow_duplicates=allow_duplicates)
 
 
 def as_pure(tree: N, /, *, graph: bool | None = None) -> N:
@@ -387,6 +364,5 @@ __all__ = [
     "pure",
     "to_arrays",
     "to_refs",
-    "vars_as",
     "with_vars",
 ]

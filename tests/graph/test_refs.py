@@ -21,7 +21,6 @@ from declax.refs import (
     pure,
     to_arrays,
     to_refs,
-    vars_as,
     with_vars,
 )
 
@@ -335,13 +334,6 @@ class TestWithVars:
     def test_kinds_that_there_are_not(self, kind):
         with pytest.raises(dx.DeclaxError, match=f"declax has no Variables of this kind: {kind}"):
             with_vars(dx.Param(1.0), **{kind: True})
-
-    def test_the_earlier_name(self):
-        with pytest.warns(DeprecationWarning, match="use dx.with_vars") as caught:
-            made = vars_as(dx.Param(jnp.ones(1)), ref=True)
-        assert len(caught) == 1
-        assert caught[0].filename == __file__
-        assert is_array_ref(made.raw_value)
 
     def test_as_the_peer(self):
         nnx = pytest.importorskip("flax.nnx")

@@ -19,9 +19,9 @@ class Counting(dx.Module):
         return self.weight * x
 
 
-def explained(f, capsys, **options):
+def explained(f, capsys):
     capsys.readouterr()
-    explain_retrace(f, **options)
+    explain_retrace(f)
     return capsys.readouterr().out
 
 
@@ -166,15 +166,6 @@ def test_functions_that_were_traced_once_or_never(capsys):
     f(2.0)
     assert explained(f, capsys) == "<lambda> was traced once.\n"
     assert f.num_traces == 1
-
-
-def test_the_list_can_be_cut(capsys):
-    model, f = Counting(), dx.jit(lambda m: m(1.0))
-    f(model)
-    model.part.use_bias, model.calls = False, 1
-    f(model)
-    assert "  and 1 more" in explained(f, capsys, limit=1)
-    assert "  and 1 more" not in explained(f, capsys, limit=None)
 
 
 def test_only_functions_of_jit_are_explained():

@@ -163,7 +163,7 @@ def _text_of(aval: Any) -> str:
     return f"{text}, weakly typed" if aval.weak_type else text
 
 
-def explain_retrace(f: Callable[..., Any], /, *, limit: int | None = 20) -> None:
+def explain_retrace(f: Callable[..., Any], /) -> None:
     """Prints why a function of `jit` was traced the last time: what no earlier trace had.
 
     Of the earlier traces, the one that differs least is compared. Names the path
@@ -172,7 +172,6 @@ def explain_retrace(f: Callable[..., Any], /, *, limit: int | None = 20) -> None
 
     Args:
       f: the function, as `jit` or `jit_partial` returned it.
-      limit: how many differences are listed; None for all.
 
     Raises:
       TransformError: for what is no function of `jit`.
@@ -202,10 +201,10 @@ def explain_retrace(f: Callable[..., Any], /, *, limit: int | None = 20) -> None
             fix="f = dx.jit(f); dx.explain_retrace(f)",
         )
     name = getattr(f, "__name__", repr(f))
-    print("\n".join(_lines(name, traces, limit)))  # noqa: T201  # to print is what it is for
+    print("\n".join(_lines(name, traces)))  # noqa: T201  # to print is what it is for
 
 
-def _lines(name: str, traces: Traces, limit: int | None) -> list[str]:
+def _lines(name: str, traces: Traces) -> list[str]:
     last, nearest = traces.last, traces.nearest()
     if last is None:
         return [f"{name} was not traced yet."]
@@ -221,7 +220,4 @@ def _lines(name: str, traces: Traces, limit: int | None) -> list[str]:
     lines = [f"{name} was traced {traces.count} times. {changed}:"]
     if not found:
         lines.append("  nothing that declax sees: JAX dropped its trace, or its configuration was changed")
-    lines += [f"  {difference}" for difference in found[:limit]]
-    if limit is not None and len(found) > limit:
-        lines.append(f"  and {len(found) - limit} more")
-    return lines
+    return [*lines, *(f"  {difference}" for difference in found)]
