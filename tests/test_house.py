@@ -57,7 +57,7 @@ LAYERS: list[set[str]] = [
     },
     {"_annotations", "_layout", "_metadata", "filterlib"},
     {"_specs", "_values", "_variable_fields"},
-    {"_attributes", "_variable_metadata"},
+    {"_attributes", "_records", "_variable_metadata"},
     {"_variables"},
     # objects
     {"_declared_variables", "_initializer_metadata", "_pytree", "_state_def", "_variable_names"},

@@ -8,6 +8,7 @@ parts, in the order of the class body, as straight-line source.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType, MethodType, NoneType, UnionType
 from typing import Any, Final, NamedTuple, Union, get_args, get_origin
@@ -47,7 +48,8 @@ from declax._fields import (
     standard_field,
 )
 from declax._overriding import OWN_RNGS, overriding
-from declax._pytree import Pytree, holds_objects
+from declax._pytree import Pytree, PytreeMeta, holds_objects
+from declax._records import Record
 from declax._typing import MISSING, RECORD_KEY
 from declax._values import PLAIN, is_data
 from declax._variables import Variable
@@ -381,19 +383,6 @@ class Part(NamedTuple):
     is_argument: bool
 
 
-class Record(NamedTuple):
-    """What a constructor was called with and did not keep.
-
-    Attributes:
-      values: the InitVars that were given and are not their defaults, with MISSING in place of data; and what
-        overrides the calls of parts.
-      made: the annotated parts that the caller did not supply.
-    """
-
-    values: Mapping[str, Any]
-    made: frozenset[str]
-
-
 LOST_RECORD: Final = "merge, jax.tree.map and transforms return objects without the arguments of their construction"
 
 
@@ -619,6 +608,8 @@ class Maker:
         except Exception as error:
             self._add_note(instance, error)
             raise
+        if self._defaults:
+            instance.__dict__[RECORD_KEY] = instance.__dict__[RECORD_KEY].seal(instance.__dict__)
 
     def _record(self, attributes: Mapping[str, Any], init_vars: Sequence[object]) -> Record:
         """What was given and will not be kept; one object for all instances that are made with the defaults."""
@@ -626,6 +617,13 @@ class Maker:
         supplied = [part.name for part in self._defaults if attributes[part.name] is not part.expression]
         if not given and not supplied:
             return self._usual_record
+        if supplied and _is_standard_replace():
+            raise FieldError(
+                type_name(self._cls),
+                "dataclasses.replace passes on parts that were made for other arguments",
+                got=", ".join(supplied),
+                fix="dx.replace(obj, ...)        # makes them anew",
+            )
         values = {name: MISSING if is_data(init_vars[index]) else init_vars[index] for index, name, _ in given}
         return Record(values, self._usual_record.made.difference(supplied))
 
@@ -654,6 +652,14 @@ class Maker:
         if isinstance(part.recipe, PartRecipe):
             return writer.whole(part.expression)
         return "dx.variable(...)" if isinstance(part.recipe, VariableRecipe) else "a method"
+
+
+def _is_standard_replace() -> bool:
+    """Whether the function of the standard makes the call of the constructor that runs."""
+    frame: Any = sys._getframe(1)
+    while frame.f_code is not PytreeMeta._construct.__code__ and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_back is not None and frame.f_back.f_globals.get("__name__") == "dataclasses"
 
 
 def _shown(instance: Any, source: str) -> str:

@@ -17,7 +17,7 @@ from typing_extensions import dataclass_transform, deprecated
 
 from declax import _fields
 from declax._annotations import Scope, annotation_text, decide, own_annotations, refuses_data
-from declax._construction import LOST_RECORD, Record, declare, init_var_of, install, is_checked, is_init_var
+from declax._construction import LOST_RECORD, declare, init_var_of, install, is_checked, is_init_var
 from declax._declared_variables import check_recipe
 from declax._display import same_value
 from declax._expressions import Expression
@@ -34,6 +34,7 @@ from declax._fields import (
 )
 from declax._layout import RECORD_KEY
 from declax._pytree import MAKES_MEMBERS, Pytree, has_data, is_data, prepare
+from declax._records import Record
 from declax._typing import MISSING, MYPY
 from declax.errors import FieldError, describe, suggest, type_name
 
@@ -332,10 +333,10 @@ if TYPE_CHECKING and not MYPY:  # the second lets editors offer the fields by na
 def replace(obj: P, /, **changes: Any) -> P:  # pyright: ignore[reportInconsistentOverload]  # by position: no
     """A new object with some fields changed, made by the constructor.
 
-    As `dataclasses.replace`: fields that the constructor takes are passed on,
-    declared Variables and submodules are made anew, and ``rngs`` must be
-    given. Other InitVars, such as initializers, are those of the record that a
-    constructed object keeps.
+    Fields that the constructor takes are passed on; declared Variables and
+    parts are made anew, and ``rngs`` must be given. A part that the caller
+    supplied, or that was assigned since, is kept. Other InitVars, such as
+    initializers, are those of the record that a constructed object keeps.
 
     Args:
       obj: an instance of a dataclass.
@@ -374,11 +375,12 @@ def _arguments_of(obj: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     maker = cls._pytree__maker
     recorded = () if maker is None else maker.recorded
     record: Record | None = obj.__dict__.get(RECORD_KEY)
+    made = frozenset[str]() if record is None else record.made_now(obj.__dict__)
     given = dict(changes)
     for name, field in cls.__dataclass_fields__.items():
         if name in given or field._field_type is dataclasses._FIELD_CLASSVAR or not field.init:  # type: ignore[attr-defined]  # as the standard asks
             continue
-        if record is not None and name in record.made:
+        if name in made:
             continue
         if is_init_var(field):
             if name not in recorded and field.default is not dataclasses.MISSING:

@@ -40,7 +40,7 @@ from declax._expressions import Declaration, Expression, defer_call, is_deferred
 from declax._fields import FieldSpec, Status, Tagged, specifier_of
 from declax._layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY, Layout, Name
 from declax._specs import read_specs
-from declax._typing import MISSING
+from declax._typing import MISSING, RECORD_KEY
 from declax._values import CONTAINERS, PLAIN, data_within
 from declax._values import has_data as has_data
 from declax._values import is_data as is_data
@@ -246,7 +246,10 @@ class Pytree(metaclass=PytreeMeta):
     # --- copies
 
     def __getstate__(self) -> dict[str, Any]:
-        return {n: v for n, v in self.__dict__.items() if n not in (TRACE_KEY, BOUND_KEY)}
+        state = {n: v for n, v in self.__dict__.items() if n not in (TRACE_KEY, BOUND_KEY)}
+        if RECORD_KEY in state:
+            state[RECORD_KEY] = state[RECORD_KEY].unseal(state)
+        return state
 
     def __setstate__(self: Any, state: dict[str, Any]) -> None:
         cls = type(self)
@@ -254,6 +257,8 @@ class Pytree(metaclass=PytreeMeta):
             prepare(cls)
         attributes = self.__dict__
         attributes.update(state)
+        if RECORD_KEY in attributes:
+            attributes[RECORD_KEY] = attributes[RECORD_KEY].seal(attributes)
         if LAYOUT_KEY in attributes:  # made before the class was prepared, perhaps
             set_layout(self, Layout.of(cls, attributes[LAYOUT_KEY].statuses))
         _fill_new_fields(self)

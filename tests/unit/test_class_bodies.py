@@ -1,9 +1,14 @@
 """Class bodies whose mistakes are refused, and objects that several places of a class body share."""
 
+import copy
+import dataclasses
 import functools
+import gc
 import inspect
 import linecache
 import math
+import pickle
+import weakref
 from typing import Any, Protocol
 
 import jax
@@ -265,3 +270,61 @@ def test_a_given_part_of_the_wrong_class(line, wrong, right):
     with pytest.raises(errors.ConstructionError, match=r"Model.part: the given part is of the wrong class"):
         model(2, part=wrong, rngs=dx.Rngs(0))
     assert model(2, part=right, rngs=dx.Rngs(0)).part is right
+
+
+# --- objects made anew ------------------------------------------------------------------------
+
+
+@dx.dataclass
+class Pair(dx.Module):
+    dim: int = dx.field()
+    hidden: int = 4 * dim
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up: dx.Linear = dx.Linear(dim, hidden, rngs=rngs)
+    towers: list[dx.Linear] = dx.repeat(2, dx.Linear(dim, dim, rngs=rngs))
+
+
+COPIES = (lambda model: model, copy.copy, copy.deepcopy, dx.clone, lambda model: pickle.loads(pickle.dumps(model)))
+
+
+@pytest.mark.parametrize("copied", COPIES)
+def test_replace_keeps_parts_that_were_assigned_since(copied):
+    pair = Pair(2, rngs=dx.Rngs(0))
+    other = pair.up = dx.Linear(2, 3, rngs=dx.Rngs(1))
+    pair.towers[0] = other
+    made = dx.replace(copied(pair), dim=5, rngs=dx.Rngs(2))
+    assert made.up.kernel.shape == (2, 3)
+    assert [tower.kernel.shape for tower in made.towers] == [(2, 3), (2, 2)]
+    assert made.hidden == 20
+
+
+@pytest.mark.parametrize("copied", COPIES)
+def test_replace_makes_parts_anew_that_nobody_assigned(copied):
+    pair = copied(Pair(2, rngs=dx.Rngs(0)))
+    pair.up.kernel.value = jnp.zeros((2, 8))
+    made = dx.replace(copied(pair), dim=5, rngs=dx.Rngs(2))
+    assert (made.hidden, made.up.kernel.shape, made.towers[1].kernel.shape) == (20, (5, 20), (5, 5))
+    pair.hidden = 3
+    assert dx.replace(copied(pair), dim=5, rngs=dx.Rngs(2)).up.kernel.shape == (5, 3)
+
+
+def test_a_replaced_part_is_not_kept_alive():
+    pair = Pair(2, rngs=dx.Rngs(0))
+    old = weakref.ref(pair.up)
+    pair.up = dx.Linear(2, 8, rngs=dx.Rngs(0))
+    gc.collect()
+    assert old() is None
+
+
+def test_the_replace_of_the_standard_is_refused_where_it_would_mix_sizes():
+    pair = Pair(2, rngs=dx.Rngs(0))
+    with pytest.raises(errors.FieldError, match=r"dataclasses.replace passes on parts that were made for other"):
+        dataclasses.replace(pair, dim=3, rngs=dx.Rngs(0))
+
+    @dx.dataclass
+    class Plain(dx.Module):
+        dim: int = dx.field()
+        twice = 2 * dim
+
+    assert dataclasses.replace(Plain(2), dim=3).twice == 6

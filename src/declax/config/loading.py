@@ -13,11 +13,12 @@ import jax
 import numpy as np
 
 from declax._annotations import annotation_text
-from declax._construction import LOST_RECORD, Record, init_var_of, is_init_var, is_recorded
+from declax._construction import LOST_RECORD, init_var_of, is_init_var, is_recorded
 from declax._containers import Dict, List
 from declax._expressions import Deferred
 from declax._overriding import PartOverride, arguments_of, overriding
 from declax._pytree import Pytree
+from declax._records import Record
 from declax._typing import MISSING, RECORD_KEY
 from declax._variables import Variable
 from declax.abstract import eval_shape
@@ -433,7 +434,7 @@ class _Reader:
         found: dict[str, Any] = {}
         record: Record | None = getattr(model, "__dict__", {}).get(RECORD_KEY)
         for parameter in parameters:
-            if record is not None and parameter.name in record.made:
+            if record is not None and parameter.name in record.made_now(model.__dict__):
                 continue
             if record is not None and overriding(record.values.get(parameter.name)) is not None:
                 found[parameter.name] = record.values[parameter.name]

@@ -272,7 +272,8 @@ def clone(node: N, variables: bool = True, *, graph: bool | None = None) -> N:
     program = program_of(binding.graphdef)
     for original, slot in zip(binding.objects(), program.indexed, strict=True):
         if isinstance(original, Pytree) and RECORD_KEY in original.__dict__:
-            slots[slot].__dict__[RECORD_KEY] = original.__dict__[RECORD_KEY]
+            record = original.__dict__[RECORD_KEY].unseal(original.__dict__)
+            slots[slot].__dict__[RECORD_KEY] = record.seal(slots[slot].__dict__)
     root = slots[program.root]
     return root
 
