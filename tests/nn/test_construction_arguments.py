@@ -2,7 +2,9 @@
 
 import copy
 import dataclasses
+import gc
 import pickle
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -153,3 +155,45 @@ def test_data_is_not_recorded():
 def test_a_layer_with_the_usual_arguments_shares_its_record():
     first, second = make(), make(use_bias=False)
     assert first.__dict__["_pytree__record"] is second.__dict__["_pytree__record"]
+
+
+@dx.dataclass
+class Block(dx.Module):
+    dim: int = dx.field()
+    hidden: int = 1000 * dim
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    mixer: dx.Module = dx.Linear(dim, dim, rngs=rngs)
+
+
+COPIES = [copy.copy, copy.deepcopy, dx.clone, lambda block: pickle.loads(pickle.dumps(block))]
+
+
+@pytest.mark.parametrize("duplicate", COPIES)
+def test_copies_know_which_parts_were_made(duplicate):
+    block = duplicate(Block(2, rngs=dx.Rngs(0)))
+    assert dx.spec_of(block) == dx.spec(Block, 2)
+    wider = dx.replace(block, dim=3, rngs=dx.Rngs(0))
+    assert (wider.hidden, wider.mixer.kernel.shape) == (3000, (3, 3))
+
+
+@pytest.mark.parametrize("duplicate", COPIES)
+@pytest.mark.parametrize("is_late", [False, True])
+def test_parts_that_were_assigned_are_passed_on(duplicate, is_late):
+    block = Block(2, rngs=dx.Rngs(0))
+    block = duplicate(block) if is_late else block
+    block.mixer = dx.LayerNorm(2, rngs=dx.Rngs(0))
+    block.hidden = 5
+    block = block if is_late else duplicate(block)
+    assert dx.spec_of(block) == dx.spec(Block, 2, hidden=5, mixer=dx.spec(dx.LayerNorm, 2))
+    again = dx.replace(block, rngs=dx.Rngs(0))
+    assert (again.hidden, again.mixer) == (5, block.mixer)
+
+
+def test_a_record_keeps_no_part_alive():
+    block = Block(2, rngs=dx.Rngs(0))
+    old = weakref.ref(block.mixer)
+    block.mixer = dx.LayerNorm(2, rngs=dx.Rngs(0))
+    gc.collect()
+    assert old() is None
+    assert isinstance(dx.replace(pickle.loads(pickle.dumps(block)), rngs=dx.Rngs(0)).mixer, dx.LayerNorm)
