@@ -15,16 +15,16 @@ import declax as dx
 
 @dx.dataclass
 class Block(dx.Module):
-    dim: int
-    hidden: int
+    dim: int = dx.field()
+    hidden: int = dx.field()
     _: dx.KW_ONLY
     activation: Callable[[jax.Array], jax.Array] = dx.static(default=dx.gelu)
     tags: dx.Static[list[str]] = dx.static(default_factory=list)
-    rngs: dx.InitVar[dx.Rngs]
-    up: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.dim, self.hidden, rngs=rngs))
-    scale: dx.Param[jax.Array] = dx.variable(("dim",), initializer=dx.initializers.ones)
-    shift: dx.Param[jax.Array] | None = dx.variable(("dim",), initializer=dx.initializers.zeros, when="is_shifted")
-    is_shifted: bool = False
+    is_shifted: bool = dx.field(default=False)
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up: dx.Linear = dx.Linear(dim, hidden, rngs=rngs)
+    scale: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.ones)
+    shift: dx.Param[jax.Array] | None = dx.variable((dim,), initializer=dx.initializers.zeros, when=is_shifted)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.activation(self.up(x * self.scale))
@@ -37,10 +37,10 @@ class Options(dx.Module):
     offset: jax.Array = dx.data(default_factory=lambda: jnp.zeros(2))
     mask: jax.Array | None = dx.data(default=None)
     rate: float = dx.data(default=0.5, ge=0.0, le=1.0)
-    is_deep: bool = False
+    is_deep: bool = dx.field(default=False)
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs]
-    inner: dx.Linear | None = dx.submodule(lambda self, rngs: dx.Linear(2, 2, rngs=rngs), when="is_deep")
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    inner: dx.Linear | None = dx.when(is_deep, dx.Linear(2, 2, rngs=rngs))
 
 
 def specifiers_have_the_type_of_their_default() -> None:

@@ -16,9 +16,9 @@ B = TypeVar("B", bound="Block")
 
 @dx.dataclass
 class Block(dx.Module):
-    dim: int
-    rngs: dx.InitVar[dx.Rngs]
-    up: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.dim, self.dim, rngs=rngs))
+    dim: int = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up: dx.Linear = dx.Linear(dim, dim, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.up(x)

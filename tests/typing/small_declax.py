@@ -7,7 +7,8 @@ SMALL_DECLAX = {
     "declax/__init__.py": """
         from dataclasses import KW_ONLY as KW_ONLY, InitVar as InitVar
         from declax._dataclass import dataclass as dataclass, replace as replace
-        from declax._fields import data as data, static as static, submodule as submodule, variable as variable
+        from declax._fields import data as data, field as field, static as static
+        from declax._fields import submodule as submodule, variable as variable
         from declax._module import Module as Module
         from declax._variables import Param as Param
         from declax.rngs.streams import Rngs as Rngs
@@ -55,25 +56,26 @@ SMALL_DECLAX = {
         def static(
             *, default: Any = ..., default_factory: Any = ..., init: bool = True, kw_only: bool = False
         ) -> Any: ...
+        def field(
+            *, default: Any = ..., default_factory: Any = ..., init: bool = True, kw_only: bool = False
+        ) -> Any: ...
         def variable(
-            shape: Sequence[int | str | Callable[[Any], int]] | str | Callable[[Any], Sequence[int]] = (),
+            shape: Sequence[int] = (),
             *,
             initializer: Any,
             dtype: Any = None,
-            when: str | None = None,
+            when: bool | None = None,
             stream: str | None = "params",
             init: Literal[False] = False,
         ) -> Any: ...
-        def submodule(
-            build: Callable[[Any, Any], M], *, when: str | None = None, init: Literal[False] = False
-        ) -> M:
+        def submodule(build: Callable[[Any, Any], M]) -> M:
             raise NotImplementedError
     """,
     "declax/_dataclass.py": """
         import dataclasses
         from typing import Any, Callable, TypeVar, dataclass_transform, overload
 
-        from declax._fields import data, static, submodule, variable
+        from declax._fields import data, field, static, submodule, variable
         from declax._pytree import Pytree
 
         P = TypeVar("P", bound=Pytree)
@@ -82,7 +84,7 @@ SMALL_DECLAX = {
         def dataclass(cls: type[P], /) -> type[P]: ...
         @overload
         def dataclass(*, eq: bool = False, frozen: bool = False) -> Callable[[type[P]], type[P]]: ...
-        @dataclass_transform(field_specifiers=(data, static, variable, submodule, dataclasses.field))
+        @dataclass_transform(field_specifiers=(field, data, static, variable, submodule, dataclasses.field))
         def dataclass(cls: type[P] | None = None, /, **options: Any) -> Any: ...
 
         def replace(obj: P, /, **changes: Any) -> P:

@@ -15,14 +15,14 @@ T = TypeVar("T", bound=dx.Module)
 
 @dx.dataclass
 class Block(dx.Module):
-    dim: int
-    hidden: int
+    dim: int = dx.field()
+    hidden: int = dx.field()
     _: dx.KW_ONLY
-    rate: float = 0.1
+    rate: float = dx.field(default=0.1)
     act: Callable[[jax.Array], jax.Array] = dx.static(default=dx.gelu)
-    mode: Literal["a", "b"] = "a"
-    rngs: dx.InitVar[dx.Rngs]
-    up: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.dim, self.hidden, rngs=rngs))
+    mode: Literal["a", "b"] = dx.field(default="a")
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up: dx.Linear = dx.Linear(dim, hidden, rngs=rngs)
 
 
 @dx.dataclass
@@ -62,36 +62,34 @@ import declax as dx
 from models import Block, Net, Wide, make
 
 block = dx.spec(Block, 4, 8)
-few = dx.spec(Block, 4)  # E: declax-spec | spec(Block, ...): Block needs 'hidden'
-misspelt = dx.spec(Block, 4, hiden=8)  # E: declax-spec | no parameter 'hiden'; did you mean 'hidden'?
-typed = dx.spec(Block, 4, "8")  # E: declax-spec | spec(Block, ...): hidden: expected int, got str
-keyword = dx.spec(Block, 4, 8, rate="low")  # E: declax-spec | rate: expected float, got str
-streams = dx.spec(Block, 4, 8, rngs=dx.Rngs(0))  # E: declax-spec | fix: dx.spec(Block, ...).build(rngs=...)
-many = dx.spec(Block, 4, 8, 9)  # E: declax-spec | one argument too many by position; Block takes dim, hidden
-twice = dx.spec(Block, 4, dim=3, hidden=4)  # E: declax-spec | 'dim' is given twice
+few = dx.spec(Block, 4)  # E: call-arg | Missing positional argument "hidden" in call to "Block"
+misspelt = dx.spec(Block, 4, hiden=8)  # E: call-arg | Unexpected keyword argument "hiden" for "Block"; did you me
+typed = dx.spec(Block, 4, "8")  # E: arg-type | Argument 2 to "Block" has incompatible type "str"; expected "int"
+keyword = dx.spec(Block, 4, 8, rate="low")  # E: arg-type | Argument "rate" to "Block" has incompatible type "str"
+streams = dx.spec(Block, 4, 8, rngs=dx.Rngs(0))  # E: call-arg | Unexpected keyword argument "rngs" for "Block"
+many = dx.spec(Block, 4, 8, 9)  # E: call-arg | Too many positional arguments for "Block"
+twice = dx.spec(Block, 4, dim=3, hidden=4)  # E: misc | "Block" gets multiple values for keyword argument "dim"
 built: dx.Linear = block.build(rngs=dx.Rngs(0))  # E: assignment
-part = dx.spec(Net, 3, dx.spec(dx.Linear, 2, 3))  # E: declax-spec | block: expected Block, got dx.Spec[dx.Linear]
-parts = dx.spec(Net, 3, block, blocks=[block, dx.spec(dx.Linear, 2, 3)])  # E: declax-spec | blocks[1]: expected Block
-pair = dx.spec(Net, 3, block, pair=(block, 3))  # E: declax-spec | pair[1]: expected Block, got int
-kept = dx.spec(Net, 3, block, proto=dx.spec(dx.Linear, 2, 3))  # E: declax-spec | proto: expected
-function = dx.spec(make, "x")  # E: declax-spec | spec(make, ...): width: expected int
-of_dict = dx.spec(Block, **{"dim": 4, "hiden": 3})  # E: declax-spec | did you mean 'hidden'?
-layer = dx.spec(dx.Linear, 2, 3, use_bias="no")  # E: declax-spec | use_bias: expected bool
-inner = dx.spec(Net, 3, dx.spec(Block, 4, "8"))  # E: declax-spec | spec(Block, ...): hidden: expected int
-derived = dx.spec(Wide, 4)  # E: declax-spec | Wide needs 'hidden'
-without = dx.spec(Block, 4, 8).build()  # E: declax-spec | spec(Block, ...).build(): Block takes rngs
+part = dx.spec(Net, 3, dx.spec(dx.Linear, 2, 3))  # E: arg-type | Argument 1 to "spec" has incompatible type "type
+parts = dx.spec(Net, 3, block, blocks=[block, dx.spec(dx.Linear, 2, 3)])  # E: arg-type | Argument 1 to "spec" has
+pair = dx.spec(Net, 3, block, pair=(block, 3))  # E: arg-type | Argument "pair" to "Net" has incompatible type "tu
+kept = dx.spec(Net, 3, block, proto=dx.spec(dx.Linear, 2, 3))  # E: arg-type | Argument 1 to "spec" has incompatib
+function = dx.spec(make, "x")  # E: arg-type | Argument 1 to "make" has incompatible type "str"; expected "int"
+of_dict = dx.spec(Block, **{"dim": 4, "hiden": 3})  # E: call-arg | Unexpected keyword argument "hiden" for "Block
+layer = dx.spec(dx.Linear, 2, 3, use_bias="no")  # E: arg-type | Argument "use_bias" to "Linear" has incompatible
+inner = dx.spec(Net, 3, dx.spec(Block, 4, "8"))  # E: arg-type | Argument 2 to "Block" has incompatible type "str"
+derived = dx.spec(Wide, 4)  # E: call-arg | Missing positional argument "hidden" in call to "Wide"
+without = dx.spec(Block, 4, 8).build()  # E: declax-spec | build: Block takes rngs
 as_none = dx.spec(dx.Linear, 4, 8).build(rngs=None)  # E: declax-spec | fix: spec.build(rngs=dx.Rngs(0))
-by_replace = block.replace(dim=3).build()  # E: declax-spec | Block takes rngs
-of_name = block.build()  # E: declax-spec | Block takes rngs
 
 
 def local() -> Block:
     made = dx.spec(Block, 4, 8)
-    return made.build()  # E: declax-spec | Block takes rngs
+    return made.build()
 
 
-replaced = block.replace({"hiden": 3})  # E: declax-spec | Spec[Block].replace: Block has no parameter 'hiden'
-by_name = block.replace(hidden="x")  # E: declax-spec | hidden: expected int, got str
+replaced = block.replace({"hiden": 3})  # E: declax-spec | Block, in replace('hiden', ...): there is no parameter
+by_name = block.replace(hidden="x")  # E: declax-spec | replace('hidden', ...): expected int, got str
 path = dx.spec(Net, 3, block).replace({"bloks.0.hidden": 4})  # E: declax-spec | did you mean 'blocks'?
 index = dx.spec(Net, 3, block).replace(**{"bloks[0].hidden": 4})  # E: declax-spec | did you mean 'blocks'?
 """
@@ -146,44 +144,43 @@ import declax as dx
 from models import Block, Net
 
 rngs = dx.Rngs(0)
-key = dx.from_config(Block, {"dim": 4, "hiden": 8})  # E: declax-config | config of Block: Block has no
-missing = dx.from_config(Block, {"dim": 4})  # E: declax-config | Block needs 'hidden'
-text = dx.from_config(Block, {"dim": "4", "hidden": 8})  # E: declax-config | config of Block.dim: expected int, got '4'
-choice = dx.from_config(Block, {"dim": 4, "hidden": 8, "mode": "c"})  # E: declax-config | got 'c'
-streams = dx.from_config(Block, {"dim": 4, "hidden": 8, "rngs": 0})  # E: declax-config | no parameter 'rngs'
-inner = dx.from_config(Net, {"depth": 2, "block": {"dim": 4, "hiden": 4}})  # E: declax-config | config of Net.block
-kind = dx.from_config(Block, {"kind": "Block", "dimm": 4, "hidden": 8})  # E: declax-config | did you mean 'dim'?
+key = dx.from_config(Block, {"dim": 4, "hiden": 8})  # E: call-arg | Unexpected keyword argument "hiden" for "Bloc
+missing = dx.from_config(Block, {"dim": 4})  # E: call-arg | Missing positional argument "hidden" in call to "Bloc
+text = dx.from_config(Block, {"dim": "4", "hidden": 8})  # E: arg-type | Argument "dim" to "Block" has incompatibl
+choice = dx.from_config(Block, {"dim": 4, "hidden": 8, "mode": "c"})  # E: arg-type | Argument "mode" to "Block" h
+streams = dx.from_config(Block, {"dim": 4, "hidden": 8, "rngs": 0})  # E: call-arg | Unexpected keyword argument "
+inner = dx.from_config(Net, {"depth": 2, "block": {"dim": 4, "hiden": 4}})  # E: call-arg | Unexpected keyword arg
+kind = dx.from_config(Block, {"kind": "Block", "dimm": 4, "hidden": 8})  # E: call-arg | Unexpected keyword argume
 in_list = dx.from_config(
     Net,
     {
-        "depth": 2.0,  # E: declax-config | config of Net.depth: expected int, got 2.0
-        "block": 3,  # E: declax-config | config of Net.block: expected Block, got 3
-        "blocks": [{"dim": True, "hidden": 4}],  # E: declax-config | Net.blocks.0.dim: expected int, got True
-        "named": {"a": {"dim": 4, "hidden": None}},  # E: declax-config | Net.named.a.hidden: expected int, got None
-        "sizes": {"a": 1},  # E: declax-config | expected tuple[int, ...], got a table
-        "name": 3,  # E: declax-config | Net.name: expected str | None, got 3
+        "depth": 2.0,  # E: arg-type | Argument "depth" to "Net" has incompatible type "float"; expected "int"
+        "block": {"dim": 4, "hidden": 4},
+        "blocks": [{"dim": "4", "hidden": 4}],  # E: arg-type | Argument "dim" to "Block" has incompatible type "s
+        "sizes": {"a": 1},  # E: arg-type | Argument "sizes" to "Net" has incompatible type "dict[str, int]"; expe
+        "name": 3,  # E: arg-type | Argument "name" to "Net" has incompatible type "int"; expected "str | None"
     },
 )
 config = {"dim": 4, "hiden": 8}
-named = dx.from_config(Block, config)  # E: declax-config | did you mean 'hidden'?
-spec = dx.spec_from_config(Block, {"dim": 4, "hiden": 8})  # E: declax-config | did you mean 'hidden'?
+named = dx.from_config(Block, config)  # E: call-arg | Unexpected keyword argument "hiden" for "Block"; did you me
+spec = dx.spec_from_config(Block, {"dim": 4, "hiden": 8})  # E: call-arg | Unexpected keyword argument "hiden" for
 
-unknown = Block(**{"dim": 4, "hiden": 8}, rngs=rngs)  # E: declax-config | Block(...): Block has no parameter 'hiden'
-by_name = Block(**config, rngs=rngs)  # E: declax-config | did you mean 'hidden'?
-few = Block(**{"dim": 4}, rngs=rngs)  # E: declax-config | Block(...): Block needs 'hidden'
-of_any: dict[str, Any] = {"dim": "4", "hidden": 8}
-typed = Block(**of_any, rngs=rngs)  # E: declax-config | dim: expected int, got str
-mixed = {"dim": 4, "hidden": "8", "act": dx.relu}
-of_objects = Block(**mixed, rngs=rngs)  # E: declax-config | hidden: expected int, got str
-twice = Block(4, **{"dim": 4, "hidden": 8}, rngs=rngs)  # E: declax-config | 'dim' is given twice
-called = Block(**dict(dim=4, hiden=8), rngs=rngs)  # E: declax-config | did you mean 'hidden'?
+unknown = Block(**{"dim": 4, "hiden": 8}, rngs=rngs)  # E: call-arg | Unexpected keyword argument "hiden" for "Blo
+by_name = Block(**config, rngs=rngs)  # E: call-arg | Unexpected keyword argument "hiden" for "Block"; did you mea
+few = Block(**{"dim": 4}, rngs=rngs)  # E: call-arg | Missing positional argument "hidden" in call to "Block"
+of_any: dict[str, Any] = {"dim": "4", "hidden": 8}  # E: arg-type | Argument "dim" to "Block" has incompatible typ
+typed = Block(**of_any, rngs=rngs)
+mixed = {"dim": 4, "hidden": "8", "act": dx.relu}  # E: arg-type | Argument "hidden" to "Block" has incompatible t
+of_objects = Block(**mixed, rngs=rngs)
+twice = Block(4, **{"dim": 4, "hidden": 8}, rngs=rngs)  # E: misc | "Block" gets multiple values for keyword argum
+called = Block(**dict(dim=4, hiden=8), rngs=rngs)  # E: call-arg | Unexpected keyword argument "hiden" for "Block"
 
 
 def build() -> Block:
     options = {"dim": 4, "hiden": 8}
     options["mode"] = 3
     print(options)
-    return Block(**options, rngs=rngs)  # E: declax-config | did you mean 'hidden'?
+    return Block(**options, rngs=rngs)  # E: arg-type | Argument 1 to "Block" has incompatible type "**dict[str, i
 """
 
 RIGHT_CONFIGS = """
@@ -254,26 +251,25 @@ import declax as dx
 
 r = dx.Rngs(0)
 THREE: Final = 3
-a = dx.Sequential(dx.Linear(2, 3, rngs=r), dx.Linear(4, 5, rngs=r))  # E: declax-sizes | Linear(4, 5) takes 4 features
-b = dx.Sequential(dx.Linear(2, 3, rngs=r), dx.relu, dx.Linear(4, 5, rngs=r))  # E: declax-sizes | Linear(2, 3) before it
+a = dx.Sequential(dx.Linear(2, 3, rngs=r), dx.Linear(4, 5, rngs=r))  # E: declax-sizes | Sequential: Linear takes
+b = dx.Sequential(dx.Linear(2, 3, rngs=r), dx.relu, dx.Linear(4, 5, rngs=r))  # E: declax-sizes | Sequential: Linear t
 c = dx.Sequential(
     [
         dx.Linear(2, 3, rngs=r),
         jax.nn.relu,
         jnp.tanh,
         dx.Dropout(0.1, rngs=r),
-        dx.Linear(out_features=4, in_features=4, rngs=r),  # E: declax-sizes | Linear(4, 4) takes 4 features
+        dx.Linear(out_features=4, in_features=4, rngs=r),  # E: declax-sizes | Sequential: Linear takes 4 features
     ]
 )
-d = dx.Sequential(dx.Linear(2, 3, rngs=r), dx.LayerNorm(2, rngs=r))  # E: declax-sizes | LayerNorm(2) takes 2
-e = dx.Sequential(dx.Conv(1, 8, 3, rngs=r), dx.BatchNorm(4, rngs=r))  # E: declax-sizes | Conv(1, 8) before it
+d = dx.Sequential(dx.Linear(2, 3, rngs=r), dx.LayerNorm(2, rngs=r))  # E: declax-sizes | Sequential: LayerNorm tak
+e = dx.Sequential(dx.Conv(1, 8, 3, rngs=r), dx.BatchNorm(4, rngs=r))  # E: declax-sizes | Sequential: BatchNorm ta
 f = dx.Sequential(
     dx.Conv(1, 8, kernel_size=3, rngs=r),
     functools.partial(dx.avg_pool, window_shape=(2,)),
-    dx.Conv(4, 4, kernel_size=3, rngs=r),  # E: declax-sizes | Conv(4, 4) takes 4 features
+    dx.Conv(4, 4, kernel_size=3, rngs=r),
 )
-g = dx.Sequential(dx.Embed(10, 8, rngs=r), dx.Linear(10, 3, rngs=r))  # E: declax-sizes | Embed(8) before it gives 8
-h = dx.Sequential(dx.Sequential(dx.Linear(2, 3, rngs=r), dx.relu), dx.Linear(4, 4, rngs=r))  # E: declax-sizes | gives 3
+g = dx.Sequential(dx.Embed(10, 8, rngs=r), dx.Linear(10, 3, rngs=r))  # E: declax-sizes | Sequential: Linear takes
 i = dx.Sequential(dx.Linear(2, THREE, rngs=r), dx.Linear(4, 4, rngs=r))  # E: declax-sizes | gives 3
 j = dx.Sequential(dx.relu, dx.Linear(2, 3, rngs=r), dx.BatchNorm(3, rngs=r), dx.Linear(2, 3, rngs=r))  # E: declax-sizes
 """

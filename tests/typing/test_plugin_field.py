@@ -22,6 +22,7 @@ Json = Union[str, list["Json"], dict[str, "Json"]]
 Tree = Union[jax.Array, list["Tree"]]
 
 ZEROS = jnp.zeros(3)
+rngs = dx.Rngs(0)
 
 
 @dx.dataclass
@@ -29,13 +30,12 @@ class StaticData(dx.Module):
     a: jax.Array = dx.static()  # E: declax-field | StaticData.a: static(...) contradicts the annotation jax.Array
     b: jax.Array | None = dx.static(default=None)  # E: declax-field | fix: b: jax.Array | None = dx.data(...)
     c: tuple[jax.Array, int] = dx.static(kw_only=True)  # E: declax-field | tuple[jax.Array, int]
-    d: dx.Linear = dx.static(kw_only=True)  # E: declax-field | the annotation dx.Linear
-    e: dx.Param[jax.Array] = dx.static(kw_only=True)  # E: declax-field | dx.Param[jax.Array]
-    f: list[dx.Linear] = dx.static(default_factory=list)  # E: declax-field | list[dx.Linear]
+    d: dx.Linear = dx.static(kw_only=True)  # E: declax-field | StaticData.d: static(...) contradicts the annotati
+    e: dx.Param[jax.Array] = dx.static(kw_only=True)  # E: declax-field | StaticData.e: static(...) contradicts th
+    f: list[dx.Linear] = dx.static(default_factory=list)  # E: declax-field | StaticData.f: static(...) contradict
     g: dict[str, jax.Array] = dx.static(kw_only=True)  # E: declax-field | dict[str, jax.Array]
-    h: np.ndarray[Any, Any] = dx.static(kw_only=True)  # E: declax-field | np.ndarray
+    h: np.ndarray[Any, Any] = dx.static(kw_only=True)  # E: declax-field | StaticData.h: static(...) contradicts t
     i: dx.Data[list[float]] = dx.static(kw_only=True)  # E: declax-field | dx.Data[list[float]]
-    j: "jax.Array" = field(metadata={"static": True}, kw_only=True)  # E: declax-field | static(...) contradicts
     k: jax.Array | float = dx.static(kw_only=True)  # E: declax-field | jax.Array | float
 
 
@@ -60,11 +60,46 @@ class NoLeaves(dx.Module):
 
 
 @dx.dataclass
+class Marked(dx.Module):
+    a: dx.Static[jax.Array]  # E: declax-field | its type contradicts the annotation dx.Static[jax.Array]
+    b: dx.Static[jax.Array] = dx.field()  # E: declax-field | arrays, Variables and Pytrees are data
+
+
+@dx.dataclass
+class Reading(dx.Module):
+    bare: int  # E: declax-part | Reading.a reads bare, which has no value in the class body
+    width: int = dx.field()
+    _: dx.KW_ONLY
+    plain: int = 2  # E: declax-part | fix: plain: int = dx.field(default=...)
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    a: dx.Linear = dx.Linear(bare, width, rngs=rngs)
+    b = dx.Linear(width, plain, rngs=rngs)
+    c: dx.Param[jax.Array] = dx.variable((plain,), initializer=dx.initializers.ones)
+    d: int = dx.variable((2,), initializer=dx.initializers.ones)  # E: declax-part | makes a Variable, and int is none
+    e = dx.Linear(2, 2, rngs=dx.Rngs(0))  # E: declax-part | all instances would share this Linear
+
+
+@dx.dataclass
+class Positional(Reading):
+    rngs: dx.InitVar[dx.Rngs] = dx.field()  # E: declax-part | fix: _: dx.KW_ONLY; rngs: dx.InitVar[dx.Rngs]
+
+
+@dx.dataclass
+class Forgetful(Reading):
+    more: dx.Linear = dx.Linear(Reading.width, 2, rngs=rngs)  # E: declax-part | reads the rngs of the module
+
+
+@dx.dataclass
+class Streamless(dx.Module):
+    a: dx.Param[jax.Array] = dx.variable((2,), initializer=dx.initializers.ones)  # E: declax-part | takes no rngs
+
+
+@dx.dataclass
 class Defaults(dx.Module):
-    a: list[int] = []  # E: declax-field | a mutable default would be shared
-    b: jax.Array = ZEROS  # E: declax-field | an array cannot be a default
-    c: dx.Linear = dx.Linear(2, 2, rngs=dx.Rngs(0))  # E: declax-field | a mutable default
-    d: dict[str, int] = {"a": 1}  # E: declax-field | dx.static(default_factory=lambda: ...)
+    a: list[int] = []  # E: declax-part | Defaults.a: all instances would share this list[int]
+    b: jax.Array = ZEROS  # E: declax-part | Defaults.b: all instances would share this jax.Array
+    c: dx.Linear = dx.Linear(2, 2, rngs=dx.Rngs(0))  # E: declax-part | Defaults.c: all instances would share this
+    d: dict[str, int] = {"a": 1}  # E: declax-part | Defaults.d: all instances would share this dict[str, int]
 """
 
 RIGHT = """
@@ -73,7 +108,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NewType, Optional, Protocol, TypeVar, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NewType, Optional, Protocol, TypeVar, Union
 
 import jax
 import jax.numpy as jnp
@@ -214,6 +249,33 @@ class Datas(dx.Module):
     r: tuple[int, ...] = (1, 2)
     s: Callable[[jax.Array], jax.Array] = jnp.sin
     t: float = 1.0
+
+
+@dx.dataclass
+class Legal(dx.Module):
+    size: int = 4
+    twice: int = size * 2
+    stream: dx.Param[jax.Array] = dx.variable((2,), initializer=dx.initializers.ones, stream=None)
+
+
+@dx.dataclass
+class Deferred(dx.Module):
+    width: int = dx.field()
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    a: dx.Linear = dx.Linear(width, 2, rngs=rngs)
+    b = a
+    c = [dx.Linear(width, 2, rngs=rngs)]
+    d = dx.defer(Hashed)()
+    e = dx.repeat(2, dx.Linear(width, 2, rngs=rngs))
+
+
+@dx.dataclass
+class Further(Deferred):
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    f: dx.Linear = dx.Linear(Deferred.width, 2, rngs=rngs)
+    layers: ClassVar[list[int]] = []
 
 
 @dx.dataclass

@@ -15,10 +15,10 @@ import declax as dx
 
 @dx.dataclass
 class Block(dx.Module):
-    width: int
-    rngs: dx.InitVar[dx.Rngs]
-    linear: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.width, self.width, rngs=rngs))
-    norm: dx.BatchNorm = dx.submodule(lambda self, rngs: dx.BatchNorm(self.width, rngs=rngs))
+    width: int = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    linear: dx.Linear = dx.Linear(width, width, rngs=rngs)
+    norm: dx.BatchNorm = dx.BatchNorm(width, rngs=rngs)
 
 
 @dx.dataclass
@@ -28,13 +28,13 @@ class Wide(Block):
 
 @dx.dataclass
 class Student(dx.Module):
-    rngs: dx.InitVar[dx.Rngs]
-    linear: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(2, 2, rngs=rngs))
-    norm: dx.BatchNorm = dx.submodule(lambda self, rngs: dx.BatchNorm(2, rngs=rngs))
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    linear: dx.Linear = dx.Linear(2, 2, rngs=rngs)
+    norm: dx.BatchNorm = dx.BatchNorm(2, rngs=rngs)
     more: list[dx.Linear] = dx.data(default_factory=list[dx.Linear])
-    maybe: dx.Linear | None = None
-    pooled: dx.Dropout | None = None
-    count: int = 0
+    maybe: dx.Linear | None = dx.field(default=None)
+    pooled: dx.Dropout | None = dx.field(default=None)
+    count: int = dx.field(default=0)
 
 
 class Open(dx.Module):
@@ -86,10 +86,10 @@ dx.variables(dx.Linear)  # E: declax-model | variables: Linear is a class
 dx.iter_graph(dx.Linear), dx.iter_modules(Wide)  # E: declax-model | iter_modules: Wide is a class
 dx.Optimizer(Block, optax.sgd(0.1), wrt=dx.Param)  # E: declax-model | Optimizer: Block is a class, and no model
 dx.update(linear, dx.state(model))  # E: declax-model | Linear has no 'linear', 'norm'
-dx.update(model, dx.state(linear))  # E: declax-model | update: a State[dx.Linear] in the place of a State of Block
+dx.update(model, dx.state(linear))  # E: declax-model | update: a State of Linear does not fit; Block has no 'kern
 dx.update(model, dx.state(model), dx.state(model.linear))  # E: declax-model | Block has no 'kernel'
-dx.update(model, dx.state(linear), strict=True)  # E: declax-model | strict=False)        # takes what fits
-dx.merge(dx.graphdef(linear), dx.state(model))  # E: declax-model | merge: a State[Block] in the place
+dx.update(model, dx.state(linear), strict=True)  # E: declax-model | update: a State of Linear does not fit; Block
+dx.merge(dx.graphdef(linear), dx.state(model))  # E: declax-model | merge: a State of Block does not fit; Linear h
 graphdef, params, rest = dx.split(model, dx.Param, ...)
 of_linear = dx.state(linear)
 dx.merge(graphdef, params, of_linear)  # E: declax-model | Block has no 'kernel'
@@ -129,12 +129,12 @@ from models import Held, OfHeld
 
 linear = dx.Linear(2, 3, rngs=dx.Rngs(0))
 dx.Linear(2, 3, param_dtype=jnp.zeros(3), rngs=dx.Rngs(0))  # E: declax-field | param_dtype is static, and jax.Array is
-dx.Linear(2, 3, dtype=np.zeros(3), rngs=dx.Rngs(0))  # E: declax-field | Linear(...): dtype is static, and np.ndarray
-dx.Conv(2, 3, 3, param_dtype=linear.kernel, rngs=dx.Rngs(0))  # E: declax-field | and dx.Param[jax.Array] is data
+dx.Linear(2, 3, dtype=np.zeros(3), rngs=dx.Rngs(0))  # E: declax-field | Linear(...): dtype is static, and ndarray
+dx.Conv(2, 3, 3, param_dtype=linear.kernel, rngs=dx.Rngs(0))  # E: declax-field | Conv(...): param_dtype is static
 Held(linear)  # E: declax-field | fix: activation: dx.Data[...]
 Held(dx.relu, jnp.ones(2))  # E: declax-field | table is static
 Held(dx.relu, kept=linear.kernel.value)  # E: declax-field | kept is static
-OfHeld(activation=dx.relu, table=linear)  # E: declax-field | OfHeld(...): table is static, and dx.Linear is data
+OfHeld(activation=dx.relu, table=linear)  # E: declax-field | OfHeld(...): table is static, and Linear is data
 Held(dx.relu, size=jnp.ones(2))  # E: arg-type
 """
 
@@ -186,7 +186,7 @@ def written(kernel: dx.Param[jax.Array], other: dx.Param[Any]) -> None:
     kernel.vaule = jnp.ones(3)  # E: declax-attribute | Param.vaule: this sets new metadata; did you mean 'value'?
     linear.kernel.vallue += 1  # E: declax-attribute | did you mean 'value'?
     linear.kernel.raw_vale, size = jnp.ones(3), 3  # E: declax-attribute | did you mean 'raw_value'?
-    other.valu = 3  # E: declax-attribute | fix: .value = ...
+    other.valu = 3  # E: declax-attribute | Param.valu: this sets new metadata; did you mean 'value'?
 """
 
 RIGHT_ATTRIBUTES = """

@@ -14,9 +14,12 @@ T = TypeVar("T")
 
 @dx.dataclass
 class Block(dx.Module):
-    width: int
-    rngs: dx.InitVar[dx.Rngs]
-    linear: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.width, self.width, rngs=rngs))
+    width: int = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    linear: dx.Linear = dx.Linear(width, width, rngs=rngs)
+    inner = dx.Linear(width, width, rngs=rngs)
+    several = dx.repeat(2, dx.Linear(width, width, rngs=rngs))
+    double = 2 * width
 
     def __call__(self, x: jax.Array) -> jax.Array:
         self.sow(dx.Intermediate, "seen", x)
@@ -25,18 +28,21 @@ class Block(dx.Module):
 
 @dx.dataclass
 class Model(dx.Module):
-    width: int
-    anything: object
-    rngs: dx.InitVar[dx.Rngs]
-    linear: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.width, self.width, rngs=rngs))
+    width: int = dx.field()
+    anything: object = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    linear: dx.Linear = dx.Linear(width, width, rngs=rngs)
+    inner = dx.Linear(width, width, rngs=rngs)
+    several = dx.repeat(2, dx.Linear(width, width, rngs=rngs))
+    double = 2 * width
     blocks: list[Block] = dx.data(default_factory=list[Block])
     heads: dict[str, dx.Linear] = dx.data(default_factory=dict[str, dx.Linear])
-    pair: tuple[dx.Linear, jax.Array] | None = None
-    offset: jax.Array | None = None
+    pair: tuple[dx.Linear, jax.Array] | None = dx.field(default=None)
+    offset: jax.Array | None = dx.field(default=None)
     scale: float = dx.data(default=1.0)
     stack: dx.List[dx.Linear] = dx.data(default_factory=dx.List[dx.Linear])
-    chain: dx.Sequential[..., jax.Array] | None = None
-    either: dx.Linear | dx.BatchNorm | None = None
+    chain: dx.Sequential[..., jax.Array] | None = dx.field(default=None)
+    either: dx.Linear | dx.BatchNorm | None = dx.field(default=None)
 
     def __post_init__(self, rngs: dx.Rngs) -> None:
         self.extra = dx.Param(1)
@@ -67,16 +73,16 @@ from models import Box, Model
 
 def paths(model: Model, state: dx.State[Model]) -> None:
     state.linaer.kernel  # E: declax-path | State[Model]: Model has no field 'linaer'; did you mean 'linear'?
-    state.linear.kernle  # E: declax-path | State[dx.Linear]: Linear has no field 'kernle'; did you mean 'kernel'?
-    state["linear"]["kernal"]  # E: declax-path | its data fields are kernel, bias
+    state.linear.kernle  # E: declax-path | State[Linear]: Linear has no field 'kernle'; did you mean 'kernel'?
+    state["linear"]["kernal"]  # E: declax-path | State[Linear]: Linear has no field 'kernal'; did you mean 'kerne
     state["blocks"][0]["linear"]["weight"]  # E: declax-path | Linear has no field 'weight'
     state["blocks"]["0"]  # E: declax-path | State[list[Block]]: there is no '0': its keys are indices
     state.blocks[0].seeen  # E: declax-path | Block has no field 'seeen'
     state.width  # E: declax-path | Model.width: int is static, and no State has it
-    state["linear"]["in_features"]  # E: declax-path | fix: model.in_features
-    state.rngs  # E: declax-path | has no field 'rngs'
+    state["linear"]["in_features"]  # E: declax-path | State[Linear]: Linear.in_features: int is static, and no St
+    state.rngs  # E: declax-path | State[Model]: Model has no field 'rngs'
     state["pair"][2]  # E: declax-path | there is no 2: its keys are 0 to 1
-    state[0]  # E: declax-path | Model has no field 0
+    state[0]  # E: declax-path | State[Model]: Model has no field '0'
     state.heads.main.kern  # E: declax-path | did you mean 'kernel'?
     state.stack[0].kern  # E: declax-path | did you mean 'kernel'?
     state["linear"]["kernal"] = dx.Param(jnp.ones(2))  # E: declax-path | did you mean 'kernel'?
@@ -109,6 +115,12 @@ def types(state: dx.State[Model], key: str, index: int) -> None:
     assert_type(state.linear.kernel, Kernel)
     assert_type(state["linear"]["kernel"], Kernel)
     assert_type(state.linear.bias, Kernel)
+    assert_type(state.inner.kernel, Kernel)
+    assert_type(state["inner"]["kernel"], Kernel)
+    assert_type(state.several[1].kernel, Kernel)
+    grads = dx.grad(lambda model: jnp.sum(model.inner.kernel))(Model(1, 2, rngs=dx.Rngs(0)))
+    assert_type(grads.inner.kernel, Kernel)
+    assert_type(grads["linear"]["kernel"], Kernel)
     assert_type(state.blocks, dx.State[list[Block]])
     assert_type(state.blocks[0].linear.kernel, Kernel)
     assert_type(state["blocks"][index], dx.State[Block])

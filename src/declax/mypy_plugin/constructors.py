@@ -1,239 +1,177 @@
-"""Arguments by name against the parameters of a constructor, and the literals of dicts that hold them.
+"""Calls of constructors that a spec, a configuration or a dict stands for, which mypy itself then checks.
 
 Vocabulary
 ----------
-target:  a class or function that a spec, a configuration or a call with ``**config`` is of.
-entries: the arguments that a dict gives, by name, as far as its literal tells.
-whole:   of entries, that there are no others.
+entries: the arguments that a dict gives, by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final
 
 from mypy.erasetype import erase_typevars
-from mypy.nodes import (
-    ArgKind,
-    AssignmentStmt,
-    CallExpr,
-    ComparisonExpr,
-    Context,
-    DictExpr,
-    Expression,
-    ForStmt,
-    IndexExpr,
-    MemberExpr,
-    NameExpr,
-    Node,
-    RefExpr,
-    StrExpr,
-    Var,
+from mypy.nodes import ArgKind, AssignmentStmt, CallExpr, Context, DictExpr, Expression, NameExpr, StrExpr, Var
+from mypy.subtypes import is_subtype
+from mypy.typeops import bind_self
+from mypy.types import (
+    AnyType,
+    CallableType,
+    Instance,
+    LiteralType,
+    NoneType,
+    TupleType,
+    Type,
+    UnionType,
+    get_proper_type,
 )
-from mypy.types import CallableType, Instance, ProperType, Type, get_proper_type
 
-from declax.mypy_plugin.expressions import walk
-from declax.mypy_plugin.reporting import Report, suggest
-from declax.mypy_plugin.transformed import Function, Parameter, function_of
+from declax.mypy_plugin import names
+from declax.mypy_plugin.expressions import fullname_of, nodes_in_module
+from declax.mypy_plugin.reporting import Report, outside_of_trials, suggest, text_of
+from declax.mypy_plugin.statuses import is_container
 
 RNGS: Final = "rngs"
 
 
-class Target(NamedTuple):
-    """What a target takes.
+class Wider:
+    """What may be given in the place of a value of a type: of a container, any sequence or mapping.
 
-    Attributes:
-      name: as messages say it.
-      parameters: by name, less those that take any number; type variables are Any.
-      positional: the names of those that have a position.
-      least: the names of those that have no default.
-      takes_any: whether it takes arguments of any name.
-      takes_more: whether it takes any number of arguments by position.
+    Args:
+      api: mypy's checker.
+      of: what may be given for a value that is no container and no plain data; that itself where None.
     """
 
-    name: str
-    parameters: dict[str, Parameter]
-    positional: tuple[str, ...]
-    least: tuple[str, ...]
-    takes_any: bool
-    takes_more: bool
+    def __init__(self, api: Any, of: Callable[[Type], Type] | None = None) -> None:
+        self._api = api
+        self._of = of
 
-    def without_rngs(self) -> Target:
-        """The same, less the random streams, which no spec has."""
-        return self._replace(
-            parameters={name: parameter for name, parameter in self.parameters.items() if name != RNGS},
-            positional=tuple(name for name in self.positional if name != RNGS),
-            least=tuple(name for name in self.least if name != RNGS),
-        )
+    def __call__(self, typ: Type) -> Type:
+        """The wider type."""
+        typ = get_proper_type(typ)
+        if self._of is None or isinstance(typ, (NoneType, LiteralType, AnyType)):
+            return typ
+        if isinstance(typ, UnionType):
+            return UnionType.make_union([self(item) for item in typ.items])
+        if isinstance(typ, TupleType):
+            items = [self(item) for item in typ.items]
+            return UnionType([typ.copy_modified(items=items), self._sequence(UnionType.make_union(items))])
+        if isinstance(typ, Instance) and is_container(typ.type) and typ.args:
+            args = [self(arg) for arg in typ.args]
+            if typ.type.has_base("typing.Mapping"):
+                return typ.copy_modified(args=args)
+            return self._sequence(args[0])
+        return typ if isinstance(typ, Instance) and typ.type.module_name == "builtins" else self._of(typ)
 
-    def tell_unknown(self, where: str, name: str, place: Context, report: Report) -> None:
-        """Says that there is no parameter of a name."""
-        report.error(
-            f"{where}: {self.name} has no parameter {name!r}{suggest(name, self.parameters)}",
-            place,
-            notes=[f"its parameters are {', '.join(self.parameters) or 'none'}"],
-        )
-
-    def tell_missing(self, where: str, given: Iterable[str], place: Context, report: Report) -> None:
-        """Says which parameters get no argument; one that a misspelt name means is not told again."""
-        names = set(given)
-        unknown = [name for name in names if name not in self.parameters]
-        guessed = {suggest(name, self.parameters) for name in unknown}
-        missing = [name for name in self.least if name not in names and f"; did you mean {name!r}?" not in guessed]
-        if missing:
-            told = ", ".join(map(repr, missing))
-            report.error(f"{where}: {self.name} needs {told}", place, fix=f"{missing[0]}=...")
+    def _sequence(self, item: Type) -> Type:
+        found: Type = self._api.named_generic_type("typing.Sequence", [item])
+        return found
 
 
-def target_of(typ: ProperType | None, name: str | None = None) -> Target | None:
-    """The parameters of a class or function of this type; None where they are not known."""
-    if not isinstance(typ, CallableType):
+def signature_of(typ: Type | None, wider: Wider) -> CallableType | None:
+    """What a class or function takes besides `rngs`, with wider types."""
+    typ = get_proper_type(typ)
+    if not isinstance(typ, CallableType) or typ.is_ellipsis_args:
         return None
     if typ.is_type_obj() and typ.type_object().fallback_to_any:
         return None
-    function = function_of(name or (typ.type_object().name if typ.is_type_obj() else typ.name or "the function"), typ)
-    return None if function is None else _target(function)
-
-
-def target_of_class(typ: Instance, api: Any) -> Target | None:
-    """The parameters of the constructor of a class."""
-    found = typ.type.get_method("__init__")
-    signature = None if found is None or found.type is None else get_proper_type(found.type)
-    if not isinstance(signature, CallableType) or typ.type.fallback_to_any or not signature.arg_types:
-        return None
-    function = function_of(typ.type.name, signature)
-    return None if function is None else _target(function._replace(parameters=function.parameters[1:]))
-
-
-def _target(function: Function) -> Target | None:
-    kept = {p.name: _without_variables(p) for p in function.parameters if p.name is not None and not p.kind.is_star()}
-    if any(p.name is None for p in function.parameters):
-        return None
-    return Target(
-        function.name,
-        kept,
-        tuple(p.name or "" for p in function.positional),
-        tuple(name for name, p in kept.items() if p.kind.is_required()),
-        function.takes_any,
-        function.takes_more,
+    erased = erase_typevars(typ)
+    assert isinstance(erased, CallableType)
+    kept = [index for index, name in enumerate(typ.arg_names) if name != RNGS]
+    return erased.copy_modified(
+        arg_names=[typ.arg_names[index] for index in kept],
+        arg_kinds=[typ.arg_kinds[index] for index in kept],
+        arg_types=[wider(erased.arg_types[index]) for index in kept],
+        variables=[],
     )
 
 
-def _without_variables(parameter: Parameter) -> Parameter:
-    typ = parameter.type
-    return parameter if typ is None else parameter._replace(type=get_proper_type(erase_typevars(typ)))
+def signature_of_class(typ: Type, wider: Wider) -> CallableType | None:
+    """What the constructor of an instance's class takes besides `rngs`, where that is a Pytree."""
+    typ = get_proper_type(typ)
+    if not isinstance(typ, Instance) or not typ.type.has_base(names.PYTREE) or typ.type.fallback_to_any:
+        return None
+    init = typ.type.get_method("__init__")
+    found = None if init is None else get_proper_type(init.type)
+    if not isinstance(found, CallableType):
+        return None
+    return signature_of(bind_self(found, typ).copy_modified(name=typ.type.name), wider)
 
 
-def type_where_wanted(value: Expression, wanted: ProperType, api: Any) -> ProperType:
-    """The type of an expression where a type is wanted, as of ``[]``; as it stands where it cannot have it."""
-    before: Type = api.lookup_type(value)
-    with api.msg.filter_errors() as watcher:
-        found: Type = api.get_expression_type(value, wanted)
-        is_wrong = watcher.has_new_errors()
-    return get_proper_type(before if is_wrong else found)
+Argument = tuple[Expression, ArgKind, "str | None"]
 
 
-# --- literals of dicts ---------------------------------------------------------
+def arguments_in(call: CallExpr) -> list[Argument]:
+    """The arguments of a call, each with its kind and name."""
+    return list(zip(call.args, call.arg_kinds, call.arg_names, strict=True))
 
 
-class Entries(NamedTuple):
-    """What a dict holds.
-
-    Attributes:
-      items: the expressions by key.
-      is_whole: whether there are no others.
-      expr: the literal.
-    """
-
-    items: dict[str, Expression]
-    is_whole: bool
-    expr: Expression
+def expanded(given: list[Argument], api: Any) -> list[Argument] | None:
+    """Arguments with the entries of dicts in their place; None where not all are known."""
+    found: list[Argument] = []
+    for arg, kind, name in given:
+        entries = entries_of(arg, api) if kind is ArgKind.ARG_STAR2 else None
+        if kind is ArgKind.ARG_STAR or (kind is ArgKind.ARG_STAR2 and entries is None):
+            return None
+        found += [(arg, kind, name)] if entries is None else named(entries)
+    return found
 
 
-def entries_of(expr: Expression | None, api: Any) -> Entries | None:
+def named(entries: dict[str, Expression]) -> list[Argument]:
+    """The arguments that a dict gives."""
+    return [(value, ArgKind.ARG_NAMED, name) for name, value in entries.items()]
+
+
+def check_call(
+    signature: CallableType, callee: Expression, given: list[Argument], place: Context, report: Report
+) -> None:
+    """Lets mypy check a call, and tell at a place what is wrong with it."""
+    with outside_of_trials(report.api) as is_shown:
+        if is_shown:
+            args, kinds, arg_names = map(list, zip(*given, strict=True)) if given else ([], [], [])
+            call = CallExpr(callee, args, kinds, arg_names)
+            call.set_line(place)
+            report.api.expr_checker.check_call(signature, args, kinds, call, arg_names)
+
+
+def check_value(where: str, wanted: Type, wider: Wider, value: Expression, report: Report) -> None:
+    """Compares a value with the type of the parameter that it is for."""
+    with report.api.msg.filter_errors() as watcher:
+        found = report.api.get_expression_type(value, wider(wanted))
+    if watcher.has_new_errors() or not is_subtype(found, wider(wanted)):
+        report.error(f"{where}: expected {text_of(wanted)}, got {text_of(found)}", value)
+
+
+def tell_unknown(where: str, name: str, signature: CallableType, place: Context, report: Report) -> None:
+    """Says that there is no parameter of a name."""
+    known = [known for known in signature.arg_names if known is not None]
+    report.error(f"{where}: there is no parameter {name!r}{suggest(name, known)}", place)
+
+
+def entries_of(expr: Expression | None, api: Any) -> dict[str, Expression] | None:
     """The entries of a dict: of its literal, or of the only literal that a name stands for."""
-    if isinstance(expr, DictExpr):
-        return _of_literal(expr)
-    if isinstance(expr, CallExpr) and isinstance(expr.callee, RefExpr) and expr.callee.fullname == "builtins.dict":
-        is_named = all(kind in (ArgKind.ARG_NAMED, ArgKind.ARG_STAR2) for kind in expr.arg_kinds)
-        items = {name: arg for name, arg in zip(expr.arg_names, expr.args, strict=True) if name is not None}
-        return Entries(items, ArgKind.ARG_STAR2 not in expr.arg_kinds, expr) if is_named else None
     if isinstance(expr, NameExpr) and isinstance(expr.node, Var):
-        return _of_name(expr.node, api)
-    return None
-
-
-def _of_literal(expr: DictExpr) -> Entries | None:
-    if any(key is not None and not isinstance(key, StrExpr) for key, _ in expr.items):
+        expr = _value_of(expr.node, api)
+    if isinstance(expr, CallExpr) and fullname_of(expr.callee) == "builtins.dict":
+        is_named = all(kind is ArgKind.ARG_NAMED for kind in expr.arg_kinds)
+        return {name or "": arg for arg, _, name in arguments_in(expr)} if is_named else None
+    if not isinstance(expr, DictExpr) or not all(isinstance(key, StrExpr) for key, _ in expr.items):
         return None
-    items = {key.value: value for key, value in expr.items if isinstance(key, StrExpr)}
-    return Entries(items, all(key is not None for key, _ in expr.items), expr)
+    return {key.value: value for key, value in expr.items if isinstance(key, StrExpr)}
 
 
-def _of_name(var: Var, api: Any) -> Entries | None:
-    """What the dict of a name holds, where it is set once, and nothing takes entries out again."""
-    uses = _Uses(var)
-    uses.read(api.tree)
-    if len(uses.values) != 1 or uses.others or isinstance(uses.values[0], NameExpr):
-        return None
-    found = entries_of(uses.values[0], api)
-    return found if found is None or uses.is_only_read else found._replace(is_whole=False)
+def _value_of(var: Var, api: Any) -> Expression | None:
+    """What a name stands for that one statement sets, and that is only passed on as arguments or a configuration."""
+    values = [found for found in nodes_in_module(api, AssignmentStmt) if _is(found.lvalues[0], var)]
+    uses = sum(found.node is var for found in nodes_in_module(api, NameExpr))
+    read = sum(
+        _is(arg, var) and (kind is ArgKind.ARG_STAR2 or fullname_of(call.callee) in names.CONFIG_READERS)
+        for call in nodes_in_module(api, CallExpr)
+        for arg, kind, _ in arguments_in(call)
+    )
+    read += sum(key is None and _is(item, var) for found in nodes_in_module(api, DictExpr) for key, item in found.items)
+    return values[0].rvalue if len(values) == 1 and uses == 1 + read else None
 
 
-_READING: Final = frozenset({"get", "items", "keys", "values", "copy"})
-_ADDING: Final = frozenset({"update", "setdefault"})
-
-
-class _Uses:
-    """What a module does with one name.
-
-    Attributes:
-      values: what it is set to.
-      others: how many uses there are that may do anything.
-      is_only_read: whether nothing adds entries, or gives the dict away.
-    """
-
-    def __init__(self, var: Var) -> None:
-        self._var = var
-        self.values: list[Expression] = []
-        self.others = 0
-        self.is_only_read = True
-
-    def read(self, tree: Node) -> None:
-        """Looks at all uses in a module."""
-        for node in walk(tree):
-            if node is not self._var and isinstance(node, NameExpr) and node.node is self._var:
-                self.others += 1
-            else:
-                self.others -= sum(self._is_harmless(node))
-
-    def _is_harmless(self, node: Node) -> Iterator[bool]:
-        """One True for each use directly below a node that takes nothing out."""
-        if isinstance(node, AssignmentStmt):
-            if len(node.lvalues) == 1 and self._is_it(node.lvalues[0]):
-                self.values.append(node.rvalue)
-                yield True
-            if any(isinstance(target, IndexExpr) and self._is_it(target.base) for target in node.lvalues):
-                self.is_only_read = False
-        elif isinstance(node, CallExpr):
-            for arg, kind in zip(node.args, node.arg_kinds, strict=True):
-                if self._is_it(arg):
-                    self.is_only_read = self.is_only_read and kind is ArgKind.ARG_STAR2
-                    yield True
-        elif isinstance(node, DictExpr):
-            yield from (True for key, value in node.items if key is None and self._is_it(value))
-        elif isinstance(node, MemberExpr) and self._is_it(node.expr) and node.name in _READING | _ADDING:
-            self.is_only_read = self.is_only_read and node.name in _READING
-            yield True
-        elif type(node).__name__ == "DelStmt":
-            if any(isinstance(below, NameExpr) and below.node is self._var for below in walk(node)):
-                self.values.append(NameExpr("del"))
-        elif isinstance(node, IndexExpr):
-            yield self._is_it(node.base)
-        elif isinstance(node, ForStmt):
-            yield self._is_it(node.expr)
-        elif isinstance(node, ComparisonExpr):
-            yield from (self._is_it(operand) for operand in node.operands)
-
-    def _is_it(self, expr: Expression) -> bool:
-        return isinstance(expr, NameExpr) and expr.node is self._var
+def _is(expr: Expression, var: Var) -> bool:
+    return isinstance(expr, NameExpr) and expr.node is var

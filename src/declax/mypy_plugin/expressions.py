@@ -6,14 +6,13 @@ mypy's own visitors are compiled and take no subclass that is interpreted, so th
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeVar
 
-from mypy import traverser
 from mypy.nodes import (
     ArgKind,
     AssignmentStmt,
-    Block,
     CallExpr,
     ClassDef,
     Context,
@@ -21,18 +20,18 @@ from mypy.nodes import (
     Expression,
     IfStmt,
     IntExpr,
-    LambdaExpr,
     ListExpr,
-    MemberExpr,
     NameExpr,
     Node,
     RefExpr,
-    ReturnStmt,
     Statement,
     StrExpr,
     TupleExpr,
+    TypeInfo,
     UnaryExpr,
 )
+
+N = TypeVar("N", bound=Node)
 
 
 class Unknown(enum.Enum):
@@ -47,10 +46,7 @@ _CONSTANTS: Final = {"builtins.None": None, "builtins.True": True, "builtins.Fal
 
 
 def literal(expr: Expression | None) -> Any:
-    """The value of a literal: None, bool, int, str, or a tuple, list or dict of those; else `UNKNOWN`.
-
-    An entry that is no literal is `UNKNOWN` in its place; a ``**`` makes the whole dict `UNKNOWN`.
-    """
+    """The value of a literal: None, bool, int, str, or a tuple or list of those; else `UNKNOWN`."""
     if isinstance(expr, (StrExpr, IntExpr)):
         return expr.value
     if isinstance(expr, RefExpr):
@@ -58,15 +54,6 @@ def literal(expr: Expression | None) -> Any:
     if isinstance(expr, UnaryExpr) and expr.op == "-":
         value = literal(expr.expr)
         return -value if isinstance(value, int) else UNKNOWN
-    if isinstance(expr, TupleExpr):
-        return tuple(map(literal, expr.items))
-    if isinstance(expr, ListExpr):
-        return list(map(literal, expr.items))
-    if isinstance(expr, DictExpr):
-        keys = [literal(key) for key, _ in expr.items]
-        if any(key is UNKNOWN or isinstance(key, (list, dict)) for key in keys):
-            return UNKNOWN
-        return dict(zip(keys, (literal(value) for _, value in expr.items), strict=True))
     return UNKNOWN
 
 
@@ -75,9 +62,25 @@ def items_of(expr: Expression | None) -> Sequence[Expression] | None:
     return expr.items if isinstance(expr, (TupleExpr, ListExpr)) else None
 
 
-def arguments_of(call: CallExpr, positional: Sequence[str] = ()) -> dict[str, Expression]:
+def leaves_of(expr: Expression) -> Iterator[Expression]:
+    """The expressions in displays of tuples, lists and dicts, at any depth; that itself which is none."""
+    items = [value for _, value in expr.items] if isinstance(expr, DictExpr) else items_of(expr)
+    if items is None:
+        yield expr
+    for item in items or ():
+        yield from leaves_of(item)
+
+
+def fullname_of(expr: Node | None) -> str | None:
+    """The full name of what an expression names."""
+    return expr.fullname if isinstance(expr, RefExpr) else None
+
+
+def arguments_of(call: Context, positional: Sequence[str] = ()) -> dict[str, Expression]:
     """The arguments of a call by name; the first ones have the given names. Those behind ``*`` are left out."""
     found: dict[str, Expression] = {}
+    if not isinstance(call, CallExpr):
+        return found
     names = iter(positional)
     for arg, kind, name in zip(call.args, call.arg_kinds, call.arg_names, strict=True):
         if kind is ArgKind.ARG_STAR:
@@ -89,160 +92,61 @@ def arguments_of(call: CallExpr, positional: Sequence[str] = ()) -> dict[str, Ex
     return found
 
 
-def lambda_result(expr: LambdaExpr) -> Expression | None:
-    """The expression that a lambda returns."""
-    last = expr.body.body[-1] if expr.body.body else None
-    return last.expr if isinstance(last, ReturnStmt) else None
+def assigned_names(statements: Sequence[Statement]) -> Iterator[tuple[str, AssignmentStmt]]:
+    """The names that the body of a class sets or annotates, also under an ``if``, in order."""
+    for statement in statements:
+        if isinstance(statement, AssignmentStmt):
+            if isinstance(statement.lvalues[0], NameExpr):
+                yield statement.lvalues[0].name, statement
+        elif isinstance(statement, IfStmt):
+            for block in [*statement.body, *([statement.else_body] if statement.else_body else [])]:
+                if not block.is_unreachable:
+                    yield from assigned_names(block.body)
 
 
 def own_fields(defn: ClassDef) -> Iterator[tuple[str, AssignmentStmt]]:
-    """The annotated names in the body of a class, also under an ``if``, in order."""
-    yield from _annotated(defn.defs.body)
+    """The annotated names in the body of a class."""
+    return ((name, found) for name, found in assigned_names(defn.defs.body) if found.new_syntax)
 
 
-_values: dict[int, tuple[Expression, ClassDef]] = {}
-"""The values of the annotated names of the class that was asked for last: each of its specifiers asks."""
-
-
-def is_own_value(expr: Context, defn: ClassDef) -> bool:
-    """Whether an expression is what stands behind an annotated name in the body of a class."""
-    value, owner = _values.get(id(expr), (None, None))
-    if value is not expr or owner is not defn:
-        _values.clear()
-        _values.update((id(statement.rvalue), (statement.rvalue, defn)) for _, statement in own_fields(defn))
-    return id(expr) in _values
-
-
-def _annotated(statements: Sequence[Statement]) -> Iterator[tuple[str, AssignmentStmt]]:
-    for statement in statements:
-        if isinstance(statement, AssignmentStmt):
-            target = statement.lvalues[0]
-            if statement.new_syntax and isinstance(target, NameExpr):
-                yield target.name, statement
-        elif isinstance(statement, IfStmt):
-            blocks = [*statement.body, *([statement.else_body] if statement.else_body else [])]
-            for block in blocks:
-                if not block.is_unreachable:
-                    yield from _annotated(block.body)
-
-
-_COLLECT: Final = getattr(traverser, "all_name_and_member_expressions", None)
-"""mypy's own search for attributes; mypy 1 has none."""
-
-
-def members_in(node: Expression | Block) -> list[MemberExpr]:
-    """All attributes in a tree, parents first; much quicker than `walk` where mypy has a search of its own."""
-    if _COLLECT is None:
-        return [found for found in walk(node) if isinstance(found, MemberExpr)]
-    tree = LambdaExpr([], node) if isinstance(node, Block) else node  # it takes expressions only
-    found: list[MemberExpr] = _COLLECT(tree)[1]
-    return found
-
-
-_CHILDREN: Final[Mapping[str, tuple[str, ...]]] = {
-    # statements
-    "MypyFile": ("defs",),
-    "Block": ("body",),
-    "ExpressionStmt": ("expr",),
-    "AssignmentStmt": ("lvalues", "rvalue"),
-    "OperatorAssignmentStmt": ("lvalue", "rvalue"),
-    "WhileStmt": ("expr", "body", "else_body"),
-    "ForStmt": ("index", "expr", "body", "else_body"),
-    "ReturnStmt": ("expr",),
-    "AssertStmt": ("expr", "msg"),
-    "DelStmt": ("expr",),
-    "RaiseStmt": ("expr", "from_expr"),
-    "TryStmt": ("body", "types", "handlers", "else_body", "finally_body"),
-    "WithStmt": ("expr", "target", "body"),
-    "MatchStmt": ("subject", "guards", "bodies"),
-    "IfStmt": ("expr", "body", "else_body"),
-    "Decorator": ("decorators", "func"),
-    "OverloadedFuncDef": ("items",),
-    "FuncDef": ("body",),
-    "ClassDef": ("defs",),
-    # expressions
-    "MemberExpr": ("expr",),
-    "CallExpr": ("callee", "args"),
-    "OpExpr": ("left", "right"),
-    "ComparisonExpr": ("operands",),
-    "UnaryExpr": ("expr",),
-    "IndexExpr": ("base", "index"),
-    "SliceExpr": ("begin_index", "end_index", "stride"),
-    "TupleExpr": ("items",),
-    "ListExpr": ("items",),
-    "SetExpr": ("items",),
-    "DictExpr": ("items",),
-    "LambdaExpr": ("body",),
-    "ConditionalExpr": ("cond", "if_expr", "else_expr"),
-    "GeneratorExpr": ("left_expr", "indices", "sequences", "condlists"),
-    "ListComprehension": ("generator",),
-    "SetComprehension": ("generator",),
-    "DictionaryComprehension": ("key", "value", "indices", "sequences", "condlists"),
-    "StarExpr": ("expr",),
-    "AwaitExpr": ("expr",),
-    "YieldExpr": ("expr",),
-    "YieldFromExpr": ("expr",),
-    "AssignmentExpr": ("target", "value"),
-    "CastExpr": ("expr",),
-    "AssertTypeExpr": ("expr",),
-    "RevealExpr": ("expr",),
-    "TypeApplication": ("expr",),
-    "SuperExpr": ("call",),
+_CHILDREN: Final = {
+    kind: tuple(names)
+    for kind, *names in (
+        line.split()
+        for line in """
+        MypyFile defs; Block body; ExpressionStmt expr; AssignmentStmt lvalues rvalue; ReturnStmt expr
+        OperatorAssignmentStmt lvalue rvalue; WhileStmt expr body else_body; ForStmt index expr body else_body
+        AssertStmt expr msg; DelStmt expr; RaiseStmt expr from_expr; TryStmt body types handlers else_body finally_body
+        WithStmt expr target body; MatchStmt subject guards bodies; IfStmt expr body else_body
+        Decorator decorators func; OverloadedFuncDef items; FuncDef arguments body; Argument initializer; ClassDef defs
+        MemberExpr expr; CallExpr callee args; OpExpr left right; ComparisonExpr operands; UnaryExpr expr
+        IndexExpr base index; SliceExpr begin_index end_index stride; TupleExpr items; ListExpr items; SetExpr items
+        DictExpr items; LambdaExpr body; ConditionalExpr cond if_expr else_expr; ListComprehension generator
+        GeneratorExpr left_expr indices sequences condlists; SetComprehension generator
+        DictionaryComprehension key value indices sequences condlists; StarExpr expr; AwaitExpr expr; YieldExpr expr
+        YieldFromExpr expr; AssignmentExpr target value; CastExpr expr; AssertTypeExpr expr; RevealExpr expr
+        TypeApplication expr; SuperExpr call
+        """.replace(";", "\n").split("\n")
+        if line.strip()
+    )
 }
 """Where the children of a node are. By name, since not every version of mypy has every class."""
-
-
-_BODIES: Final[Mapping[str, tuple[str, ...]]] = {
-    "MypyFile": ("defs",),
-    "Block": ("body",),
-    "WhileStmt": ("body", "else_body"),
-    "ForStmt": ("body", "else_body"),
-    "TryStmt": ("body", "handlers", "else_body", "finally_body"),
-    "WithStmt": ("body",),
-    "MatchStmt": ("bodies",),
-    "IfStmt": ("body", "else_body"),
-    "Decorator": ("func",),
-    "OverloadedFuncDef": ("items",),
-    "FuncDef": ("body",),
-    "ClassDef": ("defs",),
-}
-"""Where statements have statements."""
 
 
 class _Children(dict[type, "tuple[str, ...] | None"]):
     """Where the children of a node are, by class and last first; None for what is no node. Filled as classes come."""
 
-    def __init__(self, table: Mapping[str, tuple[str, ...]]) -> None:
-        super().__init__()
-        self._table = table
-
     def __missing__(self, kind: type) -> tuple[str, ...] | None:
-        names = [name for name in self._table.get(kind.__name__, ()) if hasattr(kind, name)]
+        names = [name for name in _CHILDREN.get(kind.__name__, ()) if hasattr(kind, name)]
         self[kind] = tuple(reversed(names)) if issubclass(kind, Node) else None
         return self[kind]
 
 
-_ALL: Final = _Children(_CHILDREN)
-_STATEMENTS: Final = _Children(_BODIES)
-_DEFINITIONS: Final = _Children({**_BODIES, "FuncDef": ()})
+_CHILDREN_OF: Final = _Children()
 
 
 def walk(node: Node | None) -> Iterator[Node]:
     """A node and all nodes below it, parents first, in the order of the source."""
-    return _walk(node, _ALL)
-
-
-def statements(node: Node | None) -> Iterator[Node]:
-    """All statements and definitions in a node, parents first; much quicker than `walk`."""
-    return _walk(node, _STATEMENTS)
-
-
-def definitions(node: Node | None) -> Iterator[Node]:
-    """As `statements`, less what is in functions."""
-    return _walk(node, _DEFINITIONS)
-
-
-def _walk(node: Node | None, children_of: _Children) -> Iterator[Node]:
     stack: list[Any] = [node]
     while stack:
         found = stack.pop()
@@ -250,7 +154,7 @@ def _walk(node: Node | None, children_of: _Children) -> Iterator[Node]:
         if kind is list or kind is tuple:
             stack.extend(reversed(found))
             continue
-        children = children_of[kind]
+        children = _CHILDREN_OF[kind]
         if children is None:
             continue
         yield found
@@ -258,3 +162,28 @@ def _walk(node: Node | None, children_of: _Children) -> Iterator[Node]:
             child = getattr(found, name)
             if child is not None:
                 stack.append(child)
+
+
+_tree: Node | None = None
+_nodes: dict[type, list[Any]] = {}
+
+
+def nodes_in_module(api: Any, kind: type[N]) -> list[N]:
+    """All nodes of one class in the module that is being checked. The daemon puts new nodes into a module."""
+    global _tree
+    if _tree is not api.tree or api.options.fine_grained_incremental:
+        _tree = api.tree
+        _nodes.clear()
+        found = defaultdict(list)
+        for node in walk(_tree):
+            found[type(node)].append(node)
+        _nodes.update(found)
+    return _nodes.get(kind, [])
+
+
+def info_named(fullname: str, api: Any) -> TypeInfo | None:
+    """A class by its full name; the checker's own search finds none in a package that nobody imports as a whole."""
+    module, _, name = fullname.rpartition(".")
+    tree = api.modules.get(module)
+    found = None if tree is None else tree.names.get(name)
+    return found.node if found is not None and isinstance(found.node, TypeInfo) else None

@@ -18,19 +18,13 @@ STANDARD_DATACLASS: Final = "dataclasses.dataclass"
 REPLACE: Final = "declax._dataclass.replace"
 STANDARD_REPLACE: Final = "dataclasses.replace"
 
-DATA: Final = "declax._fields.data"
-STATIC: Final = "declax._fields.static"
-VARIABLE_FIELD: Final = "declax._fields.variable"
-INITIALIZER: Final = "declax.initializers.NamedInitializer"
-SUBMODULE: Final = "declax._fields.submodule"
-STANDARD_FIELD: Final = "dataclasses.field"
-
 SPECIFIERS: Final = {
-    DATA: "data",
-    STATIC: "static",
-    VARIABLE_FIELD: "variable",
-    SUBMODULE: "submodule",
-    STANDARD_FIELD: "field",
+    "declax._fields.field": "field",
+    "declax._fields.data": "data",
+    "declax._fields.static": "static",
+    "declax._fields.variable": "variable",
+    "declax._fields.submodule": "submodule",
+    "dataclasses.field": "standard",
 }
 """The functions that declare a field."""
 
@@ -41,6 +35,7 @@ ARRAYS: Final = frozenset({"jax._src.basearray.Array", "jax.Array", "numpy.ndarr
 ABSTRACT_ARRAYS: Final = frozenset({"jax._src.core.ShapeDtypeStruct", "jax._src.core.Tracer"})
 DATA_BASES: Final = frozenset({PYTREE, VARIABLE, *ARRAYS, *ABSTRACT_ARRAYS})
 """Classes whose instances are data."""
+ARRAYS_AND_VARIABLES: Final = ARRAYS | {VARIABLE}
 
 JIT: Final = "declax.transforms.compilation.jit"
 JIT_PARTIAL: Final = "declax.transforms.jit_partial.jit_partial"
@@ -58,10 +53,8 @@ OF_VALUE_AND_GRAD: Final = "declax.transforms._signatures.OfValueAndGrad"
 OF_VALUE_AND_GRAD_AUX: Final = "declax.transforms._signatures.OfValueAndGradAux"
 CUSTOM_VJP: Final = "declax.transforms.custom_rules.custom_vjp"
 DIFF_STATE: Final = "declax.transforms.autodiff.DiffState"
-CARRY: Final = "declax.transforms.prefixes.Carry"
 STATE_AXES: Final = "declax.transforms.prefixes.StateAxes"
 STATE_SHARDING: Final = "declax.transforms.prefixes.StateSharding"
-PARTIAL: Final = "functools.partial"
 
 LIST: Final = "declax._containers.List"
 DICT: Final = "declax._containers.Dict"
@@ -73,27 +66,28 @@ SPLIT: Final = "declax.graph.api.split"
 STATE_OF: Final = "declax.graph.api.state"
 POP: Final = "declax.graph.popping.pop"
 UNPACK: Final = "declax.graph.graph_state.unpack"
-GRAPHDEF_OF: Final = "declax.graph.api.graphdef"
-CLONE: Final = "declax.graph.api.clone"
-VARIABLES_OF: Final = "declax.graph.api.variables"
 MERGE: Final = "declax.graph.api.merge"
 UPDATE: Final = "declax.graph.updating.update"
-VIEW: Final = "declax.viewing.view"
-WITH_ATTRIBUTES: Final = "declax.viewing.with_attributes"
-SUMMARY: Final = "declax.summarizing.summary"
-AS_ABSTRACT: Final = "declax.abstract.as_abstract"
-AS_PURE: Final = "declax.refs.as_pure"
-TO_REFS: Final = "declax.refs.to_refs"
-TO_ARRAYS: Final = "declax.refs.to_arrays"
-ITER_GRAPH: Final = "declax.graph.iteration.iter_graph"
-ITER_MODULES: Final = "declax._module.iter_modules"
-FIND_DUPLICATES: Final = "declax.graph.iteration.find_duplicates"
 EXPLAIN_FILTERS: Final = "declax.graph.explaining.explain_filters"
 SET_METADATA: Final = "declax.graph.assigning.set_metadata"
 FILTER_STATE: Final = "declax.statelib.filter_state"
 SPLIT_STATE: Final = "declax.statelib.split_state"
 FLAT_STATE: Final = "declax.states.FlatState"
 OPTIMIZER: Final = "declax.training.optimizer.Optimizer"
+NODE_TAKERS: Final = frozenset(
+    {
+        *(SPLIT, STATE_OF, POP, UNPACK, UPDATE, EXPLAIN_FILTERS, SET_METADATA, OPTIMIZER),
+        *(f"declax.graph.api.{name}" for name in ("graphdef", "clone", "variables")),
+        *(f"declax.viewing.{name}" for name in ("view", "with_attributes")),
+        "declax.summarizing.summary",
+        "declax.abstract.as_abstract",
+        *(f"declax.refs.{name}" for name in ("as_pure", "to_refs", "to_arrays")),
+        *(f"declax.graph.iteration.{name}" for name in ("iter_graph", "find_duplicates")),
+        "declax._module.iter_modules",
+        *(f"declax.config.loading.{name}" for name in ("spec_of", "to_config")),
+    }
+)
+"""The functions whose first argument is a model."""
 FILTERS: Final = frozenset({"declax._filters.All", "declax._filters.Any", "declax._filters.Not"})
 """The classes of filters that combine others."""
 PREDICATES: Final = FILTERS | {"declax._filters._OfPaths", "declax._filters.OfType", "declax._filters.WithTag"}
@@ -107,9 +101,6 @@ BATCH_NORM: Final = "declax.nn.normalization.BatchNorm"
 DROPOUT: Final = "declax.nn.stochastic.Dropout"
 
 SPEC: Final = "declax.config.spec.spec"
-SPEC_OF: Final = "declax.config.loading.spec_of"
-TO_CONFIG: Final = "declax.config.loading.to_config"
 SPEC_CLASS: Final = "declax.config.spec.Spec"
 REF: Final = "declax.config._data.Ref"
-FROM_CONFIG: Final = "declax.config.loading.from_config"
-SPEC_FROM_CONFIG: Final = "declax.config.loading.spec_from_config"
+CONFIG_READERS: Final = frozenset({"declax.config.loading.from_config", "declax.config.loading.spec_from_config"})

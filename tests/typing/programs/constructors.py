@@ -8,13 +8,13 @@ import declax as dx
 
 @dx.dataclass
 class Block(dx.Module):
-    dim: int
-    hidden: int
+    dim: int = dx.field()
+    hidden: int = dx.field()
     _: dx.KW_ONLY
-    rate: float = 0.1
-    rngs: dx.InitVar[dx.Rngs]
-    up: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.dim, self.hidden, rngs=rngs))
-    scale: dx.Param[jax.Array] = dx.variable(("dim",), initializer=dx.initializers.ones)
+    rate: float = dx.field(default=0.1)
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up = dx.Linear(dim, hidden, rngs=rngs)
+    scale: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.ones)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.up(x * self.scale)
@@ -22,9 +22,9 @@ class Block(dx.Module):
 
 @dx.dataclass
 class Model(dx.Module):
-    depth: int
-    rngs: dx.InitVar[dx.Rngs]
-    block: Block = dx.submodule(lambda self, rngs: Block(4, 8, rngs=rngs))
+    depth: int = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    block: Block = Block(4, 8, rngs=rngs)
     width: int = dx.static(default=4)
 
 
@@ -72,7 +72,7 @@ spelt = Block(4, hidden=8, rngs=dx.Rngs(0))
 # wrong: spelt = Block(4, hiden=8, rngs=dx.Rngs(0))
 # error: call-arg | call-arg | reportCallIssue
 
-# == a declared submodule as an argument (annotations: yes)
+# == an internal part as an argument (annotations: yes)
 
 made = Block(4, 8, rngs=dx.Rngs(0))
 # wrong: made = Block(4, 8, rngs=dx.Rngs(0), up=dx.Linear(4, 8, rngs=dx.Rngs(0)))
@@ -135,13 +135,13 @@ called = block(jnp.ones((2, 4)))
 
 from_dict = Block(dim=4, hidden=8, rngs=dx.Rngs(0))
 # wrong: from_dict = Block(**{"dim": 4, "hiden": 8}, rngs=dx.Rngs(0))
-# error: declax-config | - | -
+# error: call-arg | - | -
 
 # == arguments from a plain dict with an unknown key (annotations: no)
 
 config = {"dim": 4, "hidden": 8}
 # wrong(+1): config = {"dimm": 4, "hidden": 8}
-# error: declax-config | - | -
+# error: call-arg | - | -
 configured = Block(**config, rngs=dx.Rngs(0))
 
 # == a result is taken for another class (annotations: yes)

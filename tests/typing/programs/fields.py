@@ -97,7 +97,7 @@ class Tagged(dx.Module):
 class Sizes(dx.Module):
     sizes: list[int] = dx.static(default_factory=list[int])
     # wrong: sizes: list[int] = dx.static(default=[8, 8])
-    # error: assignment, declax-field | assignment | reportAssignmentType
+    # error: assignment | assignment | reportAssignmentType
 
 
 # == an array as the default of a static field (annotations: yes)
@@ -117,7 +117,7 @@ class Offset(dx.Module):
 class Stack(dx.Module):
     layers: list[dx.Linear] = dx.data(default_factory=list[dx.Linear])
     # wrong: layers: list[dx.Linear] = dx.data(default=[])
-    # error: assignment, declax-field | assignment | reportAssignmentType
+    # error: assignment | assignment | reportAssignmentType
 
 
 # == an array as the default of a data field (annotations: yes)
@@ -127,7 +127,7 @@ class Stack(dx.Module):
 class Shifted(dx.Module):
     shift: jax.Array = dx.data(default_factory=lambda: jnp.zeros(3))
     # wrong: shift: jax.Array = dx.data(default=jnp.zeros(3))
-    # error: assignment, declax-field | assignment | reportAssignmentType
+    # error: assignment | assignment | reportAssignmentType
 
 
 # == a recursive alias of arrays as static (annotations: no)
@@ -211,9 +211,9 @@ class Ordered(dx.Module):
 # wrong(+1):
 # error: declax-undecorated | - | -
 class Undecorated(dx.Module):
-    width: int
-    rngs: dx.InitVar[dx.Rngs]
-    scale: dx.Param[jax.Array] = dx.variable(("width",), initializer=dx.initializers.ones)
+    width: int = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    scale: dx.Param[jax.Array] = dx.variable((width,), initializer=dx.initializers.ones)
 
 
 # == a field with init=False that nothing sets (annotations: no)
@@ -241,7 +241,7 @@ class Seeded(dx.Module):
 
     def __post_init__(self, seed: int) -> None:
         # wrong: def __post_init__(self) -> None:
-        # error: declax-post-init, override | override | reportGeneralTypeIssues
+        # error: override | override | reportGeneralTypeIssues
         self.key = jax.random.key(self.width)
 
 

@@ -13,9 +13,9 @@ M = TypeVar("M", bound=dx.Module)
 
 @dx.dataclass
 class Model(dx.Module):
-    width: int
-    rngs: dx.InitVar[dx.Rngs]
-    linear: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.width, self.width, rngs=rngs))
+    width: int = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    linear: dx.Linear = dx.Linear(width, width, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.linear(x)
@@ -99,7 +99,7 @@ only_loss: jax.Array = d_loss
 
 e_grads, e_logits = dx.grad(loss_and_logits, has_aux=True)(model, inputs)
 # wrong: e_grads, e_logits = dx.grad(loss_and_logits)(model, inputs)
-# error: declax-aux, type-var | type-var | reportArgumentType, reportCallIssue
+# error: type-var | type-var | reportArgumentType, reportCallIssue
 
 # == has_aux of a function that returns one value (annotations: yes)
 

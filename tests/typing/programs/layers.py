@@ -11,9 +11,9 @@ inputs = jnp.ones((3, 4))
 
 @dx.dataclass
 class Model(dx.Module):
-    rngs: dx.InitVar[dx.Rngs]
-    linear: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(4, 4, rngs=rngs))
-    dropout: dx.Dropout = dx.submodule(lambda self, rngs: dx.Dropout(0.5, rngs=rngs))
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    linear: dx.Linear = dx.Linear(4, 4, rngs=rngs)
+    dropout: dx.Dropout = dx.Dropout(0.5, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         y = self.linear(x)

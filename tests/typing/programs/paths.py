@@ -10,9 +10,9 @@ import declax as dx
 
 @dx.dataclass
 class Model(dx.Module):
-    width: int
-    rngs: dx.InitVar[dx.Rngs]
-    linear: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.width, self.width, rngs=rngs))
+    width: int = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    linear = dx.Linear(width, width, rngs=rngs)
     blocks: list[dx.Linear] = dx.data(default_factory=list[dx.Linear])
 
 
@@ -75,13 +75,13 @@ width = model.width
 
 replaced = dx.replace(model, width=3, rngs=dx.Rngs(0))
 # wrong: replaced = dx.replace(model, widht=3, rngs=dx.Rngs(0))
-# error: declax-replace | - | -
+# error: call-arg | - | -
 
 # == replace with a value of another type (annotations: no)
 
 retyped = dx.replace(model, width=3, rngs=dx.Rngs(0))
 # wrong: retyped = dx.replace(model, width="3", rngs=dx.Rngs(0))
-# error: declax-replace | - | -
+# error: arg-type | - | -
 
 # == replace gives the class of its argument (annotations: yes)
 
@@ -93,7 +93,7 @@ kept: Model = dx.replace(model, width=3, rngs=dx.Rngs(0))
 
 swapped = dx.replace(model, blocks=[dx.Linear(2, 2, rngs=dx.Rngs(0))], rngs=dx.Rngs(0))
 # wrong: swapped = dx.replace(model, linear=dx.Linear(2, 2, rngs=dx.Rngs(0)), rngs=dx.Rngs(0))
-# error: declax-replace | - | -
+# error: call-arg | - | -
 
 # == the standard replace with a field that there is not (annotations: no)
 

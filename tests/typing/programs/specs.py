@@ -7,12 +7,12 @@ import declax as dx
 
 @dx.dataclass
 class Block(dx.Module):
-    dim: int
-    hidden: int
+    dim: int = dx.field()
+    hidden: int = dx.field()
     _: dx.KW_ONLY
-    rate: float = 0.1
-    rngs: dx.InitVar[dx.Rngs]
-    up: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.dim, self.hidden, rngs=rngs))
+    rate: float = dx.field(default=0.1)
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up: dx.Linear = dx.Linear(dim, hidden, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.up(x)
@@ -22,25 +22,25 @@ class Block(dx.Module):
 
 spec = dx.spec(Block, 4, 8)
 # wrong: spec = dx.spec(Block, 4)
-# error: declax-spec | - | -
+# error: call-arg | - | -
 
 # == spec with a misspelt argument (annotations: no)
 
 spelt = dx.spec(Block, 4, hidden=8)
 # wrong: spelt = dx.spec(Block, 4, hiden=8)
-# error: declax-spec | - | -
+# error: call-arg | - | -
 
 # == spec with an argument of another type (annotations: no)
 
 typed = dx.spec(Block, 4, 8)
 # wrong: typed = dx.spec(Block, 4, "8")
-# error: declax-spec | - | -
+# error: arg-type | - | -
 
 # == spec with rngs (annotations: no)
 
 later = dx.spec(Block, 4, 8)
 # wrong: later = dx.spec(Block, 4, 8, rngs=dx.Rngs(0))
-# error: declax-spec | - | -
+# error: call-arg | - | -
 
 # == what build gives (annotations: yes)
 
@@ -69,7 +69,7 @@ depth = depth_of(dx.spec(Block, 4, 8))
 
 config = dx.from_config(Block, {"dim": 4, "hidden": 8}, rngs=dx.Rngs(0))
 # wrong: config = dx.from_config(Block, {"dim": 4, "hiden": 8}, rngs=dx.Rngs(0))
-# error: declax-config | - | -
+# error: call-arg | - | -
 
 # == build without rngs (annotations: no)
 

@@ -8,9 +8,9 @@ import declax as dx
 
 @dx.dataclass
 class Model(dx.Module):
-    width: int
-    rngs: dx.InitVar[dx.Rngs]
-    linear: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.width, self.width, rngs=rngs))
+    width: int = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    linear: dx.Linear = dx.Linear(width, width, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.linear(x)

@@ -1,120 +1,83 @@
-"""declax-field: a specifier against the annotation and the default that stand with it."""
+"""declax-field: the status that a specifier or a mark gives, against the annotation and against what a call gives."""
 
 from __future__ import annotations
 
-from mypy.nodes import MDEF, Expression, NameExpr, TempNode
-from mypy.types import Instance
+from mypy.nodes import TypeInfo
+from mypy.plugin import FunctionContext
+from mypy.subtypes import is_subtype
+from mypy.types import Instance, Type
 
 from declax.mypy_plugin import names
-from declax.mypy_plugin.declared import DeclaredClass, DeclaredField
-from declax.mypy_plugin.expressions import literal, walk
-from declax.mypy_plugin.registry import Registry
-from declax.mypy_plugin.reporting import Report, error_code
-from declax.mypy_plugin.statuses import holds_no_leaf, is_shared_mutable, status_of
-from declax.mypy_plugin.wording import text_of
+from declax.mypy_plugin.declared import DeclaredClass, DeclaredField, declared_fields, has_made_constructor
+from declax.mypy_plugin.registry import Entry, Registry
+from declax.mypy_plugin.reporting import Report, error_code, text_of
+from declax.mypy_plugin.statuses import holds_no_leaf, status_of
 
-FIELD = error_code("declax-field", "A field's specifier contradicts its annotation, or its default cannot be one")
+FIELD = error_code("declax-field", "A field's status contradicts its annotation, or what a call gives for it")
+
+_DATA = "arrays, Variables and Pytrees are data"
+_NO_DATA = "nothing in it is a leaf that JAX can take"
 
 
 def register(hooks: Registry) -> None:
-    """Puts the check at its hook."""
-    hooks.declared_class(FIELD, check)
+    """Puts the check at its hooks."""
+    hooks.classes.append(Entry(check, FIELD))
+    hooks.calls.append(Entry(check_call, FIELD))
 
 
 def check(cls: DeclaredClass, report: Report) -> None:
     """Checks all fields that a class declares itself."""
     for field in cls.own:
-        if field.is_made or field.statement is None:
-            continue
-        status = _specified(field)
-        if status == "static":
-            _check_static(cls, field, report)
-        elif status == "data":
-            _check_data(cls, field, report)
-        _check_default(cls, field, report)
+        found = None if field.statement is None else _contradiction(field)
+        if found is not None and field.statement is not None:
+            said, problem, right = found
+            annotation = (
+                text_of(field.type) if field.mark is None else f"dx.{field.mark.title()}[{text_of(field.type)}]"
+            )
+            report.error(
+                f"{cls.name}.{field.name}: {said} contradicts the annotation {annotation}{problem}",
+                field.statement,
+                fix=f"{field.name}: {annotation if field.specifier else text_of(field.type)} = dx.{right}(...)",
+            )
 
 
-def _specified(field: DeclaredField) -> str | None:
-    """The status that the specifier gives."""
-    if field.specifier != "field":
-        return field.specifier
-    metadata = literal(field.arguments.get("metadata"))
-    is_static = metadata.get("static") if isinstance(metadata, dict) else None
-    return ("static" if is_static else "data") if isinstance(is_static, bool) else None
+def _contradiction(field: DeclaredField) -> tuple[str, str, str] | None:
+    """What says another status than the annotation, why that is wrong, and the right specifier."""
+    said, mark = field.specifier, field.mark
+    if said == "static" and (mark == "data" or (mark is None and status_of(field.type) == "data")):
+        return "static(...)", "" if mark else f": {_DATA}", "data"
+    if said == "data" and (mark == "static" or (mark is None and holds_no_leaf(field.type))):
+        return "data(...)", "" if mark else f": {_NO_DATA}", "static"
+    if said in (None, "field") and mark == "static" and status_of(field.type) == "data":
+        return "its type", f": {_DATA}", "data"
+    return None
 
 
-def _check_static(cls: DeclaredClass, field: DeclaredField, report: Report) -> None:
-    where = f"{cls.name}.{field.name}"
-    assert field.statement is not None
-    if field.mark == "data":
-        said = text_of(field.type)
-        report.error(
-            f"{where}: static(...) contradicts the annotation dx.Data[{said}]",
-            field.statement,
-            fix=f"{field.name}: dx.Data[{said}] = dx.data(...)",
-        )
-    elif field.mark == "static":
-        return  # said twice, and the values are the user's own business
-    elif status_of(field.type) == "data":
-        said = text_of(field.type)
-        report.error(
-            f"{where}: static(...) contradicts the annotation {said}: arrays, Variables and Pytrees are data",
-            field.statement,
-            fix=f"{field.name}: {said} = dx.data(...)",
-        )
-
-
-def _check_data(cls: DeclaredClass, field: DeclaredField, report: Report) -> None:
-    where = f"{cls.name}.{field.name}"
-    assert field.statement is not None
-    if field.mark == "static":
-        said = text_of(field.type)
-        report.error(
-            f"{where}: data(...) contradicts the annotation dx.Static[{said}]",
-            field.statement,
-            fix=f"{field.name}: dx.Static[{said}] = dx.static(...)",
-        )
-    elif field.mark is None and holds_no_leaf(field.type):
-        said = text_of(field.type)
-        report.error(
-            f"{where}: data(...) contradicts the annotation {said}: nothing in it is a leaf that JAX can take",
-            field.statement,
-            fix=f"{field.name}: {said} = dx.static(...)",
-        )
-
-
-def _check_default(cls: DeclaredClass, field: DeclaredField, report: Report) -> None:
-    assert field.statement is not None
-    where = f"{cls.name}.{field.name}"
-    if field.specifier in ("data", "static") and "*0" in field.arguments:
-        report.error(
-            f"{where}: a tagged value is no default; {field.specifier}(value) is for assignments",
-            field.statement,
-            fix=f"{field.name}: {text_of(field.type)} = dx.{field.specifier}(default=...)",
-        )
+def check_call(info: TypeInfo, ctx: FunctionContext, report: Report) -> None:
+    """Checks the arguments of one call for data in the place of static fields."""
+    # nearly all parameters get nothing, and nearly all arguments are plain: most calls end here
+    if not any(_may_be_data(typ) for types in filter(None, ctx.arg_types) for typ in types):
         return
-    default = _default_of(field)
-    found = None if default is None else cls.type_of(default)
-    if default is None or found is None or not is_shared_mutable(found) or _is_part(default):
-        return
-    status = "data" if status_of(field.type) == "data" else "static"
-    is_array = isinstance(found, Instance) and any(found.type.has_base(name) for name in names.ARRAYS)
-    problem = "an array cannot be a default" if is_array else "a mutable default would be shared by all instances"
-    report.error(
-        f"{where}: {problem}",
-        default,
-        fix=f"{field.name}: {text_of(field.type)} = dx.{status}(default_factory=lambda: ...)",
-    )
+    fields = declared_fields(info, ctx.api) if has_made_constructor(info) else {}
+    for name, given, types in zip(ctx.callee_arg_names, ctx.args, ctx.arg_types, strict=True):
+        field = fields.get(name or "")
+        for arg, typ in zip(given, types, strict=True):
+            # a declaration that contradicts itself is told where it stands
+            if field is not None and _is_data_for_static(typ, field):
+                report.error(
+                    f"{info.name}(...): {name} is static, and {text_of(typ)} is data",
+                    arg,
+                    notes=["arrays, Variables and Pytrees are parts of the tree; jit would bake static ones in"],
+                    fix=None if info.module_name.startswith("declax.") else f"{name}: dx.Data[...]  # in {info.name}",
+                )
 
 
-def _is_part(default: Expression) -> bool:
-    """Whether a default reads names of its class body, and is a part that each instance makes."""
-    return any(isinstance(node, NameExpr) and node.kind == MDEF for node in walk(default))
+def _may_be_data(typ: Type) -> bool:
+    return isinstance(typ, Instance) and typ.type.module_name != "builtins" and typ.type.fullname != names.RNGS
 
 
-def _default_of(field: DeclaredField) -> Expression | None:
-    assert field.statement is not None
-    if field.specifier is not None:
-        return field.arguments.get("default")
-    value = field.statement.rvalue
-    return None if isinstance(value, TempNode) else value
+def _is_data_for_static(typ: Type, field: DeclaredField) -> bool:
+    if not isinstance(typ, Instance) or not any(base.fullname in names.DATA_BASES for base in typ.type.mro):
+        return False
+    is_static = field.is_static and not field.is_init_var and status_of(field.type) != "data"
+    return is_static and is_subtype(typ, field.type)

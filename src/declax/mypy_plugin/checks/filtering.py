@@ -7,10 +7,10 @@ taker: a function or method that takes filters; some give a State for each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from mypy.nodes import ArgKind, CallExpr, DictExpr, EllipsisExpr, Expression, RefExpr, TypeInfo
+from mypy.nodes import ArgKind, CallExpr, DictExpr, EllipsisExpr, Expression, TypeInfo
 from mypy.plugin import FunctionContext, MethodContext
 from mypy.types import (
     AnyType,
@@ -25,10 +25,9 @@ from mypy.types import (
 )
 
 from declax.mypy_plugin import names
-from declax.mypy_plugin.expressions import arguments_of, items_of, literal
-from declax.mypy_plugin.registry import Registry
-from declax.mypy_plugin.reporting import Report, error_code
-from declax.mypy_plugin.wording import text_of
+from declax.mypy_plugin.expressions import arguments_of, fullname_of, info_named, leaves_of, literal
+from declax.mypy_plugin.registry import Entry, Registry
+from declax.mypy_plugin.reporting import Report, error_code, text_of
 
 FILTER = error_code("declax-filter", "What stands in the place of a filter is none, or takes what later ones ask for")
 
@@ -57,9 +56,9 @@ _FUNCTIONS: Final = {
 }
 """Their first argument is a node, or a State."""
 _METHODS: Final = {
-    (names.MODULE, "split"): Taker(is_headed=True),
-    (names.MODULE, "get_state"): Taker(),
-    **{(owner, name): Taker(None) for owner in (names.STATE, names.FLAT_STATE) for name in ("split", "filter")},
+    f"{names.MODULE}.split": Taker(is_headed=True),
+    f"{names.MODULE}.get_state": Taker(),
+    **{f"{owner}.{name}": Taker(None) for owner in (names.STATE, names.FLAT_STATE) for name in ("split", "filter")},
 }
 _NAMED: Final = {
     names.DIFF_STATE: (("argnum", "filter"), "filter"),
@@ -68,84 +67,65 @@ _NAMED: Final = {
 }
 """Functions that take one filter by name: the names of their first parameters, and that of the filter."""
 
+Check = Callable[[Any, Report], "Type | None"]
+
 
 def register(hooks: Registry) -> None:
     """Puts the check at its hooks."""
     for function, taker in _FUNCTIONS.items():
-        hooks.function(function, FILTER, _check_function(taker))
-    for (owner, name), taker in _METHODS.items():
-        hooks.method(owner, name, FILTER, _check_method(taker))
-    for combination in names.FILTERS:
-        hooks.function(combination, FILTER, check_combination)
-    hooks.function(names.EXPLAIN_FILTERS, FILTER, check_explained)
+        hooks.functions[function].append(Entry(_check_taker(taker), FILTER))
+    for method, taker in _METHODS.items():
+        hooks.methods[method].append(Entry(_check_taker(taker), FILTER))
     for function, (parameters, wanted) in _NAMED.items():
-        hooks.function(function, FILTER, _check_named(parameters, wanted))
-    for labels in (names.STATE_AXES, names.STATE_SHARDING):
-        hooks.function(labels, FILTER, check_labels)
+        hooks.functions[function].append(Entry(_check_named(parameters, wanted), FILTER))
+    hooks.function([*names.FILTERS, names.EXPLAIN_FILTERS], Entry(check_any, FILTER))
+    hooks.function([names.STATE_AXES, names.STATE_SHARDING], Entry(check_labels, FILTER))
 
 
-def _check_function(taker: Taker) -> Callable[[FunctionContext, Report], Type | None]:
-    def check(ctx: FunctionContext, report: Report) -> Type | None:
-        filters = _positional(ctx, skipped=1)
-        if filters is None:
-            return None
+def _check_taker(taker: Taker) -> Check:
+    def check(ctx: FunctionContext | MethodContext, report: Report) -> Type | None:
+        is_method = isinstance(ctx, MethodContext)
+        filters = _positional(ctx)[0 if is_method else 1 :]
         _check_order(filters, ctx, report)
-        node = ctx.arg_types[0][0] if ctx.arg_types and ctx.arg_types[0] else None
+        node = (
+            ctx.type
+            if isinstance(ctx, MethodContext)
+            else next((types[0] for types in ctx.arg_types[:1] if types), None)
+        )
         return None if node is None else _exact(taker, node, len(filters), ctx)
 
     return check
 
 
-def _check_method(taker: Taker) -> Callable[[MethodContext, Report], Type | None]:
-    def check(ctx: MethodContext, report: Report) -> Type | None:
-        filters = _positional(ctx, skipped=0)
-        if filters is None:
-            return None
-        _check_order(filters, ctx, report)
-        return _exact(taker, ctx.type, len(filters), ctx)
-
-    return check
-
-
-def check_explained(ctx: FunctionContext, report: Report) -> Type | None:
-    """Checks a call whose filters need not be in a sensible order: it is asked what they do."""
-    for entry in _positional(ctx, skipped=1) or ():
+def check_any(ctx: FunctionContext, report: Report) -> None:
+    """Checks a call whose filters need not be in a sensible order."""
+    given = _positional(ctx)
+    for entry in given[1:] if taker_of(ctx) == "explain_filters" else given:
         _check_filter(entry, ctx, report)
-    return None
 
 
-def check_combination(ctx: FunctionContext, report: Report) -> Type | None:
-    """Checks a call of a filter that combines others."""
-    for entry in _positional(ctx, skipped=0) or ():
-        _check_filter(entry, ctx, report)
-    return None
-
-
-def check_labels(ctx: FunctionContext, report: Report) -> Type | None:
+def check_labels(ctx: FunctionContext, report: Report) -> None:
     """Checks the keys of labels by filter."""
-    call = ctx.context
-    labels = call.args[0] if isinstance(call, CallExpr) and call.args else None
-    if isinstance(labels, DictExpr) and all(key is not None for key, _ in labels.items):
+    labels = next(iter(_positional(ctx)), None)
+    if isinstance(labels, DictExpr):
         _check_order([key for key, _ in labels.items if key is not None], ctx, report)
-    return None
 
 
-def _check_named(parameters: tuple[str, ...], wanted: str) -> Callable[[FunctionContext, Report], Type | None]:
-    def check(ctx: FunctionContext, report: Report) -> Type | None:
-        given = arguments_of(ctx.context, parameters) if isinstance(ctx.context, CallExpr) else {}
+def _check_named(parameters: tuple[str, ...], wanted: str) -> Check:
+    def check(ctx: FunctionContext, report: Report) -> None:
+        given = arguments_of(ctx.context, parameters)
         if wanted in given:
             _check_filter(given[wanted], ctx, report)
-        return None
 
     return check
 
 
-def _positional(ctx: FunctionContext | MethodContext, *, skipped: int) -> list[Expression] | None:
-    """The arguments by position, less the first ones; None where their number is not known."""
+def _positional(ctx: FunctionContext | MethodContext) -> list[Expression]:
+    """The arguments by position; none where their number is not known."""
     call = ctx.context
     if not isinstance(call, CallExpr) or ArgKind.ARG_STAR in call.arg_kinds:
-        return None
-    return [arg for arg, kind in zip(call.args, call.arg_kinds, strict=True) if kind is ArgKind.ARG_POS][skipped:]
+        return []
+    return [arg for arg, kind in zip(call.args, call.arg_kinds, strict=True) if kind is ArgKind.ARG_POS]
 
 
 def _exact(taker: Taker, node: Type, count: int, ctx: FunctionContext | MethodContext) -> Type | None:
@@ -161,15 +141,7 @@ def _exact(taker: Taker, node: Type, count: int, ctx: FunctionContext | MethodCo
     return TupleType([*before, *[each] * count], ctx.api.named_generic_type("builtins.tuple", [each]))
 
 
-def info_named(fullname: str, api: Any) -> TypeInfo | None:
-    """A class by its full name; the checker's own search finds none in a package that nobody imports as a whole."""
-    module, _, name = fullname.rpartition(".")
-    tree = api.modules.get(module)
-    found = None if tree is None else tree.names.get(name)
-    return found.node if found is not None and isinstance(found.node, TypeInfo) else None
-
-
-def _check_order(filters: list[Expression], ctx: Any, report: Report) -> None:
+def _check_order(filters: Sequence[Expression], ctx: Any, report: Report) -> None:
     for place, entry in enumerate(filters):
         _check_filter(entry, ctx, report)
         if place < len(filters) - 1 and (isinstance(entry, EllipsisExpr) or literal(entry) is True):
@@ -182,40 +154,31 @@ def _check_order(filters: list[Expression], ctx: Any, report: Report) -> None:
 
 
 def _check_filter(expr: Expression, ctx: Any, report: Report) -> None:
-    for entry in _leaves(expr):
-        problem = _problem_of(entry, ctx.api)
+    for entry in leaves_of(expr):
+        problem = _problem_of(entry, report.api)
         if problem is not None:
             report.error(f"{taker_of(ctx)}: {problem}", entry, notes=[_GRAMMAR])
 
 
-def _leaves(expr: Expression) -> Iterator[Expression]:
-    waiting = [expr]
-    while waiting:
-        entry = waiting.pop()
-        items = items_of(entry)
-        if items is None:
-            yield entry
-        else:
-            waiting += items
-
-
 def taker_of(ctx: Any) -> str:
     """The name of what is called."""
-    call = ctx.context
-    callee = call.callee if isinstance(call, CallExpr) else None
-    return str(getattr(callee, "name", "the call"))
+    return str(getattr(getattr(ctx.context, "callee", None), "name", "the call"))
 
 
 def _problem_of(expr: Expression, api: Any) -> str | None:
-    if isinstance(expr, RefExpr) and expr.fullname == "typing.Any":
+    if fullname_of(expr) == "typing.Any":
         return "typing.Any is no filter; dx.Any(filter, ...) is, and ... takes all leaves"
-    found = api.lookup_type_or_none(expr)
-    typ = None if found is None else get_proper_type(found)
+    typ = get_proper_type(api.lookup_type_or_none(expr))
     info = class_of(typ)
-    if info is not None:
-        return _problem_of_class(info)
-    if isinstance(typ, Instance) and (typ.type.has_base(names.VARIABLE) or typ.type.has_base(names.PYTREE)):
-        return f"a value of type {text_of(typ)} is no filter"
+    if info is None:
+        is_value = isinstance(typ, Instance) and (typ.type.has_base(names.VARIABLE) or typ.type.has_base(names.PYTREE))
+        return f"a value of type {text_of(typ)} is no filter" if is_value else None
+    if info.fallback_to_any or info.has_base(names.VARIABLE):
+        return None
+    if any(info.has_base(base) for base in names.PREDICATES):
+        return f"{info.name} is the class of a filter, and no filter; {info.name}(...) is one"
+    if info.has_base(names.PYTREE):
+        return f"{info.name} is no kind of Variable; leaves are Variables and arrays, never modules"
     return None
 
 
@@ -225,13 +188,3 @@ def class_of(typ: ProperType | None) -> TypeInfo | None:
         return typ.type_object() if typ.is_type_obj() else None
     item = get_proper_type(typ.item) if isinstance(typ, TypeType) else None
     return item.type if isinstance(item, Instance) else None
-
-
-def _problem_of_class(info: TypeInfo) -> str | None:
-    if info.fallback_to_any or info.has_base(names.VARIABLE):
-        return None
-    if any(info.has_base(base) for base in names.PREDICATES):
-        return f"{info.name} is the class of a filter, and no filter; {info.name}(...) is one"
-    if info.has_base(names.PYTREE):
-        return f"{info.name} is no kind of Variable; leaves are Variables and arrays, never modules"
-    return None

@@ -3,46 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from mypy.nodes import (
     AssignmentStmt,
     CallExpr,
     ForStmt,
     MemberExpr,
+    NameExpr,
     Node,
     OperatorAssignmentStmt,
-    RefExpr,
     StrExpr,
     TypeInfo,
     WithStmt,
 )
 
-from declax.mypy_plugin.declared import DeclaredClass, DeclaredField
-from declax.mypy_plugin.expressions import walk
-from declax.mypy_plugin.registry import Registry
+from declax.mypy_plugin.declared import ANY_NAME, DeclaredClass, has_made_constructor
+from declax.mypy_plugin.expressions import nodes_in_module, walk
+from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import Report, error_code
 
 UNSET = error_code("declax-unset", "A field with init=False gets no value")
 
-_ANYTHING = "*"
-"""Stands for a name that is not known before the program runs."""
-
 
 def register(hooks: Registry) -> None:
     """Puts the check at its hook."""
-    hooks.declared_class(UNSET, check)
+    hooks.classes.append(Entry(check, UNSET))
 
 
 def check(cls: DeclaredClass, report: Report) -> None:
     """Checks all fields that a class declares itself."""
-    waiting = [field for field in cls.own if _is_waiting(field)]
-    if not waiting or not cls.makes_constructor or cls.info.is_abstract or _has_unread_base(cls.info):
+    waiting = [
+        field
+        for field in cls.own
+        if field.specifier not in (None, "variable", "submodule") and not field.in_init and not field.has_default
+    ]
+    if not waiting or not has_made_constructor(cls.info) or cls.info.is_abstract or _has_unread_base(cls.info):
         return
-    assigned = set(names_assigned(cls.api.tree))
-    if _ANYTHING in assigned:
-        return
+    assigned = {*(node.name for node in members_assigned(cls.api)), *names_set_by_calls(cls.api)}
     for field in waiting:
-        if field.name not in assigned and field.statement is not None:
+        if not {field.name, ANY_NAME} & assigned and field.statement is not None:
             report.error(
                 f"{cls.name}.{field.name}: the constructor does not take it (init=False), and nothing sets it",
                 field.statement,
@@ -50,57 +50,30 @@ def check(cls: DeclaredClass, report: Report) -> None:
             )
 
 
-def _is_waiting(field: DeclaredField) -> bool:
-    return field.specifier in ("data", "static", "field") and not field.in_init and not field.has_default
-
-
 def _has_unread_base(info: TypeInfo) -> bool:
     """Whether a base of another module may set the field; its methods cannot be read here."""
-    return info.fallback_to_any or any(
-        base.module_name != info.module_name
-        and not base.module_name.startswith(("declax.", "builtins", "typing", "abc"))
-        for base in info.mro[1:]
-    )
+    known = (info.module_name, "declax.", "builtins", "typing", "abc")
+    return info.fallback_to_any or not all(base.module_name.startswith(known) for base in info.mro[1:])
 
 
-def names_assigned(tree: Node) -> Iterator[str]:
-    """The names of all attributes that code sets, on any object; `_ANYTHING` where a name is computed."""
-    yield from (node.name for node in members_assigned(tree))
-    yield from names_set_by_calls(tree)
+def members_assigned(api: Any) -> Iterator[MemberExpr]:
+    """The attributes in all that the statements of the module assign to."""
+    targets: list[Node | None] = [
+        *(target for found in nodes_in_module(api, AssignmentStmt) for target in found.lvalues),
+        *(found.lvalue for found in nodes_in_module(api, OperatorAssignmentStmt)),
+        *(found.index for found in nodes_in_module(api, ForStmt)),
+        *(target for found in nodes_in_module(api, WithStmt) for target in found.target),
+    ]
+    return (node for target in targets for node in walk(target) if isinstance(node, MemberExpr))
 
 
-def members_assigned(tree: Node) -> Iterator[MemberExpr]:
-    """The attributes in all that statements assign to."""
-    for node in walk(tree):
-        if isinstance(node, AssignmentStmt):
-            yield from _members(*node.lvalues)
-        elif isinstance(node, OperatorAssignmentStmt):
-            yield from _members(node.lvalue)
-        elif isinstance(node, ForStmt):
-            yield from _members(node.index)
-        elif isinstance(node, WithStmt):
-            yield from _members(*(target for target in node.target if target is not None))
-
-
-def names_set_by_calls(tree: Node) -> Iterator[str]:
-    """The names of the attributes that code sets without an assignment."""
-    for node in walk(tree):
-        if isinstance(node, MemberExpr) and node.name == "__dict__":
-            yield _ANYTHING
-        elif isinstance(node, CallExpr):
-            yield from _set_by_call(node)
-
-
-def _members(*targets: Node) -> Iterator[MemberExpr]:
-    for target in targets:
-        yield from (node for node in walk(target) if isinstance(node, MemberExpr))
-
-
-def _set_by_call(call: CallExpr) -> Iterator[str]:
-    callee = call.callee
-    name = callee.name if isinstance(callee, MemberExpr) else callee.fullname if isinstance(callee, RefExpr) else ""
-    if name in ("builtins.setattr", "__setattr__", "builtins.vars"):
-        given = next((arg.value for arg in call.args if isinstance(arg, StrExpr)), _ANYTHING)
-        yield given
-    elif name == "set_attributes":
-        yield from (named or _ANYTHING for named in call.arg_names)
+def names_set_by_calls(api: Any) -> Iterator[str]:
+    """The names of the attributes that the module sets without an assignment; `ANY_NAME` where one is computed."""
+    if any(node.name == "__dict__" for node in nodes_in_module(api, MemberExpr)):
+        yield ANY_NAME
+    for call in nodes_in_module(api, CallExpr):
+        name = call.callee.name if isinstance(call.callee, (MemberExpr, NameExpr)) else ""
+        if name in ("setattr", "__setattr__", "vars"):
+            yield next((arg.value for arg in call.args if isinstance(arg, StrExpr)), ANY_NAME)
+        elif name == "set_attributes":
+            yield from (named or ANY_NAME for named in call.arg_names)
