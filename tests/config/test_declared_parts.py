@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import sys
 from typing import Any, Protocol
 
 import jax
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
+from declax.command_line.main import main
 from declax.command_line.schemas import problems_by_schema
 from declax.errors import ConstructionError
 
@@ -352,3 +354,47 @@ def test_the_schema_offers_both():
     assert names == ["Block.up", "Linear", "reference"]
     assert "required" not in schema["definitions"]["Block.up"]
     assert schema["definitions"]["Linear"]["required"] == ["kind", "in_features", "out_features"]
+
+
+# --- command lines -----------------------------------------------------------------
+
+WIDE = """import declax as dx
+@dx.dataclass
+class Wide(dx.Module):
+    dim: int = dx.field(ge=1)
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up: dx.Linear = dx.Linear(dim, 4 * dim, rngs=rngs)
+"""
+
+
+def test_words_override_or_replace_declared_parts(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "wide", raising=False)
+    (tmp_path / "wide.py").write_text(WIDE)
+    (tmp_path / "wide.toml").write_text("dim = 2\n[up]\nuse_bias = false\n")
+
+    def run(*words: str) -> tuple[int, str]:
+        status = main([*words])
+        return status, "".join(capsys.readouterr())
+
+    assert run("show", "wide:Wide", "dim=2", "up.use_bias=false") == (
+        0,
+        'kind = "Wide"\ndim = 2\nup = { use_bias = false }\n',
+    )
+    assert run("show", "wide:Wide", "wide.toml", "up.use_bias=true") == (0, 'kind = "Wide"\ndim = 2\n')
+    status, text = run("show", "wide:Wide", "wide.toml", "~up.use_bias")
+    assert (status, text) == (0, 'kind = "Wide"\ndim = 2\n')
+    status, text = run("build", "wide:Wide", "dim=2,3", "up.use_bias=false")
+    assert status == 0
+    assert "kernel f32[2,8]" in text
+    assert "kernel f32[3,12]" in text
+    status, text = run("summary", "wide:Wide", "wide.toml", "up")
+    assert status == 0
+    assert "kernel f32[2,8]" in text
+    words = ("up.kind=Linear", "up.in_features=2", "up.out_features=5")
+    assert "kernel f32[2,5]" in run("summary", "wide:Wide", "dim=2", *words)[1]
+    status, text = run("check", "wide:Wide", "wide.toml", "up.use_bia=false")
+    assert status == 1
+    assert "command line: up.use_bia=false up.use_bia: Linear has no parameter 'use_bia'" in text

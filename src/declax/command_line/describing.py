@@ -28,12 +28,6 @@ _FEW: Final = 4
 def parameter_table(target: Any, *, has_parts: bool = False, extra: tuple[Any, ...] = ()) -> str:
     """What a class takes: name, type, default, range and help of each parameter.
 
-    Args:
-      target: the class, or a function.
-      has_parts: whether to list the parameters of its parts as well, where there are few kinds to choose from, and not
-        those of layers of declax. Their names are the paths of overrides.
-      extra: as in `from_config`.
-
     >>> import declax as dx
     >>> print(parameter_table(dx.Dropout).splitlines()[2])
       rate: float, at least 0.0, at most 1.0
@@ -44,11 +38,7 @@ def parameter_table(target: Any, *, has_parts: bool = False, extra: tuple[Any, .
 
 
 def part_target(target: Any, part: str | None) -> Any:
-    """The class that stands at a path by the annotations alone.
-
-    Raises:
-      ConfigError: there is none, or there are several.
-    """
+    """The class that stands at a path by the annotations alone."""
     for key in parse_path(part) if part is not None else ():
         readers = catalog_for(()).call(target).readers
         if key.isdecimal() or key == EACH:

@@ -45,12 +45,7 @@ def usage_error(
 
 
 class Output:
-    """Prints the results and errors of a command.
-
-    Attributes:
-      status: the exit status.
-      is_json: whether results and errors are printed as one JSON document at the end: the only one, or a list.
-    """
+    """Prints the results and errors of a command."""
 
     def __init__(self, *, is_json: bool = False) -> None:
         self.status: int = 0

@@ -33,15 +33,7 @@ PART: Final = re.compile(r"[^.\[\]]+")
 
 
 class Override(NamedTuple):
-    """One word of a command line.
-
-    Attributes:
-      text: as it was written.
-      path: where; ``"*"`` for each item.
-      values: plain data; several of a sweep.
-      others: for each value the other way to read its text, for a field that does not take the value.
-      is_removal: whether it takes the value away, ``~path``.
-    """
+    """One word of a command line."""
 
     text: str
     path: Path
@@ -56,13 +48,7 @@ class Override(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What one combination of values describes.
-
-    Attributes:
-      name: the values that the sweep varies, as ``hidden=64,rate=0.1``; empty where there is no sweep.
-      source: what is overridden.
-      chosen: each override, its value, and the other way to read its text.
-    """
+    """What one combination of values describes."""
 
     name: str
     source: Document
@@ -72,9 +58,6 @@ class Run(NamedTuple):
         """The plain data, and where each part of it comes from.
 
         Problems with overrides are among its problems.
-
-        Args:
-          others: the places, as the command line, of overrides whose values are read in the other way.
         """
         made = _Overridden(self.source)
         for override, value, other in self.chosen:
@@ -170,15 +153,7 @@ def _other(text: str, value: Any) -> Any:
 
 
 def expand(document: Document, overrides: Sequence[Override]) -> Iterator[Run]:
-    """A run for each combination of the values of overrides; the last override varies fastest.
-
-    Args:
-      document: what is overridden; it stays as it is.
-      overrides: the overrides, of which later ones count more.
-
-    Raises:
-      ConfigError: there are too many runs.
-    """
+    """A run for each combination of the values of overrides; the last override varies fastest."""
     sweeps = [override for override in overrides if len(override.values) > 1]
     count = math.prod(len(override.values) for override in sweeps)
     if count > MAX_RUNS:

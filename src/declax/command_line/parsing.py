@@ -17,12 +17,7 @@ _PART: Final = f"{_WORDS}; a word such as model or blocks.0 names the part that 
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that lists its arguments, for completion, colours its help, and raises errors of declax.
-
-    Attributes:
-      arguments: as `argparse` has them.
-      commands: the parsers of the commands, by name.
-    """
+    """A parser that lists its arguments, for completion, colours its help, and raises errors of declax."""
 
     def __init__(self, **settings: Any) -> None:
         self.arguments: list[argparse.Action] = []

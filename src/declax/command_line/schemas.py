@@ -50,11 +50,7 @@ def schema_of_file(file: str, document: Document) -> Path | None:
 
 
 def load_schema(path: str | Path) -> Schema:
-    """A saved schema.
-
-    Raises:
-      ConfigError: the file is none, is too large, or has what declax does not write: patterns, references elsewhere.
-    """
+    """A saved schema."""
     fix = f"declax schema module:Class -o {path}"
     if Path(path).exists() and not Path(path).is_file():  # a device or a pipe has no end
         raise ConfigError(str(path), "the schema is not a regular file", fix="declax schema module:Class -o FILE")
@@ -87,12 +83,7 @@ def _foreign(schema: Schema) -> Iterator[str]:
 
 
 def check_by_schema(document: Document, schema: Schema) -> None:
-    """Checks a document by a schema.
-
-    Raises:
-      ConfigError: with all that is wrong, or where the schema is none.
-      MissingExtraError: jsonschema is not installed.
-    """
+    """Checks a document by a schema."""
     report = Report()
     report.extend(document.problems)
     report.extend(problems_by_schema(document.data, schema))

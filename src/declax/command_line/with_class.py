@@ -33,11 +33,7 @@ _INPUT: Final = re.compile(r"(\w+)\[([\d,\s]*)\]")
 
 
 def _specs(cls: Any, words: Words, *, migrate: bool = False) -> list[tuple[Run, Spec[Any]]]:
-    """The spec of each run that the words describe, or of the part that they name.
-
-    Raises:
-      ConfigError: with all that is wrong with any.
-    """
+    """The spec of each run that the words describe, or of the part that they name."""
     read = functools.partial(spec_from_config, cls, migrate=migrate)
     return [(run, spec if words.part is None else _part_of(spec, words.part)) for run, spec in read_all(words, read)]
 

@@ -23,14 +23,7 @@ _EXPECTED: Final = "module:Class, or file.py:Class"
 
 
 class Words(NamedTuple):
-    """The words of a command line that are no options.
-
-    Attributes:
-      target: ``module:Class``; None where there is none.
-      files: of configurations.
-      part: the path of a part of them, or None.
-      overrides: of their values.
-    """
+    """The words of a command line that are no options."""
 
     target: str | None
     files: tuple[str, ...]
@@ -40,13 +33,6 @@ class Words(NamedTuple):
 
 def read_words(words: Sequence[str], *, takes_part: bool = True) -> Words:
     """Sorts words into a class, files, a part and overrides.
-
-    Args:
-      words: the words.
-      takes_part: whether a word may be a part; else all others are meant as files.
-
-    Raises:
-      DeclaxError: for two classes or parts.
 
     >>> read_words(["models:Net", "net.toml", "blocks.0"])
     Words(target='models:Net', files=('net.toml',), part='blocks.0', overrides=())
@@ -72,12 +58,7 @@ def _is_file(word: str) -> bool:
 
 
 def document_of(words: Words) -> Document:
-    """The document of the only file, or an empty one.
-
-    Raises:
-      DeclaxError: for two files.
-      ConfigError: the file cannot be read.
-    """
+    """The document of the only file, or an empty one."""
     file = _only("files", words.files)
     return Document(None, {}) if file is None else read_document(file)
 
@@ -102,11 +83,7 @@ def read_runs(
 
 
 def read_all(words: Words, read: Callable[[Document], T]) -> list[tuple[Run, T]]:
-    """What reading gives for each run.
-
-    Raises:
-      ConfigError: with all that is wrong with any.
-    """
+    """What reading gives for each run."""
     found, error = read_runs(document_of(words), words.overrides, read)
     if error is not None:
         raise error
@@ -133,9 +110,6 @@ def load_target(word: str) -> Any:
 
     A command line is code, which its user writes, so that importing is fine here; it never is for what files say.
     Modules are looked for in the current folder too, a file in its folder, as a script is.
-
-    Raises:
-      ConfigError: there is none.
 
     >>> load_target("declax:Linear").__name__
     'Linear'

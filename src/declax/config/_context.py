@@ -23,16 +23,7 @@ INVALID: Final = _Invalid.INVALID
 
 
 class Context:
-    """What one reading has found so far.
-
-    Attributes:
-      parts: the targets of all parts, by the names and indices of their paths.
-      refs: the refs: of each its path, the keys of its target, and the reader of what may stand there.
-      dropped: keys that the migration has left out, each with the class and when that lost it.
-      catalog: the readers by which specs of Python are checked; None where they are not.
-      make: makes a spec of a target and values that were read.
-      known: in a trial, the parts that were read in it or in others, with what was found; None outside of trials.
-    """
+    """What one reading has found so far."""
 
     def __init__(
         self,

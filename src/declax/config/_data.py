@@ -252,11 +252,7 @@ def is_spec_class(cls: Any) -> bool:
 
 
 def _check_names(parameters: Parameters, arguments: Mapping[str, object]) -> None:
-    """Asks that each argument has a parameter, and each parameter without a default an argument.
-
-    Raises:
-      ConstructionError: for names that are none, missing arguments, and rngs.
-    """
+    """Asks that each argument has a parameter, and each parameter without a default an argument."""
     where = f"{parameters.name}(...)"
     for name in arguments.keys() - parameters.by_name.keys():
         if name == RNGS:
@@ -280,11 +276,7 @@ def _check_names(parameters: Parameters, arguments: Mapping[str, object]) -> Non
 
 
 def bind(parameters: Parameters, args: Sequence[object], named: Mapping[str, object]) -> dict[str, object]:
-    """The arguments of a call by name; positions count without `rngs`.
-
-    Raises:
-      ConstructionError: for too many positions, and an argument that is given twice.
-    """
+    """The arguments of a call by name; positions count without `rngs`."""
     names = parameters.positional
     found: dict[str, object] = dict(zip(names, args, strict=False))
     left = args[len(names) :]

@@ -14,11 +14,7 @@ _PLAIN: Final = ("builtins", "math", "operator")
 
 
 class Scope(Evaluation):
-    """The values of the names of a class body, by the arguments of a spec.
-
-    Attributes:
-      parts: what the class body declares, by name.
-    """
+    """The values of the names of a class body, by the arguments of a spec."""
 
     def __init__(self, owner: SpecData) -> None:
         self._make = type(owner).of_values

@@ -38,9 +38,6 @@ _STEP: Final = re.compile(
 def parse_path(text: str) -> tuple[str, ...]:
     """The names, indices and ``*`` of a written path.
 
-    Raises:
-      ConfigError: for what is no path.
-
     >>> parse_path("blocks[0].mixer.'a b'"), parse_path("blocks.*.hidden")
     (('blocks', '0', 'mixer', 'a b'), ('blocks', '*', 'hidden'))
     """

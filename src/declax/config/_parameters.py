@@ -37,16 +37,7 @@ _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSIT
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Parameter:
-    """One argument of a target.
-
-    Attributes:
-      annotation: its annotation with all text evaluated; `typing.Any` where there is none, and
-        `declax._annotations.Unresolved` where its names do not exist at run time.
-      notes: what its field declares besides: help, choices, ge, le, renamed_from.
-      help: what the field says in ``help``, else what the docstring of its class does.
-      owner: the class that declares it, or the target.
-      written: its annotation as the source has it, where that is text; aliases have their names there.
-    """
+    """One argument of a target."""
 
     name: str
     annotation: Any
@@ -76,16 +67,7 @@ class Parameter:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Parameters:
-    """What a target takes, less its rngs.
-
-    Attributes:
-      by_name: its parameters in order; ``*args`` among them, ``**kwargs`` not.
-      variadic: the name of its ``*args``.
-      extra: its ``**kwargs``, which take any further name.
-      takes_rngs, needs_rngs: whether it has a parameter `rngs`, and that has no default.
-      required: the names of its parameters without a default.
-      positional: the names of those that may be given by position.
-    """
+    """What a target takes, less its rngs."""
 
     target: Target
     by_name: Mapping[str, Parameter]
@@ -121,9 +103,6 @@ def parameters_of(target: Target) -> Parameters:
     """What a class's constructor, or a function, takes.
 
     For a declared class all comes from its fields; for others from the signature and its annotations.
-
-    Raises:
-      ConfigError: for what is no class and no function, or has no signature.
     """
     if type(target).__hash__ is None:
         raise _nothing_to_construct(target)

@@ -67,10 +67,7 @@ _FORBIDDEN: Final = frozenset({"rngs"})
 
 
 class ChoiceReader(Reader):
-    """A table that describes a part: one of several classes or functions, by its tag.
-
-    Where a class body declares the part, a table without a tag overrides arguments of the declared call.
-    """
+    """A table that describes a part: one of several targets, by its tag, or arguments over a declared call."""
 
     words: frozenset[str] = frozenset({"table"})
     exact: frozenset[str] = words
@@ -327,14 +324,7 @@ def _rank(reader: Reader, word: str) -> tuple[bool, bool]:
 
 
 class CallReader:
-    """The arguments of one target, from a table.
-
-    Attributes:
-      refusal: the reason why data cannot describe the target; a spec in Python can.
-      readers: of its parameters, by name.
-      extra: of its ``**kwargs``.
-      renamed: the names of parameters by those that they had.
-    """
+    """The arguments of one target, from a table."""
 
     def __init__(self, catalog: Catalog, target: Any, annotation: Any = None) -> None:
         self.catalog = catalog

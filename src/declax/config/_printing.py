@@ -95,12 +95,7 @@ def _root_names() -> dict[str, str]:
 
 
 class Printer:
-    """The code of values, with the names and imports that it needs.
-
-    Args:
-      where: what errors are about.
-      reserved: names that the code cannot use.
-    """
+    """The code of values, with the names and imports that it needs."""
 
     def __init__(self, where: str, reserved: tuple[str, ...] = ()) -> None:
         self.where = where
@@ -159,11 +154,7 @@ class Printer:
         return [*plain, *(f"from {module} import {', '.join(sorted(n))}" for module, n in sorted(named.items()))]
 
     def name(self, value: Any, path: Path) -> str:
-        """The code that names a class or function.
-
-        Raises:
-          ConfigError: it has no name.
-        """
+        """The code that names a class or function."""
         name = self.name_of(value)
         if name is None:
             raise ConfigError(
@@ -176,11 +167,7 @@ class Printer:
         return name
 
     def value(self, value: Any, path: Path) -> Code:
-        """The code that makes a value; of a spec, the call of `spec`.
-
-        Raises:
-          ConfigError: no code makes it.
-        """
+        """The code that makes a value; of a spec, the call of `spec`."""
         if isinstance(value, SpecData):
             return self.spec(value, path)
         if type(value) in (tuple, FrozenList, FrozenDict):
@@ -256,12 +243,7 @@ class Printer:
 
 
 class _Program(Walk):
-    """The calls that `Builder` would make, as code.
-
-    Attributes:
-      meant: the paths of the parts that Refs mean.
-      names: those of such parts, ``(embed := dx.Embed(...))``.
-    """
+    """The calls that `Builder` would make, as code."""
 
     def __init__(self, root: SpecData, printer: Printer, meant: Iterable[Path] = ()) -> None:
         super().__init__(root)
@@ -437,9 +419,6 @@ class _CanonicalPrinter(Printer):
 
 def canonical_text(spec: SpecData, *, full: bool = False) -> str:
     """One text for all equal specs, in this process and others.
-
-    Raises:
-      ConfigError: for a value that has no such text, such as a lambda.
 
     >>> canonical_text(SpecData(sorted, {"iterable": (1, 2.0)}))
     'spec(builtins:sorted, iterable=(1, 2.0))'

@@ -57,14 +57,7 @@ TUPLE: Final = "$tuple"
 
 
 class Reader(abc.ABC):
-    """The interpretation of an annotation.
-
-    Attributes:
-      words: the types of data that it can take.
-      exact: those that it takes as they are.
-      expected: what it takes, for people.
-      json_type: the type of that data in JSON schemas, where there is one.
-    """
+    """The interpretation of an annotation."""
 
     words: frozenset[str] = _ALL
     exact: frozenset[str] = _ALL

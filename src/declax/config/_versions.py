@@ -21,11 +21,7 @@ MIGRATE: Final = "pass migrate=True, which brings old files up to date, and writ
 
 
 def version_of(target: Any) -> int:
-    """The version of a class's parameters; 1 where it says nothing.
-
-    Raises:
-      FieldError: the class says something else than an int of 1 or more.
-    """
+    """The version of a class's parameters; 1 where it says nothing."""
     version = getattr(target, "config_version", 1)
     if type(version) is not int or version < 1:
         raise FieldError(
@@ -88,11 +84,7 @@ class Removal(NamedTuple):
 
 
 def removal_of(target: Any, name: str) -> Removal | None:
-    """When a class lost a parameter; None for a name that it never had.
-
-    Raises:
-      FieldError: the entry of the class is neither a version nor a version with advice.
-    """
+    """When a class lost a parameter; None for a name that it never had."""
     removed: Mapping[str, Any] = getattr(target, "config_removed_in", {})
     if name not in removed:
         return None

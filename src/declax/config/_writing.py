@@ -30,12 +30,7 @@ from declax.initializers import NamedInitializer
 
 
 def plain_data(spec: SpecData, *, full: bool, extra: Iterable[Any] = (), has_null: bool = True) -> dict[str, Any]:
-    """The table of a spec; see `declax.to_config`.
-
-    Raises:
-      ConfigError: for a value that has no name in any table, one that would be read as another, and for None where
-        there is no null and None is not the default.
-    """
+    """The table of a spec; see `declax.to_config`."""
     catalog = catalog_for(tuple(extra))
     data = Writer(catalog, target_name(spec.target), is_full=full, has_null=has_null).table(spec, None, ())
     null = None if has_null else _null_in(data, ())
@@ -94,11 +89,7 @@ class Writer:
         return {REF: value.path} if type(value) is Ref else reader.write(value, path, self)
 
     def named(self, value: Any, reader: Reader, path: Path) -> Any:
-        """The data of a value that its reader does not write.
-
-        Raises:
-          ConfigError: it has no name in any table.
-        """
+        """The data of a value that its reader does not write."""
         if isinstance(value, Ref):
             return {REF: value.path}
         if isinstance(value, SpecData):
@@ -173,11 +164,7 @@ def _reads_back(value: Any, data: Any, reader: Reader) -> bool:
 
 
 def _check_read_back(spec: SpecData, data: dict[str, Any], catalog: Catalog) -> None:
-    """Reads a table again, and compares.
-
-    Raises:
-      ConfigError: it cannot be read, or says something else. The path is that of the first such value.
-    """
+    """Reads a table again, and compares."""
     context = Context(Report(), make=type(spec).of_values, catalog=catalog)
     found = checked_refs(catalog.call(spec.target).read(data, (), context, {}), context)
     if context.report:

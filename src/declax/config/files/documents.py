@@ -34,9 +34,6 @@ Places: TypeAlias = Mapping[Path, Position]
 def float_of(text: str) -> float:
     """The float of a text that has the form of one.
 
-    Raises:
-      ValueError: it has not, or a float would be inf or 0.0, which nobody has written.
-
     >>> float_of("1e3"), float_of("-inf"), float_of("0e-400")
     (1000.0, -inf, 0.0)
     """
@@ -51,15 +48,7 @@ def float_of(text: str) -> float:
 
 @dataclasses.dataclass
 class Document:
-    """Plain data and its places.
-
-    Attributes:
-      name: the file, as the user named it; None for data that came from none.
-      data: tables, lists and plain values.
-      problems: what is wrong with the overrides of a command line.
-      find_places: looks the places up; called when the first problem needs one.
-      origins: places that override those of the file, as for values given on a command line.
-    """
+    """Plain data and its places."""
 
     name: str | None
     data: object

@@ -41,12 +41,7 @@ def has_long_key(text: str) -> bool:
 
 
 class Scan:
-    """The positions of the values of a text that a parser has accepted.
-
-    Attributes:
-      places: of each path; for a member of a table, that of its key.
-      repeated: the first path that is given twice, and the position of the second.
-    """
+    """The positions of the values of a text that a parser has accepted."""
 
     def __init__(self, text: str, *, is_json: bool = False) -> None:
         self.places: dict[Path, Position] = {(): (1, 1)}

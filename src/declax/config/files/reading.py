@@ -24,12 +24,7 @@ _QUOTES: Final = "text stands in quotes, bools are true and false, and there is 
 
 
 def read_document(path: str | os.PathLike[str]) -> Document:
-    """The document of a file; its suffix says the format.
-
-    Raises:
-      ConfigError: the file cannot be read or parsed, is too large, or has another suffix.
-      MissingExtraError: it is YAML, and PyYAML is not installed.
-    """
+    """The document of a file; its suffix says the format."""
     name = os.fspath(path)
     parse = _PARSERS.get(Path(name).suffix.lower())
     if parse is None:
@@ -56,11 +51,7 @@ def read_document(path: str | os.PathLike[str]) -> Document:
 
 
 def parse_toml(text: str, name: str | None) -> Document:
-    """A document from the text of a TOML file.
-
-    Raises:
-      ConfigError: it is not TOML, or nested too deeply.
-    """
+    """A document from the text of a TOML file."""
     text = text.replace("\r\n", "\n")
     try:
         data = None if has_long_key(text) else tomllib.loads(text, parse_float=float_of)
@@ -79,11 +70,7 @@ def parse_toml(text: str, name: str | None) -> Document:
 
 
 def parse_json(text: str, name: str | None) -> Document:
-    """A document from the text of a JSON file.
-
-    Raises:
-      ConfigError: it is not JSON, or nested too deeply, or has a key twice.
-    """
+    """A document from the text of a JSON file."""
     repeated: list[dict[str, Any]] = []
 
     def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -25,12 +25,7 @@ _SPECIAL: Final = re.compile(r"(?:([-+]?)\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z"
 
 
 def parse_yaml(text: str, name: str | None) -> Document:
-    """A document from the text of a YAML file.
-
-    Raises:
-      ConfigError: it is not YAML, or nested too deeply, or has a key twice.
-      MissingExtraError: PyYAML is not installed.
-    """
+    """A document from the text of a YAML file."""
     try:
         yaml: Any = importlib.import_module("yaml")
     except ImportError:
@@ -53,11 +48,7 @@ def parse_yaml(text: str, name: str | None) -> Document:
 
 
 class _Composer:
-    """Makes data of events.
-
-    Attributes:
-      places: the line and column of each path; for a member of a table, those of its key.
-    """
+    """Makes data of events."""
 
     def __init__(self, yaml: Any, name: str | None, events: Iterator[Any]) -> None:
         self.places: dict[Path, Position] = {}
