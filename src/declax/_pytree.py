@@ -12,6 +12,7 @@ bound:     known to a cached description of a graph, so that a change of its
 from __future__ import annotations
 
 import copy
+import copyreg
 import dataclasses
 import functools
 import inspect
@@ -137,6 +138,18 @@ def _construct_marked(cls: Any, mark: object, args: tuple[Any, ...], kwargs: dic
     return self
 
 
+class _Here:
+    """True in this process, and False in a class that was pickled by value (cloudpickle), which is prepared anew."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bool, ()
+
+
+_HERE = _Here()
+for _mark in (dataclasses.MISSING, dataclasses._FIELD, dataclasses._FIELD_INITVAR, dataclasses._FIELD_CLASSVAR):  # type: ignore[attr-defined]  # the standard compares them by identity, and pickles copies
+    copyreg.pickle(type(_mark), lambda mark: getattr(mark, "name", "MISSING"))
+
+
 class Pytree(metaclass=PytreeMeta):
     """Base of all objects whose attributes JAX sees as a tree.
 
@@ -162,7 +175,8 @@ class Pytree(metaclass=PytreeMeta):
     """
 
     _pytree__is_pytree: ClassVar[bool] = True
-    _pytree__is_complete: ClassVar[bool] = False
+    _pytree__is_complete: ClassVar[bool | _Here] = False
+    _pytree__is_registered: ClassVar[bool | _Here] = False
     _pytree__is_frozen: ClassVar[bool] = False
     _pytree__holds_elements: ClassVar[bool] = False
     _pytree__specs: ClassVar[dict[str, FieldSpec]]
@@ -361,7 +375,7 @@ def prepare(cls: type[Pytree]) -> None:
     """
     with _preparing:
         specs, is_complete = read_specs(cls)
-        is_first = "_pytree__specs" not in cls.__dict__
+        is_first = not cls.__dict__.get("_pytree__is_registered")
         declared = dataclasses.is_dataclass(cls)
         if BODY_KEY in cls.__dict__:
             for name, value in cls.__dict__[BODY_KEY].bound.items():
@@ -376,7 +390,8 @@ def prepare(cls: type[Pytree]) -> None:
                 _register(cls)
         cls._pytree__specs = specs
         cls._pytree__members = tuple(name for name, spec in specs.items() if spec.recipe is not None)
-        cls._pytree__is_complete = is_complete or not is_first
+        cls._pytree__is_registered = _HERE
+        cls._pytree__is_complete = _HERE if is_complete or not is_first else False
 
 
 def _first_layout(cls: type[Pytree], specs: Mapping[str, FieldSpec]) -> Layout:

@@ -8,6 +8,8 @@ import inspect
 import linecache
 import math
 import pickle
+import subprocess
+import sys
 import weakref
 from typing import Any, Protocol
 
@@ -328,3 +330,27 @@ def test_the_replace_of_the_standard_is_refused_where_it_would_mix_sizes():
         twice = 2 * dim
 
     assert dataclasses.replace(Plain(2), dim=3).twice == 6
+
+
+def test_a_class_that_is_pickled_by_value(tmp_path):
+    cloudpickle = pytest.importorskip("cloudpickle")
+    model = declare("part: dx.Linear = dx.Linear(dim, dim, rngs=rngs)", __name__="__main__")
+    (tmp_path / "model").write_bytes(cloudpickle.dumps((model, model(2, rngs=dx.Rngs(0)))))
+    program = """
+import pickle, sys
+import declax as dx
+Model, model = pickle.load(open(sys.argv[1], "rb"))
+
+@dx.dataclass
+class Wide(Model):
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up = dx.Linear(Model.dim, 2 * Model.dim, rngs=rngs)
+
+print(len(dx.split(dx.clone(model))[1].flat_state()), dx.replace(model, dim=3, rngs=dx.Rngs(0)).part.in_features)
+print(Wide(4, rngs=dx.Rngs(0)).up.out_features)
+"""
+    made = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "model")], capture_output=True, text=True, check=False
+    )
+    assert made.stdout.split() == ["2", "3", "8"], made.stderr
