@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType, MethodType, NoneType, UnionType
 from typing import Any, Final, NamedTuple, Union, get_args, get_origin
 
@@ -18,7 +18,7 @@ import numpy as np
 from declax._annotations import Scope, annotation_text, decide, own_annotations, refuses_data
 from declax._class_body import BODY_KEY, Body, text_of_annotation
 from declax._codegen import compile_functions
-from declax._declared_variables import RNGS, VariableMaker, expression_of, shape_expression
+from declax._declared_variables import RNGS, VariableMaker
 from declax._expressions import (
     Choice,
     Declaration,
@@ -103,8 +103,9 @@ def declare(cls: Any) -> dict[str, Expression]:
         expression = found[name] = value if isinstance(value, Expression) else Literal(value)
         _check_constants(cls, name, expression)
         if isinstance(expression, Declaration) and expression._pytree__name == name:
-            if name not in annotations:
-                _check_is_submodule(cls, name, expression)
+            recipe = recipe_of(expression._pytree__field)
+            _check_declaration(cls, name, recipe, annotations)
+            if isinstance(recipe, SubmoduleRecipe):
                 internal[name] = Any
             continue
         if name not in annotations:
@@ -115,10 +116,18 @@ def declare(cls: Any) -> dict[str, Expression]:
     return found
 
 
-def _check_is_submodule(cls: type, name: str, declaration: Declaration) -> None:
-    """Refuses a field or Variable without an annotation."""
-    recipe = recipe_of(declaration._pytree__field)
-    if not isinstance(recipe, SubmoduleRecipe):
+def _check_declaration(cls: type, name: str, recipe: Recipe | None, annotations: Collection[str]) -> None:
+    """Refuses fields and Variables without an annotation, and functions that are no methods of the class body."""
+    if isinstance(recipe, SubmoduleRecipe):
+        if name in annotations or getattr(recipe.build, "__name__", None) != name:
+            raise FieldError(
+                f"{type_name(cls)}.{name}",
+                "submodule decorates a method, and takes nothing else",
+                got=describe(recipe.build),
+                fix=f"{name} = dx.Linear(dim, dim, rngs=rngs)        # with fields that are declared above\n"
+                f"@dx.submodule\ndef {name}(self, rngs: dx.Rngs) -> dx.Linear: ...",
+            )
+    elif name not in annotations:
         kind, call = ("int", "field") if recipe is None else ("dx.Param[jax.Array]", "variable")
         raise FieldError(
             f"{type_name(cls)}.{name}",
@@ -528,25 +537,15 @@ class Maker:
             name = self._names[id(part.expression)]
             return writer.whole(part.expression) if name == f"self.{part.name}" else name
         if isinstance(recipe, SubmoduleRecipe):
-            source = f"{writer(recipe.build)}(self, {self._rngs})"
-        else:
-            source = self._variable_source(part, recipe, writer)
+            return f"{writer(recipe.build)}(self, {self._rngs})"
+        source = self._variable_source(part, recipe, writer)
         is_always = recipe.when is None or recipe.when is True
-        return source if is_always else f"{source} if {writer(expression_of(recipe.when))} else None"
+        return source if is_always else f"{source} if {writer(recipe.when)} else None"
 
     def _variable_source(self, part: Part, recipe: VariableRecipe, writer: Writer) -> str:
         maker = writer.constant(VariableMaker(self._cls, part.name, recipe), f"make_{part.name}")
-        fields = self._cls.__dataclass_fields__
-        dtype = (
-            expression_of(recipe.dtype) if isinstance(recipe.dtype, str) and recipe.dtype in fields else recipe.dtype
-        )
-        entries = (
-            shape_expression(recipe.shape),
-            expression_of(recipe.initializer),
-            dtype,
-            expression_of(recipe.metadata),
-        )
-        return f"{maker}({', '.join([self._rngs, *map(writer, entries)])})"
+        options = (recipe.shape, recipe.initializer, recipe.dtype, recipe.metadata)
+        return f"{maker}({', '.join([self._rngs, *map(writer, options)])})"
 
     @property
     def _rngs(self) -> str:

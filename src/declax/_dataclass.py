@@ -18,18 +18,17 @@ from typing_extensions import dataclass_transform, deprecated
 from declax import _fields
 from declax._annotations import Scope, annotation_text, decide, own_annotations, refuses_data
 from declax._construction import LOST_RECORD, declare, init_var_of, install, is_checked, is_init_var
-from declax._declared_variables import check_recipe
+from declax._declared_variables import check_variable
 from declax._display import same_value
 from declax._expressions import Expression
 from declax._fields import (
     KW_ONLY,
-    PartRecipe,
     Status,
     Tagged,
+    VariableRecipe,
     data,
     specifier_of,
     static,
-    submodule,
     variable,
 )
 from declax._layout import RECORD_KEY
@@ -58,7 +57,7 @@ def dataclass(
 ) -> Callable[[type[P]], type[P]]: ...
 @dataclass_transform(
     eq_default=False,
-    field_specifiers=(_fields.field, data, static, variable, submodule, dataclasses.field),
+    field_specifiers=(_fields.field, data, static, variable, dataclasses.field),
 )
 def dataclass(cls: type[P] | None = None, /, **options: Any) -> Any:
     """Makes a dataclass whose instances are pytrees.
@@ -249,7 +248,6 @@ def _check_defaults(cls: type) -> None:
 
 
 def _check_fields(cls: Any) -> None:
-    known = {n: f.type for n, f in cls.__dataclass_fields__.items()}
     own = own_annotations(cls)
     for field in dataclasses.fields(cls):
         if field.name not in own:
@@ -258,11 +256,9 @@ def _check_fields(cls: Any) -> None:
         specifier = specifier_of(field)
         if specifier is None:
             continue
-        if isinstance(specifier.recipe, PartRecipe):
-            continue
-        if specifier.recipe is not None:
-            check_recipe(cls, field.name, specifier.recipe, field.type, known)
-        elif specifier.status is not None:
+        if isinstance(specifier.recipe, VariableRecipe):
+            check_variable(cls, field.name, specifier.recipe, field.type, cls.__dataclass_fields__)
+        elif specifier.recipe is None and specifier.status is not None:
             _check_contradiction(cls, field, specifier.status)
 
 

@@ -1,19 +1,17 @@
-"""How declared Variables are made, and what their declarations may refer to."""
+"""How declared Variables are made, and checks of their declarations."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
-from itertools import filterfalse
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import jax.numpy as jnp
 
 from declax._annotations import Scope, annotation_text, decide, variable_class
-from declax._expressions import Deferred, Expression, has_expression, text_of
-from declax._fields import SubmoduleRecipe, VariableRecipe
+from declax._expressions import Expression
+from declax._fields import VariableRecipe
 from declax._variables import Variable, VariableMetadata
-from declax.errors import FieldError, InitializerError, describe, suggest, type_name
+from declax.errors import FieldError, InitializerError, describe, type_name
 
 RNGS: Final = "rngs"
 
@@ -84,9 +82,7 @@ class VariableMaker:
     def _entry_text(self, index: int) -> str:
         shape = self._recipe.shape
         entry = shape[index] if isinstance(shape, tuple | list) else shape
-        if isinstance(entry, Expression):
-            return text_of(entry)
-        return f"<{getattr(entry, '__name__', 'function')}>" if callable(entry) else repr(entry)
+        return repr(entry)
 
     def _metadata(self, declared: Mapping[str, Any] | None) -> dict[str, Any]:
         metadata: dict[str, Any] = dict(declared) if declared else {}
@@ -139,58 +135,37 @@ def _is_stream(rngs: object) -> bool:
 # --- checks at class creation -------------------------------------------------
 
 
-def check_recipe(
-    cls: type, name: str, recipe: VariableRecipe | SubmoduleRecipe, annotation: object, known: Mapping[str, object]
-) -> None:
-    """Checks at class creation what a declared member refers to.
+def check_variable(cls: type, name: str, recipe: VariableRecipe, annotation: object, known: Collection[str]) -> None:
+    """Checks the declaration of a Variable when the class is created.
 
     Args:
       cls: the class.
       name: the field.
       recipe: its recipe.
       annotation: its annotation.
-      known: the annotations of all fields and InitVars by name.
+      known: the names of all fields and InitVars.
 
     Raises:
-      FieldError: for names that are no field or a field of the wrong type, and
-        for an annotation that does not suit.
+      FieldError: for options that are no values, a stream without rngs, and
+        an annotation that does not suit.
     """
     where = f"{type_name(cls)}.{name}"
-    scope = Scope(cls)
-    if isinstance(recipe, VariableRecipe) and recipe.stream is not None and RNGS not in known:
+    _check_options(where, recipe)
+    if recipe.stream is not None and RNGS not in known:
         raise FieldError(
             where,
             f"a declared Variable draws from the stream {recipe.stream!r}, and the class takes no rngs",
             fix=f"{RNGS}: dx.InitVar[dx.Rngs]      # or variable(..., stream=None), which draws no key",
         )
-    # an InitVar is gone when members are made
-    known = {n: a for n, a in known.items() if not isinstance(scope.resolve(a), dataclasses.InitVar)}
-    if isinstance(recipe.when, str):
-        _check_names_field(where, "when", recipe.when, known)
-        _check_type(where, "when", recipe.when, known, scope, bool)
-    if recipe.when is not None and recipe.when is not True:
-        decision = decide(annotation, scope)
-        if not decision.is_optional and scope.is_complete:
-            raise FieldError(
-                where,
-                f"`when={text_of(recipe.when)}` can leave the field None, which its annotation does not allow",
-                fix=f"{name}: {annotation_text(annotation)} | None = ...",
-            )
-    if isinstance(recipe, SubmoduleRecipe):
-        return
-    _check_variable(where, name, recipe, annotation, known, scope)
-
-
-def _check_variable(
-    where: str,
-    name: str,
-    recipe: VariableRecipe,
-    annotation: object,
-    known: Mapping[str, object],
-    scope: Scope,
-) -> None:
-    resolved = scope.resolve(annotation)
-    if scope.is_complete and variable_class(resolved, scope, Variable) is None:
+    scope = Scope(cls)
+    decision = decide(annotation, scope)
+    if recipe.when is not None and recipe.when is not True and not decision.is_optional and scope.is_complete:
+        raise FieldError(
+            where,
+            f"`when={recipe.when!r}` can leave the field None, which its annotation does not allow",
+            fix=f"{name}: {annotation_text(annotation)} | None = ...",
+        )
+    if variable_class(scope.resolve(annotation), scope, Variable) is None and scope.is_complete:
         raise FieldError(
             where,
             "variable(...) declares a Variable, and the annotation is none",
@@ -198,79 +173,35 @@ def _check_variable(
             got=annotation_text(annotation),
             fix=f"{name}: dx.Param[jax.Array] = dx.variable(...)",
         )
-    if isinstance(recipe.shape, str):
-        _check_names_field(where, "shape", recipe.shape, known)
-    elif not callable(recipe.shape):
-        for entry in filterfalse(has_expression, recipe.shape):
-            if isinstance(entry, str):
-                _check_names_field(where, "shape", entry, known)
-                _check_type(where, "shape", entry, known, scope, int)
-            elif not callable(entry) and (isinstance(entry, bool) or not hasattr(entry, "__index__")):
-                raise FieldError(
-                    where,
-                    "an entry of a declared shape is an int, the name of an int field, or a function",
-                    got=describe(entry),
-                )
-    for option in ("initializer", "metadata"):
-        given = getattr(recipe, option)
-        if isinstance(given, str):
-            _check_names_field(where, option, given, known)
-    if isinstance(recipe.dtype, str) and recipe.dtype not in known:
-        try:
-            jnp.dtype(recipe.dtype)
-        except TypeError:
-            _check_names_field(where, "dtype", recipe.dtype, known)
 
 
-def _check_names_field(where: str, option: str, name: str, known: Mapping[str, object]) -> None:
-    if name not in known:
-        hint = suggest(name, known)
+def _check_options(where: str, recipe: VariableRecipe) -> None:
+    """Refuses names of fields in texts, and functions of the instance."""
+    entries = recipe.shape if isinstance(recipe.shape, list | tuple) else (recipe.shape,)
+    options = [("shape", entry) for entry in entries]
+    options += [(option, getattr(recipe, option)) for option in ("initializer", "dtype", "when", "metadata")]
+    for option, value in options:
+        if isinstance(value, str) and not (option == "dtype" and _is_dtype(value)):
+            shape = value if value is recipe.shape else f"({value},)"
+            line = f"{shape}, ..." if option == "shape" else f"..., {option}={value}"
+            why = "texts are not names of fields"
+        elif option in ("shape", "when") and callable(value) and not isinstance(value, Expression):
+            line = "(2 * dim,), ..." if option == "shape" else "..., when=dim > 1"
+            why = "functions of the instance are not called"
+        else:
+            continue
         raise FieldError(
             where,
-            f"{option} names {name!r}, which is no field of the class" + (f"; {hint}" if hint else ""),
-            expected="one of " + ", ".join(known),
+            f"the option {option!r} of variable(...) is a value or an expression of fields",
+            got=describe(value),
+            why=why,
+            fix=f"dx.variable({line})        # with fields declared above by dx.field()",
         )
 
 
-def _check_type(where: str, option: str, name: str, known: Mapping[str, object], scope: Scope, wanted: type) -> None:
-    resolved = scope.resolve(known[name])
-    if isinstance(resolved, type) and not issubclass(resolved, wanted) and decide(resolved, scope).status is not None:
-        raise FieldError(
-            where,
-            f"{option} names the field {name!r}, which is no {wanted.__name__}",
-            expected=f"{name}: {wanted.__name__}",
-            got=f"{name}: {annotation_text(known[name])}",
-        )
-
-
-# ================================================================= options as expressions
-
-
-class _Source(Expression):
-    """An expression that is given by its source."""
-
-    __slots__ = ("_pytree__text",)
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self._pytree__text = text
-
-    def _pytree__source(self, write: Callable[[Any], str]) -> str:
-        return self._pytree__text
-
-
-def expression_of(entry: Any) -> Any:
-    """An option of a declaration as an expression: a text is the name of a field."""
-    return _Source(f"self.{entry}") if isinstance(entry, str) else entry
-
-
-def shape_expression(shape: Any) -> Any:
-    """A declared shape as an expression."""
-    if isinstance(shape, Expression | str):
-        return expression_of(shape)
-    if callable(shape):
-        return Deferred(shape, (_Source("self"),), {})
-    entries = (
-        Deferred(e, (_Source("self"),), {}) if callable(e) and not isinstance(e, Expression) else e for e in shape
-    )
-    return tuple(map(expression_of, entries))
+def _is_dtype(text: str) -> bool:
+    try:
+        jnp.dtype(text)
+    except TypeError:
+        return False
+    return True

@@ -15,7 +15,7 @@ import dataclasses
 import enum
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY as KW_ONLY
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Never, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Never, SupportsIndex, TypeAlias, TypeVar, overload
 
 from declax._expressions import Declaration, Expression
 from declax._typing import MISSING, MYPY, Dtype, Initializer, Missing
@@ -66,31 +66,24 @@ Data: TypeAlias = Annotated[T, Status.DATA]
 Static: TypeAlias = Annotated[T, Status.STATIC]
 """An annotation that makes a field static: ``table: Static[Any]``."""
 
-Dim: TypeAlias = int | str | Callable[[Any], int]
-"""One entry of a declared shape: a size, the name of an int field, or a function of the instance."""
-
-ShapeSpec: TypeAlias = Sequence[Dim] | str | Callable[[Any], Sequence[int]]
-"""A declared shape: entries, the name of a field that holds a tuple, or a function of the instance."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VariableRecipe:
     """How a declared Variable is made; the arguments of `variable`."""
 
-    shape: ShapeSpec
-    initializer: Initializer | str
+    shape: Sequence[SupportsIndex] | SupportsIndex
+    initializer: Initializer
     dtype: Dtype | None
-    when: str | bool | None
+    when: bool | None
     stream: str | None
-    metadata: Mapping[str, object] | str | None
+    metadata: Mapping[str, object] | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SubmoduleRecipe:
-    """How a declared submodule is made; the argument of `submodule`."""
+    """A part that a method makes."""
 
     build: Callable[[Any, Any], object]
-    when: str | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -528,14 +521,14 @@ def static(value: Any = MISSING, /, **options: Any) -> Any:
 
 @overload
 def variable(
-    shape: ShapeSpec = (),
+    shape: Sequence[SupportsIndex] | SupportsIndex = (),
     *,
-    initializer: Initializer | str,
-    dtype: Dtype | str | None = None,
+    initializer: Initializer,
+    dtype: Dtype | None = None,
     when: None = None,
     sharding: object = None,
     stream: str | None = "params",
-    metadata: Mapping[str, object] | str | None = None,
+    metadata: Mapping[str, object] | None = None,
     init: Literal[False] = False,
     repr: bool = True,
     compare: bool = True,
@@ -547,14 +540,14 @@ def variable(
 ) -> Any: ...
 @overload
 def variable(
-    shape: ShapeSpec = (),
+    shape: Sequence[SupportsIndex] | SupportsIndex = (),
     *,
-    initializer: Initializer | str,
-    dtype: Dtype | str | None = None,
-    when: str | bool,
+    initializer: Initializer,
+    dtype: Dtype | None = None,
+    when: bool,
     sharding: object = None,
     stream: str | None = "params",
-    metadata: Mapping[str, object] | str | None = None,
+    metadata: Mapping[str, object] | None = None,
     init: Literal[False] = False,
     repr: bool = True,
     compare: bool = True,
@@ -565,14 +558,14 @@ def variable(
     group: str | None = None,
 ) -> Any | None: ...
 def variable(
-    shape: ShapeSpec = (),
+    shape: Sequence[SupportsIndex] | SupportsIndex = (),
     *,
-    initializer: Initializer | str,
-    dtype: Dtype | str | None = None,
-    when: str | bool | None = None,
+    initializer: Initializer,
+    dtype: Dtype | None = None,
+    when: bool | None = None,
     sharding: object = None,
     stream: str | None = "params",
-    metadata: Mapping[str, object] | str | None = None,
+    metadata: Mapping[str, object] | None = None,
     init: Literal[False] = False,
     repr: bool = True,
     compare: bool = True,
@@ -589,18 +582,15 @@ def variable(
     no parameter of the constructor.
 
     Args:
-      shape: its entries are sizes, names of int fields, or functions of the
-        instance; or the name of a field that holds the whole shape, or one
-        function of the instance.
-      initializer: called with a key, the shape and the dtype; or the name of
-        the field that holds it.
-      dtype: the dtype, or the name of the field that holds it; float32 where
-        None.
-      when: the name of a bool field; where that is False, this field is None.
+      shape: its sizes, or one size. Like the other arguments it may contain
+        fields of the class.
+      initializer: called with a key, the shape and the dtype.
+      dtype: the dtype; float32 where None.
+      when: a condition; where it is False, this field is None.
       sharding: becomes the Variable's metadata ``sharding``.
       stream: the stream of ``rngs`` that gives the key; None draws no key, and
         the initializer is called with None.
-      metadata: of the Variable; or the name of the field that holds it.
+      metadata: of the Variable.
       init: always False; for type checkers.
       repr, compare: as in `dataclasses.field`.
       help, trainable, weight_decay, renamed_from, group: as in `data`.
@@ -615,58 +605,32 @@ def variable(
     return _field(specifier, init=False, repr=repr, compare=compare, metadata=None)
 
 
-@overload
-def submodule(
-    build: Callable[[Any, Any], M],
-    *,
-    when: None = None,
-    init: Literal[False] = False,
-    repr: bool = True,
-    compare: bool = True,
-    help: str | None = None,
-    renamed_from: str | None = None,
-    group: str | None = None,
-) -> M: ...
-@overload
-def submodule(
-    build: Callable[[Any, Any], M],
-    *,
-    when: str,
-    init: Literal[False] = False,
-    repr: bool = True,
-    compare: bool = True,
-    help: str | None = None,
-    renamed_from: str | None = None,
-    group: str | None = None,
-) -> M | None: ...
-def submodule(
-    build: Callable[[Any, Any], M],
-    *,
-    when: str | None = None,
-    init: Literal[False] = False,
-    repr: bool = True,
-    compare: bool = True,
-    help: str | None = None,
-    renamed_from: str | None = None,
-    group: str | None = None,
-) -> M | None:
-    """Declares a part that is made when the object is constructed.
+def submodule(build: Callable[[Any, Any], M], /) -> M:
+    """Declares a part that a method makes, for parts that need statements.
+
+    The method is called with ``rngs`` of the constructor, or None, in its
+    place in the class body: `self` has what is declared above it. A method
+    that overrides another calls it as ``super().part(rngs)``, where type
+    checkers see the part and have to be told by a ``type: ignore``.
 
     Args:
-      build: called as ``build(self, rngs)``, in declaration order, before
-        `__post_init__`; ``rngs`` is the constructor's, or None.
-      when: the name of a bool field; where that is False, this field is None.
-      init: always False; for type checkers.
-      repr, compare: as in `dataclasses.field`.
-      help, renamed_from, group: as in `data`.
+      build: the method.
 
     Returns:
-      A field specifier; to a type checker, what `build` gives.
+      A field specifier; to a type checker, what the method returns.
+
+    >>> import declax as dx
+    >>> @dx.dataclass
+    ... class MLP(dx.Module):
+    ...     sizes: tuple[int, ...] = dx.field()
+    ...     rngs: dx.InitVar[dx.Rngs] = dx.field()
+    ...     @dx.submodule
+    ...     def layers(self, rngs: dx.Rngs) -> list[dx.Linear]:
+    ...         return [dx.Linear(i, o, rngs=rngs) for i, o in zip(self.sizes, self.sizes[1:])]
+    >>> len(MLP((4, 3, 2), rngs=dx.Rngs(0)).layers)
+    2
     """
-    del init
-    notes = Notes(help=help, renamed_from=renamed_from, group=group)
-    specifier = Specifier(Status.DATA, SubmoduleRecipe(build, when), notes)
-    made: M = _field(specifier, init=False, repr=repr, compare=compare, metadata=None)
+    made: M = _field(Specifier(Status.DATA, SubmoduleRecipe(build)), init=False, metadata=None)
     return made
 
 

@@ -308,19 +308,24 @@ def variable(shape=(1,), **options):
     return dx.variable(shape, **{"initializer": ones, "stream": None, **options})
 
 
+dim_field: Any = dx.field()
+
+TEXT = r"the option '{}' of variable\(\.\.\.\) is a value or an expression of fields[^@]*texts are not names[^@]*{}"
+FUNCTION = (
+    r"the option '{}' of variable\(\.\.\.\) is a value or an expression of fields[^@]*functions of the inst[^@]*{}"
+)
+
 REFUSED = [
-    (r"shape names 'dmi', which is no field of the class; did you mean 'dim'\?", {"shape": ("dmi",)}),
-    (r"shape names 'zzz', which is no field of the class\.", {"shape": "zzz"}),
-    (r"shape names 'size', which is no field of the class", {"shape": ("size",)}),
-    (r"initializer names 'init', which is no field", {"initializer": "init"}),
-    (r"metadata names 'notes', which is no field", {"metadata": "notes"}),
-    (r"dtype names 'float23', which is no field", {"dtype": "float23"}),
-    (r"when names 'flog', which is no field of the class; did you mean 'flag'\?", {"when": "flog"}),
-    (r"shape names the field 'name', which is no int", {"shape": ("name",)}),
-    (r"when names the field 'name', which is no bool", {"when": "name"}),
-    (r"`when='flag'` can leave the field None, which its annotation does not allow", {"when": "flag"}),
-    (r"an entry of a declared shape is an int, the name of an int field, or a function", {"shape": (1.5,)}),
-    (r"an entry of a declared shape is an int, the name of an int field, or a function", {"shape": (True,)}),
+    (TEXT.format("shape", r"fix:      dx\.variable\(\(dim,\), \.\.\.\)"), {"shape": (2, "dim")}),
+    (TEXT.format("shape", r"fix:      dx\.variable\(sizes, \.\.\.\)"), {"shape": "sizes"}),
+    (FUNCTION.format("shape", r"fix:      dx\.variable\(\(2 \* dim,\), \.\.\.\)"), {"shape": lambda self: (self.dim,)}),
+    (FUNCTION.format("shape", r"fix:      dx\.variable\(\(2 \* dim,\), \.\.\.\)"), {"shape": [lambda self: self.dim]}),
+    (TEXT.format("initializer", r"fix:      dx\.variable\(\.\.\., initializer=init\)"), {"initializer": "init"}),
+    (TEXT.format("metadata", r"fix:      dx\.variable\(\.\.\., metadata=notes\)"), {"metadata": "notes"}),
+    (TEXT.format("dtype", r"fix:      dx\.variable\(\.\.\., dtype=param_dtype\)"), {"dtype": "param_dtype"}),
+    (TEXT.format("when", r"fix:      dx\.variable\(\.\.\., when=flag\)"), {"when": "flag"}),
+    (FUNCTION.format("when", r"fix:      dx\.variable\(\.\.\., when=dim > 1\)"), {"when": lambda self: self.dim > 1}),
+    (r"`when=dim > 1` can leave the field None, which its annotation does not allow", {"when": dim_field > 1}),
     (r"a declared Variable draws from the stream 'params', and the class takes no rngs", {"stream": "params"}),
 ]
 
@@ -329,8 +334,29 @@ REFUSED = [
 def test_declarations_that_cannot_be_carried_out(match, options):
     annotations = {"dim": int, "name": str, "flag": bool, "size": dx.InitVar[int], "w": dx.Param}
     with pytest.raises(errors.FieldError, match=match) as info:
-        declare(annotations, w=variable(**options))
+        declare(annotations, dim=dim_field, w=variable(**options))
     assert info.value.where == "Model.w"
+
+
+def make_part(self, rngs):
+    return dx.Linear(self.dim, 1, rngs=rngs)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "part: dx.Linear = dx.submodule(lambda self, rngs: dx.Linear(self.dim, 1, rngs=rngs))",
+        "part = dx.submodule(lambda self, rngs: dx.Linear(self.dim, 1, rngs=rngs))",
+        "part = dx.submodule(make_part)",
+        "part = dx.submodule(dx.Linear(dim, 1, rngs=rngs))",
+        "part = dx.submodule(3)",
+    ],
+)
+def test_a_submodule_that_is_no_method(line):
+    fields = "    dim: int = dx.field()\n    rngs: dx.InitVar[dx.Rngs] = dx.field()"
+    match = r"Model.part: submodule decorates a method[^@]*part = dx.Linear\(dim, [^@]*@dx.submodule\n +def part\(self"
+    with pytest.raises(errors.FieldError, match=match):
+        exec(f"@dx.dataclass\nclass Model(dx.Module):\n{fields}\n    {line}", {"dx": dx, "make_part": make_part})
 
 
 def test_an_annotation_that_is_no_variable():

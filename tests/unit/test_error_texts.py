@@ -26,9 +26,12 @@ def variable(shape=(1,), **options):
     return dx.variable(shape, **{"initializer": ones, "stream": None, **options})
 
 
+dim_field: Any = dx.field()
+
+
 def member(annotation: Any = dx.Param, **options):
     annotations = {"dim": int, "name": str, "flag": bool, "w": annotation}
-    return declare(annotations, w=variable(**options))
+    return declare(annotations, dim=dim_field, w=variable(**options))
 
 
 def with_rngs(rngs):
@@ -86,15 +89,16 @@ ERRORS = {
     "static contradicts": lambda: declare({"a": list[dx.Linear]}, a=dx.static()),
     "data contradicts": lambda: declare({"a": str}, a=dx.data()),
     # declared members
-    "an unknown name in a shape": lambda: member(shape=("dmi",)),
-    "a name that is near nothing": lambda: member(shape=("zzz",)),
-    "a name of the wrong type": lambda: member(shape=("name",)),
-    "an entry that is no size": lambda: member(shape=(1.5,)),
-    "when without an Optional": lambda: member(when="flag"),
+    "a text in a shape": lambda: member(shape=("dim",)),
+    "a function as a shape": lambda: member(shape=lambda self: self.dim),
+    "a text as an option": lambda: member(dtype="param_dtype"),
+    "a function as a submodule": lambda: declare({}, w=dx.submodule(lambda self, rngs: None)),
+    "an entry that is no size": lambda: member(shape=(1.5,))(1, "a", True),
+    "when without an Optional": lambda: member(when=dim_field > 1),
     "no Variable": lambda: member(jax.Array),
     "a stream without rngs": lambda: member(stream="params"),
     "an annotation that is never known": lambda: member("Unheard")(1, "a", True),
-    "a size that is none": lambda: member(shape=("dim",))(-1, "a", True),
+    "a size that is none": lambda: member(shape=(dim_field,))(-1, "a", True),
     "a wrong shape": lambda: member(initializer=lambda *_: jnp.ones(2))(1, "a", True),
     "no rngs": lambda: with_rngs(None),
     "rngs without streams": lambda: with_rngs(3),
