@@ -177,12 +177,13 @@ def check_variable(cls: type, name: str, recipe: VariableRecipe, annotation: obj
 
 def _check_options(where: str, recipe: VariableRecipe) -> None:
     """Refuses names of fields in texts, and functions of the instance."""
-    entries = recipe.shape if isinstance(recipe.shape, list | tuple) else (recipe.shape,)
+    is_sequence = isinstance(recipe.shape, list | tuple)
+    entries: Any = recipe.shape if is_sequence else (recipe.shape,)
     options = [("shape", entry) for entry in entries]
     options += [(option, getattr(recipe, option)) for option in ("initializer", "dtype", "when", "metadata")]
     for option, value in options:
         if isinstance(value, str) and not (option == "dtype" and _is_dtype(value)):
-            shape = value if value is recipe.shape else f"({value},)"
+            shape = f"({value},)" if is_sequence else value
             line = f"{shape}, ..." if option == "shape" else f"..., {option}={value}"
             why = "texts are not names of fields"
         elif option in ("shape", "when") and callable(value) and not isinstance(value, Expression):
