@@ -607,8 +607,6 @@ class Maker:
         except Exception as error:
             self._add_note(instance, error)
             raise
-        if self._defaults:
-            instance.__dict__[RECORD_KEY] = instance.__dict__[RECORD_KEY].seal(instance.__dict__)
 
     def _record(self, attributes: Mapping[str, Any], init_vars: Sequence[object]) -> Record:
         """What was given and will not be kept; one object for all instances that are made with the defaults."""

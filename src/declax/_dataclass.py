@@ -175,7 +175,8 @@ def wrap_post_init(cls: Any) -> None:
     original: Callable[..., None] | None = cls.__dict__.get("__post_init__")
 
     def __post_init__(self: Any, *init_vars: object, **named: object) -> None:
-        if type(self)._pytree__entry is __post_init__:  # not where a subclass calls it by super()
+        is_entry = type(self)._pytree__entry is __post_init__  # not where a subclass calls it by super()
+        if is_entry:
             type(self)._pytree__maker(self, init_vars)
         if original is not None:
             original(self, *init_vars, **named)
@@ -183,6 +184,8 @@ def wrap_post_init(cls: Any) -> None:
             inherited = getattr(super(cls, self), "__post_init__", None)
             if inherited is not None:
                 inherited(*init_vars, **named)
+        if is_entry and RECORD_KEY in self.__dict__:
+            self.__dict__[RECORD_KEY] = self.__dict__[RECORD_KEY].seal(self.__dict__)
 
     setattr(__post_init__, MAKES_MEMBERS, True)
     __post_init__.__qualname__ = f"{cls.__qualname__}.__post_init__"

@@ -632,7 +632,7 @@ def defer(function: Callable[P, R], /) -> Callable[P, R]:
 def refuse_hidden(value: Any, where: str, depth: int = 8) -> None:
     """Raises for expressions where nothing evaluates them: in a partial, in a set, and as the key of a dict."""
     cls: Any = value.__class__
-    if isinstance(value, functools.partial) and is_deferred_call(value.args, value.keywords):
+    if issubclass(cls, functools.partial) and is_deferred_call(value.args, value.keywords):
         held = next(v for v in (*value.args, *value.keywords.values()) if has_expression(v))
         raise FieldError(
             where,

@@ -25,6 +25,8 @@ class Record(NamedTuple):
 
     def seal(self, attributes: Mapping[str, Any]) -> Record:
         """The record of an instance whose parts are made, or copied."""
+        if not self.made:
+            return self
         return self._replace(objects={name: _identity(attributes.get(name)) for name in self.made})
 
     def unseal(self, attributes: Mapping[str, Any]) -> Record:

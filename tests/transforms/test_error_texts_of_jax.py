@@ -449,7 +449,6 @@ MISTAKES = {
     "a donated model": (
         lambda: dx.jit(lambda model: model.kernel[...])(donated_state()),
         "model.kernel: this array was deleted, since its buffer was donated",
-        "why:      bump ",
         "dx.clone(model)",
     ),
     "a donated model under grad": (
@@ -457,7 +456,7 @@ MISTAKES = {
         "m.kernel: this array was deleted",
     ),
     "a donated array under vmap": (lambda: dx.vmap(double)(donated_array()), "x: this array was deleted"),
-    "donated twice": (twice_donated, "x: this array was deleted", "why:      double "),
+    "donated twice": (twice_donated, "x: this array was deleted"),
     "deleted in a known model": (donated_by_the_same_binding, "model.kernel: this array was deleted"),
     # stages
     "a compiled stage, another shape": (

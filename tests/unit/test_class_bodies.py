@@ -354,3 +354,16 @@ print(Wide(4, rngs=dx.Rngs(0)).up.out_features)
         [sys.executable, "-c", program, str(tmp_path / "model")], capture_output=True, text=True, check=False
     )
     assert made.stdout.split() == ["2", "3", "8"], made.stderr
+
+
+def test_what_post_init_assigns_is_made_again():
+    @dx.dataclass
+    class Rounded(dx.Module):
+        dim: int = dx.field()
+        hidden: int = 4 * dim
+
+        def __post_init__(self):
+            self.hidden += 1
+
+    assert dx.replace(Rounded(2), dim=3).hidden == 13
+    assert dx.spec_of(Rounded(2)) == dx.spec(Rounded, 2)

@@ -60,7 +60,10 @@ class Wider:
             args = [self(arg) for arg in typ.args]
             if typ.type.has_base("typing.Mapping"):
                 return typ.copy_modified(args=args)
-            return self._sequence(args[0])
+            if not isinstance(args[0], AnyType):
+                return self._sequence(args[0])
+            table = self._api.named_generic_type("typing.Mapping", [self._api.named_type("builtins.str"), args[0]])
+            return UnionType([self._sequence(args[0]), table])  # a table overrides all parts of a dx.repeat
         return typ if isinstance(typ, Instance) and typ.type.module_name == "builtins" else self._of(typ)
 
     def _sequence(self, item: Type) -> Type:
