@@ -75,7 +75,8 @@ class Expression(Unmade):
 
     # ------------------------------------------------------------- operations that give expressions
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
     def __getattr__(self, name: str) -> Expression:
         if name.startswith(("__", "_pytree__")):

@@ -69,7 +69,7 @@ class DeclaredPart:
         self.given: Mapping[str, Any] = {
             name: with_parts(owner, (*steps, name), value) for name, value in arguments_of(call).items()
         }
-        self.name = ".".join(map(str, (type_name(owner), *steps)))
+        self.name: str = ".".join(map(str, (type_name(owner), *steps)))
         self.__qualname__ = type_name(self.function)
 
     def __call__(self, **arguments: object) -> PartOverride:
@@ -100,8 +100,8 @@ class PartOverride(Unmade):
     __slots__ = ("arguments", "part")
 
     def __init__(self, part: DeclaredPart, arguments: Mapping[str, Any]) -> None:
-        self.part = part
-        self.arguments = arguments
+        self.part: DeclaredPart = part
+        self.arguments: Mapping[str, Any] = arguments
 
     def __deepcopy__(self, memo: object) -> PartOverride:
         return self

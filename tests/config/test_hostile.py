@@ -321,6 +321,8 @@ def test_a_hundred_thousand_mutations(part):
 # --- figures ------------------------------------------------------------------
 
 
+@pytest.mark.slow
+@pytest.mark.timed
 def test_structuring_a_config_of_96_blocks_is_quick():
     blocks = [copy.deepcopy(block) for _ in range(48) for block in models.GOOD["blocks"]]
     config = {**models.GOOD, "blocks": blocks}

@@ -338,7 +338,7 @@ class CallReader:
                 f"a parameter is called {KIND!r}, which is the key that chooses a class in configurations",
                 fix="give the parameter another name",
             )
-        self.called = called(target)
+        self.called: Any = called(target)
         bindings = bindings_of(self.called if annotation is None else annotation)
         self.readers: dict[str, Reader] = {p.name: checked(p, self._reader(p, bindings)) for p in self.parameters}
         extra = self.parameters.extra

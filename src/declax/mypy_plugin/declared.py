@@ -94,14 +94,15 @@ class DeclaredField:
         self._cls = cls
         self._attribute = attribute
         self.name: str = attribute["name"]
-        self.owner, entry = cls.declared_by(self.name)
+        owner, entry = cls.declared_by(self.name)
+        self.owner: TypeInfo = owner
         self.specifier: str | None = entry.get("specifier")
         self.mark: str | None = entry.get("mark")
         self.is_init_var: bool = attribute["is_init_var"]
         self.has_default: bool = attribute["has_default"]
         self.in_init: bool = attribute["is_in_init"]
         self.kw_only: bool = attribute["kw_only"]
-        self.statement = statement if self.owner is cls.info else None
+        self.statement: AssignmentStmt | None = statement if self.owner is cls.info else None
 
     @cached_property
     def type(self) -> ProperType:
