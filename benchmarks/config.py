@@ -42,7 +42,7 @@ print(time.perf_counter_ns() - start, found.count("Param"))
 CHECK = """
 import sys, time
 start = time.perf_counter_ns()
-from declax.command_line.main import main
+from declax.config._cli.main import main
 status = main(sys.argv[1:])
 print(time.perf_counter_ns() - start, "jax" in sys.modules)
 sys.exit(status)

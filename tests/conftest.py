@@ -17,7 +17,7 @@ import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
-from declax import _variable_names
+from declax._variables import registry
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -65,7 +65,7 @@ def bounded_memory() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def names_of_kinds() -> Iterator[None]:
     """Forgets the kinds of Variables that a test has registered."""
-    kinds = _variable_names._kinds
+    kinds = registry._kinds
     before = dict(kinds)
     yield
     if kinds != before:

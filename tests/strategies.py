@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import declax as dx
 from counted import MODES
-from declax._pytree import layout_of
+from declax._classes.pytree import layout_of
 from declax.nn import activations  # noqa: F401  # with it, pickle knows the compiled functions of JAX
 
 # ================================================================= classes

@@ -33,7 +33,7 @@ import numpy as np
 import pytest
 
 import declax
-from declax.command_line.main import main
+from declax.config._cli.main import main
 from fenced import ROOT, Block, blocks_of, pages
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from declax.command_line.main import main
+from declax.config._cli.main import main
 
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")

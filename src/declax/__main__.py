@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from declax.command_line.main import main
+from declax.config._cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
 from declax._filters import Filter
+from declax._state.states import FlatState as FlatState
+from declax._state.states import ReplaceFn, as_state
+from declax._state.states import State as State
 from declax._typing import Path, Tuple2, Tuple3, Tuple4
 from declax.errors import GraphError, describe
-from declax.states import FlatState as FlatState
-from declax.states import ReplaceFn, as_state
-from declax.states import State as State
 from declax.traversals import empty_node, nest, walk_mapping
 
 M = TypeVar("M")

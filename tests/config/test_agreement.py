@@ -16,7 +16,7 @@ import pytest
 
 import declax as dx
 from declax._typing import Dtype, Initializer
-from declax.command_line.schemas import problems_by_schema
+from declax.config._cli.schemas import problems_by_schema
 
 
 class Color(enum.Enum):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import declax as dx
-from declax.command_line.describing import parameter_table
+from declax.config._cli.describing import parameter_table
 from declax.errors import FieldError, LayerError
 
 seen: list[object] = []

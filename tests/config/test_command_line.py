@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 import declax as dx
-from declax.command_line.main import main
-from declax.command_line.output import write
-from declax.command_line.parsing import declax_parser
-from declax.command_line.words import load_target, read_words
+from declax.config._cli.main import main
+from declax.config._cli.output import write
+from declax.config._cli.parsing import declax_parser
+from declax.config._cli.words import load_target, read_words
 
 MODELS = '''
 import dataclasses
@@ -136,7 +136,7 @@ def test_places_in_the_file_are_told(run, folder):
 def test_a_check_by_schema_loads_no_jax(run, folder):
     run("schema", "cli_models:Net", "-o", "net.schema.json")
     code = (
-        "import sys; from declax.command_line.main import main; status = main(sys.argv[1:]);"
+        "import sys; from declax.config._cli.main import main; status = main(sys.argv[1:]);"
         "sys.exit(status or 10 * ('jax' in sys.modules))"
     )
     for words in (
@@ -484,7 +484,7 @@ def test_a_script_shows_a_sweep_as_one_document(train, capsys):
 @pytest.mark.parametrize("words", [["show", "declax:Linear"], ["--help"], ["show", "--help"]])
 def test_a_pipe_that_is_closed_ends_the_command(folder, words):
     code = "import os, sys; os.close(1); os.dup2(int(sys.argv[1]), 1); sys.argv[1:2] = [];"
-    code += "from declax.command_line.main import main; sys.exit(main())"
+    code += "from declax.config._cli.main import main; sys.exit(main())"
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(

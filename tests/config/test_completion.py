@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from declax.command_line.completion import script
+from declax.config._cli.completion import script
 
 CASES = [
     ("declax ", ["check", "show", "summary", "build", "diff", "schema", "completion"]),

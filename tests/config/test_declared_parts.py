@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from declax.command_line.main import main
-from declax.command_line.schemas import problems_by_schema
+from declax.config._cli.main import main
+from declax.config._cli.schemas import problems_by_schema
 from declax.errors import ConstructionError
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import declax as dx
-from declax._annotations import annotation_text
+from declax._fields.annotations import annotation_text
 from declax._typing import Dtype
 
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from declax.command_line.overrides import MAX_RUNS, expand, is_override, parse_override
-from declax.config.files.documents import Document
-from declax.config.files.reading import parse_toml
-from declax.config.files.yaml_files import parse_yaml
+from declax.config._cli.overrides import MAX_RUNS, expand, is_override, parse_override
+from declax.config._files.documents import Document
+from declax.config._files.reading import parse_toml
+from declax.config._files.yaml_files import parse_yaml
 
 DATA = {
     "rate": 0.1,

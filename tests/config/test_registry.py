@@ -16,7 +16,8 @@ import pytest
 import declax as dx
 from declax import initializers
 from declax._typing import Initializer
-from declax.config import _tables, registry
+from declax.config import registry
+from declax.config._reading import choice_tables
 from declax.nn import activations
 
 
@@ -176,17 +177,17 @@ def test_bases_that_have_no_hash_have_no_kinds():
 
 
 def test_the_tables_hold_what_the_modules_do():
-    for name, function in _tables.ACTIVATIONS.items():
+    for name, function in choice_tables.ACTIVATIONS.items():
         assert getattr(activations, name) is function
     factories = {
         n for n in vars(initializers) if n.islower() and not n.startswith("_") and callable(getattr(initializers, n))
     }
-    assert factories - {"dataclass", "get_args", "zeros_init", "ones_init"} == set(_tables.INITIALIZERS)
-    for name, dtype in _tables.DTYPES.items():
+    assert factories - {"dataclass", "get_args", "zeros_init", "ones_init"} == set(choice_tables.INITIALIZERS)
+    for name, dtype in choice_tables.DTYPES.items():
         assert jnp.dtype(dtype).name == name
-        assert _tables.dtype_name(np.dtype(dtype)) == name
-    assert _tables.dtype_name("float32") is None
-    assert _tables.transformations()["adamw"].__module__.startswith("optax")
+        assert choice_tables.dtype_name(np.dtype(dtype)) == name
+    assert choice_tables.dtype_name("float32") is None
+    assert choice_tables.transformations()["adamw"].__module__.startswith("optax")
 
 
 class Mixes(Protocol):

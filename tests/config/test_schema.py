@@ -14,7 +14,7 @@ import optax
 import pytest
 
 import declax as dx
-from declax.command_line.schemas import problems_by_schema
+from declax.config._cli.schemas import problems_by_schema
 
 
 class Order(enum.Enum):

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import declax as dx
-from declax.command_line.schemas import _foreign, problems_by_schema
+from declax.config._cli.schemas import _foreign, problems_by_schema
 
 
 @dx.dataclass

@@ -9,7 +9,7 @@ import pytest
 import declax as dx
 from config.spec_models import Block, Gate, Mixer, Mlp, Model, Open, Train, schedule
 from declax._typing import MISSING
-from declax.config._parameters import allowed_classes, docstring_arguments, parameters_of
+from declax.config._reading.parameters import allowed_classes, docstring_arguments, parameters_of
 
 
 def test_a_declared_class():

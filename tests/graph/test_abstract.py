@@ -16,9 +16,9 @@ from hypothesis import given
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import declax as dx
-from declax.abstract import as_abstract, eval_shape
+from declax._graph.array_refs import array_ref, is_array_ref
 from declax.errors import AbstractModelError
-from declax.refs import array_ref, is_array_ref
+from declax.transforms.abstract import as_abstract, eval_shape
 from strategies import build, recipes
 
 Shape = jax.ShapeDtypeStruct

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 
 import declax as dx
-from declax.graph.binding import bind
+from declax._graph.binding import bind
 from strategies import Box, Declared, Open, OpenPytree, apply_edits, build, edits, recipes, same_graph
 
 pytestmark = pytest.mark.usefixtures("quick_to_collect")

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import pytest
 
 import declax as dx
+from declax._graph.calling import Caller, call
 from declax.errors import GraphError, MissingAttributeError
-from declax.graph.calling import Caller, call
 from strategies import Box, Open, same_graph
 
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import pytest
 
 import declax as dx
+from declax._module.capturing import capture
 from declax._typing import BOUND_KEY, INTERNAL_KEYS
-from declax.capturing import capture
 from declax.errors import FilterError, GraphError, TraceContextError
 from strategies import Open
 

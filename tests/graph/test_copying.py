@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import declax as dx
-from declax.graph.api import CHUNK
+from declax._graph.api import CHUNK
 
 
 def donate(state: dx.State) -> None:
@@ -160,7 +160,7 @@ def test_what_is_left_out_is_not_copied():
 
 
 def test_other_shapes_are_not_compiled_for():
-    from declax.graph import api as copying
+    from declax._graph import api as copying
 
     programs = copying._copy_all
     before = programs._cache_size()

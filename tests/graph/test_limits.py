@@ -29,8 +29,8 @@ import jax.numpy as jnp
 import pytest
 
 import declax as dx
+from declax._graph.binding import bind
 from declax.errors import DepthError
-from declax.graph.binding import bind
 
 DEPTH = 10_000
 WIDTH = 100_000

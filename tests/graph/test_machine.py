@@ -31,8 +31,8 @@ from hypothesis.stateful import (
 
 import declax as dx
 import strategies
+from declax._graph import unflattening, updating
 from declax.errors import FilterError, GraphError
-from declax.graph import unflattening, updating
 from graph import reference_model as reference
 from graph.reference_model import Leaf, Node, Refused, Var
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import pytest
 
 import declax as dx
-from declax._state_def import StateDef
-from declax.graph.flattening import GraphDef
+from declax._graph.flattening import GraphDef
+from declax._state.definition import StateDef
 from strategies import Box, Declared, Open, objects_of
 
 pytestmark = pytest.mark.usefixtures("quick_to_collect")

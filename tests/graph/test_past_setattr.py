@@ -8,7 +8,7 @@ import optax
 import pytest
 
 import declax as dx
-from declax.graph.binding import bind
+from declax._graph.binding import bind
 
 
 class Net(dx.Module):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from declax.graph.binding import bind
+from declax._graph.binding import bind
 
 
 class Part(dx.Module):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from declax.refs import (
+from declax._graph.array_refs import (
     ArrayRef,
     array_ref,
     as_pure,

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 
 import declax as dx
-from declax import _epoch
+from declax._graph.assigning import set_metadata
+from declax._graph.rewriting import map as map_leaves
+from declax._graph.rewriting import recursive_map
+from declax._tree import epoch
 from declax.errors import FilterError, GraphError, MetadataError, StatusError, TraceContextError
-from declax.graph.assigning import set_metadata
-from declax.graph.rewriting import map as map_leaves
-from declax.graph.rewriting import recursive_map
 from strategies import Box, Open, graphs, objects_of, same_graph
 
 
@@ -448,9 +448,9 @@ def test_recursive_map_as_the_peer():
 def test_set_metadata_of_all_that_match():
     model = Block()
     before = dx.graphdef(model)
-    token = _epoch.current()
+    token = epoch.current()
     assert set_metadata(model, only=dx.BatchStat, note="x") is None
-    assert _epoch.current() is not token
+    assert epoch.current() is not token
     assert dx.graphdef(model) is not before
     assert model.norm.mean.note == model.norm.var.note == "x"
     assert not model.norm.scale.has_metadata("note")

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from declax._nodes import open_container, put_in_container
+from declax._graph.nodes import open_container, put_in_container
 from declax.errors import FilterError, GraphError, StatusError
 from strategies import Box, Declared, Open, Scale, apply_edits, build, edits, graphs, objects_of, recipes, same_graph
 
@@ -362,7 +362,7 @@ def test_definitions_differ_where_structures_differ():
 
 
 def test_definitions_are_freed_with_their_last_user():
-    from declax.graph.flattening import GraphDef
+    from declax._graph.flattening import GraphDef
 
     gc.collect()
     before = len(GraphDef._interned)

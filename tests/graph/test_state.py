@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from jax.tree_util import DictKey, GetAttrKey
 
 import declax as dx
-from declax._state_def import StateDef
+from declax._state.definition import StateDef
 from declax.errors import FilterError, GraphError, TraceContextError
 from strategies import Open, graphs
 

@@ -445,7 +445,7 @@ def test_threads_that_flatten_one_state():
 
 def test_the_library_uses_the_flat_form(monkeypatch):
     """Splitting, merging, updating, compiled calls with States: none builds what JAX would see."""
-    from declax import states
+    from declax._state import states
 
     def refuse(*_):
         raise AssertionError("a State was taken apart by JAX")

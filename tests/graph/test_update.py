@@ -406,7 +406,7 @@ def test_metadata_arrives_too():
 
 
 def test_one_structure_of_states_is_compared_once(monkeypatch):
-    from declax.graph import fit
+    from declax._graph import fit
 
     counted = []
     match = fit._match
@@ -554,7 +554,7 @@ def test_what_would_be_lost_is_refused():
 
 
 def test_many_arrays_in_a_list_of_modules_are_set_one_by_one(monkeypatch):
-    from declax.graph import updating
+    from declax._graph import updating
 
     counted = []
     monkeypatch.setattr(updating, "children_of", lambda node: counted.append(node) or ())

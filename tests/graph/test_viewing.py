@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 
 import declax as dx
+from declax._module.viewing import view, view_info, with_attributes
 from declax.errors import FieldError, GraphError, StatusError
-from declax.viewing import view, view_info, with_attributes
 from strategies import Open, graphs, objects_of, same_graph
 
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from declax._variables import Variable
-from declax.rngs import Rngs
+from declax._random import Rngs
+from declax._variables.variable import Variable
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from declax._random import Rngs
 from declax.errors import LayerError
 from declax.initializers import normal as normal_init
 from declax.nn import Conv
 from declax.nn.dtypes import promote_dtype
-from declax.rngs import Rngs
 
 NOISE = normal_init(1.0)
 

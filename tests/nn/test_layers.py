@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from declax._random import Rngs
 from declax.nn import BatchNorm, Conv, Dropout, Embed, LayerNorm, Linear
-from declax.rngs import Rngs
 
 SIZES = {Linear: (3, 4), Conv: (3, 4, (2,)), Embed: (5, 3), BatchNorm: (3,), LayerNorm: (3,), Dropout: (0.5,)}
 LAYERS = pytest.mark.parametrize("cls", SIZES, ids=lambda cls: cls.__name__)

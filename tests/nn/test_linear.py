@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declax._variables import Param
+from declax._random import Rngs
+from declax._variables.variable import Param
 from declax.errors import LayerError
 from declax.initializers import constant, lecun_normal, ones
 from declax.initializers import normal as normal_init
 from declax.nn import Embed, Linear, canonicalize_dtype, promote_dtype
-from declax.rngs import Rngs
 
 SIZES = st.integers(1, 5)
 BATCHES = st.lists(st.integers(0, 3), max_size=3)

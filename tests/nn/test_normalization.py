@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declax._variables import BatchStat
+from declax._random import Rngs
+from declax._variables.variable import BatchStat
 from declax.errors import LayerError
 from declax.initializers import normal as normal_init
 from declax.nn import BatchNorm, LayerNorm
 from declax.nn.dtypes import promote_dtype
-from declax.rngs import Rngs
 
 NOISE = {"scale_init": normal_init(1.0), "bias_init": normal_init(1.0)}
 SHAPES = st.lists(st.integers(2, 3), min_size=1, max_size=2)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from declax._random import Rngs, RngStream
 from declax.errors import LayerError
 from declax.nn import Dropout
-from declax.rngs import Rngs, RngStream
 
 
 @given(st.floats(0.01, 0.99), st.lists(st.integers(1, 4), max_size=3), st.integers(0, 9))

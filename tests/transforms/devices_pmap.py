@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import declax as dx
 from declax.errors import GraphError, TransformError
+from declax.transforms._engine.prefixes import StateAxes
 from declax.transforms.axis_names import PARTITION_NAME
-from declax.transforms.prefixes import StateAxes
 from declax.transforms.replication import pmap
 from declax.transforms.trees import prefix
 from declax.transforms.vectorization import vmap

@@ -14,7 +14,7 @@ from jax.sharding import AxisType
 
 import declax as dx
 from declax.errors import GraphError, TransformError
-from declax.transforms.prefixes import StateSharding
+from declax.transforms._engine.prefixes import StateSharding
 from declax.transforms.sharding import shard_map
 from declax.transforms.trees import prefix
 

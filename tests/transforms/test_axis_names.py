@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import declax as dx
 from declax.errors import TransformError
+from declax.transforms._engine.prefixes import StateAxes
 from declax.transforms.axis_names import PARTITION_NAME, transform_metadata
-from declax.transforms.prefixes import StateAxes
 from declax.transforms.vectorization import vmap
 
 LAYERS = {PARTITION_NAME: "layers"}

@@ -24,7 +24,7 @@ import pytest
 
 import declax as dx
 from declax.errors import DeclaxError, OverlookedModelWarning, TraceContextError, TransformError
-from declax.transforms._captures import Captures
+from declax.transforms._engine.captures import Captures
 from declax.transforms.vectorization import vmap
 
 MODES = [

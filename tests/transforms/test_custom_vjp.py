@@ -14,11 +14,11 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 import declax as dx
 from declax.errors import GraphError, TransformError
+from declax.transforms._engine.prefixes import StateAxes
 from declax.transforms.autodiff import DiffState, grad, value_and_grad
 from declax.transforms.compilation import jit
 from declax.transforms.custom_rules import CustomVjp, custom_vjp
 from declax.transforms.differentials import vjp
-from declax.transforms.prefixes import StateAxes
 from declax.transforms.vectorization import vmap
 from strategies import Open, build, modes_and_recipes, objects_of, same_graph
 

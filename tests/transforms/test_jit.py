@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import declax as dx
 from declax.errors import DepthError, TransformError
 from declax.transforms import compilation
-from declax.transforms._lift import MAX_DEPTH
+from declax.transforms._engine.lift import MAX_DEPTH
 from strategies import Box, Declared, Open, apply_edits, build, edits, objects_of, recipes, same_graph
 
 

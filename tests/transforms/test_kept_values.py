@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from declax import _epoch
+from declax._tree import epoch
 
 
 class Model(dx.Module):
@@ -141,7 +141,7 @@ def test_each_write_is_seen(function, route):
     model = Model()
     for _ in range(3):
         assert_equal(function(model), seen(model))
-    assert _epoch.kept or function is step, "nothing is kept, so that the test says nothing"
+    assert epoch.kept or function is step, "nothing is kept, so that the test says nothing"
     route(model)
     assert_equal(function(model), seen(model))
     route(model)
@@ -200,7 +200,7 @@ def test_what_is_kept_does_not_let_a_trace_write_outside(transform):
     for _ in range(3):
         add(model, 1.0)
     read(model), read(model)
-    assert _epoch.kept, "nothing is kept, so that the test says nothing"
+    assert epoch.kept, "nothing is kept, so that the test says nothing"
     with pytest.raises(dx.errors.TraceContextError, match="from a different trace level"):
         transform(lambda x: add(model, x))(2.0)
     assert model.a.value == 3.0
@@ -306,11 +306,11 @@ def test_what_is_overwritten_is_not_kept():
 
 def test_reading_keeps_nothing_of_models_that_are_gone():
     read(Model())
-    _epoch.kept = {}
+    epoch.kept = {}
     for _ in range(20):
         read(Model())
     gc.collect()
-    assert _epoch.kept == {}
+    assert epoch.kept == {}
 
 
 def test_a_variable_that_is_initialised_again():

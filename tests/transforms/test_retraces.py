@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 import declax as dx
-from declax.transforms.retraces import explain_retrace
+from declax.transforms._engine.retraces import explain_retrace
 
 
 class Counting(dx.Module):
@@ -190,7 +190,7 @@ def test_optimizers_with_one_optax_transformation_share_one_trace():
 
 
 def test_programs_are_bounded(monkeypatch):
-    monkeypatch.setattr("declax.transforms._wrapping.MAX_PROGRAMS", 4)
+    monkeypatch.setattr("declax.transforms._engine.wrapping.MAX_PROGRAMS", 4)
     f = dx.jit(lambda x, n: x * n, static_argnames="n")
     for n in range(10):
         assert f(1.0, n) == n

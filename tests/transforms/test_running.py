@@ -15,7 +15,8 @@ import pytest
 from jax._src import dispatch
 
 import declax as dx
-from declax.transforms import _lift, compilation
+from declax.transforms import compilation
+from declax.transforms._engine import lift
 from declax.transforms.differentials import jvp, vjp
 
 
@@ -291,7 +292,7 @@ def test_a_step_without_callbacks_is_not_waited_for(monkeypatch):
 
 
 def test_a_callback_that_writes_what_the_function_writes_is_refused(monkeypatch):
-    monkeypatch.setattr(_lift, "MAX_RUNS", 3)
+    monkeypatch.setattr(lift, "MAX_RUNS", 3)
     model = Counting()
     runs = []
 

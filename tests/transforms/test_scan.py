@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import declax as dx
 from declax.errors import GraphError, TransformError
+from declax.transforms._engine.prefixes import Carry, StateAxes
 from declax.transforms.axis_names import PARTITION_NAME
-from declax.transforms.prefixes import Carry, StateAxes
 from declax.transforms.scanning import scan
 from declax.transforms.trees import prefix
 from declax.transforms.vectorization import vmap

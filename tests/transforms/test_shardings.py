@@ -14,14 +14,14 @@ import pytest
 
 import declax as dx
 from declax.errors import TransformError
-from declax.transforms.prefixes import StateSharding
+from declax.transforms._engine.prefixes import StateSharding
 
 ONE = jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
 SETUP = """
 import jax, jax.numpy as jnp
 import declax as dx
-from declax.transforms.prefixes import StateSharding
+from declax.transforms._engine.prefixes import StateSharding
 mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 rows = jax.NamedSharding(mesh, jax.P("data"))
 everywhere = jax.NamedSharding(mesh, jax.P())

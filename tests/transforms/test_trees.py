@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 import declax as dx
 from declax.errors import DepthError, GraphError, TransformError
-from declax.transforms.prefixes import StateAxes, label_at
+from declax.transforms._engine.prefixes import StateAxes, label_at
 from declax.transforms.trees import NodeStates, from_tree, is_node_states, merge_node, prefix, split_node, to_tree
 from declax.transforms.vectorization import vmap
 from strategies import build, graphs, recipes, same_graph

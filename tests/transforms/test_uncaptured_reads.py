@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 import declax as dx
-from declax import _uncaptured_reads
+from declax._variables import uncaptured_reads
 from declax.errors import OverlookedModelWarning
 
 # ruff: noqa: PLW0108  # which function it is that reads is what is under test
@@ -237,7 +237,7 @@ def test_it_can_be_an_error():
     trainer = Trainer()
     with pytest.raises(OverlookedModelWarning, match="neither passed nor captured"):
         dx.jit(lambda: trainer.net.w + 0)()
-    assert not _uncaptured_reads.is_watching
+    assert not uncaptured_reads.is_watching
 
 
 def test_the_line_is_that_of_the_reading():
@@ -253,7 +253,7 @@ def test_without_a_transform_of_declax_nothing_warns(transform):
     gain = dx.Param(jnp.array(2.0))
     net = Net(lambda x: x * gain.value)
     assert float(transform(net)(1.0)) == 2
-    assert not _uncaptured_reads.is_watching
+    assert not uncaptured_reads.is_watching
 
 
 def test_copies_and_variables_made_inside_do_not_warn():
@@ -283,14 +283,14 @@ def test_other_threads_may_read_meanwhile():
 
     assert float(f(model)) == 2
     assert read == [3.0]
-    assert not _uncaptured_reads.is_watching
+    assert not uncaptured_reads.is_watching
 
 
 def test_a_body_that_raises_is_over():
     def fail(x):
-        assert _uncaptured_reads.is_watching
+        assert uncaptured_reads.is_watching
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         dx.jit(fail)(1.0)
-    assert not _uncaptured_reads.is_watching
+    assert not uncaptured_reads.is_watching

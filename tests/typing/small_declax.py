@@ -6,27 +6,27 @@ For tests of how the plugin runs. What it finds is tested on the real package.
 SMALL_DECLAX = {
     "declax/__init__.py": """
         from dataclasses import KW_ONLY as KW_ONLY, InitVar as InitVar
-        from declax._dataclass import dataclass as dataclass, replace as replace
-        from declax._fields import data as data, field as field, static as static
-        from declax._fields import submodule as submodule, variable as variable
-        from declax._module import Module as Module
-        from declax._variables import Param as Param
-        from declax.rngs.streams import Rngs as Rngs
+        from declax._classes.decorator import dataclass as dataclass, replace as replace
+        from declax._fields.specifiers import data as data, field as field, static as static
+        from declax._fields.specifiers import submodule as submodule, variable as variable
+        from declax._module.module import Module as Module
+        from declax._variables.variable import Param as Param
+        from declax._random.streams import Rngs as Rngs
     """,
-    "declax/_pytree.py": """
+    "declax/_classes/pytree.py": """
         class PytreeMeta(type):
             pass
 
         class Pytree(metaclass=PytreeMeta):
             pass
     """,
-    "declax/_module.py": """
-        from declax._pytree import Pytree
+    "declax/_module/module.py": """
+        from declax._classes.pytree import Pytree
 
         class Module(Pytree):
             pass
     """,
-    "declax/_variables.py": """
+    "declax/_variables/variable.py": """
         from typing import Generic, TypeVar
 
         T = TypeVar("T")
@@ -37,15 +37,15 @@ SMALL_DECLAX = {
         class Param(Variable[T]):
             pass
     """,
-    "declax/rngs/__init__.py": "",
-    "declax/rngs/streams.py": """
-        from declax._pytree import Pytree
+    "declax/_random/__init__.py": "",
+    "declax/_random/streams.py": """
+        from declax._classes.pytree import Pytree
 
         class Rngs(Pytree):
             def __init__(self, seed: int) -> None:
                 self.seed = seed
     """,
-    "declax/_fields.py": """
+    "declax/_fields/specifiers.py": """
         from typing import Any, Callable, Literal, Sequence, TypeVar
 
         M = TypeVar("M")
@@ -71,12 +71,12 @@ SMALL_DECLAX = {
         def submodule(build: Callable[[Any, Any], M]) -> M:
             raise NotImplementedError
     """,
-    "declax/_dataclass.py": """
+    "declax/_classes/decorator.py": """
         import dataclasses
         from typing import Any, Callable, TypeVar, dataclass_transform, overload
 
-        from declax._fields import data, field, static, submodule, variable
-        from declax._pytree import Pytree
+        from declax._fields.specifiers import data, field, static, submodule, variable
+        from declax._classes.pytree import Pytree
 
         P = TypeVar("P", bound=Pytree)
 

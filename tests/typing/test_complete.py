@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not checkers.version_of(checkers.PYRIGHT), reason="pyright is not installed"),
 ]
 
-OF_ANY = {"declax.InitVar", "declax._fields._UsedUp"}
+OF_ANY = {"declax.InitVar", "declax._fields.specifiers._UsedUp"}
 """An InitVar that no instance has, and that fits where its type does: a class that derives from Any."""
 
 

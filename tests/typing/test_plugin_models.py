@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from declax._metadata import KNOWN
+from declax._variables.metadata import KNOWN
 from declax.mypy_plugin.checks.attribute import METADATA
 from plugin_cases import assert_as_marked, check
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from declax._filters import PathContains
+from declax._random import RngCount, RngStream
+from declax._random.calls import broadcast_rngs, is_broadcast_allowed
 from declax.errors import FilterError, RngError
-from declax.rngs import RngCount, RngStream
-from declax.rngs.calls import broadcast_rngs, is_broadcast_allowed
 
 COUNT = RngStream(0, "dropout").count
 PATH = ("encoder", "rngs", "count")

@@ -15,7 +15,7 @@ import pytest
 
 import declax as dx
 from declax.errors import TransformError
-from declax.transforms._captures import (
+from declax.transforms._engine.captures import (
     MAX_KEYS,
     CaptureKind,
     Captures,
@@ -25,7 +25,7 @@ from declax.transforms._captures import (
     capture_kind,
     names_in,
 )
-from declax.transforms._rebinding import RebuiltClosure
+from declax.transforms._engine.rebinding import RebuiltClosure
 
 A, B, C = dx.Param(1.0), dx.Param(2.0), dx.Param(3.0)
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import declax as dx
 from declax import errors
-from declax._fields import Status
-from declax._layout import Layout
-from declax._pytree import layout_of
+from declax._classes.pytree import layout_of
+from declax._fields.specifiers import Status
+from declax._tree.layout import Layout
 
 
 def outcome(action, target):

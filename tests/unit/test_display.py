@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import declax as dx
-from declax import _display, _value_text
-from declax._display import display
+from declax._tree import rendering, value_text
+from declax._tree.rendering import display
 
 # treescope looks at every public name of numpy when it first draws.
 reads_numpy = pytest.mark.filterwarnings("ignore:The chararray class is deprecated:DeprecationWarning")
@@ -138,7 +138,7 @@ def test_cycles():
     assert repr(model) == "Box(\n  child=Box(\n    parent=Box(shared with the root)\n  )\n)"
     items = [1]
     items.append(items)
-    assert _display.text_of(items) == "[1, list(...)]"
+    assert rendering.text_of(items) == "[1, list(...)]"
 
 
 def test_an_object_without_a_variable_in_it_has_no_header():
@@ -182,7 +182,7 @@ def test_deep_nesting_is_cut_and_still_counted():
     text = repr(model)
     assert text.splitlines()[0] == "Box( # Param: 7 (28 B)"
     assert "Box(...)" in text
-    assert text.count("inner=") == _display.MAX_DEPTH + 1
+    assert text.count("inner=") == rendering.MAX_DEPTH + 1
     while True:  # unnested here, since freeing a deep chain at once is Python's affair
         inner = model.__dict__.get("inner")
         if inner is None:
@@ -194,9 +194,9 @@ def test_deep_containers_are_cut():
     nested: list[object] = []
     for _ in range(5000):
         nested = [nested]
-    text = _display.text_of(nested)
+    text = rendering.text_of(nested)
     assert "list(...)" in text
-    assert text.count("[") == _display.MAX_DEPTH + 1
+    assert text.count("[") == rendering.MAX_DEPTH + 1
 
 
 def test_long_sequences_are_cut():
@@ -272,7 +272,7 @@ def named_function(x):
     ],
 )
 def test_static_values(value, text):
-    assert _display.text_of(value) == text
+    assert rendering.text_of(value) == text
     assert entry(x=dx.static(value)) == text
 
 
@@ -298,10 +298,10 @@ def test_lines_of_an_array_are_aligned():
 def test_large_arrays_inside_of_other_containers_print_short():
     big = jnp.zeros((100, 100))
     short = "Array(shape=(100, 100), dtype=dtype('float32'))"
-    assert _display.text_of(Pair(big, 1)) == f"Pair(first={short}, second=1)"
-    assert _display.text_of([big]) == f"[{short}]"
-    assert lines(_display.text_of([big, big])) == ["[", short, short, "]"]
-    assert _display.text_of(functools.partial(named_function, big)) == f"partial(named_function, {short})"
+    assert rendering.text_of(Pair(big, 1)) == f"Pair(first={short}, second=1)"
+    assert rendering.text_of([big]) == f"[{short}]"
+    assert lines(rendering.text_of([big, big])) == ["[", short, short, "]"]
+    assert rendering.text_of(functools.partial(named_function, big)) == f"partial(named_function, {short})"
 
 
 def test_tracers_and_deleted_arrays_print():
@@ -516,7 +516,7 @@ def test_treescope_shows_the_metadata_of_variables():
         names.append((path, value))
         return rendering_parts.text(repr(value))
 
-    _display.treescope_repr(dx.Param(1, tag="a"), "p", render)
+    rendering.treescope_repr(dx.Param(1, tag="a"), "p", render)
     assert names == [("p.value", 1), ("p.tag", "a")]
 
 
@@ -529,7 +529,7 @@ def test_a_value_that_has_grown_in_a_variable():
     inner.append(jnp.ones((3, 4)))
     text = repr(variable)
     assert "Variable( # 12 (48 B)" in text
-    assert text.count("[") == _value_text.MAX_DEPTH - 1
+    assert text.count("[") == value_text.MAX_DEPTH - 1
     assert "[list(...)]" in text
     state = dx.state([variable])
     assert "# 12 (48 B)" in repr(state)
@@ -538,5 +538,5 @@ def test_a_value_that_has_grown_in_a_variable():
 def test_a_value_that_contains_itself():
     value = [jnp.ones(2)]
     value.append(value)
-    assert _value_text.size_comment(value) == " # 2 (8 B)"
-    assert _value_text.value_text(value).endswith("list(...)" + "]" * _value_text.MAX_DEPTH)
+    assert value_text.size_comment(value) == " # 2 (8 B)"
+    assert value_text.value_text(value).endswith("list(...)" + "]" * value_text.MAX_DEPTH)

@@ -20,10 +20,10 @@ import pytest
 
 import declax as dx
 from declax import errors
-from declax._codegen import compile_functions
-from declax._fields import Status
-from declax._layout import Layout
-from declax._pytree import layout_of
+from declax._classes.pytree import layout_of
+from declax._fields.specifiers import Status
+from declax._tree.codegen import compile_functions
+from declax._tree.layout import Layout
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 UPDATE = bool(os.environ.get("DECLAX_UPDATE_GOLDEN"))

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from declax import errors
 from declax._filters import Not, PathContains
+from declax._random import KeylessInitializer, RngCount, RngKey, Rngs, RngState, RngStream
 from declax.errors import MissingStreamError
-from declax.rngs import KeylessInitializer, RngCount, RngKey, Rngs, RngState, RngStream
 
 SAMPLERS: dict[str, tuple[Any, ...]] = {
     "ball": (3,),

@@ -14,16 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from declax._containers import List
 from declax._filters import Not, PathContains
+from declax._graph import clone, merge, split, state
+from declax._graph.array_refs import is_array_ref, to_refs
 from declax._modes import set_graph_mode, set_graph_updates
-from declax._module import Module
-from declax._variables import Param
-from declax.errors import DepthError, FilterError, GraphError, RngError, TraceContextError
-from declax.graph import clone, merge, split, state
-from declax.nn import Dropout
-from declax.refs import is_array_ref, to_refs
-from declax.rngs import (
+from declax._module.containers import List
+from declax._module.module import Module
+from declax._module.viewing import view
+from declax._random import (
     RngBackups,
     RngKey,
     Rngs,
@@ -37,7 +35,9 @@ from declax.rngs import (
     split_rngs,
     with_rngs,
 )
-from declax.viewing import view
+from declax._variables.variable import Param
+from declax.errors import DepthError, FilterError, GraphError, RngError, TraceContextError
+from declax.nn import Dropout
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def test_as_a_decorator_it_splits_all_arguments_as_the_peer(nnx: Any) -> None:
         assert shapes.__doc__ == "Documented."
         return shapes([a], 5, b, c={"x": c}), [contents(rngs) for rngs in (a, b, c)]
 
-    import declax.rngs as ours
+    import declax._random as ours
 
     assert program(ours, split_rngs) == program(nnx, nnx.split_rngs)
 

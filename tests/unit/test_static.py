@@ -15,8 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declax import _epoch, _static, errors
-from declax._static import exact_types, freeze, is_frozen, thaw
+from declax import errors
+from declax._fields import snapshots
+from declax._fields.snapshots import exact_types, freeze, is_frozen, thaw
+from declax._tree import epoch
 
 Point = namedtuple("Point", "x y")
 
@@ -116,11 +118,11 @@ def test_equal_snapshots_are_one_object():
 
 
 def test_snapshots_are_freed():
-    before = len(_static._table)
+    before = len(snapshots._table)
     frozen = freeze([object()])
-    assert len(_static._table) == before + 1
+    assert len(snapshots._table) == before + 1
     del frozen
-    assert len(_static._table) == before
+    assert len(snapshots._table) == before
 
 
 def test_repr_shows_the_container():
@@ -294,10 +296,10 @@ def test_a_container_that_holds_itself_is_refused():
 
 
 def test_the_epoch_moves_only_when_it_is_advanced():
-    kept = _epoch.current()
-    assert kept is _epoch.current() is _epoch.token
-    _epoch.advance()
-    assert kept is not _epoch.current()
+    kept = epoch.current()
+    assert kept is epoch.current() is epoch.token
+    epoch.advance()
+    assert kept is not epoch.current()
 
 
 # ================================================================= deep values

@@ -31,8 +31,8 @@ from jaxtyping import Float, PyTree
 
 import declax as dx
 from declax import errors
-from declax._annotations import Scope, decide
-from declax._fields import Status
+from declax._fields.annotations import Scope, decide
+from declax._fields.specifiers import Status
 
 if TYPE_CHECKING:
     from nowhere import Missing
@@ -215,7 +215,7 @@ def dataclass_with(annotation, **body):
 
 
 def status_in(model, name="a"):
-    from declax._pytree import layout_of
+    from declax._classes.pytree import layout_of
 
     return layout_of(model).statuses[name]
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from declax import _variable_names as names
 from declax import errors
-from declax._variables import BatchStat, Cache, Intermediate, Param, Perturbation, Variable
+from declax._variables import registry as names
+from declax._variables.variable import BatchStat, Cache, Intermediate, Param, Perturbation, Variable
 
 
 @pytest.mark.parametrize(

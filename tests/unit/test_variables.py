@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declax import _epoch, _jax, errors
-from declax._metadata import EMPTY, Metadata
-from declax._variables import (
+from declax import _jax, errors
+from declax._tree import epoch
+from declax._variables.metadata import EMPTY, Metadata
+from declax._variables.variable import (
     BatchStat,
     Cache,
     Intermediate,
@@ -261,12 +262,12 @@ class TestMetadata:
 
     def test_a_change_of_metadata_moves_the_epoch(self):
         param = Param(1.0, tag="a")
-        kept = _epoch.current()
+        kept = epoch.current()
         param.tag = "a"
         param.value = 2.0
-        assert _epoch.current() is kept
+        assert epoch.current() is kept
         param.tag = "b"
-        assert _epoch.current() is not kept
+        assert epoch.current() is not kept
 
     def test_metadata_is_in_the_treedef(self):
         first, second = jax.tree.structure(Param(1.0, tag="a")), jax.tree.structure(Param(2.0, tag="a"))

@@ -7,12 +7,12 @@ import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
-from declax._expressions import Deferred
-from declax._overriding import OWN_RNGS, DeclaredPart
-from declax.config._catalog import catalog_for
-from declax.config._context import INVALID, Context
+from declax._fields.expressions import Deferred
+from declax._fields.overrides import OWN_RNGS, DeclaredPart
 from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData
-from declax.config._parameters import RNGS, Parameters, target_name
+from declax.config._reading.catalog import catalog_for
+from declax.config._reading.context import INVALID, Context
+from declax.config._reading.parameters import RNGS, Parameters, target_name
 from declax.config._refs import (
     MAX_AHEAD,
     Place,

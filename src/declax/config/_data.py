@@ -17,15 +17,15 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from declax._expressions import Expression
-from declax._metadata import Metadata
-from declax._overriding import DeclaredPart, PartOverride
-from declax._pytree import Pytree
-from declax._static import FrozenDict as FrozenDict
-from declax._static import FrozenList as FrozenList
+from declax._classes.pytree import Pytree
+from declax._fields.expressions import Expression
+from declax._fields.overrides import DeclaredPart, PartOverride
+from declax._fields.snapshots import FrozenDict as FrozenDict
+from declax._fields.snapshots import FrozenList as FrozenList
 from declax._typing import MISSING
-from declax._variables import Variable
-from declax.config._parameters import (
+from declax._variables.metadata import Metadata
+from declax._variables.variable import Variable
+from declax.config._reading.parameters import (
     RNGS,
     Parameter,
     Parameters,
@@ -39,8 +39,8 @@ from declax.config.problems import Path, did_you_mean, path_text
 from declax.errors import ConfigError, ConstructionError, DepthError, describe, type_name
 
 if TYPE_CHECKING:
-    from declax.config._part_readers import CallReader
-    from declax.config._readers import Reader
+    from declax.config._reading.part_readers import CallReader
+    from declax.config._reading.readers import Reader
 
 MAX_DEPTH: Final = 100
 """How many specs, lists and dicts there may be, one in the other."""
@@ -369,7 +369,7 @@ class _Freezing:
         if isinstance(value, PartOverride):
             return self._make(value.part, value.arguments)
         name = type_name(type(value))
-        if name in ("Rngs", "RngStream") and type(value).__module__.startswith("declax.rngs"):
+        if name in ("Rngs", "RngStream") and type(value).__module__.startswith("declax._random"):
             raise _rngs_given(self._where(()), path)
         if isinstance(value, (np.ndarray, jax.Array, Tracer, jax.ShapeDtypeStruct)):
             noun, fix = "an array", "array.tolist() for a few numbers; a large array is made in __post_init__"

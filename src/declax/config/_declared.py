@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from declax._expressions import Deferred, Expression
-from declax._overriding import DeclaredPart, Evaluation, arguments_of, with_parts
+from declax._fields.expressions import Deferred, Expression
+from declax._fields.overrides import DeclaredPart, Evaluation, arguments_of, with_parts
 from declax.config._data import SpecData, freeze, thaw
-from declax.config._parameters import RNGS
+from declax.config._reading.parameters import RNGS
 
 _PLAIN: Final = ("builtins", "math", "operator")
 """The modules whose functions give values; the calls of others are described."""

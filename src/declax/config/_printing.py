@@ -25,14 +25,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from declax import initializers
+from declax._classes.pytree import Pytree
+from declax._fields.overrides import DeclaredPart
 from declax._lazy import exports
-from declax._overriding import DeclaredPart
-from declax._pytree import Pytree
 from declax._typing import MISSING
 from declax.config._building import Walk, positions
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, overrides
 from declax.config._declared import Scope
-from declax.config._parameters import RNGS, is_dtype, target_name
+from declax.config._reading.parameters import RNGS, is_dtype, target_name
 from declax.config._refs import locate
 from declax.config.problems import Path, path_text
 from declax.errors import ConfigError, describe

@@ -12,9 +12,9 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from declax._overriding import DeclaredPart
+from declax._fields.overrides import DeclaredPart
 from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData, freeze, is_spec_class, key_like
-from declax.config._parameters import Parameters, allowed_classes, element_annotation, mentioned
+from declax.config._reading.parameters import Parameters, allowed_classes, element_annotation, mentioned
 from declax.config.problems import Path, Report, did_you_mean, path_text, shown
 from declax.errors import ConfigError, DepthError, describe
 

@@ -11,18 +11,18 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from declax.config import _tables
 from declax.config._building import checked_refs
-from declax.config._catalog import Catalog, catalog_for
-from declax.config._context import INVALID, Context
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, freeze, key_of
 from declax.config._editing import diff
-from declax.config._parameters import called, target_name
-from declax.config._part_readers import KIND, AnyReader, ChoiceReader, UnionReader
 from declax.config._printing import short_text
-from declax.config._readers import REF, CheckedReader, DtypeReader, Reader
+from declax.config._reading import choice_tables
+from declax.config._reading.catalog import Catalog, catalog_for
+from declax.config._reading.context import INVALID, Context
+from declax.config._reading.parameters import called, target_name
+from declax.config._reading.part_readers import KIND, AnyReader, ChoiceReader, UnionReader
+from declax.config._reading.readers import REF, CheckedReader, DtypeReader, Reader
+from declax.config._reading.versions import VERSION, version_of
 from declax.config._refs import annotation_at, put_in, where
-from declax.config._versions import VERSION, version_of
 from declax.config.problems import Path, Report, path_text
 from declax.config.registry import registered_name
 from declax.errors import ConfigError, describe, type_name
@@ -63,7 +63,7 @@ class Writer:
     def table(self, spec: SpecData, reader: Reader | None, path: Path) -> dict[str, Any]:
         """The table of one spec, its tag first."""
         choices = _choices(reader)
-        choice = next((c for c in choices if _tables.name_in(c.choices, spec.target) is not None), None)
+        choice = next((c for c in choices if choice_tables.name_in(c.choices, spec.target) is not None), None)
         target = called(spec.target)
         made: dict[str, Any] = {KIND: self._tag(target, choices, path)} if target is spec.target else {}
         call = self.catalog.call(spec.target) if choice is None else choice.call_of(spec.target)
@@ -96,7 +96,7 @@ class Writer:
             return self.table(value, reader, path)
         if isinstance(value, (FrozenDict, FrozenList, tuple, frozenset)) and not hasattr(value, "_fields"):
             return self.catalog.anything.write(value, path, self)
-        for name in (_tables.dtype_name(value), _tables.name_in(_tables.ACTIVATIONS, value)):
+        for name in (choice_tables.dtype_name(value), choice_tables.name_in(choice_tables.ACTIVATIONS, value)):
             if name is not None:
                 return name
         name = type_name(type(value))
@@ -117,7 +117,7 @@ class Writer:
         """The name of an initializer, or the table with its arguments."""
         if value.settings is None:
             return value.name
-        call = self.catalog.call(_tables.INITIALIZERS[value.name])
+        call = self.catalog.call(choice_tables.INITIALIZERS[value.name])
         found = {}
         for name, setting in value.arguments.items():
             default = call.parameters.by_name[name].default
@@ -130,8 +130,8 @@ class Writer:
         """The tag by which the same place reads the target again."""
         tables = [choice.choices for choice in choices]
         if not choices and "optax" in sys.modules:
-            tables = [_tables.transformations(), _tables.schedules()]
-        name = next((name for table in tables if (name := _tables.name_in(table, target)) is not None), None)
+            tables = [choice_tables.transformations(), choice_tables.schedules()]
+        name = next((name for table in tables if (name := choice_tables.name_in(table, target)) is not None), None)
         if name is None and choices:
             raise ConfigError(
                 f"{self.root}.{path_text(path)}",

@@ -12,21 +12,25 @@ from typing import Any, Final, TypeAlias, TypeVar, overload
 import jax
 import numpy as np
 
-from declax._annotations import annotation_text
-from declax._construction import LOST_RECORD, init_var_of, is_init_var, is_recorded
-from declax._containers import Dict, List
-from declax._expressions import Deferred
-from declax._overriding import PartOverride, arguments_of, overriding
-from declax._pytree import Pytree
-from declax._records import Record
+from declax._classes.construction import LOST_RECORD, init_var_of, is_init_var, is_recorded
+from declax._classes.pytree import Pytree
+from declax._classes.records import Record
+from declax._fields.annotations import annotation_text
+from declax._fields.expressions import Deferred
+from declax._fields.overrides import PartOverride, arguments_of, overriding
+from declax._graph.iteration import find_duplicates
+from declax._module.containers import Dict, List
+from declax._random import Rngs
 from declax._typing import MISSING, RECORD_KEY
-from declax._variables import Variable
-from declax.abstract import eval_shape
+from declax._variables.variable import Variable
 from declax.config._building import Builder, checked_refs, model_of
-from declax.config._catalog import catalog_for
-from declax.config._context import Context
 from declax.config._data import MAX_DEPTH, Ref, SpecData
-from declax.config._parameters import (
+from declax.config._files.documents import Document
+from declax.config._files.formatting import format_json, format_toml, format_yaml
+from declax.config._files.reading import FORMATS, read_document
+from declax.config._reading.catalog import catalog_for
+from declax.config._reading.context import Context
+from declax.config._reading.parameters import (
     RNGS,
     Parameters,
     allowed_classes,
@@ -35,19 +39,15 @@ from declax.config._parameters import (
     plain_target,
     target_name,
 )
-from declax.config._versions import dropped_text
+from declax.config._reading.versions import dropped_text
 from declax.config._writing import plain_data
-from declax.config.files.documents import Document
-from declax.config.files.formatting import format_json, format_toml, format_yaml
-from declax.config.files.reading import FORMATS, read_document
 from declax.config.problems import Path as KeyPath
 from declax.config.problems import Report, did_you_mean, path_text
 from declax.config.spec import Spec
 from declax.errors import ConfigError, DepthError, MigrationWarning, describe, type_name
-from declax.graph.iteration import find_duplicates
-from declax.rngs import Rngs
 from declax.training._transformation import description_of
 from declax.training.optimizer import Optimizer
+from declax.transforms.abstract import eval_shape
 
 M = TypeVar("M")
 

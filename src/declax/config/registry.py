@@ -12,8 +12,8 @@ from typing import Any, TypeVar, cast, overload
 
 import typing_extensions
 
-from declax._annotations import Scope
-from declax.config._parameters import allowed_classes, plain_target, resolve, target_name
+from declax._fields.annotations import Scope
+from declax.config._reading.parameters import allowed_classes, plain_target, resolve, target_name
 from declax.errors import ConfigError, RegistryError, describe
 
 C = TypeVar("C", bound=Callable[..., Any])

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from declax._typing import MISSING
-from declax.config._catalog import Catalog, catalog_for
 from declax.config._data import freeze
-from declax.config._parameters import Parameter
-from declax.config._part_readers import KIND, SCHEMA, ChoiceReader
-from declax.config._readers import REF, Reader, Schema
-from declax.config._versions import VERSION, version_of
+from declax.config._reading.catalog import Catalog, catalog_for
+from declax.config._reading.parameters import Parameter
+from declax.config._reading.part_readers import KIND, SCHEMA, ChoiceReader
+from declax.config._reading.readers import REF, Reader, Schema
+from declax.config._reading.versions import VERSION, version_of
 from declax.config._writing import Writer
 from declax.errors import ConfigError, describe
 

@@ -7,24 +7,24 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
 
-from declax._nodes import walk_nodes
-from declax._pytree import Pytree
-from declax._value_text import bytes_text
-from declax.abstract import eval_shape
+from declax._classes.pytree import Pytree
+from declax._graph.nodes import walk_nodes
+from declax._module.summarizing import Row, Summary, dtype_text
+from declax._module.summarizing import summary as summary_of
+from declax._random import Rngs, RngStream
+from declax._tree.value_text import bytes_text
 from declax.config._building import Builder, check, note_config_path
-from declax.config._catalog import catalog_for
 from declax.config._data import Ref as Ref
 from declax.config._data import SpecData, bind
 from declax.config._editing import SpecDiff, diff, get, replace
-from declax.config._parameters import Target, parameters_of, plain_target
-from declax.config._part_readers import CallReader
 from declax.config._printing import fingerprint, spec_text, to_python, tree_text
+from declax.config._reading.catalog import catalog_for
+from declax.config._reading.parameters import Target, parameters_of, plain_target
+from declax.config._reading.part_readers import CallReader
 from declax.config._refs import annotation_at, moved_in
 from declax.config.problems import Path, path_text
 from declax.errors import ConfigError, describe, type_name
-from declax.rngs import Rngs, RngStream
-from declax.summarizing import Row, Summary, dtype_text
-from declax.summarizing import summary as summary_of
+from declax.transforms.abstract import eval_shape
 
 M = TypeVar("M")
 M_co = TypeVar("M_co", covariant=True)

@@ -7,28 +7,28 @@ from __future__ import annotations
 
 from typing import Final
 
-PYTREE: Final = "declax._pytree.Pytree"
-MODULE: Final = "declax._module.Module"
-VARIABLE: Final = "declax._variables.Variable"
-RNGS: Final = "declax.rngs.streams.Rngs"
-STATE: Final = "declax.states.State"
+PYTREE: Final = "declax._classes.pytree.Pytree"
+MODULE: Final = "declax._module.module.Module"
+VARIABLE: Final = "declax._variables.variable.Variable"
+RNGS: Final = "declax._random.streams.Rngs"
+STATE: Final = "declax._state.states.State"
 
-DATACLASS: Final = "declax._dataclass.dataclass"
+DATACLASS: Final = "declax._classes.decorator.dataclass"
 STANDARD_DATACLASS: Final = "dataclasses.dataclass"
-REPLACE: Final = "declax._dataclass.replace"
+REPLACE: Final = "declax._classes.decorator.replace"
 STANDARD_REPLACE: Final = "dataclasses.replace"
 
 SPECIFIERS: Final = {
-    "declax._fields.field": "field",
-    "declax._fields.data": "data",
-    "declax._fields.static": "static",
-    "declax._fields.variable": "variable",
-    "declax._fields.submodule": "submodule",
+    "declax._fields.specifiers.field": "field",
+    "declax._fields.specifiers.data": "data",
+    "declax._fields.specifiers.static": "static",
+    "declax._fields.specifiers.variable": "variable",
+    "declax._fields.specifiers.submodule": "submodule",
     "dataclasses.field": "standard",
 }
 """The functions that declare a field."""
 
-MARKS: Final = {"declax._fields.Data": "data", "declax._fields.Static": "static"}
+MARKS: Final = {"declax._fields.specifiers.Data": "data", "declax._fields.specifiers.Static": "static"}
 """The annotations that give a field its status."""
 
 ARRAYS: Final = frozenset({"jax._src.basearray.Array", "jax.Array", "numpy.ndarray", "jax._src.core.Ref"})
@@ -45,45 +45,45 @@ PMAP: Final = "declax.transforms.replication.pmap"
 SCAN: Final = "declax.transforms.scanning.scan"
 GRAD: Final = "declax.transforms.autodiff.grad"
 VALUE_AND_GRAD: Final = "declax.transforms.autodiff.value_and_grad"
-UNTYPED: Final = "declax.transforms._signatures.Untyped"
+UNTYPED: Final = "declax.transforms._engine.signatures.Untyped"
 """What a gradient of a lambda is."""
-OF_GRAD: Final = "declax.transforms._signatures.OfGrad"
-OF_GRAD_AUX: Final = "declax.transforms._signatures.OfGradAux"
-OF_VALUE_AND_GRAD: Final = "declax.transforms._signatures.OfValueAndGrad"
-OF_VALUE_AND_GRAD_AUX: Final = "declax.transforms._signatures.OfValueAndGradAux"
+OF_GRAD: Final = "declax.transforms._engine.signatures.OfGrad"
+OF_GRAD_AUX: Final = "declax.transforms._engine.signatures.OfGradAux"
+OF_VALUE_AND_GRAD: Final = "declax.transforms._engine.signatures.OfValueAndGrad"
+OF_VALUE_AND_GRAD_AUX: Final = "declax.transforms._engine.signatures.OfValueAndGradAux"
 CUSTOM_VJP: Final = "declax.transforms.custom_rules.custom_vjp"
 DIFF_STATE: Final = "declax.transforms.autodiff.DiffState"
-STATE_AXES: Final = "declax.transforms.prefixes.StateAxes"
-STATE_SHARDING: Final = "declax.transforms.prefixes.StateSharding"
+STATE_AXES: Final = "declax.transforms._engine.prefixes.StateAxes"
+STATE_SHARDING: Final = "declax.transforms._engine.prefixes.StateSharding"
 
-LIST: Final = "declax._containers.List"
-DICT: Final = "declax._containers.Dict"
-SEQUENTIAL: Final = "declax._containers.Sequential"
+LIST: Final = "declax._module.containers.List"
+DICT: Final = "declax._module.containers.Dict"
+SEQUENTIAL: Final = "declax._module.containers.Sequential"
 
-GRAPH_STATE: Final = "declax.graph.graph_state.GraphState"
-GRAPHDEF: Final = "declax.graph.flattening.GraphDef"
-SPLIT: Final = "declax.graph.api.split"
-STATE_OF: Final = "declax.graph.api.state"
-POP: Final = "declax.graph.popping.pop"
-UNPACK: Final = "declax.graph.graph_state.unpack"
-MERGE: Final = "declax.graph.api.merge"
-UPDATE: Final = "declax.graph.updating.update"
-EXPLAIN_FILTERS: Final = "declax.graph.explaining.explain_filters"
-SET_METADATA: Final = "declax.graph.assigning.set_metadata"
+GRAPH_STATE: Final = "declax._graph.graph_state.GraphState"
+GRAPHDEF: Final = "declax._graph.flattening.GraphDef"
+SPLIT: Final = "declax._graph.api.split"
+STATE_OF: Final = "declax._graph.api.state"
+POP: Final = "declax._graph.popping.pop"
+UNPACK: Final = "declax._graph.graph_state.unpack"
+MERGE: Final = "declax._graph.api.merge"
+UPDATE: Final = "declax._graph.updating.update"
+EXPLAIN_FILTERS: Final = "declax._graph.explaining.explain_filters"
+SET_METADATA: Final = "declax._graph.assigning.set_metadata"
 FILTER_STATE: Final = "declax.statelib.filter_state"
 SPLIT_STATE: Final = "declax.statelib.split_state"
-FLAT_STATE: Final = "declax.states.FlatState"
+FLAT_STATE: Final = "declax._state.states.FlatState"
 OPTIMIZER: Final = "declax.training.optimizer.Optimizer"
 NODE_TAKERS: Final = frozenset(
     {
         *(SPLIT, STATE_OF, POP, UNPACK, UPDATE, EXPLAIN_FILTERS, SET_METADATA, OPTIMIZER),
-        *(f"declax.graph.api.{name}" for name in ("graphdef", "clone", "variables")),
-        *(f"declax.viewing.{name}" for name in ("view", "with_attributes")),
-        "declax.summarizing.summary",
-        "declax.abstract.as_abstract",
-        *(f"declax.refs.{name}" for name in ("as_pure", "to_refs", "to_arrays")),
-        *(f"declax.graph.iteration.{name}" for name in ("iter_graph", "find_duplicates")),
-        "declax._module.iter_modules",
+        *(f"declax._graph.api.{name}" for name in ("graphdef", "clone", "variables")),
+        *(f"declax._module.viewing.{name}" for name in ("view", "with_attributes")),
+        "declax._module.summarizing.summary",
+        "declax.transforms.abstract.as_abstract",
+        *(f"declax._graph.array_refs.{name}" for name in ("as_pure", "to_refs", "to_arrays")),
+        *(f"declax._graph.iteration.{name}" for name in ("iter_graph", "find_duplicates")),
+        "declax._module.module.iter_modules",
         *(f"declax.config.loading.{name}" for name in ("spec_of", "to_config")),
     }
 )

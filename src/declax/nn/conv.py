@@ -12,17 +12,17 @@ import jax.numpy as jnp
 from jax import lax
 
 from declax import errors
-from declax._dataclass import dataclass
-from declax._expressions import defer
-from declax._fields import KW_ONLY, field, static, variable
-from declax._metadata import EMPTY
-from declax._module import Module
+from declax._classes.decorator import dataclass
+from declax._fields.expressions import defer
+from declax._fields.specifiers import KW_ONLY, field, static, variable
+from declax._module.module import Module
+from declax._random import Rngs
 from declax._typing import Dtype, Initializer, PrecisionLike
-from declax._variables import Param
+from declax._variables.metadata import EMPTY
+from declax._variables.variable import Param
 from declax.initializers import lecun_normal, zeros
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of, is_integer
-from declax.rngs import Rngs
 
 Padding: TypeAlias = str | int | Sequence[int | tuple[int, int]]
 """A name of `PADDINGS`, or what to add before and after each spatial axis."""

@@ -11,16 +11,16 @@ import jax.numpy as jnp
 from jax import lax
 
 from declax import errors
-from declax._dataclass import dataclass
-from declax._fields import KW_ONLY, field, static, variable
-from declax._metadata import EMPTY
-from declax._module import Module
+from declax._classes.decorator import dataclass
+from declax._fields.specifiers import KW_ONLY, field, static, variable
+from declax._module.module import Module
+from declax._random import Rngs
 from declax._typing import Dtype, Initializer, PrecisionLike
-from declax._variables import Param
+from declax._variables.metadata import EMPTY
+from declax._variables.variable import Param
 from declax.initializers import lecun_normal, variance_scaling, zeros
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of
-from declax.rngs import Rngs
 
 OutSharding: TypeAlias = jax.NamedSharding | jax.P | None
 

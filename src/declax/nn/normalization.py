@@ -12,16 +12,16 @@ import jax.numpy as jnp
 from jax import lax
 
 from declax import errors
-from declax._dataclass import dataclass
-from declax._fields import KW_ONLY, field, static, variable
-from declax._metadata import EMPTY
-from declax._module import Module
+from declax._classes.decorator import dataclass
+from declax._fields.specifiers import KW_ONLY, field, static, variable
+from declax._module.module import Module
+from declax._random import Rngs
 from declax._typing import Dtype, Initializer
-from declax._variables import BatchStat, Param
+from declax._variables.metadata import EMPTY
+from declax._variables.variable import BatchStat, Param
 from declax.initializers import ones, zeros
 from declax.nn import dtypes
 from declax.nn._checks import axes_of, check_axes_type, field_of, is_integer
-from declax.rngs import Rngs
 
 AxisGroups: TypeAlias = Sequence[Sequence[int]]
 

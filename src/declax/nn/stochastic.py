@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from declax import errors
-from declax._dataclass import dataclass
-from declax._fields import KW_ONLY, field
-from declax._module import Module
+from declax._classes.decorator import dataclass
+from declax._fields.specifiers import KW_ONLY, field
+from declax._module.module import Module
+from declax._random import Rngs, RngStream
 from declax.nn._checks import axes_of, check_axes_type, field_of
-from declax.rngs import Rngs, RngStream
 
 
 @dataclass

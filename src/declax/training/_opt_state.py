@@ -16,17 +16,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from declax import _epoch, _jax, errors
-from declax._attributes import wrong_trace
-from declax._fields import Status
-from declax._layout import BOUND_KEY, LAYOUT_KEY, TRACE_KEY, Layout, Name
-from declax._metadata import Metadata
-from declax._nodes import plain_key
-from declax._pytree import Pytree, layout_of
-from declax._state_tree import FlatForm
+from declax import _jax, errors
+from declax._classes.pytree import Pytree, layout_of
+from declax._fields.specifiers import Status
+from declax._graph.nodes import plain_key
+from declax._state.states import State
+from declax._state.tree import FlatForm
+from declax._tree import epoch
+from declax._tree.attributes import wrong_trace
+from declax._tree.layout import BOUND_KEY, LAYOUT_KEY, TRACE_KEY, Layout, Name
 from declax._typing import Path, PyTree
-from declax._variables import Variable, new_variable
-from declax.states import State
+from declax._variables.metadata import Metadata
+from declax._variables.variable import Variable, new_variable
 
 T = TypeVar("T")
 
@@ -96,7 +97,7 @@ class Branch(Pytree):
             raise wrong_trace(self, key)
         attributes[key] = value
         if BOUND_KEY in attributes:
-            _epoch.advance()
+            epoch.advance()
 
     def __contains__(self, key: object) -> bool:
         return key in layout_of(self).statuses

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 from typing_extensions import TypeVar
 
 from declax import errors
-from declax._fields import static
+from declax._classes.pytree import Pytree
+from declax._fields.specifiers import static
 from declax._filters import Filter, as_written
-from declax._pytree import Pytree
+from declax._graph.api import state as state_of
+from declax._graph.updating import update as update_graph
+from declax._state.states import State, make_state
 from declax._typing import Path, PyTree
-from declax._variables import Param, Variable
-from declax.graph.api import state as state_of
-from declax.graph.updating import update as update_graph
-from declax.states import State, make_state
+from declax._variables.variable import Param, Variable
 from declax.training._opt_state import OptLayout, OptState, OptVariable, slots_of, store
 from declax.training._transformation import StaticTransformation, Transformation, is_transformation
 
@@ -60,7 +60,7 @@ class Optimizer(Pytree, Generic[M]):
     pickling the functions of optax takes cloudpickle, the extra `pickle`.
 
     >>> import optax
-    >>> from declax._module import Module
+    >>> from declax._module.module import Module
     >>> class Scale(Module):
     ...     def __init__(self):
     ...         self.weight = Param(jnp.ones(2))

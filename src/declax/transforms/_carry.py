@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from declax._graph.flattening import GraphDef, walk
+from declax._graph.unflattening import Change, build_slots, program_of
 from declax.errors import TransformError
-from declax.graph.flattening import GraphDef, walk
-from declax.graph.unflattening import Change, build_slots, program_of
-from declax.transforms._lift import Outcome
-from declax.transforms._structure import (
+from declax.transforms._engine.lift import Outcome
+from declax.transforms._engine.prefixes import CAPTURED, Carry, Labels, kind_and_filter
+from declax.transforms._engine.structure import (
     Differing,
     Structure,
     differing,
@@ -24,7 +25,7 @@ from declax.transforms._structure import (
     paths_in,
     paths_of_objects,
 )
-from declax.transforms._tracing import (
+from declax.transforms._engine.tracing import (
     Traced,
     concluded,
     differing_leaf,
@@ -35,7 +36,6 @@ from declax.transforms._tracing import (
     type_of,
     types_of,
 )
-from declax.transforms.prefixes import CAPTURED, Carry, Labels, kind_and_filter
 
 EMPTY: Mapping[int, Any] = MappingProxyType({})
 

@@ -15,20 +15,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from declax._filters import Filter
+from declax._graph.binding import Binding, bind
+from declax._graph.nodes import is_ref
+from declax._graph.unflattening import build_slots, program_of
 from declax._jax import current_trace
-from declax._nodes import is_ref
-from declax._state_def import StateDef
-from declax._state_groups import groups_of
+from declax._state.definition import StateDef
+from declax._state.groups import groups_of
+from declax._state.states import State, make_state
 from declax._typing import MISSING
-from declax._variables import new_variable
+from declax._variables.variable import new_variable
 from declax.errors import TransformError, describe
-from declax.graph.binding import Binding, bind
-from declax.graph.unflattening import build_slots, program_of
-from declax.states import State, make_state
-from declax.transforms._captures import Closure
-from declax.transforms._lift import Call, Outcome, lifted
-from declax.transforms._naming import no_ref
-from declax.transforms._structure import (
+from declax.transforms._engine.captures import Closure
+from declax.transforms._engine.lift import Call, Outcome, lifted
+from declax.transforms._engine.naming import no_ref
+from declax.transforms._engine.structure import (
     Mode,
     flatten,
     is_root,
@@ -39,7 +39,7 @@ from declax.transforms._structure import (
     paths_in,
     tree_of_jax,
 )
-from declax.transforms._tracing import output_tree, text_of_value, type_of
+from declax.transforms._engine.tracing import output_tree, text_of_value, type_of
 
 Derivatives = dict[int, Any]
 """Gradients, cotangents or tangents, by the position of the leaf that they belong to."""

@@ -18,9 +18,8 @@ import jax.numpy as jnp
 
 from declax._filters import Filter, as_written
 from declax._typing import MISSING, Missing
-from declax._variables import Param, Variable
+from declax._variables.variable import Param, Variable
 from declax.errors import TransformError, describe
-from declax.transforms._captures import Closure
 from declax.transforms._differentiated import (
     Arguments,
     Derivatives,
@@ -28,17 +27,18 @@ from declax.transforms._differentiated import (
     on_leaves,
     target_of_result,
 )
-from declax.transforms._lift import Call, Outcome, run_with
-from declax.transforms._naming import name_of
-from declax.transforms._structure import Mode, is_array_like
-from declax.transforms._tracing import checked_function, text_of_type
-from declax.transforms._wrapping import look_like
+from declax.transforms._engine.captures import Closure
+from declax.transforms._engine.lift import Call, Outcome, run_with
+from declax.transforms._engine.naming import name_of
+from declax.transforms._engine.structure import Mode, is_array_like
+from declax.transforms._engine.tracing import checked_function, text_of_type
+from declax.transforms._engine.wrapping import look_like
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from declax.states import State
-    from declax.transforms._signatures import (
+    from declax._state.states import State
+    from declax.transforms._engine.signatures import (
         VX,
         A,
         B,
@@ -167,7 +167,7 @@ def grad(
       TransformError: for argnums that are no position, and where there is
         nothing to differentiate.
 
-    >>> from declax._module import Module
+    >>> from declax._module.module import Module
     >>> m = Module()
     >>> m.scale = Param(3.0)
     >>> grads = grad(lambda m: m.scale**2)(m)
@@ -231,7 +231,7 @@ def value_and_grad(
     As `grad`, with the same arguments and errors, but the function that is made returns a pair of what `f` returns
     and the gradient.
 
-    >>> from declax._module import Module
+    >>> from declax._module.module import Module
     >>> m = Module()
     >>> m.scale = Param(3.0)
     >>> value, grads = value_and_grad(lambda m: m.scale**2)(m)

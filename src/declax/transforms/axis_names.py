@@ -10,18 +10,18 @@ from typing import Any, Final, ParamSpec, TypeVar, overload
 
 import jax
 
-from declax._metadata import AXIS_NAMES
+from declax._graph.binding import bind_many
 from declax._typing import MISSING, Missing
-from declax._variable_fields import names_of_axes
-from declax._variables import Variable
+from declax._variables.metadata import AXIS_NAMES
+from declax._variables.metadata_fields import names_of_axes
+from declax._variables.variable import Variable
 from declax.errors import TransformError, type_name
-from declax.graph.binding import bind_many
-from declax.transforms._captures import Closure
-from declax.transforms._lift import Call
-from declax.transforms._structure import Mode, is_root
-from declax.transforms._tracing import checked_function
-from declax.transforms._wrapping import look_like
-from declax.transforms.prefixes import Prefixes, label_at
+from declax.transforms._engine.captures import Closure
+from declax.transforms._engine.lift import Call
+from declax.transforms._engine.prefixes import Prefixes, label_at
+from declax.transforms._engine.structure import Mode, is_root
+from declax.transforms._engine.tracing import checked_function
+from declax.transforms._engine.wrapping import look_like
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -68,7 +68,7 @@ def transform_metadata(
         sharding calls the axis by another name.
 
     >>> import jax.numpy as jnp
-    >>> from declax._variables import Param
+    >>> from declax._variables.variable import Param
     >>> from declax.transforms.vectorization import vmap
     >>> @vmap
     ... @transform_metadata(partition="layers")

@@ -8,17 +8,17 @@ from typing import Any, TypeVar, TypeVarTuple
 import jax
 import numpy as np
 
-from declax._nodes import plain_key
+from declax._graph.flattening import HAS_INDEX, GraphDef, walk
+from declax._graph.nodes import plain_key
+from declax._graph.unflattening import Change
 from declax._typing import ArrayLike
 from declax.errors import TransformError, describe
-from declax.graph.flattening import HAS_INDEX, GraphDef, walk
-from declax.graph.unflattening import Change
-from declax.transforms._captures import combine_functions, select_function
 from declax.transforms._carry import ErrorContext, values_at
-from declax.transforms._lift import Call, Outcome, Plan, lifted, run, wait
-from declax.transforms._naming import named
-from declax.transforms._structure import Mode, differing, is_root, joined, paths_of_objects
-from declax.transforms._tracing import (
+from declax.transforms._engine.captures import combine_functions, select_function
+from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, run, wait
+from declax.transforms._engine.naming import named
+from declax.transforms._engine.structure import Mode, differing, is_root, joined, paths_of_objects
+from declax.transforms._engine.tracing import (
     Traced,
     check_scalar,
     checked_function,
@@ -62,7 +62,7 @@ def cond(
         or dtypes, or that leave the models in different structures.
 
     >>> import jax.numpy as jnp
-    >>> from declax._variables import Variable
+    >>> from declax._variables.variable import Variable
     >>> count = Variable(jnp.array(0))
     >>> def add(count, x):
     ...     count[...] += 1

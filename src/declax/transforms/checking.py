@@ -7,11 +7,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from jax.experimental import checkify as of_jax
 
-from declax.transforms._captures import Closure
-from declax.transforms._lift import Call, Outcome, lifted, run_with
-from declax.transforms._structure import Mode
-from declax.transforms._tracing import checked_function
-from declax.transforms._wrapping import look_like
+from declax.transforms._engine.captures import Closure
+from declax.transforms._engine.lift import Call, Outcome, lifted, run_with
+from declax.transforms._engine.structure import Mode
+from declax.transforms._engine.tracing import checked_function
+from declax.transforms._engine.wrapping import look_like
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,7 +43,7 @@ def checkify(
       TransformError: for a changed structure with ``graph_updates=False``.
 
     >>> import jax.numpy as jnp
-    >>> from declax._variables import Param
+    >>> from declax._variables.variable import Param
     >>> p = Param(jnp.array(jnp.inf))
     >>> error, result = checkify(lambda p: jnp.sin(p), errors=of_jax.float_checks)(p)
     >>> error.get().partition(".")[0]

@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, cast, overload
 
 import jax
 
-from declax import _epoch, _jax
-from declax._codegen import compile_functions
-from declax._pytree import Pytree
-from declax._threads import committing
+from declax import _jax
+from declax._classes.pytree import Pytree
+from declax._graph.binding import Binding
+from declax._tree import epoch
+from declax._tree.codegen import compile_functions
+from declax._tree.threads import committing
 from declax._typing import MISSING, Missing
-from declax._variables import fill_raw, run_all
+from declax._variables.variable import fill_raw, run_all
 from declax.errors import TransformError, describe
-from declax.graph.binding import Binding
-from declax.transforms._lift import (
+from declax.transforms._engine.lift import (
     UNCHANGED,
     Call,
     Outcome,
@@ -37,17 +38,17 @@ from declax.transforms._lift import (
     write,
     written_leaves,
 )
-from declax.transforms._naming import deleted_leaves, explain, look_flat, name_of, named
-from declax.transforms._structure import Mode, Structure, is_leaf
-from declax.transforms._wrapping import Names, Numbers, R, Selection, Wrapped, program_for
-from declax.transforms.prefixes import Labels, OutputGroups, Prefixes, from_groups, in_groups, jit_shardings
-from declax.transforms.retraces import Trace, Traces
+from declax.transforms._engine.naming import deleted_leaves, explain, look_flat, name_of, named
+from declax.transforms._engine.prefixes import Labels, OutputGroups, Prefixes, from_groups, in_groups, jit_shardings
+from declax.transforms._engine.retraces import Trace, Traces
+from declax.transforms._engine.structure import Mode, Structure, is_leaf
+from declax.transforms._engine.wrapping import Names, Numbers, R, Selection, Wrapped, program_for
 from declax.transforms.stages import Lowered, Traced
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from declax.transforms._signatures import JitOptions
+    from declax.transforms._engine.signatures import JitOptions
 
 
 class NarrowedError(Exception):
@@ -288,8 +289,8 @@ class CacheEntry:
                 if len(new) < len(variables):
                     variables, after = binding.variables_at(plan.changed), {}
                 steps = map(fill_raw, variables, new)
-                if _epoch.kept is kept is not None:  # no call from here on, so that no other write comes between
-                    _epoch.kept = after
+                if epoch.kept is kept is not None:  # no call from here on, so that no other write comes between
+                    epoch.kept = after
                     run_all(steps)
                     return output
             if not is_current(binding, plan, leaves):
@@ -487,8 +488,8 @@ def jit(
         without a hash, and for a changed structure with ``graph_updates=False``.
       GraphError: for a graph where trees are asked for; names both paths.
 
-    >>> from declax._module import Module
-    >>> from declax._variables import Variable
+    >>> from declax._module.module import Module
+    >>> from declax._variables.variable import Variable
     >>> counter = Module()
     >>> counter.count = Variable(0)
     >>> @jit
@@ -551,10 +552,10 @@ class JitWrapped(Wrapped[P, R]):
                 and run is not None
                 and binding is not None
                 and (entry.captures_the_same is None or entry.captures_the_same())
-                and binding._token is _epoch.token
+                and binding._token is epoch.token
                 and (binding.is_fixed or binding.is_valid())
             ):
-                kept = _epoch.kept
+                kept = epoch.kept
                 values = kept.get(entry.key) if kept else None
                 leaves = (binding.values() if values is None else values) + plain
                 output: R

@@ -17,12 +17,11 @@ import numpy as np
 from jax.core import Tracer
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
-from declax import _uncaptured_reads
 from declax._filters import Filter
+from declax._graph.binding import bind_many
 from declax._typing import MISSING, Missing
+from declax._variables import uncaptured_reads
 from declax.errors import TransformError, describe
-from declax.graph.binding import bind_many
-from declax.transforms._captures import Captures, base_of, combine_functions
 from declax.transforms._differentiated import (
     Arguments,
     Derivatives,
@@ -35,17 +34,18 @@ from declax.transforms._differentiated import (
     target_of_result,
     zeros_for,
 )
-from declax.transforms._lift import Call, Outcome, Plan, Rebuilt, is_same_value, run
-from declax.transforms._rebinding import RebuiltClosure
-from declax.transforms._structure import Mode, Statics, Structure, is_root, names_of_call, parameters
-from declax.transforms._tracing import checked_function, leaf_origins, new_values
-from declax.transforms._wrapping import R, Wrapped
+from declax.transforms._engine.captures import Captures, base_of, combine_functions
+from declax.transforms._engine.lift import Call, Outcome, Plan, Rebuilt, is_same_value, run
+from declax.transforms._engine.rebinding import RebuiltClosure
+from declax.transforms._engine.structure import Mode, Statics, Structure, is_root, names_of_call, parameters
+from declax.transforms._engine.tracing import checked_function, leaf_origins, new_values
+from declax.transforms._engine.wrapping import R, Wrapped
 from declax.transforms.autodiff import Argnums, DiffState, parse_argnums
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from declax.transforms._signatures import ModeOptions
+    from declax.transforms._engine.signatures import ModeOptions
 
 P = ParamSpec("P")
 
@@ -95,9 +95,9 @@ def custom_vjp(
       TransformError: where it is called without rules, where the rules do not
         fit, and where it is differentiated with respect to what it captures.
 
-    >>> from declax._module import Module
-    >>> from declax._variables import Param
-    >>> from declax.states import State
+    >>> from declax._module.module import Module
+    >>> from declax._variables.variable import Param
+    >>> from declax._state.states import State
     >>> from declax.transforms.autodiff import grad
     >>> @custom_vjp
     ... def double(m):
@@ -294,7 +294,7 @@ class _CustomCall:
         """The function."""
         rebuilt = _rebuild(self.structure, leaves)
         with RebuiltClosure(self.captures, rebuilt.captured) as rules:
-            with _uncaptured_reads.body():
+            with uncaptured_reads.body():
                 output = rules.function.args[0](*self._with_fixed(rebuilt.args))
                 outcome = self._conclude(rebuilt, output, leaves)
             rules.conclude()  # last, since it changes what is outside
@@ -309,7 +309,7 @@ class _CustomCall:
         leaves = marked if self.options.is_symbolic else bare
         rebuilt = _rebuild(self.structure, leaves)
         with RebuiltClosure(self.captures, rebuilt.captured) as rules:
-            with _uncaptured_reads.body():
+            with uncaptured_reads.body():
                 pair = rules.function.args[1](*self._with_fixed(rebuilt.args))
             if not isinstance(pair, tuple) or len(pair) != 2:
                 expected, fix = "(result, residuals)", "return f(...), residuals"

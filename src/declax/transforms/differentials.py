@@ -9,7 +9,6 @@ import jax
 
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._captures import Closure
 from declax.transforms._differentiated import (
     Arguments,
     Derivatives,
@@ -21,16 +20,17 @@ from declax.transforms._differentiated import (
     target_of_result,
     zeros_for,
 )
-from declax.transforms._lift import Call, Outcome, run_with
-from declax.transforms._naming import no_array
-from declax.transforms._structure import Mode, is_array_like
-from declax.transforms._tracing import checked_function
-from declax.transforms._wrapping import look_like
+from declax.transforms._engine.captures import Closure
+from declax.transforms._engine.lift import Call, Outcome, run_with
+from declax.transforms._engine.naming import no_array
+from declax.transforms._engine.structure import Mode, is_array_like
+from declax.transforms._engine.tracing import checked_function
+from declax.transforms._engine.wrapping import look_like
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from declax.transforms._signatures import ModeOptions
+    from declax.transforms._engine.signatures import ModeOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -122,8 +122,8 @@ def vjp(  # type: ignore[misc]  # no signature takes both `*Ts` and any number o
       TransformError: where `f` is no function, or returns no pair with `has_aux`.
 
     >>> import jax.numpy as jnp
-    >>> from declax._module import Module
-    >>> from declax._variables import Param
+    >>> from declax._module.module import Module
+    >>> from declax._variables.variable import Param
     >>> m = Module()
     >>> m.scale = Param(3.0)
     >>> y, pullback = vjp(lambda m, x: m.scale * x, m, jnp.array([1.0, 2.0]))
@@ -236,9 +236,9 @@ def jvp(
       TransformError: where `f` is no function, tangents do not fit the
         primals, or with `has_aux` no pair is returned.
 
-    >>> from declax._module import Module
-    >>> from declax._variables import Param
-    >>> from declax.states import State
+    >>> from declax._module.module import Module
+    >>> from declax._variables.variable import Param
+    >>> from declax._state.states import State
     >>> m = Module()
     >>> m.scale = Param(3.0)
     >>> y, y_tangent = jvp(lambda m, x: m.scale * x, (m, 2.0), (State({"scale": 1.0}), 0.0))

@@ -6,15 +6,15 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
+from declax._graph.binding import bind
 from declax._modes import set_graph_updates
 from declax.errors import TransformError, describe
-from declax.graph.binding import bind
 from declax.transforms.compilation import jit
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from declax.transforms._signatures import JitOptions, ModeOptions
+    from declax.transforms._engine.signatures import JitOptions, ModeOptions
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -69,8 +69,8 @@ def cached_partial(
       TransformError: where `f` is no function.
 
     >>> import jax.numpy as jnp
-    >>> from declax._module import Module
-    >>> from declax._variables import Variable
+    >>> from declax._module.module import Module
+    >>> from declax._variables.variable import Variable
     >>> from declax.transforms.compilation import jit
     >>> counter = Module()
     >>> counter.count = Variable(jnp.array(0))
@@ -139,7 +139,7 @@ def jit_partial(fun: Callable[..., R], /, *partial_args: Any, **options: Unpack[
       TransformError: where `fun` is no function, and for options that name no parameter.
 
     >>> import jax.numpy as jnp
-    >>> from declax._variables import Variable
+    >>> from declax._variables.variable import Variable
     >>> count = Variable(jnp.array(0))
     >>> def step(count, by):
     ...     count += by

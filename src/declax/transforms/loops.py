@@ -10,12 +10,12 @@ import numpy as np
 
 from declax._typing import ArrayLike
 from declax.errors import TransformError
-from declax.transforms._captures import Closure, combine_functions, select_function
 from declax.transforms._carry import ErrorContext, Part, Step, settle, step_of
-from declax.transforms._lift import Call, Outcome, lifted, run, wait
-from declax.transforms._naming import named, named_leaves
-from declax.transforms._structure import Mode, tree_of_jax
-from declax.transforms._tracing import Traced, check_scalar, checked_function, output_tree
+from declax.transforms._engine.captures import Closure, combine_functions, select_function
+from declax.transforms._engine.lift import Call, Outcome, lifted, run, wait
+from declax.transforms._engine.naming import named, named_leaves
+from declax.transforms._engine.structure import Mode, tree_of_jax
+from declax.transforms._engine.tracing import Traced, check_scalar, checked_function, output_tree
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ def while_loop(
         not a boolean.
 
     >>> import jax.numpy as jnp
-    >>> from declax._variables import Variable
+    >>> from declax._variables.variable import Variable
     >>> total = Variable(jnp.array(1))
     >>> def double(x):
     ...     total[...] *= 2
@@ -118,7 +118,7 @@ def fori_loop(
         what it is given, and for a bound that is not an integer.
 
     >>> import jax.numpy as jnp
-    >>> from declax._variables import Variable
+    >>> from declax._variables.variable import Variable
     >>> total = Variable(jnp.array(0))
     >>> def add(i, total):
     ...     total[...] += i

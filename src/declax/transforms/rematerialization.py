@@ -9,16 +9,16 @@ import jax
 
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._lift import Call, Outcome, lifted, run
-from declax.transforms._naming import named
-from declax.transforms._structure import Mode
-from declax.transforms._tracing import checked_function
-from declax.transforms._wrapping import Names, Numbers, R, Selection, Wrapped, program_for
+from declax.transforms._engine.lift import Call, Outcome, lifted, run
+from declax.transforms._engine.naming import named
+from declax.transforms._engine.structure import Mode
+from declax.transforms._engine.tracing import checked_function
+from declax.transforms._engine.wrapping import Names, Numbers, R, Selection, Wrapped, program_for
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from declax.transforms._signatures import RematOptions
+    from declax.transforms._engine.signatures import RematOptions
 
 P = ParamSpec("P")
 
@@ -59,8 +59,8 @@ def remat(
     Raises:
       TransformError: for what is no function, and for options that do not fit.
 
-    >>> from declax._module import Module
-    >>> from declax._variables import Param
+    >>> from declax._module.module import Module
+    >>> from declax._variables.variable import Param
     >>> from declax.transforms.autodiff import grad
     >>> class Square(Module):
     ...     def __init__(self):

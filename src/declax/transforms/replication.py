@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 import jax
 
 from declax._typing import MISSING, Missing
-from declax.transforms._captures import Closure
-from declax.transforms._lift import Call, Outcome, lifted, run
-from declax.transforms._structure import Mode
-from declax.transforms._tracing import checked_function
-from declax.transforms._wrapping import Numbers, Selection, look_like
+from declax.transforms._engine.captures import Closure
+from declax.transforms._engine.lift import Call, Outcome, lifted, run
+from declax.transforms._engine.prefixes import Grouped, Labels, Prefixes, from_groups, in_groups
+from declax.transforms._engine.structure import Mode
+from declax.transforms._engine.tracing import checked_function
+from declax.transforms._engine.wrapping import Numbers, Selection, look_like
 from declax.transforms.axis_names import check_metadata, name_axes
 from declax.transforms.compilation import JitWrapped, jit
-from declax.transforms.prefixes import Grouped, Labels, Prefixes, from_groups, in_groups
 from declax.transforms.vectorization import check_refs, check_shared
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from declax.transforms._signatures import AxisTree, PmapOptions
+    from declax.transforms._engine.signatures import AxisTree, PmapOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,7 +79,7 @@ def pmap(
         comes out different in the instances.
 
     >>> import jax.numpy as jnp
-    >>> from declax._variables import Param
+    >>> from declax._variables.variable import Param
     >>> p = Param(jnp.arange(3.0)[None])  # on one device
     >>> pmap(lambda p, x: p * x, in_axes=(0, None))(p, 2.0)
     Array([[0., 2., 4.]], dtype=float32)

@@ -11,23 +11,31 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from declax._nodes import is_ref, plain_key
+from declax._graph.nodes import is_ref, plain_key
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError
-from declax.transforms._captures import Captures, content_of
 from declax.transforms._carry import ErrorContext, Part, Step, is_own, settle, step_of
-from declax.transforms._lift import Call, Outcome, lifted, run, wait
-from declax.transforms._naming import named, no_ref
-from declax.transforms._structure import Mode, Structure, joined, parameter_name, parameters
-from declax.transforms._tracing import Traced, checked_function, new_values, output_tree
-from declax.transforms._wrapping import R, Wrapped, positioned
+from declax.transforms._engine.captures import Captures, content_of
+from declax.transforms._engine.lift import Call, Outcome, lifted, run, wait
+from declax.transforms._engine.naming import named, no_ref
+from declax.transforms._engine.prefixes import (
+    STEP_AXES,
+    Carry,
+    Prefixes,
+    check_axis,
+    is_spec,
+    is_step_axis,
+    size_along_axes,
+)
+from declax.transforms._engine.structure import Mode, Structure, joined, parameter_name, parameters
+from declax.transforms._engine.tracing import Traced, checked_function, new_values, output_tree
+from declax.transforms._engine.wrapping import R, Wrapped, positioned
 from declax.transforms.axis_names import check_metadata, name_axes
-from declax.transforms.prefixes import STEP_AXES, Carry, Prefixes, check_axis, is_spec, is_step_axis, size_along_axes
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from declax.transforms._signatures import AxisTree, C, F, Of, OfScan, ScanOptions, Untyped, Y
+    from declax.transforms._engine.signatures import AxisTree, C, F, Of, OfScan, ScanOptions, Untyped, Y
 
 P = ParamSpec("P")
 

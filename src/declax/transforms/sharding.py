@@ -13,19 +13,19 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._captures import Closure
-from declax.transforms._lift import Call, Outcome, Plan, lifted, run, wait
-from declax.transforms._naming import named_leaves
-from declax.transforms._structure import Mode
-from declax.transforms._tracing import checked_function
-from declax.transforms._wrapping import look_like
-from declax.transforms.prefixes import LabelKind, Labels, Prefixes, from_groups, in_groups
+from declax.transforms._engine.captures import Closure
+from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, run, wait
+from declax.transforms._engine.naming import named_leaves
+from declax.transforms._engine.prefixes import LabelKind, Labels, Prefixes, from_groups, in_groups
+from declax.transforms._engine.structure import Mode
+from declax.transforms._engine.tracing import checked_function
+from declax.transforms._engine.wrapping import look_like
 from declax.transforms.vectorization import check_refs, names_of_outputs, warn_of_draws
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from declax.transforms._signatures import ShardMapOptions
+    from declax.transforms._engine.signatures import ShardMapOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,8 +76,8 @@ def shard_map(
         the mesh, and for varying values where the spec promises one for all.
 
     >>> import jax.numpy as jnp
-    >>> from declax._variables import Param
-    >>> from declax.transforms.prefixes import StateSharding
+    >>> from declax._variables.variable import Param
+    >>> from declax.transforms._engine.prefixes import StateSharding
     >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     >>> p = Param(jnp.arange(3.0))
     >>> shard_map(lambda p, x: p * x, mesh=mesh, in_specs=(jax.P("data"), None), out_specs=jax.P("data"))(p, 2.0)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import jax
 
 from declax.errors import TransformError
-from declax.transforms._lift import Call, Outcome, Rebuilt, run, wait
-from declax.transforms.retraces import Trace, differences
+from declax.transforms._engine.lift import Call, Outcome, Rebuilt, run, wait
+from declax.transforms._engine.retraces import Trace, differences
 
 if TYPE_CHECKING:
     from declax.transforms.compilation import Program

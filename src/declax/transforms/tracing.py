@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, overload
 
 import jax
 
+from declax._graph.binding import bind_many
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.graph.binding import bind_many
-from declax.transforms._captures import Closure
-from declax.transforms._lift import Call, Outcome, Rebuilt, commit, lifted
-from declax.transforms._structure import Mode
-from declax.transforms._wrapping import Numbers, Selection, look_like
+from declax.transforms._engine.captures import Closure
+from declax.transforms._engine.lift import Call, Outcome, Rebuilt, commit, lifted
+from declax.transforms._engine.structure import Mode
+from declax.transforms._engine.wrapping import Numbers, Selection, look_like
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from jax.extend.core import ClosedJaxpr
 
-    from declax.transforms._signatures import JaxprOptions
+    from declax.transforms._engine.signatures import JaxprOptions
 
 P = ParamSpec("P")
 
@@ -76,7 +76,7 @@ def make_jaxpr(
       TransformError: for static arguments without a hash, and for a changed
         structure with ``graph_updates=False``.
 
-    >>> from declax._variables import Param
+    >>> from declax._variables.variable import Param
     >>> p = Param(2.0)
     >>> print(make_jaxpr(lambda p, x: p * x)(p, 3.0))
     { lambda ; a:f32[] b:f32[]. let c:f32[] = mul a b in (c,) }

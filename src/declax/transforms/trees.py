@@ -8,18 +8,18 @@ from typing import Any, TypeVar
 
 import jax
 
-from declax._nodes import plain_key
+from declax._graph.binding import bind_many, check_mode
+from declax._graph.contexts import MergeContext, SplitContext, merge_context, split_context
+from declax._graph.flattening import GraphDef
+from declax._graph.nodes import plain_key
+from declax._graph.unflattening import build
+from declax._state.states import State, like
+from declax._tree.statuses import check_depth
 from declax._typing import MISSING, Path
-from declax._values import check_depth
 from declax.errors import GraphError, TransformError, describe
-from declax.graph.binding import bind_many, check_mode
-from declax.graph.contexts import MergeContext, SplitContext, merge_context, split_context
-from declax.graph.flattening import GraphDef
-from declax.graph.unflattening import build
-from declax.states import State, like
-from declax.transforms._lift import Call
-from declax.transforms._structure import add_labels, is_root
-from declax.transforms.prefixes import Labels, StateLabels, held_at, label_by_filter, spread
+from declax.transforms._engine.lift import Call
+from declax.transforms._engine.prefixes import Labels, StateLabels, held_at, label_by_filter, spread
+from declax.transforms._engine.structure import add_labels, is_root
 
 N = TypeVar("N")
 
@@ -52,8 +52,8 @@ def prefix(
       TransformError: for a leaf that no filter takes.
 
     >>> import jax.numpy as jnp
-    >>> from declax._module import Module
-    >>> from declax._variables import BatchStat, Param
+    >>> from declax._module.module import Module
+    >>> from declax._variables.variable import BatchStat, Param
     >>> m = Module()
     >>> m.scale, m.mean = Param(jnp.arange(3.0)), BatchStat(1.0)
     >>> axes = prefix(m, {Param: 0, ...: None})
@@ -114,7 +114,7 @@ class NodeStates:
       states: the States, in the order of the filters that split them.
       metadata: anything that has a hash.
 
-    >>> from declax._variables import Param
+    >>> from declax._variables.variable import Param
     >>> to_tree(Param(2.0)).state.leaves
     [2.0]
     """
@@ -237,8 +237,8 @@ def to_tree(
       TransformError: for a prefix that does not fit, and for a Variable with
         two labels; names both places.
 
-    >>> from declax._module import Module
-    >>> from declax._variables import Param
+    >>> from declax._module.module import Module
+    >>> from declax._variables.variable import Param
     >>> m = Module()
     >>> m.scale = Param(2.0)
     >>> first, second = from_tree(jax.tree.map(lambda x: 2 * x, to_tree((m, m))))
@@ -291,7 +291,7 @@ def from_tree(
       TransformError: for a prefix that does not fit.
       GraphError: for what was split with other models, which are not here.
 
-    >>> from declax._variables import Param
+    >>> from declax._variables.variable import Param
     >>> from_tree({"a": to_tree(Param(2.0))})["a"].value
     2.0
     """

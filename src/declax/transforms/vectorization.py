@@ -14,21 +14,17 @@ from jax.core import Tracer
 from jax.sharding import PartitionSpec
 
 from declax import _jax
-from declax._nodes import is_ref
-from declax._state_def import LeafDef
+from declax._graph.nodes import is_ref
+from declax._random.calls import is_broadcast_allowed
+from declax._random.streams import RngCount
+from declax._state.definition import LeafDef
 from declax._typing import MISSING, Missing, Path
-from declax._variables import new_variable
+from declax._variables.variable import new_variable
 from declax.errors import TransformError
-from declax.rngs.calls import is_broadcast_allowed
-from declax.rngs.streams import RngCount
-from declax.transforms._captures import Closure
-from declax.transforms._lift import Call, Outcome, Plan, lifted, run
-from declax.transforms._naming import named_leaves, no_array, no_ref, note_tracers
-from declax.transforms._structure import Mode, is_array_like, joined, name_path, name_roots, names_in_result
-from declax.transforms._tracing import checked_function
-from declax.transforms._wrapping import look_like
-from declax.transforms.axis_names import check_metadata, name_axes
-from declax.transforms.prefixes import (
+from declax.transforms._engine.captures import Closure
+from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, run
+from declax.transforms._engine.naming import named_leaves, no_array, no_ref, note_tracers
+from declax.transforms._engine.prefixes import (
     Labels,
     Prefixes,
     check_axis,
@@ -37,11 +33,15 @@ from declax.transforms.prefixes import (
     kind_and_filter,
     size_along_axes,
 )
+from declax.transforms._engine.structure import Mode, is_array_like, joined, name_path, name_roots, names_in_result
+from declax.transforms._engine.tracing import checked_function
+from declax.transforms._engine.wrapping import look_like
+from declax.transforms.axis_names import check_metadata, name_axes
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from declax.transforms._signatures import AxisTree, VmapOptions
+    from declax.transforms._engine.signatures import AxisTree, VmapOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -94,7 +94,7 @@ def vmap(
         axis that the function sets to different values.
 
     >>> import jax.numpy as jnp
-    >>> from declax._variables import Param
+    >>> from declax._variables.variable import Param
     >>> p = Param(jnp.arange(3.0))
     >>> vmap(lambda p, x: p * x, in_axes=(0, None))(p, 2.0)
     Array([0., 2., 4.], dtype=float32)

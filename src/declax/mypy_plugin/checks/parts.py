@@ -55,7 +55,7 @@ def _is_expression(node: NameExpr | MemberExpr, expressions: set[str]) -> bool:
         owner = node.expr.node if isinstance(node.expr, RefExpr) else None
         return isinstance(owner, TypeInfo) and owner.has_base(names.PYTREE)
     is_read = node.kind == MDEF and node.name in expressions
-    return is_read or node.fullname.startswith("declax._expressions.")
+    return is_read or node.fullname.startswith("declax._fields.expressions.")
 
 
 def _check_constants(

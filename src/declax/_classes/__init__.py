@@ -1,0 +1,1 @@
+"""Pytree classes: the dataclass transform, construction and its record."""

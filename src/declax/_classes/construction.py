@@ -1,0 +1,796 @@
+"""From a class body to the function that makes the parts of an instance.
+
+`collect` and `declare` turn expressions into standard fields, before the
+standard's decorator runs. `install` generates the function that makes the
+parts, in the order of the class body, as straight-line source.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType, MethodType, NoneType, UnionType
+from typing import Any, Final, NamedTuple, Union, get_args, get_origin
+
+import numpy as np
+
+from declax._classes.declared_variables import RNGS, VariableMaker
+from declax._classes.pytree import Pytree, PytreeMeta, holds_objects
+from declax._classes.records import Record
+from declax._fields.annotations import Scope, annotation_text, decide, own_annotations, refuses_data
+from declax._fields.class_body import BODY_KEY, Body, text_of_annotation
+from declax._fields.expressions import (
+    Choice,
+    Declaration,
+    Deferred,
+    Expression,
+    Literal,
+    Operation,
+    Repeated,
+    Writer,
+    calls_of,
+    constants_of,
+    has_expression,
+    items_of,
+    leaves_of,
+    refuse_hidden,
+    text_of,
+)
+from declax._fields.overrides import OWN_RNGS, overriding
+from declax._fields.specifiers import (
+    PartRecipe,
+    Recipe,
+    Specifier,
+    Status,
+    SubmoduleRecipe,
+    VariableRecipe,
+    objection,
+    specifier_of,
+    standard_field,
+)
+from declax._tree.codegen import compile_functions
+from declax._tree.statuses import PLAIN, is_data
+from declax._typing import MISSING, RECORD_KEY
+from declax._variables.variable import Variable
+from declax.errors import (
+    ConstructionError,
+    DeclaxError,
+    FieldError,
+    LayerError,
+    describe,
+    type_name,
+)
+
+MAKER_KEY: Final = "_pytree__maker"
+EXPRESSIONS_KEY: Final = "_pytree__expressions"
+
+
+def is_init_var(field: dataclasses.Field[Any]) -> bool:
+    """Whether an entry of ``__dataclass_fields__`` is an InitVar."""
+    return field._field_type is dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]  # the standard offers no public way
+
+
+def recipe_of(field: dataclasses.Field[Any]) -> Recipe | None:
+    """How the field of a class is made, if its object makes it."""
+    specifier = specifier_of(field)
+    return None if specifier is None else specifier.recipe
+
+
+# ================================================================= before the standard's decorator
+
+
+def declare(cls: Any) -> dict[str, Expression]:
+    """Turns what a class body binds to expressions into standard fields.
+
+    Returns:
+      The expressions by name, in the order of the body.
+
+    Raises:
+      FieldError: for what the rules of class bodies forbid.
+    """
+    _check_shared(cls)
+    body: Body = cls.__dict__.get(BODY_KEY) or Body()
+    if body.bound:
+        delattr(cls, BODY_KEY)
+        _check_body(cls, body)
+    _check_bases(cls)
+    _restore_inherited(cls)
+    found: dict[str, Expression] = {}
+    internal: dict[str, Any] = {}
+    annotations = own_annotations(cls)
+    for name, value in body.bound.items():
+        expression = found[name] = value if isinstance(value, Expression) else Literal(value)
+        _check_constants(cls, name, expression)
+        if isinstance(expression, Declaration) and expression._pytree__name == name:
+            recipe = recipe_of(expression._pytree__field)
+            _check_declaration(cls, name, recipe, annotations)
+            if isinstance(recipe, SubmoduleRecipe):
+                internal[name] = Any
+            continue
+        if name not in annotations:
+            internal[name] = _class_of(expression)
+        _declare_part(cls, name, expression, annotations)
+    if internal:
+        cls.__annotations__ = _in_order(annotations, internal, body)
+    return found
+
+
+def _check_declaration(cls: type, name: str, recipe: Recipe | None, annotations: Collection[str]) -> None:
+    """Refuses fields and Variables without an annotation, and functions that are no methods of the class body."""
+    if isinstance(recipe, SubmoduleRecipe):
+        if name in annotations or getattr(recipe.build, "__name__", None) != name:
+            raise FieldError(
+                f"{type_name(cls)}.{name}",
+                "submodule decorates a method, and takes nothing else",
+                got=describe(recipe.build),
+                fix=f"{name} = dx.Linear(dim, dim, rngs=rngs)        # with fields that are declared above\n"
+                f"@dx.submodule\ndef {name}(self, rngs: dx.Rngs) -> dx.Linear: ...",
+            )
+    elif name not in annotations:
+        kind, call = ("int", "field") if recipe is None else ("dx.Param[jax.Array]", "variable")
+        raise FieldError(
+            f"{type_name(cls)}.{name}",
+            "this field has no annotation, which decides its kind",
+            fix=f"{name}: {kind} = dx.{call}(...)",
+        )
+
+
+def _check_shared(cls: type) -> None:
+    annotations = own_annotations(cls)
+    for name, value in vars(cls).items():
+        refuse_hidden(value, f"{type_name(cls)}.{name}")
+        is_default = name in annotations and not isinstance(value, tuple)  # which `_check_defaults` looks at
+        if name.startswith("__") or is_default or not _is_shared(value):
+            continue
+        raise FieldError(
+            f"{type_name(cls)}.{name}",
+            "all instances would share this object",
+            got=describe(value),
+            why="it is made once, when the class body runs. A comprehension there does not see the fields, and\n"
+            "takes globals of the same names",
+            fix=f"{name} = dx.Linear(dim, dim, rngs=rngs)        # with a field or rngs of the class: a part\n"
+            f"{name} = dx.repeat(depth, dx.Linear(dim, dim, rngs=rngs))        # a list of parts",
+        )
+
+
+def _check_constants(cls: type, name: str, expression: Expression) -> None:
+    """Refuses real objects in a part, such as a layer that is made without a field among its arguments."""
+    recipe = recipe_of(expression._pytree__field) if isinstance(expression, Declaration) else None
+    for value in constants_of(_Reads(Part(name, expression, recipe or PartRecipe(expression), is_argument=False))):
+        refuse_hidden(value, f"{type_name(cls)}.{name}")
+        if recipe is not None or not _is_shared(value):
+            continue
+        layer = type_name(type(value))
+        is_rngs = layer == "Rngs"
+        layer = f"dx.{layer}" if type(value).__module__.startswith("declax.") else layer
+        raise FieldError(
+            f"{type_name(cls)}.{name}",
+            "all instances would share an object in this part",
+            got=describe(value),
+            why="only a call with a field among its arguments is made anew by each instance",
+            fix=f"_: dx.KW_ONLY\n{RNGS}: dx.InitVar[dx.Rngs] = dx.field()" if is_rngs else f"dx.defer({layer})(...)",
+        )
+
+
+def _check_bases(cls: type) -> None:
+    """Refuses bases whose expressions nothing would evaluate."""
+    for base in cls.__mro__[1:]:
+        if EXPRESSIONS_KEY in base.__dict__ or base.__module__.startswith("declax."):
+            continue
+        name = next((n for n, v in vars(base).items() if has_expression(v)), None)
+        if BODY_KEY in base.__dict__:
+            raise FieldError(
+                f"{type_name(base)}.{next(iter(base.__dict__[BODY_KEY].bound))}",
+                f"only the decorator makes what a class declares, and this base of {type_name(cls)} has none",
+                fix="@dx.dataclass",
+            )
+        if name is not None and not issubclass(base, Pytree):
+            raise FieldError(
+                f"{type_name(base)}.{name}",
+                f"nothing evaluates this expression: it is of a base of {type_name(cls)} that is no Pytree",
+                fix=f"@dx.dataclass\nclass {base.__name__}(dx.Module): ...",
+            )
+
+
+def _is_shared(value: object) -> bool:
+    if getattr(value, "_pytree__is_frozen", False):
+        return False
+    return (isinstance(value, Pytree | Variable) or value.__class__ in (list, tuple, dict)) and holds_objects(value)
+
+
+def _check_body(cls: type, body: Body) -> None:
+    if body.twice is not None:
+        raise FieldError(
+            f"{type_name(cls)}.{body.twice}",
+            "the class body binds this name twice",
+            why="expressions refer to fields and parts by name, and could mean either",
+            fix="give the second one another name",
+        )
+    annotations = own_annotations(cls)
+    for name, reads in body.reads.items():
+        for read in reads:
+            value = cls.__dict__.get(read, dataclasses.MISSING)
+            if read not in annotations or read in body.bound or isinstance(value, dataclasses.Field):
+                continue
+            is_missing = value is dataclasses.MISSING
+            what = "has no specifier" if is_missing else f"gives it the constant {value!r}"
+            default = "" if is_missing else f"default={value!r}"
+            raise FieldError(
+                f"{type_name(cls)}.{read}",
+                f"the expression of {name!r} reads this field, which {what}",
+                why="only a field with a specifier has the value of the instance in the class body",
+                fix=f"{read}: {text_of_annotation(annotations[read])} = dx.field({default})",
+            )
+
+
+def _restore_inherited(cls: Any) -> None:
+    """Keeps the declaration of a base where a class repeats an annotation without a value, as the standard does."""
+    expressions = getattr(cls, EXPRESSIONS_KEY, {})
+    for name in own_annotations(cls):
+        inherited = getattr(cls, "__dataclass_fields__", {}).get(name)
+        if name in cls.__dict__ or name not in expressions or inherited is None:
+            continue
+        options = ("default", "default_factory", "init", "repr", "hash", "compare", "metadata")
+        setattr(cls, name, dataclasses.field(**{option: getattr(inherited, option) for option in options}))
+
+
+def _declare_part(cls: type, name: str, expression: Expression, annotations: Mapping[str, Any]) -> None:
+    specifier = Specifier(_status_of(cls, expression), PartRecipe(expression))
+    if name not in annotations:
+        setattr(cls, name, standard_field(specifier, init=False))
+        return
+    decision = decide(annotations[name], Scope(cls))
+    if specifier.status is Status.DATA and (decision.is_number or refuses_data(annotations[name], Scope(cls))):
+        raise FieldError(
+            f"{type_name(cls)}.{name}",
+            f"the part {text_of_part(expression)} is data, and its annotation makes it static",
+            got=annotation_text(annotations[name]),
+            fix=f"{name} = ...        # without an annotation, or with that of the part",
+        )
+    if decision.status is not None and specifier.status is not Status.DATA:
+        specifier = dataclasses.replace(specifier, status=None)
+    setattr(cls, name, standard_field(specifier, default=expression))
+
+
+def text_of_part(expression: Expression) -> str:
+    """The call that makes a part, as the class body writes it."""
+    return expression._pytree__source(text_of)
+
+
+def _class_of(expression: Expression) -> Any:
+    function = expression._pytree__function if isinstance(expression, Deferred) else None
+    return function if isinstance(function, type) else Any
+
+
+def _status_of(cls: Any, expression: Expression) -> Status | None:
+    """The status of a part whatever the values of the fields are, or None where a value decides."""
+    if makes_data(expression):
+        return Status.DATA
+    return Status.STATIC if _is_static_number(cls, expression) else None
+
+
+def makes_data(value: object) -> bool:
+    """Whether a value gives a Pytree, or a container of some, whatever the values of the fields are."""
+    if isinstance(value, Deferred):
+        function = value._pytree__function
+        return isinstance(function, type) and issubclass(function, Pytree)
+    if isinstance(value, Repeated):
+        return makes_data(value._pytree__item)
+    if isinstance(value, Choice):
+        return any(map(makes_data, value._pytree__pair))
+    if isinstance(value, Literal):
+        return any(map(makes_data, value._pytree__operands()))
+    return value.__class__ in (list, tuple, dict) and makes_data(Literal(value))
+
+
+def _is_static_number(cls: Any, value: object) -> bool:
+    """Whether a value is a number, or arithmetic on fields that are annotated as numbers."""
+    if isinstance(value, Operation):
+        return value._pytree__is_arithmetic and all(_is_static_number(cls, v) for v in value._pytree__operands())
+    if isinstance(value, Declaration):
+        annotation = own_annotations(cls).get(value._pytree__name or "")
+        return annotation is not None and decide(annotation, Scope(cls)).is_number
+    return isinstance(value, int | float)
+
+
+def _in_order(annotations: Mapping[str, Any], internal: Mapping[str, Any], body: Body) -> dict[str, Any]:
+    """The annotations with those of internal parts among them, in the order of the class body."""
+    waiting = list(annotations)
+    ordered: dict[str, Any] = {}
+    for name in body.bound:
+        if name in internal:
+            ordered[name] = internal[name]
+        elif name in waiting:
+            end = waiting.index(name) + 1
+            ordered.update((before, annotations[before]) for before in waiting[:end])
+            del waiting[:end]
+    ordered.update((name, annotations[name]) for name in waiting)
+    return ordered
+
+
+# ================================================================= after it
+
+
+class UsedUp:
+    """An argument that only the constructor uses; reading it from an instance is an error that says so."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        name = self._name
+        where = f"{type_name(owner)}.{name}"
+        if instance is None:
+            again = f"{name}: dx.InitVar[...] = dx.field()"
+            raise AttributeError(f"{where} is an InitVar, which is not inherited; declare it again: {again}")
+        hint = "; dx.spec_of shows it, and dx.replace passes it on" if is_recorded(owner, name) else ""
+        raise AttributeError(f"{where} is an InitVar: the constructor used it up, and it is not an attribute{hint}")
+
+
+class Overridden:
+    """The method of a base that makes a part, for `super` in the method that overrides it."""
+
+    def __init__(self, expression: Expression, build: Callable[..., object]) -> None:
+        self._expression = expression
+        self._build = build
+
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        return self._expression if instance is None else MethodType(self._build, instance)
+
+
+def _show_overridden(cls: type, name: str, build: Callable[..., object]) -> None:
+    """Puts the overridden methods into the bases if `build` calls `super`; attributes are faster without them."""
+    if "super" not in getattr(getattr(build, "__code__", None), "co_names", ()):
+        return
+    for base in cls.__mro__[1:]:
+        field = base.__dict__.get("__dataclass_fields__", {}).get(name)
+        recipe = None if field is None or name not in own_annotations(base) else recipe_of(field)
+        if isinstance(recipe, SubmoduleRecipe) and name not in base.__dict__:
+            setattr(base, name, Overridden(getattr(base, name), recipe.build))
+
+
+def install(cls: Any, own: Mapping[str, Expression]) -> None:
+    """Gives a class its expressions, and the function that makes the parts of its instances.
+
+    Raises:
+      FieldError: for an expression of a class that is not a base, and for a
+        part that reads one that is made later.
+    """
+    fields: dict[str, dataclasses.Field[Any]] = cls.__dataclass_fields__
+    known: dict[str, tuple[Expression, ...]] = {}
+    for base in reversed(cls.__mro__[1:]):
+        for name, expressions in base.__dict__.get(EXPRESSIONS_KEY, {}).items():
+            older = (e for e in known.get(name, ()) if all(e is not nearer for nearer in expressions))
+            known[name] = (*expressions, *older)
+    for name, expression in own.items():
+        known[name] = (expression, *known.get(name, ()))
+        if is_init_var(fields[name]):
+            setattr(cls, name, UsedUp(name))
+        elif fields[name].init and name in cls.__dict__:
+            delattr(cls, name)  # the default: `PytreeMeta.__getattr__` gives the expression
+        recipe = recipe_of(fields[name])
+        if isinstance(recipe, SubmoduleRecipe):
+            _show_overridden(cls, name, recipe.build)
+    setattr(cls, EXPRESSIONS_KEY, known)
+    setattr(cls, MAKER_KEY, Maker(cls, known))
+
+
+class Part(NamedTuple):
+    """One attribute that the constructor makes.
+
+    Attributes:
+      name: of the attribute.
+      expression: how the class body declares it.
+      recipe: how it is made.
+      is_argument: whether the caller may supply it.
+    """
+
+    name: str
+    expression: Expression
+    recipe: Recipe
+    is_argument: bool
+
+
+LOST_RECORD: Final = "merge, jax.tree.map and transforms return objects without the arguments of their construction"
+
+
+def is_recorded(cls: type, name: str) -> bool:
+    """Whether instances keep a record of the argument of a name."""
+    maker: Maker | None = getattr(cls, MAKER_KEY, None)
+    return maker is not None and name in maker.recorded
+
+
+def init_var_of(obj: Any, field: dataclasses.Field[Any]) -> Any:
+    """What an object was given for an InitVar; MISSING if it has no record of that."""
+    if not is_recorded(type(obj), field.name) or RECORD_KEY not in obj.__dict__:
+        return MISSING
+    record: Record = obj.__dict__[RECORD_KEY]
+    return record.values.get(field.name, field.default)
+
+
+class Maker:
+    """Checks the arguments of a constructor, and makes the parts of an instance.
+
+    Args:
+      cls: the class.
+      known: its expressions by name, the nearest first.
+      given: expressions in the place of those of annotated parts.
+
+    Attributes:
+      source: the function that makes the parts, as text.
+      recorded: the names of the arguments that a `Record` keeps.
+    """
+
+    def __init__(
+        self,
+        cls: Any,
+        known: Mapping[str, tuple[Expression, ...]],
+        given: Mapping[str, Expression] = MappingProxyType({}),
+    ) -> None:
+        fields: dict[str, dataclasses.Field[Any]] = cls.__dataclass_fields__
+        self._cls = cls
+        self._known = known = {**known, **{name: (expression, *known[name]) for name, expression in given.items()}}
+        self._overridden: dict[Any, tuple[Any, Maker]] = {}
+        self._init_vars = [name for name, field in fields.items() if is_init_var(field)]
+        self._parts = [
+            Part(name, expressions[0], PartRecipe(given[name]) if name in given else recipe, is_argument)
+            for name, expressions in known.items()
+            for is_argument in (name in fields and fields[name].init and name not in given,)
+            if name in fields and (recipe := recipe_of(fields[name])) is not None
+        ]
+        scope = Scope(cls)
+        self._checks = [ArgumentCheck(field, scope, self._init_vars) for field in fields.values() if is_checked(field)]
+        kept = [n for n in self._init_vars if decide(fields[n].type, scope).status is not Status.DATA]
+        self._kept = [(self._init_vars.index(name), name, fields[name].default) for name in kept]
+        self._defaults = [part for part in self._parts if part.is_argument]
+        self.recorded = [*kept, *(part.name for part in self._defaults)]
+        self._usual_record = Record({}, frozenset(part.name for part in self._defaults))
+        self._names = self._names_of(known)
+        self.source = ""
+        self._function: Any = None
+        if self._parts:
+            self._generate(known)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the constructor has something to do."""
+        return bool(self._parts or self._checks or self.recorded)
+
+    def _names_of(self, known: Mapping[str, tuple[Expression, ...]]) -> dict[int, str]:
+        """The source of each expression that has a name; of several names, the first.
+
+        The items of literals get theirs when the literal is made.
+        """
+        names: dict[int, str] = {}
+        items: set[int] = set()
+        for name, expressions in known.items():
+            for expression in expressions:
+                if id(expression) not in items:
+                    names.setdefault(id(expression), name if name in self._init_vars else f"self.{name}")
+                if isinstance(expression, Literal):
+                    items.update(id(item) for item, _ in items_of(expression._pytree__value) if id(item) not in names)
+        names[id(OWN_RNGS)] = self._rngs
+        return names
+
+    def _name_items(self, name: str, expressions: Sequence[Expression]) -> None:
+        """Lets the parts that are made next refer to a literal and its items."""
+        for expression in expressions:
+            if isinstance(expression, Literal):
+                self._names[id(expression._pytree__value)] = f"self.{name}"
+                for item, path in items_of(expression._pytree__value):
+                    self._names.setdefault(id(item), f"self.{name}{path}")
+
+    # ------------------------------------------------------------- the generated function
+
+    def _generate(self, known: Mapping[str, tuple[Expression, ...]]) -> None:
+        writer = Writer(self._names, {"self", "make_parts", RNGS, *self._init_vars})
+        writer.constants["put"] = object.__setattr__
+        lines = [f"def make_parts({', '.join(['self', *self._init_vars])}):"]
+        self._lines: list[Part | None] = [None]
+        self._seen: dict[int, Part] = {}
+        waiting = {part.name for part in self._parts}
+        for part in self._parts:
+            self._check_reads(part, waiting)
+            self._find_shared(part, writer)
+            statement = self._statement(part, writer)
+            lines += statement
+            self._lines += [part] * len(statement)
+            waiting.discard(part.name)
+            self._name_items(part.name, known[part.name])
+        self.source = "\n".join(lines)
+        (self._function,) = compile_functions(f"{type_name(self._cls)} parts", [self.source], writer.constants)
+
+    def _find_shared(self, part: Part, writer: Writer) -> None:
+        """Finds the calls without a name that a part has more than once; each is made once."""
+        found: dict[int, tuple[int, ...]] = {}
+        found_once = set[int]()
+        for call, around in calls_of(_Reads(part), self._names):
+            if found.setdefault(id(call), around) != around or self._seen.setdefault(id(call), part) is not part:
+                raise FieldError(
+                    f"{type_name(self._cls)}.{part.name}",
+                    f"the call {text_of(call)} has no name, and is one object at places that are not made together",
+                    why="a list or a branch may be made without the other, and a part without the other",
+                    fix=f"shared = {text_of(call)}        # then use `shared`",
+                )
+            if id(call) in found_once:
+                writer.shared.setdefault(id(call), "")
+            found_once.add(id(call))
+
+    def _statement(self, part: Part, writer: Writer) -> list[str]:
+        source = self._source(part, writer)
+        is_frozen = self._cls.__dataclass_params__.frozen
+        line = f"put(self, {part.name!r}, {source})" if is_frozen else f"self.{part.name} = {source}"
+        if not part.is_argument:
+            return [f"    {line}"]
+        declared = writer.constant(part.expression, f"declared_{part.name}")
+        lines = [f"    if self.{part.name} is {declared}:", f"        {line}"]
+        part_check = _PartCheck(self._cls, part)
+        if part_check.is_needed:
+            check = writer.constant(part_check, f"check_{part.name}")
+            lines += ["    else:", f"        {check}(self.{part.name})"]
+        return lines
+
+    def _source(self, part: Part, writer: Writer) -> str:
+        recipe = part.recipe
+        if isinstance(recipe, PartRecipe):
+            name = self._names[id(part.expression)]
+            return writer.whole(part.expression) if name == f"self.{part.name}" else name
+        if isinstance(recipe, SubmoduleRecipe):
+            return f"{writer(recipe.build)}(self, {self._rngs})"
+        source = self._variable_source(part, recipe, writer)
+        is_always = recipe.when is None or recipe.when is True
+        return source if is_always else f"{source} if {writer(recipe.when)} else None"
+
+    def _variable_source(self, part: Part, recipe: VariableRecipe, writer: Writer) -> str:
+        maker = writer.constant(VariableMaker(self._cls, part.name, recipe), f"make_{part.name}")
+        options = (recipe.shape, recipe.initializer, recipe.dtype, recipe.metadata)
+        return f"{maker}({', '.join([self._rngs, *map(writer, options)])})"
+
+    @property
+    def _rngs(self) -> str:
+        if RNGS in self._init_vars:
+            return RNGS
+        return f"self.{RNGS}" if RNGS in self._cls.__dataclass_fields__ else "None"
+
+    def _check_reads(self, part: Part, later: set[str]) -> None:
+        for leaf in leaves_of(_Reads(part), self._names):
+            name = self._names.get(id(leaf), "").removeprefix("self.")
+            if name in later and name != part.name:
+                raise FieldError(
+                    f"{type_name(self._cls)}.{part.name}",
+                    f"this part reads {name!r}, which is made later",
+                    why="parts are made in the order of the class body, and an overriding part keeps its position",
+                    fix=f"declare {name} before {part.name}",
+                )
+            if id(leaf) not in self._names:
+                raise FieldError(
+                    f"{type_name(self._cls)}.{part.name}",
+                    f"this part reads {text_of(leaf)!r}, a field of a class that is not a base",
+                    fix="use fields of this class, or of one that it derives from",
+                )
+
+    # ------------------------------------------------------------- at construction
+
+    def __call__(self, instance: Any, init_vars: Sequence[object]) -> None:
+        """Checks the arguments, records those that are used up, and makes the parts."""
+        attributes = instance.__dict__
+        for check in self._checks:
+            check(type(instance), attributes.get(check.name) if check.index is None else init_vars[check.index])
+        if self.recorded:
+            record = attributes[RECORD_KEY] = self._record(attributes, init_vars)
+            if len(record.made) < len(self._defaults):
+                supplied = {p.name: attributes[p.name] for p in self._defaults if p.name not in record.made}
+                overrides = {name: value for name, value in supplied.items() if overriding(value) is not None}
+                if overrides:
+                    attributes[RECORD_KEY] = Record({**record.values, **overrides}, record.made)
+                    self._over(overrides).make(instance, init_vars)
+                    return
+        if self._function is not None:
+            self.make(instance, init_vars)
+
+    def _over(self, overrides: Mapping[str, Any]) -> Maker:
+        """What makes the parts where some are declared calls with other arguments."""
+        key = tuple((name, id(value)) for name, value in overrides.items())
+        if key not in self._overridden:
+            self._overridden.clear()  # what is repeated has the same ones
+            given = {
+                name: expression for name, value in overrides.items() if (expression := overriding(value)) is not None
+            }
+            self._overridden[key] = (overrides, Maker(self._cls, self._known, given))
+        return self._overridden[key][1]
+
+    def make(self, instance: Any, init_vars: Sequence[object]) -> None:
+        """Makes the parts."""
+        try:
+            self._function(instance, *init_vars)
+        except Exception as error:
+            self._add_note(instance, error)
+            raise
+
+    def _record(self, attributes: Mapping[str, Any], init_vars: Sequence[object]) -> Record:
+        """What was given and will not be kept; one object for all instances that are made with the defaults."""
+        given = [entry for entry in self._kept if init_vars[entry[0]] is not entry[2]]
+        supplied = [part.name for part in self._defaults if attributes[part.name] is not part.expression]
+        if not given and not supplied:
+            return self._usual_record
+        if supplied and _is_standard_replace():
+            raise FieldError(
+                type_name(self._cls),
+                "dataclasses.replace passes on parts that were made for other arguments",
+                got=", ".join(supplied),
+                fix="dx.replace(obj, ...)        # makes them anew",
+            )
+        values = {name: MISSING if is_data(init_vars[index]) else init_vars[index] for index, name, _ in given}
+        return Record(values, self._usual_record.made.difference(supplied))
+
+    def _add_note(self, instance: Any, error: Exception) -> None:
+        """Says which part could not be made, with the values of its arguments."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code is not self._function.__code__:
+            trace = trace.tb_next
+        part = None if trace is None else self._lines[trace.tb_lineno - 1]
+        is_named = isinstance(error, DeclaxError) and error.where.startswith(f"{type_name(type(instance))}.")
+        if part is not None and not is_named:
+            shown = {key: _shown(instance, source) for key, source in self._names.items()}
+            shown.pop(id(part.expression))
+            text = self._source_with(part, Writer(shown))
+            error.add_note(f"while {type_name(type(instance))}.{part.name} was made: {text}")
+            if str(error).endswith("missing 1 required keyword-only argument: 'rngs'"):
+                error.add_note(self._with_rngs(part))
+
+    def _with_rngs(self, part: Part) -> str:
+        """The lines that give a part the keys that it needs."""
+        lines = [] if RNGS in self._init_vars else ["_: dx.KW_ONLY", f"{RNGS}: dx.InitVar[dx.Rngs] = dx.field()"]
+        lines.append("...(..., rngs=rngs)")
+        return "\n".join(["fix:", *lines])
+
+    def _source_with(self, part: Part, writer: Writer) -> str:
+        if isinstance(part.recipe, PartRecipe):
+            return writer.whole(part.expression)
+        return "dx.variable(...)" if isinstance(part.recipe, VariableRecipe) else "a method"
+
+
+def _is_standard_replace() -> bool:
+    """Whether the function of the standard makes the call of the constructor that runs."""
+    frame: Any = sys._getframe(1)
+    while frame.f_code is not PytreeMeta._construct.__code__ and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_back is not None and frame.f_back.f_globals.get("__name__") == "dataclasses"
+
+
+def _shown(instance: Any, source: str) -> str:
+    name = source.removeprefix("self.")
+    value = instance.__dict__.get(name, instance) if source != name else instance
+    return repr(value) if value is None or value.__class__ in (int, float, str, bool, tuple) else name
+
+
+class _Reads(Expression):
+    """What a part reads, of whichever kind it is."""
+
+    __slots__ = ("_pytree__part",)
+
+    def __init__(self, part: Part) -> None:
+        super().__init__()
+        self._pytree__part = part
+
+    def _pytree__operands(self) -> Iterator[Any]:
+        part = self._pytree__part
+        recipe = part.recipe
+        if isinstance(recipe, VariableRecipe):
+            yield from (recipe.shape, recipe.initializer, recipe.dtype, recipe.metadata, recipe.when)
+        elif isinstance(recipe, PartRecipe):
+            yield from part.expression._pytree__operands()
+
+
+# ================================================================= checks of arguments
+
+
+def is_checked(field: dataclasses.Field[Any]) -> bool:
+    """Whether the constructor checks what it is given for a field."""
+    specifier = specifier_of(field)
+    if specifier is None or not field.init:
+        return False
+    return any(note is not None for note in (specifier.notes.check, specifier.notes.ge, specifier.notes.le))
+
+
+class ArgumentCheck:
+    """The check and the bounds of one field.
+
+    Attributes:
+      name: of the field.
+      index: its place among the InitVars, if it is one.
+    """
+
+    def __init__(self, field: dataclasses.Field[Any], scope: Scope, init_vars: Sequence[str]) -> None:
+        specifier = specifier_of(field)
+        assert specifier is not None
+        self.name = field.name
+        self.index = init_vars.index(field.name) if field.name in init_vars else None
+        self._notes = specifier.notes
+        annotation: Any = scope.resolve(field.type)
+        self._is_integer = annotation is int
+        self._is_number = annotation in (int, float)
+
+    def __call__(self, cls: type, value: object) -> None:
+        """Raises where a value does not pass; None and the defaults of parts always do."""
+        if (value is None and not self._is_number) or isinstance(value, Expression):
+            return
+        notes = self._notes
+        where = f"{type_name(cls)}.{self.name}"
+        if (notes.ge is not None or notes.le is not None) and not self._is_within(value):
+            raise LayerError(where, "this value is out of bounds", expected=self._bounds, got=describe(value))
+        problem = None if notes.check is None else objection(notes.check, value)
+        if problem is not None:
+            raise LayerError(where, problem, got=describe(value))
+
+    def _is_within(self, value: Any) -> bool:
+        kinds = (int, np.integer) if self._is_integer else (int, float, np.integer, np.floating)
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, kinds):
+            return not self._is_number
+        low, high = self._notes.ge, self._notes.le
+        return bool((low is None or low <= value) and (high is None or value <= high))
+
+    @property
+    def _bounds(self) -> str:
+        kind = "an integer" if self._is_integer else "a number"
+        low, high = self._notes.ge, self._notes.le
+        if low is None:
+            return f"{kind} of at most {high:g}"
+        return f"{kind} of at least {low:g}" if high is None else f"{kind} from {low:g} to {high:g}"
+
+
+def _classes_of(annotation: Any) -> tuple[type, ...]:
+    """The classes that a part may have by its annotation; none where that says less, as a Protocol does."""
+    options = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    classes = tuple(get_origin(option) or option for option in options)
+    is_known = all(
+        isinstance(cls, type)
+        and (cls is NoneType or issubclass(cls, Pytree | Variable))
+        and not getattr(cls, "_is_protocol", False)
+        for cls in classes
+    )
+    return classes if is_known else ()
+
+
+def _classes_made(value: object) -> Iterator[type]:
+    """The classes of which a declared part may be, as far as the class body says."""
+    if isinstance(value, Choice):
+        for item in value._pytree__pair:
+            yield from _classes_made(item)
+    elif isinstance(value, Repeated | Literal):
+        yield list if isinstance(value, Repeated) else value._pytree__value.__class__
+    elif makes_data(value) or value is None:
+        yield NoneType if value is None else getattr(value, "_pytree__function", value.__class__)
+
+
+class _PartCheck:
+    """Refuses an object of the wrong class for a part, the declared one first.
+
+    Attributes:
+      is_needed: whether something is known about what a caller may supply.
+    """
+
+    def __init__(self, cls: Any, part: Part) -> None:
+        self._where = f"{type_name(cls)}.{part.name}"
+        annotation = cls.__dataclass_fields__[part.name].type
+        self._expected = annotation_text(annotation)
+        self._classes = _classes_of(Scope(cls).resolve(annotation))
+        self.is_needed = bool(self._classes) or makes_data(part.expression)
+        for made in _classes_made(part.expression):
+            if self._classes and not issubclass(made, self._classes):
+                raise FieldError(
+                    self._where,
+                    "the declared part does not have the class of its annotation",
+                    expected=self._expected,
+                    got=f"{text_of_part(part.expression)}, which gives {type_name(made)}",
+                    fix=f"{part.name}: {' | '.join([self._expected, type_name(made)])} = ...",
+                )
+
+    def __call__(self, value: object) -> None:
+        is_plain = value.__class__ in PLAIN or isinstance(value, type)
+        is_right = isinstance(value, self._classes) if self._classes else value is None or not is_plain
+        if not is_right:
+            raise ConstructionError(
+                self._where, "the given part is of the wrong class", expected=self._expected, got=describe(value)
+            )

@@ -1,0 +1,208 @@
+"""How declared Variables are made, and checks of their declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import jax.numpy as jnp
+
+from declax._fields.annotations import Scope, annotation_text, decide, variable_class
+from declax._fields.expressions import Expression
+from declax._fields.specifiers import VariableRecipe
+from declax._variables.variable import Variable, VariableMetadata
+from declax.errors import FieldError, InitializerError, describe, type_name
+
+RNGS: Final = "rngs"
+
+
+class VariableMaker:
+    """Makes a declared Variable.
+
+    Args:
+      cls: the class that declares it, or a subclass.
+      name: the field.
+      recipe: its declaration.
+    """
+
+    def __init__(self, cls: Any, name: str, recipe: VariableRecipe) -> None:
+        self._cls = cls
+        self._name = name
+        self._recipe = recipe
+        self._kind: Any = None
+
+    @property
+    def _where(self) -> str:
+        return f"{type_name(self._cls)}.{self._name}"
+
+    def __call__(self, rngs: Any, shape: Any, initializer: Any, dtype: Any, metadata: Any) -> Variable[Any]:
+        """Makes the Variable with a key of its stream."""
+        if self._kind is None:
+            self._kind = self._find_kind()
+        shape = self._shape(shape)
+        dtype = jnp.float32 if dtype is None else dtype
+        stream = self._recipe.stream
+        key = None if stream is None else _draw(self._cls, self._where, rngs, stream)
+        if not callable(initializer):
+            raise FieldError(
+                self._where,
+                "the initializer of a declared Variable cannot be called",
+                got=describe(initializer),
+                fix="variable(..., initializer=dx.initializers.zeros)",
+            )
+        value = initializer(key, shape, dtype)
+        _check_made(self._where, value.value if isinstance(value, VariableMetadata) else value, shape, dtype)
+        made: Variable[Any] = self._kind(value, **self._metadata(metadata))
+        return made
+
+    def _find_kind(self) -> type:
+        annotation = self._cls._pytree__specs[self._name].annotation
+        kind = variable_class(annotation, Scope(self._cls), Variable)
+        if kind is None:
+            raise FieldError(
+                self._where,
+                "the annotation of a declared Variable names no kind of Variable",
+                got=annotation_text(annotation),
+                fix=f"{self._name}: dx.Param[jax.Array] = dx.variable(...)",
+            )
+        return kind
+
+    def _shape(self, given: Any) -> tuple[int, ...]:
+        sizes = (given,) if hasattr(given, "__index__") else tuple(given)
+        for index, size in enumerate(sizes):
+            if isinstance(size, bool) or not hasattr(size, "__index__") or int(size) < 0:
+                raise FieldError(
+                    self._where,
+                    f"the entry {self._entry_text(index)} of the declared shape gives no size",
+                    expected="an int of 0 or more",
+                    got=describe(size),
+                )
+        return tuple(map(int, sizes))
+
+    def _entry_text(self, index: int) -> str:
+        shape = self._recipe.shape
+        entry = shape[index] if isinstance(shape, tuple | list) else shape
+        return repr(entry)
+
+    def _metadata(self, declared: Mapping[str, Any] | None) -> dict[str, Any]:
+        metadata: dict[str, Any] = dict(declared) if declared else {}
+        notes = self._cls._pytree__specs[self._name].notes
+        if notes.sharding is not None:
+            metadata.setdefault("sharding", notes.sharding)
+        if not notes.trainable:
+            metadata.setdefault("trainable", False)
+        if not notes.weight_decay:
+            metadata.setdefault("weight_decay", False)
+        return metadata
+
+
+def _check_made(where: str, value: Any, shape: tuple[int, ...], dtype: Any) -> None:
+    got = getattr(value, "shape", () if isinstance(value, (int, float, complex)) else None)
+    if got is None or tuple(got) != shape:
+        raise InitializerError(
+            where,
+            "the initializer returned a value of the wrong shape",
+            expected=f"an array of shape {shape} and dtype {jnp.dtype(dtype)}",
+            got=describe(value),
+        )
+
+
+def _draw(cls: type, where: str, rngs: Any, stream: str) -> Any:
+    """The next key of a stream; of the one stream, where the constructor got that."""
+    if rngs is None:
+        raise FieldError(
+            where,
+            f"a declared Variable draws from the stream {stream!r}, and the constructor got no rngs",
+            fix=f"{type_name(cls)}(..., rngs=dx.Rngs(0))",
+        )
+    draw: Any = rngs if _is_stream(rngs) else getattr(rngs, stream, None)
+    if not callable(draw):
+        raise FieldError(
+            where,
+            f"a declared Variable draws from the stream {stream!r}, and the given rngs have no streams",
+            expected="dx.Rngs, or one of its streams",
+            got=describe(rngs),
+            fix=f"{type_name(cls)}(..., rngs=dx.Rngs(0))",
+        )
+    return draw()
+
+
+def _is_stream(rngs: object) -> bool:
+    # by its own attributes: an Rngs answers for any name with its default stream
+    return callable(rngs) and {"key", "count", "tag"} <= getattr(rngs, "__dict__", {}).keys()
+
+
+# --- checks at class creation -------------------------------------------------
+
+
+def check_variable(cls: type, name: str, recipe: VariableRecipe, annotation: object, known: Collection[str]) -> None:
+    """Checks the declaration of a Variable when the class is created.
+
+    Args:
+      cls: the class.
+      name: the field.
+      recipe: its recipe.
+      annotation: its annotation.
+      known: the names of all fields and InitVars.
+
+    Raises:
+      FieldError: for options that are no values, a stream without rngs, and
+        an annotation that does not suit.
+    """
+    where = f"{type_name(cls)}.{name}"
+    _check_options(where, recipe)
+    if recipe.stream is not None and RNGS not in known:
+        raise FieldError(
+            where,
+            f"a declared Variable draws from the stream {recipe.stream!r}, and the class takes no rngs",
+            fix=f"{RNGS}: dx.InitVar[dx.Rngs]      # or variable(..., stream=None), which draws no key",
+        )
+    scope = Scope(cls)
+    decision = decide(annotation, scope)
+    if recipe.when is not None and recipe.when is not True and not decision.is_optional and scope.is_complete:
+        raise FieldError(
+            where,
+            f"`when={recipe.when!r}` can leave the field None, which its annotation does not allow",
+            fix=f"{name}: {annotation_text(annotation)} | None = ...",
+        )
+    if variable_class(scope.resolve(annotation), scope, Variable) is None and scope.is_complete:
+        raise FieldError(
+            where,
+            "variable(...) declares a Variable, and the annotation is none",
+            expected="a kind of Variable, as Param[jax.Array]",
+            got=annotation_text(annotation),
+            fix=f"{name}: dx.Param[jax.Array] = dx.variable(...)",
+        )
+
+
+def _check_options(where: str, recipe: VariableRecipe) -> None:
+    """Refuses names of fields in texts, and functions of the instance."""
+    is_sequence = isinstance(recipe.shape, list | tuple)
+    entries: Any = recipe.shape if is_sequence else (recipe.shape,)
+    options = [("shape", entry) for entry in entries]
+    options += [(option, getattr(recipe, option)) for option in ("initializer", "dtype", "when", "metadata")]
+    for option, value in options:
+        if isinstance(value, str) and not (option == "dtype" and _is_dtype(value)):
+            shape = f"({value},)" if is_sequence else value
+            line = f"{shape}, ..." if option == "shape" else f"..., {option}={value}"
+            why = "texts are not names of fields"
+        elif option in ("shape", "when") and callable(value) and not isinstance(value, Expression):
+            line = "(2 * dim,), ..." if option == "shape" else "..., when=dim > 1"
+            why = "functions of the instance are not called"
+        else:
+            continue
+        raise FieldError(
+            where,
+            f"the option {option!r} of variable(...) is a value or an expression of fields",
+            got=describe(value),
+            why=why,
+            fix=f"dx.variable({line})        # with fields declared above by dx.field()",
+        )
+
+
+def _is_dtype(text: str) -> bool:
+    try:
+        jnp.dtype(text)
+    except TypeError:
+        return False
+    return True

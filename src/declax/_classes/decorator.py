@@ -1,0 +1,405 @@
+"""The `dataclass` transform: the standard's, plus what the pytree needs.
+
+Vocabulary
+----------
+own fields: those that a class itself annotates, not its bases.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, get_origin, overload
+
+import jax
+import numpy as np
+from typing_extensions import dataclass_transform, deprecated
+
+from declax._classes.construction import LOST_RECORD, declare, init_var_of, install, is_checked, is_init_var
+from declax._classes.declared_variables import check_variable
+from declax._classes.pytree import MAKES_MEMBERS, Pytree, has_data, is_data, prepare
+from declax._classes.records import Record
+from declax._fields import specifiers
+from declax._fields.annotations import Scope, annotation_text, decide, own_annotations, refuses_data
+from declax._fields.expressions import Expression
+from declax._fields.specifiers import (
+    KW_ONLY,
+    Status,
+    Tagged,
+    VariableRecipe,
+    data,
+    specifier_of,
+    static,
+    variable,
+)
+from declax._tree.layout import RECORD_KEY
+from declax._tree.rendering import same_value
+from declax._typing import MISSING, MYPY
+from declax.errors import FieldError, describe, suggest, type_name
+
+P = TypeVar("P", bound=Pytree)
+Q = ParamSpec("Q")
+
+
+@overload
+def dataclass(cls: type[P], /) -> type[P]: ...
+@overload
+def dataclass(
+    *,
+    init: bool = True,
+    repr: bool = True,
+    eq: bool | None = None,
+    order: bool = False,
+    unsafe_hash: bool = False,
+    frozen: bool = False,
+    match_args: bool = True,
+    kw_only: bool = False,
+) -> Callable[[type[P]], type[P]]: ...
+@dataclass_transform(
+    eq_default=False,
+    field_specifiers=(specifiers.field, data, static, variable, dataclasses.field),
+)
+def dataclass(cls: type[P] | None = None, /, **options: Any) -> Any:
+    """Makes a dataclass whose instances are pytrees.
+
+    Follows `dataclasses.dataclass` in all: field order, inheritance,
+    ``KW_ONLY``, ``InitVar``, ``__post_init__``. In addition, each field has a
+    status (by `data`/`static`, then by its annotation, then by its first
+    value), `variable` and `submodule` fields are made at construction, and
+    the functions that flatten and unflatten instances are generated.
+
+    Args:
+      cls: the class, a subclass of `Pytree` or `Module`.
+      init, order, unsafe_hash, frozen, match_args, kw_only: as in the standard.
+      repr: whether instances print with their fields.
+      eq: whether instances compare by value; by identity otherwise. A frozen
+        class is a value type and compares by value unless eq=False is given.
+
+    Returns:
+      The class.
+
+    Raises:
+      FieldError: for declarations that contradict themselves.
+
+    >>> from declax._module.module import Module
+    >>> @dataclass
+    ... class Scale(Module):
+    ...     dim: int
+    ...     weight: jax.Array
+    >>> jax.tree.leaves(Scale(2, jax.numpy.ones(2)))
+    [Array([1., 1.], dtype=float32)]
+    """
+    if cls is None:
+        return lambda decorated: _transform(decorated, options)
+    return _transform(cls, options)
+
+
+_OPTIONS = frozenset({"init", "repr", "eq", "order", "unsafe_hash", "frozen", "match_args", "kw_only"})
+
+
+def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
+    _check_call(cls, options)
+    options = dict(options)
+    if options.get("eq") is None:
+        options["eq"] = options.get("frozen", False) or options.get("order", False)
+    if options.pop("repr", True) is False and "__repr__" not in cls.__dict__:
+        cls.__repr__ = object.__repr__  # type: ignore[method-assign]  # the plain one was asked for
+    _resolve_pseudo_fields(cls)
+    expressions = declare(cls)
+    _check_defaults(cls)
+    if options["eq"] and "__eq__" not in cls.__dict__:
+        cls.__eq__ = _equals  # type: ignore[method-assign]  # installed before the standard would
+        del_hash = options["eq"] and not options.get("frozen") and not options.get("unsafe_hash")
+        if del_hash and "__hash__" not in cls.__dict__:
+            cls.__hash__ = None  # type: ignore[assignment]  # as the standard does for eq without frozen
+    if _needs_maker(cls) and not hasattr(getattr(cls, "__post_init__", None), MAKES_MEMBERS):
+        wrap_post_init(cls)
+    if "__replace__" not in cls.__dict__:
+        cls.__replace__ = replace  # type: ignore[attr-defined]  # for `copy.replace`: that of the standard keeps old parts
+    _decorate(cls, options)
+    _check_fields(cls)
+    install(cls, expressions)
+    prepare(cls)
+    return cls
+
+
+def _decorate(cls: type, options: dict[str, Any]) -> None:
+    try:
+        dataclasses.dataclass(repr=False, **options)(cls)
+    except TypeError as error:
+        if not str(error).startswith("non-default argument "):
+            raise
+        name = str(error).split("'")[1]
+        raise FieldError(
+            f"{type_name(cls)}.{name}",
+            "a field without a default follows one with a default",
+            why="the standard orders arguments so; the parts of a class have defaults",
+            fix=f"_: dx.KW_ONLY\n{name}: ...",
+        ) from None
+
+
+def _resolve_pseudo_fields(cls: type) -> None:
+    """Evaluates text that names a KW_ONLY, InitVar or ClassVar.
+
+    The standard recognises these in text only behind the name of its own
+    module, and takes ``"dx.InitVar[...]"`` for a field.
+    """
+    scope = Scope(cls)
+    for name, annotation in own_annotations(cls).items():
+        if isinstance(annotation, str):
+            resolved: Any = scope.resolve(annotation)
+            is_marker = resolved in (KW_ONLY, dataclasses.InitVar, ClassVar) or isinstance(
+                resolved, dataclasses.InitVar
+            )
+            if is_marker or get_origin(resolved) is ClassVar:
+                cls.__annotations__[name] = resolved
+
+
+def _needs_maker(cls: Any) -> bool:
+    """Whether constructing an instance makes parts, checks or records arguments."""
+    for name, annotation in own_annotations(cls).items():
+        if isinstance(annotation, dataclasses.InitVar) or annotation is dataclasses.InitVar:
+            return True
+        field = cls.__dict__.get(name)
+        specifier = specifier_of(field) if isinstance(field, dataclasses.Field) else None
+        if specifier is not None and (specifier.recipe is not None or is_checked(field)):
+            return True
+    return any(base.__dict__["_pytree__maker"].is_needed for base in cls.__mro__ if base.__dict__.get("_pytree__maker"))
+
+
+def wrap_post_init(cls: Any) -> None:
+    """Lets ``__post_init__`` make the parts of an instance first.
+
+    Must run before `dataclasses.dataclass`, which looks for ``__post_init__``.
+    """
+    original: Callable[..., None] | None = cls.__dict__.get("__post_init__")
+
+    def __post_init__(self: Any, *init_vars: object, **named: object) -> None:
+        is_entry = type(self)._pytree__entry is __post_init__  # not where a subclass calls it by super()
+        if is_entry:
+            type(self)._pytree__maker(self, init_vars)
+        if original is not None:
+            original(self, *init_vars, **named)
+        else:
+            inherited = getattr(super(cls, self), "__post_init__", None)
+            if inherited is not None:
+                inherited(*init_vars, **named)
+        if is_entry and RECORD_KEY in self.__dict__:
+            self.__dict__[RECORD_KEY] = self.__dict__[RECORD_KEY].seal(self.__dict__)
+
+    setattr(__post_init__, MAKES_MEMBERS, True)
+    __post_init__.__qualname__ = f"{cls.__qualname__}.__post_init__"
+    __post_init__.__module__ = cls.__module__
+    cls.__post_init__ = cls._pytree__entry = __post_init__
+    cls._pytree__install = staticmethod(wrap_post_init)
+
+
+def _check_call(cls: Any, options: Mapping[str, Any]) -> None:
+    for name in options:
+        if name not in _OPTIONS:
+            hint = suggest(name, _OPTIONS)
+            raise FieldError(
+                getattr(cls, "__name__", repr(cls)),
+                f"dataclass takes no option {name!r}" + (f"; {hint}" if hint else ""),
+                expected=", ".join(sorted(_OPTIONS)),
+                why="attributes live in the instance's __dict__" if "slot" in name else None,
+            )
+    is_class = isinstance(cls, type)
+    if not is_class or not issubclass(cls, Pytree):
+        raise FieldError(
+            type_name(cls) if is_class else repr(cls),
+            "dataclass decorates subclasses of Pytree",
+            got=describe(cls),
+            fix=f"class {getattr(cls, '__name__', 'Model')}(dx.Module): ...   # or use dataclasses.dataclass",
+        )
+
+
+def _check_defaults(cls: type) -> None:
+    for name, annotation in own_annotations(cls).items():
+        if annotation is ClassVar or get_origin(annotation) is ClassVar:
+            continue  # no field: what all instances share is what it is for
+        default = cls.__dict__.get(name, dataclasses.MISSING)
+        where = f"{type_name(cls)}.{name}"
+        if isinstance(default, dataclasses.Field):
+            default = default.default
+        if isinstance(default, Tagged):
+            raise FieldError(
+                where,
+                "a tagged value is no default",
+                got=repr(default),
+                fix=f"{name} = dx.{default.status.value}(default={default.value!r})",
+            )
+        if default is dataclasses.MISSING or isinstance(default, Expression) or hasattr(type(default), "__set__"):
+            continue
+        is_array = isinstance(default, (jax.Array, np.ndarray))
+        is_shared = is_data(default) and not getattr(default, "_pytree__is_frozen", False)
+        if not is_array and (default.__class__.__hash__ is None or is_shared):
+            raise FieldError(
+                where,
+                "a mutable default would be shared by all instances",
+                got=describe(default),
+                fix=f"{name} = dx.{'data' if is_data(default) else 'static'}(default_factory=lambda: ...)",
+            )
+        if is_array:
+            raise FieldError(
+                where,
+                "an array cannot be a default",
+                got=describe(default),
+                why="it would be made, on the default device, when the class is",
+                fix=f"{name} = dx.data(default_factory=lambda: jnp.zeros(...))",
+            )
+
+
+def _check_fields(cls: Any) -> None:
+    own = own_annotations(cls)
+    for field in dataclasses.fields(cls):
+        if field.name not in own:
+            continue
+        _check_name(cls, field.name)
+        specifier = specifier_of(field)
+        if specifier is None:
+            continue
+        if isinstance(specifier.recipe, VariableRecipe):
+            check_variable(cls, field.name, specifier.recipe, field.type, cls.__dataclass_fields__)
+        elif specifier.recipe is None and specifier.status is not None:
+            _check_contradiction(cls, field, specifier.status)
+
+
+def _check_name(cls: type[Pytree], name: str) -> None:
+    if name in cls._pytree__reserved:
+        raise FieldError(
+            f"{type_name(cls)}.{name}",
+            f"a field named {name!r} hides a method of its base class",
+            fix=f"{name}_: ...",
+        )
+
+
+def _check_contradiction(cls: type, field: dataclasses.Field[Any], status: Status) -> None:
+    annotated = decide(field.type, Scope(cls)).status
+    if annotated is Status.DATA and status is not Status.DATA:
+        said, fix = "static(...)", f"{field.name}: {annotation_text(field.type)} = dx.data(...)"
+    elif status is Status.DATA and annotated is not None and refuses_data(field.type, Scope(cls)):
+        said, fix = "data(...)", f"{field.name}: {annotation_text(field.type)} = dx.static(...)"
+    else:
+        return
+    raise FieldError(
+        f"{type_name(cls)}.{field.name}",
+        f"{said} contradicts the annotation {annotation_text(field.type)}",
+        why="arrays and Pytrees are data; strings and functions are no leaves that JAX can take",
+        fix=fix,
+    )
+
+
+# --- values -------------------------------------------------------------------
+
+
+def _equals(self: Any, other: Any) -> Any:
+    """Whether two objects of one class have equal fields, arrays by value."""
+    if self is other:
+        return True
+    if other.__class__ is not self.__class__:
+        return NotImplemented
+    names = [f.name for f in dataclasses.fields(self) if f.compare]
+    return all(_values_equal(getattr(self, n), getattr(other, n)) for n in names)
+
+
+def _values_equal(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    if not (has_data(a) or has_data(b)):
+        return bool(a == b)
+    (leaves_a, tree_a), (leaves_b, tree_b) = map(_flatten, (a, b))
+    return bool(tree_a == tree_b) and all(map(same_value, leaves_a, leaves_b))
+
+
+def _flatten(tree: Any) -> tuple[list[Any], Any]:
+    return jax.tree.flatten(tree)
+
+
+class _Constructed(Protocol[Q]):
+    def __init__(self, *args: Q.args, **kwargs: Q.kwargs) -> None: ...
+
+
+if TYPE_CHECKING and not MYPY:  # the second lets editors offer the fields by name; the plugin checks them for mypy
+
+    @overload
+    def replace(obj: P, /, **changes: Any) -> P: ...
+    @overload
+    @deprecated("replace takes fields by name")
+    def replace(obj: _Constructed[Q], /, *_: Q.args, **changes: Q.kwargs) -> None: ...
+
+
+def replace(obj: P, /, **changes: Any) -> P:  # pyright: ignore[reportInconsistentOverload]  # by position: no
+    """A new object with some fields changed, made by the constructor.
+
+    Fields that the constructor takes are passed on; declared Variables and
+    parts are made anew, and ``rngs`` must be given. A part that the caller
+    supplied, or that was assigned since, is kept. Other InitVars, such as
+    initializers, are those of the record that a constructed object keeps.
+
+    Args:
+      obj: an instance of a dataclass.
+      **changes: new values by field name.
+
+    Returns:
+      The new object.
+
+    Raises:
+      FieldError: for names that are no field, fields that are made by the
+        object itself, and an ``InitVar`` that is missing.
+
+    >>> from declax._module.module import Module
+    >>> @dataclass
+    ... class Scale(Module):
+    ...     dim: int
+    >>> replace(Scale(2), dim=3).dim
+    3
+    """
+    cls = type(obj)
+    if not dataclasses.is_dataclass(obj):
+        raise FieldError(type_name(cls), "replace takes an instance of a dataclass", got=describe(obj))
+    fields: dict[str, dataclasses.Field[Any]] = obj.__dataclass_fields__
+    for name in changes:
+        if name not in fields:
+            hint = suggest(name, fields)
+            raise FieldError(f"{type_name(cls)}.{name}", "replace got no field's name" + (f"; {hint}" if hint else ""))
+        if not fields[name].init:
+            raise FieldError(f"{type_name(cls)}.{name}", "the object makes this field itself; replace cannot set it")
+    return cls(**_arguments_of(obj, changes))
+
+
+def _arguments_of(obj: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that construct an object anew, with some changed."""
+    cls = type(obj)
+    maker = cls._pytree__maker
+    recorded = () if maker is None else maker.recorded
+    record: Record | None = obj.__dict__.get(RECORD_KEY)
+    made = frozenset[str]() if record is None else record.made_now(obj.__dict__)
+    given = dict(changes)
+    for name, field in cls.__dataclass_fields__.items():
+        if name in given or field._field_type is dataclasses._FIELD_CLASSVAR or not field.init:  # type: ignore[attr-defined]  # as the standard asks
+            continue
+        if name in made:
+            continue
+        if is_init_var(field):
+            if name not in recorded and field.default is not dataclasses.MISSING:
+                continue
+            given[name] = init_var_of(obj, field)
+            if given[name] is MISSING:
+                raise _unknown_argument(cls, name, is_lost=name in recorded)
+        elif record is None and name in recorded:
+            raise _unknown_argument(cls, name, is_lost=True)
+        elif record is not None and name in record.values:
+            given[name] = record.values[name]
+        else:
+            given[name] = getattr(obj, name)
+    return given
+
+
+def _unknown_argument(cls: type, name: str, *, is_lost: bool) -> FieldError:
+    return FieldError(
+        f"{type_name(cls)}.{name}",
+        "replace constructs anew, and the constructor needs this argument",
+        why=LOST_RECORD if is_lost else None,
+        fix=f"dx.replace(obj, {name}=...)",
+    )

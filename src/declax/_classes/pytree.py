@@ -1,0 +1,602 @@
+"""Objects with attributes that JAX sees as trees.
+
+Vocabulary
+----------
+status:    of an attribute: data, static, or static by snapshot (`_fields`).
+deviating: an instance whose attributes differ from its class's declaration;
+           it carries a layout of its own.
+bound:     known to a cached description of a graph, so that a change of its
+           structure advances the epoch.
+"""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+import dataclasses
+import functools
+import inspect
+import threading
+from abc import ABCMeta
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+
+import jax
+import numpy as np
+
+from declax import _jax
+from declax._fields.annotations import LOCALS_KEY, add_data_type, local_names, own_annotations
+from declax._fields.class_body import BODY_KEY, ClassBody, collect
+from declax._fields.expressions import Declaration, Expression, defer_call, is_deferred_call
+from declax._fields.specifiers import FieldSpec, Status, Tagged, specifier_of
+from declax._fields.table import read_specs
+from declax._tree import epoch, rendering
+from declax._tree.attributes import (
+    admit,
+    check_static,
+    check_tags,
+    class_attribute,
+    is_behaviour,
+    is_data_descriptor,
+    never_made,
+    wrong_trace,
+)
+from declax._tree.layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY, Layout, Name
+from declax._tree.statuses import CONTAINERS, PLAIN, data_within
+from declax._tree.statuses import has_data as has_data
+from declax._tree.statuses import is_data as is_data
+from declax._tree.statuses import register_data_type as register_data_type
+from declax._typing import MISSING, RECORD_KEY
+from declax._variables.variable import Variable
+from declax.errors import (
+    ConstructionError,
+    FieldError,
+    StatusError,
+    describe,
+    suggest,
+    type_name,
+)
+
+P = TypeVar("P", bound="Pytree")
+_ARRAYS = (jax.Array, np.ndarray)
+_LOOKED_INTO = frozenset({Tagged, *CONTAINERS})
+MAKES_MEMBERS = "_declax_makes_members"
+"""Marks a `__post_init__` that makes the declared members first."""
+
+
+# --- classes ------------------------------------------------------------------
+
+
+if TYPE_CHECKING:
+    _ProtocolMeta = ABCMeta
+else:
+    _ProtocolMeta = type(Protocol)  # so that a class may derive from a Pytree and a Protocol
+
+
+class PytreeMeta(_ProtocolMeta):
+    """Prepares a class at its first use and checks each new instance.
+
+    Calling a class is bound to `_construct` out of sight of type checkers,
+    which would otherwise take its result for that of every constructor.
+    """
+
+    def _construct(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  # of a metaclass
+        """Constructs an instance, or defers the call where an argument is a field of the class body around it."""
+        if is_deferred_call(args, kwargs):
+            return defer_call(cls, args, kwargs)
+        if "_pytree__specs" not in cls.__dict__ or not cls._pytree__is_complete:  # type: ignore[attr-defined]  # set on Pytree
+            prepare(cls)  # type: ignore[arg-type]  # classes of this metaclass are Pytrees
+        mark = _jax.trace_state.value
+        try:
+            if mark is _jax.TOP:
+                self = super().__call__(*args, **kwargs)
+            else:
+                self = _construct_marked(cls, mark, args, kwargs)
+        except TypeError:
+            _explain_unknown_names(cls, kwargs)
+            raise
+        if isinstance(self, cls):
+            self._pytree__finish()
+        return self
+
+    if not TYPE_CHECKING:
+        __call__ = _construct
+
+        @classmethod
+        def __prepare__(mcs, name: str, bases: tuple[type, ...], **kwargs: Any) -> ClassBody:  # noqa: N804
+            return ClassBody()
+
+        def __getattr__(cls, name: str) -> Any:  # noqa: N805  # of a metaclass
+            """The expression of a field, for the bodies of subclasses."""
+            if not name.startswith("_pytree__") and name in cls._pytree__expressions:
+                used_up = class_attribute(cls, name)  # an InitVar: its descriptor raises once more
+                return cls._pytree__expressions[name][0] if used_up is None else used_up.__get__(None, cls)
+            raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}", name=name, obj=cls)
+
+        # What a Protocol does at these is not for classes that only implement one.
+        __new__ = ABCMeta.__new__
+        __init__ = type.__init__
+        __instancecheck__ = ABCMeta.__instancecheck__
+        __subclasscheck__ = ABCMeta.__subclasscheck__
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The signature of the constructor, which that of `__call__` would hide."""
+        cls: Any = self
+        maker = cls.__init__ if cls.__new__ is object.__new__ else cls.__new__
+        if maker is object.__init__:
+            return inspect.Signature()
+        signature = inspect.signature(maker)
+        return signature.replace(parameters=tuple(signature.parameters.values())[1:])
+
+
+def _construct_marked(cls: Any, mark: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """As `type.__call__`, with the trace's mark set before ``__init__`` runs."""
+    self = cls.__new__(cls, *args, **kwargs)
+    if isinstance(self, cls):
+        self.__dict__[TRACE_KEY] = mark
+        self.__init__(*args, **kwargs)
+    return self
+
+
+class _Here:
+    """True in this process, and False in a class that was pickled by value (cloudpickle), which is prepared anew."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bool, ()
+
+
+_HERE = _Here()
+for _mark in (dataclasses.MISSING, dataclasses._FIELD, dataclasses._FIELD_INITVAR, dataclasses._FIELD_CLASSVAR):  # type: ignore[attr-defined]  # the standard compares them by identity, and pickles copies
+    copyreg.pickle(type(_mark), lambda mark: getattr(mark, "name", "MISSING"))
+
+
+class Pytree(metaclass=PytreeMeta):
+    """Base of all objects whose attributes JAX sees as a tree.
+
+    Each attribute is data or static. What a class declares decides; for the
+    rest, the value of the first assignment does (see `is_data`), or an
+    explicit ``data(...)``/``static(...)`` around the assigned value.
+
+    Class arguments:
+      pytree: False makes a class whose instances are no JAX pytrees and whose
+        attributes are not checked; the graph API and the lifted transforms
+        still take them.
+
+    Raises:
+      StatusError: for data in a static attribute.
+      TraceContextError: for a change from another trace level.
+
+    >>> class Scale(Pytree):
+    ...     def __init__(self, dim):
+    ...         self.dim = dim
+    ...         self.weight = jax.numpy.ones(dim)
+    >>> [leaf.shape for leaf in jax.tree.leaves(Scale(3))]
+    [(3,)]
+    """
+
+    _pytree__is_pytree: ClassVar[bool] = True
+    _pytree__is_complete: ClassVar[bool | _Here] = False
+    _pytree__is_registered: ClassVar[bool | _Here] = False
+    _pytree__is_frozen: ClassVar[bool] = False
+    _pytree__holds_elements: ClassVar[bool] = False
+    _pytree__specs: ClassVar[dict[str, FieldSpec]]
+    _pytree__members: ClassVar[tuple[str, ...]] = ()
+    _pytree__layout: ClassVar[Layout]
+    _pytree__reserved: ClassVar[frozenset[str]] = frozenset()
+    _pytree__install: ClassVar[Callable[[type], None] | None] = None
+    _pytree__expressions: ClassVar[Mapping[str, tuple[Expression, ...]]] = {}
+    _pytree__maker: ClassVar[Any] = None
+    _pytree__entry: ClassVar[Callable[..., None] | None] = None
+
+    def __init_subclass__(cls, *, pytree: bool | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if pytree is not None:
+            cls._pytree__is_pytree = pytree
+        cls._pytree__is_complete = False
+        collect(cls, own_annotations(cls))
+        epoch.advance()  # who reloads a module gives its new classes to existing objects, past `__setattr__`
+        if cls.__dict__.get("__slots__"):
+            raise FieldError(
+                type_name(cls),
+                "a Pytree takes no __slots__",
+                why="attributes in slots are no part of the tree",
+                fix="leave __slots__ out",
+            )
+        if "<locals>" in cls.__qualname__ and (names := local_names(cls)):
+            setattr(cls, LOCALS_KEY, names)
+        if cls.__module__.startswith("declax."):
+            fields = own_annotations(cls)
+            own = {n for n, v in vars(cls).items() if not n.startswith("_") and n not in fields and is_behaviour(v)}
+            cls._pytree__reserved = cls._pytree__reserved | own
+
+    # --- attributes (checkers take `__dict__` for that of the class, so self is Any)
+
+    def __setattr__(self: Any, name: str, value: Any) -> None:
+        attributes = self.__dict__
+        if attributes.get(TRACE_KEY, _jax.TOP) is not _jax.trace_state.value:
+            raise wrong_trace(self, name)
+        layout: Layout = attributes.get(LAYOUT_KEY) or type(self)._pytree__layout
+        status, kind = layout.statuses.get(name), value.__class__
+        if (status is not Status.DATA and (status is None or kind not in PLAIN)) or kind in _LOOKED_INTO:
+            is_behaviour, value, own = admit(self, name, value, layout)
+            if is_behaviour:
+                object.__setattr__(self, name, value)
+                if name == "__class__":
+                    epoch.advance()
+                return
+            if own is not layout:
+                set_layout(self, own)
+                attributes[name] = value
+                if BOUND_KEY in attributes:
+                    epoch.advance()
+                return
+        if BOUND_KEY not in attributes:
+            attributes[name] = value
+            return
+        old = attributes.get(name, MISSING)
+        attributes[name] = value
+        if old is not value and not (isinstance(old, _ARRAYS) and isinstance(value, _ARRAYS)):
+            epoch.advance()
+
+    def __delattr__(self: Any, name: str) -> None:
+        attributes = self.__dict__
+        if attributes.get(TRACE_KEY, _jax.TOP) is not _jax.trace_state.value:
+            raise wrong_trace(self, name)
+        if name not in attributes:
+            object.__delattr__(self, name)
+            return
+        delete_attribute(self, name)
+
+    def _pytree__finish(self) -> None:
+        """Checks a new instance, and gives it its own layout where it deviates."""
+        for name in self._pytree__members:
+            if name not in self.__dict__:
+                raise never_made(self, name)
+        if self._pytree__is_frozen or not is_settled(self, layout_of(self)):
+            settle(self)
+        if self._pytree__is_pytree:
+            check_pytree(self)
+
+    # --- copies
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {n: v for n, v in self.__dict__.items() if n not in (TRACE_KEY, BOUND_KEY)}
+        if RECORD_KEY in state:
+            state[RECORD_KEY] = state[RECORD_KEY].unseal(state)
+        return state
+
+    def __setstate__(self: Any, state: dict[str, Any]) -> None:
+        cls = type(self)
+        if not cls.__dict__.get("_pytree__is_complete"):
+            prepare(cls)
+        attributes = self.__dict__
+        attributes.update(state)
+        if RECORD_KEY in attributes:
+            attributes[RECORD_KEY] = attributes[RECORD_KEY].seal(attributes)
+        if LAYOUT_KEY in attributes:  # made before the class was prepared, perhaps
+            set_layout(self, Layout.of(cls, attributes[LAYOUT_KEY].statuses))
+        _fill_new_fields(self)
+        mark = _jax.current_trace()
+        if mark is not _jax.TOP:
+            attributes[TRACE_KEY] = mark
+        settle(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        if _is_copied_plainly(self):
+            return deep_copy(self, memo)
+        reconstruct: Any = copy._reconstruct  # type: ignore[attr-defined]  # what `copy.deepcopy` does at a `__reduce__`
+        reduced: Any = self.__reduce_ex__(4)
+        return self if isinstance(reduced, str) else reconstruct(self, memo, *reduced)
+
+    # --- looks
+
+    def _pytree__fields_for_repr(self) -> Iterable[tuple[Any, object]]:
+        fields: Any = getattr(self, "__dataclass_fields__", {})
+        own, statuses = self.__dict__, layout_of(self).statuses
+        ordered = [name for name in fields if name in own]
+        for name in [*ordered, *(n for n in own if n not in fields)]:
+            if name in statuses and (name not in fields or fields[name].repr):
+                yield name, own[name]
+
+    def __repr__(self) -> str:
+        return rendering.object_repr(self)
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        return rendering.treescope_repr(self, path, subtree_renderer)
+
+
+class Object(Pytree, pytree=False):
+    """Base of objects that are no JAX pytrees; nothing about them is checked.
+
+    The graph API and the lifted transforms take them: containers, arrays and
+    Variables in their attributes are state, all else is static.
+
+    >>> class Counter(Object):
+    ...     def __init__(self):
+    ...         self.values = [jax.numpy.zeros(())]
+    >>> jax.tree_util.all_leaves([Counter()])
+    True
+    """
+
+
+add_data_type(Pytree)
+add_data_type(Variable)
+
+
+def layout_of(node: Pytree) -> Layout:
+    """The layout that an instance has now."""
+    found: Layout = node.__dict__.get(LAYOUT_KEY) or type(node)._pytree__layout
+    return found
+
+
+def writes_by_itself(node: Pytree) -> bool:
+    """Whether the class of an instance overrides ``__setattr__``, so that it may not report changes."""
+    cls = type(node)
+    if cls.__setattr__ is Pytree.__setattr__ or cls._pytree__is_frozen:
+        return False
+    owner = next(base for base in cls.__mro__ if "__setattr__" in base.__dict__)
+    return not owner.__module__.startswith("declax.")
+
+
+def set_layout(node: Pytree, layout: Layout) -> None:
+    """Gives an instance a layout; that of its class needs no entry."""
+    attributes = vars(node)
+    if layout is type(node)._pytree__layout:
+        attributes.pop(LAYOUT_KEY, None)
+    else:
+        attributes[LAYOUT_KEY] = layout
+
+
+def delete_attribute(node: Any, name: str) -> None:
+    """Takes an attribute out of an instance that may be changed now."""
+    attributes = node.__dict__
+    layout: Layout = attributes.get(LAYOUT_KEY) or node._pytree__layout
+    if name in layout.statuses:  # what a cached_property has left is in no layout
+        set_layout(node, layout.without(name))
+    del attributes[name]
+    if BOUND_KEY in attributes:
+        epoch.advance()
+
+
+# --- preparing a class --------------------------------------------------------
+
+
+_preparing = threading.RLock()
+
+
+def prepare(cls: type[Pytree]) -> None:
+    """Reads what a class declares and registers it with JAX, once.
+
+    A class whose annotations name what does not exist yet is read again at
+    its next construction.
+
+    Raises:
+      FieldError: for declared members that nothing would make.
+    """
+    with _preparing:
+        specs, is_complete = read_specs(cls)
+        is_first = not cls.__dict__.get("_pytree__is_registered")
+        declared = dataclasses.is_dataclass(cls)
+        if BODY_KEY in cls.__dict__:
+            for name, value in cls.__dict__[BODY_KEY].bound.items():
+                if "__dataclass_fields__" not in cls.__dict__ or not isinstance(value, Declaration):
+                    raise _not_decorated(cls, name)
+        if declared:
+            _ensure_members_are_made(cls, specs)
+        cls._pytree__is_frozen = declared and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]  # of dataclasses
+        if is_first:
+            cls._pytree__layout = _first_layout(cls, specs)
+            if cls._pytree__is_pytree:
+                _register(cls)
+        cls._pytree__specs = specs
+        cls._pytree__members = tuple(name for name, spec in specs.items() if spec.recipe is not None)
+        cls._pytree__is_registered = _HERE
+        cls._pytree__is_complete = _HERE if is_complete or not is_first else False
+
+
+def _first_layout(cls: type[Pytree], specs: Mapping[str, FieldSpec]) -> Layout:
+    """The closed layout of a dataclass whose annotations decide all, or an empty one."""
+    if not (cls._pytree__is_pytree and dataclasses.is_dataclass(cls)):
+        return Layout.of(cls, {})
+    kept = [f.name for f in dataclasses.fields(cls) if not is_data_descriptor(cls, f.name)]
+    statuses = {name: specs[name].status for name in kept}
+    decided: dict[Name, Status] = {name: status for name, status in statuses.items() if status is not None}
+    is_closed = len(decided) == len(statuses)
+    return Layout.of(cls, decided if is_closed else {}, is_closed=is_closed)
+
+
+def _ensure_members_are_made(cls: type[Pytree], specs: Mapping[str, FieldSpec]) -> None:
+    """Sees to it that `__post_init__` makes and checks what is declared, also in a subclass."""
+    declared = [name for name, spec in specs.items() if spec.recipe is not None or spec.notes.check is not None]
+    if not declared or "_pytree__maker" in cls.__dict__:
+        return
+    if cls._pytree__install is None or "__dataclass_fields__" in cls.__dict__:
+        raise _not_decorated(cls, declared[0])
+    if not hasattr(cls.__post_init__, MAKES_MEMBERS):  # type: ignore[attr-defined]  # that of the decorated base, at least
+        cls._pytree__install(cls)
+
+
+def _not_decorated(cls: type, name: str) -> FieldError:
+    return FieldError(
+        f"{type_name(cls)}.{name}",
+        "only the decorator of declax makes what a class declares, and checks fields",
+        fix="@dx.dataclass",
+    )
+
+
+def _register(cls: type[Pytree]) -> None:
+    layout = cls._pytree__layout
+    if layout.is_closed:
+        layout.compile()
+        flatten, flatten_with_keys, unflatten = layout.flatten, layout.flatten_with_keys, layout.unflatten
+    else:
+        flatten, flatten_with_keys, unflatten = _flatten_open, _flatten_open_with_keys, _unflatten_open
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+
+
+def _flatten_open(self: Any) -> Any:
+    return (self.__dict__.get(LAYOUT_KEY) or self._pytree__layout).flatten(self)
+
+
+def _flatten_open_with_keys(self: Any) -> Any:
+    return (self.__dict__.get(LAYOUT_KEY) or self._pytree__layout).flatten_with_keys(self)
+
+
+def _unflatten_open(statics: Any, children: Any) -> Any:
+    return statics[0].unflatten(statics, children)
+
+
+# --- new instances ------------------------------------------------------------
+
+
+def is_settled(node: Any, layout: Layout) -> bool:
+    """Whether an instance has as many attributes as its layout, which is one of its class."""
+    attributes = node.__dict__
+    count = len(attributes) - len(INTERNAL_KEYS & attributes.keys())
+    return count == len(layout.statuses) and layout.cls is node.__class__
+
+
+def resettle(node: Any) -> Layout:
+    """As `settle`, for an instance that was changed past ``__setattr__``; returns its layout."""
+    cls = type(node)
+    if "_pytree__specs" not in cls.__dict__:
+        prepare(cls)
+    before = layout_of(node)
+    if before.cls is not cls:  # the instance was given another class
+        set_layout(node, Layout.of(cls, before.statuses))
+    settle(node)
+    layout = layout_of(node)
+    if layout is not before and BOUND_KEY in node.__dict__:
+        epoch.advance()
+    return layout
+
+
+def settle(self: Pytree) -> None:
+    """Makes an instance's layout agree with the attributes that it has.
+
+    Only frozen dataclasses, unpickled objects, fields that nothing assigned
+    and attributes that came past ``__setattr__`` need it.
+    """
+    attributes: dict[Any, Any] = vars(self)
+    layout = own = layout_of(self)
+    for name in [n for n in own.statuses if n not in attributes]:
+        own = own.without(name)
+    for name, value in tuple(attributes.items()):
+        if name in INTERNAL_KEYS or (name in own.statuses and not self._pytree__is_frozen):
+            continue
+        if own.statuses.get(name) is Status.DATA and value.__class__ is not Tagged:
+            continue
+        if isinstance(class_attribute(type(self), name), functools.cached_property):
+            if not holds_objects(value):
+                continue  # it is computed anew where it is needed
+            value = Tagged(Status.DATA, value)  # also a list, which nobody could tag
+        _, attributes[name], own = admit(self, name, value, own)
+    if own is not layout:
+        set_layout(self, own)
+
+
+def holds_objects(value: object) -> bool:
+    """Whether a value is, or holds, Variables or Pytrees."""
+    return any(isinstance(item, (Pytree, Variable)) for item in data_within(value))
+
+
+def deep_copy(root: P, memo: dict[int, Any]) -> P:
+    """As `copy.deepcopy` does it, but without recursion from a node into the next, however deep.
+
+    All nodes that can be reached by attributes and containers are made first,
+    and stand in the memo while their attributes are copied.
+    """
+    nodes: list[tuple[Any, Any]] = []
+    waiting, opened = [root], set[int]()
+    while waiting:
+        value: Any = waiting.pop()
+        if isinstance(value, CONTAINERS):
+            if id(value) not in opened:
+                opened.add(id(value))
+                waiting.extend(value.values() if isinstance(value, dict) else value)
+        elif id(value) not in memo and _is_copied_plainly(value):
+            state = value.__getstate__()
+            nodes.append((value, state))
+            cls: Any = type(value)
+            memo[id(value)] = cls.__new__(cls)
+            waiting.extend(state.values() if isinstance(state, dict) else ())
+    memo.setdefault(id(memo), []).extend(nodes)  # so that no identity is given again
+    for node, state in reversed(nodes):
+        memo[id(node)].__setstate__(copy.deepcopy(state, memo))
+    copied: P = memo[id(root)]
+    return copied
+
+
+def _is_copied_plainly(value: object) -> bool:
+    """Whether a value is a Pytree that leaves copies to `Pytree`."""
+    cls: Any = type(value)
+    if not isinstance(value, Pytree) or cls.__deepcopy__ is not Pytree.__deepcopy__:
+        return False
+    return cls.__reduce__ is object.__reduce__ and cls.__reduce_ex__ is object.__reduce_ex__
+
+
+def check_pytree(node: object, /) -> None:
+    """Checks the attributes of a Pytree for data that JAX would not see.
+
+    Runs after each construction; call it after changing a container in place.
+
+    Raises:
+      StatusError: for arrays in a static attribute, or for ``data(...)`` and
+        ``static(...)`` inside of containers.
+    """
+    if not isinstance(node, Pytree):
+        raise StatusError("check_pytree", "the argument is no Pytree", expected="a Pytree", got=describe(node))
+    attributes: dict[Any, Any] = vars(node)
+    for name, status in layout_of(node).statuses.items():
+        value = attributes.get(name)
+        if value.__class__ in PLAIN:
+            continue
+        if isinstance(value, CONTAINERS):
+            check_tags(node, name, value)
+        if status is not Status.DATA:
+            check_static(node, name, value, "is static")
+
+
+def _explain_unknown_names(cls: Any, kwargs: dict[str, Any]) -> None:
+    """Says which name was probably meant, where a constructor was given one that it does not have."""
+    if cls.__new__ is not object.__new__:
+        return
+    parameters = cls.__signature__.parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    where = f"{type_name(cls)}(...)"
+    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    made = {f.name for f in fields if not f.init}
+    for name in kwargs:
+        if name not in known:
+            hint = suggest(name, known)
+            raise ConstructionError(
+                where,
+                f"there is no parameter {name!r}" + (f"; {hint}" if hint else ""),
+                expected=", ".join(known) or "no parameters",
+                got=f"{name}=...",
+                why=f"{name} is made by the object itself" if name in made else None,
+            ) from None
+
+
+def _fill_new_fields(self: Any) -> None:
+    if not dataclasses.is_dataclass(self):
+        return
+    cls, attributes = type(self), vars(self)
+    for field in dataclasses.fields(self):
+        if field.name in attributes or is_data_descriptor(cls, field.name):
+            continue
+        specifier = specifier_of(field)
+        if field.default is not dataclasses.MISSING:
+            attributes[field.name] = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            attributes[field.name] = field.default_factory()
+        elif field.init or (specifier is not None and specifier.recipe is not None):
+            raise ConstructionError(
+                f"{type_name(cls)}.{field.name}",
+                "the stored object has no value for this field, which has no default",
+                why="the class gained the field after the object was stored",
+                fix=f"{field.name}: ... = dx.static(default=...)",
+            )

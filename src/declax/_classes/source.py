@@ -1,0 +1,67 @@
+"""Shows the code that was generated for a class."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from declax._classes.pytree import Pytree, layout_of, prepare
+from declax._tree.layout import Layout
+from declax.errors import FieldError, describe
+
+
+def source_of(target: type[Pytree] | Pytree, /) -> str:
+    """The generated source of a class, or of one instance's layout.
+
+    Args:
+      target: a dataclass that derives from `Pytree`, or any Pytree instance.
+
+    Returns:
+      The function that makes the parts of an instance, where the class declares
+      some, and `flatten`, `flatten_with_keys` and `unflatten`, as text. For a
+      class whose instances take shape one by one, the former only.
+
+    Raises:
+      FieldError: for what has no generated code, such as a class whose
+        instances take shape one by one.
+
+    >>> class Scale(Pytree):
+    ...     def __init__(self):
+    ...         self.dim = 3
+    >>> print(source_of(Scale()).splitlines()[0])
+    def flatten(self):
+    """
+    cls: Any = target if isinstance(target, type) else type(target)
+    maker = getattr(cls, "_pytree__maker", None)
+    sources = [maker.source] if maker is not None and maker.source else []
+    if not (sources and _is_open(target)):
+        layout = _layout(target)
+        layout.compile()
+        functions = (layout.flatten, layout.flatten_with_keys, layout.unflatten)
+        sources += [inspect.cleandoc("\n" + inspect.getsource(function)) for function in functions]
+    return "\n\n".join(sources) + "\n"
+
+
+def _is_open(target: Any) -> bool:
+    """Whether the instances of a class take shape one by one."""
+    if isinstance(target, Pytree):
+        return False
+    if not target.__dict__.get("_pytree__is_complete"):
+        prepare(target)
+    layout: Layout = target._pytree__layout
+    return not layout.is_closed
+
+
+def _layout(target: Any) -> Layout:
+    if isinstance(target, Pytree) and target._pytree__is_pytree:
+        return layout_of(target)
+    if isinstance(target, type) and issubclass(target, Pytree) and target._pytree__is_pytree:
+        if not _is_open(target):
+            layout: Layout = target._pytree__layout
+            return layout
+        raise FieldError(
+            target.__name__,
+            "the instances of this class take shape one by one; there is no code of the class",
+            fix="dx.source_of(instance)",
+        )
+    raise FieldError("source_of", "only Pytrees have generated code", got=describe(target))

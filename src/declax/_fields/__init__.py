@@ -1,0 +1,1 @@
+"""What a class declares: specifiers, expressions, annotations, and snapshots of static values."""

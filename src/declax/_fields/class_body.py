@@ -1,0 +1,180 @@
+"""The namespace of a class body. It records what the statements read and bind.
+
+An expression that reads a plain default would take it as a constant, and a
+name that the body lacks is taken from the globals. The records show both; they
+are refused when the class is created.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import dis
+import sys
+from collections.abc import Collection, Iterator
+from types import CodeType
+from typing import Any, Final
+
+from declax._fields.expressions import Declaration, Expression, has_expression
+from declax.errors import FieldError, describe, type_name
+
+BODY_KEY: Final = "_pytree__body"
+"""The entry of a class for its `Body`, until the class is decorated."""
+
+
+class Body:
+    """What a class body binds to expressions.
+
+    Attributes:
+      bound: the expressions, and the containers that hold some, by name, in order.
+      reads: the names that the statement of each of these read.
+      twice: the first name that is bound again after an expression, if any.
+    """
+
+    __slots__ = ("bound", "reads", "twice")
+
+    def __init__(self) -> None:
+        self.bound: dict[str, Any] = {}
+        self.reads: dict[str, tuple[str, ...]] = {}
+        self.twice: str | None = None
+
+
+class ClassBody(dict[str, Any]):
+    """A namespace in which each binding of a name ends a statement."""
+
+    __slots__ = ("_body", "_inner", "_read")
+
+    _pytree__is_class_body = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._body = Body()
+        self._inner: dict[str, int] | None = None
+        self._read: list[str] = []
+
+    def __getitem__(self, name: str) -> Any:
+        self._read.append(name)
+        try:
+            return super().__getitem__(name)
+        except KeyError:
+            if not name.startswith("__"):
+                self._explain_missing(name)
+            raise
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        read, self._read = self._read, []
+        body = self._body
+        if name in body.bound and body.twice is None:
+            body.twice = name
+        if has_expression(value):
+            if isinstance(value, Expression) and value._pytree__name is None:
+                value._pytree__name = name
+            if self._inner is None:
+                self._inner = dict(_names_of_inner_scopes(sys._getframe(1).f_code))
+            if name in self._inner:
+                raise self._read_inside(name)
+            if not body.bound:
+                super().__setitem__(BODY_KEY, body)
+            body.bound[name] = value
+            body.reads[name] = tuple(read)
+        super().__setitem__(name, value)
+
+    def _read_inside(self, name: str) -> FieldError:
+        """The error for a comprehension or lambda that reads a field, which it cannot see."""
+        return FieldError(
+            f"{dict.get(self, '__qualname__', 'class').rpartition('<locals>.')[2]}.{name}",
+            f"the comprehension or lambda in line {self._inner and self._inner[name]} reads {name!r}",
+            why="in Python, comprehensions and lambdas do not see the names of the class body around them",
+            fix="dx.repeat(3, dx.Linear(dim, dim, rngs=rngs))        # in place of a comprehension\n"
+            "dx.defer(function)(dim)        # in place of a lambda\n"
+            "@dx.submodule\ndef layers(self, rngs: dx.Rngs) -> list[dx.Linear]: ...        # what needs Python",
+        )
+
+    def _explain_missing(self, name: str) -> None:
+        """Raises for a field without a specifier, where Python would raise a NameError."""
+        frame = sys._getframe(2)
+        if name in frame.f_globals or name in frame.f_code.co_freevars or hasattr(builtins, name):
+            return
+        annotations = dict.get(self, "__annotations__", {})
+        where = f"{dict.get(self, '__qualname__', 'class')}.{name}"
+        if name in annotations:
+            raise FieldError(
+                where,
+                "a field without a specifier cannot be read in the class body",
+                fix=f"{name}: {text_of_annotation(annotations[name])} = dx.field()",
+            )
+        if name == "rngs":
+            raise FieldError(
+                where,
+                "the class body reads rngs, which this class does not declare",
+                why="an InitVar is not inherited by name",
+                fix="_: dx.KW_ONLY\nrngs: dx.InitVar[dx.Rngs] = dx.field()",
+            )
+
+
+_SCOPES: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>")
+_OUTSIDE: Final = ("LOAD_GLOBAL", "LOAD_DEREF")
+"""How code reads a name that is not in the scope of its own; a class body reads its names otherwise."""
+
+
+def _names_of_inner_scopes(code: CodeType, *, is_class: bool = True) -> Iterator[tuple[str, int]]:
+    """The names that comprehensions and lambdas in a class body read from outside of it, each with its line."""
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType) and inner.co_name in _SCOPES:
+            yield from _names_of_inner_scopes(inner, is_class=False)
+    if is_class and not code.co_nlocals:
+        return  # only the variables of comprehensions are locals, since Python 3.12
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _OUTSIDE:
+            line = instruction.positions.lineno if instruction.positions else None
+            yield instruction.argval, line or code.co_firstlineno
+
+
+def collect(cls: Any, annotations: Collection[str]) -> None:
+    """Puts standard fields into the place of the declarations of a new class.
+
+    A class that was made without a class body, as by ``type(...)``, gets its `Body` here.
+
+    Args:
+      cls: the class.
+      annotations: what it annotates itself.
+
+    Raises:
+      FieldError: for a value that hides a declaration of a base.
+    """
+    body: Body | None = cls.__dict__.get(BODY_KEY)
+    _check_hidden(cls, annotations if body is None else [*annotations, *body.bound])
+    if body is None:
+        bound = {name: value for name, value in vars(cls).items() if has_expression(value)}
+        if not bound:
+            return
+        body = Body()
+        body.bound = bound
+        setattr(cls, BODY_KEY, body)
+    for name, value in body.bound.items():
+        if isinstance(value, Expression) and value._pytree__name is None:
+            value._pytree__name = name
+        if isinstance(value, Declaration) and value._pytree__name == name:
+            setattr(cls, name, value._pytree__field)
+
+
+def _check_hidden(cls: Any, declared: Collection[str]) -> None:
+    """Refuses a plain value under the name of an inherited field or part, which instances would not see."""
+    namespace = cls.__dict__
+    for name in cls._pytree__expressions.keys() & namespace.keys() - set(declared):
+        value = namespace[name]
+        is_declared = has_expression(value) or isinstance(value, dataclasses.Field)
+        if is_declared or hasattr(type(value), "__set__"):
+            continue
+        raise FieldError(
+            f"{type_name(cls)}.{name}",
+            "this value hides a field or part of a base class, which the constructor would set all the same",
+            got=describe(value),
+            fix=f"{name}: ... = dx.field(default=...)        # a field\n"
+            f"{name} = dx.Linear(Base.dim, 1, rngs=rngs)        # a part, or a method under @dx.submodule",
+        )
+
+
+def text_of_annotation(annotation: object) -> str:
+    """An annotation as the class body writes it, as far as that is known."""
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)

@@ -1,0 +1,682 @@
+"""What a class declares about each of its fields.
+
+Vocabulary
+----------
+specifier: what a field is declared with: `data`, `static`, `variable`,
+           `submodule`, or nothing.
+status:    whether a value is pytree data, static, or static by snapshot.
+spec:      everything that is known of one field, the source of all else.
+tag:       what `data(value)` and `static(value)` give in an assignment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import KW_ONLY as KW_ONLY
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Never, SupportsIndex, TypeAlias, TypeVar, overload
+
+from declax._fields.expressions import Declaration, Expression
+from declax._typing import MISSING, MYPY, Dtype, Initializer, Missing
+from declax.errors import DeclaxError, FieldError, describe, suggest
+
+if TYPE_CHECKING:
+    import jax
+    import numpy as np
+
+T = TypeVar("T")
+M = TypeVar("M")
+H = TypeVar("H", bound=Hashable)
+
+if not TYPE_CHECKING or MYPY:
+    from dataclasses import InitVar as InitVar  # pyright: ignore[reportRedeclaration]  # not what it takes
+else:
+
+    class _UsedUp(Any):
+        """What an InitVar is to who reads it; assignable to all types, as are names in a class body."""
+
+        def __get__(self, instance: Never, owner: Never) -> Never: ...
+
+    InitVar: TypeAlias = T | _UsedUp
+    """To pyright, which knows the InitVar of the standard by its module only."""
+
+
+class Status(enum.Enum):
+    """What an attribute is to JAX."""
+
+    DATA = "data"
+    """A child of the pytree."""
+    STATIC = "static"
+    """Part of the tree's definition; hashable."""
+    SNAPSHOT = "snapshot"
+    """Static and mutable (a list, dict or set): enters as a snapshot."""
+
+    __hash__ = object.__hash__  # by identity: an Enum's own hash is a Python call
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the attribute is part of the tree's definition."""
+        return self is not Status.DATA
+
+
+Data: TypeAlias = Annotated[T, Status.DATA]
+"""An annotation that makes a field data: ``values: Data[list]``."""
+
+Static: TypeAlias = Annotated[T, Status.STATIC]
+"""An annotation that makes a field static: ``table: Static[Any]``."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VariableRecipe:
+    """How a declared Variable is made; the arguments of `variable`."""
+
+    shape: Sequence[SupportsIndex] | SupportsIndex
+    initializer: Initializer
+    dtype: Dtype | None
+    when: bool | None
+    stream: str | None
+    metadata: Mapping[str, object] | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SubmoduleRecipe:
+    """A part that a method makes."""
+
+    build: Callable[[Any, Any], object]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PartRecipe:
+    """A part that an expression of the class body makes."""
+
+    expression: Expression
+
+
+Recipe: TypeAlias = VariableRecipe | SubmoduleRecipe | PartRecipe
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Notes:
+    """What other layers read of a field; none of it changes the pytree."""
+
+    sharding: object = None
+    help: str | None = None
+    choices: tuple[object, ...] | None = None
+    ge: float | None = None
+    le: float | None = None
+    trainable: bool = True
+    weight_decay: bool = True
+    renamed_from: str | None = None
+    group: str | None = None
+    check: Callable[[Any], object] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Specifier:
+    """What a specifier puts into the metadata of its `dataclasses.Field`."""
+
+    status: Status | None
+    recipe: Recipe | None = None
+    notes: Notes = Notes()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FieldSpec:
+    """Everything that is known of one field of a class.
+
+    Attributes:
+      name: the field's name.
+      annotation: its resolved annotation.
+      status: data, static or snapshot; None where only the value decides.
+      is_nested_undecided: whether an undecided annotation is a container.
+      recipe: how the field is made, for `variable` and `submodule`.
+      notes: what other layers read.
+    """
+
+    name: str
+    annotation: object
+    status: Status | None
+    is_nested_undecided: bool
+    recipe: Recipe | None
+    notes: Notes
+
+
+class Tagged(Generic[T]):
+    """A value with an explicit status, on its way into an attribute."""
+
+    __slots__ = ("status", "value")
+
+    def __init__(self, status: Status, value: T) -> None:
+        self.status = status
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"{self.status.value}({self.value!r})"
+
+
+_KEY = "declax"
+
+
+def specifier_of(field: dataclasses.Field[Any]) -> Specifier | None:
+    """The specifier of a standard field, also one written by hand.
+
+    ``dataclasses.field(metadata={"static": True})`` counts as ``static()``.
+
+    >>> specifier_of(dataclasses.field(metadata={"static": True})).status
+    <Status.STATIC: 'static'>
+    """
+    found = field.metadata.get(_KEY)
+    if isinstance(found, Specifier):
+        return found
+    is_static = field.metadata.get("static")
+    if is_static is None:
+        return None
+    return Specifier(Status.STATIC if is_static else Status.DATA)
+
+
+def _field(specifier: Specifier, *, metadata: Mapping[Any, Any] | None, **options: Any) -> Any:
+    given = {k: v for k, v in options.items() if v is not MISSING}
+    if "default" in given and isinstance(given["default"], Tagged):
+        raise FieldError("field", "a tagged value is no default", fix="data(default=...) or static(default=...)")
+    return Declaration(standard_field(specifier, metadata=metadata, **given))
+
+
+def standard_field(specifier: Specifier, *, metadata: Mapping[Any, Any] | None = None, **options: Any) -> Any:
+    """A field of the standard with a specifier."""
+    return dataclasses.field(metadata={**(metadata or {}), _KEY: specifier}, **options)
+
+
+def _specify(status: Status | None, options: dict[str, Any]) -> Any:
+    notes = Notes(**{k: options.pop(k) for k in tuple(options) if k in Notes.__dataclass_fields__})
+    if notes.choices is not None:
+        notes = dataclasses.replace(notes, choices=tuple(notes.choices))
+    if notes.check is not None:
+        _check_check(notes.check, options)
+    return _field(Specifier(status, notes=notes), **{"metadata": None, **options})
+
+
+def _tag_or_specify(name: str, status: Status, value: Any, options: dict[str, Any]) -> Any:
+    if value is MISSING:
+        return _specify(status, options)
+    if options:
+        raise FieldError(
+            name,
+            f"got both a value and the option {next(iter(options))!r} of a field",
+            why=f"`{name}(value)` tags a value in an assignment, `{name}(default=...)` declares a field",
+            fix=f"{name}(default=...)",
+        )
+    return Tagged(status, value)
+
+
+class MutableDefaultNeedsDefaultFactory:
+    """To a type checker, what a specifier gives for a list, dict or set as a default; its name is the message."""
+
+
+class ArrayDefaultNeedsDefaultFactory:
+    """To a type checker, what a specifier gives for an array as a default; its name is the message."""
+
+
+class StrIsNoDataUseStatic:
+    """To a type checker, what `data` gives for a str as a default; its name is the message."""
+
+
+Mutable: TypeAlias = list[Any] | dict[Any, Any] | set[Any] | bytearray
+Text: TypeAlias = str | bytes
+Array: TypeAlias = "jax.Array | np.ndarray[Any, Any]"
+
+# None of the message classes is what a field is annotated with, so the line of the field is an error. They
+# overlap with the overloads behind them on purpose: a checker takes the first that fits.
+
+
+@overload
+def field(*, default: Mutable, **options: Any) -> MutableDefaultNeedsDefaultFactory: ...
+@overload
+def field(*, default: Array, **options: Any) -> ArrayDefaultNeedsDefaultFactory: ...
+@overload
+def field(
+    *,
+    default: T,
+    init: bool = True,
+    repr: bool = True,
+    hash: bool | None = None,
+    compare: bool = True,
+    metadata: Mapping[Any, Any] | None = None,
+    kw_only: bool | Missing = MISSING,
+    sharding: object = None,
+    help: str | None = None,
+    choices: Sequence[object] | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    check: Callable[[Any], object] | None = None,
+    trainable: bool = True,
+    weight_decay: bool = True,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> T: ...
+@overload
+def field(
+    *,
+    default_factory: Callable[[], T],
+    init: bool = True,
+    repr: bool = True,
+    hash: bool | None = None,
+    compare: bool = True,
+    metadata: Mapping[Any, Any] | None = None,
+    kw_only: bool | Missing = MISSING,
+    sharding: object = None,
+    help: str | None = None,
+    choices: Sequence[object] | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    check: Callable[[Any], object] | None = None,
+    trainable: bool = True,
+    weight_decay: bool = True,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> T: ...
+@overload
+def field(
+    *,
+    init: bool = True,
+    repr: bool = True,
+    hash: bool | None = None,
+    compare: bool = True,
+    metadata: Mapping[Any, Any] | None = None,
+    kw_only: bool | Missing = MISSING,
+    sharding: object = None,
+    help: str | None = None,
+    choices: Sequence[object] | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    check: Callable[[Any], object] | None = None,
+    trainable: bool = True,
+    weight_decay: bool = True,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> Any: ...
+def field(**options: Any) -> Any:
+    """Declares an argument of the constructor, which the class body can refer to.
+
+    The annotation decides whether the field is data or static.
+
+    Args:
+      default: the field's default.
+      default_factory: makes the field's default at each construction.
+      init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
+      sharding, help, choices, ge, le, check, trainable, weight_decay, renamed_from, group: as in `data`.
+
+    Returns:
+      A field specifier; in the class body, an expression.
+
+    Raises:
+      FieldError: for an option that does not exist, and for a `check` that nothing would call.
+
+    >>> import declax as dx
+    >>> @dx.dataclass
+    ... class Block(dx.Module):
+    ...     dim: int = dx.field(ge=1)
+    ...     rngs: dx.InitVar[dx.Rngs] = dx.field()
+    ...     up = dx.Linear(dim, 4 * dim, rngs=rngs)
+    >>> Block(3, rngs=dx.Rngs(0)).up.out_features
+    12
+    """
+    _check_options(options)
+    return _specify(None, options)
+
+
+@overload
+def data(value: T, /) -> T: ...
+@overload
+def data(*, default: Text, **options: Any) -> StrIsNoDataUseStatic: ...
+@overload
+def data(*, default: Mutable, **options: Any) -> MutableDefaultNeedsDefaultFactory: ...
+@overload
+def data(*, default: Array, **options: Any) -> ArrayDefaultNeedsDefaultFactory: ...
+@overload
+def data(
+    *,
+    default: T,
+    init: bool = True,
+    repr: bool = True,
+    hash: bool | None = None,
+    compare: bool = True,
+    metadata: Mapping[Any, Any] | None = None,
+    kw_only: bool | Missing = MISSING,
+    sharding: object = None,
+    help: str | None = None,
+    choices: Sequence[object] | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    check: Callable[[Any], object] | None = None,
+    trainable: bool = True,
+    weight_decay: bool = True,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> T: ...
+@overload
+def data(
+    *,
+    default_factory: Callable[[], T],
+    init: bool = True,
+    repr: bool = True,
+    hash: bool | None = None,
+    compare: bool = True,
+    metadata: Mapping[Any, Any] | None = None,
+    kw_only: bool | Missing = MISSING,
+    sharding: object = None,
+    help: str | None = None,
+    choices: Sequence[object] | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    check: Callable[[Any], object] | None = None,
+    trainable: bool = True,
+    weight_decay: bool = True,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> T: ...
+@overload
+def data(
+    *,
+    init: bool = True,
+    repr: bool = True,
+    hash: bool | None = None,
+    compare: bool = True,
+    metadata: Mapping[Any, Any] | None = None,
+    kw_only: bool | Missing = MISSING,
+    sharding: object = None,
+    help: str | None = None,
+    choices: Sequence[object] | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    check: Callable[[Any], object] | None = None,
+    trainable: bool = True,
+    weight_decay: bool = True,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> Any: ...
+def data(value: Any = MISSING, /, **options: Any) -> Any:
+    """Declares a field as pytree data, or tags a value as data.
+
+    In a class body, ``x: int = data()`` is a field whose values are leaves
+    (or subtrees) of the pytree; it takes the keywords of `dataclasses.field`.
+    In an assignment, ``self.x = data(3)`` gives the attribute that status.
+
+    Args:
+      value: a value to tag, in an assignment to an attribute.
+      default: the field's default.
+      default_factory: makes the field's default at each construction.
+      init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
+      sharding: how the field's arrays are laid out over devices.
+      help: one line that explains the field.
+      choices: the values that the field may have.
+      ge, le: the field's bounds, both included.
+      check: asks more of a value than its type: it raises a ValueError, or returns a text that says what is wrong,
+        or False. The constructor calls it, as do configurations; not for None.
+      trainable: whether optimizers change it.
+      weight_decay: whether weight decay applies to it.
+      renamed_from: the field's former name.
+      group: the checkpoint group of the field.
+
+    Returns:
+      A field specifier, or the tagged value.
+
+    Raises:
+      FieldError: for a value together with the options of a field, and for a `check` that nothing would call.
+
+    >>> data(3)
+    data(3)
+    """
+    _check_options(options)
+    return _tag_or_specify("data", Status.DATA, value, options)
+
+
+@overload
+def static(value: T, /) -> T: ...
+@overload
+def static(*, default: Mutable, **options: Any) -> MutableDefaultNeedsDefaultFactory: ...
+@overload
+def static(*, default: Array, **options: Any) -> ArrayDefaultNeedsDefaultFactory: ...
+@overload
+def static(
+    *,
+    default: H,
+    init: bool = True,
+    repr: bool = True,
+    hash: bool | None = None,
+    compare: bool = True,
+    metadata: Mapping[Any, Any] | None = None,
+    kw_only: bool | Missing = MISSING,
+    help: str | None = None,
+    choices: Sequence[object] | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    check: Callable[[Any], object] | None = None,
+    renamed_from: str | None = None,
+) -> H: ...
+@overload
+def static(
+    *,
+    default_factory: Callable[[], T],
+    init: bool = True,
+    repr: bool = True,
+    hash: bool | None = None,
+    compare: bool = True,
+    metadata: Mapping[Any, Any] | None = None,
+    kw_only: bool | Missing = MISSING,
+    help: str | None = None,
+    choices: Sequence[object] | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    check: Callable[[Any], object] | None = None,
+    renamed_from: str | None = None,
+) -> T: ...
+@overload
+def static(
+    *,
+    init: bool = True,
+    repr: bool = True,
+    hash: bool | None = None,
+    compare: bool = True,
+    metadata: Mapping[Any, Any] | None = None,
+    kw_only: bool | Missing = MISSING,
+    help: str | None = None,
+    choices: Sequence[object] | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    check: Callable[[Any], object] | None = None,
+    renamed_from: str | None = None,
+) -> Any: ...
+def static(value: Any = MISSING, /, **options: Any) -> Any:
+    """Declares a field as static, or tags a value as static.
+
+    A static value is part of the tree's definition: two models with different
+    static values have different treedefs, and a jitted function is traced for
+    each. It must be hashable; a list, dict or set is taken as a snapshot.
+
+    Args:
+      value: a value to tag, in an assignment to an attribute.
+      default: the field's default.
+      default_factory: makes the field's default at each construction.
+      init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
+      help: one line that explains the field.
+      choices: the values that the field may have.
+      ge, le: the field's bounds, both included.
+      check: asks more of a value than its type: it raises a ValueError, or returns a text that says what is wrong,
+        or False. The constructor calls it, as do configurations; not for None.
+      renamed_from: the field's former name.
+
+    Returns:
+      A field specifier, or the tagged value.
+
+    Raises:
+      FieldError: for a value together with the options of a field, and for a `check` that nothing would call.
+
+    >>> static("relu")
+    static('relu')
+    """
+    _check_options(options)
+    return _tag_or_specify("static", Status.STATIC, value, options)
+
+
+@overload
+def variable(
+    shape: Sequence[SupportsIndex] | SupportsIndex = (),
+    *,
+    initializer: Initializer,
+    dtype: Dtype | None = None,
+    when: None = None,
+    sharding: object = None,
+    stream: str | None = "params",
+    metadata: Mapping[str, object] | None = None,
+    init: Literal[False] = False,
+    repr: bool = True,
+    compare: bool = True,
+    help: str | None = None,
+    trainable: bool = True,
+    weight_decay: bool = True,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> Any: ...
+@overload
+def variable(
+    shape: Sequence[SupportsIndex] | SupportsIndex = (),
+    *,
+    initializer: Initializer,
+    dtype: Dtype | None = None,
+    when: bool,
+    sharding: object = None,
+    stream: str | None = "params",
+    metadata: Mapping[str, object] | None = None,
+    init: Literal[False] = False,
+    repr: bool = True,
+    compare: bool = True,
+    help: str | None = None,
+    trainable: bool = True,
+    weight_decay: bool = True,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> Any | None: ...
+def variable(
+    shape: Sequence[SupportsIndex] | SupportsIndex = (),
+    *,
+    initializer: Initializer,
+    dtype: Dtype | None = None,
+    when: bool | None = None,
+    sharding: object = None,
+    stream: str | None = "params",
+    metadata: Mapping[str, object] | None = None,
+    init: Literal[False] = False,
+    repr: bool = True,
+    compare: bool = True,
+    help: str | None = None,
+    trainable: bool = True,
+    weight_decay: bool = True,
+    renamed_from: str | None = None,
+    group: str | None = None,
+) -> Any:
+    """Declares a Variable that is made when the object is constructed.
+
+    Its class is that of the annotation: ``kernel: Param[jax.Array]`` makes a
+    `Param`. It is made in declaration order, before `__post_init__`, and is
+    no parameter of the constructor.
+
+    Args:
+      shape: its sizes, or one size. Like the other arguments it may contain
+        fields of the class.
+      initializer: called with a key, the shape and the dtype.
+      dtype: the dtype; float32 where None.
+      when: a condition; where it is False, this field is None.
+      sharding: becomes the Variable's metadata ``sharding``.
+      stream: the stream of ``rngs`` that gives the key; None draws no key, and
+        the initializer is called with None.
+      metadata: of the Variable.
+      init: always False; for type checkers.
+      repr, compare: as in `dataclasses.field`.
+      help, trainable, weight_decay, renamed_from, group: as in `data`.
+
+    Returns:
+      A field specifier.
+    """
+    del init
+    notes = Notes(sharding, help, None, None, None, trainable, weight_decay, renamed_from, group)
+    recipe = VariableRecipe(shape, initializer, dtype, when, stream, metadata)
+    specifier = Specifier(Status.DATA, recipe, notes)
+    return _field(specifier, init=False, repr=repr, compare=compare, metadata=None)
+
+
+def submodule(build: Callable[[Any, Any], M], /) -> M:
+    """Declares a part that a method makes, for parts that need statements.
+
+    The method is called with ``rngs`` of the constructor, or None, in its
+    place in the class body: `self` has what is declared above it. A method
+    that overrides another calls it as ``super().part(rngs)``, where type
+    checkers see the part and have to be told by a ``type: ignore``.
+
+    Args:
+      build: the method.
+
+    Returns:
+      A field specifier; to a type checker, what the method returns.
+
+    >>> import declax as dx
+    >>> @dx.dataclass
+    ... class MLP(dx.Module):
+    ...     sizes: tuple[int, ...] = dx.field()
+    ...     rngs: dx.InitVar[dx.Rngs] = dx.field()
+    ...     @dx.submodule
+    ...     def layers(self, rngs: dx.Rngs) -> list[dx.Linear]:
+    ...         return [dx.Linear(i, o, rngs=rngs) for i, o in zip(self.sizes, self.sizes[1:])]
+    >>> len(MLP((4, 3, 2), rngs=dx.Rngs(0)).layers)
+    2
+    """
+    made: M = _field(Specifier(Status.DATA, SubmoduleRecipe(build)), init=False, metadata=None)
+    return made
+
+
+_STANDARD = frozenset({"default", "default_factory", "init", "repr", "hash", "compare", "metadata", "kw_only"})
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    notes = Notes.__dataclass_fields__
+    for name in options:
+        if name not in _STANDARD and name not in notes:
+            hint = suggest(name, [*_STANDARD, *notes])
+            raise FieldError(
+                "field",
+                f"there is no option {name!r} of a field" + (f"; {hint}" if hint else ""),
+                expected=f"an option of dataclasses.field, or {', '.join(notes)}",
+            )
+
+
+def _check_check(check: object, options: Mapping[str, Any]) -> None:
+    if not callable(check):
+        raise FieldError(
+            "field",
+            "the check of a field is a function of its value",
+            got=describe(check),
+            fix='check=lambda size: "it is odd" if size % 2 else None',
+        )
+    if options.get("init") is False:
+        raise FieldError(
+            "field",
+            "a check is for what the constructor is given, and init=False says that it is given nothing",
+            fix="check the value in __post_init__, where it is set",
+        )
+
+
+def objection(check: Callable[[Any], object], value: object) -> str | None:
+    """What the check of a field has against a value, or None.
+
+    >>> objection(lambda size: size % 2 == 0, 3)
+    'the value does not pass the check of its field'
+    """
+    try:
+        found = check(value)
+    except DeclaxError as error:
+        return error.problem
+    except ValueError as error:
+        found = str(error)
+    if found is False or (isinstance(found, str) and not found):
+        return "the value does not pass the check of its field"
+    return found.removesuffix(".") if isinstance(found, str) else None

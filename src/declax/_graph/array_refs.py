@@ -1,0 +1,368 @@
+"""Array refs: arrays of JAX that are written to in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+from typing_extensions import TypeIs
+
+from declax._filters import All, Filter, ask, predicate_of
+from declax._graph.binding import bind
+from declax._graph.flattening import CONTAINER, HAS_INDEX, LEAF, LEAF_TOKEN, REF, GraphDef, Token
+from declax._graph.nodes import Kind, kind_of, plain_key
+from declax._graph.unflattening import build, program_of
+from declax._modes import is_on
+from declax._state.definition import StateDef
+from declax._state.states import FlatState, make_state
+from declax._state.tree import FlatForm
+from declax._typing import ArrayLike, Path
+from declax._variables.variable import Variable
+from declax.errors import GraphError, StatusError, describe, format_path
+
+N = TypeVar("N")
+
+ArrayRef = jax.Ref
+"""The class of refs; ``isinstance`` also tells what stands for a ref in a function that JAX traces."""
+
+_LISTED = 16
+"""How many duplicates an error lists, and how many keys of a path it writes with slashes."""
+
+
+def array_ref(value: ArrayLike | Variable[Any], /) -> jax.Ref:
+    """Makes a ref: an array that is read by ``ref[...]`` and written to by ``ref[...] = value``.
+
+    Args:
+      value: what it holds first; the array itself is never written to.
+
+    Returns:
+      The ref.
+
+    Raises:
+      StatusError: for a ref.
+
+    >>> import jax.numpy as jnp
+    >>> total = array_ref(jnp.zeros(2))
+    >>> total[0] = 3.0
+    >>> total[...]
+    Array([3., 0.], dtype=float32)
+    """
+    content: Any = value.get_value() if isinstance(value, Variable) else value
+    if is_array_ref(content):
+        raise StatusError(
+            "array_ref",
+            "the value is a ref, and a ref cannot hold another one",
+            got=describe(content),
+            fix="dx.array_ref(ref[...])   # a new ref with the same content",
+        )
+    return jax.new_ref(content)
+
+
+def is_array_ref(value: object, /) -> TypeIs[jax.Ref]:
+    """Whether a value is a ref, or stands for one in a function that JAX traces.
+
+    >>> import jax.numpy as jnp
+    >>> is_array_ref(array_ref(jnp.zeros(2))), is_array_ref(jnp.zeros(2))
+    (True, False)
+    """
+    return isinstance(value, jax.Ref)
+
+
+def to_refs(node: N, /, only: Filter = ..., *, graph: bool | None = None) -> N:
+    """A copy of a graph that holds refs where the graph holds arrays.
+
+    Arrays in Variables and arrays by themselves become refs; numbers, and refs
+    that are there already, stay. What is shared in the graph, such as a
+    Variable or a node, is shared in the copy.
+
+    Args:
+      node: a model, a State, or a container of such.
+      only: which Variables and arrays; all where it is not given.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
+
+    Returns:
+      The copy; the graph itself stays as it is.
+
+    Raises:
+      GraphError: for one array in several places, each of which would get a
+        ref of its own; lists the paths. Also for a graph where a tree is asked
+        for.
+
+    >>> import jax.numpy as jnp
+    >>> from declax._variables.variable import Param
+    >>> scale = to_refs(Param(jnp.ones(2)))
+    >>> scale[0] = 5.0
+    >>> scale.raw_value
+    Ref([5., 1.], dtype=float32)
+    """
+    return _convert(node, _TO_REFS, only, graph, allow_duplicates=False)
+
+
+def to_arrays(node: N, /, *, only: Filter = ..., allow_duplicates: bool = False, graph: bool | None = None) -> N:
+    """A copy of a graph that holds arrays where the graph holds refs; the inverse of `to_refs`.
+
+    Args:
+      node: a model, a State, or a container of such.
+      only: which Variables and refs; all where it is not given.
+      allow_duplicates: whether a ref may be in several places. Each gets an
+        array of its own, so that they are shared no more.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
+
+    Returns:
+      The copy, with what the refs hold now.
+
+    Raises:
+      GraphError: for one ref in several places, unless that is allowed; lists
+        the paths. Also for a graph where a tree is asked for.
+
+    >>> import jax.numpy as jnp
+    >>> to_arrays([array_ref(jnp.zeros(2)), 3])
+    [Array([0., 0.], dtype=float32), 3]
+    """
+    return _convert(node, _TO_ARRAYS, only, graph, allow_duplicates=allow_duplicates)
+
+
+def with_vars(
+    node: N,
+    /,
+    *,
+    hijax: bool | None = None,
+    ref: bool | None = None,
+    mutable: bool | None = None,
+    only: Filter = ...,
+    allow_duplicates: bool = False,
+    graph: bool | None = None,
+) -> N:
+    """A copy of a graph whose Variables hold their values in another way.
+
+    Arrays and refs that are in no Variable stay as they are.
+
+    Args:
+      node: a model, a State, or a container of such.
+      ref: True for Variables that hold refs, False for Variables that hold
+        arrays, None for Variables that hold what they hold now.
+      only: which Variables; all where it is not given.
+      allow_duplicates: whether one array, or one ref, may be in several
+        Variables. Each gets one of its own.
+      hijax, mutable: kinds of Variables that declax does not have; None or
+        False.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
+
+    Returns:
+      The copy; the graph itself stays as it is.
+
+    Raises:
+      GraphError: for `hijax` or `mutable`; for one array or ref in several
+        Variables, unless that is allowed; for a graph where a tree is asked
+        for.
+
+    >>> import jax.numpy as jnp
+    >>> from declax._variables.variable import Param
+    >>> is_array_ref(with_vars(Param(jnp.ones(2)), ref=True).raw_value)
+    True
+    """
+    for name, value in (("hijax", hijax), ("mutable", mutable)):
+        if value:
+            raise GraphError(
+                "with_vars",
+                f"declax has no Variables of this kind: {name}",
+                got=f"{name}={value!r}",
+                why="a Variable holds an array, or a ref, which JAX lets functions write to",
+                fix="dx.with_vars(model, ref=True)",
+            )
+    is_by_ref = None if ref is None else is_on("ref", ref)
+    is_on("allow_duplicates", allow_duplicates)
+    if is_by_ref is None:
+        binding = bind(node, graph)
+        copied: N = build(binding.graphdef, binding.read())
+        return copied
+    change = _TO_REFS if is_by_ref else _TO_ARRAYS
+    chosen = All(Variable, predicate_of(only, "with_vars, only"))
+    return _convert(node, change._replace(where="with_vars"), chosen, graph, allow_duplicates)
+
+
+def as_pure(tree: N, /, *, graph: bool | None = None) -> N:
+    """A copy of a tree or graph in which the values of Variables stand in the place of the Variables.
+
+    Values are those in the boxes, past all hooks; of a ref in a Variable, it is
+    the array that it holds now. For storing and exporting, where kinds and
+    metadata have no use.
+
+    Args:
+      tree: a State, a model, a Variable, or a container of such.
+      graph: False if the tree must be one; None for the default of `set_graph_mode`.
+
+    Returns:
+      The copy: of a State, a State of plain values.
+
+    >>> from declax._variables.variable import Param
+    >>> from declax._state.states import State
+    >>> as_pure(State({"kernel": Param(2.0)}))
+    State({
+      'kernel': 2.0
+    })
+    >>> as_pure([Param(2.0), 3])
+    [2.0, 3]
+    """
+    if isinstance(tree, FlatState):
+        pairs = [(path, _array_of(v.raw_value) if isinstance(v, Variable) else v) for path, v in tree]
+        return FlatState(pairs)  # type: ignore[return-value]  # N is FlatState here
+    binding = bind(tree, graph)
+    graphdef = _without_kinds(binding.graphdef)
+    values = [
+        leaf if box is None else _array_of(leaf) for leaf, box in zip(binding.read(), binding.variables, strict=True)
+    ]
+    made: N = build(graphdef, values, variables=[values[leaf] for leaf in program_of(graphdef).variable_leaves])
+    return made
+
+
+pure = as_pure
+
+
+def _array_of(raw_value: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf[...] if is_array_ref(leaf) else leaf, raw_value)
+
+
+def _without_kinds(graphdef: GraphDef[Any]) -> GraphDef[Any]:
+    """The structure with plain States in the place of States of Variables."""
+    tokens = tuple(map(_without_kind, graphdef.tokens))
+    return graphdef if tokens == graphdef.tokens else GraphDef.of(tokens)
+
+
+def _without_kind(token: Token) -> Token:
+    if isinstance(token, int) or token[0] != CONTAINER or not isinstance(token[1], jax.tree_util.PyTreeDef):
+        return token
+    made_by = token[1].node_data()
+    if made_by is None or made_by[0] is not FlatForm:
+        return token
+    definition = made_by[1][-1]
+    pure_def = StateDef.of(definition.paths, (None,) * len(definition.paths))
+    return CONTAINER, jax.tree.structure(FlatForm(make_state(pure_def, [0] * len(pure_def.paths)))), token[2]
+
+
+# --- arrays to refs and back ---------------------------------------------------
+
+
+class _Change(NamedTuple):
+    """What becomes of some leaves, of which function; and why a leaf must not be in several places."""
+
+    where: str
+    is_meant: Callable[[Any], bool]
+    apply: Callable[[Any], Any]
+    why: str
+    fix: str
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, (jax.Array, np.ndarray)) and not is_array_ref(leaf)
+
+
+def _read(ref: Any) -> Any:
+    return ref[...]
+
+
+_TO_REFS = _Change(
+    "to_refs",
+    _is_array,
+    jax.new_ref,
+    "an array in several places would become as many refs, which no more change together",
+    "model.b = model.a      # one Variable, or one ref, in both places; or jnp.copy(array) in one",
+)
+_TO_ARRAYS = _Change(
+    "to_arrays",
+    is_array_ref,
+    _read,
+    "a ref in several places would become as many arrays, which no more change together",
+    "allow_duplicates=True        # an array for each place",
+)
+
+
+def _convert(node: N, change: _Change, only: Filter, graph: bool | None, allow_duplicates: bool) -> N:
+    binding = bind(node, graph)
+    graphdef, sources = _each_ref_apart(binding.graphdef)
+    read, boxes = binding.read(), binding.variables
+    leaves = [read[source] for source in sources]
+    predicate = predicate_of(only, f"{change.where}, only")
+    chosen = []
+    for place, (path, source) in enumerate(zip(graphdef.definition.paths, sources, strict=True)):
+        box, leaf = boxes[source], leaves[place]
+        if any(map(change.is_meant, _leaves_in(leaf))) and ask(predicate, path, leaf if box is None else box):
+            chosen.append(place)
+    if not is_on("allow_duplicates", allow_duplicates):
+        _check_duplicates(change, [(graphdef.definition.paths[place], leaves[place]) for place in chosen])
+    for place in chosen:
+        leaves[place] = jax.tree.map(lambda leaf: change.apply(leaf) if change.is_meant(leaf) else leaf, leaves[place])
+    made: N = build(graphdef, leaves)
+    return made
+
+
+def _each_ref_apart(graphdef: GraphDef[Any]) -> tuple[GraphDef[Any], Sequence[int]]:
+    """The structure with a leaf for each place of a ref, and the leaf of the graph that each leaf comes from."""
+    if graphdef.shared is None or (REF,) not in graphdef.tokens:
+        return graphdef, range(graphdef.num_leaves)
+    tokens: list[Token] = []
+    sources: list[int] = []
+    known: list[tuple[bool, int]] = []  # for each object whether it is a ref; its leaf, or its index among the others
+    leaf = others = 0
+    for token in graphdef.tokens:
+        if isinstance(token, int):
+            is_ref, number = known[token]
+            tokens.append(LEAF_TOKEN if is_ref else number)
+            if is_ref:
+                sources.append(number)
+            continue
+        if token[0] == REF:
+            known.append((True, leaf))
+        elif token[0] in HAS_INDEX:
+            known.append((False, others))
+            others += 1
+        tokens.append(LEAF_TOKEN if token[0] == REF else token)
+        if token[0] <= LEAF:
+            sources.append(leaf)
+            leaf += 1
+    return GraphDef.of(tuple(tokens)), sources
+
+
+def _leaves_in(value: Any) -> Sequence[Any]:
+    return (value,) if kind_of(value) in (Kind.LEAF, Kind.REF) else jax.tree.leaves(value)
+
+
+def _check_duplicates(change: _Change, places: Sequence[tuple[Path, Any]]) -> None:
+    found: dict[int, list[Path]] = {}
+    for path, leaf in _single(places):
+        if change.is_meant(leaf):
+            found.setdefault(id(leaf), []).append(path)
+    duplicates = [paths for paths in found.values() if len(paths) > 1]
+    if not duplicates:
+        return
+    blocks = "".join("".join(f"  {_slashed(path)}\n" for path in paths) + "  ---\n" for paths in duplicates[:_LISTED])
+    rest = f" (and {len(duplicates) - _LISTED} more)" if len(duplicates) > _LISTED else ""
+    raise GraphError(change.where, f"Found duplicate at paths:\n  ---\n{blocks}{change.why}{rest}", fix=change.fix)
+
+
+def _single(places: Sequence[tuple[Path, Any]]) -> Iterator[tuple[Path, Any]]:
+    """The places with trees in Variables taken apart."""
+    for path, leaf in places:
+        if kind_of(leaf) in (Kind.LEAF, Kind.REF):
+            yield path, leaf
+        else:
+            for keys, part in jax.tree_util.tree_leaves_with_path(leaf):
+                yield (*path, *map(plain_key, keys)), part
+
+
+def _slashed(path: Path) -> str:
+    return "/".join(map(str, path)) if 0 < len(path) <= _LISTED else format_path(path)
+
+
+__all__ = [
+    "ArrayRef",
+    "array_ref",
+    "as_pure",
+    "is_array_ref",
+    "pure",
+    "to_arrays",
+    "to_refs",
+    "with_vars",
+]

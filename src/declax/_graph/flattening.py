@@ -1,0 +1,567 @@
+"""The description of a graph, and how it is read from live objects.
+
+A `GraphDef` holds one *token* for each value of a graph: a Variable, a leaf, a node, a container or a static value,
+in one flat tuple, each parent before its children. Objects, which have an identity (Variables, refs, nodes), are
+numbered in this order; a token that is an int is a reference to an object. A `Walk` makes tokens from live objects.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from itertools import chain, repeat
+from operator import attrgetter, is_, itemgetter
+from typing import Any, ClassVar, Generic, Literal, TypeAlias
+from weakref import WeakValueDictionary
+
+import jax
+from typing_extensions import TypeVar
+
+from declax._classes.pytree import Pytree, is_settled, resettle, writes_by_itself
+from declax._fields.snapshots import attributes_of, exact_types, freeze, is_fixed
+from declax._graph.nodes import Kind, enter_container, is_number, is_ref, kind_of, kinds, object_names, open_container
+from declax._state.definition import LeafDef, StateDef
+from declax._tree.layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, Layout
+from declax._typing import Key, Path
+from declax._variables.metadata import Metadata
+from declax._variables.variable import Variable, raw_values
+from declax.errors import GraphError, type_name
+
+N = TypeVar("N", covariant=True, default=Any)
+
+VARIABLE, REF, LEAF, NODE, OBJECT, CONTAINER, STATIC = range(7)
+"""The first entry of a token says what it describes; those up to LEAF have a leaf.
+
+(VARIABLE, class, metadata), (REF,), (LEAF,), (NODE, layout, statics),
+(OBJECT, class, names), (CONTAINER, how, keys), (STATIC, frozen value).
+"""
+
+HAS_INDEX = frozenset({VARIABLE, REF, NODE, OBJECT})
+
+Token: TypeAlias = int | tuple[Any, ...]
+
+LEAF_TOKEN: Token = (LEAF,)
+REF_TOKEN: Token = (REF,)
+
+
+def variable_token(cls: type[Variable[Any]], metadata: Metadata) -> Token:
+    """Describes a Variable."""
+    return VARIABLE, cls, metadata
+
+
+def node_statics(token: tuple[Any, ...]) -> Iterator[tuple[Any, Any]]:
+    """The names and values, still frozen, of the static attributes that a node token holds."""
+    layout: Layout = token[1]
+    return zip(layout.static_names, token[2] if layout.is_closed else token[2][1:], strict=True)
+
+
+def child_keys(token: tuple[Any, ...]) -> tuple[Key, ...]:
+    """The keys of the children that follow a token."""
+    tag = token[0]
+    if tag == NODE:
+        names: tuple[Key, ...] = token[1].data_names
+        return names
+    if tag in (OBJECT, CONTAINER):
+        keys: tuple[Key, ...] = token[2]
+        return keys
+    return ()
+
+
+_TEXT_OR_INT = frozenset({str, int})
+
+
+def types_of(token: Token) -> Hashable:
+    """The `exact_types` of the static values of a token, or of the keys of a container; None where it has none."""
+    if isinstance(token, int):
+        return None
+    tag = token[0]
+    if tag == CONTAINER:
+        has_plain_keys = token[1] is list or token[1] is tuple or _TEXT_OR_INT.issuperset(map(type, token[2]))
+        return None if has_plain_keys else exact_types(token[2])
+    return exact_types(token[-1]) if tag in (NODE, STATIC) else None
+
+
+class GraphDef(Generic[N]):
+    """The structure of a graph without its values.
+
+    Immutable, hashable and interned: two graphs of equal structure have the
+    same GraphDef, so comparing is one look at the identity. Put it together
+    with a State by `merge`.
+
+    Attributes:
+      tokens: the description.
+      num_leaves: how many leaves a State of this graph has.
+      base: how many objects come before those of this graph; 0 unless it was
+        flattened together with others.
+      outer: for each object, its index in an outer space or -1; None unless
+        it was flattened in an update context.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_definition",
+        "_joins",
+        "_program",
+        "_shared",
+        "base",
+        "copied",
+        "num_leaves",
+        "outer",
+        "tokens",
+    )
+    _interned: ClassVar[WeakValueDictionary[Any, GraphDef[Any]]] = WeakValueDictionary()
+    _lock: ClassVar[threading.RLock] = threading.RLock()
+    _merge: ClassVar[Callable[..., Any]]
+    """The function `merge`, which stands on this file and sets itself here."""
+
+    tokens: tuple[Token, ...]
+    num_leaves: int
+    base: int
+    outer: tuple[int, ...] | None
+    copied: list[Any]
+    """The shapes and dtypes of the arrays of such a graph that were copied last."""
+    _definition: StateDef | None
+    _program: Any
+    _joins: dict[Hashable, Any]
+    _shared: tuple[Path, Path] | None | Literal[False]
+
+    def __init__(self) -> None:
+        raise GraphError(
+            "GraphDef", "a GraphDef is read from a graph, and not made", fix="graphdef, state = dx.split(model)"
+        )
+
+    @staticmethod
+    def of(
+        tokens: tuple[Token, ...],
+        types: tuple[Any, ...] | None = None,
+        base: int = 0,
+        outer: tuple[int, ...] | None = None,
+    ) -> GraphDef[Any]:
+        """The description with these tokens; always the same object.
+
+        Args:
+          tokens: the tokens.
+          types: the `types_of` the tokens that have some, in order, where
+            the caller has them already.
+          base, outer: see the attributes.
+        """
+        if types is None:
+            types = tuple(found for found in map(types_of, tokens) if found is not None)
+        key = (tokens, types, base, outer)  # 1, True and 1.0 are equal, but not the same
+        with GraphDef._lock:
+            found = GraphDef._interned.get(key)
+            if found is None:
+                found = object.__new__(GraphDef)
+                found.tokens = tokens
+                found.num_leaves = sum([not isinstance(t, int) and t[0] <= LEAF for t in tokens])
+                found.base, found.outer = base, outer
+                found.copied = []
+                found._shared = False
+                found._definition = found._program = None
+                found._joins = {}
+                GraphDef._interned[key] = found
+        return found
+
+    @property
+    def shared(self) -> tuple[Path, Path] | None:
+        """The two paths of the first object that is reached twice; None for a tree."""
+        if self._shared is False:
+            self._shared = self._find_shared()  # set at once: other threads look at it
+        return self._shared
+
+    def _find_shared(self) -> tuple[Path, Path] | None:
+        paths: list[Path] = []
+        for path, token in walk_tokens(self.tokens):
+            if isinstance(token, int):
+                if token >= self.base:  # what is of an earlier graph is no matter of this one
+                    return paths[token - self.base], path
+            elif token[0] in HAS_INDEX:
+                paths.append(path)
+        return None
+
+    @property
+    def definition(self) -> StateDef:
+        """The definition of the State with all leaves of the graph."""
+        if self._definition is None:
+            self._definition = self._define()
+        return self._definition
+
+    def _define(self) -> StateDef:
+        """As `walk_tokens`, written out, since each new structure passes here."""
+        paths: list[Path] = []
+        leaf_defs: list[LeafDef] = []
+        stack: list[Path] = [()]
+        for token in self.tokens:
+            path = stack.pop()
+            if token.__class__ is int:
+                continue
+            tag = token[0]  # type: ignore[index]  # not an int
+            if tag == VARIABLE:
+                paths.append(path)
+                leaf_defs.append(token[1:])  # type: ignore[index]  # as above
+            elif tag <= LEAF:
+                paths.append(path)
+                leaf_defs.append(None)
+            else:
+                stack += [(*path, key) for key in child_keys(token)[::-1]]  # type: ignore[arg-type]  # as above
+        return StateDef.of(tuple(paths), tuple(leaf_defs))
+
+    def merge(self, state: Mapping[Any, Any], /, *states: Mapping[Any, Any], copy: bool = False) -> N:
+        """Makes a new graph of this structure: `merge` with this GraphDef.
+
+        >>> from declax._module.module import Module
+        >>> graphdef, state = Module().split()
+        >>> type(graphdef.merge(state)).__name__
+        'Module'
+        """
+        root: N = GraphDef._merge(self, state, *states, copy=copy)
+        return root
+
+    def with_outer(self, outer: tuple[int, ...]) -> GraphDef[N]:
+        """The same structure with the outer index of each object."""
+        return GraphDef.of(self.tokens, None, self.base, outer)
+
+    def __repr__(self) -> str:
+        if not hasattr(self, "tokens"):
+            return "GraphDef(uninitialised)"
+        from_nodes = [t for t in self.tokens if isinstance(t, tuple) and t[0] in (NODE, OBJECT)]
+        root = self.tokens[0]
+        name = "int"
+        if isinstance(root, tuple):
+            entry = root[1] if len(root) > 1 else "leaf"
+            name = type_name(entry.cls) if isinstance(entry, Layout) else getattr(entry, "__name__", "tree")
+        return f"GraphDef({name}, nodes={len(from_nodes)}, leaves={self.num_leaves})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (self.tokens, self.base, self.outer)
+
+    def __copy__(self) -> GraphDef[N]:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> GraphDef[N]:
+        return self
+
+
+def _restore(tokens: tuple[Token, ...], base: int = 0, outer: tuple[int, ...] | None = None) -> GraphDef[Any]:
+    """A stored GraphDef, unless a class has other fields now."""
+    for token in tokens:
+        if not isinstance(token, tuple) or token[0] != NODE:
+            continue
+        layout, statics = token[1], token[2]
+        was_closed = not (statics and isinstance(statics[0], Layout))
+        if was_closed and not layout.is_closed:
+            raise GraphError(
+                type_name(layout.cls),
+                "the class has other fields now than when this GraphDef was stored",
+                expected=", ".join(map(str, layout.statuses)),
+                fix="store the State, and dx.update a new model with it",
+            )
+    return GraphDef.of(tokens, None, base, outer)
+
+
+def walk_tokens(tokens: tuple[Token, ...]) -> Iterator[tuple[Path, Token]]:
+    """The tokens with the paths of what they describe, parents first."""
+    stack: list[Path] = [()]
+    for token in tokens:
+        path = stack.pop()
+        yield path, token
+        if isinstance(token, tuple):
+            stack.extend((*path, key) for key in reversed(child_keys(token)))
+
+
+# without leaves, so that a GraphDef may be an argument or result of a raw JAX transform
+jax.tree_util.register_pytree_node(GraphDef, lambda graphdef: ((), graphdef), lambda graphdef, _: graphdef)
+
+
+_attributes = attrgetter("__dict__")
+_call: Any = operator.call  # its type takes no functions of several types
+_LEAF = Kind.LEAF
+
+
+class Contents:
+    """What the nodes of a graph have in their ``__dict__``; arrays, which may be replaced at any time, do not count.
+
+    Args:
+      nodes: the nodes. They are not kept alive, unless others of them hold them.
+    """
+
+    __slots__ = ("_classes", "_counts", "_nodes", "_readers", "_values")
+
+    def __init__(self, nodes: Sequence[Any]) -> None:
+        attributes = [*map(_attributes, nodes)]
+        self._nodes = [*map(weakref.ref, nodes)]
+        self._classes = [*map(type, nodes)]
+        self._counts = [*map(len, attributes)]
+        self._readers = [_reader(names) for names in map(_compared_names, attributes)]
+        self._values = [*chain.from_iterable(map(_call, self._readers, attributes))]
+
+    def are_same(self) -> bool:
+        """Whether the nodes still have the same attributes, by identity, and the same classes."""
+        try:
+            nodes = [*map(_call, self._nodes)]
+            attributes = [*map(_attributes, nodes)]
+            if [*map(len, attributes)] != self._counts or [*map(type, nodes)] != self._classes:
+                return False
+            return all(map(is_, chain.from_iterable(map(_call, self._readers, attributes)), self._values))
+        except (AttributeError, KeyError):  # a node or an attribute is gone
+            return False
+
+
+def _compared_names(attributes: dict[Any, Any]) -> tuple[Any, ...]:
+    """The names of a node's attributes, without those of arrays; the walk has met the types of all of these."""
+    return tuple([n for n, v in attributes.items() if n not in INTERNAL_KEYS and kinds.get(v.__class__) is not _LEAF])
+
+
+@functools.lru_cache(maxsize=1024)
+def _reader(names: tuple[Any, ...]) -> Callable[[dict[Any, Any]], tuple[Any, ...]]:
+    """Reads values from a dict; the first one twice, so that it gives a tuple for one name too."""
+    return itemgetter(names[0], *names) if names else lambda _: ()
+
+
+Source = tuple["weakref.ref[Pytree]", Any] | None
+"""The node and the name of the attribute; None inside of a container."""
+
+Stack = list[tuple[Any, "Pytree | None", Any]]
+"""Values that are yet to be read, each with the node and attribute that it sits in.
+
+Inside of containers: with None, and the identities of the containers around it.
+"""
+
+Watch = Callable[[], bool]
+"""Says whether what was read is still so."""
+
+
+_VARIABLE = Kind.VARIABLE
+_COPIED = frozenset({list, set})
+_TOLD_APART = frozenset({str, bytes, type(None), type})
+_TEXT = frozenset({str})
+
+
+class Walk:
+    """What one pass over a graph finds.
+
+    Attributes:
+      tokens: the description of the graph.
+      types: the exact types of static values, which tell 1 and True apart.
+      boxes: the Variable of each leaf; None for other leaves.
+      plain: the leaves without a Variable by position, and where they sit.
+      objects: the objects by index, those known from before first.
+      nodes: the indexes of the nodes among them.
+      watches: what must be compared before this is used again.
+      live, kept: mutable static values, and copies to compare them with.
+    """
+
+    __slots__ = (
+        "_base",
+        "_index",
+        "_is_binding",
+        "boxes",
+        "kept",
+        "live",
+        "nodes",
+        "objects",
+        "plain",
+        "tokens",
+        "types",
+        "watches",
+    )
+
+    def __init__(self, *, is_binding: bool = False, known: Sequence[Any] = ()) -> None:
+        self._is_binding = is_binding
+        self._base = len(known)
+        self.tokens: list[Token] = []
+        self.types: list[Any] = []
+        self.boxes: list[Variable[Any] | None] = []
+        self.plain: dict[int, tuple[Any, Source]] = {}
+        self.objects: list[Any] = list(known)
+        self.nodes: list[int] = []
+        self.watches: list[Watch] = []
+        self.live: list[Any] = []
+        self.kept: list[Any] = []
+        self._index: dict[int, int] = {id(value): index for index, value in enumerate(known)}
+
+    @property
+    def graphdef(self) -> GraphDef[Any]:
+        """The interned description."""
+        return GraphDef.of(tuple(self.tokens), tuple(self.types), self._base)
+
+    def read(self) -> list[Any]:
+        """The raw value of each leaf."""
+        if not self.plain:
+            return raw_values(self.boxes)
+        plain = self.plain
+        return [plain[i][0] if box is None else box.raw_value for i, box in enumerate(self.boxes)]
+
+    def is_in_container(self, position: int) -> bool:
+        """Whether a leaf sits in a container, with no Variable around it."""
+        return position in self.plain and self.plain[position][1] is None
+
+    def visit(self, root: Any) -> None:
+        """Reads a value and all below it; without recursion, however deep."""
+        stack: Stack = [(root, None, None)]
+        while stack:
+            value, owner, name = stack.pop()
+            kind = kinds.get(value.__class__) or kind_of(value)
+            if kind is _VARIABLE:
+                self._visit_variable(value)
+            elif kind is Kind.NODE:
+                if self._is_new(value):
+                    self.nodes.append(len(self.objects) - 1)
+                    self._visit_node(value, stack)
+            elif kind is Kind.OBJECT:
+                if self._is_new(value):
+                    self.nodes.append(len(self.objects) - 1)
+                    self._visit_object(value, stack)
+            elif kind is Kind.LEAF or kind is Kind.REF or (owner is not None and is_number(value)):
+                if not is_ref(value):
+                    self.tokens.append(LEAF_TOKEN)
+                elif self._is_new(value):
+                    self.tokens.append(REF_TOKEN)
+                else:
+                    continue
+                self.plain[len(self.boxes)] = value, None if owner is None else (weakref.ref(owner), name)
+                self.boxes.append(None)
+            elif kind is Kind.CONTAINER:
+                self._visit_container(value, stack, () if owner is not None else name or ())
+            else:
+                self._visit_static(value)
+
+    def _is_new(self, value: Any) -> bool:
+        """Whether an object is met for the first time; otherwise, a token that refers to it is added."""
+        rank = len(self.objects)
+        known = self._index.setdefault(id(value), rank)
+        if known != rank:
+            self.tokens.append(known)
+            return False
+        self.objects.append(value)
+        return True
+
+    def _visit_variable(self, variable: Variable[Any]) -> None:
+        if self._is_new(variable):
+            self.tokens.append((VARIABLE, variable.__class__, variable._metadata))
+            self.boxes.append(variable)
+
+    def _visit_node(self, node: Any, stack: Stack) -> None:
+        attributes: dict[Any, Any] = node.__dict__
+        if self._is_binding:
+            attributes.setdefault(BOUND_KEY, None)  # before reading: changes are seen from now on
+        layout: Layout = attributes.get(LAYOUT_KEY) or node._pytree__layout
+        if not is_settled(node, layout):
+            layout = resettle(node)
+        try:
+            children, statics = layout.flatten(node)
+        except KeyError:  # attributes were exchanged past `__setattr__`
+            layout = resettle(node)
+            children, statics = layout.flatten(node)
+        if self._is_binding and writes_by_itself(node):
+            self.watches.append(Contents([node]).are_same)
+        tokens, objects, boxes, index = self.tokens, self.objects, self.boxes, self._index
+        tokens.append((NODE, layout, statics))
+        self.types.append(exact_types(statics))
+        for name, place in layout.snapshots:
+            if attributes[name] is not statics[place]:
+                self._watch_static(attributes[name], statics[place])
+        # Variables that come first are read here, as `_visit_variable` does: most nodes hold nothing else
+        count = 0
+        for child in children:
+            cls = child.__class__
+            if kinds.get(cls) is not _VARIABLE:
+                names = layout.data_names
+                if count:
+                    children, names = children[count:], names[count:]
+                stack.extend(zip(reversed(children), repeat(node), reversed(names)))  # one is endless
+                return
+            count += 1
+            rank = len(objects)
+            known = index.setdefault(id(child), rank)
+            if known != rank:
+                tokens.append(known)
+                continue
+            objects.append(child)
+            tokens.append((VARIABLE, cls, child._metadata))
+            boxes.append(child)
+
+    def _visit_object(self, node: Any, stack: Stack) -> None:
+        if self._is_binding:
+            node.__dict__.setdefault(BOUND_KEY, None)
+        names = tuple(object_names(node))
+        self.tokens.append((OBJECT, node.__class__, names))
+        values = [node.__dict__[name] for name in names]
+        # a number is state only where a class declares it as data
+        stack.extend(
+            (value, None if kind_of(value) is Kind.STATIC else node, name)
+            for name, value in zip(reversed(names), reversed(values), strict=True)
+        )
+
+    def _visit_container(self, value: Any, stack: Stack, within: tuple[Any, ...]) -> None:
+        within = enter_container(value, within, self.objects)
+        keys, children, how = open_container(value, is_data=True)
+        token = (CONTAINER, how, keys)
+        self.tokens.append(token)
+        if value.__class__ is not tuple:
+            if (types := types_of(token)) is not None:
+                self.types.append(types)
+            self._watch_container(value, keys, children, how)
+        stack.extend(zip(reversed(children), repeat(None), repeat(within)))  # the latter are endless
+
+    def _visit_static(self, value: Any) -> None:
+        frozen = freeze(value)
+        self.tokens.append((STATIC, frozen))
+        self.types.append(exact_types(frozen))
+        if frozen is not value:
+            self._watch_static(value, frozen)
+
+    def _watch_static(self, value: Any, frozen: Any) -> None:
+        if value.__class__ in _COPIED and _is_plain(value):
+            self.live.append(value)
+            self.kept.append(value.copy())
+        else:
+            self.watches.append(_static_watch(value, frozen))
+
+    def _watch_container(self, value: Any, keys: tuple[Any, ...], children: tuple[Any, ...], how: Any) -> None:
+        if value.__class__ is list:
+            self.watches.append(lambda: len(value) == len(children) and all(map(is_, value, children)))
+            return
+
+        types = None if _TEXT.issuperset(map(type, keys)) else exact_types(keys)  # 1 and True are equal keys
+
+        def is_same() -> bool:
+            now_keys, now, now_how = open_container(value)
+            is_like = now_keys == keys and now_how == how and (types is None or exact_types(now_keys) == types)
+            return is_like and all(map(is_, now, children))
+
+        self.watches.append(is_same)
+
+
+def _static_watch(value: Any, frozen: Any) -> Watch:
+    """Says whether a value still has its snapshot; by the identities of its parts where these are fixed."""
+    content = _content(value)
+    if not content or not all(map(is_fixed, content.values())):
+        return lambda: bool(freeze(value) == frozen)
+    kept = [*content, *content.values()]
+
+    def is_same() -> bool:
+        now = _content(value) or {}
+        is_known = 2 * len(now) == len(kept) and all(map(is_, chain(now, now.values()), kept))
+        return is_known or bool(freeze(value) == frozen)
+
+    return is_same
+
+
+def _content(value: Any) -> dict[Any, Any] | None:
+    return value if value.__class__ is dict else attributes_of(value)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a copy and ``==`` tell each change: nothing nested, no numbers of equal value."""
+    return all(item.__class__ in _TOLD_APART for item in value)
+
+
+def walk(value: Any, *, is_binding: bool = False, known: Sequence[Any] = ()) -> Walk:
+    """Reads the graph below a value."""
+    found = Walk(is_binding=is_binding, known=known)
+    found.visit(value)
+    return found

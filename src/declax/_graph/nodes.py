@@ -1,0 +1,246 @@
+"""What a graph is made of, and what each node's children are.
+
+Nodes (Pytrees and Objects), Variables and refs have an identity, which a graph keeps. Containers are plain values. A
+leaf is an array, or the shape of one, directly in a node or container; all else is static.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import repeat
+from operator import is_
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from declax._classes.pytree import Pytree, layout_of
+from declax._fields.annotations import caches_by_type, is_data_class
+from declax._state.states import State
+from declax._state.tree import FlatForm
+from declax._tree.layout import INTERNAL_KEYS
+from declax._tree.links import Link, path_of
+from declax._tree.statuses import keys_between
+from declax._typing import Path
+from declax._variables.variable import Variable
+from declax.errors import MAX_DEPTH, StatusError, too_deep, type_name
+
+
+class Kind(enum.Enum):
+    """What a value is to a graph, by its type."""
+
+    NODE = "node"
+    OBJECT = "object"
+    VARIABLE = "variable"
+    REF = "ref"
+    CONTAINER = "container"
+    LEAF = "leaf"
+    STATIC = "static"
+
+    __hash__ = object.__hash__
+
+
+_CONTAINERS = frozenset({list, tuple, dict, defaultdict})
+_NUMBERS = (int, float, complex, np.generic)
+kinds: dict[type, Kind] = {}
+"""The kinds of values of types that were met before; `kind_of` decides on the others."""
+
+caches_by_type.append(kinds)
+
+
+def kind_of(value: object) -> Kind:
+    """What a value is to a graph; decided once for each type."""
+    found = kinds.get(value.__class__)
+    if found is None:
+        found = kinds[value.__class__] = _classify(value)
+    return found
+
+
+def _classify(value: object) -> Kind:
+    cls = value.__class__
+    if issubclass(cls, Variable):
+        return Kind.VARIABLE
+    if issubclass(cls, Pytree):
+        return Kind.NODE if cls._pytree__is_pytree else Kind.OBJECT
+    if isinstance(value, (Tracer, jax.Array, np.ndarray, jax.ShapeDtypeStruct)):
+        return Kind.LEAF
+    if isinstance(value, jax.Ref):
+        return Kind.REF
+    if cls in _CONTAINERS:
+        return Kind.CONTAINER  # without asking JAX, which refuses dicts with keys that it cannot sort
+    if value is not None and jax.tree_util.default_registry.flatten_one_level(value) is not None:
+        return Kind.CONTAINER
+    return Kind.LEAF if is_data_class(cls) else Kind.STATIC
+
+
+def is_ref(value: object) -> bool:
+    """Whether a leaf is a ref, or stands for one: a tracer where JAX traces, a shape in an abstract graph."""
+    cls = value.__class__
+    if cls is jax.ShapeDtypeStruct:
+        return bool(value.is_ref)  # type: ignore[attr-defined]  # of its class
+    return cls is jax.Ref or (isinstance(value, Tracer) and isinstance(value, jax.Ref))
+
+
+def is_number(value: object) -> bool:
+    """Whether a value, where an attribute declares it as data, is a leaf."""
+    return isinstance(value, _NUMBERS)
+
+
+def children_of(node: object) -> Iterator[tuple[Any, Any]]:
+    """The children of a node or container by key, in order; statics left out.
+
+    Of an `Object`, whatever is no plain static value counts as a child.
+    """
+    if isinstance(node, Pytree):
+        attributes: dict[Any, Any] = vars(node)
+        if type(node)._pytree__is_pytree:
+            for name in layout_of(node).data_names:
+                yield name, attributes[name]
+        else:
+            for name in object_names(node):
+                if kind_of(attributes[name]) is not Kind.STATIC:
+                    yield name, attributes[name]
+    elif kind_of(node) is Kind.CONTAINER:
+        yield from zip(*open_container(node)[:2], strict=True)
+
+
+def open_container(value: Any, *, is_data: bool = False) -> tuple[tuple[Any, ...], tuple[Any, ...], Hashable]:
+    """One level of a container: keys, children, and what rebuilds it.
+
+    What rebuilds it goes to `close_container`; it is hashable. A dict whose
+    keys cannot be sorted is opened in its own order.
+    """
+    cls = value.__class__
+    if cls is list or cls is tuple:
+        return tuple(range(len(value))), tuple(value), cls
+    if cls is dict and _has_text_keys(value):
+        keys = tuple(sorted(value))
+        return keys, tuple(value[k] for k in keys), (dict, tuple(value))
+    if isinstance(value, dict) and not _has_sortable_keys(value):
+        if is_data:
+            raise _unsortable(value)
+        return tuple(value), tuple(value.values()), (cls, tuple(value), getattr(value, "default_factory", None))
+    node = FlatForm(value) if isinstance(value, State) else value
+    pairs, treedef = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
+    return tuple(plain_key(path[0]) for path, _ in pairs), tuple(child for _, child in pairs), treedef
+
+
+def close_container(how: Any, keys: tuple[Any, ...], children: Sequence[Any]) -> Any:
+    """The container with these children; the inverse of `open_container`."""
+    if how is list:
+        return list(children)
+    if how is tuple:
+        return tuple(children)
+    if how.__class__ is tuple:
+        by_key = dict(zip(keys, children, strict=True))
+        content = {key: by_key[key] for key in how[1]}
+        return content if how[0] is dict else defaultdict(how[2], content)
+    return jax.tree_util.tree_unflatten(how, children)
+
+
+def _has_text_keys(value: dict[Any, Any]) -> bool:
+    return all(key.__class__ is str for key in value)
+
+
+def _has_sortable_keys(value: dict[Any, Any]) -> bool:
+    """Whether JAX can open a dict; it keeps the order of an OrderedDict."""
+    if value.__class__ not in _CONTAINERS:
+        return True
+    try:
+        sorted(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _unsortable(value: dict[Any, Any]) -> StatusError:
+    shown = ", ".join(map(repr, list(value)[:_SHOWN])) + (", ..." if len(value) > _SHOWN else "")
+    return StatusError(
+        f"a {type_name(type(value))} with the keys {shown}",
+        "the keys of a dict that holds data cannot be sorted",
+        expected="keys of one type",
+        why="JAX takes dicts apart in the order of their sorted keys",
+        fix="{str(key): value for key, value in content.items()}",
+    )
+
+
+_SHOWN = 6
+"""How many keys of a dict a message shows."""
+
+
+def put_in_container(holder: Any, key: Any, value: Any) -> None:
+    """Puts a leaf in the place of another one, under a key that `open_container` gave."""
+    is_path = isinstance(key, tuple) and isinstance(holder, State)
+    *above, last = key if is_path else (key,)
+    for step in above:
+        holder = holder[step]
+    old = holder[last]
+    holder[last] = old.copy(value) if isinstance(old, Variable) else value  # a State shows Variables, holds raw values
+
+
+def plain_key(entry: Any) -> Any:
+    """The plain key of an entry of a JAX key path."""
+    for attribute in ("name", "idx", "key"):
+        if hasattr(entry, attribute):
+            return getattr(entry, attribute)
+    return entry
+
+
+def object_names(node: Pytree) -> list[str]:
+    """The names of an Object's attributes, in order."""
+    return sorted(name for name in tuple(node.__dict__) if name not in INTERNAL_KEYS)
+
+
+_INNER = frozenset({Kind.NODE, Kind.OBJECT, Kind.CONTAINER})
+
+
+def walk_nodes(root: object) -> Iterator[tuple[Path, Any]]:
+    """All nodes (no Variables) of a graph with their paths, each once, children first."""
+    return ((path_of(link), node) for link, node in linked_nodes(root))
+
+
+def linked_nodes(root: object) -> Iterator[tuple[Link, Any]]:
+    """As `walk_nodes`, with links: paths that are not built yet."""
+    seen: dict[int, Any] = {}
+    stack: list[tuple[Link, Any, bool, tuple[int, ...]]] = [(None, root, False, ())]
+    while stack:
+        link, value, is_done, within = stack.pop()
+        if is_done:
+            yield link, value
+            continue
+        kind = kind_of(value)
+        if kind is Kind.CONTAINER:  # a value, which has no identity
+            within = enter_container(value, within)
+        elif kind not in _INNER or id(value) in seen:
+            continue
+        else:
+            seen[id(value)] = value
+            within = ()
+            stack.append((link, value, True, ()))
+        stack.extend(((link, key), child, False, within) for key, child in reversed(list(children_of(value))))
+
+
+def enter_container(value: Any, within: tuple[Any, ...], holders: Sequence[Any] = ()) -> tuple[Any, ...]:
+    """The containers around what this one holds; raises where it is inside of itself, or too deep."""
+    if any(map(is_, within, repeat(value))):
+        raise StatusError(
+            f"a {type_name(type(value))}",
+            "a plain container holds itself",
+            why="containers are values, which are taken apart to the end; only Pytrees may form cycles",
+            fix="dx.List([...]), or an attribute of a Pytree",
+        )
+    if len(within) == MAX_DEPTH:
+        raise too_deep(_place_of(within[0], holders), keys_between((*within, value)))
+    return *within, value
+
+
+def _place_of(container: Any, holders: Sequence[Any]) -> str:
+    """The attribute that holds a container, where one of the holders has it."""
+    for holder in holders:
+        for name, value in vars(holder).items() if isinstance(holder, Pytree) else ():
+            if value is container:
+                return f"{type_name(type(holder))}.{name}"
+    return f"a {type_name(type(container))}"

@@ -1,0 +1,476 @@
+"""Makes live objects from a description, or changes existing ones so that they have a new structure.
+
+Each token of a GraphDef has a *slot* in one flat list; a `Program`, derived once for a GraphDef, fills the slots.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain, repeat
+from operator import is_
+from typing import Any, Final, NamedTuple
+
+from declax import _jax
+from declax._classes.pytree import Pytree
+from declax._fields.snapshots import Frozen, exact_types, freeze, is_frozen, thaw
+from declax._graph.flattening import (
+    CONTAINER,
+    HAS_INDEX,
+    LEAF,
+    NODE,
+    OBJECT,
+    REF,
+    STATIC,
+    VARIABLE,
+    GraphDef,
+    child_keys,
+    node_statics,
+)
+from declax._graph.nodes import Kind, close_container, kind_of, open_container
+from declax._tree import epoch
+from declax._tree.attributes import wrong_trace
+from declax._tree.layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, RECORD_KEY, TRACE_KEY, blank_maker
+from declax._tree.read_only import ReadOnly
+from declax._typing import MISSING
+from declax._variables.variable import Variable, fill_raw, new_variable, set_raw
+from declax._variables.variable import _set_metadata as set_metadata
+from declax._variables.variable import _set_trace as set_mark
+from declax.errors import GraphError, TraceContextError, type_name
+
+_new = object.__new__
+
+BATCH: Final = 1024
+"""So many Variables are dealt with at a time where several passes go over them, so that they stay in the processor's
+cache from one pass to the next; with 100,000 at a time each pass waits for memory again."""
+
+
+class Program:
+    """How to build the objects that a GraphDef describes.
+
+    Slots are numbered so that Variables come first, then nodes, then all else:
+    the first two kinds are made in one go each.
+
+    Attributes:
+      count: the number of slots.
+      root: the slot of the root.
+      classes: of the Variables, by slot.
+      metadata: of the Variables, by slot.
+      variable_leaves: the position of each Variable's leaf.
+      has_plain: whether there are leaves that are no Variable's.
+      node_makers: what makes each node without any code of a user, and its class.
+      nodes: how to fill each node.
+      plain_leaves: slots and positions of leaves that are no Variable's.
+      contained: the positions of those that sit in a container, or in an Object.
+      containers: the slot, how, keys and child slots of each, inner ones first.
+      statics: slots and values.
+      references: slots and the slots that they repeat.
+      indexed: the slot of each object, by index; those from before the graph,
+        where it continues a space of indexes, have slots behind all others.
+    """
+
+    __slots__ = (
+        "classes",
+        "contained",
+        "containers",
+        "count",
+        "has_plain",
+        "indexed",
+        "metadata",
+        "node_makers",
+        "nodes",
+        "plain_leaves",
+        "references",
+        "root",
+        "statics",
+        "variable_leaves",
+    )
+
+    def __init__(self, graphdef: GraphDef[Any]) -> None:
+        tokens = graphdef.tokens
+        slots = _number(tokens)
+        children = [tuple(map(slots.__getitem__, found)) for found in _children(graphdef)]
+        self.count: int = len(tokens)
+        self.root: int = slots[0]
+        self.classes: list[type] = []
+        self.metadata: list[Any] = []
+        self.variable_leaves: list[int] = []
+        self.node_makers: list[tuple[Callable[[type], Any], type]] = []
+        self.nodes: list[NodeProgram] = []
+        self.plain_leaves: list[tuple[int, int]] = []
+        self.containers: list[tuple[int, Any, tuple[Any, ...], tuple[int, ...]]] = []
+        self.statics: list[tuple[int, Any]] = []
+        self.references: list[tuple[int, int]] = []
+        self.indexed: list[int] = list(range(len(tokens), len(tokens) + graphdef.base))
+        leaf = 0
+        recipes: dict[tuple[int, ...], _Recipe] = {}
+        for place, token in enumerate(tokens):
+            if isinstance(token, int):
+                self.references.append((slots[place], self.indexed[token]))
+                continue
+            self._add(slots[place], token, leaf, children[place], recipes)
+            leaf += token[0] <= LEAF
+        self.has_plain: bool = bool(self.plain_leaves)
+        of_nodes = {c for p, t in enumerate(tokens) if isinstance(t, tuple) and t[0] == NODE for c in children[p]}
+        self.contained: frozenset[int] = frozenset(
+            [position for slot, position in self.plain_leaves if slot not in of_nodes]
+        )
+        self.containers.reverse()
+
+    def _add(
+        self,
+        slot: int,
+        token: tuple[Any, ...],
+        leaf: int,
+        children: tuple[int, ...],
+        recipes: dict[tuple[int, ...], _Recipe],
+    ) -> None:
+        tag = token[0]
+        if tag in HAS_INDEX:
+            self.indexed.append(slot)
+        if tag == VARIABLE:
+            self.classes.append(token[1])
+            self.metadata.append(token[2])
+            self.variable_leaves.append(leaf)
+        elif tag in (REF, LEAF):
+            self.plain_leaves.append((slot, leaf))
+        elif tag == NODE:
+            layout = token[1]
+            self.node_makers.append((blank_maker(layout.cls), layout.cls))
+            key = (id(layout), *map(id, token[2]))  # the tokens live as long as the GraphDef that has the program
+            recipe = recipes.get(key)
+            if recipe is None:
+                recipe = recipes[key] = _recipe(token)
+            self.nodes.append(NodeProgram(*recipe, layout.data_names, children))
+        elif tag == OBJECT:
+            self.node_makers.append((blank_maker(token[1]), token[1]))
+            self.nodes.append(NodeProgram({}, (), dict.fromkeys(token[2]), token[2], children))
+        elif tag == CONTAINER:
+            self.containers.append((slot, token[1], token[2], children))
+        elif tag == STATIC:
+            self.statics.append((slot, token[1]))
+
+
+def _number(tokens: tuple[Any, ...]) -> list[int]:
+    """The slot of each token."""
+    rank_of = {VARIABLE: 0, NODE: 1, OBJECT: 1}
+    ranks = [2 if isinstance(token, int) else rank_of.get(token[0], 2) for token in tokens]
+    slots = [0] * len(tokens)
+    for slot, place in enumerate(sorted(range(len(tokens)), key=ranks.__getitem__)):
+        slots[place] = slot
+    return slots
+
+
+class NodeProgram(NamedTuple):
+    """How to fill one node's attributes.
+
+    Attributes:
+      shared: the static attributes, and the layout where the node has its own.
+      copiers: names of mutable static attributes, and what makes each anew.
+      template: all attributes, with None for what each node gets by itself: a
+        dict takes such a copy and then other values sooner than new names.
+      names: the attributes that hold children.
+      children: their slots.
+    """
+
+    shared: dict[Any, Any]
+    copiers: tuple[tuple[Any, Callable[[], Any]], ...]
+    template: dict[Any, Any]
+    names: tuple[Any, ...]
+    children: tuple[int, ...]
+
+    def is_in(self, attributes: dict[Any, Any], slots: Sequence[Any]) -> bool:
+        """Whether a node has just these attributes: a quick look, which may say no though it has."""
+        count = len(attributes) - (TRACE_KEY in attributes) - (BOUND_KEY in attributes) - (RECORD_KEY in attributes)
+        if self.copiers or count != len(self.shared) + len(self.names):
+            return False
+        found = map(attributes.get, chain(self.shared, self.names), repeat(MISSING))
+        return all(map(is_, found, chain(self.shared.values(), map(slots.__getitem__, self.children))))
+
+    def attributes(self, slots: Sequence[Any]) -> dict[Any, Any]:
+        """All attributes by name."""
+        made = {**self.shared, **{name: copier() for name, copier in self.copiers}}
+        made.update((name, slots[child]) for name, child in zip(self.names, self.children, strict=True))
+        return made
+
+
+_Recipe = tuple[dict[Any, Any], tuple[tuple[Any, Callable[[], Any]], ...], dict[Any, Any]]
+"""The static attributes of nodes that are alike, as a `NodeProgram` has them."""
+
+
+def _recipe(token: tuple[Any, ...]) -> _Recipe:
+    layout = token[1]
+    fixed = {} if layout.is_closed else {LAYOUT_KEY: layout}
+    values = dict(node_statics(token))
+    copiers = tuple([(name, _copier(value)) for name, value in values.items() if isinstance(value, Frozen)])
+    shared = {**values, **fixed}
+    template = {**shared, **dict.fromkeys([name for name, _ in copiers]), **dict.fromkeys(layout.data_names)}
+    return shared, copiers, template
+
+
+def _copier(frozen: Any) -> Callable[[], Any]:
+    """Makes the mutable value of a snapshot anew; by a plain copy where nothing is nested."""
+    value = thaw(frozen)
+    items = value.values() if isinstance(value, dict) else value
+    if value.__class__ in (list, dict, set) and all(
+        kind_of(item) is Kind.STATIC and item.__class__.__hash__ is not None and not isinstance(item, tuple)
+        for item in items
+    ):
+        copier: Callable[[], Any] = value.copy
+        return copier
+    return partial(thaw, frozen)
+
+
+def _children(graphdef: GraphDef[Any]) -> list[list[int]]:
+    """For each token, the tokens of its children."""
+    found: list[list[int]] = [[] for _ in graphdef.tokens]
+    stack: list[int] = []
+    for place, token in enumerate(graphdef.tokens):
+        if stack:
+            found[stack.pop()].append(place)
+        if isinstance(token, tuple) and token[0] > LEAF:
+            stack.extend([place] * len(child_keys(token)))
+    return found
+
+
+def program_of(graphdef: GraphDef[Any]) -> Program:
+    """The program of a GraphDef, made at first use."""
+    if graphdef._program is None:
+        graphdef._program = Program(graphdef)
+    program: Program = graphdef._program
+    return program
+
+
+def build(
+    graphdef: GraphDef[Any],
+    leaves: Sequence[Any],
+    metadata: Sequence[Any] | None = None,
+    variables: Sequence[Any] | None = None,
+) -> Any:
+    """Makes new objects with these leaves."""
+    return build_slots(graphdef, leaves, metadata, variables)[program_of(graphdef).root]
+
+
+def build_slots(
+    graphdef: GraphDef[Any],
+    leaves: Sequence[Any],
+    metadata: Sequence[Any] | None = None,
+    variables: Sequence[Any] | None = None,
+    known: Sequence[Any] | None = None,
+) -> list[Any]:
+    """As `build`, with the objects from before the graph; returns the value of each slot."""
+    program = program_of(graphdef)
+    mark = _jax.trace_state.value
+    slots = _new_variables(program, leaves, metadata, mark) if variables is None else list(variables)
+    nodes: list[Any] = [maker(cls) for maker, cls in program.node_makers]
+    slots += nodes
+    slots += [None] * (program.count - len(slots))
+    if graphdef.base:
+        slots += known_objects(graphdef, {}) if known is None else known
+    for slot, position in program.plain_leaves:
+        slots[slot] = leaves[position]
+    fill(program, slots)
+    for node, (_, copiers, template, names, children) in zip(nodes, program.nodes, strict=True):
+        attributes = node.__dict__
+        attributes.update(template)
+        for name, copier in copiers:
+            attributes[name] = copier()
+        for name, child in zip(names, children):  # noqa: B905  # of equal length by construction
+            attributes[name] = slots[child]
+    if mark is not _jax.TOP:
+        for node in nodes:
+            node.__dict__[TRACE_KEY] = mark
+    return slots
+
+
+def _new_variables(program: Program, leaves: Sequence[Any], metadata: Sequence[Any] | None, mark: Any) -> list[Any]:
+    raw_values = [leaves[i] for i in program.variable_leaves] if program.has_plain else leaves
+    metadata = program.metadata if metadata is None else metadata
+    made: list[Any] = []
+    for start in range(0, len(program.classes), BATCH):
+        batch = slice(start, start + BATCH)
+        variables: list[Any] = list(map(_new, program.classes[batch]))
+        deque(map(fill_raw, variables, raw_values[batch]), 0)
+        deque(map(set_metadata, variables, metadata[batch]), 0)
+        deque(map(set_mark, variables, repeat(mark)), 0)
+        made += variables
+    return made
+
+
+def known_objects(graphdef: GraphDef[Any], objects: Mapping[int, Any]) -> list[Any]:
+    """The objects from before a graph by index; None for those that it does not refer to."""
+    if not graphdef.base:
+        return []
+    known = list(map(objects.get, range(graphdef.base)))
+    if any(found is None for found in known):
+        missing = [t for t in graphdef.tokens if isinstance(t, int) and t < graphdef.base and t not in objects]
+        if missing:
+            raise GraphError(
+                "merge",
+                f"the graph refers to object {missing[0]} of earlier graphs, which is not there",
+                got=f"{len(objects)} objects",
+                fix="with dx.merge_context() as ctx:\n    first, second = ctx.merge(*first), ctx.merge(*second)",
+            )
+    return known
+
+
+def fill(program: Program, slots: list[Any]) -> None:
+    """Fills the slots of static values, references and containers."""
+    for slot, value in program.statics:
+        slots[slot] = thaw(value) if is_frozen(value) else value
+    for slot, target in program.references:
+        slots[slot] = slots[target]
+    for slot, how, keys, children in program.containers:
+        slots[slot] = close_container(how, keys, [slots[c] for c in children])
+
+
+class Change(NamedTuple):
+    """A new structure for existing objects.
+
+    Attributes:
+      graphdef: the structure.
+      kept: for each leaf, the position of the value that it keeps, or -1.
+      origins: for each Variable and node, the existing object, or -1.
+    """
+
+    graphdef: GraphDef[Any]
+    kept: tuple[int, ...]
+    origins: tuple[int, ...]
+
+
+def apply_change(
+    change: Change,
+    objects: Sequence[Any] | Mapping[int, Any],
+    old: Sequence[Any],
+    new: Iterable[Any],
+    metadata: Sequence[Any] | None = None,
+    known: Sequence[Any] = (),
+) -> list[Any]:
+    """Gives existing objects the new structure.
+
+    All new objects are made, and all checks done, before the first existing
+    one is touched; of those, only what differs is set.
+    """
+    program = program_of(change.graphdef)
+    fresh = iter(new)
+    leaves = [next(fresh) if i < 0 else old[i] for i in change.kept]
+    own = program.indexed[change.graphdef.base :]
+    existing = {slot: objects[origin] for slot, origin in zip(own, change.origins, strict=True) if origin >= 0}
+    slots: list[Any] = [*[None] * program.count, *known]
+    writes = _fill_variables(program, slots, leaves, existing, metadata or program.metadata)
+    for slot, (maker, cls) in enumerate(program.node_makers, len(program.classes)):
+        slots[slot] = existing[slot] if slot in existing else maker(cls)
+    for slot, position in program.plain_leaves:
+        slots[slot] = existing.get(slot, leaves[position])  # a ref stays the one that it is
+    fill(program, slots)
+    attributes = [
+        (slots[slot], slot in existing, node.attributes(slots))
+        for slot, node in enumerate(program.nodes, len(program.classes))
+        if not (slot in existing and node.is_in(slots[slot].__dict__, slots))
+    ]
+    _check_levels(writes, attributes)
+    is_structural = any(variable._metadata is not notes for variable, _, notes in writes)
+    for variable, value, notes in writes:
+        set_raw(variable, value)
+        set_metadata(variable, notes)
+    for node, is_existing, wanted in attributes:
+        is_structural |= _give(node, is_existing, wanted)
+    if is_structural:
+        epoch.advance()
+    return slots
+
+
+def _fill_variables(
+    program: Program, slots: list[Any], leaves: Sequence[Any], existing: dict[int, Any], metadata: Sequence[Any]
+) -> list[tuple[Variable[Any], Any, Any]]:
+    mark = _jax.current_trace()
+    writes = []
+    made = zip(program.classes, metadata, program.variable_leaves, strict=True)
+    for slot, (cls, notes, leaf) in enumerate(made):
+        found = existing.get(slot)
+        if found is None:
+            slots[slot] = new_variable(cls, leaves[leaf], notes, mark)
+            continue
+        slots[slot] = found
+        if found.raw_value is not leaves[leaf] or found._metadata is not notes:
+            writes.append((found, leaves[leaf], notes))
+    return writes
+
+
+def check_marks(variables: Iterable[Variable[Any] | None], what: str = "write-back") -> None:
+    """Checks that Variables may be set at this trace level."""
+    mark = _jax.current_trace()
+    for variable in variables:
+        if variable is not None and variable._trace is not mark:
+            if isinstance(variable._trace, ReadOnly):
+                raise variable._trace.refusal(f"{what} to a {type_name(type(variable))}")
+            raise TraceContextError(
+                f"{what} to a {type_name(type(variable))}",
+                "cannot mutate a Variable from a different trace level",
+                why="the Variable was made outside of the function that JAX is tracing now",
+                fix="pass it, or the model that has it, as an argument of the traced function too",
+            )
+
+
+def _check_levels(writes: Sequence[Any], attributes: Sequence[tuple[Any, bool, dict[Any, Any]]]) -> None:
+    check_marks(variable for variable, _, _ in writes)
+    mark = _jax.current_trace()
+    for node, is_existing, wanted in attributes:
+        if is_existing and node.__dict__.get(TRACE_KEY, _jax.TOP) is not mark and _differs(node, wanted):
+            raise wrong_trace(node, next(iter(wanted), "..."))
+
+
+def _differs(node: Pytree, wanted: dict[Any, Any]) -> bool:
+    own = {n: v for n, v in tuple(node.__dict__.items()) if n not in INTERNAL_KEYS or n == LAYOUT_KEY}
+    return own.keys() != wanted.keys() or any(not same_content(own[n], v) for n, v in wanted.items())
+
+
+def _give(node: Any, is_existing: bool, wanted: dict[Any, Any]) -> bool:
+    """Sets what differs; says whether an existing node got another structure."""
+    attributes = node.__dict__
+    if not is_existing:
+        attributes.update(wanted)
+        mark = _jax.current_trace()
+        if mark is not _jax.TOP:
+            attributes[TRACE_KEY] = mark
+        return False
+    changed = [
+        n for n, v in wanted.items() if (old := attributes.get(n, MISSING)) is not v and not same_content(old, v)
+    ]
+    gone = [n for n in tuple(attributes) if n not in wanted and (n not in INTERNAL_KEYS or n == LAYOUT_KEY)]
+    is_structural = bool(gone) or any(
+        not (kind_of(attributes.get(name)) is Kind.LEAF and kind_of(wanted[name]) is Kind.LEAF) for name in changed
+    )
+    for name in changed:
+        attributes[name] = wanted[name]
+    for name in gone:
+        del attributes[name]
+    return is_structural
+
+
+def same_content(a: Any, b: Any) -> bool:
+    """Whether two values are the same object, or containers of the same objects; without recursion, however deep."""
+    pairs = [(a, b)]
+    while pairs:
+        x, y = pairs.pop()
+        if x is y:
+            continue
+        if x.__class__ is not y.__class__:
+            return False
+        kind = kind_of(x)
+        if kind is Kind.CONTAINER:
+            keys_x, children_x, how_x = open_container(x)
+            keys_y, children_y, how_y = open_container(y)
+            if keys_x != keys_y or how_x != how_y:
+                return False
+            pairs.extend(zip(children_x, children_y, strict=True))
+        elif kind is not Kind.STATIC or not _same_static(x, y):
+            return False
+    return True
+
+
+def _same_static(a: Any, b: Any) -> bool:
+    """Whether two static values are equal, and neither 1 and True nor 0.0 and -0.0."""
+    frozen_a, frozen_b = freeze(a), freeze(b)
+    return bool(frozen_a == frozen_b) and exact_types(frozen_a) == exact_types(frozen_b)

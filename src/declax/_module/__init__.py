@@ -1,0 +1,1 @@
+"""Module, the containers, sow and capture, view and summary."""

@@ -1,0 +1,363 @@
+"""Calls that return, beside their result, the values that modules sowed in them.
+
+During the call each module has an attribute ``__captures__``, in which `sow`
+and `perturb` put their Variables (see `_sowing`).
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar, get_origin, overload
+
+import jax
+
+from declax import _jax
+from declax._classes.pytree import Pytree, delete_attribute, layout_of, set_layout
+from declax._fields.specifiers import Status
+from declax._graph.nodes import Kind, is_number, kind_of, linked_nodes
+from declax._module.containers import Dict, List
+from declax._module.module import Module
+from declax._module.sowing import Captures
+from declax._state.states import State
+from declax._tree import epoch
+from declax._tree.attributes import class_attribute, wrong_trace
+from declax._tree.links import Link, path_of
+from declax._typing import BOUND_KEY, CAPTURES_KEY, MISSING, TRACE_KEY, Path
+from declax._variables.variable import Intermediate, Perturbation, Variable
+from declax.errors import FilterError, GraphError, describe, format_path, suggest
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+VariableKind: TypeAlias = type[Variable[Any]]
+Init: TypeAlias = Mapping[Any, Any] | None
+
+
+@overload
+def capture(  # type: ignore[overload-overlap]  # a kind can be called as well
+    fn: VariableKind, /, *, init: Init = None, method_outputs: VariableKind | None = None
+) -> Callable[[Callable[P, R]], Callable[P, tuple[R, State[Any]]]]: ...
+@overload
+def capture(  # type: ignore[overload-overlap]  # a kind can be called as well
+    fn: VariableKind, b: VariableKind, /, *, init: Init = None, method_outputs: VariableKind | None = None
+) -> Callable[[Callable[P, R]], Callable[P, tuple[R, State[Any], State[Any]]]]: ...
+@overload
+def capture(  # type: ignore[overload-overlap]  # a kind can be called as well
+    fn: VariableKind,
+    b: VariableKind,
+    /,
+    *var_types: VariableKind,
+    init: Init = None,
+    method_outputs: VariableKind | None = None,
+) -> Callable[[Callable[P, Any]], Callable[P, tuple[Any, ...]]]: ...
+@overload
+def capture(
+    fn: Callable[P, R], /, *, init: Init = None, method_outputs: VariableKind | None = None
+) -> Callable[P, R]: ...
+@overload
+def capture(
+    fn: Callable[P, R], a: VariableKind, /, *, init: Init = None, method_outputs: VariableKind | None = None
+) -> Callable[P, tuple[R, State[Any]]]: ...
+@overload
+def capture(
+    fn: Callable[P, R],
+    a: VariableKind,
+    b: VariableKind,
+    /,
+    *,
+    init: Init = None,
+    method_outputs: VariableKind | None = None,
+) -> Callable[P, tuple[R, State[Any], State[Any]]]: ...
+@overload
+def capture(
+    fn: Callable[P, R],
+    a: VariableKind,
+    /,
+    *var_types: VariableKind,
+    init: Init = None,
+    method_outputs: VariableKind | None = None,
+) -> Callable[P, tuple[Any, ...]]: ...
+def capture(fn: Any, /, *var_types: VariableKind, init: Init = None, method_outputs: VariableKind | None = None) -> Any:
+    """A function that returns, beside its result, what modules sow while it runs.
+
+    What `Module.sow` and `Module.perturb` store during the call, of whatever
+    kind, is no attribute of the modules and is gone after it. What they stored
+    before is neither seen nor changed.
+
+    Args:
+      fn: a module, a method of one, or a function whose first argument is a
+        module or a container of modules. Or the first of the kinds: then this
+        is a decorator for such a function.
+      *var_types: the kinds of Variables to return. A Variable is in the State
+        of its own kind, or else of the first that its kind derives from. For
+        perturbations, name `Perturbation`: they do not count as intermediates.
+      init: a State, or a nested dict, of Variables that the modules have
+        recorded to begin with: perturbations, by the gradients of which one
+        gets those of what they are added to. Raw values are perturbations.
+      method_outputs: the kind as which to sow the results of all calls of
+        methods of the modules, under the names of the methods; of public ones
+        and ``__call__``. What is no array or tree of arrays is left out.
+
+    Returns:
+      The function. It returns the result and one State for each kind; only the
+      result where no kind is given.
+
+    Raises:
+      FilterError: for a value that is not a kind of Variable.
+      GraphError: for a value that cannot be called; when called, for an argument
+        without modules, for values in `init` at a path without a module or of
+        another shape, and for a name that is sown as two kinds.
+
+    One call at a time may run on a module, as with all that changes it.
+
+    >>> import declax as dx
+    >>> class Net(dx.Module):
+    ...     def __call__(self, x):
+    ...         self.sow(dx.Intermediate, "input", x)
+    ...         return 2 * x
+    >>> net = Net()
+    >>> y, seen = capture(net, dx.Intermediate)(3)
+    >>> y, seen["input"].value, hasattr(net, "input")
+    (6, (3,), False)
+    """
+    if _is_kind(fn):
+        return lambda function: _capturing(function, (fn, *var_types), init, method_outputs)
+    return _capturing(fn, var_types, init, method_outputs)
+
+
+def _is_kind(value: Any) -> bool:
+    origin = get_origin(value) or value
+    return isinstance(origin, type) and issubclass(origin, Variable)
+
+
+def _checked_kind(value: Any) -> VariableKind:
+    if not _is_kind(value):
+        raise FilterError(
+            "capture", "this is not a kind of Variable", got=describe(value), fix="dx.capture(model, dx.Intermediate)"
+        )
+    kind: VariableKind = get_origin(value) or value
+    return kind
+
+
+def _capturing(fn: Any, var_types: Sequence[Any], init: Init, method_outputs: Any) -> Callable[..., Any]:
+    kinds = [_checked_kind(kind) for kind in var_types]
+    method_kind = None if method_outputs is None else _checked_kind(method_outputs)
+    if not callable(fn):
+        raise GraphError("capture", "this cannot be called", got=describe(fn), fix="dx.capture(model, dx.Intermediate)")
+    owner: Any = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
+    name = getattr(fn, "__name__", "")
+    is_method = owner is not fn and getattr(type(owner), name, None) is getattr(fn, "__func__", fn)
+
+    @functools.wraps(type(fn).__call__ if isinstance(fn, Module) else fn)
+    def captured(*args: Any, **kwargs: Any) -> Any:
+        root = owner if isinstance(owner, Module) else next(iter((*args, *kwargs.values())), None)
+        recording = _Recording(root, kinds, method_kind)
+        result: Any = None
+        try:
+            recording.begin({} if init is None else init)
+            with recording.sown_outputs():
+                call: Any = getattr(owner, name) if is_method else fn  # the method that the class has now may sow
+                result = call(*args, **kwargs)
+        finally:
+            pairs = recording.end(result)
+        return (result, *map(State.from_flat_path, pairs)) if kinds else result
+
+    return captured
+
+
+# --- one call ------------------------------------------------------------------
+
+
+class _Recording:
+    """One call: gives the modules their `Captures`, and afterwards takes them away."""
+
+    def __init__(self, root: Any, kinds: Sequence[VariableKind], method_outputs: VariableKind | None) -> None:
+        self._root = root
+        self._kinds = kinds
+        self._method_outputs = method_outputs
+        self._outer: dict[int, tuple[Module, Captures | None]] = {}  # those of a captured call around this one
+
+    def begin(self, init: Mapping[Any, Any]) -> None:
+        """Gives the modules their `Captures`, with the Variables of `init`."""
+        modules: dict[Path, Module] = {}
+        for link, module in _modules(self._root):
+            modules[path_of(link)] = module
+            outer: Captures | None = module.__dict__.get(CAPTURES_KEY)
+            self._outer[id(module)] = module, outer
+            captures = Captures(self._method_outputs or getattr(outer, "__method_outputs__", None))
+            self._hand_over(outer, captures)
+            _put_captures(module, captures)
+        if not modules:
+            raise GraphError(
+                "capture",
+                "the first argument has no modules",
+                expected="a module, or a container of modules",
+                got=describe(self._root),
+                fix="dx.capture(fn, dx.Intermediate)(model, ...)",
+            )
+        for path, value in (init if isinstance(init, State) else State(init)).flat_state():
+            variable = value.copy(value.raw_value) if isinstance(value, Variable) else Perturbation(value)
+            if path[:-1] not in modules or not isinstance(path[-1], str):
+                raise GraphError(
+                    format_path(path),
+                    "`init` has a value at a path without a module",
+                    expected="the path of a module, and the name that is given to perturb",
+                    got=describe(variable.raw_value),
+                    fix=suggest(format_path(path[:-1]), map(format_path, modules)),
+                )
+            setattr(modules[path[:-1]].__dict__[CAPTURES_KEY], path[-1], variable)
+
+    @contextmanager
+    def sown_outputs(self) -> Generator[None, None, None]:
+        """Has the methods of the modules sow their outputs, where this was asked for."""
+        classes = {type(module) for module, _ in self._outer.values()} if self._method_outputs else set()
+        with _lock:
+            for cls in classes:
+                count, originals = _wrapped.get(cls) or (0, _wrap_methods(cls))
+                _wrapped[cls] = count + 1, originals
+        try:
+            yield
+        finally:
+            with _lock:
+                for cls in classes:
+                    count, originals = _wrapped.pop(cls)
+                    if count > 1:
+                        _wrapped[cls] = count - 1, originals
+                    else:
+                        _unwrap_methods(cls, originals)
+
+    def end(self, result: Any) -> list[list[tuple[Path, Variable[Any]]]]:
+        """Takes the `Captures` away; the Variables of each kind, with their paths."""
+        found: list[list[tuple[Path, Variable[Any]]]] = [[] for _ in self._kinds]
+        for link, module in _modules(self._root):
+            captures = module.__dict__.get(CAPTURES_KEY)
+            for name, variable in captures.variables().items() if captures else ():
+                position = _position_of(variable, self._kinds)
+                if position is not None:
+                    found[position].append(((*path_of(link), name), variable))
+            self._restore(module)
+        for module, _ in tuple(self._outer.values()):  # those that left the graph
+            self._restore(module)
+        for _, module in _modules(result):  # copies
+            self._restore(module)
+        return found
+
+    def _restore(self, module: Module) -> None:
+        """Takes the `Captures` of a module away, or back to those of the call around this one."""
+        captures: Captures | None = module.__dict__.get(CAPTURES_KEY)
+        _, outer = self._outer.get(id(module), (module, None))
+        if captures is None or captures is outer:
+            return
+        if outer is None:
+            delete_attribute(module, CAPTURES_KEY)
+        else:
+            self._hand_over(captures, outer)
+            _put_captures(module, outer)
+
+    def _hand_over(self, captures: Captures | None, to: Captures) -> None:
+        """Gives the Variables that this call is not asked for to other `Captures`."""
+        for name, variable in captures.variables().items() if captures else ():
+            if _position_of(variable, self._kinds) is None:
+                setattr(to, name, variable)
+
+
+def _put_captures(module: Any, captures: Captures) -> None:
+    """Sets the attribute without the `__setattr__` of the module, which may be frozen or a Dict."""
+    attributes = module.__dict__
+    if attributes.get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
+        raise wrong_trace(module, CAPTURES_KEY)
+    set_layout(module, layout_of(module).with_status(CAPTURES_KEY, Status.DATA))
+    attributes[CAPTURES_KEY] = captures
+    if BOUND_KEY in attributes:
+        epoch.advance()
+
+
+def _position_of(variable: Variable[Any], kinds: Sequence[VariableKind]) -> int | None:
+    """The index of the kind that a Variable belongs to: its own, or else the first that its own derives from.
+
+    A `Perturbation` holds no value of the module, so it does not count as an
+    `Intermediate`, from which it derives.
+    """
+    own = type(variable)
+    if own in kinds:
+        return kinds.index(own)
+    hidden = Intermediate if issubclass(own, Perturbation) else None
+    return next((i for i, kind in enumerate(kinds) if issubclass(own, kind) and kind is not hidden), None)
+
+
+def _modules(root: Any) -> Iterator[tuple[Link, Module]]:
+    """All modules of a graph, each once, under its first path."""
+    return ((link, node) for link, node in linked_nodes(root) if isinstance(node, Module))
+
+
+# --- outputs of methods ----------------------------------------------------------
+
+_wrapped: Final[dict[type, tuple[int, dict[str, Any]]]] = {}
+"""How many calls have the methods of a class wrapped, and what the class itself had under their names.
+
+Only a module whose `Captures` asks for outputs sows them, so calls in other threads see no difference.
+"""
+_lock = threading.Lock()
+
+
+def _wrap_methods(cls: type) -> dict[str, Any]:
+    methods = list(_methods(cls))
+    originals = {name: cls.__dict__.get(name, MISSING) for name, _ in methods}
+    for name, method in methods:
+        setattr(cls, name, _sowing_method(cls, name, method))
+    return originals
+
+
+def _unwrap_methods(cls: type, originals: dict[str, Any]) -> None:
+    for name, original in originals.items():
+        if original is MISSING:
+            delattr(cls, name)
+        else:
+            setattr(cls, name, original)
+
+
+_OWN = frozenset({*List.__mro__, *Dict.__mro__})
+"""Classes whose methods do what Python or declax needs, and compute nothing."""
+
+
+def _methods(cls: Any) -> Iterator[tuple[str, Any]]:
+    """The public methods, and ``__call__``, that users' classes and layers define."""
+    fields = getattr(cls, "__dataclass_fields__", {})
+    names = {name for owner in cls.__mro__ if owner not in _OWN for name in vars(owner)}
+    for name in sorted(names):
+        found = class_attribute(cls, name)
+        is_method = isinstance(found, FunctionType) or (
+            hasattr(type(found), "__get__")
+            and callable(found)
+            and not isinstance(found, staticmethod | classmethod | type)
+        )
+        if is_method and name not in fields and (name == "__call__" or not name.startswith("_")):
+            yield name, found
+
+
+def _sowing_method(cls: type, name: str, method: Any) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def sowing(self: Any, *args: Any, **kwargs: Any) -> Any:
+        output = method.__get__(self)(*args, **kwargs)
+        kind = getattr(self.__dict__.get(CAPTURES_KEY), "__method_outputs__", None)
+        is_called_by_super = type(self) is not cls
+        if kind is not None and not is_called_by_super and _is_sowable(output):
+            leaves, structure = jax.tree.flatten(output, is_leaf=lambda value: isinstance(value, Variable))
+            values = [leaf.get_value() if isinstance(leaf, Variable) else leaf for leaf in leaves]
+            self.sow(kind, name, jax.tree.unflatten(structure, values))
+        return output
+
+    return sowing
+
+
+def _is_sowable(output: Any) -> bool:
+    """Whether an output is made of arrays and numbers only; a module is no value."""
+    leaves = jax.tree.leaves(output, is_leaf=lambda value: isinstance(value, (Variable, Pytree)))
+    return all(isinstance(leaf, Variable) or kind_of(leaf) is Kind.LEAF or is_number(leaf) for leaf in leaves)
+
+
+__all__ = ["capture"]

@@ -1,0 +1,203 @@
+"""Models that share their Variables with another, and have other attributes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from declax._classes.pytree import Pytree
+from declax._filters import Filter, ask, predicate_of
+from declax._graph.api import clone
+from declax._graph.assigning import asked_modules, attribute_changes
+from declax._modes import is_graph, is_on
+from declax._module.module import Module, iter_modules
+from declax._typing import Path
+from declax.errors import GraphError, describe, format_path, suggest, type_name
+
+N = TypeVar("N")
+
+
+def with_attributes(
+    node: N,
+    /,
+    *,
+    only: Filter = ...,
+    raise_if_not_found: bool = True,
+    graph: bool | None = None,
+    **attributes: Any,
+) -> N:
+    """A new model with other attributes, which shares its Variables with the original.
+
+    Args:
+      node: a model, or a container of models.
+      only: which modules get the attributes; of those, the ones that have them.
+      raise_if_not_found: whether a name that no such module has is an error.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
+      **attributes: the new values.
+
+    Returns:
+      The new model. Arrays that are in no Variable are shared until one of the
+      two models gets another.
+
+    Raises:
+      GraphError: for a name that none of the modules has, and for a graph where
+        a tree is asked for.
+      StatusError: for data in a static attribute.
+
+    >>> import declax as dx
+    >>> layer = dx.Dropout(0.5, rngs=dx.Rngs(0))
+    >>> with_attributes(layer, rate=0.25).rate, layer.rate
+    (0.25, 0.5)
+    """
+    made = clone(node, variables=False, graph=graph)
+    chosen = [module for _, module in _chosen(made, only, "with_attributes")]
+    where = type_name(type(node))
+    for module, name, value in attribute_changes(chosen, attributes, where, must_exist=raise_if_not_found, only=only):
+        if module._pytree__is_frozen:  # for its users, not for who makes it
+            Pytree.__setattr__(module, name, value)
+        else:
+            setattr(module, name, value)
+    return made
+
+
+def view(
+    node: N,
+    /,
+    *,
+    only: Filter = ...,
+    raise_if_not_found: bool = True,
+    graph: bool | None = None,
+    **kwargs: Any,
+) -> N:
+    """A new model for another use, such as evaluation, which shares its Variables with the original.
+
+    Each module inside that has a method ``set_view`` is given the arguments; it
+    sets attributes by those that it knows, and returns the others. `view_info`
+    tells what the modules of a model know.
+
+    Args:
+      node: a model, or a container of models.
+      only: which modules are given the arguments.
+      raise_if_not_found: whether an argument that no module uses is an error.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
+      **kwargs: the arguments.
+
+    Returns:
+      The new model.
+
+    Raises:
+      GraphError: for an argument that no module uses, for a `set_view` that
+        returns something else than arguments that it was given, and for a graph
+        where a tree is asked for.
+
+    >>> import declax as dx
+    >>> layer = dx.Dropout(0.5, rngs=dx.Rngs(0))
+    >>> view(layer, deterministic=True).deterministic, layer.deterministic
+    (True, False)
+    """
+    made = clone(node, variables=False, graph=graph)
+    unused = set(kwargs)
+    known: set[str] = set()
+    chosen = _chosen(made, only, "view")
+    for path, module in chosen:
+        method = _set_view_of(type(module))
+        if method is not None:
+            known.update(_named(method))
+            unused -= _give(module, method, kwargs, path)
+    if is_on("raise_if_not_found", raise_if_not_found) and unused:
+        hints = [hint for name in sorted(unused) if (hint := suggest(name, known))]
+        which, got = asked_modules(only, len(chosen))
+        raise GraphError(
+            type_name(type(node)),
+            f"no `set_view` of a module {which} uses {sorted(unused)}" + (f"; {' '.join(hints)}" if hints else ""),
+            expected=", ".join(sorted(known)) or f"no arguments: no module {which} has a `set_view`",
+            got=got,
+            fix="raise_if_not_found=False        # uses those that are known",
+        )
+    return made
+
+
+def view_info(node: Any, /, *, only: Filter = ..., graph: bool | None = None) -> str:
+    """What arguments `view` takes for a model: for each class of modules, with types, defaults and what they do.
+
+    Args:
+      node: a model, or a container of models.
+      only: which modules to look at.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
+
+    Returns:
+      The text; empty where no module takes any. It ends with the part ``Args:``
+      of the docstring of `set_view`.
+
+    >>> import declax as dx
+    >>> print(view_info(dx.Dropout(0.5)))
+    Dropout:
+      deterministic: bool | None = None
+        deterministic: answer the input unchanged.
+        **kwargs: arguments for other layers.
+    """
+    is_graph(graph)
+    predicate = predicate_of(only, "view_info, only")
+    classes = {type(m) for path, m in iter_modules(node, graph=graph) if ask(predicate, path, m)}
+    methods = [(type_name(cls), method) for cls in classes if (method := _set_view_of(cls)) is not None]
+    lines: list[str] = []
+    for name, method in sorted(methods, key=lambda entry: entry[0]):
+        lines.extend([f"{name}:", *(f"  {_as_declared(parameter)}" for parameter in _named(method).values())])
+        docs = (inspect.getdoc(method) or "").partition("Args:\n")[2].partition("\n\n")[0]
+        lines.extend(textwrap.indent(textwrap.dedent(docs), "    ").splitlines())
+    return "\n".join(lines)
+
+
+def _chosen(node: Any, only: Filter, where: str) -> list[tuple[Path, Module]]:
+    predicate = predicate_of(only, f"{where}, only")
+    return [(path, m) for path, m in iter_modules(node, graph=True) if ask(predicate, path, m)]
+
+
+def _set_view_of(cls: type) -> Callable[..., Any] | None:
+    found = getattr(cls, "set_view", None)
+    return found if callable(found) else None
+
+
+@functools.lru_cache(maxsize=256)
+def _parameters(method: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    """The parameters behind ``self``."""
+    return tuple(inspect.signature(method).parameters.values())[1:]
+
+
+def _named(method: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    return {p.name: p for p in _parameters(method) if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+
+
+def _give(module: Any, method: Callable[..., Any], kwargs: Mapping[str, Any], path: Path) -> set[str]:
+    """Calls a module's `set_view`; the names of the arguments that it used."""
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in _parameters(method))
+    named = _named(method)
+    given = {name: value for name, value in kwargs.items() if takes_all or name in named}
+    if not given:
+        return set()
+    rest = module.set_view(**given)
+    if rest is None:
+        return given.keys() & named.keys()
+    if not (isinstance(rest, Mapping) and rest.keys() <= given.keys()):
+        raise GraphError(
+            format_path((*path, "set_view")),
+            f"the `set_view` of a {type_name(type(module))} returned what it was not given",
+            expected="a dict with those of the arguments that it does not use",
+            got=f"a dict with {sorted(map(str, rest))}" if isinstance(rest, Mapping) else describe(rest),
+            fix="def set_view(self, deterministic=None, **kwargs):\n    ...\n    return kwargs",
+        )
+    return set(given) - set(rest)
+
+
+def _as_declared(parameter: inspect.Parameter) -> str:
+    text = parameter.name
+    if parameter.annotation is not parameter.empty:
+        annotation = parameter.annotation
+        text += f": {annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)}"
+    return text if parameter.default is parameter.empty else f"{text} = {parameter.default!r}"
+
+
+__all__ = ["view", "view_info", "with_attributes"]

@@ -1,0 +1,1 @@
+"""States: flat lists of values with interned paths, and their views."""

@@ -1,0 +1,176 @@
+"""How values enter attributes: what is allowed, and with which status, decided before anything is changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from declax._fields.expressions import Expression, Unmade
+from declax._fields.specifiers import FieldSpec, Status, Tagged
+from declax._tree.layout import Layout, Name
+from declax._tree.read_only import ReadOnly
+from declax._tree.statuses import (
+    CONTAINERS,
+    PLAIN,
+    data_in_static,
+    has_data,
+    static_status,
+    status_of_value,
+    tags_within,
+)
+from declax._typing import TRACE_KEY
+from declax.errors import (
+    WHERE_CAPTURES_ARE_FOUND,
+    ConstructionError,
+    DeclaxError,
+    FieldError,
+    StatusError,
+    TraceContextError,
+    describe,
+    type_name,
+)
+
+
+def is_behaviour(value: object) -> bool:
+    """Whether a value in a class's namespace is something that its objects do."""
+    is_function = callable(value) and not isinstance(value, Expression)
+    return is_function or isinstance(value, property | classmethod | staticmethod)
+
+
+def class_attribute(cls: type, name: str) -> Any:
+    """What a class or its bases define under a name, as it stands in the class body; None without."""
+    return next((base.__dict__[name] for base in cls.__mro__ if name in base.__dict__), None)
+
+
+def is_data_descriptor(cls: type, name: str) -> bool:
+    """Whether an attribute of a class takes what is assigned to it."""
+    return hasattr(type(class_attribute(cls, name)), "__set__")
+
+
+def admit(self: Any, name: Any, value: Any, layout: Layout) -> tuple[bool, Any, Layout]:
+    """Whether a descriptor takes the value, the value without its tag, and the layout from then on; or raises."""
+    status = layout.statuses.get(name)
+    if status is None and isinstance(name, str):
+        if is_data_descriptor(type(self), name):
+            return True, value, layout
+        if name in self._pytree__reserved:
+            raise _hides_method(self, name)
+    if isinstance(value, Unmade):
+        return False, value, layout
+    is_checked = self._pytree__is_pytree
+    if value.__class__ is Tagged:
+        return False, value.value, layout.with_status(name, _explicit_status(self, name, value, is_checked))
+    if is_checked and isinstance(value, CONTAINERS):
+        check_tags(self, name, value)
+    if status is None:
+        status = _first_status(self, name, value)
+        if status is not Status.DATA and is_checked:
+            check_static(self, name, value, "is static")
+        return False, value, layout.with_status(name, status)
+    if status is Status.DATA or not is_checked:
+        return False, value, layout
+    check_static(self, name, value, "is static")
+    if status is Status.STATIC and static_status(value) is Status.SNAPSHOT:
+        return False, value, layout.with_status(name, Status.SNAPSHOT)
+    return False, value, layout
+
+
+def _explicit_status(self: Any, name: Name, tag: Tagged[Any], is_checked: bool) -> Status:
+    if is_checked and isinstance(tag.value, (Tagged, *CONTAINERS)):
+        check_tags(self, name, tag.value)
+    if tag.status is Status.DATA:
+        return Status.DATA
+    if is_checked:
+        check_static(self, name, tag.value, "is annotated with static(...)")
+    return static_status(tag.value)
+
+
+def _first_status(self: Any, name: Name, value: object) -> Status:
+    spec: FieldSpec | None = type(self)._pytree__specs.get(name) if isinstance(name, str) else None
+    if spec is not None:
+        if spec.status is Status.SNAPSHOT:
+            return static_status(value)
+        if spec.status is not None:
+            return spec.status
+        if spec.is_nested_undecided and has_data(value):
+            return Status.DATA
+    elif self._pytree__holds_elements and has_data(value):
+        return Status.DATA
+    return status_of_value(value)
+
+
+def _place(self: Any, name: Name) -> str:
+    """An attribute or element as it is written in code, behind the name of the class."""
+    is_attribute = isinstance(name, str) and name.isidentifier() and not self._pytree__holds_elements
+    return f"{type_name(type(self))}.{name}" if is_attribute else f"{type_name(type(self))}[{name!r}]"
+
+
+def _target(self: Any, name: Name) -> str:
+    return f"self[{name!r}]" if self._pytree__holds_elements else f"self.{name}"
+
+
+def check_static(self: Any, name: Name, value: object, what: str) -> None:
+    """Raises where a value of a static attribute is data or holds some."""
+    if value.__class__ in PLAIN:
+        return
+    found = data_in_static(value)
+    if found is None:
+        return
+    holds = "" if found is value else f" that holds {describe(found)}"
+    target = _target(self, name)
+    annotated = f"        # or declare it:  {name}: dx.Data[...]" if isinstance(name, str) else ""
+    raise StatusError(
+        _place(self, name),
+        f"data was assigned to an attribute that {what}",
+        expected="a static value: a number, a string, a function, or a container of such",
+        got=describe(value) + holds,
+        why="arrays, Variables and Pytrees must be children of the tree, or jit bakes them into the program",
+        fix=f"{target} = dx.data(...){annotated}\n{target} = dx.List(...)        # or dx.Dict, for containers",
+    )
+
+
+def wrong_trace(self: Any, name: Any) -> DeclaxError:
+    """The error of changing an object from another trace level than its own, or one that is read only."""
+    cls = type_name(type(self))
+    mark = self.__dict__.get(TRACE_KEY)
+    if isinstance(mark, ReadOnly):
+        return mark.refusal(_place(self, name))
+    return TraceContextError(
+        _place(self, name),
+        f"cannot mutate {cls!r} from a different trace level",
+        why="the object was made outside of the function that JAX is tracing now; the change would leak a tracer.\n"
+        + WHERE_CAPTURES_ARE_FOUND,
+        fix="pass the object as an argument of the traced function, and return it or use the transforms of declax",
+    )
+
+
+def never_made(self: Any, name: str) -> ConstructionError:
+    """The error of a declared member that a hand-written constructor forgot."""
+    cls = type_name(type(self))
+    return ConstructionError(
+        f"{cls}.{name}",
+        "a declared member was never made",
+        why="the constructor that dataclass generates makes it, and the class has an `__init__` of its own",
+        fix=f"class {cls}: ...   # without `__init__`; put its code into `__post_init__`",
+    )
+
+
+def _hides_method(self: Any, name: str) -> FieldError:
+    cls = type_name(type(self))
+    return FieldError(
+        f"{cls}.{name}",
+        f"an attribute named {name!r} hides a method of its base class",
+        fix=f"self.{name}_ = ...",
+    )
+
+
+def check_tags(node: Any, name: Name, value: object) -> None:
+    """Raises where a container in an attribute holds tagged values, or is nested too deeply."""
+    found = tags_within(value, lambda: _place(node, name))
+    if tags := {tag.status.value for tag in found}:
+        raise StatusError(
+            _place(node, name),
+            f"found the tags {sorted(tags)} inside of a container",
+            got=describe(value),
+            why="data(...) and static(...) say the status of an attribute, so they stand directly in an assignment",
+            fix=f"{_target(node, name)} = dx.data([...])",
+        )

@@ -1,0 +1,466 @@
+"""Interned descriptions of how instances of a class look to JAX.
+
+A layout is a class with its data names and its static names, in order, and owns the functions that flatten and
+unflatten. Instances have the *closed* layout of their class unless they deviate; transitions to layouts with a name
+more, less or of another status are cached, as a JavaScript engine gives objects classes. A class holds the small ones
+made lately.
+"""
+
+from __future__ import annotations
+
+import keyword
+import linecache
+import threading
+import types
+import weakref
+from bisect import bisect
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import jax
+
+from declax import _jax
+from declax._fields.snapshots import freeze, thaw
+from declax._fields.specifiers import Status
+from declax._tree.codegen import compile_functions
+from declax._typing import BOUND_KEY as BOUND_KEY
+from declax._typing import INTERNAL_KEYS as INTERNAL_KEYS
+from declax._typing import LAYOUT_KEY as LAYOUT_KEY
+from declax._typing import RECORD_KEY as RECORD_KEY
+from declax._typing import TRACE_KEY as TRACE_KEY
+from declax.errors import type_name
+
+Name = str | int
+"""The name of an attribute; an index, in a List."""
+
+Children = tuple[Any, ...]
+Flatten = Callable[[Any], tuple[Children, tuple[Any, ...]]]
+Unflatten = Callable[[Any, Iterable[Any]], Any]
+
+_RECENT = 128
+"""How many recent layouts a class holds, and how many names such a layout may have."""
+_MOST_TRANSITIONS = 256
+"""How many transitions a layout caches before it forgets them all."""
+
+
+class _FirstUse:
+    """Stands for attributes that few layouts need: they are set together, when one of them is read."""
+
+    def __init__(self, make: str) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, layout: Layout, owner: type) -> Any:
+        getattr(layout, self._make)()
+        return getattr(layout, self._name)  # the one that was set, which comes first
+
+
+class Layout:
+    """One class with the status of each of its attributes.
+
+    Attributes:
+      cls: the class.
+      statuses: the status of each name, in the order of the names.
+      data_names: the names of the children, in order.
+      static_names: the names of static attributes, in order.
+      snapshots: the names of mutable static attributes, each with its place
+        among the statics that `flatten` gives.
+      is_closed: whether it is the layout that its class has at creation.
+      length: the number of elements, which have an index in place of a name.
+      flatten: the generated function from an instance to children and statics.
+      flatten_with_keys: as `flatten`, each child with its key.
+      unflatten: the generated function from statics and children to an instance.
+    """
+
+    _interned: ClassVar[dict[tuple[type, int], list[_Entry]]] = {}
+    """The layouts that are alive, by class and hash; mostly one under each."""
+    _deviants: ClassVar[weakref.WeakKeyDictionary[type, list[bool]]] = weakref.WeakKeyDictionary()
+    """For each class a list that is not empty once there was a deviant."""
+    _lock: ClassVar[threading.RLock] = threading.RLock()  # again by a finaliser that runs while it is held
+
+    cls: type
+    statuses: Mapping[Name, Status]
+    data_names: tuple[Name, ...]
+    static_names: tuple[Name, ...]
+    is_closed: bool
+    length: int
+    snapshots: tuple[tuple[Name, int], ...]
+    flatten: Flatten
+    flatten_with_keys: Flatten
+    unflatten: Unflatten
+    _transitions: dict[tuple[Name, str | None], weakref.ref[Layout]]
+    _recent: deque[Layout] | None
+    _hash: int
+    _is_compiled: bool
+
+    @staticmethod
+    def of(owner: type, statuses: Mapping[Name, Status], *, is_closed: bool = False) -> Layout:
+        """The layout of a class with these statuses; always the same object."""
+        if any(name.__class__ is not str and name.__class__ is not int for name in statuses):
+            statuses = {_exact(name): status for name, status in statuses.items()}
+        numbers = sorted([name for name in statuses if isinstance(name, int)])
+        names: list[Name] = [*numbers, *sorted([name for name in statuses if isinstance(name, str)])]
+        ordered = {name: statuses[name] for name in names}
+        mixed = 0
+        for name, status in ordered.items():
+            mixed ^= hash((name, status._value_))
+        length = sum([name.__class__ is int for name in numbers])
+        return Layout._intern(owner, ordered, mixed, length, is_closed)
+
+    @staticmethod
+    def _intern(
+        owner: type, statuses: Mapping[Name, Status], mixed: int, length: int, is_closed: bool = False
+    ) -> Layout:
+        """The layout with these statuses, whose hash is put together from those of the single names."""
+        with Layout._lock:
+            found = _find(owner, statuses, mixed, is_closed)
+            if found is None:
+                made = Layout._make(owner, statuses, mixed, length, is_closed)
+                entry = _Entry(made, _forget)
+                entry.key = owner, mixed
+                # making it may have run a finaliser that made the same one
+                found = _find(owner, statuses, mixed, is_closed)
+                if found is None:
+                    Layout._interned.setdefault(entry.key, []).append(entry)
+                    found = made
+                    made._keep()
+        return found
+
+    @staticmethod
+    def _make(owner: type, statuses: Mapping[Name, Status], mixed: int, length: int, is_closed: bool) -> Layout:
+        """A layout without the attributes that it gets at their first use."""
+        layout = object.__new__(Layout)
+        layout.cls, layout.statuses, layout.is_closed = owner, statuses, is_closed
+        layout.length, layout._hash = length, mixed
+        layout._transitions = {}
+        layout._recent = None
+        layout._is_compiled = False
+        root: Layout | None = owner.__dict__.get(LAYOUT_KEY)
+        if not is_closed and (root is None or root.is_closed):
+            _deviants_of(owner)[:] = [True]
+        return layout
+
+    def _keep(self) -> None:
+        """Has the class hold the layout for a while, if it is small: the next instance will want it again."""
+        root: Layout | None = self.cls.__dict__.get(LAYOUT_KEY)
+        if root is not None and len(self.statuses) <= _RECENT:
+            if root._recent is None:
+                root._recent = deque(maxlen=_RECENT)
+            root._recent.append(self)
+
+    def with_status(self, name: Name, status: Status) -> Layout:
+        """The layout with a name more, or with another status for a name."""
+        cached = self._transitions.get((name, status._value_))
+        found = cached and cached()
+        return found or self._move(name, status)
+
+    def without(self, name: Name) -> Layout:
+        """The layout with a name less."""
+        cached = self._transitions.get((name, None))
+        found = cached and cached()
+        return found or self._move(name, None)
+
+    def _move(self, name: Name, status: Status | None) -> Layout:
+        name = _exact(name)
+        old = self.statuses.get(name)
+        mixed = self._hash
+        if old is not None:
+            mixed ^= hash((name, old._value_))
+        if status is None:
+            statuses = dict(self.statuses)
+            statuses.pop(name, None)
+        else:
+            statuses = _set(self.statuses, name, status)
+            mixed ^= hash((name, status._value_))
+        length = self.length + ((status is not None) - (old is not None)) * (name.__class__ is int)
+        found = Layout._intern(self.cls, statuses, mixed, length)
+        if len(self._transitions) >= _MOST_TRANSITIONS:
+            self._transitions.clear()
+        self._transitions[name, status and status._value_] = weakref.ref(found)
+        return found
+
+    def with_elements(self, statuses: Sequence[Status]) -> Layout:
+        """The layout with elements of these statuses in place of its own."""
+        old = list(islice(self.statuses.values(), self.length))
+        same = min(len(old), len(statuses))
+        if old[:same] != statuses[:same]:
+            same = 0
+        mixed = self._hash
+        for index in range(same, len(old)):
+            mixed ^= hash((index, old[index]._value_))
+        for index in range(same, len(statuses)):
+            mixed ^= hash((index, statuses[index]._value_))
+        merged: dict[Name, Status] = dict(enumerate(statuses))
+        merged.update(islice(self.statuses.items(), self.length, None))
+        return Layout._intern(self.cls, merged, mixed, len(statuses))
+
+    def _sort_out(self) -> None:
+        statuses = self.statuses
+        self.data_names = tuple([n for n, s in statuses.items() if s is Status.DATA])
+        self.static_names = tuple([n for n, s in statuses.items() if s is not Status.DATA])
+        self.snapshots = tuple(
+            (name, place)
+            for place, name in enumerate(self.static_names, 0 if self.is_closed else 1)
+            if statuses[name] is Status.SNAPSHOT
+        )
+
+    def compile(self) -> None:
+        """Puts the generated functions in place; their first use does so by itself."""
+        if self._is_compiled:
+            return
+        self.flatten, self.flatten_with_keys, self.unflatten = functions = _generate(self)
+        self._is_compiled = True
+        for function in functions:
+            del function.__globals__[function.__name__]  # a cycle, and no function calls another one
+        source = weakref.finalize(self, linecache.cache.pop, functions[0].__code__.co_filename, None)
+        source.atexit = False
+
+    if not TYPE_CHECKING:  # which knows the attributes
+        data_names, static_names, snapshots = _FirstUse("_sort_out"), _FirstUse("_sort_out"), _FirstUse("_sort_out")
+        flatten, flatten_with_keys, unflatten = _FirstUse("compile"), _FirstUse("compile"), _FirstUse("compile")
+
+    def __repr__(self) -> str:
+        statuses = ", ".join(f"{n}: {s.value}" for n, s in self.statuses.items())
+        return f"Layout({type_name(self.cls)}: {statuses})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self.cls, dict(self.statuses))
+
+    def __copy__(self) -> Layout:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Layout:
+        return self
+
+
+class _Entry(weakref.ref[Layout]):
+    """A layout that is interned; it goes with the layout."""
+
+    __slots__ = ("key",)
+    key: tuple[type, int]
+
+
+def _find(owner: type, statuses: Mapping[Name, Status], mixed: int, is_closed: bool) -> Layout | None:
+    found = None
+    for entry in tuple(Layout._interned.get((owner, mixed), ())):
+        layout = entry()
+        if layout is not None and layout.statuses == statuses:
+            if layout.is_closed:
+                return layout  # an instance that deviated and came back has the layout of its class again
+            found = None if is_closed else layout
+    return found
+
+
+def _forget(
+    entry: Any,
+    interned: dict[tuple[type, int], list[_Entry]] = Layout._interned,  # which are there while Python exits, too
+    lock: threading.RLock = Layout._lock,
+) -> None:
+    with lock:
+        held = interned.get(entry.key, [])
+        if entry in held:
+            held.remove(entry)
+            if not held:
+                del interned[entry.key]
+
+
+def _set(statuses: Mapping[Name, Status], name: Name, status: Status) -> dict[Name, Status]:
+    """A copy with the status of a name, in the order of the names."""
+    last: Any = next(reversed(statuses), None)
+    if last is None or name in statuses or _order(last) < _order(name):
+        copied = dict(statuses)
+        copied[name] = status
+        return copied
+    names = list(statuses)
+    names.insert(bisect(names, _order(name), key=_order), name)
+    ordered = dict.fromkeys(names, status)
+    ordered.update(statuses)
+    return ordered
+
+
+def _deviants_of(owner: type) -> list[bool]:
+    with Layout._lock:
+        return Layout._deviants.setdefault(owner, [])
+
+
+def _exact(name: Name) -> Name:
+    # the name of an enum of texts is one too, but does not print as one
+    return name if type(name) is str or isinstance(name, int) else str.__str__(name)
+
+
+def _order(name: Name) -> tuple[bool, Any]:
+    return isinstance(name, str), name
+
+
+def _rebuild(cls: type, statuses: Mapping[Name, Status]) -> Layout:
+    return Layout.of(cls, statuses)  # the closed one only where the class still declares the same
+
+
+# --- generated code -----------------------------------------------------------
+
+
+def _generate(layout: Layout) -> tuple[Any, Any, Any]:
+    """The functions. They do not refer to the layout, which refers to them: it shall die without the collector."""
+    make_key = getattr(layout.cls, "_pytree__make_key", jax.tree_util.GetAttrKey)
+    parameters: dict[str, object] = {
+        "Class": layout.cls,
+        "Layout": Layout,
+        "deviants": _deviants_of(layout.cls),
+        "local_mark": _jax.trace_state.get_local,
+        "trace_state": _jax.trace_state,
+        "TOP": _jax.TOP,
+        "freeze": freeze,
+        "thaw": thaw,
+    }
+    bare = _bare_class(layout)
+    parameters.update({"new": blank_maker(layout.cls)} if bare is None else {"Bare": bare})
+    if len(layout.data_names) > 1:
+        parameters["read_data"] = itemgetter(*layout.data_names)
+    for name in layout.data_names:
+        parameters[_key_parameter(name)] = make_key(name)
+    sources = [
+        _flatten_source(layout),
+        _flatten_with_keys_source(layout),
+        _unflatten_source(layout) if bare is None else _unflatten_bare_source(layout),
+    ]
+    flatten, flatten_with_keys, unflatten = compile_functions(type_name(layout.cls), sources, parameters)
+    return flatten, flatten_with_keys, unflatten
+
+
+def _bare_class(layout: Layout) -> type | None:
+    """A class whose instances can become instances of the layout's class.
+
+    It has no ``__setattr__`` of its own, so that its attributes are set at the
+    speed of the interpreter. None where the class cannot take its instances
+    over, or where a name cannot be written as an attribute.
+    """
+    bare: Any = type(layout.cls.__name__, (), {})
+    probe = bare()
+    try:
+        probe.__class__ = layout.cls
+    except TypeError:
+        return None
+    object.__setattr__(probe, "__class__", bare)  # so that no `__del__` of the class sees a blank instance
+    suits = all(_is_plain(name) and not hasattr(probe, str(name)) for name in layout.statuses)
+    return bare if suits else None
+
+
+def blank_maker(cls: type) -> Callable[[type], Any]:
+    """The ``__new__`` that makes an instance without any code of a user."""
+    found = [base.__dict__.get("__new__") for base in cls.__mro__]
+    return next(new for new in found if isinstance(new, types.BuiltinFunctionType))
+
+
+def _is_plain(name: Name) -> bool:
+    # Python normalises identifiers beyond ASCII, so they may not find the name that was set
+    return isinstance(name, str) and name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
+
+
+def _key_parameter(name: Name) -> str:
+    if isinstance(name, int):
+        return f"key_{name:d}"
+    return f"key_{name}" if _is_plain(name) else f"hexkey_{name.encode('utf-8', 'surrogatepass').hex()}"
+
+
+def _tuple_of(items: Iterable[str]) -> str:
+    listed = list(items)
+    return f"({', '.join(listed)}{',' if len(listed) == 1 else ''})"
+
+
+def _targets(items: Iterable[str]) -> str:
+    listed = list(items)
+    return ", ".join(listed) + ("," if len(listed) == 1 else "")
+
+
+def _where(layout: Layout, name: Name) -> str:
+    """What an error of a snapshot is about, as a literal."""
+    place = f".{name}" if _is_plain(name) else f"[{name!r}]"
+    return repr(type_name(layout.cls) + place)
+
+
+def _statics(layout: Layout) -> str:
+    values = [
+        f"freeze(fields[{n!r}], {_where(layout, n)})" if layout.statuses[n] is Status.SNAPSHOT else f"fields[{n!r}]"
+        for n in layout.static_names
+    ]
+    if layout.is_closed:
+        return _tuple_of(values)
+    # no parameter: the functions would refer to the layout, which refers to them. Without names, it is of the class
+    own = f'fields["{LAYOUT_KEY}"]' if layout.statuses else f"self.{LAYOUT_KEY}"
+    return _tuple_of([own, *values])
+
+
+def _opening(layout: Layout, function: str) -> list[str]:
+    lines = [f"def {function}(self):"]
+    if layout.statuses or layout.is_closed:
+        lines += ["    fields = self.__dict__"]
+    if layout.is_closed:
+        lines += [
+            f'    if deviants and "{LAYOUT_KEY}" in fields:',
+            f'        return fields["{LAYOUT_KEY}"].{function}(self)',
+        ]
+    return lines
+
+
+def _flatten_source(layout: Layout) -> str:
+    names = layout.data_names
+    children = "read_data(fields)" if len(names) > 1 else _tuple_of(f"fields[{n!r}]" for n in names)
+    return "\n".join([*_opening(layout, "flatten"), f"    return {children}, {_statics(layout)}"])
+
+
+def _flatten_with_keys_source(layout: Layout) -> str:
+    children = _tuple_of(f"({_key_parameter(n)}, fields[{n!r}])" for n in layout.data_names)
+    return "\n".join([*_opening(layout, "flatten_with_keys"), f"    return {children}, {_statics(layout)}"])
+
+
+def _unflatten_opening(layout: Layout) -> list[str]:
+    lines = ["def unflatten(statics, children):"]
+    if layout.is_closed:
+        # a deviating instance puts its own layout in front of its statics
+        lines += [
+            "    if deviants and statics and statics[0].__class__ is Layout:",
+            "        return statics[0].unflatten(statics, children)",
+        ]
+    return lines
+
+
+_UNFLATTEN_CLOSING = [
+    "    if local_mark() is not TOP and trace_state.value is not TOP:",
+    f'        self.__dict__["{TRACE_KEY}"] = trace_state.value',
+    "    return self",
+]
+
+
+def _unflatten_bare_source(layout: Layout) -> str:
+    lines = [*_unflatten_opening(layout), "    self = Bare()"]
+    if layout.data_names:
+        lines += [f"    {_targets(f'self.{n}' for n in layout.data_names)} = children"]
+    statics = [f"self.{n}" for n in layout.static_names]
+    if not layout.is_closed:
+        statics = [f"self.{LAYOUT_KEY}", *statics]
+    if statics:
+        lines += [f"    {_targets(statics)} = statics"]
+    for name in layout.static_names:
+        if layout.statuses[name] is Status.SNAPSHOT:
+            lines += [f"    self.{name} = thaw(self.{name})"]
+    return "\n".join([*lines, "    self.__class__ = Class", *_UNFLATTEN_CLOSING])
+
+
+def _unflatten_source(layout: Layout) -> str:
+    lines = [*_unflatten_opening(layout), "    self = new(Class)", "    fields = self.__dict__"]
+    if layout.data_names:
+        lines += [f"    {_targets(f'fields[{n!r}]' for n in layout.data_names)} = children"]
+    statics = [f"fields[{n!r}]" for n in layout.static_names]
+    if not layout.is_closed:
+        statics = [f'fields["{LAYOUT_KEY}"]', *statics]
+    if statics:
+        lines += [f"    {_targets(statics)} = statics"]
+    for name in layout.static_names:
+        if layout.statuses[name] is Status.SNAPSHOT:
+            lines += [f"    fields[{name!r}] = thaw(fields[{name!r}])"]
+    return "\n".join([*lines, *_UNFLATTEN_CLOSING])

@@ -1,0 +1,387 @@
+"""Models and States as text: nested, with counts and bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import importlib
+import math
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
+from typing import Any, Final, Protocol, TypeAlias
+
+import jax
+import numpy as np
+
+from declax._tree.value_text import MAX_DEPTH, arrays_in, bytes_text, value_text
+from declax._typing import Path
+from declax.errors import format_path, type_name
+
+MAX_ELEMENTS: Final = 100
+"""Entries of one object or container that are printed."""
+MAX_LINE: Final = 80
+"""The longest container that is printed on one line."""
+MAX_VALUE: Final = 2000
+"""Characters of one value that are printed."""
+
+Entries: TypeAlias = list[tuple[Any, Any]]
+_NO_LABEL, _NAME_LABEL, _KEY_LABEL = "", "{}=", "{!r}: "
+"""What stands before an entry: nothing, its name, or its key."""
+Counts: TypeAlias = dict[str, tuple[int, int]]
+"""Elements and bytes by kind of Variable."""
+
+
+class Flattens(Protocol):
+    """A State, as far as printing is concerned."""
+
+    def flat_state(self) -> Iterable[tuple[Path, Any]]: ...
+
+
+_running: Final[set[tuple[int, int]]] = set()
+"""The objects being printed, by thread: a ``__repr__`` of a user may come back to them."""
+
+
+def object_repr(obj: object) -> str:
+    """An object with all that is inside, an entry a line.
+
+    What occurs more than once is printed once. Values of large arrays are not
+    fetched.
+    """
+    key = (id(obj), threading.get_ident())
+    if key in _running:
+        return f"{type_name(type(obj))}(...)"
+    _running.add(key)
+    try:
+        return _Printer(_Contents(obj)).expanded(obj, (), 0)
+    finally:
+        _running.discard(key)
+
+
+def state_repr(state: Flattens) -> str:
+    """A State as nested dicts."""
+    tree = _nested(state)
+    return f"State({_Printer(_Contents(tree)).text(tree, (), 0)})"
+
+
+def text_of(value: object) -> str:
+    """Any value as text: containers of models and Variables too."""
+    return _Printer(_Contents(value)).text(value, (), 0)
+
+
+def count_header(value: object) -> str:
+    """The comment that counts the arrays of all Variables inside of a value, by kind."""
+    return _header(_Contents(value).total)
+
+
+def same_value(a: Any, b: Any) -> bool:
+    """Whether two leaves are equal: arrays of one shape and dtype, element by element."""
+    if isinstance(a, (jax.Array, np.ndarray)) or isinstance(b, (jax.Array, np.ndarray)):
+        same_kind = np.shape(a) == np.shape(b) and getattr(a, "dtype", None) == getattr(b, "dtype", None)
+        return same_kind and bool(jax.numpy.all(a == b))
+    return bool(a == b)
+
+
+# --- what is inside -------------------------------------------------------------
+
+
+class _Level(dict[Any, Any]):
+    """One level of a State."""
+
+
+def _nested(state: Flattens) -> _Level:
+    tree = _Level()
+    for path, value in state.flat_state():
+        *parents, last = path or ((),)
+        level = tree
+        for key in parents:
+            level = level.setdefault(key, _Level())
+        level[last] = value
+    return tree
+
+
+def _is_variable(value: object) -> bool:
+    return hasattr(type(value), "raw_value")
+
+
+def _is_expandable(value: object) -> bool:
+    return hasattr(type(value), "_pytree__fields_for_repr")
+
+
+def _entries_of(value: Any) -> Entries | None:
+    """The entries of an object that prints by them, or None."""
+    if _is_expandable(value):
+        return list(value._pytree__fields_for_repr())
+    names = getattr(value, "_fields", None) if isinstance(value, tuple) else None
+    if names is not None:
+        return list(zip(names, value, strict=True))
+    if isinstance(value, functools.partial):
+        return [*enumerate((value.func, *value.args)), *value.keywords.items()]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not _has_own_repr(type(value)):
+        return [
+            (f.name, getattr(value, f.name)) for f in dataclasses.fields(value) if f.repr and hasattr(value, f.name)
+        ]
+    return None
+
+
+def _has_own_repr(cls: type) -> bool:
+    """Whether somebody has written, or asked for, a ``__repr__`` other than that of expandables or dataclasses."""
+    owner = next(c for c in cls.__mro__ if "__repr__" in c.__dict__)
+    written: Any = owner.__dict__["__repr__"]
+    generated = getattr(getattr(written, "__wrapped__", None), "__code__", None)  # dataclasses guard against cycles
+    is_generated = "__dataclass_fields__" in owner.__dict__ and getattr(generated, "co_filename", "") == "<string>"
+    return not is_generated and "_pytree__fields_for_repr" not in owner.__dict__
+
+
+class _Contents:
+    """The entries of every object inside of a value, and the arrays that are first met in each.
+
+    Nothing recurs here, so that structures of any depth can be counted.
+    """
+
+    def __init__(self, root: object) -> None:
+        self.entries: dict[int, Entries] = {}
+        self.counts: dict[int, Counts] = {}
+        self.total: Counts = {}
+        self._seen: dict[int, object] = {}  # keeps what it knows alive: ids of the dead are given again
+        self._visit(root)
+
+    def _visit(self, root: object) -> None:
+        stack: list[tuple[Iterator[Any], Counts]] = [(iter((root,)), self.total)]
+        while stack:
+            children, counts = stack[-1]
+            for child in children:
+                inside = self._enter(child, counts)
+                if inside is not None:
+                    self.counts[id(child)] = {}
+                    stack.append((inside, self.counts[id(child)]))
+                    break
+            else:
+                stack.pop()
+                if stack:
+                    _add(stack[-1][1], counts)
+
+    def _enter(self, value: Any, counts: Counts) -> Iterator[Any] | None:
+        """The values inside of one that is met first; counts a Variable."""
+        cls = value.__class__
+        if cls in _PLAIN or id(value) in self._seen:
+            return None
+        if _is_variable(value):
+            self._seen[id(value)] = value
+            _add(counts, {_counted_kind(type(value)): _measure(value.raw_value)})
+            return None
+        entries = _entries_of(value)
+        inside: Iterator[Any]
+        if entries is not None:
+            self.entries[id(value)] = entries
+            inside = iter([item for _, item in entries])
+        elif isinstance(value, (list, tuple)):
+            inside = iter(value)
+        elif isinstance(value, dict):
+            inside = iter(value.values())
+        else:
+            return None
+        self._seen[id(value)] = value
+        return inside
+
+
+_PLAIN: Final = frozenset({int, float, bool, complex, str, bytes, type(None), type})
+
+
+def _add(counts: Counts, more: Counts) -> None:
+    for kind, (size, nbytes) in more.items():
+        known = counts.get(kind, (0, 0))
+        counts[kind] = (known[0] + size, known[1] + nbytes)
+
+
+def _counted_kind(kind: type) -> str:
+    """The kind under which a Variable counts: the one right below Variable."""
+    kinds = [c for c in kind.__mro__ if hasattr(c, "raw_value")]
+    return type_name(kinds[-2] if len(kinds) > 1 else kinds[-1])
+
+
+def _measure(raw_value: Any) -> tuple[int, int]:
+    size = nbytes = 0
+    for array in arrays_in(raw_value):
+        count = math.prod(array.shape)
+        size += count
+        nbytes += count * getattr(array.dtype, "itemsize", 0)
+    return size, nbytes
+
+
+def _header(counts: Counts) -> str:
+    found = {kind: amount for kind, amount in counts.items() if any(amount)}
+    if len(found) > 1:
+        sizes, nbytes = zip(*found.values(), strict=True)
+        found["Total"] = (sum(sizes), sum(nbytes))
+    parts = [f"{kind}: {size:,} ({bytes_text(nbytes)})" for kind, (size, nbytes) in found.items()]
+    return f" # {', '.join(parts)}" if parts else ""
+
+
+# --- printing -------------------------------------------------------------------
+
+
+class _Printer:
+    """One text; remembers what it has printed, and where."""
+
+    def __init__(self, contents: _Contents) -> None:
+        self._contents = contents
+        self._printed: dict[int, Path] = {}
+        self._open: set[int] = set()
+
+    def text(self, value: Any, path: Path, depth: int, column: int = 0) -> str:
+        """A value that starts in a column of a line that is indented by ``depth`` levels."""
+        if value.__class__ in _PLAIN:
+            return _plain_text(value)
+        if _is_variable(value) or _is_expandable(value):
+            return self._once(value, path, depth)
+        has_entries = id(value) in self._contents.entries
+        if not has_entries and not isinstance(value, (list, tuple, dict)):
+            return _plain_text(value).replace("\n", "\n" + " " * (2 * depth + column))
+        if id(value) in self._open or depth > MAX_DEPTH:
+            return f"{type_name(type(value))}(...)"
+        self._open.add(id(value))
+        try:
+            return self._attributes(value, path, depth) if has_entries else self._container(value, path, depth)
+        finally:
+            self._open.discard(id(value))
+
+    def _once(self, value: Any, path: Path, depth: int) -> str:
+        name = type_name(type(value))
+        if id(value) in self._printed:
+            return f"{name}(shared with {_where(self._printed[id(value)])})"
+        if depth > MAX_DEPTH:
+            return f"{name}(...)"
+        if _is_variable(value) or _has_own_repr(type(value)):
+            self._printed[id(value)] = path
+            return repr(value).replace("\n", "\n" + "  " * depth)
+        return self.expanded(value, path, depth)
+
+    def expanded(self, value: object, path: Path, depth: int) -> str:
+        """An expandable with its entries."""
+        self._printed[id(value)] = path
+        name, entries = type_name(type(value)), self._contents.entries[id(value)]
+        if not entries:
+            return f"{name}()"
+        header = _header(self._contents.counts[id(value)])
+        keys = [key for key, _ in entries]
+        if all(isinstance(key, int) for key in keys):
+            opening, closing, label = "([", "])", _NO_LABEL
+        elif isinstance(value, Mapping) or not all(isinstance(key, str) and key.isidentifier() for key in keys):
+            opening, closing, label = "({", "})", _KEY_LABEL
+        else:
+            opening, closing, label = "(", ")", _NAME_LABEL
+        return _stacked(f"{name}{opening}{header}", self._parts(entries, label, path, depth), closing, depth)
+
+    def _parts(self, entries: Entries, label: str, path: Path, depth: int) -> list[str]:
+        parts = []
+        for key, item in entries[:MAX_ELEMENTS]:
+            front = "" if label == _NAME_LABEL and isinstance(key, int) else label.format(key)
+            parts.append(front + self.text(item, (*path, key), depth + 1, len(front)))
+        if len(entries) > MAX_ELEMENTS:
+            parts.append(f"... {len(entries) - MAX_ELEMENTS:,} more")
+        return parts
+
+    def _attributes(self, value: object, path: Path, depth: int) -> str:
+        """A named tuple, a dataclass or a partial function."""
+        parts = self._parts(self._contents.entries[id(value)], _NAME_LABEL, path, depth)
+        return _fitted(f"{type_name(type(value))}(", parts, ")", depth)
+
+    def _container(self, value: Any, path: Path, depth: int) -> str:
+        cls = type(value)
+        front, back = ("", "") if cls in (list, tuple, dict, _Level) else (f"{type_name(cls)}(", ")")
+        if isinstance(value, dict):
+            parts = self._parts(list(value.items()), _KEY_LABEL, path, depth)
+            lay_out = _stacked if cls is _Level and value else _fitted
+            return lay_out(f"{front}{{", parts, f"}}{back}", depth)
+        parts = self._parts(list(enumerate(value)), _NO_LABEL, path, depth)
+        if isinstance(value, list):
+            return _fitted(f"{front}[", parts, f"]{back}", depth)
+        if len(value) == 1:
+            parts = [f"{parts[0]},"]
+        return _fitted(f"{front}(", parts, f"){back}", depth)
+
+
+def _stacked(opening: str, parts: list[str], closing: str, depth: int) -> str:
+    """A part a line."""
+    inner = "\n" + "  " * (depth + 1)
+    return f"{opening}{inner}{f',{inner}'.join(parts)}\n{'  ' * depth}{closing}"
+
+
+def _fitted(opening: str, parts: list[str], closing: str, depth: int) -> str:
+    """All on one line where that fits, and a part a line otherwise."""
+    line = f"{opening}{', '.join(parts)}{closing}"
+    return (
+        line if not parts or (len(line) <= MAX_LINE and "\n" not in line) else _stacked(opening, parts, closing, depth)
+    )
+
+
+def _where(path: Path) -> str:
+    text = format_path(path)
+    return "the root" if not path else text if text.startswith("[") else f".{text}"
+
+
+def _plain_text(value: Any) -> str:
+    if isinstance(value, enum.Enum):
+        return str(value)
+    name = getattr(value, "__qualname__", None) if callable(value) else None
+    text = name.rpartition("<locals>.")[2] if isinstance(name, str) else value_text(value)
+    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
+
+
+# --- treescope ------------------------------------------------------------------
+
+
+def treescope_repr(obj: Any, path: str | None, subtree_renderer: Any) -> Any:
+    """What treescope shows of an expandable, a Variable or a State; the arguments are those that it gives."""
+    lib: Any = importlib.import_module("treescope.repr_lib")
+    options: dict[str, Any] = {"object_type": type(obj), "path": path, "subtree_renderer": subtree_renderer}
+    if _is_variable(obj):
+        return lib.render_object_constructor(attributes={"value": obj.raw_value, **obj._metadata}, **options)
+    if not _is_expandable(obj):
+        return lib.render_dictionary_wrapper(wrapped_dict=_as_dicts(_nested(obj)), **options)
+    entries = list(obj._pytree__fields_for_repr())
+    if entries and all(isinstance(key, int) for key, _ in entries):
+        return lib.render_list_wrapper(wrapped_sequence=[item for _, item in entries], **options)
+    if isinstance(obj, Mapping) or not all(isinstance(key, str) for key, _ in entries):
+        return lib.render_dictionary_wrapper(wrapped_dict=dict(entries), **options)
+    return lib.render_object_constructor(attributes=dict(entries), **options)
+
+
+def _as_dicts(tree: _Level) -> dict[Any, Any]:
+    return {key: _as_dicts(value) if isinstance(value, _Level) else value for key, value in tree.items()}
+
+
+def display(*objects: object) -> None:
+    """Shows models, Variables, States, or containers of them.
+
+    In a notebook with treescope installed the result folds and draws arrays;
+    elsewhere it is the text that ``repr`` gives, on standard output.
+
+    Args:
+      *objects: what to show, one after the other.
+
+    >>> import jax.numpy as jnp
+    >>> from declax._variables.variable import Param
+    >>> display({"scale": Param(jnp.ones(2))})
+    {
+      'scale': Param( # 2 (8 B)
+        value=Array([1., 1.], dtype=float32)
+      )
+    }
+    """
+    if _is_notebook() and find_spec("treescope") is not None:
+        for obj in objects:
+            importlib.import_module("treescope").display(obj)
+    else:
+        for obj in objects:
+            sys.stdout.write(f"{text_of(obj)}\n")
+
+
+def _is_notebook() -> bool:
+    """Whether Python runs in a kernel that shows HTML; an IPython in a terminal shows text."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None

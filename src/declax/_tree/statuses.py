@@ -1,0 +1,177 @@
+"""What a value is by itself: data (a child of the tree), static, or static by snapshot.
+
+A *plain* type is one whose values are always static and hold nothing.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import Any, Final, cast
+
+import jax
+
+from declax._fields.annotations import add_data_type, is_data_class
+from declax._fields.snapshots import attributes_of, is_fixed
+from declax._fields.specifiers import Status, Tagged
+from declax._tree import epoch
+from declax.errors import MAX_DEPTH, too_deep, type_name
+
+PLAIN: Final = frozenset(
+    {int, float, bool, complex, str, bytes, type(None), type, type(jax.numpy.float32)}
+    | {types.FunctionType, types.BuiltinFunctionType}
+)
+CONTAINERS: Final = (list, tuple, dict, set, frozenset)
+
+
+def is_data(value: object, /) -> bool:
+    """Whether a value, by itself, is pytree data.
+
+    Arrays, array refs, Variables, Pytrees and types registered by
+    `register_data_type` are; all else is static.
+
+    >>> is_data(jax.numpy.zeros(3)), is_data(3), is_data([jax.numpy.zeros(3)])
+    (True, False, False)
+    """
+    cls = value.__class__
+    return cls not in PLAIN and is_data_class(cls)
+
+
+def has_data(value: object, /) -> bool:
+    """Whether a value is data or, being a container, holds some.
+
+    >>> has_data([1, {"a": jax.numpy.zeros(3)}])
+    True
+    """
+    return next(data_within(value), None) is not None
+
+
+def data_within(value: object) -> Iterator[object]:
+    """All data in a value, or the value itself."""
+    for item in _items_within(value):
+        if is_data(item):
+            yield item
+        elif item.__class__ is not types.MethodType:
+            yield from filter(is_data, jax.tree.leaves(item, is_leaf=is_data))
+
+
+def data_in_static(value: object) -> object | None:
+    """The first data in a static value, also in the attributes of dataclasses; None without."""
+    waiting, seen = [value], set[int]()
+    while waiting:
+        for item in _items_within(waiting.pop()):
+            attributes = attributes_of(item)
+            if attributes is None or is_data(item):
+                found = next(data_within(item), None)
+                if found is not None:
+                    return found
+            elif id(item) not in seen:
+                seen.add(id(item))
+                waiting.append(attributes)
+    return None
+
+
+def tags_within(value: object, place: Callable[[], str] | None = None) -> Iterator[Tagged[Any]]:
+    """All tags in a container; `place` says where it sits, for the message of the error."""
+    found = (item for item in _items_within(value, place) if item.__class__ is Tagged)
+    return cast("Iterator[Tagged[Any]]", found)
+
+
+def _items_within(value: Any, place: Callable[[], str] | None = None) -> Iterable[object]:
+    """What is neither plain nor a container in a value: the value itself, or what containers in containers hold."""
+    cls = value.__class__
+    if cls is not list and cls is not dict and not _may_open(value):
+        return () if cls in PLAIN else (value,)
+    if PLAIN.issuperset(map(type, value.values() if isinstance(value, dict) else value)):
+        return ()
+    return _walk_items(value, place)
+
+
+def _walk_items(value: Any, place: Callable[[], str] | None) -> Iterator[object]:
+    around = {id(value): value}  # the containers that are open, outermost first
+    stack: list[Iterator[Any]] = [iter(value.values() if isinstance(value, dict) else value)]
+    while stack:
+        for item in stack[-1]:
+            cls = item.__class__
+            if cls in _ATOMS:
+                yield item
+            elif cls in PLAIN:
+                continue
+            elif not _may_open(item):
+                yield item
+            elif id(item) not in around:
+                if len(around) == MAX_DEPTH:
+                    where = f"a {type_name(type(value))}" if place is None else place()
+                    raise too_deep(where, keys_between([*around.values(), item]))
+                around[id(item)] = item
+                stack.append(iter(item.values() if isinstance(item, dict) else item))
+                break
+        else:
+            stack.pop()
+            around.popitem()
+
+
+_ATOMS: Final[set[type]] = set()
+"""Classes that were found to be no containers, so that each is asked once."""
+
+
+def _may_open(value: object) -> bool:
+    """Whether a value is a container, and not itself data."""
+    if isinstance(value, CONTAINERS):
+        return not is_data(value)
+    if value.__class__ not in PLAIN:
+        _ATOMS.add(value.__class__)
+    return False
+
+
+def check_depth(value: object, where: str) -> None:
+    """Refuses containers that are nested too deeply."""
+    for _ in _items_within(value, lambda: where):
+        pass
+
+
+def own_containers(value: Any) -> Any:
+    """The same leaves in lists, dicts and tuples of one's own."""
+    if not isinstance(value, (list, dict, tuple)):
+        return value
+    check_depth(value, "Variable.value")
+    return jax.tree.map(lambda leaf: leaf, value)
+
+
+def keys_between(containers: Iterable[Any]) -> Iterator[object]:
+    """The keys that lead from each container to the next one, which it holds."""
+    for outer, inner in pairwise(containers):
+        items = outer.items() if isinstance(outer, dict) else enumerate(outer)
+        yield next((key for key, item in items if item is inner), "?")
+
+
+def register_data_type(cls: type, /) -> type:
+    """Makes instances of a class data wherever they are assigned.
+
+    Args:
+      cls: the class; usable as a decorator.
+
+    Returns:
+      The class.
+
+    >>> @register_data_type
+    ... class Table: pass
+    >>> is_data(Table())
+    True
+    """
+    add_data_type(cls)
+    epoch.advance()  # graphs that hold an instance have one leaf more now
+    return cls
+
+
+def status_of_value(value: object) -> Status:
+    """The status that a value gives an attribute that has none yet."""
+    if is_data(value):
+        return Status.DATA
+    return static_status(value)
+
+
+def static_status(value: object) -> Status:
+    """Static, or static by snapshot where something in the value can change."""
+    return Status.STATIC if value.__class__ in PLAIN or is_fixed(value) else Status.SNAPSHOT

@@ -1,0 +1,1 @@
+"""Variables, their kinds, their metadata and their operators."""

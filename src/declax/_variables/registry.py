@@ -1,0 +1,120 @@
+"""Names of Variable kinds, as collections are called in checkpoints and in Linen."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, overload
+
+from declax import errors
+from declax._typing import MISSING, Missing
+from declax._variables.variable import BatchStat, Cache, Intermediate, Param, Perturbation, Variable
+
+K = TypeVar("K", bound=type[Variable[Any]])
+
+_kinds: Final[dict[str, type[Variable[Any]]]] = {
+    "params": Param,
+    "batch_stats": BatchStat,
+    "cache": Cache,
+    "intermediates": Intermediate,
+    "perturbations": Perturbation,
+}
+_lock: Final = threading.RLock()
+
+
+@overload
+def register_variable_name(name: str, typ: K, *, overwrite: bool = False) -> K: ...
+@overload
+def register_variable_name(name: str, *, overwrite: bool = False) -> Callable[[K], K]: ...
+def register_variable_name(name: str, typ: Any = MISSING, *, overwrite: bool = False) -> Any:
+    """Gives a kind of Variable a name; also a decorator of its class.
+
+    Args:
+      name: the name of the collection.
+      typ: the kind; without it a decorator is returned.
+      overwrite: take the name from the kind that has it.
+
+    Raises:
+      RegistryError: another kind has the name, or ``typ`` is no kind of Variable.
+
+    >>> @register_variable_name("counts")
+    ... class Count(Variable[Any]):
+    ...     pass
+    >>> variable_type_from_name("counts") is Count
+    True
+    """
+    if isinstance(typ, Missing):
+        return functools.partial(register_variable_name, name, overwrite=overwrite)
+    if not (isinstance(typ, type) and issubclass(typ, Variable)):
+        raise errors.RegistryError(
+            repr(name), "only kinds of Variable have names", expected="a subclass of Variable", got=errors.describe(typ)
+        )
+    with _lock:
+        if not overwrite and _kinds.get(name, typ) is not typ:
+            raise errors.RegistryError(
+                repr(name),
+                "another kind has this name",
+                expected=errors.type_name(_kinds[name]),
+                got=errors.type_name(typ),
+                fix="register_variable_name(..., overwrite=True) takes the name from it",
+            )
+        _kinds[name] = typ
+    return typ
+
+
+def variable_type_from_name(
+    name: str, *, base: type[Variable[Any]] = Variable, allow_register: bool = False
+) -> type[Variable[Any]]:
+    """The kind of a name.
+
+    Args:
+      name: the name of the collection.
+      base: what a new kind is derived from.
+      allow_register: make and register a new kind where the name has none.
+
+    Raises:
+      RegistryError: no kind has the name.
+
+    >>> variable_type_from_name("params").__name__
+    'Param'
+    """
+    with _lock:
+        kind = _kinds.get(name)
+        if kind is None:
+            if not allow_register:
+                raise errors.RegistryError(
+                    repr(name),
+                    "no kind of Variable has this name",
+                    expected=f"one of {', '.join(sorted(_kinds))}",
+                    fix=errors.suggest(name, _kinds) or "register_variable_name(name, kind), or allow_register=True",
+                )
+            kind = _kinds[name] = type(name, (base,), {"__slots__": ()})
+        return kind
+
+
+def variable_name_from_type(typ: type[Variable[Any]], *, allow_register: bool = False) -> str:
+    """The name of a kind; the inverse of `variable_type_from_name`.
+
+    Args:
+      typ: the kind.
+      allow_register: register a kind without a name under that of its class.
+
+    Raises:
+      RegistryError: the kind has no name, or the name of its class is taken.
+
+    >>> variable_name_from_type(BatchStat)
+    'batch_stats'
+    """
+    with _lock:
+        for name, kind in _kinds.items():
+            if kind is typ:
+                return name
+        if not allow_register:
+            raise errors.RegistryError(
+                errors.type_name(typ),
+                "this kind of Variable has no name",
+                fix=f"@register_variable_name({typ.__name__.lower()!r}), or allow_register=True",
+            )
+        register_variable_name(typ.__name__, typ)
+        return typ.__name__

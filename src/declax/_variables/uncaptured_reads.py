@@ -1,0 +1,119 @@
+"""Warns when a traced function reads a Variable that is neither an argument nor captured.
+
+While a transform of declax traces a function (a *body*), its arguments and captures are copies that belong to the
+trace. The value of any other Variable is a constant of the program.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from declax import _jax
+from declax._tree import epoch
+from declax._tree.read_only import WritesThrough
+from declax.errors import WHERE_CAPTURES_ARE_FOUND, OverlookedModelWarning, type_name
+
+_trace_state: Final = _jax.trace_state
+
+is_watching: bool = False
+"""Whether some thread traces a body: whatever reads a Variable calls `warn_if_uncaptured` then."""
+
+never_refs: Final[set[type]] = set()
+"""Classes of raw values that were found to be no refs, so that each is asked once.
+
+It is empty while a body is traced, so that `Variable.value` takes its longer way, and
+the shorter one has nothing to ask.
+"""
+
+_lock: Final = threading.Lock()
+_bodies = 0
+
+
+class _Body:
+    """The uncaptured Variables that one body reads, and the user's frame that read the first."""
+
+    def __init__(self) -> None:
+        self.outer: list[Any] = _jax.outer_marks()
+        self.found: dict[int, Any] = {}
+        self.frame: types.FrameType | None = None
+
+    def add(self, variable: Any) -> None:
+        """Notes a Variable that was read."""
+        if not self.found:
+            self.frame = _jax.frame_of_user(sys._getframe(0))
+        self.found[id(variable)] = variable
+
+    def warn(self) -> None:
+        """Warns once of all that was read, at the line that read the first."""
+        frame, count = self.frame, len(self.found) - 1
+        if frame is None:
+            return
+        first = next(iter(self.found.values()))
+        code, number = frame.f_code, frame.f_lineno
+        line = linecache.getline(code.co_filename, number, frame.f_globals).strip()
+        others = "" if count == 0 else f" and {count} other Variable{'s' if count > 1 else ''}"
+        warnings.warn_explicit(
+            f"{code.co_name!r} reads a {type_name(type(first))}{others}, neither passed nor captured"
+            f"{f', in `{line}`' if line else ''}. The values are constants of the traced program, and later values are "
+            f"not seen. Pass the model as an argument.\n{WHERE_CAPTURES_ARE_FOUND}.",
+            OverlookedModelWarning,
+            code.co_filename,
+            number,
+        )
+
+
+class _Here(threading.local):
+    """The bodies that this thread is in, the outermost first."""
+
+    def __init__(self) -> None:
+        self.bodies: list[_Body] = []
+
+
+_here: Final = _Here()
+
+
+@contextmanager
+def body() -> Generator[None, None, None]:
+    """Watches what is read while a user's function is traced, and warns at its end.
+
+    Without a trace, copies cannot be told from other Variables, and nothing is watched.
+    """
+    if _trace_state.value is _jax.TOP:
+        yield
+        return
+    global _bodies, is_watching
+    with _lock:
+        _bodies += 1
+        is_watching = True
+    never_refs.clear()
+    epoch.kept = {}  # values that are kept would be read without a call of `warn_if_uncaptured`
+    watched = _Body()
+    _here.bodies.append(watched)
+    try:
+        yield
+    finally:
+        _here.bodies.pop()
+        with _lock:
+            _bodies -= 1
+            is_watching = _bodies > 0
+    watched.warn()
+
+
+def warn_if_uncaptured(variable: Any) -> None:
+    """Has the outermost body that did not get a Variable warn of it at its end."""
+    mark = variable._trace
+    if isinstance(mark, WritesThrough):
+        mark = mark.trace
+    if mark is _trace_state.value:
+        return
+    for watched in _here.bodies:
+        if any(mark is outer for outer in watched.outer):
+            watched.add(variable)
+            return

@@ -1,0 +1,615 @@
+"""Variables: mutable boxes that hold the arrays of a model.
+
+A kind is a subclass, by which filters select. The raw value lies in the box; `value` is what hooks make of it. The
+mark is the trace under which a Variable was made, and may be written.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import sys
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from operator import attrgetter
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar, overload
+
+import jax
+from jax.core import Tracer
+
+from declax import _jax, errors
+from declax._fields import snapshots
+from declax._tree import epoch, rendering
+from declax._tree.read_only import EndedTrace
+from declax._tree.statuses import check_depth, own_containers
+from declax._tree.value_text import size_comment, value_text
+from declax._typing import MISSING, ArrayLike, Shape
+from declax._variables import uncaptured_reads
+from declax._variables.metadata import Metadata
+from declax._variables.metadata_attributes import MetadataHolder, change_elsewhere
+from declax._variables.metadata_fields import declared_metadata, item_set
+from declax._variables.operators import ArrayOperators, operand
+
+T = TypeVar("T")
+V = TypeVar("V", bound="Variable[Any]")
+_Type: TypeAlias = type[V]  # Variable.type hides the builtin inside the class
+
+_trace_state: Final = _jax.trace_state
+_NEVER_REFS: Final = uncaptured_reads.never_refs
+_new: Final = object.__new__
+
+
+class VariableMetadata(Generic[T]):
+    """A value on its way into a Variable, with the metadata that the Variable shall have.
+
+    What an initializer wrapped by `with_metadata` returns; `Variable` unpacks it.
+    """
+
+    __slots__ = ("metadata", "value")
+
+    value: T
+    metadata: Mapping[str, Any]
+
+    def __init__(self, value: T, metadata: Mapping[str, Any]) -> None:
+        self.value = value
+        self.metadata = metadata
+
+    def __repr__(self) -> str:
+        return f"VariableMetadata({value_text(self.value)}, {dict(self.metadata)!r})"
+
+
+class Variable(ArrayOperators, MetadataHolder, Generic[T]):
+    """A mutable box for a value, with metadata; behaves as the array that it holds.
+
+    Args:
+      value: an array, or any pytree of arrays.
+      **metadata: hashable facts about the value. ``sharding``, ``trainable``,
+        ``weight_decay``, ``tag``, ``mesh``, the hooks ``on_get_value``,
+        ``on_set_value``, ``on_create_value``, ``on_add_axis`` and
+        ``on_remove_axis`` mean something to declax; other names are yours.
+
+    Raises:
+      MetadataError: a name is a misspelling, or hides an attribute.
+      StatusError: the value of a name has no hash.
+
+    A kind of your own is a subclass. Annotations declare metadata and their
+    defaults; methods with the names of hooks are hooks.
+
+    >>> import jax.numpy as jnp
+    >>> class Count(Variable[jax.Array]):
+    ...     unit: str = "steps"
+    >>> count = Count(jnp.array(1))
+    >>> count += 1
+    >>> int(count), count.unit
+    (2, 'steps')
+    """
+
+    __slots__ = ("__weakref__", "_raw")
+
+    _raw: T
+
+    _get_hook: ClassVar[Callable[..., Any] | None] = None
+    _set_hook: ClassVar[Callable[..., Any] | None] = None
+    _create_hook: ClassVar[Callable[..., Any] | None] = None
+    _sets_by_value: ClassVar[bool] = True
+    _sets_plainly: ClassVar[bool] = True
+    _index_get: ClassVar[bool] = True
+    _index_set: ClassVar[bool] = True
+
+    def __init__(self, value: T | VariableMetadata[T] | Variable[T], **metadata: Any) -> None:
+        cls = type(self)
+        content: Any = value
+        if content.__class__ not in _FLAT:
+            if isinstance(content, VariableMetadata):
+                metadata.update(content.metadata)
+                content = content.value
+            if isinstance(content, Variable):
+                content = content.get_value()
+            _check_depth(cls, content)
+        _set_trace(self, _trace_state.value)
+        _set_raw(self, content)
+        _set_metadata(self, cls._make_metadata(metadata) if metadata else cls._defaults)
+        made = self.create_value(content)
+        if made is not content:
+            if made.__class__ not in _FLAT:
+                _check_depth(cls, made)
+            _set_raw(self, made)
+        epoch.kept = {}  # a Variable that exists may be initialised again
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        declared = declared_metadata(cls)
+        cls._known = cls._known | declared.keys()
+        cls._accepted = set(cls._known)
+        defaults = {name: value for name, value in declared.items() if value is not MISSING}
+        if defaults:
+            cls._defaults = Metadata.of({**cls._defaults, **defaults}, errors.type_name(cls))
+        for direction in ("get", "set", "create"):
+            name = f"on_{direction}_value"
+            hook = None if name in declared else getattr(cls, name, None)
+            setattr(cls, f"_{direction}_hook", hook and staticmethod(hook))  # called as hooks are: (variable, value)
+        cls._index_get = _takes_index(cls.get_value)
+        cls._index_set = _takes_index(cls.set_value)
+        cls._sets_by_value = "value" not in cls.__dict__ and cls._sets_by_value
+        cls._sets_plainly = cls.set_value is Variable.set_value and cls._set_hook is None
+        if cls._sets_by_value and (cls.get_value is not Variable.get_value or cls._get_hook is not None):
+            cls.value = property(_hooked_value, _assign_value)  # type: ignore[assignment,method-assign]  # reads through get_value
+        _register(cls)
+
+    # ---- the value
+
+    if TYPE_CHECKING:
+
+        @property
+        def value(self) -> T: ...
+        @value.setter
+        def value(self, value: T | ArrayLike) -> None: ...
+    else:
+
+        @property
+        def value(self):
+            """What the box holds, as the ``on_get_value`` hooks show it; assign to it to put a value in.
+
+            >>> import jax.numpy as jnp
+            >>> scale = Param(jnp.ones(2))
+            >>> scale.value = scale.value * 3
+            >>> scale.value
+            Array([3., 3.], dtype=float32)
+            """
+            raw = self._raw
+            if self._metadata.get_hook is None and raw.__class__ in _NEVER_REFS:
+                return raw
+            return self.get_value()
+
+    if TYPE_CHECKING:
+        raw_value: T
+    else:
+
+        @property
+        def raw_value(self):
+            """What lies in the box, past all hooks; assign to it to put a value in."""
+            if uncaptured_reads.is_watching:
+                uncaptured_reads.warn_if_uncaptured(self)
+            return self._raw
+
+    def get_value(self, *, index: Any = MISSING) -> T:
+        """The value, or the part of it at ``index``, as the ``on_get_value`` hooks show it.
+
+        Of a ref in the box, the value is the array that it holds now.
+        """
+        hook = self._metadata.get_hook or self._get_hook
+        value: Any = self.raw_value
+        if _is_ref(value):
+            value = value[index if hook is None and index is not MISSING else ...]
+            if hook is None:
+                return value  # type: ignore[no-any-return]  # as below
+        if hook is not None:
+            value = hook(self, value)
+        return value if index is MISSING else _item(value, index)  # type: ignore[no-any-return]  # hooks keep the type
+
+    def set_value(self, value: T | ArrayLike | Variable[T], *, index: Any = MISSING) -> None:
+        """Puts in a value, or a part of it at ``index``, through the ``on_set_value`` hooks.
+
+        A ref in the box is written to; only another ref takes its place.
+
+        Raises:
+          TraceContextError: the Variable belongs to another trace.
+        """
+        if _trace_state.value is not self._trace:
+            change_elsewhere(self, "value", "set_value", value, index=index)
+            return
+        content: Any = value.get_value() if isinstance(value, Variable) else value
+        hook = self._metadata.set_hook or self._set_hook
+        if hook is not None:
+            content = hook(self, content)
+        if index is not MISSING or (_is_ref(self._raw) and not _is_ref(content)):
+            content = item_set(self._raw, ... if index is MISSING else index, content)
+        if content.__class__ not in _FLAT:
+            _check_depth(type(self), content)
+        set_raw(self, content)
+
+    def create_value(self, value: T) -> T:
+        """What a new Variable holds of the value it is made from: runs the ``on_create_value`` hooks."""
+        hook = self._metadata.create_hook or self._create_hook
+        return value if hook is None else hook(self, value)
+
+    def get_raw_value(self) -> T:
+        """What lies in the box, past all hooks."""
+        return self.raw_value
+
+    def set_raw_value(self, value: T) -> None:
+        """Puts a value in the box, past all hooks.
+
+        Raises:
+          TraceContextError: the Variable belongs to another trace.
+        """
+        if _trace_state.value is not self._trace:
+            change_elsewhere(self, "value", "set_raw_value", value)
+            return
+        if value.__class__ not in _FLAT:
+            _check_depth(type(self), value)
+        set_raw(self, value)
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the value."""
+        return self.value.shape  # type: ignore[attr-defined,no-any-return]  # an array, or __getattr__ words the error
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the value."""
+        return self.value.dtype  # type: ignore[attr-defined]  # as for shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes of the value."""
+        return self.value.ndim  # type: ignore[attr-defined,no-any-return]  # as for shape
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the value."""
+        return self.value.size  # type: ignore[attr-defined,no-any-return]  # as for shape
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __getitem__(self, key: EllipsisType, /) -> T: ...
+        @overload
+        def __getitem__(self: Variable[jax.Array], key: Any, /) -> jax.Array: ...
+        @overload
+        def __getitem__(self, key: Any, /) -> Any: ...
+
+    def __getitem__(self, key: Any, /) -> Any:
+        if self._index_get:
+            return self.get_value(index=key)
+        return _item(self.get_value(), key)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __setitem__(self, key: EllipsisType, value: T | ArrayLike, /) -> None: ...
+        @overload
+        def __setitem__(self: Variable[dict[Any, Any]] | Variable[list[Any]], key: Any, value: Any, /) -> None: ...
+        @overload
+        def __setitem__(self, key: Any, value: ArrayLike, /) -> None: ...
+
+    def __setitem__(self, key: Any, value: Any, /) -> None:
+        if self._index_set:
+            self.set_value(value, index=key)
+        else:
+            self.set_value(item_set(self.get_value(), key, operand(value)))
+
+    # ---- attributes
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in _SLOTS:  # protocols ask, and copies in the making
+            raise errors.MissingAttributeError(f"{errors.type_name(type(self))}.{name}", "there is no such attribute")
+        metadata = self._metadata
+        if name in metadata.frozen:
+            return snapshots.thaw(metadata.frozen[name])
+        value: Any = self.get_value()
+        kind: Any = type(self)
+        value_kind: Any = type(value)
+        if not name.startswith("_"):
+            try:
+                return getattr(value, name)
+            except AttributeError:
+                pass
+        raise errors.MissingAttributeError(
+            f"{errors.type_name(kind)}.{name}",
+            "neither the metadata nor the value has this attribute",
+            got=errors.describe(value),
+            fix=_suggestion(kind, value_kind, metadata, name),
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "value" and self._sets_by_value:
+            if (
+                self._sets_plainly
+                and self._metadata.set_hook is None
+                and _trace_state.value is self._trace
+                and value.__class__ in _FLAT
+                and self._raw.__class__ in _NEVER_REFS
+            ):
+                set_raw(self, value)  # set_value with nothing to do but this
+            else:
+                self.set_value(value)
+        elif name == "raw_value":
+            self.set_raw_value(value)
+        elif name.startswith("__"):  # typing marks instances of Param[...]; treedefs must not know
+            raise errors.MissingAttributeError(f"{errors.type_name(type(self))}.{name}", "this attribute cannot be set")
+        elif hasattr(getattr(type(self), name, None), "__set__") and name not in _SLOTS:
+            object.__setattr__(self, name, value)
+        else:
+            self.set_metadata(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self.del_metadata(name)
+
+    # ---- copies
+
+    @classmethod
+    def from_metadata(cls, value: T, metadata: Mapping[str, Any]) -> Self:
+        """A Variable of a value as it is: no hook runs, no default is added."""
+        if not isinstance(metadata, Metadata):
+            cls._check_metadata(metadata)
+            metadata = Metadata.of(metadata, errors.type_name(cls))
+        if value.__class__ not in _FLAT:
+            _check_depth(cls, value)
+        return new_variable(cls, value, metadata, _trace_state.value)
+
+    def copy(self, value: Any = MISSING, **updates: Any) -> Self:
+        """A box of the same kind, with the same or another raw value and changed metadata.
+
+        >>> kernel = Param(1.0, tag="a")
+        >>> kernel.copy(2.0, tag="b").tag
+        'b'
+        """
+        raw = own_containers(self.raw_value) if value is MISSING else operand(value)
+        if raw.__class__ not in _FLAT:
+            _check_depth(type(self), raw)
+        if not updates:
+            return new_variable(self.__class__, raw, self._metadata, _trace_state.value)
+        return self.__class__.from_metadata(raw, {**self._metadata, **updates})
+
+    def replace(self, value: Any = MISSING, **updates: Any) -> Self:
+        """As `copy`; a Variable given as the value must be of the same kind and lends its raw value.
+
+        Raises:
+          MetadataError: the value is a Variable of another kind.
+        """
+        if isinstance(value, Variable):
+            self._check_kind(value, "replace")
+            value = value.raw_value
+        return self.copy(value, **updates)
+
+    def copy_from(self, other: Variable[T]) -> None:
+        """Takes over the raw value and the metadata of a Variable of the same kind.
+
+        Raises:
+          MetadataError: the other is of another kind.
+          TraceContextError: this Variable belongs to another trace.
+        """
+        self._check_kind(other, "copy_from")
+        self.update_from_state(other)
+
+    def update_from_state(self, state: Variable[T]) -> None:
+        """Takes over the raw value and the metadata of a Variable from a State."""
+        self.set_raw_value(own_containers(state.raw_value))
+        self._change_metadata(state._metadata)
+
+    def to_state(self) -> Self:
+        """A copy, as a State holds it."""
+        return self.copy()
+
+    def _check_kind(self, other: object, action: str) -> None:
+        if other.__class__ is not self.__class__:
+            name = errors.type_name(self.__class__)
+            raise errors.MetadataError(
+                f"{name}.{action}",
+                "the Variables are of different kinds",
+                expected=f"a {name}",
+                got=errors.describe(other),
+            )
+
+    def __copy__(self) -> Self:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        made = new_variable(self.__class__, self.raw_value, self._metadata, _trace_state.value)
+        memo[id(self)] = made
+        _set_raw(made, copy.deepcopy(self.raw_value, memo))
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, (self.__class__, self.raw_value, self._metadata)
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        return rendering.treescope_repr(self, path, subtree_renderer)
+
+    def __repr__(self) -> str:
+        if type(self._raw) is EndedTrace:
+            return repr(self._raw)
+        fields = [("value", self._raw), *self._metadata.items()]
+        indent = {name: "\n" + " " * (len(name) + 3) for name, _ in fields}
+        lines = [f"  {name}={value_text(value)}".replace("\n", indent[name]) for name, value in fields]
+        return f"{errors.type_name(type(self))}({size_comment(self._raw)}\n" + ",\n".join(lines) + "\n)"
+
+    @property
+    def type(self) -> _Type[Self]:
+        """The kind of the Variable."""
+        return self.__class__
+
+
+_SLOTS: Final = frozenset({*Variable.__slots__, *MetadataHolder.__slots__})
+_set_raw: Final = Variable.__dict__["_raw"].__set__
+_set_metadata: Final = MetadataHolder.__dict__["_metadata"].__set__
+_set_trace: Final = MetadataHolder.__dict__["_trace"].__set__
+
+fill_raw: Final[Callable[[Variable[Any], Any], None]] = _set_raw
+"""Puts the first raw value into a new Variable; an existing one is written by `set_raw`."""
+
+run_all: Final[Callable[[Iterator[Any]], None]] = deque[Any](maxlen=0).extend
+"""Runs an iterator to its end without a frame of Python for each step."""
+
+_read_raw: Final[Callable[[Any], Any]] = attrgetter("_raw")
+
+
+def raw_values(variables: Sequence[Any]) -> list[Any]:
+    """The raw value of each Variable; none of them is None."""
+    if uncaptured_reads.is_watching:
+        for variable in variables:
+            uncaptured_reads.warn_if_uncaptured(variable)
+    return _read_all(variables)
+
+
+if sys.version_info >= (3, 12):  # whose interpreter reads a slot quicker than C code asks for it
+
+    def _read_all(variables: Sequence[Any]) -> list[Any]:
+        return [variable._raw for variable in variables]
+
+else:
+
+    def _read_all(variables: Sequence[Any]) -> list[Any]:
+        return list(map(_read_raw, variables))
+
+
+def set_raw(variable: Variable[Any], value: Any) -> None:
+    """Writes a raw value past hooks and checks."""
+    epoch.kept = None
+    _set_raw(variable, value)
+    epoch.kept = {}
+
+
+def set_all_raw(variables: Collection[Variable[Any]], values: Sequence[Any]) -> None:
+    """Writes raw values past hooks and checks, without a frame of Python for each."""
+    old = list(map(_read_raw, variables))  # which die when all are written: what dies may run code of users
+    epoch.kept = None
+    run_all(map(_set_raw, variables, values))
+    epoch.kept = {}
+    del old
+
+
+_FLAT: Final[set[type]] = set()
+"""Classes of values that were found to hold no others, so that each is asked once."""
+
+
+def _check_depth(cls: type[Variable[Any]], value: Any) -> None:
+    """Refuses containers that are nested too deeply for JAX."""
+    if isinstance(value, (list, tuple, dict)):
+        check_depth(value, f"{errors.type_name(cls)}.value")
+    elif not isinstance(value, (Variable, VariableMetadata)):
+        _FLAT.add(value.__class__)
+
+
+def new_variable(cls: type[V], raw_value: Any, metadata: Metadata, mark: Any) -> V:
+    """A Variable from its parts: no `__init__`, no hook, no check."""
+    variable = _new(cls)
+    _set_raw(variable, raw_value)
+    _set_metadata(variable, metadata)
+    _set_trace(variable, mark)
+    return variable
+
+
+def end_trace(variable: Variable[Any]) -> None:
+    """Has each use of a Variable raise, since the trace that it belongs to is over."""
+    ended = EndedTrace(errors.type_name(type(variable)))
+    _set_raw(variable, ended)
+    _set_trace(variable, ended)
+
+
+def _refuse(ended: EndedTrace) -> Any:
+    raise ended.refusal()
+
+
+# so that JAX raises the error where it takes a value apart
+jax.tree_util.register_pytree_node(EndedTrace, _refuse, lambda _, __: EndedTrace(""))
+
+
+def _is_ref(value: Any) -> bool:
+    cls = value.__class__
+    if cls in _NEVER_REFS:
+        return False
+    if cls is EndedTrace:
+        raise value.refusal()
+    if isinstance(value, jax.Ref):
+        return True
+    # the class of a tracer does not tell what it stands for
+    if not (uncaptured_reads.is_watching or issubclass(cls, Tracer)):
+        _NEVER_REFS.add(cls)
+    return False
+
+
+def _item(value: Any, index: Any) -> Any:
+    """A part of a value; at ``...`` the value itself, whether or not it can be indexed."""
+    return value if index is ... else value[index]
+
+
+def _hooked_value(variable: Variable[Any]) -> Any:
+    return variable.get_value()
+
+
+def _assign_value(variable: Variable[Any], value: Any) -> None:
+    variable.set_value(value)
+
+
+def _takes_index(method: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(method).parameters
+    return "index" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def _unpickle(cls: type[V], raw_value: Any, metadata: Metadata) -> V:
+    return new_variable(cls, raw_value, metadata, _trace_state.value)
+
+
+@functools.lru_cache(maxsize=256)
+def _suggestion(kind: Any, value_type: Any, metadata: Metadata, name: str) -> str | None:
+    options = {*metadata, *dir(kind), *dir(value_type)} - {name}  # a kind has `shape`, and its value may have none
+    return errors.suggest(name, sorted(option for option in options if not option.startswith("_")))
+
+
+def _register(cls: type[Variable[Any]]) -> None:
+    """Makes a kind a pytree: one child, the raw value; the metadata goes into the treedef."""
+    value_key = jax.tree_util.GetAttrKey("value")
+
+    def flatten(variable: Variable[Any]) -> tuple[tuple[Any], Metadata]:
+        if uncaptured_reads.is_watching:
+            uncaptured_reads.warn_if_uncaptured(variable)
+        return (variable._raw,), variable._metadata
+
+    def flatten_with_keys(variable: Variable[Any]) -> tuple[tuple[tuple[Any, Any]], Metadata]:
+        return ((value_key, variable.raw_value),), variable._metadata
+
+    def unflatten(metadata: Metadata, children: Any) -> Variable[Any]:
+        variable = _new(cls)
+        _set_raw(variable, children[0])
+        _set_metadata(variable, metadata)
+        _set_trace(variable, _trace_state.value)
+        return variable
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+
+
+_register(Variable)
+
+
+class Param(Variable[T]):
+    """A parameter: what an optimizer learns.
+
+    >>> import jax.numpy as jnp
+    >>> kernel = Param(jnp.ones((2, 3)))
+    >>> (jnp.ones(2) @ kernel).shape
+    (3,)
+    """
+
+    __slots__ = ()
+
+
+class BatchStat(Variable[T]):
+    """A running statistic of the data, updated in the forward pass and not learnt."""
+
+    __slots__ = ()
+
+
+class Cache(Variable[T]):
+    """What a layer remembers between calls, such as the keys and values of attention."""
+
+    __slots__ = ()
+
+
+class Intermediate(Variable[T]):
+    """A value that a forward pass leaves for whoever looks at it (`Module.sow`)."""
+
+    __slots__ = ()
+
+
+class Perturbation(Intermediate[T]):
+    """A zero added to an intermediate value, so that its gradient is that of the value (`Module.perturb`)."""
+
+    __slots__ = ()
+
+
+VariableState = Variable
+"""The Variables of a State are Variables; the name is kept for older programs."""

@@ -1,0 +1,145 @@
+"""What commands print: text, coloured on a terminal where rich is installed, or one JSON document."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import os
+import re
+import sys
+from collections.abc import Generator
+from typing import IO, Any, Final, cast
+
+from declax import errors
+from declax.config._files.formatting import format_json
+
+WRONG: Final = 1
+"""The exit status where a configuration is wrong, or two differ."""
+
+USAGE: Final = 2
+"""The exit status where the command line is wrong."""
+
+_CLOSED_PIPE: Final = 141
+"""The exit status of programs that SIGPIPE ends."""
+
+_OF_TRACEBACKS: Final = "JAX_TRACEBACK_FILTERING"
+"""A note of JAX that has this is of use below a traceback only."""
+
+_LANGUAGES: Final = ("toml", "json", "yaml", "python")
+_COLORS: Final = {
+    "help": ((r"(?m)^\w[\w ]*:", "bold"), (r"(?<![\w-])--?[a-z][\w-]*", "cyan")),
+    "error": (
+        (r"\A.*", "bold red"),
+        (r"(?m)^ +(expected|got|fix): ", "cyan"),
+    ),
+    "table": ((r"\A.*", "bold"), (r"(?m)^-.*$", "dim")),
+}
+
+
+def usage_error(
+    problem: str, *, expected: str | None = None, got: str | None = None, fix: str | None = None
+) -> errors.DeclaxError:
+    """The error of a wrong command line."""
+    return errors.DeclaxError("the command line", problem, expected=expected, got=got, fix=fix)
+
+
+class Output:
+    """Prints the results and errors of a command."""
+
+    def __init__(self, *, is_json: bool = False) -> None:
+        self.status: int = 0
+        self.is_json = is_json
+        self._found: list[Any] = []
+        self._has_runs = False
+
+    def add(self, run: str, text: str, data: Any, style: str = "") -> None:
+        """Prints a result, as text or as data; `run` names one of several."""
+        if self.is_json:
+            self._has_runs = self._has_runs or bool(run)
+            self._found.append({"run": run, "result": data} if run else data)
+            return
+        if run:
+            write(f"# {run}")
+        write(text, style)
+
+    def fail(self, error: errors.DeclaxError) -> None:
+        """Prints an error, with the notes that say where in a configuration it arose."""
+        is_of_configuration = isinstance(error, errors.ConfigError) or hasattr(error, "config_path")
+        self.status = max(self.status, WRONG if is_of_configuration else USAGE)
+        notes = [note for note in getattr(error, "__notes__", ()) if _OF_TRACEBACKS not in note]
+        if self.is_json:
+            self._found.append({"error": _error_data(error, notes)})
+        else:
+            write("\n".join([str(error), *notes]), "error", sys.stderr)
+
+    @contextlib.contextmanager
+    def catching(self) -> Generator[None, None, None]:
+        """Prints the errors of declax."""
+        try:
+            yield
+        except errors.DeclaxError as error:
+            self.fail(error)
+
+    @contextlib.contextmanager
+    def running(self) -> Generator[None, None, None]:
+        """Prints errors, and the JSON at the end; what anything else prints then goes to the standard error."""
+        with contextlib.redirect_stdout(sys.stderr) if self.is_json else contextlib.nullcontext(), self.catching():
+            yield
+        if self.is_json:
+            found = self._found[0] if len(self._found) == 1 and not self._has_runs else self._found
+            write(format_json(found), "json")
+
+
+@contextlib.contextmanager
+def ending_with_the_pipe() -> Generator[None, None, None]:
+    """Ends the program without a traceback when the pipe that it writes to is closed, as by ``head``."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again when it ends
+        raise SystemExit(_CLOSED_PIPE) from None
+
+
+def _error_data(error: errors.DeclaxError, notes: list[str]) -> dict[str, Any]:
+    problems = error.problems if isinstance(error, errors.ConfigError) else ()
+    message = str(error).partition("\n")[0] if problems else str(error)
+    return {"message": message, "notes": notes, "problems": [dataclasses.asdict(problem) for problem in problems]}
+
+
+def write(text: str, style: str = "", stream: IO[str] | None = None) -> None:
+    """Prints lines; the style is that of help, an error, a table, or a language such as ``toml``."""
+    if stream is None:
+        stream = cast("IO[str]", sys.stdout)
+    rich = _rich(stream)
+    if rich is None:
+        stream.write(text.removesuffix("\n") + "\n")
+        return
+    console = rich.console.Console(file=stream, highlight=False)
+    if style in _LANGUAGES:
+        console.print(rich.syntax.Syntax(text.removesuffix("\n"), style, background_color="default"))
+        return
+    shown = rich.text.Text(text.removesuffix("\n"))
+    for pattern, color in _COLORS.get(style, ()):
+        shown.highlight_regex(re.compile(pattern), color)
+    if style == "table":
+        console.print(shown, soft_wrap=True)
+        return
+    for line in shown.split("\n", allow_blank=True):
+        indent = len(line.plain) - len(line.plain.lstrip())
+        console.print(rich.padding.Padding(line[indent:], (0, 0, 0, indent), expand=False))
+
+
+def _rich(stream: IO[str]) -> Any:
+    """The package rich, for a terminal and where it is installed; it respects NO_COLOR."""
+    if not stream.isatty():
+        return None
+    try:
+        for name in ("console", "padding", "syntax", "text"):
+            importlib.import_module(f"rich.{name}")
+    except ImportError:
+        return None
+    return importlib.import_module("rich")

@@ -1,0 +1,355 @@
+"""Values that a command line gives in the place of those of a file.
+
+An override is a path and its values, ``blocks.0.hidden=128``; ``*`` stands for each item of a list or table. One with
+several values, ``hidden=64,128``, is a sweep and makes as many runs. A list is written in brackets.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import json
+import math
+import re
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
+
+from declax.config._files.documents import REF, Document, float_of
+from declax.config.problems import Path, Place, Problem, did_you_mean, path_text, shown
+from declax.errors import ConfigError
+
+MAX_RUNS: Final = 10_000
+"""How many runs a sweep may have; a typing mistake should not fill a cluster."""
+
+_P = TypeVar("_P")
+
+_KIND: Final = "kind"
+_ORIGIN: Final = "command line: "
+_EACH: Final = "*"
+_PATH: Final = re.compile(r"(?:[^.\[\]=]+|\[(?:\d+|\*)\])(?:\.[^.\[\]=]+|\[(?:\d+|\*)\])*")
+PART: Final = re.compile(r"[^.\[\]]+")
+
+
+class Override(NamedTuple):
+    """One word of a command line."""
+
+    text: str
+    path: Path
+    values: tuple[Any, ...]
+    others: tuple[Any, ...] = ()
+    is_removal: bool = False
+
+    @property
+    def origin(self) -> str:
+        """What stands for a file in the place of its values."""
+        return _ORIGIN + self.text
+
+
+class Run(NamedTuple):
+    """What one combination of values describes."""
+
+    name: str
+    source: Document
+    chosen: tuple[tuple[Override, Any, Any], ...]
+
+    def document(self, others: Collection[str | None] = ()) -> Document:
+        """The plain data, and where each part of it comes from.
+
+        Problems with overrides are among its problems.
+        """
+        made = _Overridden(self.source)
+        for override, value, other in self.chosen:
+            made.apply(override, other if override.origin in others else value)
+        return made.document()
+
+
+def is_override(word: str) -> bool:
+    """Whether a word of a command line is an override.
+
+    >>> is_override("blocks.0.hidden=3"), is_override("~blocks[1]"), is_override("model.toml")
+    (True, True, False)
+    """
+    path = word[1:] if word.startswith("~") else word.partition("=")[0]
+    return (word.startswith("~") or "=" in word) and _PATH.fullmatch(path) is not None
+
+
+def parse_override(word: str) -> Override:
+    """The override that a word is; see `is_override`.
+
+    Values are those of TOML; texts need no quotes, in lists either. The last item of a path may be a star.
+
+    >>> parse_override("blocks[*].hidden=64,128").path, parse_override("blocks[*].hidden=64,128").values
+    (('blocks', '*', 'hidden'), (64, 128))
+    >>> parse_override("names=[a, b]").values, parse_override("kind=Mlp").values
+    ((['a', 'b'],), ('Mlp',))
+    """
+    if word.startswith("~"):
+        return Override(word, _path(word[1:]), (), is_removal=True)
+    path, _, text = word.partition("=")
+    texts = [part.strip() for part in _split(text)]
+    values = tuple(map(_value, texts))
+    return Override(word, _path(path), values, tuple(map(_other, texts, values)))
+
+
+def _path(text: str) -> Path:
+    return tuple(int(part) if part.isdecimal() else part for part in PART.findall(text))
+
+
+def _split(text: str) -> Iterator[str]:
+    """The values of a sweep: what commas separate that stand in no brackets and no quotes."""
+    depth, quote, begun = 0, "", 0
+    for position, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        elif character in "[{":
+            depth += 1
+        elif character in "]}":
+            depth -= 1
+        elif character == "," and depth == 0:
+            yield text[begun:position]
+            begun = position + 1
+    yield text[begun:]
+
+
+def _value(text: str) -> Any:
+    """The value of a text: one of TOML, a table of JSON, a list of such values, or the text itself."""
+    if text == "null":
+        return None
+    try:
+        if "\n" not in text:
+            value = tomllib.loads(f"value = {text}", parse_float=float_of)["value"]
+            tomllib.loads(f"value = [{text}]")  # which a comment would leave open: `8#9` is no 8
+            return value
+    except ValueError:
+        pass
+    if text.startswith("[") and text.endswith("]"):
+        return [_value(part.strip()) for part in _split(text[1:-1])]
+    try:
+        return json.loads(text, parse_float=float_of) if text.startswith("{") else text
+    except ValueError:
+        return text
+
+
+def _other(text: str, value: Any) -> Any:
+    """The text of a value; of a text without quotes, the bool or the number that Python reads in it.
+
+    >>> _other("3", 3), _other("True", "True"), _other(".5", ".5"), _other("007", "007"), _other("high", "high")
+    ('3', True, 0.5, 7, 'high')
+    """
+    if not isinstance(value, str):
+        return text
+    if text in ("True", "False"):
+        return text == "True"
+    for read in (int, float_of):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return value
+
+
+def expand(document: Document, overrides: Sequence[Override]) -> Iterator[Run]:
+    """A run for each combination of the values of overrides; the last override varies fastest."""
+    sweeps = [override for override in overrides if len(override.values) > 1]
+    count = math.prod(len(override.values) for override in sweeps)
+    if count > MAX_RUNS:
+        raise ConfigError(sweeps[0].origin, f"the sweep has {count} runs", expected=f"at most {MAX_RUNS}")
+    choices = [
+        [(o, None, None)] if o.is_removal else [(o, *pair) for pair in zip(o.values, o.others, strict=True)]
+        for o in overrides
+    ]
+    for chosen in itertools.product(*choices):
+        name = ",".join(f"{path_text(o.path)}={_short(value)}" for o, value, _ in chosen if o in sweeps)
+        yield Run(name, document, chosen)
+
+
+def _short(value: Any) -> str:
+    return str(value) if isinstance(value, (str, list, dict)) else shown(value)
+
+
+class _Overridden:
+    """Data that overrides change, and with it where its parts are written."""
+
+    def __init__(self, document: Document) -> None:
+        self._before = document
+        self._data = _copied(document.data)
+        self._problems: list[Problem] = []
+        self._origins: dict[Path, Place] = {}
+        self._moves: list[tuple[Path, int | None]] = []
+
+    def document(self) -> Document:
+        """The document as it is now."""
+        before, moves = self._before, self._moves
+        return Document(
+            before.name,
+            self._data,
+            self._problems,
+            lambda: functools.reduce(_moved, moves, before.find_places()),
+            self._origins,
+        )
+
+    def apply(self, override: Override, value: Any) -> None:
+        """Sets a value, or takes it away, at each place that an override names."""
+        for path, holder in self._holders(override):
+            keys = _keys_at(holder, override.path[-1], may_add=not override.is_removal)
+            if not keys and override.path[-1] != _EACH:
+                self._problems.append(_no_member(holder, override.path[-1], path, override))
+            for key in reversed(keys):
+                if not override.is_removal:
+                    self._set(override, path, holder, key, copy.deepcopy(value))
+                elif isinstance(holder, dict):
+                    del holder[key]
+                    self._note((*path, key), override)
+                else:
+                    del holder[key]
+                    self._move(path, key)
+                    _move_refs(self._data, path, key)
+
+    def _holders(self, override: Override) -> list[tuple[Path, Any]]:
+        """The tables and lists in which an override sets a value; none, and a problem, where the path leads nowhere.
+
+        Tables that a file leaves out are made, as there may be a default; the validator knows their names. A tag makes
+        a table of a name, a number or a reference, and appends one to a list.
+        """
+        *way, last = override.path
+        found: list[tuple[Path, Any]] = [((), self._data)]
+        for depth, key in enumerate(way):
+            is_replaced = depth == len(way) - 1 and last in (_KIND, REF)
+            is_tagged = is_replaced and last == _KIND
+            is_named = all(isinstance(k, str) and k != _EACH for k in way[depth:])
+            may_make = not override.is_removal and (is_tagged or is_named)
+            inside: list[tuple[Path, Any]] = []
+            for at, holder in found:
+                for name in _keys_at(holder, key, may_add=may_make):
+                    if may_make:
+                        self._make_table(override, (*at, name), holder, is_tagged=is_tagged)
+                    inside.append(((*at, name), holder[name]))
+            references = [(path, child[REF]) for path, child in inside if not is_replaced and _refers(child)]
+            if references:
+                self._problems.append(_into_reference(override, *references[0]))
+                return []
+            known = inside or found
+            found = [(at, child) for at, child in inside if isinstance(child, (dict, list))]
+            if not found:
+                at, holder = known[0]
+                self._problems.append(_no_member(holder, override.path[depth + bool(inside)], at, override))
+                return []
+        return found
+
+    def _make_table(self, override: Override, path: Path, holder: Any, *, is_tagged: bool) -> None:
+        known = holder[path[-1]] if path[-1] in _keys(holder) else None
+        if known is None or (is_tagged and not isinstance(known, (dict, list))):
+            _assign(holder, path[-1], {})
+            self._note(path, override)
+
+    def _set(self, override: Override, path: Path, holder: Any, key: Any, value: Any) -> None:
+        """Sets a value; another kind takes what its table had with it, which the command line has not given yet."""
+        if key == _KIND and isinstance(holder, dict) and (holder.get(_KIND, value) != value or REF in holder):
+            size = len(path)
+            given = [at for at in self._origins if at[:size] == path and at[size:] not in ((), (_KIND,))]
+            if given:
+                hint = f"write {override.text} before {str(self._origins[given[0]]).removeprefix(_ORIGIN)}"
+                self._problems.append(_problem(override, "a kind comes before the values of its table", hint=hint))
+            holder.clear()
+            self._note(path, override)
+        _assign(holder, key, value)
+        self._note((*path, key), override)
+
+    def _note(self, path: Path, override: Override) -> None:
+        """Notes that what is at a path comes from the command line."""
+        self._move(path, None)
+        self._origins[path] = Place(override.origin)
+
+    def _move(self, path: Path, index: int | None) -> None:
+        self._moves.append((path, index))
+        self._origins = _moved(self._origins, (path, index))
+
+
+def _copied(data: Any) -> Any:
+    """A copy in which nothing stands twice, as what an alias of YAML repeats does: an override changes one place."""
+    if isinstance(data, dict):
+        return {key: _copied(value) for key, value in data.items()}
+    return [_copied(value) for value in data] if isinstance(data, list) else data
+
+
+def _moved(places: Mapping[Path, _P], move: tuple[Path, int | None]) -> dict[Path, _P]:
+    """Places without those inside of a path, or where an index is said, with those of the items after it moved up."""
+    above, index = move
+    size = len(above)
+    made: dict[Path, _P] = {}
+    for path, place in places.items():
+        if len(path) <= size or path[:size] != above:
+            made[path] = place
+        elif index is not None and isinstance(at := path[size], int) and at != index:
+            made[(*above, at - (at > index), *path[size + 1 :])] = place
+    return made
+
+
+def _keys(holder: Any) -> Collection[Any]:
+    return range(len(holder)) if isinstance(holder, list) else holder if isinstance(holder, dict) else ()
+
+
+def _keys_at(holder: Any, key: str | int, *, may_add: bool) -> list[Any]:
+    """What an item of a path names in a table or list; where it may be added, also what is not there yet."""
+    if key == _EACH:
+        return list(_keys(holder))
+    if isinstance(holder, dict):
+        return [str(key)] if may_add or str(key) in holder else []
+    if isinstance(holder, list) and isinstance(key, int):
+        return [key] if key < len(holder) + may_add else []
+    return []
+
+
+def _assign(holder: Any, key: Any, value: Any) -> None:
+    if isinstance(holder, list) and key == len(holder):
+        holder.append(value)
+    else:
+        holder[key] = value
+
+
+def _refers(value: Any) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict) and isinstance(value.get(REF), str)
+
+
+def _move_refs(data: Any, path: Path, index: int) -> None:
+    """Lets references to the items after the one that was taken away lead to them; those to it lead to nothing."""
+    prefix = "".join(f"/{str(key).replace('~', '~0').replace('/', '~1')}" for key in path) + "/"
+    waiting = [data]
+    while waiting:
+        here = waiting.pop()
+        waiting += here.values() if isinstance(here, dict) else here if isinstance(here, list) else ()
+        if not _refers(here) or not here[REF].startswith(prefix):
+            continue
+        item, slash, rest = here[REF].removeprefix(prefix).partition("/")
+        if item.isdecimal() and int(item) >= index:
+            moved = str(int(item) - 1) if int(item) > index else f"{index} (taken away)"
+            here[REF] = f"{prefix}{moved}{slash}{rest}"
+
+
+def _into_reference(override: Override, path: Path, target: str) -> Problem:
+    """The problem of a path that leads into a reference."""
+    inner = path_text((*(key for key in target.split("/") if key), *override.path[len(path) :]))
+    hint = f"override the part itself, at {inner}, or choose a part here with {path_text((*path, _KIND))}=..."
+    return _problem(override, f"what stands here is a reference to {target}", path=path, hint=hint)
+
+
+def _no_member(holder: Any, key: str | int, path: Path, override: Override) -> Problem:
+    """The problem of a path to nothing, at the last part of it that there is."""
+    if override.is_removal and isinstance(holder, dict) and len(path) == len(override.path) - 1:
+        message = f"{str(key)!r} is not set in the file (it has its default)"
+    else:
+        name = f"item {key}" if isinstance(holder, list) else repr(key)
+        message = f"there is no {name}" + (f" at {path_text(path)}" if path else "")
+    hint = did_you_mean(key, list(holder)) if isinstance(holder, dict) else None
+    if isinstance(holder, list) and key == len(holder) and not override.is_removal:
+        hint = f"{path_text((*path, key, _KIND))}=... appends one"
+    return _problem(override, message, path=path, hint=hint)
+
+
+def _problem(override: Override, message: str, path: Path | None = None, hint: str | None = None) -> Problem:
+    at = override.path if path is None else path
+    return Problem("override", at, message, hint=hint, place=Place(override.origin))

@@ -1,0 +1,159 @@
+"""The commands of ``declax`` and their options, and those of scripts with `cli`; without JAX."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
+
+from declax.config._cli.output import usage_error, write
+from declax.config._files.reading import FORMATS
+
+SHELLS: Final = ("bash", "zsh", "fish")
+_FILES: Final = ", ".join(FORMATS)
+_WORDS: Final = f"module:Class, a file ({_FILES}), and overrides such as blocks.0.hidden=128 or blocks[*].rate=0"
+_PART: Final = f"{_WORDS}; a word such as model or blocks.0 names the part that is meant"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that lists its arguments, for completion, colours its help, and raises errors of declax."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.arguments: list[argparse.Action] = []
+        self.commands: dict[str, Parser] = {}
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
+        self._made: Any = None
+
+    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
+        """Adds an argument; see `argparse`."""
+        action = super().add_argument(*names, **settings)
+        self.arguments.append(action)
+        return action
+
+    def add_command(self, name: str, about: str, words: str | None, *examples: str) -> Parser:
+        """Adds a command, which takes words where there is a help for them."""
+        if self._made is None:
+            self._made = self.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+        made: Parser = self._made.add_parser(name, help=about, description=about, epilog=_examples(*examples))
+        if words is not None:
+            made.add_argument("words", nargs="*", metavar="WORD", help=words)
+        self.commands[name] = made
+        return made
+
+    def print_help(self, file: Any = None) -> None:
+        """Prints the help, in colours on a terminal."""
+        write(self.format_help(), "help", file)
+
+    def error(self, message: str) -> NoReturn:
+        """Raises the error of a wrong command line."""
+        problem, _, choices = message.partition(" (choose from ")
+        raise usage_error(problem, expected=choices.removesuffix(")") or None, fix=f"{self.prog} --help")
+
+    def parse_words(self, argv: Sequence[str]) -> argparse.Namespace:
+        """The options and words of a command line, in any order.
+
+        `parse_intermixed_args` does that for parsers without commands only.
+        """
+        options, rest = self.parse_known_args(argv)
+        if rest and (not hasattr(options, "words") or any(word.startswith("-") for word in rest)):
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        if rest:
+            options.words += rest
+        return options
+
+
+class _Version(argparse.Action):
+    """Prints the version, which is looked up when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        version = importlib.import_module("declax._version").__version__
+        write(f"declax {version}")
+        parser.exit()
+
+
+def declax_parser() -> Parser:
+    """The parser of the command ``declax``."""
+    parser = Parser(
+        prog="declax",
+        description="Shows, checks, changes and builds configured models.",
+        epilog=_examples("check models:Net net.toml", "show models:Net", "COMMAND --help"),
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    _add_commands(parser)
+    completion = parser.add_command(
+        "completion", "prints a script with which a shell completes commands and options", None,
+        'eval "$(declax completion bash)"', "completion zsh --command ./train.py",
+    )  # fmt: skip
+    completion.add_argument("shell", choices=SHELLS)
+    about = "completed command: a script with cli, such as ./train.py"
+    completion.add_argument("--command", dest="completed", default="declax", help=about)
+    return parser
+
+
+def _add_commands(parser: Parser) -> None:
+    check = parser.add_command(
+        "check", "reports all mistakes of configurations", _WORDS,
+        "check models:Net net.toml", "check models:Net net.toml rate=0.1,0.2",
+        "check a.toml b.toml --schema net.schema.json",
+    )  # fmt: skip
+    check.add_argument("--schema", metavar="FILE", help="check by a saved schema, without loading the class or JAX")
+    _add_migrate(check)
+    _add_format(check)
+    show = parser.add_command(
+        "show", "shows the parameters of a class, or a configuration as it is resolved", _PART,
+        "show models:Net", "show models:Net net.toml --full blocks.0.dim=4",
+        "show settings:Run run.toml model --format python",
+    )  # fmt: skip
+    _add_format(show, ("toml", "json", "yaml", "python"), "the format of the configuration (default toml)")
+    show.add_argument("--full", action="store_true", help="include all defaults")
+    _add_migrate(show)
+    summary = parser.add_command(
+        "summary", "counts parameters and bytes without allocating any", _PART,
+        "summary models:Net net.toml --input float32[8,28,28,1]", "summary settings:Run run.toml model",
+    )  # fmt: skip
+    summary.add_argument("--input", action="append", default=[], metavar="TYPE", help="such as float32[8,28,28,1]")
+    _add_format(summary)
+    build = parser.add_command(
+        "build", "builds the model, and summarizes it", _PART,
+        "build models:Net net.toml --seed 3", "build settings:Run run.toml model",
+    )  # fmt: skip
+    build.add_argument("--seed", type=int, default=0, help="of the random streams (default 0)")
+    _add_format(build)
+    parser.add_command(
+        "diff", "lists the values in which two configurations differ", "module:Class, two files, and overrides",
+        "diff models:Net a.toml b.toml",
+    )  # fmt: skip
+    schema = parser.add_command(
+        "schema", "writes the JSON schema of a class, for editors", "module:Class",
+        "schema models:Net -o net.schema.json",
+    )  # fmt: skip
+    schema.add_argument("-o", "--out", metavar="FILE", help="write it into a file")
+
+
+def script_parser(about: str) -> Parser:
+    """The parser of a script with `cli`."""
+    parser = Parser(epilog=about)
+    words = f"a configuration ({_FILES}), and values in the place of those of it, such as a.b=3"
+    parser.add_argument("words", nargs="*", metavar="FILE|PATH=VALUE", help=words)
+    parser.add_argument("--check", action="store_true", help="only check the configuration")
+    parser.add_argument("--show", action="store_true", help="print the configuration as it is resolved, as JSON")
+    parser.add_argument("--full", action="store_true", help="include all defaults")
+    _add_migrate(parser)
+    parser.add_argument("--schema", action="store_true", help="print the JSON schema, for editors")
+    return parser
+
+
+def _examples(*lines: str) -> str:
+    commands = (line if line.startswith("eval") else f"declax {line}" for line in lines)
+    return "\n".join(["examples:", *(f"  {command}" for command in commands)])
+
+
+def _add_migrate(parser: Parser) -> None:
+    parser.add_argument("--migrate", action="store_true", help="accept old names and versions")
+
+
+def _add_format(
+    parser: Parser, choices: Sequence[str] = ("text", "json"), about: str = "json: one JSON document, errors too"
+) -> None:
+    parser.add_argument("--format", choices=choices, default=choices[0], help=about)

@@ -1,0 +1,127 @@
+"""`cli`: the command line of a user's own script."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
+
+from declax._random import Rngs
+from declax.config._cli.describing import parameter_table
+from declax.config._cli.output import Output, ending_with_the_pipe, usage_error, write
+from declax.config._cli.parsing import script_parser
+from declax.config._cli.words import read_all, read_words
+from declax.config._files.formatting import format_json
+from declax.config._reading.parameters import target_name
+from declax.config.loading import spec_from_config, to_config
+from declax.config.schema import json_schema
+from declax.config.spec import Spec
+
+T = TypeVar("T")
+
+
+class CliRun(NamedTuple, Generic[T]):
+    """One run of a sweep.
+
+    Attributes:
+      name: the values that the sweep varies, as ``hidden=64,rate=0.1``; empty for the only run.
+      config: what the script asked for.
+      spec: what it was made of.
+    """
+
+    name: str
+    config: T
+    spec: Spec[T]
+
+
+@overload
+def cli(
+    target: type[T],
+    /,
+    argv: Sequence[str] | None = None,
+    *,
+    default: str | Path | None = None,
+    rngs: Rngs | None = None,
+    extra: Iterable[Any] = (),
+    sweep: Literal[False] = False,
+) -> T: ...
+@overload
+def cli(
+    target: type[T],
+    /,
+    argv: Sequence[str] | None = None,
+    *,
+    default: str | Path | None = None,
+    rngs: Rngs | None = None,
+    extra: Iterable[Any] = (),
+    sweep: Literal[True],
+) -> list[CliRun[T]]: ...
+def cli(
+    target: type[T],
+    /,
+    argv: Sequence[str] | None = None,
+    *,
+    default: str | Path | None = None,
+    rngs: Rngs | None = None,
+    extra: Iterable[Any] = (),
+    sweep: bool = False,
+) -> Any:
+    """Reads the configuration of a script from its command line.
+
+    The command line has at most one file and any number of overrides: ``run.toml model.hidden=128 ~model.head``.
+    Several values (``model.hidden=64,128``) make as many runs where `sweep` allows it. ``--help`` shows the fields of
+    the class, ``--show`` the configuration as it is resolved, ``--check`` only checks it, ``--schema`` prints the JSON
+    schema.
+
+    Args:
+      target: the class that the configuration describes: a dataclass of the script's settings.
+      argv: the words; those of the process by default.
+      default: the file that is read where none is named.
+      rngs: given to every part that takes them. A part that is built by the script itself is a field ``Spec[Model]``.
+      extra: as in `from_config`.
+      sweep: whether there may be several runs; they are returned as a list then.
+
+    Returns:
+      An object of the class, or with `sweep` a list of `CliRun`.
+
+    Raises:
+      SystemExit: after help and the like, with 1 for a wrong configuration, and 2 for a wrong command line.
+
+    >>> import dataclasses, declax as dx
+    >>> @dataclasses.dataclass
+    ... class Train:
+    ...     steps: int = 100
+    ...     rate: float = 0.1
+    >>> cli(Train, ["rate=0.5"])
+    Train(steps=100, rate=0.5)
+    >>> [run.name for run in cli(Train, ["rate=0.5,0.25", "steps=1"], sweep=True)]
+    ['rate=0.5', 'rate=0.25']
+    """
+    given = sys.argv[1:] if argv is None else argv
+    output, extra = Output(is_json="--show" in given), tuple(extra)
+    with ending_with_the_pipe(), output.running():
+        about = f"fields of {parameter_table(target, has_parts=True, extra=extra)}"
+        options = script_parser(about + (f"\n\nwithout a file: {default}" if default else "")).parse_words(given)
+        if options.schema:
+            write(format_json(json_schema(target, extra=extra)), "json")
+            sys.exit(0)
+        words = read_words(options.words, takes_part=False)
+        if words.target is not None:
+            raise usage_error("this script has its class", got=words.target, fix="leave it out")
+        if default is not None and not words.files:
+            words = words._replace(files=(str(default),))
+        read = functools.partial(spec_from_config, target, extra=extra, migrate=options.migrate)
+        found = read_all(words, read)
+        if len(found) > 1 and not sweep:
+            got = f"{found[0][0].name}, {found[1][0].name}, ..."
+            raise usage_error(f"this script makes one run, and the values make {len(found)}", got=got)
+        for run, spec in found if options.show or options.check else ():
+            data = to_config(spec, full=options.full, extra=extra) if options.show else None
+            text = f"{run.name or target_name(spec.target)}: fingerprint {spec.fingerprint()[:12]}"
+            output.add("" if options.check else run.name, text, data)
+        if not (options.show or options.check):
+            runs = [CliRun(run.name, spec.build(rngs=rngs), spec) for run, spec in found]
+            return runs if sweep else runs[0].config
+    sys.exit(output.status)

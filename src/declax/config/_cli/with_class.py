@@ -1,0 +1,153 @@
+"""The commands that need the class, and so JAX."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import re
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any, Final
+
+import jax
+
+from declax._module.summarizing import Summary
+from declax._module.summarizing import summary as summary_of
+from declax._random import Rngs
+from declax.config._cli.describing import parameter_table, part_target
+from declax.config._cli.output import WRONG, Output, usage_error, write
+from declax.config._cli.overrides import Run
+from declax.config._cli.words import Words, document_of, read_all, read_runs
+from declax.config._files.formatting import format_json
+from declax.config._files.reading import read_document
+from declax.config._reading.parameters import target_name
+from declax.config.loading import config_text, spec_from_config, to_config
+from declax.config.schema import json_schema
+from declax.config.spec import Spec, SpecSummary, shapes_text
+from declax.errors import ConfigError, describe
+
+_INPUT: Final = re.compile(r"(\w+)\[([\d,\s]*)\]")
+
+
+def _specs(cls: Any, words: Words, *, migrate: bool = False) -> list[tuple[Run, Spec[Any]]]:
+    """The spec of each run that the words describe, or of the part that they name."""
+    read = functools.partial(spec_from_config, cls, migrate=migrate)
+    return [(run, spec if words.part is None else _part_of(spec, words.part)) for run, spec in read_all(words, read)]
+
+
+def _part_of(spec: Spec[Any], part: str) -> Spec[Any]:
+    found = spec[part]
+    if not isinstance(found, Spec):
+        expected = "one that is described by a table, and written out there"
+        raise ConfigError(f"{target_name(spec.target)}.{part}", "not a part", expected=expected, got=describe(found))
+    return found
+
+
+@contextlib.contextmanager
+def _placed(run: Run, part: str | None) -> Generator[None, None, None]:
+    """Notes at an error of a part where its arguments are written."""
+    try:
+        yield
+    except Exception as error:
+        path = getattr(error, "config_path", None)
+        place = "" if path is None or part is not None else str(run.document().place_of(tuple(path)))
+        if place:
+            error.add_note(f"its arguments are written in {place}")
+        raise
+
+
+def schema(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
+    """Prints the schema of a class, or writes it into a file."""
+    del words, output
+    text = format_json(json_schema(cls))
+    if options.out is None:
+        write(text, "json")
+    else:
+        Path(options.out).write_text(text, encoding="utf-8")
+
+
+def check(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
+    """Checks configurations with the class itself."""
+    read = functools.partial(spec_from_config, cls, migrate=options.migrate)
+    for file in words.files or (None,):
+        with output.catching():
+            found, error = read_runs(document_of(words) if file is None else read_document(file), words.overrides, read)
+            for run, spec in found:
+                kind, fingerprint = target_name(spec.target), spec.fingerprint()
+                title = ", ".join(filter(None, (file, run.name))) or words.target
+                data = {"file": file, "run": run.name, "kind": kind, "fingerprint": fingerprint}
+                output.add("", f"{title}: a {kind}, fingerprint {fingerprint[:12]}", data)
+            if error is not None:
+                raise error
+
+
+def show(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
+    """Prints the parameters of a class, or a configuration as it is resolved."""
+    if not words.files and not words.overrides:
+        target = part_target(cls, words.part)
+        output.add("", parameter_table(target), json_schema(target) if output.is_json else None)
+        return
+    for run, spec in _specs(cls, words, migrate=options.migrate):
+        if output.is_json:
+            output.add(run.name, "", to_config(spec, full=options.full))
+        elif options.format == "python":
+            output.add(run.name, spec.to_python(), None, "python")
+        else:
+            output.add(run.name, config_text(spec, f".{options.format}", full=options.full), None, options.format)
+
+
+def summary(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
+    """Prints what would be built, and what it would answer."""
+    inputs = [_input(text) for text in options.input]
+    _summarize(cls, words, output, lambda spec: spec.summary(*inputs))
+
+
+def build(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
+    """Builds what is described, and prints what it has."""
+    _summarize(cls, words, output, lambda spec: summary_of(spec.build(rngs=Rngs(options.seed))))
+
+
+def _summarize(cls: Any, words: Words, output: Output, make: Callable[[Spec[Any]], Summary]) -> None:
+    """Prints the summary of each run; where the whole has no arrays, says which parts may have some."""
+    for run, spec in _specs(cls, words):
+        with _placed(run, words.part):
+            found = make(spec)
+        totals = {kind: {"elements": found.count(kind), "bytes": found.nbytes(kind)} for kind in found.kinds}
+        data: dict[str, Any] = {"modules": list(map(dataclasses.asdict, found.rows)), "totals": totals}
+        if isinstance(found, SpecSummary) and found.output is not None:
+            data["output"] = shapes_text(found.output)
+        output.add(run.name, str(found), data, "table")
+        parts = [name for name, value in spec.arguments.items() if isinstance(value, Spec)]
+        if not found.rows and parts and words.part is None:
+            name = target_name(spec.target)
+            write(f"{name} itself has no arrays. Name a part, as the last word: {', '.join(parts)}", "", sys.stderr)
+
+
+def diff(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
+    """Prints in which values two configurations differ; the exit status is 1 where they do."""
+    del options
+    sweep = next((override.text for override in words.overrides if len(override.values) > 1), None)
+    if len(words.files) != 2 or sweep is not None:
+        got = sweep or ", ".join(words.files) or "no file"
+        fix = "declax diff module:Class a.toml b.toml"
+        raise usage_error("diff compares two files, with one value of each override", got=got, fix=fix)
+    first, second = (_specs(cls, words._replace(files=(file,)))[0][1] for file in words.files)
+    found = first.diff(second)
+    if found:
+        write(str(found))
+        output.status = WRONG
+
+
+def _input(text: str) -> jax.ShapeDtypeStruct:
+    """A shape and a dtype, as ``float32[8,3]``."""
+    found = _INPUT.fullmatch(text.strip())
+    try:
+        if found is not None:
+            shape = tuple(int(size) for size in found[2].split(",") if size.strip())
+            return jax.ShapeDtypeStruct(shape, found[1])  # type: ignore[no-untyped-call]  # of jax, without types
+    except (TypeError, ValueError):
+        pass
+    raise usage_error("--input: not the type of an array", got=repr(text), fix="--input 'float32[8,28,28,1]'")

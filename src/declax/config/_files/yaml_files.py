@@ -1,0 +1,164 @@
+"""YAML: the events of PyYAML, made into plain data by the core schema of YAML 1.2.
+
+PyYAML resolves plain scalars by YAML 1.1, where ``no`` is a bool and ``1e-3`` a string, and takes the last of two
+equal keys. So only its parser is used, which gives text and places; what a scalar means is decided here
+(https://yaml.org/spec/1.2.2, section 10.3). What an alias (``*block``) repeats is a copy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from declax.config._files.documents import MAX_DEPTH, MAX_NODES, TOO_DEEP, Document, Position, float_of, unreadable
+from declax.config.problems import Path, shown
+from declax.errors import ConfigError, MissingExtraError
+
+_NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
+_BOOLS: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INT: Final = re.compile(r"[-+]?[0-9]+\Z")
+_BASED: Final = re.compile(r"0o[0-7]+\Z|0x[0-9a-fA-F]+\Z")
+_FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
+_SPECIAL: Final = re.compile(r"(?:([-+]?)\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
+
+
+def parse_yaml(text: str, name: str | None) -> Document:
+    """A document from the text of a YAML file."""
+    try:
+        yaml: Any = importlib.import_module("yaml")
+    except ImportError:
+        raise MissingExtraError(
+            name or "YAML",
+            "YAML files need PyYAML, which is not installed",
+            fix='pip install "declax[yaml]"  # the extra `yaml`; TOML and JSON need none',
+        ) from None
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same events; the first is of libyaml, and quick
+    composer = _Composer(yaml, name, yaml.parse(text, Loader=loader))
+    try:
+        data = composer.document()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        position = (None, None) if mark is None else (mark.line + 1, mark.column + 1)
+        said = " ".join(filter(None, (getattr(error, "context", None), getattr(error, "problem", None))))
+        message = f"not valid YAML: {said or getattr(error, 'reason', error)}"
+        raise unreadable(name, message, position) from None
+    return Document(name, data, find_places=lambda: composer.places)
+
+
+class _Composer:
+    """Makes data of events."""
+
+    def __init__(self, yaml: Any, name: str | None, events: Iterator[Any]) -> None:
+        self.places: dict[Path, Position] = {}
+        self._yaml = yaml
+        self._name = name
+        self._events = events
+        self._anchors: dict[str, tuple[Any, int]] = {}  # the value of an anchor, and how many values that has
+        self._count = 0
+
+    def document(self) -> Any:
+        """The data of the only document; an empty table where there is none."""
+        data: Any = {}
+        documents = 0
+        for event in self._events:
+            if isinstance(event, self._yaml.NodeEvent):
+                data = self._node(event, ())
+            elif isinstance(event, self._yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise self._refused("there are two documents in one file", (), event)
+        return data
+
+    def _refused(self, message: str, path: Path, event: Any, hint: str | None = None) -> ConfigError:
+        return unreadable(self._name, message, _position(event), path=path, hint=hint)
+
+    def _node(self, event: Any, path: Path) -> Any:
+        if isinstance(event, self._yaml.CollectionStartEvent) and len(path) >= MAX_DEPTH:
+            raise unreadable(self._name, TOO_DEEP, _position(event), hint="flatten them", code="too-deep")
+        self.places.setdefault(path, _position(event))
+        if isinstance(event, self._yaml.AliasEvent):
+            return self._alias(event, path)
+        before = self._count
+        self._add(1, event)
+        self._check_tag(event, path)
+        if isinstance(event, self._yaml.ScalarEvent):
+            found = self._scalar(event, path)
+        elif isinstance(event, self._yaml.MappingStartEvent):
+            found = self._table(path)
+        else:
+            found = []
+            while not isinstance(inner := next(self._events), self._yaml.SequenceEndEvent):
+                found.append(self._node(inner, (*path, len(found))))
+        if event.anchor is not None:
+            self._anchors[event.anchor] = found, self._count - before
+        return found
+
+    def _table(self, path: Path) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        while not isinstance(event := next(self._events), self._yaml.MappingEndEvent):
+            if not isinstance(event, self._yaml.ScalarEvent):
+                is_alias = isinstance(event, self._yaml.AliasEvent)
+                raise self._refused("a key cannot be an alias" if is_alias else "a key must be a string", path, event)
+            self._check_tag(event, path)
+            self._add(1, event)
+            key = str(event.value)
+            if key in found:
+                raise self._refused("the key is given twice", (*path, key), event)
+            self.places[(*path, key)] = _position(event)
+            found[key] = self._node(next(self._events), (*path, key))
+        return found
+
+    def _alias(self, event: Any, path: Path) -> Any:
+        if event.anchor not in self._anchors:
+            message = f"the alias *{shown(event.anchor)[1:-1]} stands for nothing, or for a part that contains it"
+            raise self._refused(message, path, event, "write the anchor (&) first")
+        found, count = self._anchors[event.anchor]
+        self._add(1 + count, event)
+        return found
+
+    def _scalar(self, event: Any, path: Path) -> Any:
+        if not event.implicit[0]:  # in quotes
+            return event.value
+        try:
+            return core_scalar(event.value)
+        except ValueError as error:  # an int of more digits than Python reads
+            raise self._refused(f"not a number: {error}", path, event) from None
+
+    def _add(self, count: int, event: Any) -> None:
+        self._count += count
+        if self._count > MAX_NODES:
+            raise self._refused(f"there are more than {MAX_NODES} values", (), event)
+
+    def _check_tag(self, event: Any, path: Path) -> None:
+        if event.tag is not None:
+            hint = "write kind: NAME, which is looked up among the classes that fit"
+            raise self._refused(f"a tag of YAML names no class here: {shown(event.tag)}", path, event, hint)
+
+
+def _position(event: Any) -> Position:
+    return event.start_mark.line + 1, event.start_mark.column + 1
+
+
+def core_scalar(text: str) -> Any:
+    """The value of a plain scalar by the core schema of YAML 1.2.
+
+    >>> [core_scalar(text) for text in ("no", "1e-3", "0o17", "~", "1_000")]
+    ['no', 0.001, 15, None, '1_000']
+    """
+    if text in _NULLS:
+        return None
+    if text in _BOOLS:
+        return _BOOLS[text]
+    if text[0] not in "-+.0123456789":
+        return text
+    if _INT.match(text):
+        return int(text)
+    if _BASED.match(text):
+        return int(text[2:], 8 if text[1] == "o" else 16)
+    if _FLOAT.match(text):
+        return float_of(text)
+    if special := _SPECIAL.match(text):
+        return float("nan") if special[1] is None else float(special[1] + "inf")
+    return text

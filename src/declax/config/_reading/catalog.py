@@ -1,0 +1,388 @@
+"""From annotations to readers: one for each annotation, made once."""
+
+from __future__ import annotations
+
+import collections.abc
+import enum
+import functools
+import itertools
+import pathlib
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import jax
+import numpy as np
+
+from declax._fields.annotations import Unresolved, annotation_text, is_data_class
+from declax._fields.overrides import DeclaredPart, holds_parts
+from declax._module.containers import List, Sequential
+from declax._typing import MISSING, Initializer
+from declax._variables.variable import Variable
+from declax.config._data import SpecData, is_spec_class
+from declax.config._reading import choice_tables
+from declax.config._reading.parameters import (
+    Bindings,
+    Parameter,
+    allowed_classes,
+    allows_dtypes,
+    is_dtype,
+    mentioned,
+    spells_dtypes,
+    substituted,
+    target_name,
+)
+from declax.config._reading.part_readers import (
+    AnyReader,
+    CallReader,
+    ChoiceReader,
+    InitializerReader,
+    UnionReader,
+    anywhere,
+)
+from declax.config._reading.readers import (
+    BoolReader,
+    DtypeReader,
+    EnumReader,
+    FloatReader,
+    IntReader,
+    ListReader,
+    LiteralReader,
+    MappingReader,
+    NamesReader,
+    NullReader,
+    NumberReader,
+    ObjectReader,
+    PathReader,
+    Reader,
+    StrReader,
+    TupleReader,
+    precisions,
+)
+from declax.config.registry import check_extra, choices_of, extra_functions, kinds_of, on_change
+from declax.errors import ConfigError
+from declax.initializers import NamedInitializer
+
+_NO_BINDINGS: Final[Bindings] = types.MappingProxyType({})
+
+
+class Catalog:
+    """The readers of annotations, where some extra classes are let in."""
+
+    def __init__(self, extra: tuple[Any, ...] = ()) -> None:
+        check_extra(extra)
+        self.extra = extra
+        self._calls: dict[Any, CallReader] = {}
+        self._readers: dict[Any, Reader] = {}
+
+    def call(self, target: Any, annotation: Any = None) -> CallReader:
+        """The reader of a target's arguments; the annotation gives the meaning of its type variables."""
+        key = target if annotation is None else annotation
+        found = self._calls.get(key)
+        if found is None:
+            found = self._calls[key] = CallReader(self, target, annotation)
+        return found
+
+    def forget(self, target: Any) -> None:
+        """Forgets the readers of a target, whose annotations may have a meaning later."""
+        self._calls = {key: call for key, call in self._calls.items() if call.target is not target}
+
+    @functools.cached_property
+    def anything(self) -> AnyReader:
+        """The reader of values that no annotation narrows."""
+        return AnyReader(self, anywhere(self.extra))
+
+    @functools.cached_property
+    def initializer(self) -> InitializerReader:
+        """The reader of initializers."""
+        return InitializerReader(self)
+
+    def root_reader(self, annotation: Any) -> Reader:
+        """The reader of a whole configuration: of an annotation, or of the arguments of a function."""
+        is_named = callable(annotation) and not isinstance(annotation, (type, typing.TypeVar, typing.NewType))
+        if is_named and typing.get_origin(annotation) is None and hasattr(annotation, "__name__"):
+            name = target_name(annotation).rpartition(".")[2]
+            return ChoiceReader(self, {name: annotation}, f"a {name}")
+        return self.reader(annotation)
+
+    def parameter_reader(self, parameter: Parameter, bindings: Bindings = _NO_BINDINGS) -> Reader:
+        """The reader of a parameter; its default tells what an annotation leaves open."""
+        default = parameter.default
+        annotation = substituted(parameter.annotation, bindings.get(parameter.owner, {}))
+        if parameter.owner is List:  # what it holds is a list again
+            annotation = list[typing.get_args(annotation)[0]]  # type: ignore[misc]  # made at run time
+        reader = self.reader(annotation, default)
+        by_default = self._by_default(parameter, default) if isinstance(reader, AnyReader) else None
+        if by_default is None:
+            _check_resolved(parameter)
+        reader = by_default or reader
+        return ListReader(reader, tuple) if parameter.kind is parameter.kind.VAR_POSITIONAL else reader
+
+    def _by_default(self, parameter: Parameter, default: object) -> Reader | None:
+        """The reader of an open annotation where the default tells more."""
+        if parameter.owner is Sequential:
+            layer = [ChoiceReader(self, anywhere(self.extra), "a layer"), self._function(MISSING)]
+            return UnionReader([ListReader(UnionReader(layer), list), *layer])
+        if is_dtype(default):
+            return UnionReader([DtypeReader(), _SIMPLE[type(None)]])
+        if isinstance(default, NamedInitializer):
+            return UnionReader([self.initializer, _SIMPLE[type(None)]])
+        if (
+            isinstance(default, types.FunctionType)
+            or choice_tables.name_in(choice_tables.ACTIVATIONS, default) is not None
+        ):
+            return UnionReader([self._function(default), _SIMPLE[type(None)]])
+        return None
+
+    def reader(self, annotation: Any, default: object = MISSING) -> Reader:
+        """The reader of an annotation."""
+        if holds_parts(default):
+            return self._make(annotation, default)
+        try:
+            key = (annotation, default if callable(default) else None)
+            found = self._readers.get(key)
+        except TypeError:  # an annotation or a default without a hash
+            return self._make(annotation, default)
+        if found is None:
+            found = self._readers[key] = self._make(annotation, default)
+        return found
+
+    def _make(self, annotation: Any, default: object) -> Reader:
+        allowed = allowed_classes(annotation)
+        members = [m for m in allowed if m is not type(None)]
+        readers = self._member_readers(members, default)
+        is_used = any(isinstance(r, ChoiceReader | AnyReader) for r in readers)
+        if isinstance(default, DeclaredPart) and not is_used:  # as for a list of what one call makes
+            readers.append(ChoiceReader(self, {}, "a part", declared=default))
+        readers += [_SIMPLE[type(None)]] if len(members) < len(allowed) else []
+        return readers[0] if len(readers) == 1 else UnionReader(readers)
+
+    def _member_readers(self, members: list[Any], default: object) -> list[Reader]:
+        if allows_dtypes(tuple(members)):
+            members = [m for m in members if not spells_dtypes(m)]
+            return [DtypeReader(), *self._member_readers(members, default)]
+        if len(members) > 1 and any(_is_array(m) for m in members):
+            others = [m for m in members if not _is_array(m) and m is not complex]
+            if float in others and int in others:
+                others = [_Number if m is float else m for m in others if m not in (int, bool)]
+            members = others
+        parts = [m for m in members if self._choices(m) is not None]
+        is_precision = jax.lax.Precision in members
+        readers: list[Reader] = []
+        for member in members:
+            if member is str and is_precision:
+                readers.append(LiteralReader(precisions()))
+            elif member not in parts:
+                readers.append(self._one(member, default))
+        return [*readers, self._choice(parts, members, default)] if parts else readers
+
+    def _choice(self, parts: list[Any], members: list[Any], default: object) -> ChoiceReader:
+        """The reader of the parts among the members of a union."""
+        declared = default if isinstance(default, DeclaredPart) else None
+        choices: dict[str, Any] = {}
+        for tag, choice in ((tag, c) for member in parts for tag, c in (self._choices(member) or {}).items()):
+            if choices.setdefault(tag, choice) is not choice:
+                raise ConfigError(
+                    " | ".join(map(annotation_text, members)),
+                    f"two classes have the tag {tag!r}",
+                    fix="dx.register_kind(base, cls, name=...), and a base in the annotation",
+                )
+        names = ["schedule" if _is_schedule(member) else annotation_text(member) for member in parts]
+        annotations = {typing.get_origin(m): m for m in parts if isinstance(typing.get_origin(m), type)}
+        inner = [i for m in parts for i in (typing.get_args(m) if is_spec_class(_class_of(m)) else (m,))]
+        bases = [cls for m in inner for cls in map(_class_of, allowed_classes(m)) if isinstance(cls, type)]
+        objects = [cls for cls in map(_class_of, parts) if isinstance(cls, type) and not is_spec_class(cls)]
+        return ChoiceReader(self, choices, "a " + " or ".join(names), annotations, bases, objects, declared)
+
+    def _choices(self, member: Any) -> dict[str, Any] | None:
+        """What data may choose where a member of an annotation stands; None where that is no part."""
+        if choice_tables.is_transformation_class(member):
+            return {**choice_tables.transformations(), **kinds_of(member)}
+        if _is_schedule(member):
+            return {**choice_tables.schedules(), **kinds_of(member)}
+        base = _class_of(member)
+        if is_spec_class(base):  # ``Spec[Block]``, where a Block is described and not built
+            inner = [self._choices(part) or {} for part in _of_spec(member)]
+            return {tag: choice for choices in inner for tag, choice in choices.items()} or None
+        return choices_of(base, self.extra) or None if _is_part(base) else None
+
+    def _one(self, member: Any, default: object) -> Reader:
+        """The reader of a member of an annotation that is not a part."""
+        simple = _SIMPLE.get(member) if isinstance(member, type) else None
+        if simple is not None:
+            return simple
+        if member in _OPEN or isinstance(member, (Unresolved, typing.TypeVar)) or is_spec_class(member):
+            bound = getattr(member, "__bound__", None)
+            return self.reader(bound) if bound is not None else self.anything
+        if typing.get_origin(member) is typing.Literal:
+            return LiteralReader(typing.get_args(member))
+        origin = typing.get_origin(member) or member
+        if origin is Initializer or isinstance(default, NamedInitializer):
+            return self.initializer
+        if origin is collections.abc.Callable or _is_function_protocol(origin):
+            return self._function(default, origin)
+        if _is_array_type(origin):
+            return _scalar_of(origin)
+        if isinstance(origin, type):
+            return self._of_class(origin, typing.get_args(member), member, default)
+        return ObjectReader(None, f"a value that is annotated {annotation_text(member)}")
+
+    def _of_class(self, origin: type, args: tuple[Any, ...], member: Any, default: Any) -> Reader:
+        declared = default if holds_parts(default) else ()
+        if issubclass(origin, enum.Enum):
+            return EnumReader(origin)
+        if issubclass(origin, pathlib.PurePath):
+            return PathReader(origin)
+        if origin is tuple and args and args[-1] is not Ellipsis:
+            pairs = itertools.zip_longest([] if args == ((),) else args, declared[: len(args)], fillvalue=MISSING)
+            return TupleReader([self.reader(arg, item) for arg, item in pairs])
+        make = _LISTS.get(origin)
+        if make is not None:
+            item = self.reader(args[0]) if args else self.anything
+            first = [self.reader(args[0], item) for item in declared] if args else []
+            return ListReader(item, make, keeps_parts=origin in _SEQUENCES, declared=first)
+        if origin in _MAPPINGS and len(args) == 2:
+            named = {key: (self.reader(args[1], item), item) for key, item in dict(declared).items()}
+            return MappingReader(self.reader(args[0]), self.reader(args[1]), named)
+        if origin in _MAPPINGS:
+            return self.anything.table
+        if origin is complex:
+            return UnionReader([NumberReader(), ObjectReader(complex, "a complex number")])
+        if is_data_class(origin) or issubclass(origin, (Variable, np.generic)):
+            return _array_reader(origin, member)
+        if origin is type:
+            return ObjectReader(type, "a class", "annotate Spec[...] for a part that is built later")
+        hint = "let its implementations in with dx.register_kind, or extra=[...]"
+        return ObjectReader(origin, f"a {annotation_text(member)}", hint)
+
+    def _function(self, default: object, origin: Any = collections.abc.Callable) -> Reader:
+        """The reader of names of functions: activations, registered ones, and the default by its own name."""
+        table = {
+            **choice_tables.ACTIVATIONS,
+            **extra_functions(self.extra),
+            **kinds_of(collections.abc.Callable),
+            **kinds_of(origin),
+        }
+        name = getattr(default, "__name__", None)
+        if callable(default) and isinstance(name, str) and name != "<lambda>":
+            table.setdefault(name, default)
+        noun = "a function" if origin is not collections.abc.Callable else "an activation"
+        return NamesReader(noun, table, "unknown-activation")
+
+
+def _class_of(member: Any) -> Any:
+    """The class that a member of an annotation names, without its arguments."""
+    origin = typing.get_origin(member)
+    return origin if isinstance(origin, type) else member
+
+
+class _Number:
+    """Stands for the numbers among the members of `jax.typing.ArrayLike`."""
+
+
+_SIMPLE: Final[Mapping[type, Reader]] = {
+    bool: BoolReader(),
+    int: IntReader(),
+    float: FloatReader(),
+    _Number: NumberReader(),
+    str: StrReader(),
+    type(None): NullReader(),
+}
+_LISTS: Final[Mapping[type, Callable[[list[Any]], Any]]] = {
+    list: list,
+    tuple: tuple,
+    set: frozenset,
+    frozenset: frozenset,
+    collections.abc.Set: frozenset,
+    collections.abc.Sequence: tuple,
+    collections.abc.Iterable: tuple,
+    collections.abc.Collection: tuple,
+    collections.abc.MutableSequence: list,
+}
+_SEQUENCES: Final = (collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
+_OPEN: Final = (Any, object, collections.abc.Hashable)
+_MAPPINGS: Final = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+
+
+def _is_array(member: Any) -> bool:
+    origin = typing.get_origin(member) or member
+    if not isinstance(origin, type):
+        return False
+    is_foreign = origin.__module__.partition(".")[0] in ("jax", "jaxlib", "numpy")
+    return (is_foreign and is_data_class(origin)) or issubclass(origin, (np.generic, Variable))
+
+
+def _is_array_type(member: Any) -> bool:
+    return hasattr(member, "array_type") and hasattr(member, "dtypes")
+
+
+def _scalar_of(member: Any) -> Reader:
+    """The reader of a jaxtyping annotation: a number where it has no axes."""
+    if getattr(member, "dim_str", "").strip():
+        return _array_reader(member, member)
+    kinds = {str(dtype).rstrip("0123456789_") for dtype in member.dtypes}
+    if kinds <= {"int", "uint"}:
+        return _SIMPLE[int]
+    return _SIMPLE[bool] if kinds == {"bool"} else _SIMPLE[float]
+
+
+def _array_reader(cls: Any, member: Any) -> Reader:
+    return ObjectReader(cls, f"an array ({annotation_text(member)})", "make it when the model is built")
+
+
+def _is_schedule(member: Any) -> bool:
+    optax = sys.modules.get("optax")
+    return optax is not None and typing.get_origin(member) is collections.abc.Callable and member == optax.Schedule
+
+
+def _is_part(base: Any) -> bool:
+    """Whether an annotation names what is described by a table of arguments."""
+    if not isinstance(base, type) or base in _SIMPLE or base in _LISTS or base in _MAPPINGS:
+        return False
+    if base in (Any, object, Initializer, type, SpecData, complex, bytes) or issubclass(
+        base, (enum.Enum, np.dtype, np.generic)
+    ):
+        return False
+    if issubclass(base, (pathlib.PurePath, Variable, jax.Array)) or _is_array_type(base):
+        return False
+    if is_data_class(base) and base.__module__.partition(".")[0] in ("jax", "jaxlib", "numpy"):
+        return False
+    return not _is_function_protocol(base) and base is not collections.abc.Callable
+
+
+def _check_resolved(parameter: Parameter) -> None:
+    """Asks that the names exist by which an annotation says what data may be."""
+    members = [inner for m in mentioned(parameter.annotation) for inner in (m, *_of_spec(m))]
+    unresolved = next((member for member in members if isinstance(member, Unresolved)), None)
+    if unresolved is not None:
+        raise ConfigError(
+            f"{target_name(parameter.owner)}.{parameter.name}",
+            f"the annotation names {unresolved.name!r}, which does not exist at run time",
+            got=parameter.written,
+            why="data is checked by annotations, and by this one nothing could be",
+            fix="an import outside of `if TYPE_CHECKING:`, or Any where all plain data is fine",
+        )
+
+
+def _of_spec(member: Any) -> list[Any]:
+    """What the parts are that a member ``Spec[...]`` describes."""
+    args = typing.get_args(member) if is_spec_class(_class_of(member)) else ()
+    return [inner for arg in args for inner in allowed_classes(arg)]
+
+
+def _is_function_protocol(base: Any) -> bool:
+    return bool(getattr(base, "_is_protocol", False)) and "__call__" in vars(base)
+
+
+# --- the whole ----------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=64)
+def catalog_for(extra: tuple[Any, ...]) -> Catalog:
+    """The catalog of some extra classes; forgotten when a kind is registered."""
+    return Catalog(extra)
+
+
+on_change(catalog_for.cache_clear)

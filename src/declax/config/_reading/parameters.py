@@ -1,0 +1,415 @@
+"""What a constructor takes and what annotations allow: what configurations are read, checked and written by.
+
+A target is what a configuration describes a call of: a class, or a function that makes something. Its parameter `rngs`
+is no configuration, and is left out. An annotation allows dtypes where `numpy.dtype` is a member, as it is of
+`jax.typing.DTypeLike`; the other members by which that spells dtypes (str, type[Any], protocols) mean no more.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import functools
+import inspect
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import jax
+import numpy as np
+import typing_extensions
+
+from declax._fields.annotations import Scope, own_annotations
+from declax._fields.overrides import DeclaredPart, with_parts
+from declax._fields.specifiers import FieldSpec, Notes, specifier_of
+from declax._typing import MISSING
+from declax.errors import ConfigError, describe, type_name
+
+Target: TypeAlias = Callable[..., Any]
+
+RNGS: Final = "rngs"
+_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Parameter:
+    """One argument of a target."""
+
+    name: str
+    annotation: Any
+    kind: inspect._ParameterKind
+    default: object = MISSING
+    default_factory: Callable[[], object] | None = None
+    notes: Notes = Notes()  # noqa: RUF009  # it is frozen
+    help: str | None = None
+    owner: Any = None
+    written: str | None = None
+
+    @property
+    def is_required(self) -> bool:
+        """Whether a call has to give it."""
+        is_variadic = self.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        return self.default is MISSING and self.default_factory is None and not is_variadic
+
+    @property
+    def is_positional(self) -> bool:
+        """Whether it may be given by position."""
+        return self.kind in _POSITIONAL
+
+    def make_default(self) -> object:
+        """The default, made by its factory where it has one."""
+        return self.default if self.default_factory is None else self.default_factory()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Parameters:
+    """What a target takes, less its rngs."""
+
+    target: Target
+    by_name: Mapping[str, Parameter]
+    variadic: str | None
+    extra: Parameter | None
+    takes_rngs: bool
+    needs_rngs: bool
+    required: tuple[str, ...]
+    positional: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The target's name as a user writes it."""
+        return target_name(self.target)
+
+    def get(self, name: str) -> Parameter | None:
+        """The parameter of a name; ``**kwargs`` for a name that only they take."""
+        return self.by_name.get(name, self.extra)
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(self.by_name.values())
+
+
+def target_name(target: Any) -> str:
+    """The name of a class or function as a user writes it."""
+    if isinstance(target, type):
+        return type_name(target)
+    name: str = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or repr(target)
+    return name.rpartition("<locals>.")[2]
+
+
+def parameters_of(target: Target) -> Parameters:
+    """What a class's constructor, or a function, takes.
+
+    For a declared class all comes from its fields; for others from the signature and its annotations.
+    """
+    if type(target).__hash__ is None:
+        raise _nothing_to_construct(target)
+    known: Callable[[Target], Parameters] = _read
+    return known(target)
+
+
+def called(target: Target) -> Target:
+    """What a target calls: of a part that a class declares, the class of the part."""
+    return target.function if isinstance(target, DeclaredPart) else target
+
+
+def plain_target(target: Any) -> Any:
+    """A class without its arguments: ``Model[int]`` is made as ``Model`` is."""
+    origin = typing.get_origin(target)
+    return target if origin is None else origin
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(target: Target) -> Parameters:
+    if isinstance(target, DeclaredPart):
+        return _of_declared(target)
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):
+        raise _nothing_to_construct(target) from None
+    read = _reader(target, signature)
+    found = {p.name: read(p) for p in signature.parameters.values() if p.name != RNGS}
+    rngs = signature.parameters.get(RNGS)
+    extra = next((p for p in found.values() if p.kind is inspect.Parameter.VAR_KEYWORD), None)
+    variadic = next((p.name for p in found.values() if p.kind is inspect.Parameter.VAR_POSITIONAL), None)
+    return Parameters(
+        target,
+        MappingProxyType({name: p for name, p in found.items() if p is not extra}),
+        variadic,
+        extra,
+        rngs is not None,
+        rngs is not None and rngs.default is inspect.Parameter.empty,
+        tuple(name for name, p in found.items() if p.is_required),
+        tuple(name for name, p in found.items() if p.is_positional),
+    )
+
+
+def _of_declared(part: DeclaredPart) -> Parameters:
+    """What may be given over a declared call: what it says are the defaults."""
+    known, given = parameters_of(part.function), part.given
+    changed = (dataclasses.replace(p, default=given[p.name], default_factory=None) for p in known if p.name in given)
+    found = {**known.by_name, **{p.name: p for p in changed}}
+    required = tuple(name for name in known.required if name not in given)
+    return dataclasses.replace(known, target=part, by_name=MappingProxyType(found), required=required)
+
+
+def forget_targets() -> None:
+    """Has all targets read again when they are asked for, since the names of an annotation did not exist yet."""
+    _read.cache_clear()
+
+
+def _nothing_to_construct(target: object) -> ConfigError:
+    return ConfigError(
+        "spec",
+        "there is no telling which arguments this takes" if callable(target) else "this is nothing to construct",
+        expected="a class, or a function with a signature",
+        got=describe(target),
+        fix="dx.spec(Model, ...)",
+    )
+
+
+def _reader(target: Any, signature: inspect.Signature) -> Callable[[inspect.Parameter], Parameter]:
+    """What makes a `Parameter` of one of the signature."""
+    is_declared = isinstance(target, type) and dataclasses.is_dataclass(target)
+    fields = target.__dataclass_fields__ if is_declared and _has_generated_init(target) else {}
+    specs: Mapping[str, FieldSpec] = getattr(target, "_pytree__specs", {}) if fields else {}
+    helps = _helps(target)
+
+    def read(given: inspect.Parameter) -> Parameter:
+        field, spec = fields.get(given.name), specs.get(given.name)
+        owner, annotation = target, given.annotation
+        if field is not None:
+            owner = next((base for base in target.__mro__ if given.name in own_annotations(base)), target)
+            annotation = own_annotations(owner).get(given.name, field.type)
+        scope = Scope(_function(target) if field is None else owner)
+        specifier = None if field is None else specifier_of(field)
+        notes = spec.notes if spec is not None else specifier.notes if specifier is not None else Notes()
+        factory = None if field is None or field.default_factory is dataclasses.MISSING else field.default_factory
+        has_default = factory is None and given.default is not inspect.Parameter.empty
+        return Parameter(
+            given.name,
+            resolve(annotation, scope),
+            given.kind,
+            with_parts(target, (given.name,), given.default) if has_default else MISSING,
+            factory,
+            notes,
+            notes.help or helps.get(given.name),
+            owner,
+            annotation if isinstance(annotation, str) else None,
+        )
+
+    return read
+
+
+def _has_generated_init(cls: Any) -> bool:
+    """Whether the fields say what the constructor takes, and not an ``__init__`` written by hand."""
+    taken = {f.name for f in cls.__dataclass_fields__.values() if f.init and f._field_type is not _CLASS_VAR}
+    code = getattr(cls.__init__, "__code__", None)
+    names = () if code is None else code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    return set(names) == taken
+
+
+_CLASS_VAR: Final = dataclasses._FIELD_CLASSVAR  # type: ignore[attr-defined]  # the standard offers no public way
+
+
+def _function(target: Any) -> Any:
+    """The function whose module has the names of the annotations."""
+    if isinstance(target, type):
+        made = target.__init__ if target.__init__ is not object.__init__ else target.__new__  # type: ignore[misc]  # only read
+        return made if isinstance(made, types.FunctionType) else target
+    while isinstance(target, functools.partial):
+        target = target.func
+    target = inspect.unwrap(target)
+    return target if hasattr(target, "__name__") and hasattr(target, "__dict__") else type(target)
+
+
+def resolve(annotation: object, scope: Scope) -> Any:
+    """An annotation with its text evaluated, inside of it as well, and without `InitVar`."""
+    if annotation is inspect.Parameter.empty:
+        return Any
+    annotation = scope.resolve(annotation)
+    if isinstance(annotation, dataclasses.InitVar):
+        return resolve(annotation.type, scope)
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        return typing_extensions.get_type_hints(holder, {}, scope, include_extras=True)["it"]
+    except Exception:  # noqa: BLE001  # an annotation may be anything, and one that is none says nothing
+        return annotation
+
+
+# --- what type variables stand for ----------------------------------------------
+
+Bindings = Mapping[Any, Mapping[Any, Any]]
+"""By class, since two classes may use one variable for two things."""
+
+
+def bindings_of(annotation: Any) -> Bindings:
+    """What the type variables of a class with arguments, such as ``Wrap[Mlp]``, and of its bases stand for."""
+    cls, args = plain_target(annotation), typing.get_args(annotation)
+    if not isinstance(cls, type):
+        return {}
+    found: dict[Any, dict[Any, Any]] = {}
+    if args:
+        found[cls] = dict(zip(getattr(cls, "__parameters__", ()), args, strict=False))
+    for base in cls.__mro__:
+        for generic in base.__dict__.get("__orig_bases__", ()):
+            origin = typing.get_origin(generic)
+            if not isinstance(origin, type) or origin in (typing.Generic, typing.Protocol):
+                continue
+            names = getattr(origin, "__parameters__", ())
+            inner = [substituted(arg, found.get(base, {})) for arg in typing.get_args(generic)]
+            bound = {name: arg for name, arg in zip(names, inner, strict=False) if not isinstance(arg, typing.TypeVar)}
+            if bound:
+                found.setdefault(origin, bound)
+    return found
+
+
+def substituted(annotation: Any, bound: Mapping[Any, Any]) -> Any:
+    """An annotation with what its type variables stand for in their places."""
+    try:
+        if annotation in bound:
+            return bound[annotation]
+    except TypeError:  # an annotation without a hash
+        return annotation
+    free = getattr(annotation, "__parameters__", ())
+    is_class = isinstance(annotation, type) and typing.get_origin(annotation) is None
+    if is_class or not any(variable in bound for variable in free):
+        return annotation
+    alias: Any = annotation
+    return alias[tuple(bound.get(variable, variable) for variable in free)]
+
+
+# --- what docstrings say of arguments -----------------------------------------
+
+_SECTION: Final = re.compile(r"(?:Args|Arguments|Parameters|Attributes|Keyword Args):\s*$")
+_UNINDENTED: Final = re.compile(r"^(?=\S)", re.MULTILINE)
+_ENTRY: Final = re.compile(r"(?P<names>\*{0,2}\w+(?:,\s*\*{0,2}\w+)*)(?:\s*\([^)]*\))?:\s*(?P<text>.*)$")
+
+
+def _helps(target: Any) -> dict[str, str]:
+    """What the docstrings of a target and its bases say of its arguments, by name."""
+    if not isinstance(target, type):
+        return docstring_arguments(inspect.getdoc(target) or "")
+    found: dict[str, str] = {}
+    for base in reversed(target.__mro__[:-1]):
+        for text in (base.__dict__.get("__doc__"), getattr(base.__dict__.get("__init__"), "__doc__", None)):
+            found.update(docstring_arguments(inspect.cleandoc(text)) if isinstance(text, str) else {})
+    return found
+
+
+def docstring_arguments(text: str) -> dict[str, str]:
+    r"""What a docstring in Google's style says of each argument.
+
+    >>> docstring_arguments("Adds.\n\nArgs:\n  a, b: the numbers,\n    any two.\n  c: another.")
+    {'a': 'the numbers, any two.', 'b': 'the numbers, any two.', 'c': 'another.'}
+    """
+    found: dict[str, str] = {}
+    for section in _UNINDENTED.split(text):
+        head, _, body = section.partition("\n")
+        for entry in _UNINDENTED.split(textwrap.dedent(body)) if _SECTION.fullmatch(head) else ():
+            parts = _ENTRY.fullmatch(" ".join(entry.split()))
+            if parts is not None:
+                found.update({name.strip().lstrip("*"): parts["text"] for name in parts["names"].split(",")})
+    return found
+
+
+# --- what an annotation allows --------------------------------------------------
+
+DTYPE_MARK: Final = "dtype"
+"""What `declax._typing.Dtype` is annotated with at run time."""
+
+_ALIASES: Final[tuple[Any, ...]] = (
+    typing_extensions.TypeAliasType,
+    getattr(typing, "TypeAliasType", typing_extensions.TypeAliasType),
+)
+MAX_NESTED: Final = 100
+"""How deep annotations are looked at."""
+
+_QUALIFIERS: Final = (typing.Final, typing.ClassVar, typing.Required, typing.NotRequired)
+_PYTHON_DTYPES: Final = (bool, int, float, complex)
+_ABSTRACT: Final = frozenset(
+    {np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger, np.inexact, np.floating}
+    | {np.complexfloating, np.flexible, np.character}
+)
+
+
+def allowed_classes(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union, or the annotation alone; aliases and `Annotated` are opened."""
+    opened = _opened(annotation)
+    if typing.get_origin(opened) in (typing.Union, types.UnionType):
+        return tuple(member for arg in typing.get_args(opened) for member in allowed_classes(arg))
+    return (type(None) if opened is None else opened,)
+
+
+def _opened(annotation: Any) -> Any:
+    """The annotation inside of aliases, new types, `Annotated`, `Final` and the like."""
+    while True:
+        origin = typing.get_origin(annotation)
+        if isinstance(annotation, _ALIASES):
+            annotation = annotation.__value__
+        elif origin is typing.Annotated:
+            annotation = np.dtype if DTYPE_MARK in annotation.__metadata__ else typing.get_args(annotation)[0]
+        elif isinstance(annotation, typing.NewType):
+            annotation = annotation.__supertype__
+        elif origin in _QUALIFIERS:
+            annotation = typing.get_args(annotation)[0]
+        else:
+            return annotation
+
+
+def mentioned(annotation: Any, depth: int = 0) -> Iterator[Any]:
+    """The members of an annotation, and those of the annotations of its elements."""
+    for member in allowed_classes(annotation):
+        yield member
+        origin = typing.get_origin(member)
+        if isinstance(origin, type) and issubclass(origin, collections.abc.Iterable) and depth < MAX_NESTED:
+            for inner in typing.get_args(member):
+                yield from mentioned(inner, depth + 1) if inner is not Ellipsis else ()
+
+
+def element_annotation(annotation: Any, value: Any, key: str | int) -> Any:
+    """The annotation of an element of a list, tuple or dict; Any where the annotation does not tell."""
+    is_mapping = isinstance(value, Mapping)
+    for member in allowed_classes(annotation):
+        origin, args = typing.get_origin(member), typing.get_args(member)
+        if not isinstance(origin, type) or not args or not issubclass(origin, collections.abc.Iterable):
+            continue
+        if issubclass(origin, collections.abc.Mapping):
+            if is_mapping and len(args) == 2:
+                return args[1]
+        elif not is_mapping:
+            if issubclass(origin, tuple) and not (len(args) == 2 and args[1] is Ellipsis):
+                return args[key] if isinstance(key, int) and key < len(args) else Any
+            return args[0]
+    return Any
+
+
+def allows_dtypes(members: tuple[Any, ...]) -> bool:
+    """Whether the members of an annotation are, among others, those that spell dtypes."""
+    return any(member is np.dtype or typing.get_origin(member) is np.dtype for member in members)
+
+
+def spells_dtypes(member: Any) -> bool:
+    """Whether a member of an annotation that allows dtypes is one of those that spell them."""
+    if member in (np.dtype, str) or typing.get_origin(member) in (type, np.dtype):
+        return True
+    return bool(getattr(member, "_is_protocol", False)) and hasattr(member, "dtype")
+
+
+def is_dtype(value: object) -> bool:
+    """Whether a value stands for a dtype of arrays: `numpy.dtype`, its scalar classes, and those of `jax.numpy`."""
+    if isinstance(value, np.dtype):
+        return True
+    if isinstance(value, type) and issubclass(value, np.generic):
+        return value not in _ABSTRACT and not issubclass(value, jax.dtypes.extended)
+    return type(value).__name__ == "_ScalarMeta" and isinstance(getattr(value, "dtype", None), np.dtype)
+
+
+def is_dtype_like(value: object) -> bool:
+    """Whether `jax.numpy.dtype` takes a value that is no text: a dtype, a type of Python's numbers, that of a key."""
+    if is_dtype(value) or any(value is number for number in _PYTHON_DTYPES):
+        return True
+    scalar = None if isinstance(value, type) else getattr(value, "type", None)
+    return isinstance(scalar, type) and issubclass(scalar, jax.dtypes.extended)

@@ -1,0 +1,591 @@
+"""Readers of parts: tables that describe a call of a class or function, chosen by the tag ``kind``."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from declax import nn
+from declax._classes.pytree import Pytree
+from declax._fields.overrides import DeclaredPart
+from declax._module.containers import Dict, List, Sequential
+from declax._typing import MISSING, Initializer
+from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
+from declax.config._reading import choice_tables
+from declax.config._reading.context import INVALID, Context
+from declax.config._reading.parameters import (
+    Bindings,
+    Parameter,
+    Parameters,
+    bindings_of,
+    called,
+    forget_targets,
+    parameters_of,
+    target_name,
+)
+from declax.config._reading.readers import (
+    INT,
+    REF,
+    TUPLE,
+    WORDS,
+    EnumReader,
+    IntReader,
+    ListReader,
+    MappingReader,
+    Reader,
+    Schema,
+    StrReader,
+    TupleReader,
+    checked,
+    describes,
+    is_list,
+    listed,
+    plain,
+    read_ref,
+)
+from declax.config._reading.versions import MIGRATE, VERSION, removal_of, upgraded
+from declax.config.problems import Path, did_you_mean, shown
+from declax.config.registry import kinds_of
+from declax.errors import ConfigError, DeclaxError
+from declax.initializers import NamedInitializer
+
+if TYPE_CHECKING:
+    from declax.config._reading.catalog import Catalog
+    from declax.config._writing import Writer
+    from declax.config.schema import Schemas
+
+KIND: Final = "kind"
+"""The key of the tag."""
+
+SCHEMA: Final = "$schema"
+"""A key of the whole that names its schema for editors, and means nothing here."""
+
+_FORBIDDEN: Final = frozenset({"rngs"})
+
+
+class ChoiceReader(Reader):
+    """A table that describes a part: one of several targets, by its tag, or arguments over a declared call."""
+
+    words: frozenset[str] = frozenset({"table"})
+    exact: frozenset[str] = words
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        choices: Mapping[str, Any],
+        noun: str,
+        annotations: Mapping[Any, Any] = MappingProxyType({}),
+        bases: Sequence[type] = (),
+        objects: Sequence[type] = (),
+        declared: DeclaredPart | None = None,
+    ) -> None:
+        self.catalog = catalog
+        self.annotations = annotations
+        self.choices = choices
+        self.noun = noun
+        self.bases: tuple[type, ...] = tuple(bases)  # the classes of what a spec may make
+        self.objects: tuple[type, ...] = tuple(objects)  # the classes whose instances may stand for themselves
+        self.only: str | None = next(iter(choices)) if len(choices) == 1 else None
+        self.declared = declared
+        names = {**choices, **({} if declared is None or choices else {target_name(declared): declared})}
+        self.expected: str = f"a table of {one_of(names) if len(names) <= 8 else noun}"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        if not isinstance(value, Mapping):
+            return self._no_table(value, path, context)
+        if REF in value:
+            return read_ref(value, path, context, self)
+        if context.is_too_deep(path):
+            return INVALID
+        if context.known is None:
+            return self._read_table(value, path, context)
+        key = (id(self), id(value), path)
+        known = context.known.get(key)
+        if known is None:
+            attempt = context.trial()
+            known = context.known[key] = (self._read_table(value, path, attempt), value, attempt)
+        context.take(known[2])
+        return known[0]
+
+    def holds(self, value: Any) -> bool:
+        if isinstance(value, SpecData):
+            if isinstance(value.target, DeclaredPart):
+                return value.target == self.declared
+            return choice_tables.name_in(self.choices, value.target) is not None or describes(value, self.bases)
+        return WORDS.get(type(value)) is None and isinstance(value, self.objects)
+
+    def visit(self, value: Any, path: Path, context: Context) -> None:
+        if isinstance(value, SpecData):
+            context.visit(value, path, self.call_of(value.target))
+        else:
+            super().visit(value, path, context)
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        return writer.table(value, self, path) if isinstance(value, SpecData) else super().write(value, path, writer)
+
+    def schema(self, schemas: Schemas) -> Schema:
+        name = self.only + "-or-reference" if self.only else schemas.noun(self.choices, self.noun)
+        return schemas.shared(self, name)
+
+    def definition(self, schemas: Schemas, itself: Schema) -> Schema:
+        declared = {} if self.declared is None else {self.declared.name: self.declared}
+        tables = schemas.definitions(declared, is_tag_needed=False)
+        tables += schemas.definitions(self.choices, is_tag_needed=self.only is None or self.declared is not None)
+        return {"oneOf": [*tables, schemas.reference()]}
+
+    def call_of(self, target: Any) -> CallReader:
+        """The reader of the arguments of one of the choices."""
+        return self.catalog.call(target, self.annotations.get(target))
+
+    def _read_table(self, value: Mapping[str, Any], path: Path, context: Context) -> Any:
+        if self.declared is not None and KIND not in value:
+            return self.call_of(self.declared).read(value, path, context, self.choices)
+        tag = self.tag(value, path, context)
+        return INVALID if tag is None else self.call_of(self.choices[tag]).read(value, path, context, self.choices)
+
+    def _no_table(self, value: Any, path: Path, context: Context) -> Any:
+        if isinstance(value, Ref) or self.holds(value):
+            self.visit(value, path, context)
+            return value
+        hint = None
+        if isinstance(value, str) and value in self.choices:
+            hint = f'{path[-1] if path else KIND} = {{ {KIND} = "{value}" }}'
+        return self.wrong(value, path, context, hint)
+
+    def tag(self, table: Mapping[str, Any], path: Path, context: Context) -> str | None:
+        """The tag of a table; None with a problem in the report."""
+        tag = table.get(KIND, MISSING)
+        if tag is MISSING:
+            if self.only is not None:
+                return self.only
+            fits = [name for name, choice in self.choices.items() if table.keys() <= set(_names(choice)) | {VERSION}]
+            line = f'{KIND} = "{fits[0]}"' if len(fits) == 1 else f"{KIND} = ..."
+            message = f"the tag {KIND!r} is missing, which chooses the class"
+            context.report.add("missing-kind", path, message, expected=one_of(self.choices), hint=line)
+            return None
+        if type(tag) is str and tag in self.choices:
+            return tag
+        if type(tag) is not str:
+            context.wrong((*path, KIND), f"the name of {self.noun}", tag)
+            return None
+        _add_unknown_kind(tag, (*path, KIND), one_of(self.choices), self.choices, context)
+        return None
+
+
+class InitializerReader(ChoiceReader):
+    """An initializer: the name of one, or a table with the tag and arguments."""
+
+    words = frozenset({"table", "string"})
+    exact = frozenset()
+
+    def __init__(self, catalog: Catalog) -> None:
+        super().__init__(catalog, {**choice_tables.INITIALIZERS, **kinds_of(Initializer)}, "an initializer")
+        self.expected = f'the name of an initializer, or a table {{ {KIND} = "normal", stddev = 0.02 }}'
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        if isinstance(value, str) and value in self.choices:
+            return self._make(self.choices[value], {}, path, context)
+        if isinstance(value, str):
+            _add_unknown_kind(value, path, listed(self.choices), self.choices, context)
+            return INVALID
+        if not isinstance(value, Mapping) or REF in value:
+            return value if self.holds(value) else self.wrong(value, path, context)
+        tag = self.tag(value, path, context)
+        if tag is None:
+            return INVALID
+        choice = self.choices[tag]
+        if isinstance(choice, NamedInitializer):
+            rest = [key for key in value if key != KIND]
+            for key in rest:
+                context.report.add("unknown-key", (*path, key), f"{tag} takes no arguments", hint=f'write "{tag}"')
+            return INVALID if rest else choice
+        arguments = self.catalog.call(choice).arguments(value, path, context, self.choices)
+        return INVALID if arguments is None else self._make(choice, arguments, path, context)
+
+    def _make(self, choice: Any, arguments: Mapping[str, Any], path: Path, context: Context) -> Any:
+        if isinstance(choice, NamedInitializer):
+            return choice
+        try:
+            return choice(**arguments)
+        except (DeclaxError, TypeError, ValueError) as error:
+            return _add_error(error, target_name(choice), path, context)
+
+    def holds(self, value: Any) -> bool:
+        return callable(value) or isinstance(value, SpecData)
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        is_named = isinstance(value, NamedInitializer)
+        return writer.initializer(value, path) if is_named else super().write(value, path, writer)
+
+    def schema(self, schemas: Schemas) -> Schema:
+        return schemas.shared(self, "initializer")
+
+    def definition(self, schemas: Schemas, itself: Schema) -> Schema:
+        makers = {tag: choice for tag, choice in self.choices.items() if not isinstance(choice, NamedInitializer)}
+        named = {"title": "by name", "enum": list(self.choices)}
+        return {"title": "initializer", "anyOf": [named, *schemas.definitions(makers, is_tag_needed=True)]}
+
+
+class UnionReader(Reader):
+    """One of several readers: by the type of the data, and by trial where several take that."""
+
+    def __init__(self, members: Sequence[Reader]) -> None:
+        self.members = tuple(members)
+        self.words = frozenset().union(*(m.words for m in members))
+        self.exact = frozenset().union(*(m.exact for m in members))
+        self.expected = " or ".join(dict.fromkeys(m.expected for m in members))
+        self._by_word = {
+            word: sorted((m for m in members if word in m.words), key=lambda m: _rank(m, word))  # used at once
+            for word in self.words
+        }
+        self._enums = [m for m in members if isinstance(m, EnumReader)]
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        value = plain(value)
+        if type(value) is str:  # the name of a member is meant before any text is
+            named_by = next((m for m in self._enums if value in m.names), None)
+            if named_by is not None:
+                return named_by.read(value, path, context)
+        candidates = self._candidates(value)
+        if len(candidates) == 1:
+            return candidates[0].read(value, path, context)
+        if not candidates:
+            named = [m for m in self.members if isinstance(m, ChoiceReader)]
+            is_choice = len(named) == 1 == len([m for m in self.members if "null" not in m.words])
+            return (named[0] if is_choice else self).wrong(value, path, context)
+        return self._first_that_fits(candidates, value, path, context)
+
+    def holds(self, value: Any) -> bool:
+        return self._holder(value) is not None
+
+    def visit(self, value: Any, path: Path, context: Context) -> None:
+        holder = None if type(value) is Ref else self._holder(value)
+        if holder is None:
+            super().visit(value, path, context)
+        else:
+            holder.visit(value, path, context)
+
+    def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
+        holder = self._holder(value)
+        return () if holder is None else holder.inner(value)
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        holder = self._holder(value)
+        if holder is None:
+            candidates = self._by_word.get(WORDS.get(type(value), "table"), self.members)
+            holder = candidates[0]
+        return holder.write(value, path, writer)
+
+    def schema(self, schemas: Schemas) -> Schema:
+        return _any_of([member.schema(schemas) for member in self.members])
+
+    def _holder(self, value: Any) -> Reader | None:
+        return next((m for m in self.members if m.holds(value)), None)
+
+    def _candidates(self, value: Any) -> Sequence[Reader]:
+        word = WORDS.get(type(value))
+        if word is None:
+            holder = self._holder(value)
+            if holder is not None:
+                return (holder,)
+            word = "table" if isinstance(value, (Mapping, SpecData, Ref)) else ""
+        return self._by_word.get(word, ())
+
+    def _first_that_fits(self, candidates: Sequence[Reader], value: Any, path: Path, context: Context) -> Any:
+        tried = []
+        shared = context.trial()  # the members may hold the same parts, which are read once
+        for member in candidates:
+            attempt = shared.trial()
+            found = member.read(value, path, attempt)
+            if found is not INVALID:
+                context.take(attempt)
+                return found
+            tried.append(attempt)
+        context.take_problems(min(tried, key=lambda attempt: attempt.report.count))
+        return INVALID
+
+
+def _any_of(options: list[Schema]) -> Schema:
+    """Any of several schemas, in as few words as possible."""
+    if all(option.keys() == {"type"} for option in options):
+        return {"type": list(dict.fromkeys(option["type"] for option in options))}
+    if all(option.keys() == {"enum"} or option == {"type": "null"} for option in options):
+        return {"enum": list(dict.fromkeys(v for option in options for v in option.get("enum", (None,))))}
+    return {"anyOf": options}
+
+
+def _rank(reader: Reader, word: str) -> tuple[bool, bool]:
+    """Which of the readers of a union is tried first: those of the type itself; tuples of enums before texts."""
+    is_named = isinstance(reader, TupleReader) and all(isinstance(r, EnumReader) for r in reader.items)
+    return word not in reader.exact, not is_named
+
+
+class CallReader:
+    """The arguments of one target, from a table."""
+
+    def __init__(self, catalog: Catalog, target: Any, annotation: Any = None) -> None:
+        self.catalog = catalog
+        self.target = target
+        self.name: str = target_name(target)
+        self.parameters: Parameters = parameters_of(target)
+        self.refusal: ConfigError | None = None
+        if KIND in self.parameters.by_name:
+            self.refusal = ConfigError(
+                f"{self.name}.{KIND}",
+                f"a parameter is called {KIND!r}, which is the key that chooses a class in configurations",
+                fix="give the parameter another name",
+            )
+        self.called: Any = called(target)
+        bindings = bindings_of(self.called if annotation is None else annotation)
+        self.readers: dict[str, Reader] = {p.name: checked(p, self._reader(p, bindings)) for p in self.parameters}
+        extra = self.parameters.extra
+        self.extra: Reader | None = None if extra is None else self._reader(extra, bindings)
+        self.renamed: dict[str, str] = {
+            p.notes.renamed_from: p.name for p in self.parameters if p.notes.renamed_from is not None
+        }
+
+    def _reader(self, parameter: Parameter, bindings: Bindings) -> Reader:
+        try:
+            return self.catalog.parameter_reader(parameter, bindings)
+        except ConfigError as error:
+            self.refusal = error
+            return self.catalog.anything
+
+    def reader_of(self, name: str) -> Reader | None:
+        """The reader of the argument of a name."""
+        return self.readers.get(name, self.extra)
+
+    def check_readable(self) -> None:
+        """Raises the refusal, where there is one; the names in annotations may exist at the next use."""
+        if self.refusal is not None:
+            self.catalog.forget(self.target)
+            forget_targets()
+            raise self.refusal
+
+    def read(self, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]) -> Any:
+        """The spec of a table."""
+        self._note(path, context)
+        arguments = self.arguments(table, path, context, choices)
+        if arguments is None:
+            return INVALID
+        try:
+            return context.make(self.target, arguments)
+        except DeclaxError as error:
+            return _add_error(error, self.name, path, context)
+
+    def check(self, spec: SpecData, path: Path, context: Context) -> None:
+        """Checks the arguments of a spec."""
+        self._note(path, context)
+        for name, value in spec.arguments.items():
+            reader = self.reader_of(name)
+            if reader is not None:
+                reader.check(value, (*path, name), context)
+
+    def _note(self, path: Path, context: Context) -> None:
+        """Notes that refs may lead to a part; to one that its owner makes they may not."""
+        if self.called is self.target:
+            context.parts[tuple(map(str, path))] = self.target
+
+    def arguments(
+        self, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """The arguments of a table, or None with problems in the report."""
+        self.check_readable()
+        current = upgraded(self.called, table, path, context)
+        if current is None:
+            return None
+        found: dict[Any, Any] = {}
+        unknown: list[Any] = []
+        for key, item in current.items():
+            name: Any = key
+            if key not in self.readers:
+                name = self.renamed.get(key) if context.migrate and isinstance(key, str) else None
+            if name in self.readers and (name == key or name not in current):
+                found[name] = self.readers[name].read(item, (*path, key), context)
+            elif key != KIND and (key != SCHEMA or path):
+                unknown.append(key)
+        for key in unknown:
+            removal = removal_of(self.called, key) if context.migrate and isinstance(key, str) else None
+            if self.extra is not None and _is_name(key):
+                found[key] = self.extra.read(current[key], (*path, key), context)
+            elif removal is not None:
+                context.dropped.append(((*path, key), self.name, removal))
+            else:
+                found[key] = INVALID
+                self._report_key(key, current, path, context, choices)
+        for name in self.parameters.required:
+            if name not in found:
+                found[name] = INVALID
+                if not self._is_guessed(name, unknown):
+                    self._report_missing(name, path, context)
+        return None if any(value is INVALID for value in found.values()) else found
+
+    def _is_guessed(self, name: str, unknown: Iterable[Any]) -> bool:
+        """Whether a missing parameter is what a misspelt key means; one mistake is reported once."""
+        few = [key for key in itertools.islice(unknown, 20) if isinstance(key, str)]
+        return any(self.renamed.get(key) == name or did_you_mean(key, [name]) is not None for key in few)
+
+    def _report_key(
+        self, key: Any, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]
+    ) -> None:
+        if not isinstance(key, str):
+            context.wrong((*path, shown(key)), "a string as the key", key)
+            return
+        if context.report.is_full:
+            context.report.count += 1
+            return
+        message, owner, hint = f"{self.name} has no parameter {shown(key, 40)}", None, None
+        others = [n for n, c in choices.items() if c is not self.called and key in _names(c)] if choices else []
+        if key in self.renamed:
+            message = f"{message}: it is called {self.renamed[key]!r} now"
+            hint = f"leave {key!r} out" if self.renamed[key] in table else MIGRATE
+        elif (removal := removal_of(self.called, key)) is not None:
+            message = f"{message}: it was removed in version {removal.version}"
+            hint = f"{removal.advice or 'leave the key out'}; or {MIGRATE}"
+        elif others:
+            owner = others[0]
+            message = f"{message}; it belongs to {one_of(others)}"
+            hint = f'{KIND} = "{owner}", or leave the key out'
+        elif key in _FORBIDDEN:
+            hint = "random streams are no configuration: give rngs= where the model is built"
+        elif key == "<<":
+            hint = "YAML 1.2 has no merge keys: write the keys, or an alias for the whole table"
+        else:
+            hint = did_you_mean(key, self.readers)
+        expected = listed(self.readers) or "no keys"
+        context.report.add("unknown-key", (*path, key), message, expected=expected, owner=owner, hint=hint)
+
+    def _report_missing(self, name: str, path: Path, context: Context) -> None:
+        parameter = self.parameters.by_name[name]
+        context.report.add(
+            "missing-key",
+            (*path, name),
+            f"{self.name} needs {name!r}, which has no default",
+            expected=self.readers[name].expected,
+            hint=f"{name} = ..." + (f"   # {parameter.help}" if parameter.help else ""),
+        )
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(target: Any) -> frozenset[str]:
+    """The names of a target's parameters, and the tag."""
+    if isinstance(target, NamedInitializer):
+        return frozenset({KIND})
+    return frozenset(parameters_of(target).by_name) | {KIND}
+
+
+def _is_name(key: Any) -> bool:
+    """Whether a key may be the name of a further argument: no name that Python gives a meaning to."""
+    is_plain = isinstance(key, str) and key.isidentifier() and not key.startswith("_")
+    return is_plain and key not in _FORBIDDEN and key not in ("self", "cls")
+
+
+def one_of(choices: Iterable[str]) -> str:
+    """Names as people list choices."""
+    names = list(choices)
+    if len(names) > 40:
+        names = [*names[:40], "..."]
+    return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
+
+
+def _add_unknown_kind(tag: str, path: Path, expected: str, choices: Mapping[str, Any], context: Context) -> None:
+    """Notes that nothing has a name that chooses."""
+    hint = did_you_mean(tag, choices)
+    if hint is None:
+        hint = "names choose among these alone: dx.register_kind, or extra=[...], lets another class or function in"
+    context.report.add("unknown-kind", path, "unknown kind", expected=expected, got=shown(tag), hint=hint)
+
+
+def _add_error(error: Exception, name: str, path: Path, context: Context) -> Any:
+    """INVALID, with the error of a constructor as a problem."""
+    if isinstance(error, DeclaxError):
+        message = f"{error.where}: {error.problem}"
+        context.report.add("invalid", path, message, expected=error.expected, got=error.got, hint=error.fix)
+    else:
+        context.report.add("invalid", path, f"{name} refuses this: {error}")
+    return INVALID
+
+
+# --- where no annotation narrows ------------------------------------------------
+
+
+@functools.cache
+def layers() -> Mapping[str, Any]:
+    """The layers and containers of declax, by name."""
+    found = {name: cls for name, cls in vars(nn).items() if isinstance(cls, type) and issubclass(cls, Pytree)}
+    return MappingProxyType({**found, "Sequential": Sequential, "List": List, "Dict": Dict})
+
+
+def anywhere(extra: Iterable[Any]) -> dict[str, Any]:
+    """The targets that may stand at an open annotation, by tag; those that code lets in go before the layers."""
+    let_in = {target_name(target).rpartition(".")[2]: target for target in extra}
+    return {**layers(), **kinds_of(Any), **kinds_of(object), **let_in}
+
+
+class AnyReader(Reader):
+    """Any plain data, where a table with the tag is a part; and any object that a spec may hold."""
+
+    def __init__(self, catalog: Catalog, choices: Mapping[str, Any]) -> None:
+        self.catalog = catalog
+        self.parts = ChoiceReader(catalog, choices, "a part")
+        self.items: ListReader = ListReader(self, list)
+        self.table = MappingReader(UnionReader([StrReader(), IntReader()]), self)
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        if type(value) is int:
+            return INT.read(value, path, context)
+        if is_list(value):
+            return self.items.read(value, path, context)
+        if isinstance(value, Mapping):
+            return self._of_table(value, path, context)
+        self.visit(value, path, context)
+        return value
+
+    def holds(self, value: Any) -> bool:
+        if isinstance(value, (tuple, FrozenDict)):
+            return self.holds_inner(value)
+        return type(value) is not int or INT.holds(value)
+
+    def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
+        if isinstance(value, FrozenDict):
+            return [(key, self, item) for key, item in value.items()]
+        return [(index, self, item) for index, item in enumerate(value)] if is_list(value) else ()
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        if isinstance(value, SpecData):
+            return writer.table(value, self.parts, path)
+        if isinstance(value, Mapping):
+            return self.table.write(value, path, writer)
+        if isinstance(value, FrozenList) or type(value) in (list, tuple, frozenset):
+            items = self.items.write(value, path, writer)
+            return {TUPLE: items} if type(value) is tuple else items
+        return super().write(value, path, writer)
+
+    def schema(self, schemas: Schemas) -> Schema:
+        return schemas.shared(self, "anything")
+
+    def definition(self, schemas: Schemas, itself: Schema) -> Schema:
+        kinds = {tag: target for tag, target in self.parts.choices.items() if layers().get(tag) is not target}
+        table: Schema = {
+            "type": "object",
+            "properties": {KIND: {"enum": list(layers())}},
+            "additionalProperties": itself,
+        }
+        plain = [{"type": ["null", "boolean", "number", "string"]}, {"type": "array", "items": itself}]
+        options = [*plain, table, *schemas.definitions(kinds, is_tag_needed=True)]
+        return {"title": "anything", "anyOf": options}
+
+    def _of_table(self, table: Mapping[str, Any], path: Path, context: Context) -> Any:
+        if KIND in table:
+            return self.parts.read(table, path, context)
+        if len(table) == 1 and REF in table:
+            return read_ref(table, path, context, self)
+        if TUPLE not in table:
+            return self.table.read(table, path, context)
+        if len(table) > 1 or not is_list(table[TUPLE]):
+            return context.wrong(path, '{ "$tuple" = [1, 2] } and nothing else', table)
+        found = self.items.read(table[TUPLE], path, context)  # a Ref counts items of tuples as those of lists
+        return found if found is INVALID else tuple(found)

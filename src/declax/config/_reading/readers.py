@@ -1,0 +1,756 @@
+"""Readers of plain values: numbers, texts, names, lists and tables.
+
+A reader is the one interpretation of an annotation: it reads data into values, tells which values of Python fit, writes
+values as data, and gives the JSON schema of that data. Lists and dicts in a spec are frozen.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import enum
+import itertools
+import pathlib
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import jax
+import numpy as np
+
+from declax._fields.specifiers import objection
+from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, thaw
+from declax.config._files.documents import MAX_NODES
+from declax.config._reading.choice_tables import DTYPES, dtype_name, name_in
+from declax.config._reading.context import INVALID, Context, Make
+from declax.config._reading.parameters import Parameter, is_dtype_like
+from declax.config.problems import Path, Report, described, did_you_mean, shown
+from declax.errors import ConfigError, type_name
+
+if TYPE_CHECKING:
+    from declax.config._writing import Writer
+    from declax.config.schema import Schemas
+
+Schema: TypeAlias = dict[str, Any]
+
+WORDS: Final[dict[Any, str]] = {
+    type(None): "null",
+    bool: "bool",
+    int: "int",
+    float: "float",
+    str: "string",
+    list: "list",
+    tuple: "list",
+    dict: "table",
+    FrozenList: "list",
+    FrozenDict: "table",
+}
+"""The names of the types of data."""
+
+_ALL: Final = frozenset(WORDS.values())
+_ATOMS: Final = _ALL - {"list", "table"}
+_INT_BITS: Final = 64
+REF: Final = "$ref"
+
+TUPLE: Final = "$tuple"
+"""The key of a table that stands for a tuple, where no annotation tells one from a list."""
+
+
+class Reader(abc.ABC):
+    """The interpretation of an annotation."""
+
+    words: frozenset[str] = _ALL
+    exact: frozenset[str] = _ALL
+    expected: str = "any plain value"
+    json_type: str | None = None
+
+    @abc.abstractmethod
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        """The value of data, or INVALID with a problem in the report of the context."""
+
+    def holds(self, value: Any) -> bool:
+        """Whether a frozen value is one that `read` gives, and may stay as it is."""
+        return WORDS.get(type(value)) in self.exact
+
+    def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
+        """What is inside of a value that it holds: keys, readers and values."""
+        return ()
+
+    def holds_inner(self, value: Any) -> bool:
+        """Whether all that is inside of a value fits; a Ref may stand for a part."""
+        return all(type(item) is Ref or reader.holds(item) for _, reader, item in self.inner(value))
+
+    def visit(self, value: Any, path: Path, context: Context) -> None:
+        """Checks the specs in a value that it holds, and notes the refs."""
+        if type(value) is Ref:
+            context.refs.append((path, value.keys, self))
+        elif isinstance(value, SpecData):
+            context.visit(value, path)
+        else:
+            for key, reader, item in self.inner(value):
+                reader.visit(item, (*path, key), context)
+
+    def interpret(self, value: Any, make: Make) -> Any:
+        """A frozen value as `read` gives it; itself where it does not fit, which `check` reports."""
+        if self.holds(value):
+            return value
+        found = self.read(value, (), Context(Report(), make=make))
+        return value if found is INVALID else found
+
+    def check(self, value: Any, path: Path, context: Context) -> Any:
+        """A value of Python as `read` would give it, or INVALID with a problem in the report."""
+        if type(value) is not Ref and not self.holds(value):
+            return self.read(value, path, context)
+        self.visit(value, path, context)
+        return value
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        """The data of a value. One that it does not hold is written as well as can be, and refused by `read`."""
+        return value if WORDS.get(type(value)) in _ATOMS else writer.named(value, self, path)
+
+    def schema(self, schemas: Schemas) -> Schema:
+        """The JSON schema of the data that it takes."""
+        return {} if self.json_type is None else {"type": self.json_type}
+
+    def definition(self, schemas: Schemas, itself: Schema) -> Schema:
+        """The schema that stands under `Schemas.shared`, where `itself` is the reference to it."""
+        return self.schema(schemas)
+
+    def wrong(self, value: Any, path: Path, context: Context, hint: str | None = None) -> Any:
+        """INVALID, with the problem that a value has the wrong type."""
+        return context.wrong(path, self.expected, value, hint)
+
+
+class NullReader(Reader):
+    """None."""
+
+    words = exact = frozenset({"null"})
+    expected = "null"
+    json_type = "null"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        return None if value is None else self.wrong(value, path, context)
+
+
+class BoolReader(Reader):
+    """A bool, and nothing that could be taken for one."""
+
+    words = exact = frozenset({"bool"})
+    expected = "bool"
+    json_type = "boolean"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        if isinstance(value, (bool, np.bool_)):
+            return bool(value)
+        hint = f"write {str(value).lower()} without quotes" if value in ("true", "True", "false", "False") else None
+        return self.wrong(value, path, context, hint)
+
+
+class IntReader(Reader):
+    """An int of 64 bits; no bool, no float, no text."""
+
+    words = exact = frozenset({"int"})
+    expected = "int"
+    json_type = "integer"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        if _is_int(value):
+            return value if int(value).bit_length() <= _INT_BITS else _too_large(path, value, context)
+        hint = None
+        if type(value) is str:
+            hint = _unquoted(value, int)
+        elif type(value) is float and value.is_integer() and abs(value) < 1e18:
+            hint = f"write {int(value)}"
+        return self.wrong(value, path, context, hint)
+
+    def holds(self, value: Any) -> bool:
+        return _is_int(value) and int(value).bit_length() <= _INT_BITS
+
+
+INT: Final = IntReader()
+
+
+class FloatReader(Reader):
+    """A float, or an int, which becomes one; no bool, no text."""
+
+    words = frozenset({"int", "float"})
+    exact = frozenset({"float"})
+    expected = "float"
+    json_type = "number"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        if isinstance(value, (float, np.floating)):
+            return value
+        if _is_int(value):
+            return float(value) if INT.holds(value) else _too_large(path, value, context)
+        return self.wrong(value, path, context, _unquoted(value, float) if type(value) is str else None)
+
+    def holds(self, value: Any) -> bool:
+        return isinstance(value, float)
+
+
+class NumberReader(FloatReader):
+    """A float or an int, for an array without axes, whose dtype they decide."""
+
+    exact = FloatReader.words
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        found = super().read(value, path, context)
+        return found if found is INVALID else value
+
+    def holds(self, value: Any) -> bool:
+        return isinstance(value, float) or INT.holds(value)
+
+
+class StrReader(Reader):
+    """A text."""
+
+    words = exact = frozenset({"string"})
+    expected = "string"
+    json_type = "string"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        if isinstance(value, str):
+            return value
+        is_short = type(value) in (int, float, bool)
+        return self.wrong(value, path, context, f'write "{shown(value)}"' if is_short else None)
+
+    def holds(self, value: Any) -> bool:
+        return isinstance(value, str)
+
+
+class PathReader(StrReader):
+    """A path of files, written as a text."""
+
+    expected = "string, a path"
+
+    def __init__(self, cls: type[pathlib.PurePath]) -> None:
+        self.cls = cls
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        if isinstance(value, self.cls):
+            return value
+        text = super().read(value, path, context)
+        return text if text is INVALID else self.cls(text)
+
+    def holds(self, value: Any) -> bool:
+        return isinstance(value, self.cls)
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        return value.as_posix() if isinstance(value, pathlib.PurePath) else super().write(value, path, writer)
+
+
+class NamesReader(Reader):
+    """One of a table of names, or an object that has the same use as those in the table."""
+
+    words = frozenset({"string"})
+    exact = frozenset()
+
+    def __init__(self, noun: str, table: Mapping[str, Any], code: str) -> None:
+        self.noun = noun
+        self.table = table
+        self.code = code
+        self.expected = f"the name of {noun}"
+
+    def near(self, name: str) -> str | None:
+        return did_you_mean(name, self.table)
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        if type(value) is not str:
+            return value if self.holds(value) else self.wrong(value, path, context)
+        if value in self.table:
+            return self.table[value]
+        last = value.rpartition(".")[2] if len(value) < 200 else ""
+        hint = f"did you mean {last!r}?" if last in self.table else self.near(last)
+        if "." in value and hint is None:
+            hint = "names of modules and attributes mean nothing in data; dx.register_kind gives a name to more"
+        context.report.add(
+            self.code, path, f"there is no {self.noun.partition(' ')[2]} of this name",
+            expected=listed(self.table, 40 if hint is None else 6), got=shown(value), hint=hint,
+        )  # fmt: skip
+        return INVALID
+
+    def holds(self, value: Any) -> bool:
+        return callable(value) or isinstance(value, SpecData)
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        name = name_in(self.table, value)
+        return super().write(value, path, writer) if name is None else name
+
+    def schema(self, schemas: Schemas) -> Schema:
+        return {"enum": list(self.table)}
+
+
+class DtypeReader(NamesReader):
+    """The name of a dtype."""
+
+    def __init__(self) -> None:
+        super().__init__("a dtype", DTYPES, "unknown-dtype")
+
+    def near(self, name: str) -> str | None:
+        with contextlib.suppress(Exception):  # what NumPy calls otherwise, or by a code
+            name = np.dtype(name).name
+        return did_you_mean(name, self.table)
+
+    def holds(self, value: Any) -> bool:
+        return is_dtype_like(value)
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        name = dtype_name(value)
+        return super().write(value, path, writer) if name is None else name
+
+
+def precisions() -> list[str]:
+    """The names of the precisions with which this release of JAX multiplies."""
+    found = list(jax.lax.DotAlgorithmPreset.__members__)
+    for name in ("default", "high", "highest", "fastest", "bfloat16", "bfloat16_3x", "tensorfloat32", "float32"):
+        with contextlib.suppress(ValueError):
+            jax.lax.Precision(name)
+            found.append(name)
+    return found
+
+
+class LiteralReader(Reader):
+    """One of several values."""
+
+    def __init__(self, choices: Sequence[Any]) -> None:
+        self.choices = {_exactly(choice): choice for choice in choices}
+        self.words = self.exact = frozenset(WORDS.get(type(choice), "string") for choice in choices)
+        self.expected = "one of " + ", ".join(shown(choice) for choice in choices)
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        if self.holds(value):
+            return self.choices[_exactly(value)]
+        return _no_choice(self.expected, value, path, context, self.choices.values())
+
+    def holds(self, value: Any) -> bool:
+        try:
+            return _exactly(value) in self.choices
+        except TypeError:  # a list or a table
+            return False
+
+    def schema(self, schemas: Schemas) -> Schema:
+        return {"enum": list(self.choices.values())}
+
+
+def _no_choice(expected: str, value: object, path: Path, context: Context, choices: Iterable[Any]) -> Any:
+    """Notes that a value is none of several."""
+    hint = did_you_mean(value, [choice for choice in choices if isinstance(choice, str)])
+    message = "the value is none of the choices"
+    context.report.add("no-choice", path, message, expected=expected, got=described(value), hint=hint)
+    return INVALID
+
+
+class EnumReader(Reader):
+    """A member of an enum, by its name; by its value where no member has that name."""
+
+    words = exact = frozenset({"string", "int", "float", "bool"})
+
+    def __init__(self, cls: type[enum.Enum]) -> None:
+        self.cls = cls
+        self.names = dict(cls.__members__)
+        self.values = {_exactly(m.value): m for m in cls if isinstance(m.value, (str, int, float))}
+        self.expected = f"{cls.__name__}: one of {listed(self.names)}"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        if isinstance(value, self.cls):
+            return value
+        value = plain(value)
+        found = self.names.get(value) if type(value) is str else None
+        if found is None and type(value) in (str, int, float, bool):
+            found = self.values.get(_exactly(value))
+        return _no_choice(self.expected, value, path, context, self.names) if found is None else found
+
+    def holds(self, value: Any) -> bool:
+        return isinstance(value, self.cls)
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        return value.name if isinstance(value, enum.Enum) else super().write(value, path, writer)
+
+    def schema(self, schemas: Schemas) -> Schema:
+        return {"enum": list(dict.fromkeys((*self.names, *(m.value for m in self.values.values()))))}
+
+
+class ListReader(Reader):
+    """A list of any length."""
+
+    words: frozenset[str] = frozenset({"list"})
+    exact: frozenset[str] = words
+
+    def __init__(
+        self,
+        item: Reader,
+        make: Callable[[list[Any]], Any],
+        *,
+        keeps_parts: bool = False,
+        declared: Sequence[Reader] = (),
+    ) -> None:
+        self.item = item
+        self.declared = declared  # of the first items, where the class body declares them
+        self.make = make
+        self.kind: Any = {list: FrozenList}.get(make, make)  # type: ignore[call-overload]  # other functions are themselves
+        self.keeps_parts = keeps_parts
+        self.expected: str = f"a list, each item {item.expected}" if item.expected != Reader.expected else "a list"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        if not is_list(value) and type(value) is not self.kind:
+            hint = "put it in brackets" if WORDS.get(type(value)) in self.item.words else None
+            return self.wrong(value, path, context, hint)
+        if context.is_too_deep(path) or _is_too_long(value, path, context):
+            return INVALID
+        found = [reader.read(item, (*path, i), context) for i, reader, item in self.inner(value)]
+        return INVALID if any(item is INVALID for item in found) else self.make(found)
+
+    def holds(self, value: Any) -> bool:
+        if is_made(value):
+            return True
+        is_list_of_parts = (
+            self.keeps_parts and type(value) is FrozenList and any(isinstance(item, (SpecData, Ref)) for item in value)
+        )
+        return (type(value) is self.kind or is_list_of_parts) and self.holds_inner(value)
+
+    def inner(self, value: Any) -> Iterable[tuple[int, Reader, Any]]:
+        readers = itertools.chain(self.declared, itertools.repeat(self.item))
+        return [(index, reader, item) for index, (reader, item) in enumerate(zip(readers, value, strict=False))]
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        if not is_list(value) and not isinstance(value, frozenset):
+            return super().write(value, path, writer)
+        items = sorted(value, key=_order) if isinstance(value, frozenset) else value
+        return [reader.write(item, (*path, i), writer) for i, reader, item in self.inner(items)]
+
+    def schema(self, schemas: Schemas) -> Schema:
+        if not self.declared:
+            return {"type": "array", "items": self.item.schema(schemas)}
+        first = [reader.schema(schemas) for reader in self.declared]
+        return {"type": "array", "items": first, "additionalItems": self.item.schema(schemas)}
+
+
+class TupleReader(Reader):
+    """A list of as many items as there are annotations."""
+
+    words: frozenset[str] = frozenset({"list"})
+    exact: frozenset[str] = words
+
+    def __init__(self, items: Sequence[Reader]) -> None:
+        self.items = tuple(items)
+        self.expected = f"a list of {len(items)}: {', '.join(item.expected for item in items)}"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        if not is_list(value) or len(value) != len(self.items):
+            return self.wrong(value, path, context)
+        if context.is_too_deep(path):
+            return INVALID
+        found = [reader.read(item, (*path, i), context) for i, reader, item in self.inner(value)]
+        return INVALID if any(item is INVALID for item in found) else tuple(found)
+
+    def holds(self, value: Any) -> bool:
+        return is_made(value) or (type(value) is tuple and len(value) == len(self.items) and self.holds_inner(value))
+
+    def inner(self, value: Any) -> Iterable[tuple[int, Reader, Any]]:
+        return [(index, *pair) for index, pair in enumerate(zip(self.items, value, strict=True))]
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        if not isinstance(value, tuple) or len(value) != len(self.items):
+            return super().write(value, path, writer)
+        return [reader.write(item, (*path, i), writer) for i, reader, item in self.inner(value)]
+
+    def schema(self, schemas: Schemas) -> Schema:
+        items = [item.schema(schemas) for item in self.items]
+        return {"type": "array", "items": items, "minItems": len(items), "maxItems": len(items)}
+
+
+class MappingReader(Reader):
+    """A table with any keys; those of parts that the class body declares are there also where they are not given."""
+
+    words: frozenset[str] = frozenset({"table"})
+    exact: frozenset[str] = words
+
+    def __init__(
+        self, key: Reader, item: Reader, declared: Mapping[Any, tuple[Reader, Any]] = MappingProxyType({})
+    ) -> None:
+        self.key = key
+        self.item = item
+        self.declared = declared
+        self.expected: str = f"a table, each value {item.expected}" if item.expected != Reader.expected else "a table"
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        if not isinstance(value, Mapping):
+            return self.wrong(value, path, context)
+        if context.is_too_deep(path) or _is_too_long(value, path, context):
+            return INVALID
+        found: dict[Any, Any] = {}
+        is_valid = True
+        for key, item in value.items():
+            if not isinstance(key, str) and not (type(key) is int and "int" in self.key.words):
+                is_valid = context.wrong((*path, shown(key)), "a string as the key", key) is not INVALID
+                continue
+            inside = (*path, str(key))
+            is_number = isinstance(key, str) and self.key.words == IntReader.words
+            made = self.key.read(_number_of(str(key)) if is_number else key, inside, context)
+            read = self._at(made).read(item, inside, context)
+            if made is INVALID or read is INVALID:
+                is_valid = False
+            elif made in found:
+                context.report.add("duplicate-key", inside, "the key is given twice, as a text and as a number")
+                is_valid = False
+            else:
+                found[made] = read
+        return {**{key: default for key, (_, default) in self.declared.items()}, **found} if is_valid else INVALID
+
+    def holds(self, value: Any) -> bool:
+        if type(value) is not FrozenDict:
+            return is_made(value)
+        return all(map(self.key.holds, value)) and value.keys() >= self.declared.keys() and self.holds_inner(value)
+
+    def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
+        return [(key, self._at(key), item) for key, item in value.items()]
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        if not isinstance(value, Mapping):
+            return super().write(value, path, writer)
+        return {str(k): reader.write(v, (*path, str(k)), writer) for k, reader, v in self.inner(value)}
+
+    def schema(self, schemas: Schemas) -> Schema:
+        made: Schema = {"type": "object", "additionalProperties": self.item.schema(schemas)}
+        named = {str(key): reader.schema(schemas) for key, (reader, _) in self.declared.items()}
+        return made | {"properties": named} if named else made
+
+    def _at(self, key: Any) -> Reader:
+        return self.declared[key][0] if key in self.declared else self.item
+
+
+class ObjectReader(Reader):
+    """An instance of a class that is not described by a table, such as an array; plain data of it is an exception."""
+
+    def __init__(self, cls: Any, noun: str, hint: str | None = None) -> None:
+        self.cls = cls if isinstance(cls, type) and not _is_only_typed(cls) else None
+        is_data = [kind for kind in _JSON_TYPES if self.cls is not None and issubclass(kind, self.cls)]
+        self.words = self.exact = frozenset(WORDS[kind] for kind in is_data)
+        self.expected = noun
+        self.hint = hint
+        self._json_types = sorted({_JSON_TYPES[kind] for kind in is_data})
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        if self.holds(value):
+            return value
+        message = f"a configuration cannot give {self.expected}"
+        context.report.add("no-data", path, message, got=described(value), hint=self.hint)
+        return INVALID
+
+    def holds(self, value: Any) -> bool:
+        word = WORDS.get(type(value))
+        if word is not None:
+            return word in self.words
+        if isinstance(value, SpecData):
+            return describes(value, (self.cls,) if self.cls is not None else ())
+        return self.cls is None or isinstance(value, self.cls)
+
+    def schema(self, schemas: Schemas) -> Schema:
+        if self._json_types:
+            return {"type": self._json_types}
+        return {"not": {}, "description": f"a configuration cannot give {self.expected}"}
+
+
+_JSON_TYPES: Final[dict[type, str]] = {
+    type(None): "null",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+}
+
+
+def describes(spec: SpecData, bases: Collection[type]) -> bool:
+    """Whether a spec may make an instance of one of some classes; of a function that is not known."""
+    target = spec.target
+    if not isinstance(target, type) or not bases:
+        return True
+    return any(getattr(base, "_is_protocol", False) or issubclass(target, base) for base in bases)
+
+
+def is_made(value: object) -> bool:
+    """Whether a value is the spec of a function, which may make a list or a dict."""
+    return isinstance(value, SpecData) and not isinstance(value.target, type)
+
+
+def _is_only_typed(cls: type) -> bool:
+    """Whether instances cannot be told by their class, as those of most protocols."""
+    try:
+        return not isinstance(issubclass(int, cls), bool)
+    except TypeError:
+        return True
+
+
+# --- the range, the choices and the check that a field declares -----------------
+
+
+class CheckedReader(Reader):
+    """A reader, and the notes of a field."""
+
+    def __init__(self, reader: Reader, parameter: Parameter) -> None:
+        notes = parameter.notes
+        self.reader = reader
+        self.words, self.exact = reader.words, reader.exact
+        self.ge, self.le = notes.ge, notes.le
+        self.test = notes.check
+        self.choices = notes.choices
+        bounds = [f"at least {self.ge}"] if self.ge is not None else []
+        bounds += [f"at most {self.le}"] if self.le is not None else []
+        bounds += [f"one of {', '.join(map(shown, self.choices))}"] if self.choices is not None else []
+        self.expected = ", ".join([reader.expected, *bounds])
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        return self._noted(self.reader.read(value, path, context), value, path, context)
+
+    def check(self, value: Any, path: Path, context: Context) -> Any:
+        return self._noted(thaw(self.reader.check(value, path, context)), value, path, context)
+
+    def holds(self, value: Any) -> bool:
+        return self.reader.holds(value)
+
+    def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
+        return self.reader.inner(value)
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        return self.reader.write(value, path, writer)
+
+    def schema(self, schemas: Schemas) -> Schema:
+        if self.choices is not None:
+            return {"enum": [schemas.data(choice, self.reader) for choice in self.choices]}
+        limits = {"minimum": self.ge, "maximum": self.le}
+        return _limited(self.reader.schema(schemas), {n: limit for n, limit in limits.items() if limit is not None})
+
+    def _noted(self, found: Any, value: Any, path: Path, context: Context) -> Any:
+        """What was read, where the notes of the field allow it; parts are not made yet."""
+        if found is INVALID or found is None:
+            return found
+        if self.choices is not None and found not in self.choices and not _has_parts(found):
+            return _no_choice(self.expected, value, path, context, self.choices)
+        is_fine = self._is_in_range(found, path, context)
+        if is_fine and self.test is not None and not _has_parts(found):
+            try:
+                problem = objection(self.test, found)
+            except Exception as error:  # noqa: BLE001  # the function of a user, on data of anybody
+                problem = f"the check of the field raised {type(error).__name__}: {error}"
+            if problem is not None:
+                context.report.add("check", path, problem, got=described(value))
+                return INVALID
+        return found if is_fine else INVALID
+
+    def _is_in_range(self, value: Any, path: Path, context: Context) -> bool:
+        kind = type(value)
+        if kind is not int and kind is not float:
+            items = value.items() if kind is dict else enumerate(value) if kind in (list, tuple) else ()
+            each = [self._is_in_range(item, (*path, key), context) for key, item in items]
+            return all(each)
+        is_low = self.ge is not None and not value >= self.ge
+        if not is_low and (self.le is None or value <= self.le):
+            return True
+        hint = f"the least is {self.ge}" if is_low else f"the most is {self.le}"
+        context.report.add(
+            "out-of-range", path, "the value is out of range", expected=self.expected, got=shown(value), hint=hint
+        )
+        return False
+
+
+def checked(parameter: Parameter, reader: Reader) -> Reader:
+    """The reader of a parameter, with its notes where it has some."""
+    notes = parameter.notes
+    has_checks = any(note is not None for note in (notes.ge, notes.le, notes.choices, notes.check))
+    return CheckedReader(reader, parameter) if has_checks else reader
+
+
+def _has_parts(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_parts, value.values()))
+    return any(map(_has_parts, value)) if is_list(value) else isinstance(value, (SpecData, Ref))
+
+
+def _limited(schema: Schema, limits: dict[str, float]) -> Schema:
+    """A schema with limits for its numbers, wherever they are."""
+    if schema.get("type") == "array" and isinstance(schema.get("items"), dict):
+        return schema | {"items": _limited(schema["items"], limits)}
+    if isinstance(schema.get("additionalProperties"), dict):
+        return schema | {"additionalProperties": _limited(schema["additionalProperties"], limits)}
+    if "anyOf" in schema:
+        return schema | {"anyOf": [_limited(option, limits) for option in schema["anyOf"]]}
+    return schema | limits  # these say nothing of what is no number
+
+
+# --- helpers ----------------------------------------------------------------------
+
+
+def read_ref(table: Mapping[str, Any], path: Path, context: Context, reader: Reader) -> Any:
+    """The Ref of a table with the key ``$ref``; where it leads to is checked when all is read."""
+    target = table[REF]
+    if type(target) is str and len(table) == 1:
+        with contextlib.suppress(ConfigError):
+            ref = Ref(target)
+            context.refs.append((path, ref.keys, reader))
+            return ref
+    hint = "/" + target.strip("./").replace(".", "/") if type(target) is str and len(target) < 100 else None
+    context.report.add(
+        "ref", path, "a reference is a path from the root, with a / before each name and index",
+        expected='{ "$ref" = "/path/to/part" } and nothing else', got=shown(dict(table)),
+        hint=hint and f'"$ref" = "{hint}"',
+    )  # fmt: skip
+    return INVALID
+
+
+def is_list(value: object) -> bool:
+    """Whether data is a list; a named tuple is not."""
+    return type(value) in (list, tuple, FrozenList)
+
+
+def listed(names: Mapping[str, Any], most: int = 40) -> str:
+    """Names as people list them; the end of a very long list is cut."""
+    found = list(names)
+    return ", ".join(found[:most]) + (", ..." if len(found) > most else "")
+
+
+def _is_int(value: object) -> bool:
+    return type(value) is int or (isinstance(value, (int, np.integer)) and not isinstance(value, bool))
+
+
+def plain(value: Any) -> Any:
+    """A number of NumPy as one of Python; any other value itself."""
+    return value.item() if isinstance(value, np.generic) and not isinstance(value, np.void) else value
+
+
+def _exactly(value: Any) -> Hashable:
+    value = plain(value)
+    return (type(value), value)  # so that 1, 1.0 and true are three values
+
+
+def _unquoted(text: str, kind: Callable[[str], object]) -> str:
+    try:
+        kind(text if len(text) <= 40 else "")
+    except ValueError:
+        return "write a number, without quotes"
+    return f"write {text.strip()} without quotes"
+
+
+def _number_of(key: str) -> Any:
+    is_number = len(key) < 20 and key.removeprefix("-").isdecimal() and key.isascii()
+    return int(key) if is_number and str(int(key)) == key else key  # no second spelling of a key
+
+
+def _order(item: Any) -> tuple[str, Any]:
+    """The key by which items of a set are sorted, so that equal sets are written alike."""
+    is_ordered = type(item) in (bool, int, float, str)
+    return type_name(type(item)), item if is_ordered else item.name if isinstance(item, enum.Enum) else repr(item)
+
+
+def _too_large(path: Path, value: int, context: Context) -> Any:
+    context.report.add(
+        "out-of-range", path, "the int is too large", expected=f"at most {_INT_BITS} bits", got=shown(int(value))
+    )
+    return INVALID
+
+
+def _is_too_long(value: Any, path: Path, context: Context) -> bool:
+    if len(value) <= MAX_NODES:
+        return False
+    context.report.add("too-large", path, f"there are more than {MAX_NODES} values", got=shown(value))
+    return True

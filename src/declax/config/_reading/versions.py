@@ -1,0 +1,110 @@
+"""Configurations of older versions of a class.
+
+A class says in ``config_version`` which version its parameters are of, in ``config_upgrades`` how a table of one
+version becomes one of the next, and in ``config_removed_in`` which keys it had once. A field says in ``renamed_from``
+what it was called. People's own files must be up to date; those of older runs are brought up to date with
+``migrate=True``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from declax.config._reading.context import Context
+from declax.config.problems import Path, described, path_text
+from declax.errors import FieldError, describe, type_name
+
+VERSION: Final = "$version"
+MIGRATE: Final = "pass migrate=True, which brings old files up to date, and write the result with dx.to_config"
+
+
+def version_of(target: Any) -> int:
+    """The version of a class's parameters; 1 where it says nothing."""
+    version = getattr(target, "config_version", 1)
+    if type(version) is not int or version < 1:
+        raise FieldError(
+            f"{type_name(target)}.config_version",
+            "the version of a class is an int of 1 or more",
+            got=describe(version),
+        )
+    return version
+
+
+def upgraded(target: Any, table: Mapping[str, Any], path: Path, context: Context) -> Mapping[str, Any] | None:
+    """A table of the current version, without its ``$version``; None with a problem in the report where there is none.
+
+    Where the version is not said, a table is taken for a current one, or for one of the first version when migrating.
+    """
+    current = version_of(target)
+    given = table.get(VERSION)
+    if given is None and not (context.migrate and current > 1):
+        return table
+    version = 1 if given is None else given
+    if type(version) is not int or version < 1:
+        context.wrong((*path, VERSION), "int", given)
+        return None
+    if version > current or (version < current and not context.migrate):
+        is_old = version < current
+        context.report.add(
+            "version",
+            (*path, VERSION),
+            f"the table is of {'an older' if is_old else 'a newer'} version of {type_name(target)}",
+            expected=str(current),
+            got=described(version),
+            hint=MIGRATE if is_old else "install the version of the program that wrote it",
+        )
+        return None
+    made: Any = {key: value for key, value in table.items() if key != VERSION}
+    upgrades: Mapping[int, Any] = getattr(target, "config_upgrades", {})
+    for step in range(version, current):
+        upgrade = upgrades.get(step)
+        if upgrade is None:
+            continue
+        try:
+            made = copy.deepcopy(made)  # an upgrade may change it, and what the user gave stays as it is
+            found = upgrade(made)
+            problem = "gave no table"
+        except Exception as error:  # noqa: BLE001  # the function of a user, on data of anybody
+            found, problem = error, f"raised {type(error).__name__}: {error}"
+        made = made if found is None else found
+        if not isinstance(made, dict):
+            message = f"the upgrade of {type_name(target)} from version {step} {problem}"
+            context.report.add("version", path, message, expected="a dict", got=described(made))
+            return None
+    return made  # type: ignore[no-any-return]  # a dict
+
+
+class Removal(NamedTuple):
+    """In which version a class lost a parameter, and what it says to do in its place."""
+
+    version: int
+    advice: str | None
+
+
+def removal_of(target: Any, name: str) -> Removal | None:
+    """When a class lost a parameter; None for a name that it never had."""
+    removed: Mapping[str, Any] = getattr(target, "config_removed_in", {})
+    if name not in removed:
+        return None
+    said = removed[name]
+    version, advice = said if isinstance(said, tuple) and len(said) == 2 else (said, None)
+    if type(version) is not int or not isinstance(advice, str | None):
+        raise FieldError(
+            f"{type_name(target)}.config_removed_in[{name!r}]",
+            "an entry is the version in which the parameter was removed, or that and what to do",
+            got=describe(said),
+            fix=f'config_removed_in = {{{name!r}: (2, "what to write in its place")}}',
+        )
+    return Removal(version, advice)
+
+
+def dropped_text(where: str, dropped: Iterable[tuple[Path, str, Removal]]) -> str:
+    """What a warning says of the keys that a migration has left out."""
+    lines = [
+        f"  {path_text(path)}: removed from {name} in version {removal.version}"
+        + (f"; {removal.advice}" if removal.advice else "")
+        for path, name, removal in dropped
+    ]
+    return "\n".join([f"{where}: migrating left out what newer versions do not have. [migration]", *lines])

@@ -1,0 +1,1 @@
+"""The engine that lifts a transform of JAX to functions of models."""

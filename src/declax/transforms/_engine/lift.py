@@ -1,0 +1,506 @@
+"""The one engine under all transforms: JAX sees flat leaves, users see objects.
+
+The arguments, and what the function captures, are taken apart into leaves and a hashable `Structure`. Inside of the
+JAX transform, objects are rebuilt and the user's function is called; what it changed is an `Outcome`, committed to the
+outer objects last. If another thread has written what a call is about to write, the call runs again.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
+from operator import attrgetter, is_
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
+
+import jax
+from jax.core import Tracer
+
+from declax import _jax
+from declax._graph.binding import Binding, bind_many, check_mode
+from declax._graph.flattening import GraphDef, Walk, walk
+from declax._graph.unflattening import Change, apply_change, build_slots, check_marks, program_of
+from declax._tree.statuses import check_depth
+from declax._tree.threads import committing
+from declax._variables import uncaptured_reads
+from declax._variables.variable import set_all_raw
+from declax.errors import MAX_DEPTH, TransformError, describe, too_deep
+from declax.transforms._engine.captures import Captures, Closure
+from declax.transforms._engine.naming import explain
+from declax.transforms._engine.rebinding import RebuiltClosure
+from declax.transforms._engine.structure import (
+    Mode,
+    Statics,
+    Structure,
+    differing,
+    flatten,
+    is_array_like,
+    is_leaf,
+    is_root,
+    name_path,
+    name_plain,
+    paths_of_objects,
+    which_are_roots,
+)
+
+if TYPE_CHECKING:
+    from declax.transforms._engine.prefixes import Labels
+
+
+class Call:
+    """The arguments of one call, taken apart.
+
+    Attributes:
+      roots: the models; empty in a call that was like an earlier one.
+      values: the raw values of the graph's leaves.
+      plain: the other leaves.
+      captures: what the function captures; None where nobody has looked.
+    """
+
+    __slots__ = ("binding", "captures", "plain", "roots", "structure", "values")
+
+    def __init__(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        mode: Mode = Mode(),  # noqa: B008  # immutable
+        captures: Captures | None = None,
+        statics: Statics | None = None,
+    ) -> None:
+        self.captures: Captures | None = captures
+        captured: tuple[Any, ...] = () if captures is None else captures.values
+        key = None if captures is None else captures.key
+        _check_depth(args, kwargs)
+        leaves, tree = flatten((args, kwargs, captured))
+        pattern = which_are_roots(leaves)
+        self.roots: tuple[Any, ...] = tuple(compress(leaves, pattern))
+        self.binding: Binding | None = None
+        self.values: list[Any] = []
+        self.plain: list[Any]
+        self.structure: Structure
+        if True in pattern:
+            self.plain = [leaf for leaf, is_one in zip(leaves, pattern, strict=True) if not is_one]
+            self.binding = bind_many(self.roots)
+            if not mode.graph:
+                _check_trees(self.binding, self.roots, captured)
+            self.values = list(self.binding.values())
+            self.structure = Structure(tree, pattern, self.binding.graphdef, key, statics)
+        else:
+            self.plain = leaves
+            self.structure = Structure(tree, pattern, None, key, statics)
+
+    @staticmethod
+    def from_binding(structure: Structure, binding: Binding, plain: Iterable[Any]) -> Call:
+        """A call with the roots of an earlier one, whose binding is still valid."""
+        call: Call = object.__new__(Call)
+        call.structure = structure
+        call.binding = binding
+        call.values = list(binding.values())
+        call.plain = list(plain)
+        call.captures = None
+        call.roots = ()
+        return call
+
+    def check_arrays(self, labels: Sequence[Any] | None = None) -> Call:
+        """Checks that all leaves in no model are arrays or numbers, or have the label None; returns the call."""
+        if all(map(is_leaf, self.plain)):
+            return self
+        labels = [...] * len(self.plain) if labels is None else labels
+        for name, leaf, label in zip(name_plain(self.structure), self.plain, labels, strict=True):
+            if label is not None and not is_array_like(leaf):
+                raise TransformError(
+                    name,
+                    "this is no array, no number and no model",
+                    expected="a tree of arrays, numbers and models",
+                    got=describe(leaf),
+                    fix='dx.jit(f, static_argnames="...")        # or reach it by the closure; it is compiled in then',
+                )
+        return self
+
+    def leaf_roots(self) -> list[int]:
+        """For each leaf of the graph, the position of its root among all leaves."""
+        if self.binding is None:
+            return []
+        at = [i for i, is_one in enumerate(self.structure.is_root) if is_one]
+        return [at[cast(int, path[0])] for path in self.binding.graphdef.definition.paths]
+
+
+def _check_trees(binding: Binding, roots: tuple[Any, ...], captured: tuple[Any, ...]) -> None:
+    """Checks that the arguments are trees; what is captured too is one thing with the argument."""
+    if captured:
+        for part in (roots[: len(roots) - len(captured)], *((root,) for root in captured)):
+            check_mode(bind_many(part).graphdef, False)
+    else:
+        check_mode(binding.graphdef, False)
+
+
+_nesting = (list, tuple, dict)
+
+
+def _check_depth(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuses containers nested too deeply: with Python 3.11, jaxlib 0.10 fails at every later call once it gave up."""
+    level: list[Any] = [v for v in (*args, *kwargs.values()) if isinstance(v, _nesting)]
+    depth = 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            for name, value in (*enumerate(args), *kwargs.items()):
+                check_depth(value, f"argument {name}")
+            raise too_deep("the arguments, one of which holds itself", ())
+        level = [
+            item
+            for value in level
+            for item in (value.values() if isinstance(value, dict) else value)
+            if isinstance(item, _nesting)
+        ]
+
+
+_PAIR: Final = walk(((), ())).tokens[0]
+"""The token of a tuple of two."""
+
+
+class Rebuilt:
+    """The arguments inside of a transform, and what takes the place of captures, made anew from leaves."""
+
+    __slots__ = ("_objects", "_roots", "_structure", "_values", "args", "captured", "kwargs")
+
+    def __init__(self, structure: Structure, values: Sequence[Any], plain: Sequence[Any]) -> None:
+        self._structure = structure
+        self._values = values
+        self._roots: tuple[Any, ...] = ()
+        self._objects: list[Any] = []
+        if structure.graphdef is not None:
+            program = program_of(structure.graphdef)
+            slots = build_slots(structure.graphdef, values)
+            self._roots = slots[program.root]
+            self._objects = [slots[i] for i in program.indexed]
+        roots, rest = iter(self._roots), iter(plain)
+        leaves = [next(roots) if is_one else next(rest) for is_one in structure.is_root]
+        self.args, self.kwargs, self.captured = jax.tree_util.tree_unflatten(structure.tree, leaves)
+
+    def apply(self, outcome: Outcome) -> Any:
+        """What a function returns, with its outcome applied to these objects instead of the caller's."""
+        return apply(outcome, self._objects, self._values)
+
+    def conclude(self, output: Any, mode: Mode, labels: Labels | None = None) -> Outcome:
+        """What the user's function returned and changed; a value that goes from one label to another counts as new."""
+        found = Walk()
+        found.visit(self._roots)
+        is_same = found.graphdef is self._structure.graphdef and all(map(is_, found.objects, self._objects))
+        if not is_same and not mode.updates and self._structure.graphdef is not None:
+            replaced = [a is not b for a, b in zip(found.objects, self._objects, strict=False)]
+            raise _structure_changed(self._structure, found.graphdef, replaced)
+        leaves, tree = jax.tree_util.tree_flatten(output, is_leaf=is_root)
+        has_roots = True in which_are_roots(leaves)
+        if self._structure.graphdef is None and not has_roots:
+            return Outcome(_unchanged(labels, tree), (), output)
+        if is_same and not has_roots:
+            values = found.read()
+            changed = tuple(i for i, value in enumerate(values) if not is_same_value(value, self._values[i]))
+            if not any(map(found.is_in_container, changed)):
+                if not changed:
+                    return Outcome(_unchanged(labels, tree), (), output)
+                found_labels = None
+                if labels is not None:
+                    found_labels = [labels.values[i] for i in changed] + labels.of_results(tree)
+                plan = Plan(changed, tree=tree, labels=found_labels)
+                return Outcome(plan, tuple(values[i] for i in changed), output)
+        return self._conclude_structural(found, leaves, tree, labels)
+
+    def _conclude_structural(self, found: Walk, leaves: list[Any], tree: Any, labels: Labels | None) -> Outcome:
+        """As `conclude`, where the new graph is that of the roots and of what is returned."""
+        found.visit(tuple(filter(is_root, leaves)))
+        found.tokens.insert(0, _PAIR)
+        inputs = {id(value): i for i, value in enumerate(self._values) if isinstance(value, Tracer)}
+        values = found.read()
+        kept = tuple(inputs.get(id(value), -1) for value in values)
+        ranks = {id(o): i for i, o in enumerate(self._objects)}
+        origins = tuple(ranks.get(id(o), -1) for o in found.objects)
+        pattern = which_are_roots(leaves)
+        change = Change(found.graphdef, kept, origins)
+        of_results = None
+        if labels is not None:
+            of_graph, of_plain = labels.of_change(change, values, pattern, tree)
+            change = change._replace(kept=labels.keep(kept, of_graph))
+            of_results = [label for label, i in zip(of_graph, change.kept, strict=True) if i < 0] + of_plain
+        new = tuple(value for value, i in zip(values, change.kept, strict=True) if i < 0)
+        plain = [leaf for leaf in leaves if not is_root(leaf)]
+        return Outcome(Plan((), change, tree, pattern, of_results), new, plain)
+
+
+def _structure_changed(structure: Structure, after: GraphDef[Any], replaced: Sequence[bool]) -> TransformError:
+    assert structure.graphdef is not None  # it has roots
+    found = differing(structure.graphdef, after)
+    path: Any = found.path
+    if not path and True in replaced:  # another object of the same structure
+        path = paths_of_objects(structure.graphdef)[replaced.index(True)]
+    return TransformError(
+        name_path(structure, path) if path else "the arguments",
+        "the function changes the structure of its arguments here, and changes of structure do not come back",
+        why="graph_updates=False, graph=False or a default of these says so",
+        **found.told("graph_updates=True        # or undo the change before the function returns, as by dx.pop"),
+    )
+
+
+def is_same_value(a: Any, b: Any) -> bool:
+    """Whether a raw value is the one that went in, looking into containers."""
+    if a is b:
+        return True
+    if isinstance(a, jax.Array) or isinstance(b, jax.Array):
+        return False
+    leaves_a, leaves_b = jax.tree_util.tree_leaves(a), jax.tree_util.tree_leaves(b)
+    trees: list[Any] = [jax.tree_util.tree_structure(a), jax.tree_util.tree_structure(b)]
+    return trees[0] == trees[1] and all(x is y for x, y in zip(leaves_a, leaves_b, strict=True))
+
+
+class Plan:
+    """What an Outcome's arrays are; made while tracing, used at each call. To JAX, a tree without leaves.
+
+    Attributes:
+      changed: positions of leaves that got new values, where nothing else changed.
+      change: what became of the structure, if it changed or if roots are returned.
+      tree, is_root: of the output; not known where nothing asks for them.
+      labels: of the arrays, where they have some: the new values, then the output.
+      calls_back: whether the program calls Python while it runs; None where nobody has looked.
+    """
+
+    __slots__ = ("calls_back", "change", "changed", "flat", "is_root", "labels", "tree")
+
+    def __init__(
+        self,
+        changed: tuple[int, ...],
+        change: Change | None = None,
+        tree: Any = None,
+        is_root: tuple[bool, ...] = (),
+        labels: list[Any] | None = None,
+    ) -> None:
+        self.changed: tuple[int, ...] = changed
+        self.labels: list[Any] | None = labels
+        self.change: Change | None = change
+        self.tree: Any = tree
+        self.is_root: tuple[bool, ...] = is_root
+        self.calls_back: bool | None = None
+        self.flat: tuple[tuple[()], _Key] = (), _Key({(): self})
+
+
+class _Key(dict[tuple[()], Plan]):
+    """A plan in a treedef, found under its children, of which it has none; compares by identity."""
+
+    __slots__ = ()
+    __hash__: ClassVar[Any] = object.__hash__
+    __eq__: ClassVar[Any] = object.__eq__
+
+
+# JAX asks at each call of a compiled function; so both answer without a frame of Python.
+_from_key: Callable[[Any, Any], Any] = dict.get
+jax.tree_util.register_pytree_node(Plan, attrgetter("flat"), _from_key)
+
+UNCHANGED = Plan(())
+
+
+def _unchanged(labels: Labels | None, tree: Any) -> Plan:
+    return UNCHANGED if labels is None else Plan((), tree=tree, labels=labels.of_results(tree))
+
+
+class Outcome:
+    """What a traced function gives back: a pytree whose static part is the plan."""
+
+    __slots__ = ("new", "output", "plan")
+
+    def __init__(self, plan: Plan, new: Any, output: Any) -> None:
+        self.plan: Plan = plan
+        self.new: Any = new
+        self.output: Any = output
+
+    def parts(self) -> tuple[Plan, Any, Any]:
+        """What it is made of."""
+        return self.plan, self.new, self.output
+
+
+jax.tree_util.register_pytree_node(
+    Outcome,
+    lambda outcome: ((outcome.new, outcome.output), outcome.plan),
+    lambda plan, children: Outcome(plan, children[0], children[1]),
+)
+
+
+def written_leaves(structure: Structure, outcome: Outcome) -> set[int]:
+    """The leaves of a graph that the function gives new values."""
+    plan = outcome.plan
+    if plan.change is None:
+        return set(plan.changed)
+    if structure.graphdef is None:
+        return set()
+    before, after = program_of(structure.graphdef), program_of(plan.change.graphdef)
+    leaf_of = dict(zip(range(len(before.classes)), before.variable_leaves, strict=True))
+    origin_of = dict(zip(after.indexed, plan.change.origins, strict=True))
+    written = set()
+    for slot, leaf in enumerate(after.variable_leaves):
+        origin = origin_of[slot]
+        if origin >= 0 and plan.change.kept[leaf] < 0:
+            written.add(leaf_of[before.indexed[origin]])
+    return written
+
+
+def commit(call: Call, outcome: Outcome) -> Any:
+    """Gives the outer objects what changed, or nothing where some are of another trace level; returns the output."""
+    plan, binding = outcome.plan, call.binding
+    if plan is UNCHANGED or (binding is None and plan.change is None):
+        return outcome.output
+    if plan.change is None:
+        write(binding, plan.changed, outcome.new)  # type: ignore[arg-type]  # a plan with changes has a binding
+        return outcome.output
+    return apply(outcome, [] if binding is None else binding.objects(), call.values)
+
+
+def apply(outcome: Outcome, objects: Sequence[Any], values: Sequence[Any]) -> Any:
+    """Gives the objects of a graph the structure and values of an outcome, and returns the function's output."""
+    plan = outcome.plan
+    if plan.change is None:
+        return outcome.output
+    slots = apply_change(plan.change, objects, values, outcome.new)
+    _, returned = slots[program_of(plan.change.graphdef).root]
+    roots, plain = iter(returned), iter(outcome.output)
+    leaves = [next(roots) if is_one else next(plain) for is_one in plan.is_root]
+    return jax.tree_util.tree_unflatten(plan.tree, leaves)
+
+
+def write(binding: Binding, changed: tuple[int, ...], new: Iterable[Any]) -> None:
+    """Sets leaves of a graph whose structure stands; none where some are of another trace level."""
+    variables = binding.variables
+    if len(changed) < len(variables):
+        variables = binding.variables_at(changed)
+    if binding.plain is None:
+        if binding.mark is not _jax.trace_state.value:
+            check_marks(variables)
+        set_all_raw(variables, new)  # type: ignore[arg-type]  # none of them is None
+        return
+    binding.plain.write(changed, new)
+
+
+def lifted(
+    closure: Closure,
+    structure: Structure,
+    mode: Mode = Mode(),  # noqa: B008  # immutable
+    labels: Labels | None = None,
+    adapt: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+) -> Callable[..., Outcome]:
+    """A function of the values and plain leaves of a call that rebuilds objects and calls the user's.
+
+    Labels are those of the call's leaves, where the results are to have some; `adapt` makes a function of these
+    arguments of the user's.
+    """
+
+    def call_on_leaves(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
+        rebuilt = Rebuilt(structure, values, plain)
+        if structure.key is None or not structure.key.names:
+            return call_user(closure.function, rebuilt)
+        with RebuiltClosure(closure.captures_of(structure.key), rebuilt.captured) as rebuilt_closure:
+            outcome = call_user(rebuilt_closure.function, rebuilt)
+            rebuilt_closure.conclude()  # last, since it changes what is outside
+        return outcome
+
+    def call_user(user: Callable[..., Any], rebuilt: Rebuilt) -> Outcome:
+        function = user if adapt is None else adapt(user)
+        with uncaptured_reads.body():
+            output = function(*rebuilt.args, **rebuilt.kwargs)
+            return rebuilt.conclude(output, mode, labels)
+
+    return call_on_leaves
+
+
+T = TypeVar("T")
+
+MAX_RUNS: Final = 1000
+"""A call that had a conflict in each of so many runs fails."""
+
+wait: Callable[[Any], Any] = jax.block_until_ready  # without types
+"""Waits until arrays are computed, so that a callback that fails does so before something is committed."""
+
+
+def run(take: Callable[[], Call], body: Callable[[Call], Outcome]) -> Any:
+    """Runs a call and commits it; after a conflict, the arguments are taken apart again."""
+    for _ in range(MAX_RUNS):
+        call = take()
+        outcome = _run_once(call, body)
+        with committing:
+            if is_current(call.binding, outcome.plan, call.values):
+                return commit(call, outcome)
+    raise TransformError(
+        "the call",
+        f"what it is about to write was written by others during each of {MAX_RUNS} runs",
+        why="it runs again until it can write without losing what others wrote",
+        fix="return the value that a callback of the function writes, and set it in the function",
+    )
+
+
+def run_with(take: Callable[[], Call], body: Callable[[Call], tuple[Outcome, T]]) -> tuple[Any, T]:
+    """As `run`, with something else that the body makes, which does not go to the caller's models."""
+    extra: list[T] = []
+
+    def keep_extra(call: Call) -> Outcome:
+        outcome, made = body(call)
+        extra[:] = [made]  # that of the last run
+        return outcome
+
+    output = run(take, keep_extra)
+    return output, extra[0]
+
+
+def _run_once(call: Call, body: Callable[[Call], Outcome]) -> Outcome:
+    """Runs the body, and explains what JAX refuses."""
+    try:
+        return body(call)
+    except (RecursionError, SystemError):
+        if call.binding is not None:
+            call.binding.check_depth()  # something has grown in a Variable that JAX cannot take apart
+        raise
+    except Exception as error:
+        explain(call, error)
+        raise
+
+
+def is_current(binding: Binding | None, plan: Plan, read: Sequence[Any]) -> bool:
+    """Whether what a call is about to change is as the call has read it."""
+    if binding is None or plan is UNCHANGED:
+        return True
+    now = binding.read()
+    if plan.change is None:
+        return all(map(is_, map(now.__getitem__, plan.changed), map(read.__getitem__, plan.changed)))
+    return all(map(is_, now, read)) and _has_its_structure(binding)
+
+
+def _has_its_structure(binding: Binding) -> bool:
+    """Whether the graph has the structure and the objects that were bound."""
+    if binding.is_valid():
+        return True
+    found = bind_many(tuple(root() for root in roots_of(binding)))
+    return found.graphdef is binding.graphdef and all(map(is_, found.objects(), binding.objects()))
+
+
+def roots_of(binding: Binding | None) -> tuple[weakref.ref[Any], ...]:
+    """The roots that are bound, for as long as they live."""
+    if binding is None:
+        return ()
+    program = program_of(binding.graphdef)
+    known = dict(zip(program.indexed, binding.objects(), strict=True))
+    repeated = dict(program.references)
+    *_, (_, _, _, slots) = program.containers  # the tuple of all roots is the outermost one
+    return tuple([weakref.ref(known[repeated.get(slot, slot)]) for slot in slots])
+
+
+def calls_back(jaxpr: Any) -> bool:
+    """Whether a program of JAX calls Python while it runs, so that it may fail after its arrays were given back."""
+    waiting = [jaxpr]
+    while waiting:
+        item = waiting.pop()
+        if hasattr(item, "eqns"):
+            for equation in item.eqns:
+                if equation.primitive.name == "debug_print" or "callback" in equation.primitive.name:
+                    return True
+                waiting += equation.params.values()
+        elif hasattr(item, "jaxpr"):
+            waiting.append(item.jaxpr)
+        elif isinstance(item, (list, tuple)):
+            waiting += item
+    return False

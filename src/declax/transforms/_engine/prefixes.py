@@ -1,0 +1,586 @@
+"""Prefix trees: from the axes or shardings that a user wrote to one label for each leaf, and back to the results.
+
+A label is an axis, a sharding, None or `Carry`. The spec of a root or of another leaf is a label; a `StateLabels`,
+which gives labels by filter; or a graph of labels.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.layout import Format
+
+from declax._filters import Filter, PathIn, Predicate, as_written, to_predicate
+from declax._graph.binding import bind
+from declax._graph.flattening import HAS_INDEX, LEAF, GraphDef, walk_tokens
+from declax._graph.nodes import Kind, kind_of, open_container
+from declax._graph.unflattening import Change
+from declax._state.definition import LeafDef
+from declax._state.states import State
+from declax._typing import MISSING, Path
+from declax._variables.variable import Variable, new_variable
+from declax.errors import TransformError, describe, format_path, type_name
+from declax.transforms._engine.lift import Call, Outcome, Plan
+from declax.transforms._engine.structure import Structure, is_root, joined, name_plain, name_roots, names_in_result
+from declax.transforms._engine.wrapping import Positioned, positioned
+
+L = TypeVar("L")
+
+# --- what users write ----------------------------------------------------------
+
+
+class Carry:
+    """Says of an argument or result of `scan` that it goes from step to step.
+
+    The class itself is the label: ``in_axes=(dx.Carry, 0)``.
+    """
+
+
+@dataclasses.dataclass(frozen=True, slots=True, init=False, repr=False)
+class StateLabels(Generic[L]):
+    """Labels by filter, the first that takes a leaf decides; a State of labels gives one to each of its paths."""
+
+    filters: tuple[Filter, ...]
+    labels: tuple[L, ...]
+    predicates: tuple[Predicate, ...] = dataclasses.field(compare=False)
+
+    def __init__(self, labels: Mapping[Any, L] | Iterable[tuple[Filter, L]], /) -> None:
+        try:
+            pairs = tuple(_pairs_of(labels))
+            filters, values = tuple(f for f, _ in pairs), tuple(v for _, v in pairs)
+        except (TypeError, ValueError):
+            name = type(self).__name__
+            raise TransformError(
+                name,
+                "these are no labels by filter",
+                expected="a mapping from filters",
+                got=describe(labels),
+                fix=f"dx.{name}({{dx.Param: ..., ...: None}})",
+            ) from None
+        object.__setattr__(self, "filters", filters)
+        object.__setattr__(self, "labels", values)
+        object.__setattr__(self, "predicates", tuple(map(to_predicate, filters)))
+
+    def items(self) -> Iterator[tuple[Filter, L]]:
+        """The filters with their labels."""
+        return zip(self.filters, self.labels, strict=True)
+
+    def __repr__(self) -> str:
+        entries = ", ".join(f"{as_written(f)}: {_text_of(v)}" for f, v in self.items())
+        return f"{type(self).__name__}({{{entries}}})"
+
+
+def _pairs_of(labels: Mapping[Any, L] | Iterable[tuple[Filter, L]]) -> Iterable[tuple[Filter, L]]:
+    """The filters with their labels; of a State of labels, one for each of its paths."""
+    if isinstance(labels, State):
+        return [(PathIn(path), label) for path, label in zip(labels.paths, labels.leaves, strict=True)]
+    if isinstance(labels, Mapping):
+        return cast("Mapping[Any, L]", labels).items()
+    return labels
+
+
+def _text_of(label: object) -> str:
+    return label.__name__ if isinstance(label, type) else repr(label)
+
+
+class StateAxes(StateLabels["int | type[Carry] | None"]):
+    """The axes of a model's leaves, by filter, for `vmap`, `pmap` and `scan`.
+
+    Args:
+      labels: for each filter an axis, None for leaves that all instances
+        share, or `Carry` (in `scan`) for those that go from step to step.
+        ``...`` as the last filter takes the rest.
+
+    >>> from declax._variables.variable import Param
+    >>> StateAxes({Param: 0, ...: None})
+    StateAxes({Param: 0, ...: None})
+    """
+
+    __slots__ = ()
+
+    @property
+    def axes(self) -> tuple[int | type[Carry] | None, ...]:
+        """The axis of each filter."""
+        return self.labels
+
+
+class LabelKind(NamedTuple):
+    """The labels that two options of a transform take: the names of the options, a check, and what errors say."""
+
+    names: tuple[str, str]
+    is_label: Callable[[object], bool]
+    expected: str
+    example: str
+
+
+def is_axis(label: object) -> bool:
+    """Whether a value is an axis: the number of a dimension, or None for leaves that all instances share."""
+    return label is None or (isinstance(label, int) and not isinstance(label, bool))
+
+
+def is_step_axis(label: object) -> bool:
+    """Whether a value is an axis of `scan`, `Carry` included."""
+    return label is Carry or is_axis(label)
+
+
+_AXES = ("in_axes", "out_axes")
+AXES = LabelKind(_AXES, is_axis, "an int, None, or a tree of these and dx.StateAxes", "0")
+STEP_AXES = LabelKind(_AXES, is_step_axis, "an int, None, dx.Carry, or a tree of these and dx.StateAxes", "0")
+
+
+class Prefixes:
+    """The prefixes that a user wrote for the arguments and the results of a function."""
+
+    def __init__(self, of_arguments: Any, of_results: Any, kind: LabelKind = AXES) -> None:
+        self.of_arguments: Any = tuple(of_arguments) if isinstance(of_arguments, list) else of_arguments
+        self.of_results = of_results
+        self._kind = kind
+        for prefix, name in zip((self.of_arguments, of_results), kind.names, strict=True):
+            for label in _labels_in(prefix, kind.is_label):
+                if not kind.is_label(label):
+                    fix = f"{name}={kind.example}"
+                    problem = "this is no label of leaves"
+                    raise TransformError(name, problem, expected=kind.expected, got=describe(label), fix=fix)
+
+    def labels(
+        self,
+        call: Call,
+        function: Callable[..., Any],
+        default: Any = None,
+        of_keywords: Any = 0,
+        skipped: Collection[int] = (),
+    ) -> Labels:
+        """The label of each leaf of a call."""
+        arguments = positioned(function, call.structure.tree, skipped)
+        return self.labels_of(call.structure, call.values, arguments, default, of_keywords)
+
+    def labels_of(
+        self, structure: Structure, values: Sequence[Any], arguments: Positioned, default: Any, of_keywords: Any
+    ) -> Labels:
+        """As `labels`, from the parts of a call."""
+        specs = [of_keywords] * (len(arguments.leaves) + len(arguments.named))
+        found = spread(self.of_arguments, arguments.tree, self._kind.names[0], self._kind.is_label)
+        for number, spec in zip(arguments.leaves, found, strict=True):
+            specs[number] = spec
+        return Labels(structure, values, specs, self.specs_of_result, self._kind.names, default)
+
+    def specs_of_result(self, tree: Any) -> Sequence[Any]:
+        """The spec of each leaf of a result."""
+        return spread(self.of_results, tree, self._kind.names[1], self._kind.is_label)
+
+    def groups(self, labels: Labels, *more: Any) -> OutputGroups:
+        """Of all labels that results can have, and of some more."""
+        written = [
+            *_labels_in(self.of_arguments, self._kind.is_label),
+            *_labels_in(self.of_results, self._kind.is_label),
+        ]
+        return OutputGroups((*more, *labels.values, *labels.plain, *written))
+
+
+# --- from prefixes to leaves -----------------------------------------------------
+
+
+def _labels_in(prefix: Any, is_label: Callable[[object], bool]) -> Iterator[Any]:
+    """All labels of a prefix, those inside of `StateLabels` and graphs of labels too."""
+    for spec in jax.tree_util.tree_leaves(prefix, is_leaf=lambda value: is_spec(value, is_label)):
+        if isinstance(spec, StateLabels):
+            yield from spec.labels
+        elif isinstance(spec, State):
+            yield from spec.leaves
+        elif is_root(spec):
+            for path in bind(spec).graphdef.definition.paths:
+                yield _label_in(spec, path, "the prefix")
+        else:
+            yield spec
+
+
+def is_spec(value: object, is_label: Callable[[object], bool]) -> bool:
+    """Whether a value is a spec, and not a container of some."""
+    return is_label(value) or isinstance(value, (StateLabels, State)) or is_root(value)
+
+
+def spread(prefix: Any, tree: Any, where: str, is_label: Callable[[object], bool]) -> list[Any]:
+    """The spec of each leaf of a tree, from a prefix of it."""
+    specs: list[Any] = [None] * tree.num_leaves
+    numbered = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
+
+    def give(spec: Any, below: Any) -> None:
+        if isinstance(spec, State) and isinstance(below, State):  # a prefix of it, not labels of a model's leaves
+            jax.tree_util.tree_map(
+                give, spec, below, is_leaf=lambda value: value is not spec and is_spec(value, is_label)
+            )
+            return
+        for number in jax.tree_util.tree_leaves(below):
+            specs[number] = spec
+
+    try:
+        jax.tree_util.tree_map(give, prefix, numbered, is_leaf=lambda value: is_spec(value, is_label))
+    except (ValueError, TypeError, KeyError) as error:
+        raise TransformError(
+            where,
+            "the prefix does not fit the tree",
+            expected=f"a prefix of {jax.tree_util.tree_map(lambda _: '*', numbered)!r}",
+            got=repr(prefix),
+            why=str(error).splitlines()[0],
+            fix=f"{where}=0        # one for all, or a tuple with one for each",
+        ) from None
+    return specs
+
+
+def label_by_filter(spec: StateLabels[Any], path: Path, held: Any, where: str) -> Any:
+    """The label of the first filter that takes a Variable or array."""
+    for predicate, label in zip(spec.predicates, spec.labels, strict=True):
+        if predicate(path, held):
+            return label
+    raise TransformError(
+        f"{where}, {format_path(path)}",
+        "no filter takes this leaf",
+        expected=" or ".join(map(as_written, spec.filters)),
+        got=describe(held),
+        fix="{..., ...: None}        # `...` as the last filter takes the rest",
+    )
+
+
+def held_at(leaf_def: LeafDef, value: Any) -> Any:
+    """What filters see of a leaf: its Variable, or the array where there is none."""
+    return value if leaf_def is None else new_variable(leaf_def[0], value, leaf_def[1], None)
+
+
+def label_at(spec: Any, path: Path, leaf_def: LeafDef, value: Any, where: str) -> Any:
+    """The label of the leaf at a path below a root."""
+    if isinstance(spec, StateLabels):
+        return label_by_filter(spec, path, held_at(leaf_def, value), where)
+    if isinstance(spec, (State, Variable)) or is_root(spec):
+        return _label_in(spec, path, where)
+    return spec
+
+
+def _label_in(graph: Any, path: Path, where: str) -> Any:
+    """The label that a graph of labels has at a path, or at a place above."""
+    if isinstance(graph, State):
+        position = graph.definition.position(path)
+        held = MISSING if position is None else graph.leaves[position]
+    else:
+        held = _walk(graph, path)
+    if held is MISSING:
+        raise TransformError(where, f"the graph of labels has none at {format_path(path)}", got=describe(graph))
+    return held._raw if isinstance(held, Variable) else held  # a label is no value, of which `raw_value` might warn
+
+
+def _walk(held: Any, path: Path) -> Any:
+    for key in path:
+        kind = kind_of(held)
+        if kind in (Kind.NODE, Kind.OBJECT):
+            held = vars(held).get(key, MISSING)
+        elif kind is Kind.CONTAINER:
+            keys, children, _ = open_container(held)
+            held = dict(zip(keys, children, strict=True)).get(key, MISSING)
+        else:
+            break
+    return held
+
+
+# --- the labels of a call -------------------------------------------------------
+
+
+class _Captured:
+    """The label of what is captured: that of the argument which it is too, else the default."""
+
+    def __repr__(self) -> str:
+        return "captured"
+
+
+CAPTURED = _Captured()
+
+
+class Labels:
+    """The labels of one call: of the leaves of its graph, and of its plain leaves; and the specs of its roots."""
+
+    __slots__ = ("_default", "_names", "_results", "_structure", "of_roots", "plain", "values")
+
+    def __init__(
+        self,
+        structure: Structure,
+        values: Sequence[Any],
+        specs: Sequence[Any],
+        results: Callable[[Any], Sequence[Any]],
+        names: tuple[str, str],
+        default: Any = None,
+    ) -> None:
+        """Finds the label of each leaf from the specs of ``(args, kwargs)``; what is captured follows."""
+        specs = [*specs, *[CAPTURED] * (len(structure.is_root) - len(specs))]
+        pairs = list(zip(specs, structure.is_root, strict=True))
+        self._structure = structure
+        self._results = results
+        self._names = names
+        self._default = default
+        self.of_roots: list[Any] = [spec for spec, is_one in pairs if is_one]
+        self.plain: list[Any] = [default if spec is CAPTURED else spec for spec, is_one in pairs if not is_one]
+        _check_plain(self.plain, functools.partial(name_plain, structure), names[0])
+        self.values: list[Any] = []
+        if structure.graphdef is not None:
+            self.values = self._of_graph(
+                structure.graphdef, values, (0,), (self.of_roots,), (functools.partial(name_roots, structure),)
+            )
+
+    def _of_graph(
+        self,
+        graphdef: GraphDef[Any],
+        values: Sequence[Any],
+        above: tuple[int, ...],
+        specs: Sequence[Sequence[Any]],
+        names: Sequence[Callable[[], list[str]]],
+        fixed: Mapping[int, Any] | None = None,
+    ) -> list[Any]:
+        """The label of each leaf of a graph, the same from wherever it is reached.
+
+        Paths start below `above`: with whether a root is of the arguments (0) or of the result (1).
+        """
+        definition, fixed = graphdef.definition, fixed or {}
+
+        def label(path: Any, i: int) -> Any:
+            which, rank, *below = above + path
+            spec = specs[which][rank]
+            if spec is None or spec.__class__ is int:  # most are
+                return spec
+            return label_at(spec, tuple(below), definition.leaf_defs[i], values[i], self._names[which])
+
+        def name(path: Any) -> tuple[str, str]:
+            which, rank, *below = above + path
+            return self._names[which], joined(names[which]()[rank], below)
+
+        labels = [fixed[i] if i in fixed else label(path, i) for i, path in enumerate(definition.paths)]
+        for first, again in _references(graphdef) if graphdef.shared is not None else ():
+            leaf = definition.position(first)
+            for i in definition.sub(first)[1] if leaf is None else (leaf,):
+                path = (*again, *definition.paths[i][len(first) :])
+                found = label(path, i)
+                own = self._default if labels[i] is CAPTURED else labels[i]
+                if found is not CAPTURED and not _is_same_label(own, found):
+                    (_, one), (option, other) = name(definition.paths[i]), name(path)
+                    raise TransformError(
+                        f"{option}, {other}",
+                        "one Variable has two labels here",
+                        expected=f"{_text_of(own)}, as at {one}",
+                        got=_text_of(found),
+                        why="it is reached twice, and is one thing",
+                        fix=f"give both places the same label in {' and '.join(dict.fromkeys(self._names))}",
+                    )
+        return [self._default if found is CAPTURED else found for found in labels]
+
+    def keep(self, kept: Sequence[int], labels: Sequence[Any]) -> tuple[int, ...]:
+        """Which leaves of a changed graph still have a value that went in, at its label."""
+        pairs = zip(kept, labels, strict=True)
+        return tuple(i if i >= 0 and _is_same_label(self.values[i], label) else -1 for i, label in pairs)
+
+    def of_change(
+        self, change: Change, values: Sequence[Any], is_one: Sequence[bool], tree: Any
+    ) -> tuple[list[Any], list[Any]]:
+        """The labels of a changed graph, where a Variable that went in keeps its own, and of the plain results."""
+        specs = self._results(tree)
+
+        def names() -> list[str]:
+            return [name for name, one in zip(names_in_result(tree), is_one, strict=True) if one]
+
+        of_roots = [spec for spec, one in zip(specs, is_one, strict=True) if one]
+        fixed: dict[int, Any] = {}
+        if self._structure.graphdef is not None:
+            before = leaves_of_objects(self._structure.graphdef)
+            after = leaves_of_objects(change.graphdef)
+            pairs = ((leaf, change.origins[index]) for index, leaf in after.items())
+            fixed = {leaf: self.values[before[origin]] for leaf, origin in pairs if origin >= 0}
+        groups = (self.of_roots, of_roots), (functools.partial(name_roots, self._structure), names)
+        labels = self._of_graph(change.graphdef, values, (), *groups, fixed)
+        return labels, [spec for spec, one in zip(specs, is_one, strict=True) if not one]
+
+    def of_results(self, tree: Any) -> list[Any]:
+        """The label of each leaf of a result without roots."""
+        found = list(self._results(tree))
+        _check_plain(found, lambda: names_in_result(tree), self._names[1])
+        return found
+
+
+def leaves_of_objects(graphdef: GraphDef[Any]) -> dict[int, int]:
+    """The position of the leaf of each Variable and ref, by index of the object."""
+    found: dict[int, int] = {}
+    index = leaf = 0
+    for token in graphdef.tokens:
+        if isinstance(token, int):
+            continue
+        if token[0] in HAS_INDEX:
+            if token[0] <= LEAF:
+                found[index] = leaf
+            index += 1
+        leaf += token[0] <= LEAF
+    return found
+
+
+def _references(graphdef: GraphDef[Any]) -> Iterator[tuple[Path, Path]]:
+    """The first path of each thing that is reached again, and the path where it is."""
+    paths: list[Path] = []
+    for path, token in walk_tokens(graphdef.tokens):
+        if isinstance(token, int):
+            yield paths[token], path
+        elif token[0] in HAS_INDEX:
+            paths.append(path)
+
+
+def _check_plain(labels: Sequence[Any], names: Callable[[], list[str]], where: str) -> None:
+    """Raises TransformError for a leaf outside of models that has labels for a model."""
+    for number, label in enumerate(labels):
+        if isinstance(label, StateLabels):
+            raise TransformError(
+                f"{where}, {names()[number]}",
+                f"a {type(label).__name__} is for a model, and this is in none",
+                expected="one label for all of the array",
+                got=repr(label),
+                fix=f"{where}={'0' if where.endswith('axes') else 'sharding'}        # or a tuple with one for each",
+            )
+
+
+def _is_same_label(a: Any, b: Any) -> bool:
+    return a is b or bool(a == b and type(a) is type(b))
+
+
+# --- axes and their sizes -------------------------------------------------------
+
+_FIX_OF_AXES = "in_axes=(None, 0)        # None for what all share; dx.StateAxes for parts of a model"
+
+
+def check_axis(where: str, axis: int, leaf: Any, ndim: int) -> None:
+    """Checks that an array has an axis, or can get it."""
+    if not -ndim <= axis < ndim:
+        expected = f"an axis from {-ndim} to {ndim - 1}" if ndim else "None, since it is a scalar"
+        problem = f"this cannot have the axis {axis}"
+        raise TransformError(where, problem, expected=expected, got=describe(leaf), fix=_FIX_OF_AXES)
+
+
+def size_along_axes(transform: str, leaves: Iterable[tuple[str, Any, Any]], size: int | None, option: str) -> int:
+    """The one size that leaves, with their names and axes, have along these; or what an option says."""
+    first = None if size is None else (size, option)
+    for where, value, axis in leaves:
+        for leaf in jax.tree_util.tree_leaves(value):
+            shape = jnp.shape(leaf)
+            check_axis(where, axis, leaf, len(shape))
+            first = first or (shape[axis], where)
+            if shape[axis] != first[0]:
+                problem = "this has another size along its axis"
+                expected, got = f"{first[0]}, as {first[1]}", str(shape[axis])
+                raise TransformError(where, problem, expected=expected, got=got, fix=_FIX_OF_AXES)
+    if first is None:
+        problem = f"no argument has an axis, and there is no {option}"
+        raise TransformError(transform, problem, fix=f"dx.{transform}(f, {option}=10)        # or in_axes=0")
+    return first[0]
+
+
+def kind_and_filter(path: Sequence[Any], leaf_def: LeafDef) -> tuple[str, str]:
+    """What errors call a leaf, and a filter that takes it."""
+    if leaf_def is None:
+        return "leaf", f"dx.PathContains({path[-1]!r})"
+    kind = type_name(leaf_def[0])
+    return kind, f"dx.{kind}" if leaf_def[0].__module__.startswith("declax.") else kind
+
+
+# --- results in groups of one label each ----------------------------------------
+
+
+class OutputGroups:
+    """Results in groups of one label each: JAX is told which labels there can be before the function runs."""
+
+    __slots__ = ("known", "number")
+
+    def __init__(self, labels: Iterable[Any]) -> None:
+        unique = dict.fromkeys((type(label), label) for label in labels)
+        self.known: list[Any] = [label for _, label in unique]
+        self.number: dict[Any, int] = {label: number for number, label in enumerate(unique)}
+
+
+@jax.tree_util.register_static
+class _Static:
+    """What is static of grouped results; compares by identity."""
+
+    __slots__ = ("order", "plan", "tree")
+
+    def __init__(self, plan: Plan, tree: Any, order: tuple[int, ...]) -> None:
+        self.plan = plan
+        self.tree = tree
+        self.order = order
+
+
+Grouped = tuple[_Static, list[list[Any]]]
+
+
+def in_groups(
+    function: Callable[..., Outcome], groups: OutputGroups, check: Callable[[Plan, Sequence[Any]], None] | None = None
+) -> Callable[..., Grouped]:
+    """A function whose results come in groups."""
+
+    def grouped(values: Sequence[Any], plain: Sequence[Any]) -> Grouped:
+        outcome = function(values, plain)
+        output, tree = jax.tree_util.tree_flatten(outcome.output)
+        leaves = [*outcome.new, *output]  # a value of a Variable counts as one leaf, even if it is a tree
+        assert outcome.plan.labels is not None  # the function has labels
+        if check is not None:
+            check(outcome.plan, leaves)
+        order = tuple(groups.number[type(label), label] for label in outcome.plan.labels)
+        by_group: list[list[Any]] = [[] for _ in groups.known]
+        for leaf, number in zip(leaves, order, strict=True):
+            by_group[number].append(leaf)
+        return _Static(outcome.plan, tree, order), by_group
+
+    return grouped
+
+
+def from_groups(result: Grouped) -> Outcome:
+    """The Outcome of a function that `in_groups` made."""
+    static, by_group = result
+    each = [iter(group) for group in by_group]
+    leaves = [next(each[number]) for number in static.order]
+    count = len(leaves) - static.tree.num_leaves
+    return Outcome(static.plan, leaves[:count], jax.tree_util.tree_unflatten(static.tree, leaves[count:]))
+
+
+class StateSharding(StateLabels[Hashable]):
+    """The shardings of a model's leaves, by filter, for `jit` and `shard_map`.
+
+    Args:
+      labels: for each filter a sharding or `PartitionSpec`, or None for leaves
+        whose place JAX chooses.
+
+    >>> import jax
+    >>> from declax._variables.variable import Param
+    >>> StateSharding({Param: jax.P("data"), ...: None}).shardings
+    (P('data',), None)
+    """
+
+    __slots__ = ()
+
+    @property
+    def shardings(self) -> tuple[Any, ...]:
+        """The sharding of each filter."""
+        return self.labels
+
+
+def is_sharding(label: object) -> bool:
+    """Whether a value says where an array lies."""
+    return label is None or isinstance(label, (jax.sharding.Sharding, jax.sharding.PartitionSpec, Format))
+
+
+_SHARDINGS = LabelKind(
+    ("in_shardings", "out_shardings"),
+    is_sharding,
+    "a sharding, a PartitionSpec, None, or a tree of these and dx.StateSharding",
+    "dx.StateSharding({dx.Param: jax.P('data'), ...: None})",
+)
+
+
+def jit_shardings(in_shardings: Any, out_shardings: Any) -> Prefixes | None:
+    """What a user wrote of shardings; None if nothing."""
+    if in_shardings is None and out_shardings is None:
+        return None
+    return Prefixes(in_shardings, out_shardings, _SHARDINGS)

@@ -1,0 +1,223 @@
+"""Tells why a compiled function was traced again."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from declax._fields.snapshots import is_frozen, thaw
+from declax._graph.flattening import (
+    CONTAINER,
+    HAS_INDEX,
+    LEAF,
+    NODE,
+    OBJECT,
+    STATIC,
+    VARIABLE,
+    node_statics,
+    walk_tokens,
+)
+from declax._typing import Path
+from declax.errors import TransformError, describe, format_path, type_name
+from declax.transforms._engine.structure import Structure, name_path, names_of_call, parameter_name, parameters
+
+MAX_EARLIER = 32
+"""With so many earlier traces, the last one is compared."""
+
+
+class Trace(NamedTuple):
+    """One run of the user's function by JAX: its structure, and the shapes and dtypes of all leaves."""
+
+    structure: Structure
+    avals: tuple[Any, ...]
+
+    @staticmethod
+    def of(structure: Structure, leaves: Iterable[Any]) -> Trace:
+        """What there is to compare of a trace for these leaves."""
+        return Trace(structure, tuple([jax.tree.map(jax.typeof, leaf) for leaf in leaves]))
+
+
+class Difference(NamedTuple):
+    """One difference of two traces: which kind, as "static value", at which path or argument, and the values."""
+
+    what: str
+    where: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: the {self.what} was {self.before}, and is {self.after}"
+
+
+class Traces:
+    """The traces of one function: how many, the last one, and those before it, oldest first."""
+
+    def __init__(self) -> None:
+        self.count: int = 0
+        self.last: Trace | None = None
+        self.earlier: deque[Trace] = deque(maxlen=MAX_EARLIER)
+        self._lock = threading.Lock()
+
+    def note(self, trace: Trace) -> None:
+        """Takes note of a trace."""
+        with self._lock:
+            self.count += 1
+            if self.last is not None:
+                self.earlier.append(self.last)
+            self.last = trace
+
+    def nearest(self) -> Trace | None:
+        """The earlier trace that differs least from the last one; of equals, the latest."""
+        last = self.last
+        if last is None or not self.earlier:
+            return None
+        found: Trace = min(reversed(self.earlier), key=lambda earlier: len(differences(earlier, last)))
+        return found
+
+
+def differences(before: Trace, after: Trace) -> list[Difference]:
+    """All differences of two traces, the likely causes first."""
+    found = [*_of_statics(before.structure, after.structure)]
+    found += _of_graphs(before.structure, after.structure)
+    if before.structure.tree != after.structure.tree:
+        trees = before.structure.tree, after.structure.tree
+        texts = [repr(jax.tree_util.tree_unflatten(tree, ["*"] * tree.num_leaves)[:2]) for tree in trees]
+        if texts[0] != texts[1]:
+            found.append(Difference("tree", "the arguments", *texts))
+    if before.structure.key is not after.structure.key:
+        found.append(Difference("place of captured models", "the function", "another", "this"))
+    if _paths_of(before) == _paths_of(after) and len(before.avals) == len(after.avals):
+        for name, old, new in zip(names_of_call(after.structure), before.avals, after.avals, strict=True):
+            if old != new:
+                found.append(Difference("shape or dtype", name, _text_of(old), _text_of(new)))
+    return found
+
+
+def _paths_of(trace: Trace) -> Sequence[Path]:
+    """The paths of the graph's leaves."""
+    graphdef = trace.structure.graphdef
+    return () if graphdef is None else graphdef.definition.paths
+
+
+def _of_statics(before: Structure, after: Structure) -> Iterator[Difference]:
+    known = [] if after.key is None else list((parameters(after.key.function) or {}).values())
+    old, new = [dict([*s.statics.by_number, *s.statics.by_name]) if s.statics else {} for s in (before, after)]
+    for label in {**old, **new}:
+        texts = [repr(given[label]) if label in given else "not given" for given in (old, new)]
+        if label not in old or label not in new or old[label] != new[label] or texts[0] != texts[1]:
+            name = parameter_name(known, label) if isinstance(label, int) else str(label)
+            yield Difference("static argument", name, *texts)
+
+
+def _of_graphs(before: Structure, after: Structure) -> Iterator[Difference]:
+    """The differences of two structures: static values by path, and what came and went."""
+    if before.graphdef is after.graphdef:
+        return
+    old, new = _described(before), _described(after)
+    for path in {**old, **new}:
+        texts = [found[path][1] if path in found else "not there" for found in (old, new)]
+        if texts[0] != texts[1]:
+            what = old[path][0] if path in old and path in new else "structure"
+            where = name_path(after if path in new else before, path) if path else "the models"
+            yield Difference(what, where, *texts)
+
+
+def _described(structure: Structure) -> dict[Path, tuple[str, str]]:
+    """What a structure says of each path: static values of nodes one by one."""
+    found: dict[Path, tuple[str, str]] = {}
+    objects: list[Path] = []
+    for path, token in () if structure.graphdef is None else walk_tokens(structure.graphdef.tokens):
+        if isinstance(token, int):
+            other = objects[token]
+            found[path] = ("kind", f"the same object as {format_path(other[1:]) if other[1:] else 'the model itself'}")
+            continue
+        if token[0] in HAS_INDEX:
+            objects.append(path)
+        if token[0] == VARIABLE:
+            found[path] = ("kind", f"{type_name(token[1])} with {token[2]!r}" if token[2] else type_name(token[1]))
+        elif token[0] == NODE:
+            found[path] = ("class", type_name(token[1].cls))
+            for name, value in node_statics(token):
+                found[(*path, name)] = ("static value", repr(thaw(value) if is_frozen(value) else value))
+        elif token[0] == OBJECT:
+            found[path] = ("class", type_name(token[1]))
+        elif token[0] == STATIC:
+            found[path] = ("static value", repr(thaw(token[1]) if is_frozen(token[1]) else token[1]))
+        elif token[0] == CONTAINER and path:
+            found[path] = ("keys", repr(list(token[2])))
+        elif token[0] <= LEAF:
+            found[path] = ("kind", "an array")
+    return found
+
+
+def _text_of(aval: Any) -> str:
+    if not hasattr(aval, "weak_type"):
+        return repr(aval)
+    text = f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
+    return f"{text}, weakly typed" if aval.weak_type else text
+
+
+def explain_retrace(f: Callable[..., Any], /) -> None:
+    """Prints why a function of `jit` was traced the last time: what no earlier trace had.
+
+    Of the earlier traces, the one that differs least is compared. Names the path
+    of each static value, each change of structure, each static argument, or
+    each shape and dtype, with what it was and what it is.
+
+    Args:
+      f: the function, as `jit` or `jit_partial` returned it.
+
+    Raises:
+      TransformError: for what is no function of `jit`.
+
+    >>> from declax._module.module import Module
+    >>> from declax.transforms.compilation import jit
+    >>> m = Module()
+    >>> m.calls = 0
+    >>> f = jit(lambda m, x: x + m.calls)
+    >>> _ = f(m, 1.0)
+    >>> m.calls += 1
+    >>> _ = f(m, 1.0)
+    >>> explain_retrace(f)
+    <lambda> was traced 2 times. What changed the last time:
+      m.calls: the static value was 0, and is 1
+    """
+    if isinstance(f, functools.partial):  # as `jit_partial` returns it
+        f = f.func
+    if isinstance(f, types.MethodType):
+        f = f.__func__
+    traces = getattr(f, "_traces", None)
+    if not isinstance(traces, Traces):
+        raise TransformError(
+            "explain_retrace",
+            "this is no function of dx.jit",
+            got=describe(f),
+            fix="f = dx.jit(f); dx.explain_retrace(f)",
+        )
+    name = getattr(f, "__name__", repr(f))
+    print("\n".join(_lines(name, traces)))  # noqa: T201  # to print is what it is for
+
+
+def _lines(name: str, traces: Traces) -> list[str]:
+    last, nearest = traces.last, traces.nearest()
+    if last is None:
+        return [f"{name} was not traced yet."]
+    if nearest is None:
+        return [f"{name} was traced once."]
+    found = differences(nearest, last)
+    since = next(ago for ago, earlier in enumerate(reversed(traces.earlier), 1) if earlier is nearest)
+    changed = (
+        "What changed the last time"
+        if since == 1
+        else f"What differs from the nearest one, trace {traces.count - since}"
+    )
+    lines = [f"{name} was traced {traces.count} times. {changed}:"]
+    if not found:
+        lines.append("  nothing that declax sees: JAX dropped its trace, or its configuration was changed")
+    return [*lines, *(f"  {difference}" for difference in found)]

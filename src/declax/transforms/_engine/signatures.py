@@ -1,0 +1,216 @@
+"""What the types of transforms are made of; only type checkers read this.
+
+In the names, a loss is a function that returns a number, whose gradient is a State for the class `M` of a model, of the
+same kind for `A`, an array or a State, and an array for `L`, another number.
+"""
+
+# Overloads overlap on purpose: the first that fits says the type, the last one says what is left.
+# mypy: disable-error-code="overload-overlap"
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, overload
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+from jax.typing import ArrayLike
+
+from declax._classes.pytree import Pytree
+from declax._state.states import State
+from declax.transforms._engine.prefixes import Carry, StateAxes
+from declax.transforms._engine.wrapping import Names, Numbers
+
+P = ParamSpec("P")
+B = TypeVar("B")
+C = TypeVar("C")
+M = TypeVar("M", bound=Pytree)
+A = TypeVar("A", bound="jax.Array | State[Any]")
+L = TypeVar("L", bound=ArrayLike)
+R = TypeVar("R")
+X = TypeVar("X")
+Y = TypeVar("Y")
+V = TypeVar("V", bound=ArrayLike)
+VX = TypeVar("VX", bound=tuple[ArrayLike, Any])
+
+Of: TypeAlias = Callable[Concatenate[B, P], R]
+"""A function whose first argument is a `B`, by position."""
+
+Of2: TypeAlias = Callable[Concatenate[B, C, P], R]
+"""A function whose first arguments are a `B` and a `C`, by position."""
+
+Loss: TypeAlias = Callable[P, ArrayLike]
+LossAux: TypeAlias = Callable[P, tuple[ArrayLike, X]]
+LossOf: TypeAlias = Callable[Concatenate[B, P], ArrayLike]
+LossAuxOf: TypeAlias = Callable[Concatenate[B, P], tuple[ArrayLike, X]]
+LossOf2: TypeAlias = Callable[Concatenate[B, C, P], ArrayLike]
+
+First: TypeAlias = Literal[0]
+Second: TypeAlias = Literal[1]
+Both: TypeAlias = tuple[Literal[0], Literal[1]]
+Yes: TypeAlias = Literal[True]
+No: TypeAlias = Literal[False]
+
+
+class Unannotated:
+    """What no one annotates an argument with."""
+
+
+F = TypeVar("F", bound=Callable[Concatenate[Unannotated, ...], Any])
+"""A lambda, or a function whose first argument takes anything.
+
+It comes first among overloads: checkers give the arguments of a lambda the types of the first overload, and
+those of a model have no operators, those of an array no attributes.
+"""
+
+
+class Untyped(Protocol):
+    """A function of anything; no `Callable`, which mypy would take for Any where overloads differ."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class ModeOptions(TypedDict, total=False):
+    """The options that all transforms have."""
+
+    graph: bool | None
+    graph_updates: bool | None
+
+
+class GradOptions(ModeOptions, total=False):
+    """The options of gradients that do not decide their type."""
+
+    holomorphic: bool
+    allow_int: bool
+
+
+class ScanOptions(ModeOptions, total=False):
+    """The options of `scan` that do not decide its type."""
+
+    length: int | None
+    reverse: bool
+    unroll: int | bool
+    transform_metadata: Mapping[str, Any] | None
+    _split_transpose: bool
+
+
+class MapOptions(ModeOptions, total=False):
+    """The options of `vmap` and `pmap` that both have, less the axes."""
+
+    axis_name: Hashable | None
+    axis_size: int | None
+    transform_metadata: Mapping[str, Any] | None
+
+
+class VmapOptions(MapOptions, total=False):
+    """The options of `vmap`, less the axes."""
+
+    spmd_axis_name: Hashable | tuple[Hashable, ...] | None
+
+
+class PmapOptions(MapOptions, total=False):
+    """The options of `pmap`, less the axes."""
+
+    static_broadcasted_argnums: Numbers
+    devices: Sequence[Any] | None
+    backend: str | None
+    donate_argnums: Numbers
+
+
+class ShardMapOptions(ModeOptions, total=False):
+    """The options of `shard_map`, less the specs of results."""
+
+    mesh: Mesh | AbstractMesh | None
+    in_specs: Any
+    axis_names: Set[str]
+    check_vma: bool
+
+
+class RematOptions(ModeOptions, total=False):
+    """The options of `remat`."""
+
+    prevent_cse: bool
+    static_argnums: Numbers
+    static_argnames: Names
+    policy: Callable[..., Any] | None
+
+
+class JaxprOptions(ModeOptions, total=False):
+    """The options of `make_jaxpr` that do not decide its type."""
+
+    static_argnums: Numbers
+    axis_env: Sequence[tuple[Hashable, int]] | None
+
+
+class JitOptions(ModeOptions, total=False):
+    """The options of `jit`."""
+
+    in_shardings: Any
+    out_shardings: Any
+    static_argnums: Numbers
+    static_argnames: Names
+    donate_argnums: Numbers
+    donate_argnames: Names
+    keep_unused: bool
+    device: Any
+    backend: str | None
+    inline: bool
+    compiler_options: dict[str, Any] | None
+
+
+_Axis: TypeAlias = "int | None | StateAxes | type[Carry] | State[Any] | Pytree"
+AxisTree: TypeAlias = "_Axis | tuple[AxisTree, ...] | list[Any] | Mapping[Any, AxisTree]"
+"""An axis, None, or a tree of these."""
+
+
+class OfGrad(Protocol):
+    """What `grad(...)` without a function is: a decorator."""
+
+    @overload
+    def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
+    @overload
+    def __call__(self, f: LossOf[M, P], /) -> Of[M, P, State[M]]: ...
+    @overload
+    def __call__(self, f: LossOf[B, P], /) -> Of[B, P, Any]: ...
+
+
+class OfGradAux(Protocol):
+    """What `grad(has_aux=True)` is."""
+
+    @overload
+    def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
+    @overload
+    def __call__(self, f: LossAuxOf[M, P, X], /) -> Of[M, P, tuple[State[M], X]]: ...
+    @overload
+    def __call__(self, f: LossAuxOf[B, P, X], /) -> Of[B, P, tuple[Any, X]]: ...
+
+
+class OfValueAndGrad(Protocol):
+    """What `value_and_grad(...)` without a function is."""
+
+    @overload
+    def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
+    @overload
+    def __call__(self, f: Of[M, P, V], /) -> Of[M, P, tuple[V, State[M]]]: ...
+    @overload
+    def __call__(self, f: Of[B, P, V], /) -> Of[B, P, tuple[V, Any]]: ...
+
+
+class OfValueAndGradAux(Protocol):
+    """What `value_and_grad(has_aux=True)` is."""
+
+    @overload
+    def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
+    @overload
+    def __call__(self, f: Of[M, P, VX], /) -> Of[M, P, tuple[VX, State[M]]]: ...
+    @overload
+    def __call__(self, f: Of[B, P, VX], /) -> Of[B, P, tuple[VX, Any]]: ...
+
+
+class OfScan(Protocol):
+    """What `scan(...)` without a function and without axes is: a decorator."""
+
+    @overload
+    def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
+    @overload
+    def __call__(self, f: Of[C, P, tuple[C, Y]], /) -> Of[C, P, tuple[C, Y]]: ...

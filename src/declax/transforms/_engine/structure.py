@@ -1,0 +1,326 @@
+"""The static side of a lifted call: what is taken apart, and what JAX gets as it is.
+
+A *root* is a Variable, Pytree or Object among the arguments. What JAX sees of a State is none.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import compress
+from operator import not_
+from typing import Any, Final, NamedTuple
+from weakref import WeakValueDictionary
+
+import jax
+
+from declax._classes.pytree import Pytree, layout_of
+from declax._fields.snapshots import exact_types, is_frozen, thaw
+from declax._graph.flattening import (
+    HAS_INDEX,
+    NODE,
+    OBJECT,
+    STATIC,
+    VARIABLE,
+    GraphDef,
+    Token,
+    child_keys,
+    node_statics,
+    types_of,
+    walk_tokens,
+)
+from declax._graph.graph_state import GraphState
+from declax._graph.nodes import Kind, is_number, kind_of, plain_key
+from declax._modes import is_graph, is_on, set_graph_updates
+from declax._state.states import State
+from declax._state.tree import FlatForm, LightVariable
+from declax._variables.variable import Variable
+from declax.errors import format_path, type_name
+
+_STATES = frozenset({State, GraphState})
+_is_leaf_class: dict[type, bool] = {}
+
+
+class _RootClasses(dict[type, bool]):
+    """Whether the instances of a class are roots; decided once for each class."""
+
+    def __missing__(self, cls: type) -> bool:
+        found = self[cls] = issubclass(cls, (Variable, Pytree)) and not issubclass(cls, LightVariable)
+        return found
+
+
+_is_root_class: Final = _RootClasses()
+
+
+def is_root(value: object) -> bool:
+    """Whether a value is a Variable, Pytree or Object."""
+    return _is_root_class[type(value)]
+
+
+def which_are_roots(values: Iterable[object]) -> tuple[bool, ...]:
+    """Of each value, whether it is a root."""
+    return tuple(map(_is_root_class.__getitem__, map(type, values)))
+
+
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """The leaves of a tree, with roots as leaves, and its treedef; States have their own leaves at one level."""
+    treedef: Any
+    leaves, treedef = jax.tree_util.tree_flatten(tree, is_leaf=_is_whole)
+    if _STATES.isdisjoint(map(type, leaves)):
+        return leaves, treedef
+    forms = [FlatForm(leaf) if type(leaf) in _STATES else leaf for leaf in leaves]
+    found: tuple[list[Any], Any] = jax.tree_util.tree_flatten(treedef.unflatten(forms), is_leaf=is_root)
+    return found
+
+
+def tree_of_jax(treedef: Any) -> Any:
+    """The treedef that JAX has of what a treedef of `flatten` describes: States are nested, and the leaves the same."""
+    return jax.tree_util.tree_structure(treedef.unflatten(range(treedef.num_leaves)))
+
+
+def _is_whole(value: object) -> bool:
+    return _is_root_class[type(value)] or type(value) in _STATES
+
+
+def is_leaf(value: object) -> bool:
+    """Whether a value is an array or a number: a tree of one leaf."""
+    found = _is_leaf_class.get(value.__class__)
+    if found is None:
+        found = _is_leaf_class[value.__class__] = kind_of(value) in (Kind.LEAF, Kind.REF) or is_number(value)
+    return found
+
+
+def is_array_like(value: object) -> bool:
+    """Whether JAX can take a value for an array."""
+    return is_leaf(value) or hasattr(value, "__jax_array__") or hasattr(value, "dtype")
+
+
+_labels: Final[WeakValueDictionary[int, object]] = WeakValueDictionary()
+"""The graphs of labels, by identity."""
+
+
+def add_labels(graph: object) -> None:
+    """Makes known that a graph holds labels in the place of arrays."""
+    _labels[id(graph)] = graph
+
+
+def is_labels(root: object) -> bool:
+    """Whether a root holds labels, as `prefix` makes: it is no model, and transforms that reach it leave it alone."""
+    return _labels.get(id(root)) is root
+
+
+def is_finished(root: object) -> bool:
+    """Whether a root has all that its class declares: not so while it is being made, and it is no argument then."""
+    if not isinstance(root, Pytree) or not root._pytree__is_pytree:
+        return True
+    return layout_of(root).statuses.keys() <= vars(root).keys()
+
+
+class Mode(NamedTuple):
+    """Whether arguments may share, else they are trees; and whether changes of structure come back, else are errors."""
+
+    graph: bool = True
+    updates: bool = True
+
+    @staticmethod
+    def of(graph: bool | None, graph_updates: bool | None) -> Mode:
+        """The mode of a transform that is made now, from its options and the defaults."""
+        updates = is_on("graph_updates", graph_updates, set_graph_updates.current_value)
+        return Mode(is_graph(graph), is_graph(graph) and updates)
+
+
+class CaptureKey:
+    """Stands for a function and the sites of what it captures; calls that share one run one program.
+
+    `names` has what the function calls each captured model, `captures` refers to those of the last call.
+    """
+
+    __slots__ = ("captures", "function", "names")
+
+    def __init__(self, function: Callable[..., Any], names: tuple[str | None, ...]) -> None:
+        self.function: Callable[..., Any] = function
+        self.names: tuple[str | None, ...] = names
+        self.captures: Callable[[], Any] = lambda: None
+
+
+class Statics(NamedTuple):
+    """Static arguments of a call, by number and by name; the types tell 1 and True apart."""
+
+    by_number: tuple[tuple[int, Any], ...]
+    by_name: tuple[tuple[str, Any], ...]
+    types: Hashable
+
+
+class Structure(NamedTuple):
+    """The static part of a call: calls with equal ones run one program.
+
+    Attributes:
+      tree: of ``(args, kwargs, captured)``, with roots as leaves.
+      is_root: for each leaf of the tree, whether it is a root.
+      graphdef: of the tuple of roots; None where there are none.
+    """
+
+    tree: Any
+    is_root: tuple[bool, ...]
+    graphdef: GraphDef[Any] | None
+    key: CaptureKey | None = None
+    statics: Statics | None = None
+
+    @property
+    def static_numbers(self) -> tuple[int, ...]:
+        """The positions of the static arguments."""
+        return () if self.statics is None else tuple([number for number, _ in self.statics.by_number])
+
+
+def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
+    """The parameters of a function by name; None where Python does not know them."""
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return None
+
+
+def paths_in(tree: Any) -> list[tuple[Any, ...]]:
+    """The path of each leaf of a tree."""
+    numbered = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
+    return [tuple(map(plain_key, keys)) for keys, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
+
+
+def joined(name: str, path: Sequence[Any]) -> str:
+    """The name of what is at a path below something."""
+    text = format_path(path) if path else ""
+    return f"{name}.{text}" if text and text[0] != "[" else name + text
+
+
+def names_in_result(tree: Any) -> list[str]:
+    """What errors call each leaf of a result."""
+    return [joined("the result", path) for path in paths_in(tree)]
+
+
+def name_leaves(structure: Structure, name_argument: Callable[[int], str] | None = None) -> list[str]:
+    """What errors call each leaf of ``(args, kwargs, captured)``: by the parameters of the function."""
+    name_argument = name_argument or _argument_namer(structure)
+    found: list[str] = []
+    for part, first, *below in paths_in(structure.tree):
+        if part == 2:
+            found.append(f"captured {_name_captured(structure, first, sum(structure.is_root[: len(found)]))}")
+        else:
+            found.append(joined(name_argument(first) if part == 0 else str(first), below))
+    return found
+
+
+def _name_captured(structure: Structure, number: int, rank: int) -> str:
+    """The variable of a captured model, or the name of its class."""
+    variable = None if structure.key is None else structure.key.names[number]
+    if variable is not None or structure.graphdef is None:
+        return str(variable)
+    token = dict(walk_tokens(structure.graphdef.tokens))[rank,]
+    if isinstance(token, int):
+        return "model"
+    return type_name(token[1] if token[0] in (VARIABLE, OBJECT) else token[1].cls)
+
+
+def _argument_namer(structure: Structure) -> Callable[[int], str]:
+    """What a function calls its arguments, from their numbers in a call without the static ones."""
+    taken = structure.static_numbers
+    known = [] if structure.key is None else list((parameters(structure.key.function) or {}).values())
+    rest = [place for place in range(len(known) + len(taken)) if place not in taken]
+
+    def name(number: int) -> str:
+        return parameter_name(known, rest[number] if number < len(rest) else number + len(taken))
+
+    return name
+
+
+def parameter_name(known: Sequence[inspect.Parameter], place: int) -> str:
+    """What a function with these parameters calls an argument by position."""
+    for i, parameter in enumerate(known):
+        if parameter.kind is parameter.VAR_POSITIONAL and place >= i:
+            return f"{parameter.name}[{place - i}]"
+        if i == place and parameter.kind <= parameter.POSITIONAL_OR_KEYWORD:
+            return parameter.name
+    return f"argument {place}"
+
+
+def name_path(structure: Structure, path: Sequence[Any], name_argument: Callable[[int], str] | None = None) -> str:
+    """What errors call a place of the graph of a call, from the rank of the root and the path below it."""
+    return joined(name_roots(structure, name_argument)[path[0]], path[1:])
+
+
+def name_roots(structure: Structure, name_argument: Callable[[int], str] | None = None) -> list[str]:
+    """What errors call each root of a call."""
+    return list(compress(name_leaves(structure, name_argument), structure.is_root))
+
+
+def name_plain(structure: Structure) -> list[str]:
+    """What errors call each leaf of a call that is in no model."""
+    return list(compress(name_leaves(structure), map(not_, structure.is_root)))
+
+
+def names_of_call(structure: Structure) -> list[str]:
+    """What errors call each leaf of a call: those of the graph, then the plain ones."""
+    names = name_leaves(structure)
+    plain = list(compress(names, map(not_, structure.is_root)))
+    if structure.graphdef is None:
+        return plain
+    roots: Any = list(compress(names, structure.is_root))
+    return [joined(roots[path[0]], path[1:]) for path in structure.graphdef.definition.paths] + plain
+
+
+def paths_of_objects(graphdef: GraphDef[Any]) -> list[Any]:
+    """The path of each object that has an index."""
+    tokens = walk_tokens(graphdef.tokens)
+    return [path for path, token in tokens if not isinstance(token, int) and token[0] in HAS_INDEX]
+
+
+def is_same_token(one: Token, other: Token) -> bool:
+    """Whether two tokens describe the same, where references have the same numbers."""
+    return one is other or (one == other and types_of(one) == types_of(other))
+
+
+class Differing(NamedTuple):
+    """The path of the first place in which two graphs differ, if any, and the two static values there, if any."""
+
+    path: Any = ()
+    values: tuple[Any, Any] | None = None
+
+    def told(self, fix: str) -> dict[str, Any]:
+        """What an error says of it, with a fix for values that are not static."""
+        if self.values is None:
+            return {"fix": fix}
+        before, after = map(repr, self.values)
+        fix = f"set {self.path[-1]!r}, which is static, outside of the function"
+        if all(map(is_number, self.values)):
+            fix = f"m.{self.path[-1]} = dx.Variable(jnp.array({before}))        # an array may change"
+        return {"expected": before, "got": after, "fix": fix}
+
+
+def differing(graphdef: GraphDef[Any], other: GraphDef[Any], start: int = 0, other_start: int = 0) -> Differing:
+    """The first token in which two graphs differ from given ones on; of a node, the attribute that does."""
+    ours, theirs = list(walk_tokens(graphdef.tokens))[start:], other.tokens[other_start:]
+    for (path, token), their in zip(ours, theirs, strict=False):
+        if is_same_token(token, their):
+            continue
+        if not isinstance(token, tuple) or not isinstance(their, tuple):
+            return Differing(path)
+        keys, their_keys = child_keys(token), child_keys(their)
+        extra = [key for key in (*their_keys, *keys) if key not in keys or key not in their_keys]
+        if token[0] == their[0] == NODE and not extra:
+            return _differing_static(path, dict(node_statics(token)), dict(node_statics(their)))
+        if token[0] == their[0] == STATIC:
+            return Differing(path, (_thawed(token[1]), _thawed(their[1])))
+        return Differing((*path, *extra[:1]))
+    return Differing()
+
+
+def _differing_static(path: Any, ours: dict[Any, Any], theirs: dict[Any, Any]) -> Differing:
+    for name in (*theirs, *ours):
+        if name not in ours or name not in theirs:
+            return Differing((*path, name))
+        if ours[name] != theirs[name] or exact_types(ours[name]) != exact_types(theirs[name]):
+            return Differing((*path, name), (_thawed(ours[name]), _thawed(theirs[name])))
+    return Differing(path)
+
+
+def _thawed(value: Any) -> Any:
+    return thaw(value) if is_frozen(value) else value

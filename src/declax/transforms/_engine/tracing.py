@@ -1,0 +1,184 @@
+"""Lifted functions that are traced once, before the loop or branch in which they run.
+
+JAX asks what a loop carries before it looks at the function; what the function sets is known only after. A *place* is
+a leaf of the graph in which a plan ends: a position among the leaves of the call, or of its `Change`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, cast
+
+import jax
+import jax.core
+import jax.numpy as jnp
+
+from declax._graph.nodes import is_ref
+from declax._graph.unflattening import Change
+from declax._variables.variable import Variable
+from declax.errors import TransformError, describe
+from declax.transforms._engine.lift import Outcome, Plan, calls_back
+from declax.transforms._engine.prefixes import leaves_of_objects
+from declax.transforms._engine.structure import Structure, paths_in
+
+_EFFECTS_ON_REFS = ("ReadEffect", "WriteEffect", "AccumEffect")
+
+
+class Traced:
+    """A lifted function that is traced apart; a call of it does what that trace says.
+
+    The loop or branch around it sees only the leaves that it uses. `refs` are the array refs that it reads or writes:
+    the number of a leaf, or the identity of what it closes over.
+    """
+
+    __slots__ = ("_function", "_program", "_tree", "_types", "calls_back", "refs")
+
+    def __init__(self, function: Callable[..., Outcome]) -> None:
+        self.calls_back: bool = False
+        self.refs: set[Hashable] = set()
+        self._function = function
+        self._program: Any = None
+        self._tree: Any = None
+        self._types: list[Any] = []
+
+    def look(self, values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
+        """What comes out for leaves like these: shapes and dtypes, and the plan."""
+        jaxpr, outcome = jax.make_jaxpr(self._function, return_shape=True)(values, plain)
+        self._program = functools.partial(jax.core.eval_jaxpr, jaxpr.jaxpr, jaxpr.consts)
+        self.calls_back = calls_back(jaxpr)
+        self.refs = _refs_in(jaxpr) if jaxpr.effects else set()
+        self._types = jaxpr.in_avals
+        self._tree = jax.tree_util.tree_structure(outcome)
+        return cast("Outcome", outcome)
+
+    def __call__(self, values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
+        """What comes out for leaves of the types that were looked at last."""
+        if cast("Any", jax.config).jax_disable_jit:  # whoever sets this wants to see the user's function run
+            return self._function(values, plain)
+        leaves = jax.tree_util.tree_leaves((values, plain))
+        made = self._program(*map(_as_array, leaves, self._types))
+        return cast("Outcome", jax.tree_util.tree_unflatten(self._tree, made))
+
+
+def _refs_in(jaxpr: Any) -> set[Hashable]:
+    """The array refs that a program reads or writes; see `Traced.refs`."""
+    names: dict[Any, Hashable] = {variable: number for number, variable in enumerate(jaxpr.jaxpr.invars)}
+    closed_over = zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True)
+    names |= {variable: ("closed over", id(ref)) for variable, ref in closed_over}
+    return {names[effect.input] for effect in jaxpr.effects if type(effect).__name__ in _EFFECTS_ON_REFS}
+
+
+def _as_array(leaf: Any, type_: Any) -> Any:
+    """A leaf of the type for which a function was traced; numbers and arrays of NumPy may have others."""
+    if isinstance(leaf, jax.Array) or is_ref(leaf) or not hasattr(type_, "dtype"):
+        return leaf
+    return jnp.asarray(leaf) if type_.weak_type else jnp.asarray(leaf, type_.dtype)
+
+
+def new_values(plan: Plan) -> dict[int, int]:
+    """The places that a plan gives new values, with their positions among these."""
+    places = plan.changed if plan.change is None else [i for i, kept in enumerate(plan.change.kept) if kept < 0]
+    return {place: position for position, place in enumerate(places)}
+
+
+def leaf_origins(structure: Structure, change: Change) -> dict[int, int]:
+    """For each leaf of a changed graph that the call has too, its position there."""
+    assert structure.graphdef is not None  # it has roots
+    before, after = leaves_of_objects(structure.graphdef), leaves_of_objects(change.graphdef)
+    found = {leaf: before[change.origins[index]] for index, leaf in after.items() if change.origins[index] >= 0}
+    of_objects = set(after.values())
+    for leaf, path in enumerate(change.graphdef.definition.paths):
+        if path[0] == 0 and leaf not in of_objects:
+            origin = structure.graphdef.definition.position(path[1:])
+            if origin is not None:
+                found[leaf] = origin
+    return found
+
+
+def concluded(outcome: Outcome, by_place: Mapping[int, Any], plain: Sequence[Any]) -> Outcome:
+    """An Outcome with other new values, at least one for each that its plan has, and with another output."""
+    plan, places = outcome.plan, sorted(by_place)
+    new = tuple(by_place[place] for place in places)
+    if plan.change is None:
+        tree: Any = jax.tree_util.tree_structure(outcome.output)
+        return Outcome(Plan(tuple(places)), new, tree.unflatten(plain))
+    kept = tuple(-1 if place in by_place else source for place, source in enumerate(plan.change.kept))
+    return Outcome(Plan((), plan.change._replace(kept=kept), plan.tree, plan.is_root), new, plain)
+
+
+def output_tree(outcome: Outcome) -> tuple[Any, tuple[bool, ...]]:
+    """The tree of what a function returned, with roots as leaves; and which leaves are roots."""
+    if outcome.plan.change is not None:
+        return outcome.plan.tree, outcome.plan.is_root
+    tree: Any = jax.tree_util.tree_structure(outcome.output)
+    return tree, (False,) * tree.num_leaves
+
+
+# ----------------------------------------------------------------- types of leaves
+
+
+def type_of(leaf: Any) -> tuple[tuple[int, ...], Any, bool]:
+    """The shape, the dtype, and whether it is weak, of an array, a number or what stands for one."""
+    if not isinstance(leaf, jax.ShapeDtypeStruct):
+        leaf = jax.typeof(leaf)
+    return leaf.shape, leaf.dtype, bool(getattr(leaf, "weak_type", False))
+
+
+def text_of_type(leaf: Any) -> str:
+    """A type as errors show it."""
+    shape, dtype, _ = type_of(leaf)
+    return f"{dtype}[{','.join(map(str, shape))}]"
+
+
+def types_of(value: Any) -> tuple[Any, list[Any]]:
+    """The tree of a raw value, and the shapes and dtypes in it."""
+    leaves, tree = jax.tree_util.tree_flatten(value)
+    return tree, [type_of(leaf)[:2] for leaf in leaves]
+
+
+def text_of_value(value: Any) -> str:
+    """The types in a raw value as errors show them."""
+    leaves, tree = jax.tree_util.tree_flatten(value)
+    if jax.tree_util.treedef_is_leaf(tree):
+        return text_of_type(leaves[0])
+    return repr(jax.tree_util.tree_unflatten(tree, list(map(text_of_type, leaves)))).replace("'", "")
+
+
+# ----------------------------------------------------------------- differences
+
+
+def text_of_tree(tree: Any, is_root: Sequence[bool]) -> str:
+    """A tree as errors show it."""
+    text = repr(jax.tree_util.tree_unflatten(tree, ["model" if is_one else "*" for is_one in is_root]))
+    return text.replace("'model'", "model").replace("'*'", "*")
+
+
+def differing_leaf(tree: Any, other: Any) -> list[Any]:
+    """The path of the first leaf that one tree has and the other lacks."""
+    paths, others = paths_in(tree), paths_in(other)
+    for path in paths:
+        if path not in others:
+            return list(path)
+    return list(next((path for path in others if path not in paths), ()))
+
+
+def checked_function(where: str, name: str, function: object) -> None:
+    """Checks that an argument is a function."""
+    if not callable(function):
+        fix = f"dx.{where}(...), with a function as {name}"
+        raise TransformError(f"{where}, {name}", "this is no function", got=describe(function), fix=fix)
+
+
+def check_scalar(where: str, value: Any, expected: str, *kinds: Any, fix: str) -> None:
+    """Checks that a value is one number of some kind."""
+    try:
+        shape, dtype, _ = type_of(value.value if isinstance(value, Variable) else value)
+    except TypeError:
+        raise TransformError(where, "this is no array", expected=expected, got=describe(value), fix=fix) from None
+    if shape != ():
+        problem = "this is an array of several, and one of them has to be chosen"
+        raise TransformError(where, problem, expected=expected, got=text_of_type(value), fix=fix)
+    if not any(jnp.issubdtype(dtype, kind) for kind in kinds):
+        problem = f"this is not {expected}"
+        raise TransformError(where, problem, expected=expected, got=text_of_type(value), fix=fix)

@@ -1,0 +1,478 @@
+"""Stacks of layers: n layers of one kind as one, whose arrays have a first axis for the layers."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from declax import _jax
+from declax._classes.pytree import Pytree
+from declax._fields.snapshots import exact_types
+from declax._graph.api import clone, merge, split, state
+from declax._graph.iteration import iter_graph
+from declax._graph.nodes import Kind, kind_of
+from declax._graph.updating import update
+from declax._module.containers import List
+from declax._module.module import Module
+from declax._random import RngCount, Rngs, RngStream
+from declax._tree.layout import BOUND_KEY, TRACE_KEY
+from declax._tree.read_only import ReadOnly
+from declax._typing import MISSING, Path
+from declax._variables.variable import Variable
+from declax._variables.variable import _set_trace as set_mark
+from declax.errors import LayerError, describe, format_path
+from declax.transforms._engine.captures import Captures
+from declax.transforms._engine.prefixes import Carry, StateAxes
+from declax.transforms._engine.structure import Mode, is_root
+from declax.transforms.axis_names import PARTITION_NAME
+from declax.transforms.rematerialization import remat as rematerialized
+from declax.transforms.scanning import scan
+from declax.transforms.vectorization import vmap
+
+M = TypeVar("M", bound=Module)
+X = TypeVar("X")
+Y = TypeVar("Y")
+
+
+class Stacked(Module, Generic[M]):
+    """n layers of one kind, one after the other, as one module.
+
+    The layers are made in one vectorised construction, and run by `scan`: the
+    program is traced and compiled for one layer, however many there are. They
+    start from the weights that n layers made in turn from the same `rngs` would
+    start from.
+
+    Args:
+      build: makes a layer; called with a Rngs where `rngs` is given. All layers
+        have the same structure. In the body of a declared class, the call
+        that makes a layer; its `rngs` are those of the stack.
+      n: how many.
+      rngs: where the layers draw from, one after the other. A layer that keeps
+        the Rngs gets one of its own.
+      remat: whether the layers' activations are computed again in the backward
+        pass; or a policy of `jax.checkpoint_policies`, which says what is kept.
+      unroll: how many layers one step of the loop runs; True for all.
+      axis_name: the name of the layers' axis in the sharding metadata.
+
+    Attributes:
+      layers: one module, whose arrays are stacked.
+      length: how many layers there are.
+
+    Raises:
+      LayerError: for a number below one, for what makes no Module, for a
+        `remat` that is neither a flag nor a policy, and for a part that the
+        layers share, as one that `build` takes from outside.
+
+    The arrays of a call, ``(..., d)``, go through each layer; so the result of
+    a layer has the shape and dtype of its argument.
+
+    >>> import jax.numpy as jnp
+    >>> from declax.nn import Linear
+    >>> blocks = Stacked(lambda rngs: Linear(4, 4, rngs=rngs), 3, rngs=Rngs(0))
+    >>> blocks.layers.kernel.shape
+    (3, 4, 4)
+    >>> blocks(jnp.ones((2, 4))).shape
+    (2, 4)
+    >>> blocks[1].kernel.shape, len(blocks)
+    ((4, 4), 3)
+    """
+
+    layers: M
+    _pytree__makes_layers: ClassVar = True
+    """In a class body, the first argument may be a deferred call, which makes each layer."""
+
+    @overload
+    def __init__(
+        self,
+        layer: M,
+        n: int,
+        /,
+        *,
+        rngs: Rngs | None = None,
+        remat: bool | Callable[..., bool] = False,
+        unroll: int | bool = 1,
+        axis_name: str | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        build: Callable[..., M],
+        n: int,
+        /,
+        *,
+        rngs: Rngs | None = None,
+        remat: bool | Callable[..., bool] = False,
+        unroll: int | bool = 1,
+        axis_name: str | None = None,
+    ) -> None: ...
+    def __init__(
+        self,
+        build: Any,
+        n: int,
+        /,
+        *,
+        rngs: Rngs | None = None,
+        remat: bool | Callable[..., bool] = False,
+        unroll: int | bool = 1,
+        axis_name: str | None = None,
+    ) -> None:
+        _check_options(build, n, remat)
+        self.length = n
+        self.remat = remat
+        self.unroll = unroll
+        self.axis_name = axis_name
+        self.layers = build.layers if isinstance(build, _Given) else _make_layers(build, n, rngs, self._metadata())
+
+    @classmethod
+    def of(cls, layers: Sequence[M], /, **options: Any) -> Stacked[M]:
+        """Stacks layers that exist; their arrays are copied.
+
+        Args:
+          layers: of one structure, with arrays of the same shapes.
+          **options: `remat`, `unroll` and `axis_name`.
+
+        Raises:
+          LayerError: they differ, or there are none.
+
+        >>> from declax.nn import Linear
+        >>> rngs = Rngs(0)
+        >>> Stacked.of([Linear(2, 2, rngs=rngs), Linear(2, 2, rngs=rngs)]).length
+        2
+        """
+        listed = list(layers)
+        if not listed:
+            raise LayerError("Stacked.of", "there are no layers", expected="at least one", fix="dx.Stacked.of([layer])")
+        return cls(_Given(_stack(listed, options.get("axis_name"))), len(listed), **options)
+
+    def _metadata(self) -> dict[str, Any]:
+        return {} if self.axis_name is None else {PARTITION_NAME: self.axis_name}
+
+    def __call__(self, x: X, *args: Any, **kwargs: Any) -> X:
+        """Runs the layers one after the other.
+
+        Args:
+          x: goes from layer to layer: an array, or a tree of them.
+          *args, **kwargs: further arguments, the same for each layer. Flags,
+            strings and numbers of Python stay what they are.
+
+        Returns:
+          What the last layer returns.
+
+        Raises:
+          TransformError: a layer gives another shape or dtype than it takes.
+        """
+        arrays, fixed = _Fixed.apart(args, kwargs)
+        x, _ = self._runner(fixed)(self.layers, x, arrays)
+        return x
+
+    def _runner(self, fixed: _Fixed) -> Callable[..., Any]:
+        """What runs the layers; that of an earlier call, so that JAX finds its program."""
+        key = (self.length, self.remat, self.unroll, self.axis_name, fixed, Mode.of(None, None))
+        try:
+            known = _runners.setdefault(self, {})
+            found = known.get(key)
+        except TypeError:  # an argument, or a layer, that has no hash
+            return self._scan(functools.partial(_run, fixed), (None,))
+        if found is None:
+            if len(known) >= MAX_RUNNERS:
+                known.clear()
+            found = known[key] = self._scan(functools.partial(_run, fixed), (None,))
+        return found
+
+    def scan(self, f: Callable[..., tuple[X, Y]], x: X, /, *xs: Any) -> tuple[X, Y]:
+        """Runs a function on layer after layer, with an input and an output for each.
+
+        Args:
+          f: ``f(layer, x, *xs_of_the_layer)`` returns the next `x`, and the
+            output of the layer.
+          x: goes from layer to layer.
+          *xs: trees of arrays with a first axis for the layers.
+
+        Returns:
+          The last `x`, and the outputs, stacked.
+
+        >>> from declax.nn import Linear
+        >>> blocks = Stacked(lambda rngs: Linear(4, 4, rngs=rngs), 3, rngs=Rngs(0))
+        >>> x, norms = blocks.scan(lambda layer, x: (layer(x), jnp.abs(x).max()), jnp.ones(4))
+        >>> norms.shape
+        (3,)
+        """
+        found: tuple[Any, Any] = self._scan(f, (0,) * len(xs))(self.layers, x, *xs)
+        return found
+
+    def _scan(self, f: Callable[..., Any], axes: tuple[Any, ...]) -> Callable[..., Any]:
+        if self.remat is not False:
+            policy = None if self.remat is True else self.remat
+            f = rematerialized(f, policy=policy, prevent_cse=False)  # the loop keeps what is computed apart
+        return scan(
+            f,
+            length=self.length,
+            in_axes=(0, Carry, *axes),
+            out_axes=(Carry, 0),
+            unroll=self.unroll,
+            transform_metadata=self._metadata(),
+        )
+
+    def __len__(self) -> int:
+        return self.length
+
+    @overload
+    def __getitem__(self, index: int) -> M: ...
+    @overload
+    def __getitem__(self, index: slice) -> Stacked[M]: ...
+    def __getitem__(self, index: int | slice) -> M | Stacked[M]:
+        """A copy of one layer, or of some as a stack: to read and to call.
+
+        What a copy is given would be lost, so it refuses to be changed: also by
+        a call that sets statistics or draws random numbers. ``dx.clone(stack[0])``
+        can be changed, and put back by ``stack[0] = layer``.
+
+        Raises:
+          IndexError: there is no such layer.
+        """
+        made: M | Stacked[M]
+        if isinstance(index, slice):
+            chosen = [self._layer(number) for number in range(self.length)[index]]
+            made = Stacked.of(chosen, remat=self.remat, unroll=self.unroll, axis_name=self.axis_name)
+        else:
+            index = range(self.length)[index]
+            made = self._layer(index)
+        return _read_only(made, f"stack[{index}]")
+
+    def __setitem__(self, index: int, layer: M) -> None:
+        """Sets the arrays of one layer.
+
+        Raises:
+          GraphError: it has another structure, or other shapes.
+          IndexError: there is no such layer.
+        """
+        number = range(self.length)[index]
+        part = self._layer(number)
+        update(part, state(layer), complete=True)
+        update(
+            self.layers, jax.tree.map(lambda stack, leaf: stack.at[number].set(leaf), state(self.layers), state(part))
+        )
+
+    def __iter__(self) -> Iterator[M]:
+        return (self[number] for number in range(self.length))
+
+    def _layer(self, number: int) -> M:
+        """A copy of one layer."""
+        graphdef, arrays = split(self.layers)
+        layer: M = merge(graphdef, jax.tree.map(lambda leaf: leaf[number], arrays))
+        if self.axis_name is not None:
+            for variable in _variables(layer):
+                variable.remove_axis(0, self.axis_name)
+        return layer
+
+    def unstack(self) -> List[M]:
+        """A `List` of copies of the layers, which can be changed."""
+        return List([self._layer(number) for number in range(self.length)])
+
+
+MAX_RUNNERS = 16
+"""Of so many sets of flags and other fixed arguments, a stack keeps the programs."""
+
+_runners: weakref.WeakKeyDictionary[Stacked[Any], dict[Any, Callable[..., Any]]] = weakref.WeakKeyDictionary()
+
+
+class _Fixed(NamedTuple):
+    """Arguments of a layer without their arrays and models, in whose places is `MISSING`; 1 and True differ by type."""
+
+    tree: Any
+    values: tuple[Any, ...]
+    types: Any
+
+    @classmethod
+    def apart(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], _Fixed]:
+        """The arrays and models of arguments, and the rest."""
+        leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=is_root)
+        is_array = [is_root(leaf) or kind_of(leaf) in _ARRAYS for leaf in leaves]
+        values = tuple(MISSING if one else leaf for leaf, one in zip(leaves, is_array, strict=True))
+        return [leaf for leaf, one in zip(leaves, is_array, strict=True) if one], cls(tree, values, exact_types(values))
+
+    def put(self, arrays: Iterable[Any]) -> Any:
+        """The arguments with other arrays and models."""
+        rest = iter(arrays)
+        return jax.tree.unflatten(self.tree, [next(rest) if value is MISSING else value for value in self.values])
+
+
+_ARRAYS = (Kind.LEAF, Kind.REF)
+
+
+def _run(fixed: _Fixed, layer: Any, x: Any, arrays: Any) -> tuple[Any, None]:
+    """One step of a stack: what the next layer is given."""
+    args, kwargs = fixed.put(arrays)
+    return layer(x, *args, **kwargs), None
+
+
+EXAMPLE: Final = "dx.Stacked(lambda rngs: Block(rngs=rngs), 12, rngs=rngs)"
+
+
+def _check_options(build: object, n: object, remat: object) -> None:
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        problem = "there is no such number of layers"
+        raise LayerError(
+            "Stacked", problem, expected="an int of at least 1", got=describe(n), fix="dx.Stacked(build, 12)"
+        )
+    if isinstance(build, Module) or not callable(build):
+        problem = "this is no function that makes a layer"
+        fix = f"{EXAMPLE}\ndx.Stacked.of([block_0, block_1])        # of layers that exist"
+        raise LayerError("Stacked", problem, got=describe(build), fix=fix)
+    if not isinstance(remat, bool) and not callable(remat):
+        raise LayerError(
+            "Stacked, remat",
+            "this is no policy",
+            expected="True, False, or a policy of jax.checkpoint_policies",
+            got=describe(remat),
+            fix="remat=jax.checkpoint_policies.dots_saveable",
+        )
+
+
+class _Given:
+    """Stands for the function that makes layers, where they are there already."""
+
+    def __init__(self, layers: Any) -> None:
+        self.layers = layers
+
+    def __call__(self) -> Any:
+        return self.layers
+
+
+# ----------------------------------------------------------------- how layers are made
+
+
+def _make_layers(build: Callable[..., Any], n: int, rngs: Rngs | None, metadata: dict[str, Any]) -> Any:
+    """The layers in one vectorised construction."""
+    if rngs is None:
+        return vmap(lambda: _checked(build(), build), axis_size=n, transform_metadata=metadata)()
+    make = functools.partial(_make_layer, build)
+    graphdef, before = split(rngs)
+    # what one layer draws of each stream; the compiler drops the rest of the layer
+    after = jax.jit(lambda values: _counts(make, merge(graphdef, values)))(before)
+    own = clone(rngs)
+    for name, stream in own.items():
+        drawn = after[name] - stream.count.value
+        stream.count.value = stream.count.value + drawn * jnp.arange(n, dtype=drawn.dtype)
+        after[name] = rngs[name].count.value + n * drawn
+    axes = StateAxes({RngCount: 0, ...: None})
+    layers = vmap(make, in_axes=(axes,), axis_size=n, transform_metadata=metadata)(own)
+    for name, count in after.items():
+        rngs[name].count.value = count
+    return layers
+
+
+def _make_layer(build: Callable[..., Any], rngs: Rngs) -> Any:
+    """A layer that shares no stream with the Rngs which it is made from."""
+    layer = _checked(build(rngs), build)
+    streams = {id(stream) for _, stream in rngs.items()}
+    kept = [path for path, node in iter_graph(layer) if id(node) in streams]
+    if not kept:
+        return layer
+    copied = clone(layer)
+    for path, node in iter_graph(copied):
+        if path in kept and isinstance(node, RngStream):
+            drawn = rngs[node.tag]()
+            node.key.value, node.count.value = drawn, jnp.zeros_like(node.count.value)
+    return copied
+
+
+def _counts(make: Callable[[Rngs], Any], rngs: Rngs) -> dict[str, Any]:
+    make(rngs)
+    return {name: stream.count.value for name, stream in rngs.items()}
+
+
+def _checked(layer: Any, build: Callable[..., Any]) -> Any:
+    """A new layer, all of whose parts with arrays are new."""
+    if not isinstance(layer, Module):
+        raise LayerError("Stacked", "the function makes no Module", got=describe(layer), fix=EXAMPLE)
+    outside = {id(part) for root in Captures(build).values for _, part in iter_graph(root)}
+    for path, part in _with_arrays(layer):
+        mark = part._trace if isinstance(part, Variable) else vars(part).get(TRACE_KEY, _jax.TOP)
+        if id(part) in outside or mark is not _jax.current_trace():
+            raise _shared(f"layer{_behind(path)}, which the function does not make")
+    return layer
+
+
+def _with_arrays(node: Any) -> list[tuple[Path, Any]]:
+    """The nodes that hold Variables or arrays, and the Variables, outer ones first."""
+    found = list(iter_graph(node))
+    arrays = (Variable, jax.Array, np.ndarray)
+    holding = {path[:depth] for path, part in found if isinstance(part, arrays) for depth in range(len(path) + 1)}
+    found.sort(key=lambda pair: len(pair[0]))
+    return [(path, part) for path, part in found if path in holding and isinstance(part, (Pytree, Variable))]
+
+
+def _behind(path: Path) -> str:
+    text = format_path(path) if path else ""
+    return text if not text or text.startswith("[") else f".{text}"
+
+
+def _shared(got: str) -> LayerError:
+    return LayerError(
+        "Stacked",
+        "a part is shared by all layers",
+        got=got,
+        why="a stack has one array of each kind for all layers, so that each would get a part of its own",
+        fix="y = blocks(x, part)        # give it to the call: each layer reads it, called with (x, part)\n"
+        "dx.List([...])        # for layers that hold what they share",
+    )
+
+
+def _stack(layers: list[Any], axis_name: str | None) -> Any:
+    """One module with the arrays of all layers."""
+    graphdef, _ = split(layers[0])
+    parts: list[Any] = []
+    seen: dict[int, str] = {}
+    for number, layer in enumerate(layers):
+        other, state = split(layer)
+        if other is not graphdef:
+            raise LayerError(
+                f"Stacked.of, layer {number}",
+                "it has another structure than layer 0",
+                expected=repr(graphdef),
+                got=repr(other),
+                why="the program of a stack is that of one layer",
+                fix="dx.List(layers)        # for layers that differ",
+            )
+        places = {id(part): f"layers[{number}]{_behind(path)}" for path, part in _with_arrays(layer)}
+        for identity, place in places.items():
+            if identity in seen:
+                raise _shared(f"one object at {place} and at {seen[identity]}")
+        seen |= places
+        parts.append(state)
+    try:
+        made = merge(graphdef, jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts))
+    except ValueError as error:
+        raise LayerError("Stacked.of", "the layers have arrays of different shapes", why=str(error)) from None
+    if axis_name is not None:
+        for variable in _variables(made):
+            variable.add_axis(0, axis_name)
+    return made
+
+
+def _variables(node: Any) -> list[Variable[Any]]:
+    return [part for _, part in iter_graph(node) if isinstance(part, Variable)]
+
+
+def _read_only(copy: X, place: str) -> X:
+    """The same copy of a layer, or of some, which from now on refuses to be changed."""
+    mark = ReadOnly(
+        f"a copy, made by {place}",
+        "the arrays of all layers are one, so an index, a slice or iteration copies, and what is set there is lost",
+        f"copy = dx.clone({place})        # it can be changed, and put back\n"
+        "stack.scan(f, x)        # or run a function on layer after layer",
+    )
+    for _, part in list(iter_graph(copy)):
+        if isinstance(part, Variable):
+            set_mark(part, mark)
+        elif isinstance(part, Pytree):
+            vars(part)[TRACE_KEY] = mark
+            vars(part).pop(BOUND_KEY, None)  # what is bound knows the mark of the Variables
+    return copy
