@@ -25,59 +25,30 @@ SOURCE = ROOT / "src" / "declax"
 
 # ================================================================= what the rules are
 
-# Each module or package stands on the layers above it in this list. A module that is not here is not
-# built yet: decide where it belongs before writing it. "" is the package root, which only re-exports.
-LAYERS: list[set[str]] = [
-    # words, errors and the private names of jax; what knows no declax
-    {"_version", "errors"},
-    {
-        "_lazy",
-        "mypy_plugin",
-        "_read_only",
-        "_typing",
-        "_jax",
-        "_array_operators",
-        "_codegen",
-        "_epoch",
-        "_threads",
-    },
-    {"_value_text", "_expressions"},
-    {"_class_body", "_overriding"},
-    # declarations, filters, snapshots, text
-    {
-        "_display",
-        "_fields",
-        "_filters",
-        "_links",
-        "_modes",
-        "_static",
-        "_uncaptured_reads",
-        "initializers",
-        "traversals",
-    },
-    {"_annotations", "_layout", "_metadata", "filterlib"},
-    {"_specs", "_values", "_variable_fields"},
-    {"_attributes", "_records", "_variable_metadata"},
-    {"_variables"},
-    # objects
-    {"_declared_variables", "_initializer_metadata", "_pytree", "_state_def", "_variable_names"},
-    {"_construction", "_source", "_sowing", "_state_groups", "_state_tree"},
-    {"_dataclass", "states"},
-    {"_nodes", "statelib"},
-    # models as data, and transforms over them
-    {"graph"},
-    {"_module"},
-    {"_containers", "refs", "rngs", "viewing"},
-    {"transforms"},
-    {"capturing"},
-    # what is made of all this
-    {"abstract", "nn", "training", "stacking", "summarizing"},
-    # models from configuration
-    {"config"},
-    {"command_line"},
-    {"", "__main__"},
+# Each row stands on the rows above it: its modules and packages, and what they are for. A module that is not here is
+# not built yet: decide where it belongs before writing it. "" is the package root, which only re-exports.
+# CONTRIBUTING.md shows this table.
+LAYERS: list[tuple[str, str]] = [
+    ("errors _version", "the errors that declax raises"),
+    ("_typing _jax _lazy", "type aliases, the few private names of JAX, lazy loading of public names"),
+    ("_filters _modes initializers traversals", "filters, graph modes, initializers, nested dicts and flat ones"),
+    ("filterlib mypy_plugin", "the peer's names of filters; what mypy cannot know from annotations alone"),
+    ("_fields", "what a class declares: specifiers, expressions, annotations, snapshots of static values"),
+    ("_tree", "an object as a tree: statuses, layouts, generated functions, epochs, text of values"),
+    ("_variables", "Variables, their kinds, metadata and operators"),
+    ("_classes", "Pytree, the dataclass transform, construction and its record"),
+    ("_state", "States: flat lists of values under interned paths, and views of them"),
+    ("statelib", "functions of States, under the peer's names"),
+    ("_graph", "objects with sharing and cycles, to a definition and a flat state, and back"),
+    ("_module", "Module, containers, sow and capture, views, summaries"),
+    ("_random", "random streams: keys and counts, split, fork, reseed, backup"),
+    ("transforms", "one engine that lifts a JAX transform to models, and a file for each transform"),
+    ("nn training", "layers; optimizers"),
+    ("config", "models from configuration, and the command line"),
+    ("__main__", "the public names, and nothing else; nothing inside imports it"),
 ]
-LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}
+LAYER_OF = {name: number for number, (names, _) in enumerate(LAYERS) for name in names.split()}
+LAYER_OF[""] = len(LAYERS) - 1
 
 # Imports within a layer, each pair said here so that a layer stays flat by default.
 # Files of one package may import each other; that no import closes a circle is tested apart.
@@ -114,12 +85,12 @@ UNTESTED_ERRORS: dict[str, str] = {}
 
 # Errors of Python that a protocol of Python asks for: (file, error) -> the protocol.
 PROTOCOL_ERRORS: dict[tuple[str, str], str] = {
-    ("config/files/documents.py", "ValueError"): "stops a parser of the standard library at a number",
-    ("command_line/output.py", "SystemExit"): "nobody reads what the command prints",
-    ("_expressions.py", "AttributeError"): "numpy, copy and pickle probe for special attributes",
-    ("_construction.py", "AttributeError"): "of an attribute that an object does not have",
-    ("_pytree.py", "AttributeError"): "of an attribute that a class does not have",
-    ("_annotations.py", "AttributeError"): "`typing` probes annotations for special attributes",
+    ("config/_files/documents.py", "ValueError"): "stops a parser of the standard library at a number",
+    ("config/_cli/output.py", "SystemExit"): "nobody reads what the command prints",
+    ("_fields/expressions.py", "AttributeError"): "numpy, copy and pickle probe for special attributes",
+    ("_classes/construction.py", "AttributeError"): "of an attribute that an object does not have",
+    ("_classes/pytree.py", "AttributeError"): "of an attribute that a class does not have",
+    ("_fields/annotations.py", "AttributeError"): "`typing` probes annotations for special attributes",
     ("transforms/compilation.py", "NarrowedError"): "stops a trace of JAX; its own module catches it",
 }
 
@@ -221,6 +192,28 @@ def fault_of(name: str, found: Import) -> str | None:
     return f"(layer {LAYER_OF[unit]}) imports {found.target} (layer {LAYER_OF[other]}), which is not below it"
 
 
+def test_contributing_shows_the_layers():
+    """`DECLAX_UPDATE_GOLDEN=1` writes the table."""
+    path = ROOT / "CONTRIBUTING.md"
+    text = path.read_text(encoding="utf-8")
+    rows = []
+    for number, (names, purpose) in reversed(list(enumerate(LAYERS))):
+        shown = "declax" if names == "__main__" else ", ".join(f"`{name}`" for name in names.split())
+        rows.append(f"| {number} | {shown} | {purpose} |")
+    table = "\n".join(["| layer | modules | purpose |", "| --- | --- | --- |", *rows])
+    shown = re.search(r"^\| layer \|.*?(?=\n\n)", text, re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    if os.environ.get("DECLAX_UPDATE_GOLDEN"):
+        path.write_text(text.replace(shown[0], table), encoding="utf-8")
+    assert table in path.read_text(encoding="utf-8")
+
+
+def test_few_modules_stand_in_the_root():
+    names = {"filterlib", "statelib"}  # modules of names
+    root = {path.stem for path in SOURCE.glob("*.py")} - names
+    assert len(root) <= 12, sorted(root)
+
+
 def test_every_module_has_a_layer():
     unknown = [name for name in modules() if unit_of(name) is None]
     assert not unknown, f"no row in LAYERS of tests/test_house.py for: {', '.join(unknown)}"
@@ -265,8 +258,8 @@ def test_only_one_file_reaches_into_jax():
     [
         ("_fields", "from declax.errors import FieldError", None),
         ("_fields", "from declax import errors", None),
-        ("graph.binding", "from .flattening import GraphDef", None),
-        ("graph.binding", "from .. import errors", None),
+        ("_graph.binding", "from .flattening import GraphDef", None),
+        ("_graph.binding", "from .. import errors", None),
         ("_fields", "import jax._src.core", "private name of jax"),
         ("_fields", "from jax._src import core", "private name of jax"),
         ("_jax", "from jax._src import core", None),
@@ -275,14 +268,14 @@ def test_only_one_file_reaches_into_jax():
         ("_fields", "from declax import dataclass", "imports the package root"),
         ("_fields", "from declax._graph import split", "which is not below it"),
         ("_fields", "if TYPE_CHECKING:\n    from declax._graph import split", "which is not below it"),
-        ("_fields", "from declax._fields.snapshots import freeze", "which is not below it"),
+        ("_fields", "from declax._tree.layout import Layout", "which is not below it"),
         ("_fields", "from declax.unheard_of import x", "need a row in LAYERS"),
         ("nn.linear", "def f():\n    from declax import errors", "inside a function"),
         ("training.optimizer", "def f():\n    import optax", None),
     ],
 )
 def test_the_layer_test_itself(module, line, fault):
-    known = {"errors", "graph.flattening", "graph.binding", "_fields", "_static"}
+    known = {"errors", "_graph.flattening", "_graph.binding", "_fields", "_tree.layout"}
     (found,) = imports_of(module, ast.parse(line), known, is_package=False)
     said = fault_of(module, found)
     assert said is None if fault is None else said is not None and fault in said
@@ -333,8 +326,7 @@ def test_checkers_and_the_package_read_the_same_names():
 def test_no_public_name_is_that_of_a_module():
     """Python puts a module into its package when it loads it, in the place of what had its name."""
     names = {alias.name for node, alias in exported() if node.module != "declax"}
-    assert not names & set(modules()), "rename these modules"
-    assert not names & {name.split(".")[0] for name in modules()}
+    assert not names & {name.split(".")[0] for name in modules()}, "rename these modules"
 
 
 def test_every_public_name_loads():
