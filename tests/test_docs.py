@@ -172,7 +172,7 @@ def test_examples_of_docstrings_run(name, tmp_path, monkeypatch):
         ("```python {raises=TypeError}\nint('x')\n```\n", "raised ValueError"),
         ("```python {raises=TypeError}\n1\n```\n", "raised no TypeError"),
         ("```sh {run}\ndeclax show declax:Dropout\n```\n```text {output}\nDropout\n...rate: float...\n```\n", None),
-        ("```sh {run}\ndeclax show\n```\n```text {output}\nnothing\n```\n", "which class?"),
+        ("```sh {run}\ndeclax show\n```\n```text {output}\nnothing\n```\n", "the class is missing"),
         ("```sh {run}\nrm page.md\n```\n", "page.md:2: rm is not run here"),
         ("```sh\nrm page.md\n```\n", None),
         ("```python {notest: slow}\n1\n```\n", "is not a marker"),

@@ -7,11 +7,10 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
-
-from declax.config._cli.main import main
 
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
@@ -102,12 +101,13 @@ for words in json.loads(sys.argv[1]):
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_each_file_is_as_its_schema_has_it(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("jsonschema")
+def test_each_file_is_as_its_schema_has_it(file: str) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
     assert (EXAMPLE / file).read_text(encoding="utf-8").startswith("#:schema digits.schema.json\n")
-    assert main(["check", str(EXAMPLE / file)]) == 0, capsys.readouterr().err
-    assert main(["check", str(EXAMPLE / file), "training.epochs=x"]) == 1
-    assert "the value has the wrong type" in capsys.readouterr().err
+    validator = jsonschema.Draft7Validator(json.loads((EXAMPLE / "digits.schema.json").read_text(encoding="utf-8")))
+    data = tomllib.loads((EXAMPLE / file).read_text(encoding="utf-8"))
+    assert validator.is_valid(data)
+    assert not validator.is_valid({**data, "training": {"epochs": "x"}})
 
 
 def test_the_saved_schema_is_that_of_the_class() -> None:

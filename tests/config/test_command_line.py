@@ -69,7 +69,7 @@ class Train:
     tags: list[str] = dataclasses.field(default_factory=list)
     label: str | None = None
 '''
-NET = '#:schema net.schema.json\ndtype = "bfloat16"\n[[blocks]]\nkind = "Attention"\ndim = 8\n'
+NET = 'dtype = "bfloat16"\n[[blocks]]\nkind = "Attention"\ndim = 8\n'
 NET += '[[blocks]]\nkind = "Mlp"\ndim = 8\n'
 
 
@@ -99,26 +99,20 @@ def run(folder, capsys):
 WRONG = ["blocks[*].dmi=4", "blocks.0.heads=100", "blocks.1.kind=Mpl"]
 
 
-def test_schema_and_check_by_it(run, folder):
+def test_schema(run, folder):
     assert run("schema", "cli_models:Net", "-o", "net.schema.json") == (0, "", "")
     status, printed, _ = run("schema", "cli_models:Net")
     assert status == 0
-    assert json.loads(printed) == json.loads((folder / "net.schema.json").read_text()) == dx.json_schema(
-        load_target("cli_models:Net")
-    )  # fmt: skip
-    assert run("check", "net.toml") == (0, "net.toml: as the schema has it\n", "")
-    status, _, told = run("check", "net.toml", *WRONG)
-    assert status == 1
-    for piece in ("blocks.0.dmi", "did you mean 'dim'?", "maximum of 64", "'Mpl'", "did you mean 'Mlp'?"):
-        assert piece in told
-    assert "command line: blocks.1.kind=Mpl" in told
+    expected = dx.json_schema(load_target("cli_models:Net"))
+    assert json.loads(printed) == json.loads((folder / "net.schema.json").read_text()) == expected
 
 
-def test_check_with_the_class_says_the_same_in_more_words(run):
+def test_check(run):
     status, _, told = run("check", "cli_models:Net", "net.toml", *WRONG)
     assert status == 1
     for piece in ("blocks.0.dmi", "did you mean 'dim'?", "at most 64", "'Mpl'", "did you mean 'Mlp'?"):
         assert piece in told
+    assert "command line: blocks.1.kind=Mpl" in told
     status, printed, _ = run("check", "cli_models:Net", "net.toml")
     assert status == 0
     assert "net.toml: a Net, fingerprint" in printed
@@ -126,24 +120,17 @@ def test_check_with_the_class_says_the_same_in_more_words(run):
 
 def test_places_in_the_file_are_told(run, folder):
     (folder / "net.toml").write_text(NET.replace("dim = 8\n[[", 'dim = "8"\n[['))
-    run("schema", "cli_models:Net", "-o", "net.schema.json")
-    for words in (["net.toml"], ["cli_models:Net", "net.toml"]):
-        status, _, told = run("check", *words)
-        assert status == 1
-        assert "net.toml:5" in told, told
+    status, _, told = run("check", "cli_models:Net", "net.toml")
+    assert status == 1
+    assert "net.toml:4" in told, told
 
 
-def test_a_check_by_schema_loads_no_jax(run, folder):
-    run("schema", "cli_models:Net", "-o", "net.schema.json")
+def test_completion_and_the_version_load_no_jax(folder):
     code = (
         "import sys; from declax.config._cli.main import main; status = main(sys.argv[1:]);"
         "sys.exit(status or 10 * ('jax' in sys.modules))"
     )
-    for words in (
-        ["check", "net.toml"],
-        ["completion", "bash"],
-        ["--version"],
-    ):
+    for words in (["completion", "bash"], ["--version"]):
         done = subprocess.run(
             [sys.executable, "-c", code, *words], cwd=folder, check=False, capture_output=True, text=True
         )
@@ -215,31 +202,21 @@ def test_diff(run, folder):
 
 
 def test_check_looks_at_all_files_and_runs(run, folder):
-    run("schema", "cli_models:Net", "-o", "net.schema.json")
     (folder / "bad.toml").write_text(NET.replace("dim = 8", "dmi = 8", 1))
     (folder / "other.toml").write_text(NET)
-    files = ["bad.toml", "net.toml", "no.toml", "other.toml"]
-    for words in (["--schema", "net.schema.json"], ["cli_models:Net"], []):
-        status, printed, told = run("check", *words, *files)
-        assert status == 1
-        assert [line.partition(":")[0] for line in printed.splitlines()] == ["net.toml", "other.toml"]
-        assert "bad.toml: the configuration has" in told
-        assert "did you mean 'dim'?" in told
-        assert "no.toml: the file cannot be read" in told
-        status, printed, told = run("check", *words, "net.toml", "other.toml", "blocks.0.heads=4,100,5")
-        assert status == 1
-        assert [line.partition(":")[0] for line in printed.splitlines()] == [
-            f"{file}, blocks.0.heads={heads}" for file in ("net.toml", "other.toml") for heads in (4, 5)
-        ]
-        for file in ("net.toml", "other.toml"):
-            assert f"{file}, blocks.0.heads=100: the configuration has one problem" in told or (
-                told.count(f"{file}: the configuration has one problem") == 1
-            )
-    (folder / "plain.toml").write_text("dtype = 'float32'")
-    status, printed, told = run("check", "plain.toml", "net.toml")
-    assert status == 2
-    assert "plain.toml names no schema" in told
-    assert "net.toml: as the schema has it" in printed
+    status, printed, told = run("check", "cli_models:Net", "bad.toml", "net.toml", "no.toml", "other.toml")
+    assert status == 1
+    assert [line.partition(":")[0] for line in printed.splitlines()] == ["net.toml", "other.toml"]
+    assert "bad.toml: the configuration has" in told
+    assert "did you mean 'dim'?" in told
+    assert "no.toml: the file cannot be read" in told
+    status, printed, told = run("check", "cli_models:Net", "net.toml", "other.toml", "blocks.0.heads=4,100,5")
+    assert status == 1
+    assert [line.partition(":")[0] for line in printed.splitlines()] == [
+        f"{file}, blocks.0.heads={heads}" for file in ("net.toml", "other.toml") for heads in (4, 5)
+    ]
+    for file in ("net.toml", "other.toml"):
+        assert told.count(f"{file}: the configuration has one problem") == 1
 
 
 SIZES = """
@@ -302,8 +279,6 @@ def test_a_value_is_of_the_type_of_its_field(run, train, word, value):
     name = word.partition("=")[0]
     found = dx.cli(train, ["run.toml", word])
     assert (found.net["blocks.0.dim"] if name == "net.blocks" else getattr(found, name)) == value
-    run("schema", "cli_models:Train", "-o", "train.schema.json")
-    assert run("check", "run.toml", "--schema", "train.schema.json", word)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -324,11 +299,10 @@ def test_a_value_that_fits_in_neither_way_is_reported_as_it_reads(run, train, wo
     assert piece in told
 
 
-@pytest.mark.parametrize("schema", [[], ["--schema", "train.schema.json"]])
-def test_a_sweep_reports_a_wrong_override_once(run, train, schema, capsys):
-    run("schema", "cli_models:Train", "-o", "train.schema.json")
-    words = [*schema, "run.toml"] if schema else ["cli_models:Train", "run.toml"]
-    status, printed, told = run("check", *words, "rate=high", "steps=1,2,x", "net.blocks.0.dim=4,5")
+def test_a_sweep_reports_a_wrong_override_once(run, train, capsys):
+    status, printed, told = run(
+        "check", "cli_models:Train", "run.toml", "rate=high", "steps=1,2,x", "net.blocks.0.dim=4,5"
+    )
     assert status == 1
     assert not printed
     assert "the configuration has 2 problems" in told
@@ -343,7 +317,7 @@ def test_overrides_of_a_broken_file_are_no_further_mistakes(run, folder):
     status, _, told = run("check", "cli_models:Net", "net.toml", "blocks.0.dim=4", "dtype=x")
     assert status == 1
     assert "the configuration has one problem" in told
-    assert "net.toml:5:1 (the whole): not valid TOML: Invalid value" in told
+    assert "net.toml:4:1 (the whole): not valid TOML: Invalid value" in told
 
 
 # ----------------------------------------------------------------- parts
@@ -435,7 +409,7 @@ def test_json_of_sweeps_and_of_errors(run, train):
         assert problem["place"]["file"] == "command line: dtype=x"
         status, printed, told = run(command, "--format", "json")
         assert (status, told) == (2, "")
-        assert "which" in json.loads(printed)["error"]["message"]
+        assert "the class is missing" in json.loads(printed)["error"]["message"]
     with pytest.raises(SystemExit):
         dx.cli(train, ["run.toml", "--show", "steps=7,8"], sweep=True)
 
@@ -451,7 +425,9 @@ def test_json_of_sweeps_and_of_errors(run, train):
             "argument --seed: invalid int value: 'x'",
             "declax build --help",
         ),
-        (["show", "--format", "json"], "which class?", "module:Class"),
+        (["show", "--format", "json"], "the class is missing", "module:Class"),
+        (["--format", "json", "show"], "the class is missing", "module:Class"),
+        (["--format=json", "sho", "cli_models:Net"], "argument COMMAND: invalid choice: 'sho'", "declax --help"),
     ],
 )
 def test_wrong_command_lines_are_json_too(run, words, piece, fix):
@@ -565,16 +541,13 @@ def test_a_misspelt_table_is_placed_at_the_command_line(run):
 @pytest.mark.parametrize(
     ("words", "piece"),
     [
-        (["show", "net.toml"], "which class?"),
-        (["check"], "which file?"),
+        (["show", "net.toml"], "the class is missing"),
         (["check", "cli_models:Nett", "net.toml"], "did you mean 'Net'?"),
         (["check", "cli_modelz:Net", "net.toml"], "did you mean 'cli_models'?"),
         (["check", "cli_modelz:Net", "net.toml"], "there is no module 'cli_modelz'"),
         (["check", "nothing.py:Net", "net.toml"], "there is no such file"),
         (["check", "cli_models:Net", "cli_models:Mlp"], "there are two classes"),
         (["show", "cli_models:Net", "net.toml", "b.toml"], "there are two files"),
-        (["check", "net.toml", "--schema", "no.json"], "the schema cannot be read"),
-        (["check", "--schema", "net.toml", "net.toml"], "the schema cannot be read"),
         (["check", "cli_models:Net", "net.tml"], "the suffix names no format"),
     ],
 )
@@ -601,88 +574,12 @@ def test_options_may_stand_between_words(run, train, capsys):
     assert '"steps": 7' in capsys.readouterr().out
 
 
-def test_a_file_that_names_no_schema(run, folder):
-    (folder / "net.toml").write_text("a = 1")
-    status, _, told = run("check", "net.toml")
-    assert status == 2
-    assert "names no schema" in told
-    (folder / "list.json").write_text("[]")
-    status, _, told = run("check", "net.toml", "--schema", "list.json")
-    assert status == 1
-    assert "the file has no schema" in told
-
-
-DEEP = '{"not":' * 5000 + "{}" + "}" * 5000
-
-
-@pytest.mark.parametrize(
-    ("schema", "piece"),
-    [
-        ({"type": 3}, "the schema cannot be used"),
-        ({"properties": []}, "the schema cannot be used"),
-        ({"anyOf": [3]}, "the schema cannot be used"),
-        ({"properties": {"a": {"pattern": "(a+)+$"}}}, "the key 'pattern' with the string '(a+)+$'"),
-        ({"patternProperties": {"(a+)+$": {}}}, "the key 'patternProperties'"),
-        ({"not": {"additionalProperties": {"$ref": "http://localhost:1/x"}}}, "'http://localhost:1/x'"),
-        ({"$ref": "file:///etc/passwd"}, "the key '$ref' with the string 'file:///etc/passwd'"),
-        ({"$ref": "#"}, "the key '$ref' with the string '#'"),
-        ({"$ref": "#/definitions/no"}, "the schema cannot be used"),
-        ({"$ref": "#/definitions/x", "definitions": 3}, "the schema cannot be used"),
-        ({"$id": "http://localhost:1/x"}, "declax did not write this schema"),
-        ({"$ref": "#/definitions/a", "definitions": {"a": {"$ref": "#/definitions/a"}}}, "the schema cannot be used"),
-        (DEEP, "the schema cannot be"),
-        ("{", "the schema cannot be read"),
-        (" " * (8 * 1024 * 1024 + 1), "the schema cannot be read"),
-    ],
-)
-def test_hostile_schemas(run, folder, schema, piece):
-    (folder / "net.schema.json").write_text(schema if isinstance(schema, str) else json.dumps(schema))
-    status, _, told = run("check", "net.toml")
-    assert status == 1
-    assert piece in told
-
-
-def test_schemas_are_regular_files(run, folder):
-    os.mkfifo(folder / "pipe.json")
-    for path in ("/dev/zero", "pipe.json", "."):
-        (folder / "net.toml").write_text(f"#:schema {path}\na = 1\n")
-        status, _, told = run("check", "net.toml")
-        assert status == 1
-        assert "the schema is not a regular file" in told
-
-
-def test_tags_of_odd_schemas_are_told(run, folder):
-    options = [{"properties": {"kind": {"const": tag}}} for tag in (3, "Mlp", None)]
-    (folder / "net.schema.json").write_text(json.dumps({"properties": {"blocks": {"items": {"oneOf": options}}}}))
-    status, _, told = run("check", "net.toml")
-    assert status == 1
-    assert "one of 3, Mlp, None" in told
-
-
-def test_each_problem_is_told_once(run, folder):
-    run("schema", "cli_models:Mlp", "-o", "net.schema.json")
-    (folder / "net.toml").write_text("#:schema net.schema.json\nb = 1\na = 1\n")
-    status, _, told = run("check", "net.toml")
-    assert status == 1
-    assert "3 problems" in told
-    assert told.index("has no parameter 'b'") < told.index("has no parameter 'a'")
-
-
 def test_classes_of_files(folder):
     assert load_target("cli_models.py:Net").__name__ == "Net"
     (folder / "broken.py").write_text("raise KeyError('inside')")
     with pytest.raises(KeyError, match="inside"):
         load_target("broken.py:Net")
     assert "broken" not in sys.modules
-
-
-def test_a_check_by_schema_says_what_it_needs(run, monkeypatch):
-    run("schema", "cli_models:Net", "-o", "net.schema.json")
-    monkeypatch.setitem(sys.modules, "jsonschema", None)
-    status, _, told = run("check", "net.toml")
-    assert status == 2
-    assert "checking by a schema needs jsonschema, which is not installed" in told
-    assert 'pip install "declax[cli]"' in told
 
 
 # ----------------------------------------------------------------- scripts

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from declax.config._cli.completion import script
+from declax.config._cli.parsing import completion_script
 
 CASES = [
     ("declax ", ["check", "show", "summary", "build", "diff", "schema", "completion"]),
@@ -27,7 +27,7 @@ CASES = [
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 @pytest.mark.parametrize("program", ["declax", "./train it's.py"])
 def test_scripts_of_shells_are_read_by_them(shell, program):
-    text = script(shell, program)
+    text = completion_script(shell, program)
     assert "--full" in text or "-l full" in text
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
@@ -39,7 +39,7 @@ def test_scripts_of_shells_are_read_by_them(shell, program):
 def test_bash_completes(line, expected):
     *words, last = line.split(" ")
     typed = " ".join(f"'{word}'" for word in [*words, last])
-    text = script("bash", words[0])
+    text = completion_script("bash", words[0])
     function = text.partition("()")[0]
     code = f"{text}COMP_WORDS=({typed}); COMP_CWORD={len(words)}; {function}; printf '%s\\n' \"${{COMPREPLY[@]}}\""
     done = subprocess.run(["bash", "-c", code], text=True, capture_output=True, check=False)
@@ -49,6 +49,6 @@ def test_bash_completes(line, expected):
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
 @pytest.mark.parametrize(("line", "expected"), CASES[1:7])
 def test_fish_completes(line, expected):
-    code = f"{script('fish', 'declax')}complete -C '{line}'"
+    code = f"{completion_script('fish', 'declax')}complete -C '{line}'"
     done = subprocess.run(["fish", "-N", "-c", code], text=True, capture_output=True, check=False)
     assert {word.split("\t")[0] for word in done.stdout.splitlines()} >= set(expected), done.stderr

@@ -14,7 +14,7 @@ import optax
 import pytest
 
 import declax as dx
-from declax.config._cli.schemas import problems_by_schema
+from config.schema_checks import refused_by
 
 
 class Order(enum.Enum):
@@ -228,15 +228,10 @@ def test_what_nothing_describes_has_none():
 
 
 @pytest.mark.parametrize(
-    ("initializer", "path", "piece"),
-    [
-        ({"kind": "normal", "stddev": "x"}, ("kernel_init", "stddev"), "the value has the wrong type"),
-        ({"kind": "normal", "sdtdev": 1.0}, ("kernel_init", "sdtdev"), "normal has no parameter 'sdtdev'"),
-        ({"kind": "nromal"}, ("kernel_init", "kind"), "unknown kind"),
-    ],
+    "initializer",
+    [{"kind": "normal", "stddev": "x"}, {"kind": "normal", "sdtdev": 1.0}, {"kind": "nromal"}],
+    ids=str,
 )
-def test_a_check_by_schema_tells_what_is_wrong_in_an_initializer(initializer, path, piece):
+def test_the_schema_refuses_mistakes_in_an_initializer(initializer):
     data = {"in_features": 1, "out_features": 2, "kernel_init": initializer}
-    (problem,) = problems_by_schema(data, dx.json_schema(dx.Linear))
-    assert problem.path == path
-    assert piece in problem.message
+    assert refused_by(dx.json_schema(dx.Linear), data)

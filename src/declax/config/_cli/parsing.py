@@ -1,10 +1,12 @@
-"""The commands of ``declax`` and their options, and those of scripts with `cli`; without JAX."""
+"""The commands and options of ``declax`` and of scripts with `cli`, and their completion in shells; without JAX."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from declax.config._cli.output import usage_error, write
@@ -51,11 +53,10 @@ class Parser(argparse.ArgumentParser):
         raise usage_error(problem, expected=choices.removesuffix(")") or None, fix=f"{self.prog} --help")
 
     def parse_words(self, argv: Sequence[str]) -> argparse.Namespace:
-        """The options and words of a command line, in any order.
-
-        `parse_intermixed_args` does that for parsers without commands only.
-        """
-        options, rest = self.parse_known_args(argv)
+        """The options and words of a command line, in any order; options may stand before the command."""
+        # `parse_intermixed_args` serves parsers without commands only
+        at = next((index for index, word in enumerate(argv) if word in self.commands), 0)
+        options, rest = self.parse_known_args([*argv[at : at + 1], *argv[:at], *argv[at + 1 :]])
         if rest and (not hasattr(options, "words") or any(word.startswith("-") for word in rest)):
             self.error(f"unrecognized arguments: {' '.join(rest)}")
         if rest:
@@ -95,9 +96,7 @@ def _add_commands(parser: Parser) -> None:
     check = parser.add_command(
         "check", "reports all mistakes of configurations", _WORDS,
         "check models:Net net.toml", "check models:Net net.toml rate=0.1,0.2",
-        "check a.toml b.toml --schema net.schema.json",
     )  # fmt: skip
-    check.add_argument("--schema", metavar="FILE", help="check by a saved schema, without loading the class or JAX")
     _add_migrate(check)
     _add_format(check)
     show = parser.add_command(
@@ -157,3 +156,56 @@ def _add_format(
     parser: Parser, choices: Sequence[str] = ("text", "json"), about: str = "json: one JSON document, errors too"
 ) -> None:
     parser.add_argument("--format", choices=choices, default=choices[0], help=about)
+
+
+# --- completion -----------------------------------------------------------------
+
+_BASH: Final = """\
+{name}() {{
+  local words="" command="" word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}"
+  {command}
+  case "$command $before $word" in
+{cases}
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "$word"))
+}}
+complete -o default -F {name} {program}
+"""
+_ZSH: Final = "autoload -U +X bashcompinit && bashcompinit\n"
+
+
+def completion_script(shell: str, program: str) -> str:
+    """The code by which a shell completes ``declax``, or a script with `cli`."""
+    parser = declax_parser() if Path(program).name == "declax" else script_parser("")
+    if shell == "fish":
+        return "".join(f"complete -c {shlex.quote(program)} {line}\n" for line in _fish_lines(parser))
+    cases = "\n".join(f'    {pattern}) words="{" ".join(words)}" ;;' for pattern, words in _bash_cases(parser))
+    command = '(( COMP_CWORD > 1 )) && command="${COMP_WORDS[1]}"' if parser.commands else ""
+    name = "_complete_" + "".join(c if c.isalnum() else "_" for c in program)
+    text = _BASH.format(name=name, program=shlex.quote(program), command=command, cases=cases)
+    return _ZSH + text if shell == "zsh" else text
+
+
+def _bash_cases(parser: Parser) -> Iterator[tuple[str, list[str]]]:
+    """Patterns of the command, the word before and the typed word, with the words that may stand there."""
+    for name, command in {**parser.commands, "": parser}.items():
+        options = [action for action in command.arguments if action.option_strings]
+        for action in options:
+            for before in action.option_strings if action.nargs != 0 else ():
+                yield f'"{name} {before} "*', list(map(str, action.choices or ()))
+        yield f'"{name} "*" -"*', [action.option_strings[-1] for action in options]
+        words = [word for action in command.arguments if action not in options for word in action.choices or ()]
+        yield f'"{name} "*', [*words, *command.commands]
+
+
+def _fish_lines(parser: Parser) -> Iterator[str]:
+    if parser.commands:
+        yield f"-n __fish_use_subcommand -fa {shlex.quote(' '.join(parser.commands))}"
+    for name, command in {**parser.commands, "": parser}.items():
+        condition = f"-n '__fish_seen_subcommand_from {name}' " if name else ""
+        for action in command.arguments:
+            option = f"-l {action.option_strings[-1].removeprefix('--')} " if action.option_strings else ""
+            if action.choices:
+                yield f"{condition}{option}-xa {shlex.quote(' '.join(map(str, action.choices)))}"
+            elif option:
+                yield f"{condition}{option}{'-r' if action.nargs != 0 else ''}".rstrip()
