@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from declax._random import Rngs
+from declax._random.streams import Rngs
 from declax._variables.variable import Variable
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declax._random import Rngs
+from declax._random.streams import Rngs
 from declax.errors import LayerError
 from declax.initializers import normal as normal_init
 from declax.nn import Conv

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from declax._random import Rngs
+from declax._random.streams import Rngs
 from declax.nn import BatchNorm, Conv, Dropout, Embed, LayerNorm, Linear
 
 SIZES = {Linear: (3, 4), Conv: (3, 4, (2,)), Embed: (5, 3), BatchNorm: (3,), LayerNorm: (3,), Dropout: (0.5,)}

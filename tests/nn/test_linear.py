@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declax._random import Rngs
+from declax._random.streams import Rngs
 from declax._variables.variable import Param
 from declax.errors import LayerError
 from declax.initializers import constant, lecun_normal, ones

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declax._random import Rngs, RngStream
+from declax._random.streams import Rngs, RngStream
 from declax.errors import LayerError
 from declax.nn import Dropout
 

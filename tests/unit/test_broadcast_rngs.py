@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from declax._filters import PathContains
-from declax._random import RngCount, RngStream
 from declax._random.calls import broadcast_rngs, is_broadcast_allowed
+from declax._random.streams import RngCount, RngStream
 from declax.errors import FilterError, RngError
 
 COUNT = RngStream(0, "dropout").count

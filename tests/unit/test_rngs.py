@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from declax import errors
 from declax._filters import Not, PathContains
-from declax._random import KeylessInitializer, RngCount, RngKey, Rngs, RngState, RngStream
+from declax._random.streams import KeylessInitializer, RngCount, RngKey, Rngs, RngState, RngStream
 from declax.errors import MissingStreamError
 
 SAMPLERS: dict[str, tuple[Any, ...]] = {

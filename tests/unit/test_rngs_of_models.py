@@ -21,20 +21,9 @@ from declax._modes import set_graph_mode, set_graph_updates
 from declax._module.containers import List
 from declax._module.module import Module
 from declax._module.viewing import view
-from declax._random import (
-    RngBackups,
-    RngKey,
-    Rngs,
-    RngState,
-    RngStream,
-    StreamBackup,
-    backup_keys,
-    fork_rngs,
-    reseed,
-    restore_rngs,
-    split_rngs,
-    with_rngs,
-)
+from declax._random.changes import RngBackups, backup_keys, fork_rngs, reseed, restore_rngs, split_rngs, with_rngs
+from declax._random.streams import RngKey, Rngs, RngState, RngStream
+from declax._random.tables import StreamBackup
 from declax._variables.variable import Param
 from declax.errors import DepthError, FilterError, GraphError, RngError, TraceContextError
 from declax.nn import Dropout
@@ -217,7 +206,7 @@ def test_as_a_decorator_it_splits_all_arguments_as_the_peer(nnx: Any) -> None:
         assert shapes.__doc__ == "Documented."
         return shapes([a], 5, b, c={"x": c}), [contents(rngs) for rngs in (a, b, c)]
 
-    import declax._random as ours
+    import declax as ours
 
     assert program(ours, split_rngs) == program(nnx, nnx.split_rngs)
 

@@ -1,4 +1,4 @@
-"""Decorators that change streams for the time of a call, and `broadcast_rngs`."""
+"""Decorators that change streams during a call, and `broadcast_rngs`."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def around_calls(where: str, enter: Enter) -> Callable[[Callable[P, R]], Callabl
     """A decorator named `where`, whose functions run in a context that is made from their arguments."""
 
     def decorate(f: Callable[P, R]) -> Callable[P, R]:
-        kinds = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-        if any(is_kind(f) for is_kind in kinds) or not callable(f):
+        runs_later = inspect.isgeneratorfunction(f) or inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f)
+        if runs_later or not callable(f):
             raise RngError(
                 where,
                 "only a function that runs when it is called can be decorated",
@@ -60,10 +60,10 @@ _broadcast: Final[ContextVar[tuple[Predicate, ...]]] = ContextVar("declax_broadc
 class broadcast_rngs:  # noqa: N801  # reads as a function
     """Allows the rows of a `vmap` to draw the same random numbers.
 
-    A model that `vmap` broadcasts, and that draws, gives each row the same
-    numbers: one dropout mask for all of them. This is rarely what you want, so
-    `vmap` warns about it, except in the block of a ``with`` or in calls of a
-    function that this decorates. It holds in the thread or task that enters it.
+    A model that `vmap` broadcasts draws the same numbers for each row: one
+    dropout mask for all. This is rarely what you want, so `vmap` warns about
+    it, except in the block of a ``with``, in the thread or task that enters it,
+    and in calls of a function that this decorates.
 
     Args:
       *filters: selects streams by their count; all streams if none is given.
@@ -73,14 +73,12 @@ class broadcast_rngs:  # noqa: N801  # reads as a function
       RngError: for a decorated generator or coroutine, which runs after the
         call, and for objects that cannot be called.
 
-    >>> with broadcast_rngs("dropout"):
-    ...     print(len(_broadcast.get()))
-    1
-    >>> @broadcast_rngs()
-    ... def depth():
-    ...     return len(_broadcast.get())
-    >>> depth(), len(_broadcast.get())
-    (1, 0)
+    >>> import declax as dx
+    >>> layer, x = dx.Dropout(0.5, rngs=dx.Rngs(0)), dx.Rngs(1).normal((2, 9))
+    >>> with dx.broadcast_rngs():
+    ...     y = dx.vmap(lambda layer, x: layer(x), in_axes=(None, 0))(layer, x)
+    >>> bool(((y[0] == 0) == (y[1] == 0)).all())
+    True
     """
 
     __slots__ = ("_filters", "_predicate")
@@ -98,8 +96,7 @@ class broadcast_rngs:  # noqa: N801  # reads as a function
 
     def __call__(self, f: Callable[P, R], /) -> Callable[P, R]:
         """Decorates a function."""
-        decorated: Callable[P, R] = around_calls("broadcast_rngs", lambda given: (self, given))(f)
-        return decorated
+        return around_calls("broadcast_rngs", lambda given: (self, given))(f)
 
     def __repr__(self) -> str:
         return f"broadcast_rngs({', '.join(map(as_written, self._filters))})"

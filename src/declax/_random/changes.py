@@ -1,4 +1,4 @@
-"""Backups of the streams of models, and new keys: `split_rngs`, `fork_rngs`, `with_rngs`, `reseed`, `restore_rngs`."""
+"""New keys for the streams of models: `split_rngs`, `fork_rngs`, `with_rngs`, `reseed`; backups of the old ones."""
 
 from __future__ import annotations
 
@@ -19,38 +19,39 @@ from declax._modes import is_graph, is_on, set_graph_updates
 from declax._random.calls import around_calls
 from declax._random.streams import RngCount, RngKey, Rngs, RngValue
 from declax._random.tables import (
-    How,
+    FORK,
+    Change,
+    Keys,
     Rules,
     Size,
     Sizes,
     Stream,
     StreamBackup,
     check_can_change,
-    check_is_single,
-    choose,
-    draw,
     new_keys,
-    replace_key,
+    replace_keys,
+    select,
     shape_of,
     size_rules,
-    write,
 )
 from declax._tree.threads import committing
-from declax._typing import MISSING, Missing, Path, Shape
+from declax._typing import MISSING, Path, Shape
 from declax._variables.variable import Variable
 from declax.errors import RngError, describe, suggest
 
+N = TypeVar("N")
 P = ParamSpec("P")
 R = TypeVar("R")
 
+Flag: TypeAlias = bool | None
+On: TypeAlias = Literal[True] | None
+Off: TypeAlias = Literal[False]
+
 
 class StreamTable:
-    """The streams of a model, each once, in the order of the graph.
+    """The streams of a model, a container of models, or the `Arguments` of a call; each once, in graph order."""
 
-    The node is a model, a container of models, or the `Arguments` of a call.
-    """
-
-    def __init__(self, node: Any, graph: bool | None) -> None:
+    def __init__(self, node: Any, graph: Flag) -> None:
         found = list(_roots(node))
         self._node, self._roots = node, tuple(root for _, root in found)
         self._binding = bind_many(self._roots)
@@ -67,8 +68,10 @@ class StreamTable:
             elif isinstance(variable, RngKey) and path in counts:  # the keys of a node are in order: count, key
                 self.streams.append(Stream(path, variable, counts[path]))
 
-    def copy(self, copies: dict[int, Variable[Any]]) -> Any:
-        """The value with new nodes, and copies of some Variables, by their id; it shares all other Variables."""
+    def copy(self, keys: Keys) -> Any:
+        """The value with new nodes, whose streams have new keys; it shares all other Variables."""
+        copies = {id(s.key): s.key.copy(key) for s, (key, _) in keys.items()}
+        copies |= {id(s.count): s.count.copy(count) for s, (_, count) in keys.items()}
         kept, values = list(self._binding.variables), self._binding.read()
         for position, variable in enumerate(kept):
             if id(variable) in copies:
@@ -106,9 +109,9 @@ def _roots(node: Any) -> Iterator[tuple[Path, Any]]:
 class RngBackups:
     """The backups of the streams of a model; at the end of a ``with``, the streams are restored.
 
-    >>> from declax._random import Rngs, split_rngs
-    >>> rngs = Rngs(0)
-    >>> with split_rngs(rngs, splits=3) as backups:
+    >>> import declax as dx
+    >>> rngs = dx.Rngs(0)
+    >>> with dx.split_rngs(rngs, splits=3) as backups:
     ...     print(backups, rngs.default.key.shape)
     RngBackups(default) (3,)
     >>> rngs.default.key.shape
@@ -149,10 +152,10 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
       RngError: for a value that is not a backup.
       TraceContextError: for a stream of another trace level; names its path.
 
-    >>> from declax._random import Rngs, split_rngs
-    >>> rngs = Rngs(0)
-    >>> backups = split_rngs(rngs, splits=3)
-    >>> restore_rngs(backups)
+    >>> import declax as dx
+    >>> rngs = dx.Rngs(0)
+    >>> backups = dx.split_rngs(rngs, splits=3)
+    >>> dx.restore_rngs(backups)
     >>> rngs.default.key.shape, int(rngs.default.count)
     ((), 1)
     """
@@ -170,7 +173,7 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
     check_can_change(entry.stream for entry in entries)
     with committing:
         for entry in entries:
-            write(entry.stream, entry.key, _count_of(entry))
+            replace_keys({entry.stream: (entry.key, _count_of(entry))})
 
 
 def _count_of(backup: StreamBackup) -> jax.Array:
@@ -191,18 +194,14 @@ def _later(current: jax.Array, key: jax.Array, current_count: jax.Array, count: 
 
 
 @overload
-def backup_keys(node: Any, /, *, only: Filter = ..., graph: bool | None = None) -> RngBackups: ...
+def backup_keys(node: Any, /, *, only: Filter = ..., graph: Flag = None) -> RngBackups: ...
 @overload
-def backup_keys(*, only: Filter = ..., graph: bool | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-def backup_keys(node: Any | Missing = MISSING, /, *, only: Filter = ..., graph: bool | None = None) -> Any:
+def backup_keys(*, only: Filter = ..., graph: Flag = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def backup_keys(node: Any = MISSING, /, *, only: Filter = ..., graph: Flag = None) -> Any:
     """Copies the keys and counts of the streams below a node, for `restore_rngs`.
 
-    As a decorator, ``@dx.backup_keys()``, it does so for the arguments of each
-    call, and restores them after it, also where the call fails.
-
     Args:
-      node: a model, an Rngs, or a container of such.
-      only: selects streams by name, kind or path.
+      node, only: as of `split_rngs`.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
@@ -213,91 +212,62 @@ def backup_keys(node: Any | Missing = MISSING, /, *, only: Filter = ..., graph: 
       RngError: for a filter that matches no stream.
       TraceContextError: for a stream of another trace level.
 
-    >>> from declax._random import Rngs, reseed
-    >>> rngs = Rngs(dropout=0)
+    >>> import declax as dx
+    >>> rngs = dx.Rngs(dropout=0)
     >>> first = rngs.dropout.uniform()
-    >>> with backup_keys(rngs):
-    ...     _ = reseed(rngs, dropout=42)
-    ...     same = rngs.dropout.uniform() == Rngs(Rngs(dropout=42).dropout()).uniform()
-    >>> bool(same), int(rngs.dropout.count)
-    (True, 1)
+    >>> with dx.backup_keys(rngs):
+    ...     _ = dx.reseed(rngs, dropout=42)
+    >>> int(rngs.dropout.count)
+    1
     """
 
-    def keep(value: Any) -> RngBackups:
-        streams = choose("backup_keys", StreamTable(value, graph).streams, [(only, None)])
+    def keep(given: Any) -> RngBackups:
+        streams = select("backup_keys", StreamTable(given, graph).streams, [(only, None)])
         check_can_change(streams)
         with committing:
             return RngBackups(StreamBackup(s, jnp.copy(s.key.value), jnp.copy(s.count.value)) for s in streams)
 
-    return in_place("backup_keys", keep, node)
+    return _run("backup_keys", keep, node)
 
 
-def in_place(where: str, change: Callable[[Any], RngBackups], node: Any) -> Any:
-    """A change of a node, which gives backups; without a node, a decorator that restores after each call."""
+# --- new keys ------------------------------------------------------------------------
+
+
+def _run(where: str, change: Callable[[Any], RngBackups], node: Any) -> Any:
+    """Changes a node in place; without a node, a decorator that restores the streams after each call."""
     if node is MISSING:
         return around_calls(where, lambda given: (change(given), given))
     return change(node)
 
 
-N = TypeVar("N")
+def _replace(where: str, node: Any, graph: Flag, make: Callable[[list[Stream]], Keys]) -> Any:
+    """Gives the streams of a node new keys, or on an error none."""
 
-Change: TypeAlias = tuple[How, Shape]
-"""What is made of one key that is drawn from a stream."""
-FORK: Final[Change] = ("fork", ())
-
-On: TypeAlias = Literal[True] | None
-Off: TypeAlias = Literal[False]
-Flag: TypeAlias = bool | None
-
-
-class _Changes:
-    """Changes of streams by what is made of a key that is drawn from each; a later group has what the earlier left."""
-
-    def __init__(self, where: str, groups: Sequence[Rules[Change | None]], only: Filter, graph: Flag) -> None:
-        self._where, self._groups, self._only, self._graph = where, groups, only, graph
-
-    def _chosen(self, table: StreamTable) -> list[tuple[Stream, Change]]:
-        """The streams to change, and how; all is checked, and nothing changed."""
-        streams = list(choose(self._where, table.streams, [(self._only, None)]))
-        found: dict[Stream, Change] = {}
-        for rules in self._groups:
-            for stream, change in choose(self._where, streams, rules).items():
-                if change is not None:
-                    found.setdefault(stream, change)
-        check_can_change(found)
-        for stream in found:
-            check_is_single(stream.label, stream.key)
-        return [(stream, found[stream]) for stream in streams if stream in found]
-
-    def in_place(self, node: Any) -> RngBackups:
-        """Changes the streams of a node."""
-        chosen = self._chosen(StreamTable(node, self._graph))
+    def change(given: Any) -> RngBackups:
+        streams = StreamTable(given, graph).streams
         with committing:
-            return RngBackups([replace_key(s, *new_keys(draw(s.key, s.count), *change)) for s, change in chosen])
+            return RngBackups(replace_keys(make(streams)))
 
-    def copy(self, node: Any) -> Any:
-        """A node with new streams."""
-        table = StreamTable(node, self._graph)
-        copies = {}
+    return _run(where, change, node)
+
+
+def _draw(where: str, node: Any, groups: Sequence[Rules], only: Filter, graph: Flag, graph_updates: Flag) -> Any:
+    """Gives streams keys that are drawn from them, in place or in a new node; a tree is never changed in place."""
+
+    def make(streams: list[Stream]) -> Keys:
+        return new_keys(where, list(select(where, streams, [(only, None)])), groups)
+
+    def copy(given: Any) -> Any:
+        table = StreamTable(given, graph)
         with committing:
-            for stream, change in self._chosen(table):
-                key, count = new_keys(draw(stream.key, stream.count), *change)
-                copies[id(stream.key)] = stream.key.copy(key)
-                copies[id(stream.count)] = stream.count.copy(count)
-            return table.copy(copies)
+            return table.copy(make(table.streams))
 
-    def apply(self, node: Any, graph_updates: Flag) -> Any:
-        """Backups, a new node, or a decorator of either; a tree is never changed in place."""
-        updates = is_on("graph_updates", graph_updates, set_graph_updates.current_value)
-        if is_graph(self._graph) and updates:
-            return in_place(self._where, self.in_place, node)
-        if node is MISSING:
-            return around_calls(self._where, lambda given: (nullcontext(), self.copy(given)))
-        return self.copy(node)
-
-
-def _rules(where: str, how: How, sizes: Sizes, default: Change | None = None) -> Rules[Change | None]:
-    return [(f, default if shape is None else (how, shape)) for f, shape in size_rules(where, sizes)]
+    updates = is_on("graph_updates", graph_updates, set_graph_updates.current_value)
+    if is_graph(graph) and updates:
+        return _replace(where, node, graph, make)
+    if node is MISSING:
+        return around_calls(where, lambda given: (nullcontext(), copy(given)))
+    return copy(node)
 
 
 @overload
@@ -317,7 +287,7 @@ def split_rngs(
     *, splits: Size, only: Filter = ..., squeeze: bool = False, graph: Flag = None, graph_updates: Flag = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def split_rngs(
-    node: Any | Missing = MISSING,
+    node: Any = MISSING,
     /,
     *,
     splits: Size,
@@ -328,35 +298,32 @@ def split_rngs(
 ) -> Any:
     """Splits the streams below a node, in place: each gets an array of keys, for `vmap` or `scan` to run over.
 
-    One key is drawn from each stream, and split. All selected streams are
-    split, or on an error none.
+    One key is drawn from each stream, and split. On an error no stream is changed.
 
     Args:
       node: a model, an Rngs, or a container of such. Without it, this is a
-        decorator: the streams of all arguments are split before each call, and
-        restored after it, also where it fails.
+        decorator: the streams of all arguments are changed before each call,
+        and restored after it, also if it fails.
       splits: the number of keys, or the shape of the array.
       only: selects streams by name, kind or path.
-      squeeze: with ``splits=1``, gives one key in the place of an array of one.
-      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
-        A tree is not changed: see `graph_updates`.
-      graph_updates: False changes nothing in place, and returns the node with
-        new streams (`with_rngs`); as a decorator, calls the function with such.
-        None for the default of `set_graph_updates`.
+      squeeze: with ``splits=1``, gives one key in place of an array of one.
+      graph: False if the node must be a tree, which is never changed in place;
+        None for the default of `set_graph_mode`.
+      graph_updates: False returns a new node, as `with_rngs`, and changes
+        nothing in place; None for the default of `set_graph_updates`.
 
     Returns:
-      The backups, which are a context manager too: the streams have their keys
-      again after `restore_rngs`, or at the end of a ``with``. Each counts one
-      draw then. Where nothing is changed in place, the new node.
+      The backups, for `restore_rngs` or a ``with``, at whose end the streams
+      have their keys again, and count one draw more; or the new node.
 
     Raises:
       RngError: for an invalid size, a filter that matches no stream, and a
         stream that holds an array of keys.
       TraceContextError: for a stream of another trace level; names its path.
 
-    >>> from declax._random import Rngs
-    >>> rngs = Rngs(params=0, dropout=1)
-    >>> with split_rngs(rngs, splits=3, only="dropout"):
+    >>> import declax as dx
+    >>> rngs = dx.Rngs(params=0, dropout=1)
+    >>> with dx.split_rngs(rngs, splits=3, only="dropout"):
     ...     rngs.params.key.shape, rngs.dropout.key.shape
     ((), (3,))
     >>> rngs.dropout.key.shape, int(rngs.dropout.count)
@@ -373,7 +340,7 @@ def split_rngs(
                 fix="dx.split_rngs(model, splits=1, squeeze=True)",
             )
         change = ("squeeze", ())
-    return _Changes("split_rngs", [[(..., change)]], only, graph).apply(node, graph_updates)
+    return _draw("split_rngs", node, [[(..., change)]], only, graph, graph_updates)
 
 
 @overload
@@ -393,7 +360,7 @@ def fork_rngs(
     *, split: Sizes | None = None, only: Filter = ..., graph: Flag = None, graph_updates: Flag = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def fork_rngs(
-    node: Any | Missing = MISSING,
+    node: Any = MISSING,
     /,
     *,
     split: Sizes | None = None,
@@ -407,33 +374,22 @@ def fork_rngs(
     count has moved by one when the stream is restored.
 
     Args:
-      node: a model, an Rngs, or a container of such. Without it, this is a
-        decorator: the streams of all arguments are forked before each call, and
-        restored after it, also where it fails.
-      split: how many keys each stream gets. None, one key. A number or a shape,
-        an array of keys, as of `split_rngs`. A mapping from filters to those:
-        the first filter that matches a stream counts, and a stream that none
-        matches is left as it is.
-      only: selects streams by name, kind or path.
-      graph, graph_updates: as of `split_rngs`.
+      split: how many keys each stream gets: None for one, a number or a shape
+        for an array of keys, or a mapping from filters to those. The first
+        filter that matches a stream counts; a stream that none matches stays.
+      node, only, graph, graph_updates: as of `split_rngs`, as are results and errors.
 
-    Returns:
-      As `split_rngs`.
-
-    Raises:
-      RngError, GraphError, TraceContextError: as `split_rngs`.
-
-    >>> from declax._random import Rngs
-    >>> rngs = Rngs(params=0, dropout=1)
-    >>> with fork_rngs(rngs, split={"params": 2, "dropout": None}):
+    >>> import declax as dx
+    >>> rngs = dx.Rngs(params=0, dropout=1)
+    >>> with dx.fork_rngs(rngs, split={"params": 2, "dropout": None}):
     ...     _ = [rngs.dropout() for _ in range(5)]
     ...     rngs.params.key.shape
     (2,)
     >>> int(rngs.params.count), int(rngs.dropout.count)
     (1, 1)
     """
-    rules = [(..., FORK)] if split is None else _rules("fork_rngs", "split", split, FORK)
-    return _Changes("fork_rngs", [rules], only, graph).apply(node, graph_updates)
+    rules = [(..., FORK)] if split is None else size_rules("fork_rngs", "split", split, FORK)
+    return _draw("fork_rngs", node, [rules], only, graph, graph_updates)
 
 
 @overload
@@ -459,7 +415,7 @@ def with_rngs(
     graph_updates: Flag = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def with_rngs(
-    node: Any | Missing = MISSING,
+    node: Any = MISSING,
     /,
     *,
     split: Sizes | None = None,
@@ -476,8 +432,7 @@ def with_rngs(
 
     Args:
       node: a model, an Rngs, or a container of such. Without it, this is a
-        decorator: the function is called with new nodes in the place of its
-        arguments.
+        decorator, which calls the function with new nodes for its arguments.
       split: the number of different keys or the shape of their array, for all
         streams; or a mapping from filters to those, of which the first that
         matches a stream counts. None in it leaves a stream to the other rules.
@@ -487,16 +442,12 @@ def with_rngs(
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
       graph_updates: None or False, since nothing is changed in place.
 
-    Returns:
-      The new node: new models and containers.
-
     Raises:
       RngError: as `split_rngs`, and for ``graph_updates=True``.
-      GraphError, TraceContextError: as `split_rngs`.
 
-    >>> from declax._random import Rngs
-    >>> rngs = Rngs(params=0, dropout=1)
-    >>> new = with_rngs(rngs, split={"params": 4}, fork=...)
+    >>> import declax as dx
+    >>> rngs = dx.Rngs(params=0, dropout=1)
+    >>> new = dx.with_rngs(rngs, split={"params": 4}, fork=...)
     >>> new.params.key.shape, new.dropout.key.shape
     ((4,), ())
     >>> rngs.params.key.shape, int(rngs.params.count)
@@ -511,66 +462,59 @@ def with_rngs(
             fix="with dx.fork_rngs(model):        # or dx.split_rngs, which change streams in place",
         )
     forked: Any = fork  # a sequence of filters is a filter
-    groups: list[Rules[Change | None]] = [[] if fork is None else [(forked, FORK)]]
-    if broadcast is not None:
-        groups.insert(0, _rules("with_rngs", "broadcast", broadcast))
-    if split is not None:
-        groups.insert(0, _rules("with_rngs", "split", split))
-    return _Changes("with_rngs", groups, only, graph).apply(node, False)
+    groups = [
+        [] if split is None else size_rules("with_rngs", "split", split),
+        [] if broadcast is None else size_rules("with_rngs", "broadcast", broadcast),
+        [] if fork is None else [(forked, FORK)],
+    ]
+    return _draw("with_rngs", node, groups, only, graph, False)
 
 
-Policy: TypeAlias = Literal["scalars_only", "match_shape"] | Callable[[Path, jax.Array, Shape], jax.Array]
-"""How one key becomes those of a stream: the name of a policy, or a function of path, key and shape."""
+PolicyFn: TypeAlias = Callable[[Path, jax.Array, Shape], jax.Array]
+"""Makes the keys of a stream of its path, one key, and the shape."""
+Policy: TypeAlias = Literal["scalars_only", "match_shape"] | PolicyFn
+
+_POLICIES: Final[dict[str, PolicyFn]] = {
+    "scalars_only": lambda path, key, shape: key,
+    "match_shape": lambda path, key, shape: jax.random.split(key, shape) if shape else key,
+}
 
 
 @overload
 def reseed(
-    node: Any, /, *, graph: bool | None = None, policy: Policy = "scalars_only", **stream_keys: RngValue
+    node: Any, /, *, graph: Flag = None, policy: Policy = "scalars_only", **stream_keys: RngValue
 ) -> RngBackups: ...
 @overload
 def reseed(
-    *, graph: bool | None = None, policy: Policy = "scalars_only", **stream_keys: RngValue
+    *, graph: Flag = None, policy: Policy = "scalars_only", **stream_keys: RngValue
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def reseed(
-    node: Any | Missing = MISSING,
-    /,
-    *,
-    graph: bool | None = None,
-    policy: Policy = "scalars_only",
-    **stream_keys: RngValue,
+    node: Any = MISSING, /, *, graph: Flag = None, policy: Policy = "scalars_only", **stream_keys: RngValue
 ) -> Any:
     """Gives the streams of these names below a node new keys, in place; they count from 0.
 
     The streams of one name draw their keys from one new stream, in the order of
-    the graph, so that two layers never share a key: a model that is reseeded as
-    it was made gets the keys that it had. All of them are reseeded, or on an
-    error none.
+    the graph, so a model that is reseeded as it was made gets the keys that it had.
 
     Args:
-      node: a model, an Rngs, or a container of such. Without it, this is a
-        decorator: the streams of all arguments are reseeded before each call,
-        and restored after it, also where it fails.
+      node: as of `split_rngs`, as are the backups returned.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
-      policy: how a new key replaces an array of keys. ``"scalars_only"``: it
-        does not, which is an error; ``"match_shape"``: it is split; a function
-        of the path of the stream, the new key and the shape: by its result.
+      policy: how a new key replaces an array of keys: ``"scalars_only"`` raises
+        an error, ``"match_shape"`` splits the key, and a function of path, new
+        key and shape returns the keys.
       **stream_keys: for each name, a seed: an int, a key, or a stream.
-
-    Returns:
-      The backups, which are a context manager too.
 
     Raises:
       RngError: for a name that no stream has, a value that is not a seed, an
-        unknown policy, and a policy whose result is not of the shape of a stream.
-      GraphError, TraceContextError: as `split_rngs`.
+        unknown policy, and a policy whose result has another shape.
+      TraceContextError: for a stream of another trace level.
 
     >>> import declax as dx
-    >>> layer = dx.Dropout(0.5, rngs=dx.Rngs(dropout=42))
-    >>> x = jnp.ones(10)
-    >>> first = layer(x)
-    >>> backups = reseed(layer, dropout=42)
-    >>> bool((layer(x) == first).all())
-    True
+    >>> rngs = dx.Rngs(dropout=42)
+    >>> first = rngs.dropout.uniform()
+    >>> backups = dx.reseed(rngs, dropout=7)
+    >>> bool(rngs.dropout.uniform() == first), int(rngs.dropout.count)
+    (False, 1)
     """
     make = policy if callable(policy) else _POLICIES.get(policy)
     if make is None:
@@ -582,28 +526,16 @@ def reseed(
             fix=suggest(policy, _POLICIES) if isinstance(policy, str) else None,
         )
 
-    def put(value: Any) -> RngBackups:
-        table = StreamTable(value, graph)
-        streams = choose("reseed", table.streams, [(name, None) for name in stream_keys])
-        check_can_change(streams)
+    def seeded(streams: list[Stream]) -> Keys:
+        named = select("reseed", streams, [(name, None) for name in stream_keys])
+        check_can_change(named)
         sources = Rngs(**stream_keys)
-        with committing:
-            keys = {stream: _new_key(stream, make, sources[stream.tag]()) for stream in streams}
-            return RngBackups(
-                [replace_key(stream, key, jnp.zeros(key.shape, np.uint32)) for stream, key in keys.items()]
-            )
+        return {stream: _seeded_keys(stream, make, sources[stream.tag]()) for stream in named}
 
-    return in_place("reseed", put, node)
+    return _replace("reseed", node, graph, seeded)
 
 
-_POLICIES: Final[dict[str, Callable[[Path, jax.Array, Shape], jax.Array]]] = {
-    "scalars_only": lambda path, key, shape: key,
-    "match_shape": lambda path, key, shape: jax.random.split(key, shape) if shape else key,
-}
-
-
-def _new_key(stream: Stream, make: Callable[[Path, jax.Array, Shape], jax.Array], key: jax.Array) -> jax.Array:
-    """The new key of a stream, or the array of keys, by a policy."""
+def _seeded_keys(stream: Stream, make: PolicyFn, key: jax.Array) -> tuple[jax.Array, jax.Array]:
     shape: Shape = stream.key.value.shape
     made: Any = make(stream.path, key, shape)
     if not isinstance(made, jax.Array) or made.shape != shape or not jnp.issubdtype(made.dtype, jax.dtypes.prng_key):
@@ -614,5 +546,4 @@ def _new_key(stream: Stream, make: Callable[[Path, jax.Array, Shape], jax.Array]
             got=describe(made),
             fix="policy='match_shape'        # splits one key for a stream that was split",
         )
-    keys: jax.Array = made
-    return keys
+    return made, jnp.zeros(shape, np.uint32)

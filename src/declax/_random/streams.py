@@ -25,13 +25,15 @@ import numpy as np
 from declax import errors, initializers
 from declax._classes.pytree import Pytree
 from declax._random.tables import (
+    FORK,
     How,
+    Rules,
     Size,
     Sizes,
     Stream,
     check_is_single,
-    choose,
     draw,
+    make_keys,
     new_keys,
     shape_of,
     size_rules,
@@ -47,8 +49,8 @@ R = TypeVar("R")
 class KeylessInitializer:
     """An initializer that draws its keys itself; each call draws another.
 
-    >>> from declax._random import Rngs
-    >>> init = Rngs(0).lecun_normal()
+    >>> import declax as dx
+    >>> init = dx.Rngs(0).lecun_normal()
     >>> init, init((2, 3)).shape
     (Rngs.lecun_normal(), (2, 3))
     """
@@ -82,8 +84,7 @@ class Method(Generic[P, R]):
 def _sampler(function: Callable[Concatenate[jax.Array, P], R]) -> Method[P, R]:
     """A method that calls a function of ``jax.random`` with a fresh key."""
 
-    # `wraps` keeps the parameters for editors; binding hides the first, which is the key.
-    @functools.wraps(function)
+    @functools.wraps(function)  # keeps the parameters for editors; binding hides the first, which is the key
     def draw(self: Callable[[], jax.Array], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return function(self(), *args, **kwargs)
 
@@ -97,10 +98,8 @@ def _keyless(factory: Callable[P, initializers.NamedInitializer]) -> Method[P, K
         return KeylessInitializer(factory(*args, **kwargs), self)
 
     make.__name__ = factory.__name__
-    return cast(
-        "Method[P, KeylessInitializer]",
-        _named(make, f"The initializer `{make.__name__}`, which draws its keys from here."),
-    )
+    doc = f"The initializer `{make.__name__}`, which draws its keys from here."
+    return cast("Method[P, KeylessInitializer]", _named(make, doc))
 
 
 def _named(method: Any, doc: str) -> object:
@@ -112,9 +111,9 @@ def _named(method: Any, doc: str) -> object:
 class Samplers(Pytree):
     """The functions of ``jax.random`` as methods that need no key.
 
-    A subclass returns a fresh key at each call, which the samplers use. The
-    initializers (`lecun_normal`, ...) return an initializer that needs no key.
-    `orthogonal` and `truncated_normal` are the samplers of these names.
+    A subclass returns a fresh key at each call. `lecun_normal` and the like
+    return an initializer that needs no key; `orthogonal` and `truncated_normal`
+    are the samplers of these names.
     """
 
     if TYPE_CHECKING:
@@ -177,7 +176,7 @@ class Samplers(Pytree):
 
 
 RngValue: TypeAlias = "int | np.integer[Any] | jax.Array | np.ndarray[Any, Any] | Variable[Any] | RngStream"
-"""What a stream is made from: a seed, a key (typed, or raw ``uint32``), or a Variable or stream that holds one."""
+"""A seed, a key (typed, or raw ``uint32``), or a Variable or stream that holds one."""
 
 
 class RngState(Variable[jax.Array]):
@@ -203,9 +202,9 @@ class RngStream(Samplers):
     """A stream of keys: the n-th draw is ``jax.random.fold_in(key, n)``, counted from 0.
 
     Args:
-      key: a seed, a key, or a Variable or stream that holds a key. Of a stream
-        only the key is taken; the new one counts from 0.
-      tag: its name, kept in the metadata of key and count, so that filters find it.
+      key: a seed, a key, or a Variable or stream that holds a key; the new
+        stream counts from 0.
+      tag: its name, in the metadata of key and count, where filters find it.
 
     Raises:
       RngError: `key` is not a seed or a key.
@@ -254,17 +253,15 @@ class RngStream(Samplers):
         Args:
           k: the number of keys, or the shape of the array.
         """
-        shape = shape_of("RngStream.split", k)
-        return RngStream(new_keys(self(), "split", shape)[0], self.tag)
+        return self._derive("split", k)
 
     def broadcast(self, k: Size) -> RngStream:
-        """A new stream with an array of equal keys, drawn from this stream.
+        """As `split`, with equal keys."""
+        return self._derive("broadcast", k)
 
-        Args:
-          k: the number of keys, or the shape of the array.
-        """
-        shape = shape_of("RngStream.broadcast", k)
-        return RngStream(new_keys(self(), "broadcast", shape)[0], self.tag)
+    def _derive(self, how: How, size: Size) -> RngStream:
+        shape = shape_of(f"RngStream.{how}", size)
+        return RngStream(make_keys(self(), how, shape)[0], self.tag)
 
 
 class Rngs(Samplers):
@@ -339,8 +336,7 @@ class Rngs(Samplers):
         """New streams, each with a key drawn from the stream of its name.
 
         Args:
-          split: splits the new streams, as `Rngs.split`; a stream that no filter
-            matches is forked and not split.
+          split: as of `Rngs.split`; a stream that no filter matches is forked and not split.
 
         Raises:
           RngError: as `Rngs.split`.
@@ -349,7 +345,8 @@ class Rngs(Samplers):
         >>> forked.params.key.shape, forked.dropout.key.shape
         ((3,), ())
         """
-        return self._derive("Rngs.fork", "split", {} if split is None else split, others="fork")
+        rules = [] if split is None else size_rules("Rngs.fork", "split", split)
+        return self._derive("Rngs.fork", [rules, [(..., FORK)]] if len(self) else [rules])
 
     def split(self, k: Sizes) -> Rngs:
         """New streams with arrays of different keys, for `vmap` and `scan` to run over.
@@ -363,42 +360,27 @@ class Rngs(Samplers):
         Raises:
           RngError: for an invalid size, a filter that matches no stream, and a
             stream that holds an array of keys.
+          TraceContextError: a stream belongs to another trace.
 
         >>> Rngs(0).split(3).default.key.shape
         (3,)
         """
-        return self._derive("Rngs.split", "split", k)
+        return self._derive("Rngs.split", [size_rules("Rngs.split", "split", k)])
 
     def broadcast(self, k: Sizes | None) -> Rngs:
-        """New streams with arrays of equal keys: each index of the axis draws the same.
-
-        Args:
-          k: as for `Rngs.split`; None copies all streams.
-
-        Raises:
-          RngError: as `Rngs.split`.
+        """As `split`, with arrays of equal keys: each index of the axis draws the same. None copies all streams.
 
         >>> keys = Rngs(0).broadcast(3).default.key
         >>> bool((keys[0] == keys[2]).all())
         True
         """
-        return self._derive("Rngs.broadcast", "broadcast", {} if k is None else k)
+        return self._derive("Rngs.broadcast", [] if k is None else [size_rules("Rngs.broadcast", "broadcast", k)])
 
-    def _derive(self, where: str, how: How, sizes: Sizes, others: How | None = None) -> Rngs:
-        """New streams: those with a size made by `how`, the others by `others`, or with the same key."""
-        rules = size_rules(where, sizes)
-        table = {name: Stream((name,), stream.key, stream.count) for name, stream in self.items()}
-        shapes = choose(where, list(table.values()), rules)
-        ways = {name: others if shapes.get(stream) is None else how for name, stream in table.items()}
-        for name, way in ways.items():
-            if way is not None:
-                check_is_single(f"Rngs.{name}", table[name].key)
-        made = {}
-        for name, stream in table.items():
-            way = ways[name]
-            drawn = stream.key if way is None else draw(stream.key, stream.count)
-            made[name] = drawn if way is None else new_keys(drawn, way, shapes.get(stream) or ())[0]
-        return Rngs(made)
+    def _derive(self, where: str, groups: Sequence[Rules]) -> Rngs:
+        """New streams by rules; those that no rule changes have the same key."""
+        streams = {name: Stream((name,), stream.key, stream.count, ("Rngs",)) for name, stream in self.items()}
+        keys = new_keys(where, list(streams.values()), groups)
+        return Rngs({name: keys[stream][0] if stream in keys else stream.key for name, stream in streams.items()})
 
 
 def _named_stream(name: object, value: RngValue) -> RngStream:

@@ -1,11 +1,11 @@
-"""Tables of streams: path, key and count of each; which of them filters choose, and how a key is drawn and replaced."""
+"""Streams as a table of paths, keys and counts: which of them filters select, and how keys are drawn and replaced."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -20,23 +20,26 @@ from declax._typing import Path, Shape
 from declax._variables.variable import Variable, set_raw
 from declax.errors import RngError, TraceContextError, format_path, suggest
 
-T = TypeVar("T")
-
 Size: TypeAlias = int | tuple[int, ...]
 Sizes: TypeAlias = Size | Mapping[Filter, Size | None]
 """How many keys: of each stream alike, or of each by the first filter that matches it (by tag, kind or path)."""
 How: TypeAlias = Literal["fork", "split", "broadcast", "squeeze"]
-Rules: TypeAlias = Sequence[tuple[Filter, T]]
-"""What is to be done with the streams that a filter matches; the first filter that matches counts."""
+Change: TypeAlias = tuple[How, Shape]
+"""How new keys are made of one that is drawn from a stream, and in which shape."""
+Rules: TypeAlias = Sequence[tuple[Filter, Change | None]]
+"""The change of the streams that a filter matches; the first filter that matches counts."""
+
+FORK: Final[Change] = ("fork", ())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """A stream of a model: its path, and the Variables of its key and its count."""
+    """A stream of a model: its path below an owner, and the Variables of its key and its count."""
 
     path: Path
     key: Variable[Any]
     count: Variable[Any]
+    owner: tuple[str, ...] = ()
 
     @property
     def tag(self) -> str:
@@ -46,7 +49,7 @@ class Stream:
     @property
     def label(self) -> str:
         """The path as it is written in code."""
-        return format_path(self.path) if self.path else "the stream"
+        return format_path((*self.owner, *self.path)) if self.path else "the stream"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,32 +61,11 @@ class StreamBackup:
     count: jax.Array
 
 
-# --- which streams ---------------------------------------------------------------
+Keys: TypeAlias = dict[Stream, tuple[jax.Array, jax.Array]]
+"""New keys and counts of streams."""
 
 
-def choose(where: str, streams: Sequence[Stream], rules: Rules[T]) -> dict[Stream, T]:
-    """For each stream that a filter matches, by its path or by its key, what the first such filter means."""
-    chosen: dict[Stream, T] = {}
-    for wanted, meant in rules:
-        matches = to_predicate(wanted)
-        matched = [s for s in streams if matches((*s.path, "key"), s.key) or matches(s.path, s.key)]
-        if not matched:
-            raise _no_match(where, streams, wanted)
-        for stream in matched:
-            chosen.setdefault(stream, meant)
-    return chosen
-
-
-def _no_match(where: str, streams: Sequence[Stream], wanted: Filter) -> RngError:
-    shown = ", ".join(f"{stream.tag!r} at {stream.label}" for stream in streams[:6])
-    more = f" and {len(streams) - 6} more" if len(streams) > 6 else ""
-    return RngError(
-        where,
-        f"the filter {as_written(wanted)} matches no stream of random numbers",
-        expected=None if streams else "a model, an Rngs, an RngStream or a container of such, with a stream in it",
-        got=f"the streams {shown}{more}" if streams else "no streams",
-        fix=suggest(wanted, sorted({s.tag for s in streams})) if isinstance(wanted, str) else None,
-    )
+# --- which streams change, and how -------------------------------------------------
 
 
 def shape_of(where: str, size: object) -> Shape:
@@ -100,11 +82,48 @@ def shape_of(where: str, size: object) -> Shape:
     )
 
 
-def size_rules(where: str, sizes: Sizes) -> Rules[Shape | None]:
-    """The rules of a size for all streams, or of a mapping from filters to sizes."""
-    if isinstance(sizes, Mapping):
-        return [(f, None if size is None else shape_of(where, size)) for f, size in sizes.items()]
-    return [(..., shape_of(where, sizes))]
+def size_rules(where: str, how: How, sizes: Sizes, default: Change | None = None) -> Rules:
+    """The rules of a size for all streams, or of a mapping from filters to sizes, where None means the default."""
+    if not isinstance(sizes, Mapping):
+        return [(..., (how, shape_of(where, sizes)))]
+    return [(f, default if size is None else (how, shape_of(where, size))) for f, size in sizes.items()]
+
+
+def select(where: str, streams: Sequence[Stream], rules: Rules) -> dict[Stream, Change | None]:
+    """The change of each stream that a filter matches, by its path or by its key."""
+    selected: dict[Stream, Change | None] = {}
+    for wanted, change in rules:
+        matches = to_predicate(wanted)
+        matched = [s for s in streams if matches((*s.path, "key"), s.key) or matches(s.path, s.key)]
+        if not matched:
+            shown = ", ".join(f"{stream.tag!r} at {stream.label}" for stream in streams[:6])
+            more = f" and {len(streams) - 6} more" if len(streams) > 6 else ""
+            raise RngError(
+                where,
+                f"the filter {as_written(wanted)} matches no stream of random numbers",
+                expected=None if streams else "a model, an Rngs, an RngStream or a container of such, with a stream",
+                got=f"the streams {shown}{more}" if streams else "no streams",
+                fix=suggest(wanted, sorted({s.tag for s in streams})) if isinstance(wanted, str) else None,
+            )
+        for stream in matched:
+            selected.setdefault(stream, change)
+    return selected
+
+
+def new_keys(where: str, streams: Sequence[Stream], groups: Sequence[Rules]) -> Keys:
+    """Keys drawn from the streams that rules change; a later group has what the earlier ones left.
+
+    All is checked before the first key is drawn.
+    """
+    changes: dict[Stream, Change] = {}
+    for rules in groups:
+        for stream, change in select(where, streams, rules).items():
+            if change is not None:
+                changes.setdefault(stream, change)
+    check_can_change(changes)
+    for stream in changes:
+        check_is_single(stream.label, stream.key)
+    return {s: make_keys(draw(s.key, s.count), *changes[s]) for s in streams if s in changes}
 
 
 # --- keys --------------------------------------------------------------------------
@@ -126,7 +145,7 @@ def draw(key: Variable[Any], count: Variable[Any]) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2), inline=True)
-def new_keys(drawn: jax.Array, how: How, shape: Shape) -> tuple[jax.Array, jax.Array]:
+def make_keys(drawn: jax.Array, how: How, shape: Shape) -> tuple[jax.Array, jax.Array]:
     """The key that was drawn, or an array of different or equal ones made of it, and their counts."""
     made: jax.Array = drawn
     if how == "split":
@@ -138,23 +157,19 @@ def new_keys(drawn: jax.Array, how: How, shape: Shape) -> tuple[jax.Array, jax.A
     return made, jnp.zeros(made.shape, np.uint32)
 
 
-def write(stream: Stream, key: jax.Array, count: jax.Array) -> None:
-    """Gives a stream a key and a count, past the hooks of users; what is in refs stays in refs."""
-    for variable, value in ((stream.key, key), (stream.count, count)):
-        raw = variable.raw_value
-        if not is_ref(raw):
-            set_raw(variable, value)
-        elif raw.shape == value.shape:
-            raw[...] = value
-        else:
-            set_raw(variable, jax.new_ref(value))
-
-
-def replace_key(stream: Stream, key: jax.Array, count: jax.Array) -> StreamBackup:
-    """Gives a stream another key and count."""
-    backup = StreamBackup(stream, stream.key.value, stream.count.value)
-    write(stream, key, count)
-    return backup
+def replace_keys(keys: Keys) -> list[StreamBackup]:
+    """Gives streams keys and counts, past the hooks of users; refs keep their identity if the shape allows it."""
+    backups = [StreamBackup(stream, stream.key.value, stream.count.value) for stream in keys]
+    for stream, pair in keys.items():
+        for variable, value in zip((stream.key, stream.count), pair, strict=True):
+            raw = variable.raw_value
+            if not is_ref(raw):
+                set_raw(variable, value)
+            elif raw.shape == value.shape:
+                raw[...] = value
+            else:
+                set_raw(variable, jax.new_ref(value))
+    return backups
 
 
 # --- checks ------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from declax._fields.expressions import Deferred
 from declax._fields.overrides import PartOverride, arguments_of, overriding
 from declax._graph.iteration import find_duplicates
 from declax._module.containers import Dict, List
-from declax._random import Rngs
+from declax._random.streams import Rngs
 from declax._typing import MISSING, RECORD_KEY
 from declax._variables.variable import Variable
 from declax.config._building import Builder, checked_refs, model_of

@@ -16,7 +16,7 @@ from declax._classes.decorator import dataclass
 from declax._fields.expressions import defer
 from declax._fields.specifiers import KW_ONLY, field, static, variable
 from declax._module.module import Module
-from declax._random import Rngs
+from declax._random.streams import Rngs
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables.metadata import EMPTY
 from declax._variables.variable import Param

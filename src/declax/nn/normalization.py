@@ -15,7 +15,7 @@ from declax import errors
 from declax._classes.decorator import dataclass
 from declax._fields.specifiers import KW_ONLY, field, static, variable
 from declax._module.module import Module
-from declax._random import Rngs
+from declax._random.streams import Rngs
 from declax._typing import Dtype, Initializer
 from declax._variables.metadata import EMPTY
 from declax._variables.variable import BatchStat, Param

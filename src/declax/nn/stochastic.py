@@ -12,7 +12,7 @@ from declax import errors
 from declax._classes.decorator import dataclass
 from declax._fields.specifiers import KW_ONLY, field
 from declax._module.module import Module
-from declax._random import Rngs, RngStream
+from declax._random.streams import Rngs, RngStream
 from declax.nn._checks import axes_of, check_axes_type, field_of
 
 

@@ -20,7 +20,7 @@ from declax._graph.nodes import Kind, kind_of
 from declax._graph.updating import update
 from declax._module.containers import List
 from declax._module.module import Module
-from declax._random import RngCount, Rngs, RngStream
+from declax._random.streams import RngCount, Rngs, RngStream
 from declax._tree.layout import BOUND_KEY, TRACE_KEY
 from declax._tree.read_only import ReadOnly
 from declax._typing import MISSING, Path

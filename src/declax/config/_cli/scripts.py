@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
 
-from declax._random import Rngs
+from declax._random.streams import Rngs
 from declax.config._cli.describing import parameter_table
 from declax.config._cli.output import Output, ending_with_the_pipe, usage_error, write
 from declax.config._cli.parsing import script_parser

@@ -16,7 +16,7 @@ import jax
 
 from declax._module.summarizing import Summary
 from declax._module.summarizing import summary as summary_of
-from declax._random import Rngs
+from declax._random.streams import Rngs
 from declax.config._cli.describing import parameter_table, part_target
 from declax.config._cli.output import WRONG, Output, usage_error, write
 from declax.config._cli.overrides import Run
