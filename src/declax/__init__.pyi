@@ -105,7 +105,6 @@ from declax._random.tables import StreamBackup as StreamBackup
 from declax._state.states import FlatState as FlatState
 from declax._state.states import State as State
 from declax._tree.rendering import display as display
-from declax._variables.initializer_metadata import with_metadata as with_metadata
 from declax._variables.registry import register_variable_name as register_variable_name
 from declax._variables.registry import variable_name_from_type as variable_name_from_type
 from declax._variables.registry import variable_type_from_name as variable_type_from_name
@@ -133,6 +132,7 @@ from declax.config.spec import spec as spec
 from declax.errors import ConfigError as ConfigError
 from declax.errors import DeclaxError as DeclaxError
 from declax.errors import TraceContextError as TraceContextError
+from declax.initializers import with_metadata as with_metadata
 from declax.nn import BatchNorm as BatchNorm
 from declax.nn import Conv as Conv
 from declax.nn import Dropout as Dropout

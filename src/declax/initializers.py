@@ -12,7 +12,7 @@ import inspect
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ from jax.nn import initializers as _jax_initializers
 from declax import errors
 from declax._typing import MISSING, ArrayLike, Dtype
 from declax._typing import Initializer as Initializer
+from declax._variables.metadata import Metadata
+from declax._variables.variable import Variable, VariableMetadata
 
 Axes: TypeAlias = int | Sequence[int]
 Mode: TypeAlias = Literal["fan_in", "fan_out", "fan_avg", "fan_geo_avg"]
@@ -359,3 +361,89 @@ xavier_uniform: Final = glorot_uniform
 xavier_normal: Final = glorot_normal
 kaiming_uniform: Final = he_uniform
 kaiming_normal: Final = he_normal
+
+
+# --- metadata -------------------------------------------------------------------
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ValueHook: TypeAlias = Callable[[Variable[Any], Any], Any]
+AxisHook: TypeAlias = Callable[[Variable[Any], int, str | None], None]
+ValueHooks: TypeAlias = ValueHook | Sequence[ValueHook]
+AxisHooks: TypeAlias = AxisHook | Sequence[AxisHook]
+
+
+@dataclasses.dataclass(frozen=True)
+class InitializerWithMetadata:
+    """An initializer whose values bring metadata; equal to another of the same parts.
+
+    Being hashable and equal by value, it can be a static field without causing retraces.
+    """
+
+    initializer: Callable[..., Any]
+    metadata: Metadata
+
+    def __call__(self, *args: Any, **options: Any) -> VariableMetadata[Any]:
+        """Makes the value, and hands it on with the metadata."""
+        made = self.initializer(*args, **options)
+        if isinstance(made, VariableMetadata):  # wrapped twice: the outer one has the last word
+            return VariableMetadata(made.value, {**made.metadata, **self.metadata})
+        return VariableMetadata(made, self.metadata)
+
+
+def with_metadata(
+    initializer: F,
+    on_set_value: ValueHooks = (),
+    on_get_value: ValueHooks = (),
+    on_create_value: ValueHooks = (),
+    on_add_axis: AxisHooks = (),
+    on_remove_axis: AxisHooks = (),
+    **metadata: Any,
+) -> F:
+    """Wraps an initializer so that the Variable made from its value carries metadata.
+
+    Args:
+      initializer: a function that makes a value, as those of `jax.nn.initializers`.
+      on_set_value: one or several functions ``(variable, value) -> value``, run on each value that is put in.
+      on_get_value: the same, run on each value that is read.
+      on_create_value: the same, run on the first value.
+      on_add_axis: one or several functions ``(variable, axis_index, axis_name)``, run when a transform adds an axis.
+      on_remove_axis: the same, run when a transform removes one.
+      **metadata: what else the Variable shall carry, such as ``sharding``. The older names ``set_value_hooks``,
+        ``get_value_hooks``, ``create_value_hooks``, ``add_axis_hooks`` and ``remove_axis_hooks`` add to the hooks.
+
+    Returns:
+      An initializer of the same arguments. Where a layer passes metadata of its own, that of the initializer wins.
+
+    Raises:
+      MetadataError: the initializer or a hook is no function.
+      StatusError: the value of a name has no hash.
+
+    >>> import declax as dx
+    >>> zeros = dx.with_metadata(dx.initializers.zeros, sharding=("in", "out"))
+    >>> dx.Param(zeros(jax.random.key(0), (2, 3))).sharding
+    ('in', 'out')
+    """
+    if not callable(initializer):
+        raise errors.MetadataError(
+            "with_metadata",
+            "an initializer must be a function",
+            expected="a function such as jax.nn.initializers.zeros",
+            got=errors.describe(initializer),
+        )
+    given = {
+        "set_value": on_set_value,
+        "get_value": on_get_value,
+        "create_value": on_create_value,
+        "add_axis": on_add_axis,
+        "remove_axis": on_remove_axis,
+    }
+    for name, hooks in given.items():
+        together = (*_as_tuple(hooks), *_as_tuple(metadata.pop(f"{name}_hooks", ())))
+        if together:
+            metadata[f"on_{name}"] = together[0] if len(together) == 1 else together
+    return cast(F, InitializerWithMetadata(initializer, Metadata.of(metadata, "with_metadata")))
+
+
+def _as_tuple(hooks: Any) -> tuple[Any, ...]:
+    return tuple(hooks) if isinstance(hooks, (tuple, list)) else (hooks,)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import declax as dx
-from declax._tree import rendering, value_text
+from declax._tree import rendering
 from declax._tree.rendering import display
 
 # treescope looks at every public name of numpy when it first draws.
@@ -529,7 +529,7 @@ def test_a_value_that_has_grown_in_a_variable():
     inner.append(jnp.ones((3, 4)))
     text = repr(variable)
     assert "Variable( # 12 (48 B)" in text
-    assert text.count("[") == value_text.MAX_DEPTH - 1
+    assert text.count("[") == rendering.MAX_DEPTH - 1
     assert "[list(...)]" in text
     state = dx.state([variable])
     assert "# 12 (48 B)" in repr(state)
@@ -538,5 +538,5 @@ def test_a_value_that_has_grown_in_a_variable():
 def test_a_value_that_contains_itself():
     value = [jnp.ones(2)]
     value.append(value)
-    assert value_text.size_comment(value) == " # 2 (8 B)"
-    assert value_text.value_text(value).endswith("list(...)" + "]" * value_text.MAX_DEPTH)
+    assert rendering.size_comment(value) == " # 2 (8 B)"
+    assert rendering.value_text(value).endswith("list(...)" + "]" * rendering.MAX_DEPTH)

@@ -11,10 +11,9 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from declax import errors
-from declax._variables.initializer_metadata import with_metadata
-from declax._variables.metadata import EMPTY, Metadata, _table
-from declax._variables.metadata_fields import insert_axis, remove_axis
+from declax._variables.metadata import EMPTY, Metadata, _table, insert_axis, remove_axis
 from declax._variables.variable import Param, Variable, VariableMetadata
+from declax.initializers import with_metadata
 
 
 def double(variable, value):

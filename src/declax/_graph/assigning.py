@@ -14,8 +14,7 @@ from declax._tree import epoch
 from declax._tree.attributes import admit, wrong_trace
 from declax._tree.layout import TRACE_KEY
 from declax._variables.metadata import Metadata
-from declax._variables.metadata_attributes import foreign_trace
-from declax._variables.variable import Variable
+from declax._variables.variable import Variable, foreign_trace
 from declax._variables.variable import _set_metadata as put_metadata
 from declax.errors import FilterError, GraphError, format_path, suggest, type_name
 

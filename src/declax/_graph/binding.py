@@ -33,9 +33,9 @@ from declax._graph.unflattening import check_marks
 from declax._modes import is_graph, is_graph_mode
 from declax._tree import epoch
 from declax._tree.attributes import wrong_trace
+from declax._tree.epoch import committing
 from declax._tree.layout import BOUND_KEY, TRACE_KEY
 from declax._tree.statuses import check_depth
-from declax._tree.threads import committing
 from declax._typing import MISSING, Path
 from declax._variables.variable import Variable, raw_values, set_all_raw
 from declax.errors import GraphError, describe, format_path

@@ -13,7 +13,7 @@ import numpy as np
 from declax._classes.pytree import Pytree
 from declax._graph.api import state as state_of
 from declax._graph.nodes import children_of
-from declax._tree.value_text import bytes_text
+from declax._tree.rendering import bytes_text
 from declax._typing import Path, Shape
 from declax.errors import format_path, type_name
 

@@ -34,7 +34,7 @@ from declax._random.tables import (
     shape_of,
     size_rules,
 )
-from declax._tree.threads import committing
+from declax._tree.epoch import committing
 from declax._typing import MISSING, Path, Shape
 from declax._variables.variable import Variable
 from declax.errors import RngError, describe, suggest

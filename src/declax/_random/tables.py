@@ -14,8 +14,8 @@ import numpy as np
 from declax import _jax
 from declax._filters import Filter, as_written, to_predicate
 from declax._graph.nodes import is_ref
+from declax._tree.epoch import committing
 from declax._tree.read_only import ReadOnly
-from declax._tree.threads import committing
 from declax._typing import Path, Shape
 from declax._variables.variable import Variable, set_raw
 from declax.errors import RngError, TraceContextError, format_path, suggest

@@ -1,32 +1,38 @@
-"""Two epochs: of structures, and of values. What is read in an epoch stays true until it ends.
+"""When kept facts end: the structure epoch, the write epoch of raw values, and the lock of readers and writers.
 
-An epoch lasts from one structural change (an attribute that comes, goes or changes its status; metadata; an element
-of a List) to the next, a write epoch from one write of a raw value to the next. A token stands for it. Whoever keeps
-a token keeps it alive, so that its identity is never given again; replacing it is one assignment, which is atomic.
+A structure epoch ends with each structural change (an attribute that is added, removed or changes its status; metadata;
+an element of a List), a write epoch with each write of a raw value. A token stands for an epoch. Keeping the token
+keeps its identity from being reused; replacing it is one assignment, which is atomic.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from typing import Any, Final
+
+committing: Final = threading.RLock()
+"""Held while Variables are read or compared, and written, so that no thread sees half of a step; never while JAX runs.
+
+Reentrant, since the garbage collector may run code that writes at any moment.
+"""
 
 token: object = object()
-"""The token of this epoch; read it as ``_epoch.token`` where a call is too much."""
+"""The token of the structure epoch; hot code reads it without `current`."""
 
 kept: dict[int, tuple[Any, ...]] | None = {}
-"""The token of this write epoch, with the values that were read in it, by the identity of the reader.
+"""The token of the write epoch, with the values that were read in it, by the identity of the reader.
 
-A write sets it to None before, and to a new dict after: so kept values are freed with
-their epoch, and an interrupted write leaves nothing that is kept. Who reads takes the
-token first, and adds to the token that it took.
+A write sets it to None before, and to a new dict after. This frees kept values with their epoch, and an interrupted
+write leaves none. A reader takes the token first, and adds to the token that it took.
 """
 
 
 def current() -> object:
-    """The token of the present epoch, to be kept and compared with ``is``."""
+    """The token of the structure epoch, to be kept and compared with ``is``."""
     return token
 
 
 def advance() -> None:
-    """Ends the epoch: whatever was derived from a structure must be derived again."""
+    """Ends the structure epoch: facts derived from a structure must be derived again."""
     global token
     token = object()

@@ -1,4 +1,4 @@
-"""What a Variable knows about its value: interned, immutable metadata."""
+"""Metadata of Variables: interned immutable mappings, what a kind declares, and names of axes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from jax.sharding import NamedSharding, PartitionSpec
+
 from declax import errors
 from declax._fields import snapshots
+from declax._fields.annotations import annotations_of
+from declax._typing import MISSING
 
 HOOKS: Final = ("on_get_value", "on_set_value", "on_create_value", "on_add_axis", "on_remove_axis")
 
@@ -176,3 +180,88 @@ def check_names(names: Iterable[str], where: str, known: frozenset[str], reserve
 
 EMPTY: Final = _intern({})
 Metadata.EMPTY = EMPTY
+
+
+# --- what a kind declares -------------------------------------------------------
+
+
+class DeclaredMetadata:
+    """Descriptor of metadata that a kind declares by an annotation.
+
+    Without it the default in the class would hide the metadata of an instance.
+    """
+
+    def __init__(self, name: str, default: Any) -> None:
+        self.name = name
+        self.default = default
+
+    def __get__(self, variable: Any, owner: type) -> Any:
+        if variable is None:
+            return self.default
+        return variable.__getattr__(self.name)
+
+    def __set__(self, variable: Any, value: Any) -> None:
+        variable.set_metadata(self.name, value)
+
+
+def declared_metadata(cls: type) -> dict[str, Any]:
+    """The metadata that a class body declares, with defaults or MISSING; puts descriptors in their place."""
+    declared: dict[str, Any] = {}
+    for name, annotation in annotations_of(cls).items():
+        if name.startswith("_") or name == "raw_value" or "ClassVar" in str(annotation):
+            continue
+        default = cls.__dict__.get(name, MISSING)
+        if hasattr(type(default), "__set__"):
+            continue  # a property or slot of that name
+        declared[name] = default
+        if default is not MISSING:
+            setattr(cls, name, DeclaredMetadata(name, default))
+    return declared
+
+
+# --- names of axes ---------------------------------------------------------------
+
+_spec: Callable[..., PartitionSpec] = PartitionSpec  # which jax leaves without types
+
+
+def insert_axis(names: Any, index: int, axis_name: str | None) -> Any:
+    """The names of the axes of an array that has got one more.
+
+    Takes tuples, lists, `PartitionSpec` and `NamedSharding`; anything else does
+    not name axes and stays as it is. Axes at the end need no entry.
+    """
+    entries = names_of_axes(names)
+    if entries is None:
+        return names
+    at = index if index >= 0 else index + len(entries) + 1
+    entries.extend([None] * (at - len(entries)))
+    entries.insert(at, axis_name)
+    return _with_entries(names, entries)
+
+
+def remove_axis(kind: type, names: Any, index: int, axis_name: str | None) -> Any:
+    """The names of the axes of an array that has lost one."""
+    entries = names_of_axes(names)
+    if entries is None or not -len(entries) <= index < len(entries):
+        return names
+    removed = entries.pop(index)
+    if removed != axis_name:
+        raise errors.MetadataError(
+            f"{errors.type_name(kind)}.remove_axis",
+            f"axis {index} goes by another name",
+            expected=repr(axis_name),
+            got=f"{removed!r} in {names!r}",
+        )
+    return _with_entries(names, entries)
+
+
+def names_of_axes(names: Any) -> list[Any] | None:
+    if isinstance(names, NamedSharding):
+        return list(names.spec)
+    return list(names) if isinstance(names, (tuple, list, PartitionSpec)) else None
+
+
+def _with_entries(names: Any, entries: list[Any]) -> Any:
+    if isinstance(names, NamedSharding):
+        return NamedSharding(names.mesh, _spec(*entries), memory_kind=names.memory_kind)
+    return _spec(*entries) if isinstance(names, PartitionSpec) else type(names)(entries)

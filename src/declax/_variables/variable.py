@@ -17,19 +17,25 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar, overload
 
 import jax
+import numpy as np
 from jax.core import Tracer
 
 from declax import _jax, errors
 from declax._fields import snapshots
 from declax._tree import epoch, rendering
-from declax._tree.read_only import EndedTrace
+from declax._tree.read_only import EndedTrace, ReadOnly, WritesThrough
 from declax._tree.statuses import check_depth, own_containers
-from declax._tree.value_text import size_comment, value_text
 from declax._typing import MISSING, ArrayLike, Shape
 from declax._variables import uncaptured_reads
-from declax._variables.metadata import Metadata
-from declax._variables.metadata_attributes import MetadataHolder, change_elsewhere
-from declax._variables.metadata_fields import declared_metadata, item_set
+from declax._variables.metadata import (
+    AXIS_NAMES,
+    KNOWN,
+    Metadata,
+    check_names,
+    declared_metadata,
+    insert_axis,
+    remove_axis,
+)
 from declax._variables.operators import ArrayOperators, operand
 
 T = TypeVar("T")
@@ -57,10 +63,10 @@ class VariableMetadata(Generic[T]):
         self.metadata = metadata
 
     def __repr__(self) -> str:
-        return f"VariableMetadata({value_text(self.value)}, {dict(self.metadata)!r})"
+        return f"VariableMetadata({rendering.value_text(self.value)}, {dict(self.metadata)!r})"
 
 
-class Variable(ArrayOperators, MetadataHolder, Generic[T]):
+class Variable(ArrayOperators, Generic[T]):
     """A mutable box for a value, with metadata; behaves as the array that it holds.
 
     Args:
@@ -86,10 +92,15 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
     (2, 'steps')
     """
 
-    __slots__ = ("__weakref__", "_raw")
+    __slots__ = ("__weakref__", "_metadata", "_raw", "_trace")
 
     _raw: T
+    _metadata: Metadata
+    _trace: Any
 
+    _known: ClassVar[frozenset[str]] = KNOWN
+    _accepted: ClassVar[set[str]] = set(KNOWN)
+    _defaults: ClassVar[Metadata] = Metadata.EMPTY
     _get_hook: ClassVar[Callable[..., Any] | None] = None
     _set_hook: ClassVar[Callable[..., Any] | None] = None
     _create_hook: ClassVar[Callable[..., Any] | None] = None
@@ -328,6 +339,115 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
     def __delattr__(self, name: str) -> None:
         self.del_metadata(name)
 
+    # ---- metadata
+
+    @classmethod
+    def _make_metadata(cls, content: Mapping[str, Any]) -> Metadata:
+        cls._check_metadata(content)
+        return Metadata.of({**cls._defaults, **content}, errors.type_name(cls))
+
+    @classmethod
+    def _check_metadata(cls, names: Mapping[str, Any]) -> None:
+        unknown = names.keys() - cls._accepted
+        if unknown:
+            check_names(sorted(unknown), errors.type_name(cls), cls._known, lambda name: hasattr(cls, name))
+            if len(cls._accepted) < 1000:  # a program that makes up names must not grow the set for ever
+                cls._accepted |= unknown
+
+    def _change_metadata(self, metadata: Metadata) -> None:
+        if _trace_state.value is not self._trace:
+            change_elsewhere(self, "metadata", "_change_metadata", metadata)
+            return
+        if metadata is not self._metadata:
+            _set_metadata(self, metadata)
+            epoch.advance()
+
+    @overload
+    def set_metadata(self, metadata: Mapping[str, Any], /) -> None: ...
+    @overload
+    def set_metadata(self, name: str, value: Any, /) -> None: ...
+    @overload
+    def set_metadata(self, **metadata: Any) -> None: ...
+    def set_metadata(self, *content: Any, **metadata: Any) -> None:
+        """Changes metadata: ``(name=value, ...)`` or ``("name", value)`` some of it, ``({...})`` all of it.
+
+        Raises:
+          MetadataError: a name is a misspelling or hides an attribute.
+          TraceContextError: the Variable belongs to another trace.
+        """
+        cls = type(self)
+        kept: Mapping[str, Any] = self._metadata
+        if len(content) == 1 and isinstance(content[0], Mapping) and not metadata:
+            kept, metadata = {}, dict(content[0])
+        elif len(content) == 2 and not metadata:
+            metadata = {str(content[0]): content[1]}
+        elif content:
+            raise errors.MetadataError(
+                errors.type_name(cls),
+                "set_metadata was called with arguments that do not go together",
+                expected="keywords, one mapping, or a name and a value",
+            )
+        cls._check_metadata(metadata)
+        self._change_metadata(Metadata.of({**kept, **metadata}, errors.type_name(cls)))
+
+    def get_metadata(self, name: str | None = None, default: Any = MISSING) -> Any:
+        """The metadata of a name, or a dict of all of it.
+
+        Raises:
+          MetadataError: there is none of that name, and no default was given.
+        """
+        if name is None:
+            return dict(self._metadata)
+        if name in self._metadata:
+            return self._metadata[name]
+        if default is MISSING:
+            raise self._no_metadata(name)
+        return default
+
+    def has_metadata(self, name: str) -> bool:
+        """True where there is metadata of that name."""
+        return name in self._metadata
+
+    def del_metadata(self, name: str) -> None:
+        """Takes metadata away.
+
+        Raises:
+          MetadataError: there is none of that name.
+          TraceContextError: the Variable belongs to another trace.
+        """
+        if name not in self._metadata:
+            raise self._no_metadata(name)
+        rest = {key: value for key, value in self._metadata.items() if key != name}
+        self._change_metadata(Metadata.of(rest, errors.type_name(type(self))))
+
+    def _no_metadata(self, name: str) -> errors.MetadataError:
+        where = f"{errors.type_name(type(self))}.{name}"
+        return errors.MetadataError(where, "there is no such metadata", fix=errors.suggest(name, self._metadata))
+
+    def add_axis(self, axis_index: int, axis_name: str | None) -> None:
+        """Tells the Variable that its value has got an axis: names it in the sharding, runs the hooks."""
+        self._move_axis(axis_index, axis_name, insert_axis, "on_add_axis")
+
+    def remove_axis(self, axis_index: int, axis_name: str | None) -> None:
+        """Tells the Variable that its value has lost an axis; the inverse of `add_axis`.
+
+        Raises:
+          MetadataError: the sharding calls the axis by another name.
+        """
+        self._move_axis(axis_index, axis_name, functools.partial(remove_axis, type(self)), "on_remove_axis")
+
+    def _move_axis(self, index: int, axis_name: str | None, move: Callable[..., Any], hook_name: str) -> None:
+        moved = {
+            name: move(self._metadata[name], index, axis_name)
+            for name in AXIS_NAMES
+            if self._metadata.get(name) is not None
+        }
+        if moved:
+            self._change_metadata(Metadata.of({**self._metadata, **moved}, errors.type_name(type(self))))
+        hook = self._metadata.axis_hook(hook_name) or getattr(type(self), hook_name, None)
+        if hook is not None:
+            hook(self, index, axis_name)
+
     # ---- copies
 
     @classmethod
@@ -414,8 +534,8 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
             return repr(self._raw)
         fields = [("value", self._raw), *self._metadata.items()]
         indent = {name: "\n" + " " * (len(name) + 3) for name, _ in fields}
-        lines = [f"  {name}={value_text(value)}".replace("\n", indent[name]) for name, value in fields]
-        return f"{errors.type_name(type(self))}({size_comment(self._raw)}\n" + ",\n".join(lines) + "\n)"
+        lines = [f"  {name}={rendering.value_text(value)}".replace("\n", indent[name]) for name, value in fields]
+        return f"{errors.type_name(type(self))}({rendering.size_comment(self._raw)}\n" + ",\n".join(lines) + "\n)"
 
     @property
     def type(self) -> _Type[Self]:
@@ -423,10 +543,10 @@ class Variable(ArrayOperators, MetadataHolder, Generic[T]):
         return self.__class__
 
 
-_SLOTS: Final = frozenset({*Variable.__slots__, *MetadataHolder.__slots__})
+_SLOTS: Final = frozenset(Variable.__slots__)
 _set_raw: Final = Variable.__dict__["_raw"].__set__
-_set_metadata: Final = MetadataHolder.__dict__["_metadata"].__set__
-_set_trace: Final = MetadataHolder.__dict__["_trace"].__set__
+_set_metadata: Final = Variable.__dict__["_metadata"].__set__
+_set_trace: Final = Variable.__dict__["_trace"].__set__
 
 fill_raw: Final[Callable[[Variable[Any], Any], None]] = _set_raw
 """Puts the first raw value into a new Variable; an existing one is written by `set_raw`."""
@@ -506,6 +626,54 @@ def _refuse(ended: EndedTrace) -> Any:
 
 # so that JAX raises the error where it takes a value apart
 jax.tree_util.register_pytree_node(EndedTrace, _refuse, lambda _, __: EndedTrace(""))
+
+
+def change_elsewhere(variable: Any, part: str, method: str, *args: Any, **options: Any) -> None:
+    """Has a method change what a Variable shows, where the Variable is a view.
+
+    Raises:
+      DeclaxError: the Variable is none; see `foreign_trace`.
+    """
+    if not isinstance(variable._trace, WritesThrough):
+        raise foreign_trace(variable, part)
+    variable._trace.write(variable, method, *args, **options)
+
+
+def foreign_trace(variable: Any, part: str) -> errors.DeclaxError:
+    """The error of a change that comes from another trace, or is of a Variable that is read only."""
+    name = errors.type_name(type(variable))
+    if isinstance(variable._trace, ReadOnly):
+        return variable._trace.refusal(name)
+    return errors.TraceContextError(
+        name,
+        f"the {part} of a {name} was changed from another trace level than its own",
+        got=f"a {name} that holds {errors.describe(variable.raw_value)}",
+        why="the change would happen once, while JAX traces, and a tracer would leak into the Variable.\n"
+        + errors.WHERE_CAPTURES_ARE_FOUND,
+        fix=f"pass the {name}, or the model that has it, to the transformed function as an argument",
+    )
+
+
+def item_set(whole: Any, index: Any, part: Any) -> Any:
+    """A value with one item changed; the given one keeps its own, unless it is a Ref.
+
+    For arrays ``whole.at[index].set(part)``. At ``...`` a part of the same shape
+    and dtype is the new value itself, so no copy is made.
+    """
+    if isinstance(whole, jax.Array):
+        return part if index is ... and _alike(whole, part) else whole.at[index].set(part)
+    if isinstance(whole, jax.Ref):
+        whole[index] = part
+        return whole
+    if index is ... and not isinstance(whole, np.ndarray):
+        return part
+    changed = copy.copy(whole)
+    changed[index] = part
+    return changed
+
+
+def _alike(whole: Any, part: Any) -> bool:
+    return bool(whole.shape == getattr(part, "shape", None) and whole.dtype == getattr(part, "dtype", None))
 
 
 def _is_ref(value: Any) -> bool:

@@ -12,7 +12,7 @@ from declax._graph.nodes import walk_nodes
 from declax._module.summarizing import Row, Summary, dtype_text
 from declax._module.summarizing import summary as summary_of
 from declax._random.streams import Rngs, RngStream
-from declax._tree.value_text import bytes_text
+from declax._tree.rendering import bytes_text
 from declax.config._building import Builder, check, note_config_path
 from declax.config._data import Ref as Ref
 from declax.config._data import SpecData, bind

@@ -12,8 +12,7 @@ import jax
 
 from declax._graph.binding import bind_many
 from declax._typing import MISSING, Missing
-from declax._variables.metadata import AXIS_NAMES
-from declax._variables.metadata_fields import names_of_axes
+from declax._variables.metadata import AXIS_NAMES, names_of_axes
 from declax._variables.variable import Variable
 from declax.errors import TransformError, type_name
 from declax.transforms._engine.captures import Closure

@@ -20,7 +20,7 @@ from declax._classes.pytree import Pytree
 from declax._graph.binding import Binding
 from declax._tree import epoch
 from declax._tree.codegen import compile_functions
-from declax._tree.threads import committing
+from declax._tree.epoch import committing
 from declax._typing import MISSING, Missing
 from declax._variables.variable import fill_raw, run_all
 from declax.errors import TransformError, describe

@@ -20,8 +20,8 @@ from declax import _jax
 from declax._graph.binding import Binding, bind_many, check_mode
 from declax._graph.flattening import GraphDef, Walk, walk
 from declax._graph.unflattening import Change, apply_change, build_slots, check_marks, program_of
+from declax._tree.epoch import committing
 from declax._tree.statuses import check_depth
-from declax._tree.threads import committing
 from declax._variables import uncaptured_reads
 from declax._variables.variable import set_all_raw
 from declax.errors import MAX_DEPTH, TransformError, describe, too_deep
