@@ -214,10 +214,10 @@ def add(model, x):
 
 
 WRITERS = (
-    "_variables",
-    "graph.updating",
-    "graph.binding",
-    "transforms._lift",
+    "_variables.variable",
+    "_graph.updating",
+    "_graph.binding",
+    "transforms._engine.lift",
     "transforms.compilation",
 )
 
@@ -366,11 +366,11 @@ def test_only_variables_know_the_slot():
     source = Path(dx.__file__).parent
     text = {path.relative_to(source).as_posix(): path.read_text(encoding="utf-8") for path in source.rglob("*.py")}
     assert {name for name, code in text.items() if re.search(r"\bfill_raw\b", code)} == {
-        "_variables.py",
-        "_state_def.py",
-        "_state_tree.py",
-        "graph/unflattening.py",
+        "_variables/variable.py",
+        "_state/definition.py",
+        "_state/tree.py",
+        "_graph/unflattening.py",
         "transforms/compilation.py",
     }
-    assert [name for name, code in text.items() if '"_raw"]' in code] == ["_variables.py"]
-    assert [name for name, code in text.items() if re.search(r"(?<!\w)_set_raw\(", code)] == ["_variables.py"]
+    assert [name for name, code in text.items() if '"_raw"]' in code] == ["_variables/variable.py"]
+    assert [name for name, code in text.items() if re.search(r"(?<!\w)_set_raw\(", code)] == ["_variables/variable.py"]

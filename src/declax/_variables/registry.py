@@ -38,10 +38,10 @@ def register_variable_name(name: str, typ: Any = MISSING, *, overwrite: bool = F
     Raises:
       RegistryError: another kind has the name, or ``typ`` is no kind of Variable.
 
-    >>> @register_variable_name("counts")
-    ... class Count(Variable[Any]):
+    >>> @register_variable_name("visits")
+    ... class Visits(Variable[Any]):
     ...     pass
-    >>> variable_type_from_name("counts") is Count
+    >>> variable_type_from_name("visits") is Visits
     True
     """
     if isinstance(typ, Missing):
