@@ -7,7 +7,7 @@ import pytest
 
 import declax as dx
 from declax.errors import TransformError
-from declax.transforms._engine.wrapping import positioned
+from declax.transforms._engine.prefixes import positioned
 from declax.transforms.replication import pmap
 
 MESH = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -370,7 +370,7 @@ def test_only_variables_know_the_slot():
         "_state/definition.py",
         "_state/tree.py",
         "_graph/unflattening.py",
-        "transforms/compilation.py",
+        "transforms/_engine/lift.py",
     }
     assert [name for name, code in text.items() if '"_raw"]' in code] == ["_variables/variable.py"]
     assert [name for name, code in text.items() if re.search(r"(?<!\w)_set_raw\(", code)] == ["_variables/variable.py"]

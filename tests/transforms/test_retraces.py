@@ -155,7 +155,7 @@ def test_few_earlier_traces_are_kept(monkeypatch, capsys):
     f = dx.jit(lambda x: x)
     for length in range(1, 40):
         f(jnp.ones(length))
-    assert len(f._traces.earlier) == 32
+    assert len(f._traces.last) == 33
     assert "was traced 39 times. What changed the last time" in explained(f, capsys)
 
 
@@ -190,7 +190,7 @@ def test_optimizers_with_one_optax_transformation_share_one_trace():
 
 
 def test_programs_are_bounded(monkeypatch):
-    monkeypatch.setattr("declax.transforms._engine.wrapping.MAX_PROGRAMS", 4)
+    monkeypatch.setattr("declax.transforms._engine.lift.MAX_PROGRAMS", 4)
     f = dx.jit(lambda x, n: x * n, static_argnames="n")
     for n in range(10):
         assert f(1.0, n) == n

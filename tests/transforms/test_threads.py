@@ -212,7 +212,7 @@ def test_classes_and_structures_that_are_new_to_all_threads(rounds):
 
 
 def test_many_structures_at_once(monkeypatch):
-    monkeypatch.setattr("declax.transforms._engine.wrapping.MAX_PROGRAMS", 3)
+    monkeypatch.setattr("declax.transforms._engine.lift.MAX_PROGRAMS", 3)
     f = dx.jit(lambda x, n: x + n, static_argnums=1)
     found = in_threads(lambda i: [float(f(1.0, n)) for n in range(6)])
     assert found == [[1.0 + n for n in range(6)]] * THREADS

@@ -21,11 +21,11 @@ from declax.transforms._engine.captures import (
     Captures,
     Closure,
     Names,
+    RebuiltClosure,
     base_of,
     capture_kind,
     names_in,
 )
-from declax.transforms._engine.rebinding import RebuiltClosure
 
 A, B, C = dx.Param(1.0), dx.Param(2.0), dx.Param(3.0)
 

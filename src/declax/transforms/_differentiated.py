@@ -27,13 +27,13 @@ from declax._variables.variable import new_variable
 from declax.errors import TransformError, describe
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, lifted
-from declax.transforms._engine.naming import no_ref
 from declax.transforms._engine.structure import (
     Mode,
     flatten,
     is_root,
     joined,
     names_of_call,
+    no_ref,
     parameter_name,
     parameters,
     paths_in,

@@ -28,11 +28,9 @@ from declax.transforms._differentiated import (
     target_of_result,
 )
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, run_with
-from declax.transforms._engine.naming import name_of
-from declax.transforms._engine.structure import Mode, is_array_like
+from declax.transforms._engine.lift import Call, Outcome, look_like, run_with
+from declax.transforms._engine.structure import Mode, is_array_like, name_of
 from declax.transforms._engine.tracing import checked_function, text_of_type
-from declax.transforms._engine.wrapping import look_like
 
 if TYPE_CHECKING:
     from typing import Unpack

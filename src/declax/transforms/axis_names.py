@@ -16,11 +16,10 @@ from declax._variables.metadata import AXIS_NAMES, names_of_axes
 from declax._variables.variable import Variable
 from declax.errors import TransformError, type_name
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call
+from declax.transforms._engine.lift import Call, look_like
 from declax.transforms._engine.prefixes import Prefixes, label_at
 from declax.transforms._engine.structure import Mode, is_root
 from declax.transforms._engine.tracing import checked_function
-from declax.transforms._engine.wrapping import look_like
 
 P = ParamSpec("P")
 R = TypeVar("R")

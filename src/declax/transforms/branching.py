@@ -16,8 +16,7 @@ from declax.errors import TransformError, describe
 from declax.transforms._carry import ErrorContext, values_at
 from declax.transforms._engine.captures import combine_functions, select_function
 from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, run, wait
-from declax.transforms._engine.naming import named
-from declax.transforms._engine.structure import Mode, differing, is_root, joined, paths_of_objects
+from declax.transforms._engine.structure import Mode, differing, is_root, joined, named, paths_of_objects
 from declax.transforms._engine.tracing import (
     Traced,
     check_scalar,

@@ -8,10 +8,9 @@ from typing import Any, ParamSpec, TypeVar
 from jax.experimental import checkify as of_jax
 
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, lifted, run_with
+from declax.transforms._engine.lift import Call, Outcome, lifted, look_like, run_with
 from declax.transforms._engine.structure import Mode
 from declax.transforms._engine.tracing import checked_function
-from declax.transforms._engine.wrapping import look_like
 
 P = ParamSpec("P")
 R = TypeVar("R")

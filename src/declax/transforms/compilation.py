@@ -1,48 +1,59 @@
 """`jit` for functions of mutable, shared objects.
 
-A generated *guard* recognises a call that is like the last one: then nothing is taken apart. Otherwise the arguments
-are bound to leaves, and the *program* of their structure is looked up, or traced and compiled.
+A call reads as `JitWrapped.__call__` and `JitWrapped._slow_path` do: guard, bind the arguments, look the program up or
+trace it, run it, commit. A miss is None at each of these steps.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 import types
 import weakref
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, cast, overload
 
 import jax
 
-from declax import _jax
 from declax._classes.pytree import Pytree
 from declax._graph.binding import Binding
 from declax._tree import epoch
 from declax._tree.codegen import compile_functions
-from declax._tree.epoch import committing
 from declax._typing import MISSING, Missing
-from declax._variables.variable import fill_raw, run_all
 from declax.errors import TransformError, describe
 from declax.transforms._engine.lift import (
+    CONFLICT,
     UNCHANGED,
     Call,
+    Names,
+    Numbers,
     Outcome,
     Plan,
-    apply,
+    R,
+    Selection,
+    Wrapped,
+    attempts,
     calls_back,
-    is_current,
+    commit,
     lifted,
-    run,
+    program_for,
     wait,
-    write,
     written_leaves,
 )
-from declax.transforms._engine.naming import deleted_leaves, explain, look_flat, name_of, named
 from declax.transforms._engine.prefixes import Labels, OutputGroups, Prefixes, from_groups, in_groups, jit_shardings
-from declax.transforms._engine.retraces import Trace, Traces
-from declax.transforms._engine.structure import Mode, Structure, is_leaf
-from declax.transforms._engine.wrapping import Names, Numbers, R, Selection, Wrapped, program_for
+from declax.transforms._engine.structure import (
+    Mode,
+    Structure,
+    Trace,
+    deleted_leaves,
+    explain,
+    is_leaf,
+    look_flat,
+    name_of,
+    named,
+)
 from declax.transforms.stages import Lowered, Traced
 
 if TYPE_CHECKING:
@@ -50,389 +61,10 @@ if TYPE_CHECKING:
 
     from declax.transforms._engine.signatures import JitOptions
 
-
-class NarrowedError(Exception):
-    """For other shapes, the function does not set all Variables that were donated, so fewer are from now on."""
-
-
-class Donation:
-    """Which leaves a program donates, of donated models those that the function sets; known once it was traced."""
-
-    __slots__ = ("_plain", "_values", "positions")
-
-    def __init__(self, values: frozenset[int], plain: tuple[int, ...]) -> None:
-        self._values = values
-        self._plain = plain
-        self.positions: tuple[int, ...] | None = None
-
-    @staticmethod
-    def of(call: Call, selection: Selection) -> Donation | None:
-        """What a selection donates of a call; None for nothing."""
-        if selection.is_empty:
-            return None
-        structure = call.structure
-        args, kwargs, _ = jax.tree_util.tree_unflatten(structure.tree, range(len(structure.is_root)))
-        args = list(args)
-        for number in structure.static_numbers:
-            args.insert(number, None)
-        chosen = set(jax.tree.leaves(selection.chosen(args, kwargs)))
-        values = frozenset(i for i, root in enumerate(call.leaf_roots()) if root in chosen)
-        plain_at = [i for i, is_one in enumerate(structure.is_root) if not is_one]
-        return Donation(values, tuple(len(call.values) + rank for rank, i in enumerate(plain_at) if i in chosen))
-
-    def choose(self, written: set[int]) -> None:
-        """Donates those of the graph's leaves that are written."""
-        self.positions = (*sorted(self._values & written), *self._plain)
-
-    def check(self, written: set[int]) -> None:
-        """Checks, while JAX traces, that all donated leaves of the graph are written; else fewer are from now on."""
-        kept = {*self._plain, *written}
-        if self.positions is not None and not kept.issuperset(self.positions):
-            self.positions = tuple(position for position in self.positions if position in kept)
-            raise NarrowedError
-
-
-class Program:
-    """What is compiled for one structure.
-
-    JAX traces the function once for each set of shapes, at the first call with them. Each trace has its own `Plan`.
-    Only a program that donates is traced before its first call: what it donates depends on what the function sets.
-    `run_fast` is JAX's function, where its result is the parts of an Outcome; None where results come in groups.
-    """
-
-    __slots__ = ("_donation", "_flat", "_is_packed", "_jitted", "_options", "_positions", "run_fast")
-
-    def __init__(
-        self,
-        function: Callable[..., Outcome],
-        structure: Structure,
-        count: int,
-        donation: Donation | None,
-        options: dict[str, Any],
-        placed: tuple[Labels, OutputGroups] | None,
-        on_trace: Callable[[Sequence[Any]], None],
-    ) -> None:
-        self._donation = donation
-        self._is_packed = placed is not None
-        self._options: dict[str, Any] = options
-
-        def traced(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
-            outcome = function(values, plain)
-            if donation is not None:
-                donation.check(written_leaves(structure, outcome))
-            return outcome
-
-        run: Callable[..., Any] = _in_parts(traced)
-        if placed is not None:
-            labels, groups = placed
-            run = in_groups(traced, groups)
-            shardings = {"in_shardings": (*labels.values, *labels.plain), "out_shardings": (None, groups.known)}
-            self._options = {**options, **shardings}
-
-        def flat(*leaves: Any) -> Any:
-            on_trace(leaves)
-            return run(leaves[:count], leaves[count:])
-
-        look_flat(flat, function)
-        self._flat = flat
-        self._compile()
-
-    def _compile(self) -> None:
-        """Has JAX compile the function with what is donated now; its traces are kept."""
-        self._positions = None if self._donation is None else self._donation.positions
-        self._jitted: Any = jax.jit(self._flat, donate_argnums=self._positions, **self._options)
-        self.run_fast: Callable[..., Any] | None = None if self._is_packed else self._jitted
-
-    @property
-    def name(self) -> str:
-        """The name of the user's function."""
-        return name_of(self._flat)
-
-    def run(self, call: Call) -> Outcome:
-        """Runs it on the leaves of a call, some of which are lost if it donates.
-
-        An error says which Variables have lost their buffers.
-        """
-        leaves = (*call.values, *call.plain)
-        try:
-            result = self._apply(call, lambda jitted: jitted(*leaves))
-            outcome = self.outcome(result)
-            self.wait_for_callbacks(outcome.plan, leaves, result)
-        except BaseException as error:
-            self.note_lost(call, error)
-            raise
-        return outcome
-
-    def trace(self, call: Call) -> Any:
-        """The stage of JAX for a call."""
-        traced = self._apply(call, lambda jitted: jitted.trace(*call.values, *call.plain))
-        plan = self.outcome(traced.out_info).plan
-        plan.calls_back = calls_back(traced.jaxpr)
-        return traced
-
-    def _apply(self, call: Call, use: Callable[[Any], Any]) -> Any:
-        """Uses JAX's function, after it was decided what to donate."""
-        donation = self._donation
-        if donation is None or _is_jit_disabled():
-            return use(self._jitted)
-        if donation.positions is None:
-            donation.choose(self._written_by(call))
-        while True:
-            if self._positions != donation.positions:
-                self._compile()
-            try:
-                return use(self._jitted)
-            except NarrowedError:
-                pass
-
-    def _written_by(self, call: Call) -> set[int]:
-        """The leaves of the graph that the function sets in a call, for which JAX traces it."""
-        traced = self._jitted.trace(*call.values, *call.plain)
-        outcome = self.outcome(traced.out_info)
-        outcome.plan.calls_back = calls_back(traced.jaxpr)
-        return written_leaves(call.structure, outcome)
-
-    def wait_for_callbacks(self, plan: Plan, leaves: Sequence[Any], result: Any) -> None:
-        """Waits for what ran, if it calls Python while it runs: it may still fail, and nothing is committed then."""
-        if plan.calls_back is None:
-            plan.calls_back = not _is_jit_disabled() and calls_back(self._jitted.trace(*leaves).jaxpr)
-        if plan.calls_back:
-            wait(result)
-
-    def note_lost(self, call: Call, error: BaseException) -> None:
-        """Adds to an error which of the donated leaves have lost their buffers."""
-        lost = [] if self._donation is None else [name for name, _ in deleted_leaves(call)]
-        if lost:
-            error.add_note(
-                "The arguments of this call were donated, and these have lost their buffers: "
-                f"{', '.join(lost)}. Load a checkpoint, or call it without donation."
-            )
-
-    def outcome(self, result: Any) -> Outcome:
-        """What a result of JAX's function says, whether it comes in groups or not."""
-        return from_groups(result) if self._is_packed else Outcome(*result)
-
-
-def _in_parts(function: Callable[..., Outcome]) -> Callable[..., tuple[Plan, Any, Any]]:
-    return lambda values, plain: function(values, plain).parts()
-
-
-def _is_jit_disabled() -> bool:
-    return bool(cast("Any", jax.config).jax_disable_jit)
-
-
-MOST: Final = 64
-"""Arguments of so many models, containers and arrays have a shape; more are taken apart by JAX at each call."""
-
-FEW: Final = 6
-"""So many arrays of a container are looked at by a line of code each; more of them by one for all."""
-
-Guard = Callable[[tuple[Any, ...], dict[str, Any]], "tuple[Any, ...] | None"]
-"""Gives the arrays and numbers among arguments, in JAX's order; None for other arguments."""
-
-_trace_state = _jax.trace_state
-
-
-class CacheEntry:
-    """A call, to recognise the next one like it.
-
-    A binding that lives implies that its roots live, so identities tell them apart. Values are kept under the `key`.
-    """
-
-    __slots__ = ("_structure", "binding", "captures_the_same", "guard", "key", "program")
-
-    def __init__(
-        self, guard: Guard, call: Call, program: Program, captures_the_same: Callable[[], bool] | None
-    ) -> None:
-        assert call.binding is not None  # `of` looks
-        self.guard: Guard = guard
-        self.captures_the_same: Callable[[], bool] | None = captures_the_same
-        self._structure = call.structure
-        self.binding: Callable[[], Binding | None] = weakref.ref(call.binding)
-        self.key: int = id(call.binding)
-        self.program: Program = program
-
-    @staticmethod
-    def of(args: tuple[Any, ...], kwargs: dict[str, Any], call: Call, program: Program) -> CacheEntry | None:
-        """The entry of a call; None where its arguments have no shape."""
-        if call.binding is None or call.captures is None:
-            return None
-        watched, look = call.captures.watched(), None
-        if watched is None or len(watched) > MOST:
-            watched, look = [], call.captures.is_current
-        guard = make_guard(args, kwargs, watched)
-        return None if guard is None else CacheEntry(guard, call, program, look)
-
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        """A call like this one; None where it is another one."""
-        plain, binding = self.guard(args, kwargs), self.binding()
-        if plain is None or binding is None or not binding.is_valid():
-            return None
-        if self.captures_the_same is not None and not self.captures_the_same():
-            return None
-        return Call.from_binding(self._structure, binding, plain)
-
-    def commit(
-        self, binding: Binding, kept: object, leaves: tuple[Any, ...], result: tuple[Plan, tuple[Any, ...], Any]
-    ) -> Any:
-        """Commits a call like this one; gives what the user's function returned, or `MISSING` after a conflict.
-
-        `kept` is the token of the write epoch before the values were read; the result has the parts of an Outcome.
-        """
-        plan, new, output = result
-        if plan.calls_back is not False:
-            self.program.wait_for_callbacks(plan, leaves, result)
-        with committing:
-            if plan.change is None and binding.is_kept and binding.mark is _trace_state.value:
-                variables: Any = binding.variables
-                after = {self.key: new}
-                if len(new) < len(variables):
-                    variables, after = binding.variables_at(plan.changed), {}
-                steps = map(fill_raw, variables, new)
-                if epoch.kept is kept is not None:  # no call from here on, so that no other write comes between
-                    epoch.kept = after
-                    run_all(steps)
-                    return output
-            if not is_current(binding, plan, leaves):
-                return MISSING
-            if plan.change is not None:
-                return apply(Outcome(*result), binding.objects(), leaves)
-            write(binding, plan.changed, new)
-        return output
-
-    def explain(self, binding: Binding, plain: tuple[Any, ...], error: BaseException) -> None:
-        """Explains an error of JAX's function, run for a call like this one, in the user's words."""
-        call = Call.from_binding(self._structure, binding, plain)
-        self.program.note_lost(call, error)
-        if isinstance(error, (RecursionError, SystemError)):
-            binding.check_depth()  # something has grown in a Variable that JAX cannot take apart
-        elif isinstance(error, Exception):
-            explain(call, error)
-
-
-# ----------------------------------------------------------------- the generated guard
-
-
-def make_guard(
-    args: tuple[Any, ...], kwargs: dict[str, Any], watched: Sequence[tuple[Any, str | None, Any]] = ()
-) -> Guard | None:
-    """The guard of arguments like these; None for arguments without a shape.
-
-    >>> guard = make_guard(({"x": 1, "y": 2},), {})
-    >>> guard(({"y": 4, "x": 3},), {}), guard(([3, 4],), {})
-    ((3, 4), None)
-    """
-    writer = _Writer()
-    try:
-        writer.look("args", args, is_tuple=True)
-        if kwargs:
-            writer.look("kwargs", kwargs)
-        else:
-            writer.demand("not kwargs")
-        for place in watched:
-            writer.watch(*place)
-    except _NoShapeError:
-        return None
-    guard = _compiled(writer.source())
-    return types.FunctionType(guard.__code__, guard.__globals__, guard.__name__, tuple(writer.given))
-
-
-class _NoShapeError(Exception):
-    """Arguments are not recognised."""
-
-
-class _Writer:
-    """Writes a guard; `given` is what the source refers to as ``g0``, ``g1``, ..."""
-
-    def __init__(self) -> None:
-        self.given: list[Any] = []
-        self._names = map("v{}".format, count())
-        self._lines: list[str] = []
-        self._leaves: list[str] = []
-
-    def demand(self, condition: str) -> None:
-        """Has arguments to meet a condition."""
-        self._lines.append(f"if not ({condition}): return None")
-
-    def look(self, name: str, value: Any, *, is_tuple: bool = False) -> None:
-        """Has what a name stands for to be like a value; raises _NoShapeError for values that no guard knows."""
-        if len(self._lines) > 2 * MOST:
-            raise _NoShapeError
-        cls = value.__class__
-        if isinstance(value, Pytree):
-            self.demand(f"{name} is {self._give(weakref.ref(value))}()")
-        elif value is None:
-            self.demand(f"{name} is None")
-        elif cls in (tuple, list, dict):
-            if not is_tuple:
-                self.demand(f"{name}.__class__ is {cls.__name__}")
-            self.demand(f"len({name}) == {len(value)}")
-            if value:
-                self._look_into(name, value)
-        elif is_leaf(value):
-            self.demand(f"type({name}) is {self._give(type(value))} or is_leaf({name})")
-            self._leaves.append(name)
-        else:
-            raise _NoShapeError
-
-    def watch(self, holder: Any, key: str | None, content: object) -> None:
-        """Has a cell, or a name of a module, to hold what it did."""
-        place = ".cell_contents" if key is None else f"[{self._give(key)}]"
-        self.demand(f"{self._give(holder)}{place} is {self._give(content)}")
-
-    def _look_into(self, name: str, value: Any) -> None:
-        items = value
-        if isinstance(value, dict):
-            try:
-                keys = tuple(sorted(value))
-            except TypeError as error:
-                raise _NoShapeError from error
-            items = [value[key] for key in keys]
-            taken = next(self._names)
-            if len(keys) > FEW:
-                self._lines.append(f"{taken} = [{name}[key] for key in {self._give(keys)}]")
-            else:
-                self._lines.append(f"{taken} = {''.join([f'{name}[{self._give(key)}], ' for key in keys])}")
-            name = taken
-        if len(items) > FEW and all_leaves(items):
-            self.demand(f"all_leaves({name})")
-            self._leaves.append(f"*{name}")
-            return
-        parts = [next(self._names) for _ in items]
-        self._lines.append(f"{', '.join(parts)}, = {name}")
-        for part, item in zip(parts, items, strict=True):
-            self.look(part, item)
-
-    def _give(self, value: Any) -> str:
-        self.given.append(value)
-        return f"g{len(self.given) - 1}"
-
-    def source(self) -> str:
-        """The source of the guard, to which what is given comes as defaults: next to each other in memory."""
-        given = "".join([f", g{number}" for number in range(len(self.given))])
-        lines = [
-            f"def guard(args, kwargs{given}):",
-            "    try:",
-            *[f"        {line}" for line in self._lines],
-            f"        return ({''.join([f'{leaf}, ' for leaf in self._leaves])})",
-            "    except (KeyError, ValueError):  # another key, no content, or a list that another thread changes",
-            "        return None",
-        ]
-        return "\n".join(lines)
-
-
-def all_leaves(values: Iterable[Any]) -> bool:
-    """Whether all values are arrays or numbers."""
-    return all(map(is_leaf, values))
-
-
-@functools.lru_cache(maxsize=256)
-def _compiled(source: str) -> Any:
-    parameters = {"is_leaf": is_leaf, "all_leaves": all_leaves}
-    return compile_functions("arguments", [source], parameters)[0]
-
-
 P = ParamSpec("P")
+
+MAX_TRACES: Final = 33
+"""So many traces are kept: `explain_retrace` compares the last one with those before it."""
 
 
 @overload
@@ -564,38 +196,39 @@ class JitWrapped(Wrapped[P, R]):
                     plan, _, output = result
                     if plan is UNCHANGED:
                         return output
-                    output = entry.commit(binding, kept, leaves, result)
+                    if plan.calls_back is not False:
+                        entry.program.wait_for_callbacks(plan, leaves, result)
+                    output = commit(binding, leaves, result, kept)
                 except NarrowedError:
                     return self._slow_path(args, kwargs)
                 except BaseException as error:
-                    entry.explain(binding, plain, error)
+                    entry.program.explain(Call.from_binding(entry.structure, binding, plain), error)
                     raise
-                if output is not MISSING:
+                if output is not CONFLICT:
                     return output
         return self._slow_path(args, kwargs)
 
     def _slow_path(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        """Binds the arguments, looks the program up or makes it, runs it and commits; again after a conflict."""
-
-        def bind() -> Call:
-            known = None if self._entry is None else self._entry.call(args, kwargs)
-            return self._bind_arguments(args, kwargs) if known is None else known
-
-        def body(call: Call) -> Outcome:
+        """Binds the arguments, looks the program up or traces it, runs it and commits; again after a conflict."""
+        output: Any = CONFLICT
+        for _ in attempts():
+            call = None if self._entry is None else self._entry.call(args, kwargs)
+            if call is None:
+                call = self._bind_arguments(args, kwargs)
             program = self._program(call)
             if call.captures is not None and call.structure.statics is None:
                 self._entry = CacheEntry.of(args, kwargs, call, program)
-            return program.run(call)
-
-        result: R = run(bind, body)
-        return result
+            outcome = program.run(call)
+            output = commit(call.binding, call.values, outcome.parts())
+            if output is not CONFLICT:
+                break
+        return cast("R", output)
 
     def _bind_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """Takes the arguments apart."""
-        return self._take(args, kwargs).check_arrays()
+        return super()._bind_arguments(args, kwargs).check_arrays()
 
     def _program(self, call: Call) -> Program:
-        """The program of a call."""
+        """The program of a call's structure; JAX traces it when it first runs."""
         return program_for(self._programs, call.structure, functools.partial(self._make_program, call))
 
     def _make_program(self, call: Call) -> Program:
@@ -606,13 +239,8 @@ class JitWrapped(Wrapped[P, R]):
             labels = shardings.labels(call, user, of_keywords=None, skipped=skipped)
             placed = (labels, shardings.groups(labels, None))
         function = named(lifted(self._closure, structure, self._mode, labels, self._adapt(call)), user, structure)
-        traces = self._traces
-
-        def note(leaves: Sequence[Any]) -> None:
-            traces.note(Trace.of(structure, leaves))
-
         donation = Donation.of(call, self._donated)
-        return Program(function, structure, len(call.values), donation, self._options, placed, note)
+        return Program(function, structure, len(call.values), donation, self._options, placed, self._traces)
 
     @property
     def num_traces(self) -> int:
@@ -648,3 +276,362 @@ class JitWrapped(Wrapped[P, R]):
         dtype('int32')
         """
         return self.trace(*args, **kwargs).out_info
+
+
+# ----------------------------------------------------------------- programs
+
+
+class Traces:
+    """The traces of one function: how many, and the last ones, oldest first."""
+
+    def __init__(self) -> None:
+        self.count: int = 0
+        self.last: deque[Trace] = deque(maxlen=MAX_TRACES)
+        self._lock = threading.Lock()
+
+    def note(self, trace: Trace) -> None:
+        """Takes note of a trace."""
+        with self._lock:
+            self.count += 1
+            self.last.append(trace)
+
+
+class NarrowedError(Exception):
+    """For other shapes, the function does not set all Variables that were donated, so fewer are from now on."""
+
+
+class Donation:
+    """Which leaves a program donates, of donated models those that the function sets; known once it was traced."""
+
+    __slots__ = ("_plain", "_values", "positions")
+
+    def __init__(self, values: frozenset[int], plain: tuple[int, ...]) -> None:
+        self._values = values
+        self._plain = plain
+        self.positions: tuple[int, ...] | None = None
+
+    @staticmethod
+    def of(call: Call, selection: Selection) -> Donation | None:
+        """What a selection donates of a call; None for nothing."""
+        if selection.is_empty:
+            return None
+        structure = call.structure
+        args, kwargs, _ = jax.tree_util.tree_unflatten(structure.tree, range(len(structure.is_root)))
+        args = list(args)
+        for number in structure.static_numbers:
+            args.insert(number, None)
+        chosen = set(jax.tree.leaves(selection.chosen(args, kwargs)))
+        values = frozenset(i for i, root in enumerate(call.leaf_roots()) if root in chosen)
+        plain_at = [i for i, is_one in enumerate(structure.is_root) if not is_one]
+        return Donation(values, tuple(len(call.values) + rank for rank, i in enumerate(plain_at) if i in chosen))
+
+    def choose(self, written: set[int]) -> None:
+        """Donates those of the graph's leaves that are written."""
+        self.positions = (*sorted(self._values & written), *self._plain)
+
+    def check(self, written: set[int]) -> None:
+        """Checks, while JAX traces, that all donated leaves of the graph are written; else fewer are from now on."""
+        kept = {*self._plain, *written}
+        if self.positions is not None and not kept.issuperset(self.positions):
+            self.positions = tuple(position for position in self.positions if position in kept)
+            raise NarrowedError
+
+
+class Program:
+    """What is compiled for one structure.
+
+    JAX traces the function once for each set of shapes, at the first call with them. Each trace has its own `Plan`.
+    Only a program that donates is traced before its first call: what it donates depends on what the function sets.
+    `run_fast` is JAX's function, where its result is the parts of an Outcome; None where results come in groups.
+    """
+
+    __slots__ = ("_donation", "_flat", "_is_packed", "_jitted", "_options", "_positions", "run_fast")
+
+    def __init__(
+        self,
+        function: Callable[..., Outcome],
+        structure: Structure,
+        count: int,
+        donation: Donation | None,
+        options: dict[str, Any],
+        placed: tuple[Labels, OutputGroups] | None,
+        traces: Traces,
+    ) -> None:
+        self._donation = donation
+        self._is_packed = placed is not None
+        self._options: dict[str, Any] = options
+
+        def traced(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
+            outcome = function(values, plain)
+            if donation is not None:
+                donation.check(written_leaves(structure, outcome))
+            return outcome
+
+        run: Callable[..., Any] = _in_parts(traced)
+        if placed is not None:
+            labels, groups = placed
+            run = in_groups(traced, groups)
+            shardings = {"in_shardings": (*labels.values, *labels.plain), "out_shardings": (None, groups.known)}
+            self._options = {**options, **shardings}
+
+        def flat(*leaves: Any) -> Any:
+            traces.note(Trace.of(structure, leaves))
+            return run(leaves[:count], leaves[count:])
+
+        look_flat(flat, function)
+        self._flat = flat
+        self._compile()
+
+    def _compile(self) -> None:
+        """Has JAX compile the function with what is donated now; its traces are kept."""
+        self._positions = None if self._donation is None else self._donation.positions
+        self._jitted: Any = jax.jit(self._flat, donate_argnums=self._positions, **self._options)
+        self.run_fast: Callable[..., Any] | None = None if self._is_packed else self._jitted
+
+    @property
+    def name(self) -> str:
+        """The name of the user's function."""
+        return name_of(self._flat)
+
+    def run(self, call: Call) -> Outcome:
+        """Runs it on the leaves of a call, some of which are lost if it donates.
+
+        An error says which Variables have lost their buffers.
+        """
+        leaves = (*call.values, *call.plain)
+        try:
+            result = self._apply(call, lambda jitted: jitted(*leaves))
+            outcome = self.outcome(result)
+            self.wait_for_callbacks(outcome.plan, leaves, result)
+        except BaseException as error:
+            self.explain(call, error)
+            raise
+        return outcome
+
+    def trace(self, call: Call) -> Any:
+        """The stage of JAX for a call."""
+        traced = self._apply(call, lambda jitted: jitted.trace(*call.values, *call.plain))
+        plan = self.outcome(traced.out_info).plan
+        plan.calls_back = calls_back(traced.jaxpr)
+        return traced
+
+    def _apply(self, call: Call, use: Callable[[Any], Any]) -> Any:
+        """Uses JAX's function, after it was decided what to donate."""
+        donation = self._donation
+        if donation is None or _is_jit_disabled():
+            return use(self._jitted)
+        if donation.positions is None:
+            donation.choose(self._written_by(call))
+        while True:
+            if self._positions != donation.positions:
+                self._compile()
+            try:
+                return use(self._jitted)
+            except NarrowedError:
+                pass
+
+    def _written_by(self, call: Call) -> set[int]:
+        """The leaves of the graph that the function sets in a call, for which JAX traces it."""
+        traced = self._jitted.trace(*call.values, *call.plain)
+        outcome = self.outcome(traced.out_info)
+        outcome.plan.calls_back = calls_back(traced.jaxpr)
+        return written_leaves(call.structure, outcome)
+
+    def wait_for_callbacks(self, plan: Plan, leaves: Sequence[Any], result: Any) -> None:
+        """Waits for what ran, if it calls Python while it runs: it may still fail, and nothing is committed then."""
+        if plan.calls_back is None:
+            plan.calls_back = not _is_jit_disabled() and calls_back(self._jitted.trace(*leaves).jaxpr)
+        if plan.calls_back:
+            wait(result)
+
+    def explain(self, call: Call, error: BaseException) -> None:
+        """Explains an error of a run in the user's words, and notes which donated leaves have lost their buffers."""
+        lost = [] if self._donation is None else [name for name, _ in deleted_leaves(call)]
+        if lost:
+            error.add_note(
+                "The arguments of this call were donated, and these have lost their buffers: "
+                f"{', '.join(lost)}. Load a checkpoint, or call it without donation."
+            )
+        explain(call, error)
+
+    def outcome(self, result: Any) -> Outcome:
+        """What a result of JAX's function says, whether it comes in groups or not."""
+        return from_groups(result) if self._is_packed else Outcome(*result)
+
+
+def _in_parts(function: Callable[..., Outcome]) -> Callable[..., tuple[Plan, Any, Any]]:
+    return lambda values, plain: function(values, plain).parts()
+
+
+def _is_jit_disabled() -> bool:
+    return bool(cast("Any", jax.config).jax_disable_jit)
+
+
+# ----------------------------------------------------------------- calls like the last one
+
+MOST: Final = 64
+"""Arguments of so many models, containers and arrays have a shape; more are taken apart by JAX at each call."""
+
+FEW: Final = 6
+"""So many arrays of a container are looked at by a line of code each; more of them by one for all."""
+
+Guard = Callable[[tuple[Any, ...], dict[str, Any]], "tuple[Any, ...] | None"]
+"""Gives the arrays and numbers among arguments, in JAX's order; None for other arguments."""
+
+
+class CacheEntry:
+    """A call, to recognise the next one like it.
+
+    A binding that lives implies that its roots live, so identities tell them apart. Values are kept under the `key`.
+    """
+
+    __slots__ = ("binding", "captures_the_same", "guard", "key", "program", "structure")
+
+    def __init__(
+        self, guard: Guard, binding: Binding, call: Call, program: Program, captures_the_same: Callable[[], bool] | None
+    ) -> None:
+        self.guard: Guard = guard
+        self.captures_the_same: Callable[[], bool] | None = captures_the_same
+        self.structure: Structure = call.structure
+        self.binding: Callable[[], Binding | None] = weakref.ref(binding)
+        self.key: int = id(binding)
+        self.program: Program = program
+
+    @staticmethod
+    def of(args: tuple[Any, ...], kwargs: dict[str, Any], call: Call, program: Program) -> CacheEntry | None:
+        """The entry of a call; None if no guard can recognise its arguments."""
+        if call.binding is None or call.captures is None:
+            return None
+        watched, captures_the_same = call.captures.watched(), None
+        if watched is None or len(watched) > MOST:
+            watched, captures_the_same = [], call.captures.is_current
+        guard = make_guard(args, kwargs, watched)
+        return None if guard is None else CacheEntry(guard, call.binding, call, program, captures_the_same)
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        """A call like this one; None for another one."""
+        plain, binding = self.guard(args, kwargs), self.binding()
+        if plain is None or binding is None or not binding.is_valid():
+            return None
+        if self.captures_the_same is not None and not self.captures_the_same():
+            return None
+        return Call.from_binding(self.structure, binding, plain)
+
+
+def make_guard(
+    args: tuple[Any, ...], kwargs: dict[str, Any], watched: Sequence[tuple[Any, str | None, Any]] = ()
+) -> Guard | None:
+    """The guard of arguments like these; None for arguments without a shape.
+
+    >>> guard = make_guard(({"x": 1, "y": 2},), {})
+    >>> guard(({"y": 4, "x": 3},), {}), guard(([3, 4],), {})
+    ((3, 4), None)
+    """
+    writer = _Writer()
+    try:
+        writer.look("args", args, is_tuple=True)
+        if kwargs:
+            writer.look("kwargs", kwargs)
+        else:
+            writer.demand("not kwargs")
+        for place in watched:
+            writer.watch(*place)
+    except _NoShapeError:
+        return None
+    guard = _compiled(writer.source())
+    return types.FunctionType(guard.__code__, guard.__globals__, guard.__name__, tuple(writer.given))
+
+
+class _NoShapeError(Exception):
+    """Arguments are not recognised."""
+
+
+class _Writer:
+    """Writes a guard; `given` is what the source refers to as ``g0``, ``g1``, ..."""
+
+    def __init__(self) -> None:
+        self.given: list[Any] = []
+        self._names = map("v{}".format, count())
+        self._lines: list[str] = []
+        self._leaves: list[str] = []
+
+    def demand(self, condition: str) -> None:
+        """Has arguments to meet a condition."""
+        self._lines.append(f"if not ({condition}): return None")
+
+    def look(self, name: str, value: Any, *, is_tuple: bool = False) -> None:
+        """Has what a name stands for to be like a value; raises _NoShapeError for values that no guard knows."""
+        if len(self._lines) > 2 * MOST:
+            raise _NoShapeError
+        cls = value.__class__
+        if isinstance(value, Pytree):
+            self.demand(f"{name} is {self._give(weakref.ref(value))}()")
+        elif value is None:
+            self.demand(f"{name} is None")
+        elif cls in (tuple, list, dict):
+            if not is_tuple:
+                self.demand(f"{name}.__class__ is {cls.__name__}")
+            self.demand(f"len({name}) == {len(value)}")
+            if value:
+                self._look_into(name, value)
+        elif is_leaf(value):
+            self.demand(f"type({name}) is {self._give(type(value))} or is_leaf({name})")
+            self._leaves.append(name)
+        else:
+            raise _NoShapeError
+
+    def watch(self, holder: Any, key: str | None, content: object) -> None:
+        """Has a cell, or a name of a module, to hold what it did."""
+        place = ".cell_contents" if key is None else f"[{self._give(key)}]"
+        self.demand(f"{self._give(holder)}{place} is {self._give(content)}")
+
+    def _look_into(self, name: str, value: Any) -> None:
+        items = value
+        if isinstance(value, dict):
+            try:
+                keys = tuple(sorted(value))
+            except TypeError as error:
+                raise _NoShapeError from error
+            items = [value[key] for key in keys]
+            taken = next(self._names)
+            if len(keys) > FEW:
+                self._lines.append(f"{taken} = [{name}[key] for key in {self._give(keys)}]")
+            else:
+                self._lines.append(f"{taken} = {''.join([f'{name}[{self._give(key)}], ' for key in keys])}")
+            name = taken
+        if len(items) > FEW and all_leaves(items):
+            self.demand(f"all_leaves({name})")
+            self._leaves.append(f"*{name}")
+            return
+        parts = [next(self._names) for _ in items]
+        self._lines.append(f"{', '.join(parts)}, = {name}")
+        for part, item in zip(parts, items, strict=True):
+            self.look(part, item)
+
+    def _give(self, value: Any) -> str:
+        self.given.append(value)
+        return f"g{len(self.given) - 1}"
+
+    def source(self) -> str:
+        """The source of the guard, to which what is given comes as defaults: next to each other in memory."""
+        given = "".join([f", g{number}" for number in range(len(self.given))])
+        lines = [
+            f"def guard(args, kwargs{given}):",
+            "    try:",
+            *[f"        {line}" for line in self._lines],
+            f"        return ({''.join([f'{leaf}, ' for leaf in self._leaves])})",
+            "    except (KeyError, ValueError):  # another key, no content, or a list that another thread changes",
+            "        return None",
+        ]
+        return "\n".join(lines)
+
+
+def all_leaves(values: Iterable[Any]) -> bool:
+    """Whether all values are arrays or numbers."""
+    return all(map(is_leaf, values))
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(source: str) -> Any:
+    parameters = {"is_leaf": is_leaf, "all_leaves": all_leaves}
+    return compile_functions("arguments", [source], parameters)[0]

@@ -34,12 +34,10 @@ from declax.transforms._differentiated import (
     target_of_result,
     zeros_for,
 )
-from declax.transforms._engine.captures import Captures, base_of, combine_functions
-from declax.transforms._engine.lift import Call, Outcome, Plan, Rebuilt, is_same_value, run
-from declax.transforms._engine.rebinding import RebuiltClosure
+from declax.transforms._engine.captures import Captures, RebuiltClosure, base_of, combine_functions
+from declax.transforms._engine.lift import Call, Outcome, Plan, R, Rebuilt, Wrapped, is_same_value, run
 from declax.transforms._engine.structure import Mode, Statics, Structure, is_root, names_of_call, parameters
 from declax.transforms._engine.tracing import checked_function, leaf_origins, new_values
-from declax.transforms._engine.wrapping import R, Wrapped
 from declax.transforms.autodiff import Argnums, DiffState, parse_argnums
 
 if TYPE_CHECKING:
@@ -191,7 +189,7 @@ class CustomVjp(Wrapped[P, R]):
             captures = call.captures or self._closure.find()
             return _CustomCall(call.structure, captures, listed, sorted(fixed.items()), options).run(arguments.leaves)
 
-        result: R = run(lambda: self._take(rest, {}), call_by_rules)
+        result: R = run(lambda: self._bind_arguments(rest, {}), call_by_rules)
         return result
 
     @property

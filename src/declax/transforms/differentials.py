@@ -21,11 +21,9 @@ from declax.transforms._differentiated import (
     zeros_for,
 )
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, run_with
-from declax.transforms._engine.naming import no_array
-from declax.transforms._engine.structure import Mode, is_array_like
+from declax.transforms._engine.lift import Call, Outcome, look_like, run_with
+from declax.transforms._engine.structure import Mode, is_array_like, no_array
 from declax.transforms._engine.tracing import checked_function
-from declax.transforms._engine.wrapping import look_like
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -13,8 +13,7 @@ from declax.errors import TransformError
 from declax.transforms._carry import ErrorContext, Part, Step, settle, step_of
 from declax.transforms._engine.captures import Closure, combine_functions, select_function
 from declax.transforms._engine.lift import Call, Outcome, lifted, run, wait
-from declax.transforms._engine.naming import named, named_leaves
-from declax.transforms._engine.structure import Mode, tree_of_jax
+from declax.transforms._engine.structure import Mode, named, named_leaves, tree_of_jax
 from declax.transforms._engine.tracing import Traced, check_scalar, checked_function, output_tree
 
 T = TypeVar("T")

@@ -9,11 +9,20 @@ import jax
 
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._engine.lift import Call, Outcome, lifted, run
-from declax.transforms._engine.naming import named
-from declax.transforms._engine.structure import Mode
+from declax.transforms._engine.lift import (
+    Call,
+    Names,
+    Numbers,
+    Outcome,
+    R,
+    Selection,
+    Wrapped,
+    lifted,
+    program_for,
+    run,
+)
+from declax.transforms._engine.structure import Mode, named
 from declax.transforms._engine.tracing import checked_function
-from declax.transforms._engine.wrapping import Names, Numbers, R, Selection, Wrapped, program_for
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -103,7 +112,7 @@ class Rematerialized(Wrapped[P, R]):
             # A function of its own for each structure, by which JAX knows its traces.
             return program_for(self._functions, call.structure, lambda: self._make(call))(call.values, call.plain)
 
-        result: R = run(lambda: self._take(args, kwargs), body)
+        result: R = run(lambda: self._bind_arguments(args, kwargs), body)
         return result
 
     def _make(self, call: Call) -> Callable[..., Outcome]:

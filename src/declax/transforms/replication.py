@@ -11,11 +11,10 @@ import jax
 
 from declax._typing import MISSING, Missing
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, lifted, run
+from declax.transforms._engine.lift import Call, Numbers, Outcome, Selection, lifted, look_like, run
 from declax.transforms._engine.prefixes import Grouped, Labels, Prefixes, from_groups, in_groups
 from declax.transforms._engine.structure import Mode
 from declax.transforms._engine.tracing import checked_function
-from declax.transforms._engine.wrapping import Numbers, Selection, look_like
 from declax.transforms.axis_names import check_metadata, name_axes
 from declax.transforms.compilation import JitWrapped, jit
 from declax.transforms.vectorization import check_refs, check_shared

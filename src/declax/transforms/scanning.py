@@ -16,8 +16,7 @@ from declax._typing import MISSING, Missing
 from declax.errors import TransformError
 from declax.transforms._carry import ErrorContext, Part, Step, is_own, settle, step_of
 from declax.transforms._engine.captures import Captures, content_of
-from declax.transforms._engine.lift import Call, Outcome, lifted, run, wait
-from declax.transforms._engine.naming import named, no_ref
+from declax.transforms._engine.lift import Call, Outcome, R, Wrapped, lifted, run, wait
 from declax.transforms._engine.prefixes import (
     STEP_AXES,
     Carry,
@@ -25,11 +24,11 @@ from declax.transforms._engine.prefixes import (
     check_axis,
     is_spec,
     is_step_axis,
+    positioned,
     size_along_axes,
 )
-from declax.transforms._engine.structure import Mode, Structure, joined, parameter_name, parameters
+from declax.transforms._engine.structure import Mode, Structure, joined, named, no_ref, parameter_name, parameters
 from declax.transforms._engine.tracing import Traced, checked_function, new_values, output_tree
-from declax.transforms._engine.wrapping import R, Wrapped, positioned
 from declax.transforms.axis_names import check_metadata, name_axes
 
 if TYPE_CHECKING:
@@ -153,7 +152,7 @@ class Scanned(Wrapped[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function step by step."""
-        result: R = run(lambda: self._take(args, kwargs).check_arrays(), self._run)
+        result: R = run(lambda: self._bind_arguments(args, kwargs).check_arrays(), self._run)
         return result
 
     def _run(self, call: Call) -> Outcome:

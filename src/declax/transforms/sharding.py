@@ -14,12 +14,10 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, run, wait
-from declax.transforms._engine.naming import named_leaves
+from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, look_like, run, wait
 from declax.transforms._engine.prefixes import LabelKind, Labels, Prefixes, from_groups, in_groups
-from declax.transforms._engine.structure import Mode
+from declax.transforms._engine.structure import Mode, named_leaves
 from declax.transforms._engine.tracing import checked_function
-from declax.transforms._engine.wrapping import look_like
 from declax.transforms.vectorization import check_refs, names_of_outputs, warn_of_draws
 
 if TYPE_CHECKING:

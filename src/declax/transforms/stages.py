@@ -9,7 +9,8 @@ import jax
 
 from declax.errors import TransformError
 from declax.transforms._engine.lift import Call, Outcome, Rebuilt, run, wait
-from declax.transforms._engine.retraces import Trace, differences
+from declax.transforms._engine.retraces import differences
+from declax.transforms._engine.structure import Trace
 
 if TYPE_CHECKING:
     from declax.transforms.compilation import Program

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, overload
 
 import jax
 
-from declax._graph.binding import bind_many
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, Rebuilt, commit, lifted
+from declax.transforms._engine.lift import Call, Numbers, Outcome, Rebuilt, Selection, lifted, look_like
 from declax.transforms._engine.structure import Mode
-from declax.transforms._engine.wrapping import Numbers, Selection, look_like
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -108,7 +106,4 @@ def make_jaxpr(
 
 def returned(call: Call, values: Sequence[Any], plain: Sequence[Any], outcome: Outcome) -> Any:
     """What a function returns, as an outcome says, while nothing happens to the arguments of its call."""
-    if call.binding is None:
-        return commit(call, outcome)
-    copies = Rebuilt(call.structure, values, plain)  # lives until the end: a binding does not hold its nodes
-    return commit(Call.from_binding(call.structure, bind_many(copies._roots), list(plain)), outcome)
+    return Rebuilt(call.structure, values, plain).apply(outcome)

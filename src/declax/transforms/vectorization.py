@@ -22,8 +22,7 @@ from declax._typing import MISSING, Missing, Path
 from declax._variables.variable import new_variable
 from declax.errors import TransformError
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, run
-from declax.transforms._engine.naming import named_leaves, no_array, no_ref, note_tracers
+from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, look_like, run
 from declax.transforms._engine.prefixes import (
     Labels,
     Prefixes,
@@ -33,9 +32,19 @@ from declax.transforms._engine.prefixes import (
     kind_and_filter,
     size_along_axes,
 )
-from declax.transforms._engine.structure import Mode, is_array_like, joined, name_path, name_roots, names_in_result
+from declax.transforms._engine.structure import (
+    Mode,
+    is_array_like,
+    joined,
+    name_path,
+    name_roots,
+    named_leaves,
+    names_in_result,
+    no_array,
+    no_ref,
+    note_tracers,
+)
 from declax.transforms._engine.tracing import checked_function
-from declax.transforms._engine.wrapping import look_like
 from declax.transforms.axis_names import check_metadata, name_axes
 
 if TYPE_CHECKING:

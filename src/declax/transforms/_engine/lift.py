@@ -7,44 +7,73 @@ outer objects last. If another thread has written what a call is about to write,
 
 from __future__ import annotations
 
+import copy
+import enum
+import functools
+import itertools
+import types
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import compress
 from operator import attrgetter, is_
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    Self,
+    SupportsIndex,
+    cast,
+    overload,
+)
 
 import jax
 from jax.core import Tracer
+from typing_extensions import TypeVar
 
 from declax import _jax
-from declax._graph.binding import Binding, bind_many, check_mode
+from declax._fields.snapshots import exact_types
+from declax._graph.binding import Binding, bind, bind_many, check_mode
 from declax._graph.flattening import GraphDef, Walk, walk
 from declax._graph.unflattening import Change, apply_change, build_slots, check_marks, program_of
+from declax._tree import epoch
 from declax._tree.epoch import committing
 from declax._tree.statuses import check_depth
 from declax._variables import uncaptured_reads
-from declax._variables.variable import set_all_raw
+from declax._variables.variable import fill_raw, run_all, set_all_raw
 from declax.errors import MAX_DEPTH, TransformError, describe, too_deep
-from declax.transforms._engine.captures import Captures, Closure
-from declax.transforms._engine.naming import explain
-from declax.transforms._engine.rebinding import RebuiltClosure
+from declax.transforms._engine.captures import Captures, Closure, RebuiltClosure
 from declax.transforms._engine.structure import (
     Mode,
     Statics,
     Structure,
     differing,
+    explain,
     flatten,
     is_array_like,
     is_leaf,
     is_root,
     name_path,
     name_plain,
+    parameters,
     paths_of_objects,
     which_are_roots,
 )
 
 if TYPE_CHECKING:
     from declax.transforms._engine.prefixes import Labels
+
+
+F = TypeVar("F")
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R", default=Any)  # which mypy takes where a method returns Self; it would take Never
+T = TypeVar("T")
+
+_trace_state = _jax.trace_state
 
 
 class Call:
@@ -342,15 +371,42 @@ def written_leaves(structure: Structure, outcome: Outcome) -> set[int]:
     return written
 
 
-def commit(call: Call, outcome: Outcome) -> Any:
-    """Gives the outer objects what changed, or nothing where some are of another trace level; returns the output."""
-    plan, binding = outcome.plan, call.binding
+class Conflict(enum.Enum):
+    """The type of `CONFLICT`."""
+
+    CONFLICT = enum.auto()
+
+
+CONFLICT: Final = Conflict.CONFLICT
+"""The result of a commit that wrote nothing: another thread wrote first, so the call runs again."""
+
+
+def commit(binding: Binding | None, read: Sequence[Any], result: tuple[Plan, Any, Any], kept: object = None) -> Any:
+    """Gives the caller's objects what a function changed, all or nothing; returns its output, or `CONFLICT`.
+
+    `read` are the leaves that the call read, `kept` is the token of the write epoch before it read them.
+    """
+    plan, new, output = result
     if plan is UNCHANGED or (binding is None and plan.change is None):
-        return outcome.output
-    if plan.change is None:
-        write(binding, plan.changed, outcome.new)  # type: ignore[arg-type]  # a plan with changes has a binding
-        return outcome.output
-    return apply(outcome, [] if binding is None else binding.objects(), call.values)
+        return output
+    with committing:
+        if binding is not None:
+            if plan.change is None and binding.is_kept and binding.mark is _trace_state.value:
+                variables: Any = binding.variables
+                after = {id(binding): new}
+                if len(new) < len(variables):
+                    variables, after = binding.variables_at(plan.changed), {}
+                steps = map(fill_raw, variables, new)
+                if epoch.kept is kept is not None:  # no call from here on, so that no other write comes between
+                    epoch.kept = after
+                    run_all(steps)
+                    return output
+            if not _is_current(binding, plan, read):
+                return CONFLICT
+        if plan.change is not None:
+            return apply(Outcome(*result), [] if binding is None else binding.objects(), read)
+        write(binding, plan.changed, new)  # type: ignore[arg-type]  # a plan with changes has a binding
+    return output
 
 
 def apply(outcome: Outcome, objects: Sequence[Any], values: Sequence[Any]) -> Any:
@@ -371,11 +427,24 @@ def write(binding: Binding, changed: tuple[int, ...], new: Iterable[Any]) -> Non
     if len(changed) < len(variables):
         variables = binding.variables_at(changed)
     if binding.plain is None:
-        if binding.mark is not _jax.trace_state.value:
+        if binding.mark is not _trace_state.value:
             check_marks(variables)
         set_all_raw(variables, new)  # type: ignore[arg-type]  # none of them is None
         return
     binding.plain.write(changed, new)
+
+
+def _is_current(binding: Binding, plan: Plan, read: Sequence[Any]) -> bool:
+    """Whether what a call is about to change is as the call has read it."""
+    now = binding.read()
+    if plan.change is None:
+        return all(map(is_, map(now.__getitem__, plan.changed), map(read.__getitem__, plan.changed)))
+    if not all(map(is_, now, read)):
+        return False
+    if binding.is_valid():
+        return True
+    found = bind_many(tuple(root() for root in roots_of(binding)))
+    return found.graphdef is binding.graphdef and all(map(is_, found.objects(), binding.objects()))
 
 
 def lifted(
@@ -409,8 +478,6 @@ def lifted(
     return call_on_leaves
 
 
-T = TypeVar("T")
-
 MAX_RUNS: Final = 1000
 """A call that had a conflict in each of so many runs fails."""
 
@@ -418,64 +485,44 @@ wait: Callable[[Any], Any] = jax.block_until_ready  # without types
 """Waits until arrays are computed, so that a callback that fails does so before something is committed."""
 
 
-def run(take: Callable[[], Call], body: Callable[[Call], Outcome]) -> Any:
-    """Runs a call and commits it; after a conflict, the arguments are taken apart again."""
-    for _ in range(MAX_RUNS):
-        call = take()
-        outcome = _run_once(call, body)
-        with committing:
-            if is_current(call.binding, outcome.plan, call.values):
-                return commit(call, outcome)
+def attempts() -> Iterator[None]:
+    """The runs that a call may need, each after a conflict; raises TransformError after the last."""
+    yield from itertools.repeat(None, MAX_RUNS)
     raise TransformError(
         "the call",
-        f"what it is about to write was written by others during each of {MAX_RUNS} runs",
-        why="it runs again until it can write without losing what others wrote",
+        f"other threads wrote what it is about to write during each of {MAX_RUNS} runs",
+        why="a call with a conflict runs again, so that it does not overwrite what others wrote",
         fix="return the value that a callback of the function writes, and set it in the function",
     )
 
 
-def run_with(take: Callable[[], Call], body: Callable[[Call], tuple[Outcome, T]]) -> tuple[Any, T]:
-    """As `run`, with something else that the body makes, which does not go to the caller's models."""
+def run(bind: Callable[[], Call], execute: Callable[[Call], Outcome]) -> Any:
+    """Binds the arguments of a call, executes it and commits; again after a conflict."""
+    output: Any = CONFLICT
+    for _ in attempts():
+        call = bind()
+        try:
+            outcome = execute(call)
+        except Exception as error:
+            explain(call, error)
+            raise
+        output = commit(call.binding, call.values, outcome.parts())
+        if output is not CONFLICT:
+            break
+    return output
+
+
+def run_with(bind: Callable[[], Call], execute: Callable[[Call], tuple[Outcome, T]]) -> tuple[Any, T]:
+    """As `run`, with something else that is made beside the outcome, and that does not go to the caller's models."""
     extra: list[T] = []
 
     def keep_extra(call: Call) -> Outcome:
-        outcome, made = body(call)
+        outcome, made = execute(call)
         extra[:] = [made]  # that of the last run
         return outcome
 
-    output = run(take, keep_extra)
+    output = run(bind, keep_extra)
     return output, extra[0]
-
-
-def _run_once(call: Call, body: Callable[[Call], Outcome]) -> Outcome:
-    """Runs the body, and explains what JAX refuses."""
-    try:
-        return body(call)
-    except (RecursionError, SystemError):
-        if call.binding is not None:
-            call.binding.check_depth()  # something has grown in a Variable that JAX cannot take apart
-        raise
-    except Exception as error:
-        explain(call, error)
-        raise
-
-
-def is_current(binding: Binding | None, plan: Plan, read: Sequence[Any]) -> bool:
-    """Whether what a call is about to change is as the call has read it."""
-    if binding is None or plan is UNCHANGED:
-        return True
-    now = binding.read()
-    if plan.change is None:
-        return all(map(is_, map(now.__getitem__, plan.changed), map(read.__getitem__, plan.changed)))
-    return all(map(is_, now, read)) and _has_its_structure(binding)
-
-
-def _has_its_structure(binding: Binding) -> bool:
-    """Whether the graph has the structure and the objects that were bound."""
-    if binding.is_valid():
-        return True
-    found = bind_many(tuple(root() for root in roots_of(binding)))
-    return found.graphdef is binding.graphdef and all(map(is_, found.objects(), binding.objects()))
 
 
 def roots_of(binding: Binding | None) -> tuple[weakref.ref[Any], ...]:
@@ -504,3 +551,226 @@ def calls_back(jaxpr: Any) -> bool:
         elif isinstance(item, (list, tuple)):
             waiting += item
     return False
+
+
+# --- arguments that an option selects ---------------------------------------------
+
+Numbers = int | Sequence[int] | None
+Names = str | Iterable[str] | None
+
+
+class Selection:
+    """Arguments that an option, as ``"static"``, selects by number or by name.
+
+    Numbers that count from the end of ``*args`` are known with a call only.
+    """
+
+    def __init__(self, fun: Callable[..., Any], option: str, numbers: Numbers, names: Names) -> None:
+        self._option = option
+        self._from_end: tuple[int, ...] = ()
+        self.numbers: tuple[int, ...] = (int(numbers),) if isinstance(numbers, SupportsIndex) else tuple(numbers or ())
+        self.names = (names,) if isinstance(names, str) else tuple(names or ())
+        for number in self.numbers:
+            if not isinstance(number, SupportsIndex):
+                raise TransformError(
+                    f"{option}_argnums",
+                    "this is no number of a parameter",
+                    expected="an int or several",
+                    got=describe(number),
+                    fix=f"{option}_argnames={number!r}" if isinstance(number, str) else f"{option}_argnums=0",
+                )
+        self.is_empty: bool = not self.numbers and not self.names
+        if self.is_empty:
+            return
+        known = parameters(fun)
+        if known is None:
+            return
+        positional = [n for n, p in known.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
+        takes_more = any(p.kind is p.VAR_POSITIONAL for p in known.values())
+        for name in self.names:
+            if name not in known and not takes_any:
+                raise TransformError(
+                    f"{option}_argnames",
+                    f"the function has no parameter {name!r}",
+                    expected=", ".join(known),
+                    fix=_fix(option, "names", [n for n, p in known.items() if p.kind is not p.POSITIONAL_ONLY]),
+                )
+        for number in self.numbers:
+            if not -len(positional) <= number < len(positional) and not takes_more:
+                raise TransformError(
+                    f"{option}_argnums",
+                    f"the function has no positional parameter {number}",
+                    expected=_numbers_of(positional),
+                    fix=_fix(option, "nums", list(range(len(positional)))),
+                )
+        if takes_more:
+            self._from_end = tuple(number for number in self.numbers if number < 0)
+            self.numbers = tuple(number for number in self.numbers if number >= 0)
+        numbers_ = [number % len(positional) if number < 0 else number for number in self.numbers]
+        by_name = [positional.index(n) for n in self.names if n in positional]
+        self.names = (*self.names, *(positional[n] for n in numbers_ if n < len(positional)))
+        self.numbers = tuple(sorted({*numbers_, *by_name}))
+
+    def check_apart(self, donated: Selection) -> None:
+        """Raises a TransformError where a static argument is donated too."""
+        both = [name for name in self.names if name in donated.names]
+        both = both or [str(number) for number in self.numbers if number in donated.numbers]
+        if both:
+            raise TransformError(
+                f"argument {both[0]}",
+                "it is static, and donated too",
+                why="a static argument is compiled in: it has no buffer that a result could take over",
+                fix="leave it out of donate_argnums and donate_argnames",
+            )
+
+    def take(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], Statics | None]:
+        """The other arguments, and the selected ones by number and name; None where none can be selected."""
+        if self.is_empty:
+            return args, kwargs, None
+        numbers = self._numbers_of(args)
+        by_number = tuple((i, args[i]) for i in numbers if i < len(args))
+        by_name = tuple((n, kwargs[n]) for n in self.names if n in kwargs)
+        for label, value in (*by_number, *by_name):
+            try:
+                hash(value)
+            except TypeError:
+                raise TransformError(
+                    f"argument {label!r}",
+                    "a static argument has no hash",
+                    got=describe(value),
+                    fix="pass a tuple instead of a list, or leave it out of the static arguments",
+                ) from None
+            if is_root(value) and bind(value).graphdef.num_leaves:
+                raise TransformError(
+                    f"argument {label!r}",
+                    "a model is no static argument",
+                    got=describe(value),
+                    why="its values would be compiled in, and later ones not be seen",
+                    fix="leave it out of the static arguments: what is static in a model is compiled in anyway",
+                )
+        rest = tuple(a for i, a in enumerate(args) if i not in numbers)
+        statics = Statics(by_number, by_name, exact_types((by_number, by_name)))
+        return rest, {n: v for n, v in kwargs.items() if n not in self.names}, statics
+
+    def give(self, fun: Callable[..., Any], statics: Statics | None) -> Callable[..., Any]:
+        """The function of the other arguments."""
+        if statics is None:
+            return fun
+
+        def with_statics(*args: Any, **kwargs: Any) -> Any:
+            listed = list(args)
+            for index, value in statics.by_number:
+                listed.insert(index, value)
+            return fun(*listed, **kwargs, **dict(statics.by_name))
+
+        return with_statics
+
+    def chosen(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """The selected ones of given arguments."""
+        by_number = [args[i] for i in self._numbers_of(args) if i < len(args)]
+        return by_number + [v for n, v in kwargs.items() if n in self.names]
+
+    def _numbers_of(self, args: Sequence[Any]) -> tuple[int, ...]:
+        """The positions that are selected in a call."""
+        if not self._from_end:
+            return self.numbers
+        for number in self._from_end:
+            if number < -len(args):
+                raise TransformError(
+                    f"{self._option}_argnums",
+                    f"the call has no positional argument {number}",
+                    expected=f"at least {-number} positional arguments",
+                    got=str(len(args)),
+                    fix=f"{self._option}_argnums=0        # or give more arguments by position",
+                )
+        return tuple(sorted({*self.numbers, *(len(args) + number for number in self._from_end)}))
+
+
+def _numbers_of(positional: Sequence[str]) -> str:
+    """The numbers that a selection can have."""
+    if not positional:
+        return "no number, since the function has no positional parameters"
+    last = len(positional) - 1
+    return f"a number from {-len(positional)} to {last}, where 0 is {positional[0]!r}" + (
+        f" and {last} is {positional[-1]!r}" if last else ""
+    )
+
+
+def _fix(option: str, kind: str, known: Sequence[Any]) -> str:
+    """The line that selects the last parameter."""
+    return f"{option}_arg{kind}={known[-1]!r}" if known else f"leave out {option}_arg{kind}"
+
+
+MAX_PROGRAMS = 1024
+"""How many structures one function keeps programs for; the oldest goes first."""
+
+
+class Wrapped(Generic[P, R]):
+    """A function that a transform has made of another; also usable as a method."""
+
+    def __init__(self, function: Callable[P, R], mode: Mode, static: Selection | None = None) -> None:
+        look_like(self, function)
+        self._closure = Closure(function)
+        self._mode = mode
+        self._static = Selection(function, "static", None, None) if static is None else static
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drops what was kept for the calls of the function."""
+
+    def _over(self, closure: Closure) -> Self:
+        """The same transform of another function."""
+        made = copy.copy(self)
+        made._closure = closure
+        made._forget()
+        return made
+
+    def _bind_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """Takes the arguments apart."""
+        args, kwargs, statics = self._static.take(args, kwargs)
+        return Call(args, kwargs, self._mode, self._closure.find(), statics)
+
+    def _adapt(self, call: Call) -> Callable[[Callable[..., Any]], Callable[..., Any]] | None:
+        """What gives the function its static arguments, for `lifted`; None where there are none."""
+        statics = call.structure.statics
+        return None if statics is None else functools.partial(self._static.give, statics=statics)
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self: Wrapped[Concatenate[T, Q], R], instance: T, owner: type | None = None) -> Callable[Q, R]: ...
+    @overload
+    def __get__(
+        self: Wrapped[Concatenate[type[T], Q], R], instance: T, owner: type | None = None
+    ) -> Callable[Q, R]: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[P, R]: ...
+    def __get__(self, instance: object | None, owner: type | None = None) -> Any:
+        """The method of an instance."""
+        function: Any = self  # which subclasses make callable
+        return self if instance is None else types.MethodType(function, instance)
+
+
+def program_for(programs: dict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
+    """The program of a key, which is made if there is none; the oldest goes first."""
+    program = programs.get(key)
+    if program is None:
+        while len(programs) >= MAX_PROGRAMS:
+            programs.pop(next(iter(tuple(programs))), None)
+        program = programs.setdefault(key, make())
+    return program
+
+
+def look_like(wrapper: F, function: Callable[..., Any]) -> F:
+    """Gives a wrapper the name, docstring and signature of a function; of a model, those of its `__call__`."""
+    made: Any = wrapper
+    if is_root(function):
+        made.__wrapped__ = type(function).__call__
+        made.__name__ = made.__qualname__ = type(function).__name__
+        made.__doc__ = type(function).__call__.__doc__
+    else:
+        functools.update_wrapper(made, function)
+    return wrapper

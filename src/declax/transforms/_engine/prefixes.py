@@ -26,10 +26,19 @@ from declax._typing import MISSING, Path
 from declax._variables.variable import Variable, new_variable
 from declax.errors import TransformError, describe, format_path, type_name
 from declax.transforms._engine.lift import Call, Outcome, Plan
-from declax.transforms._engine.structure import Structure, is_root, joined, name_plain, name_roots, names_in_result
-from declax.transforms._engine.wrapping import Positioned, positioned
+from declax.transforms._engine.structure import (
+    Structure,
+    is_root,
+    joined,
+    name_plain,
+    name_roots,
+    names_in_result,
+    parameters,
+)
 
 L = TypeVar("L")
+
+_NOTHING: Any = jax.tree_util.tree_structure(None)
 
 # --- what users write ----------------------------------------------------------
 
@@ -180,6 +189,52 @@ class Prefixes:
             *_labels_in(self.of_results, self._kind.is_label),
         ]
         return OutputGroups((*more, *labels.values, *labels.plain, *written))
+
+
+class Positioned(NamedTuple):
+    """The tree of the positioned arguments of a call, and the numbers of its leaves and of the other leaves."""
+
+    tree: Any
+    leaves: Sequence[int]
+    named: Sequence[int]
+
+
+def positioned(function: Callable[..., Any], tree: Any, skipped: Collection[int] = ()) -> Positioned:
+    """The arguments of a call that have a position, also by name; the call has none at skipped positions."""
+    args, kwargs, *_ = tree.children()
+    count = args.num_leaves
+    if not kwargs.children():
+        return Positioned(args, range(count), ())
+    taken = {place: rank for rank, place in enumerate(_places(function, skipped))}
+    listed = [(part, range(start, start + part.num_leaves)) for part, start in _with_starts(args.children(), 0)]
+    named: list[int] = []
+    for name, (part, start) in zip(kwargs.node_data()[1], _with_starts(kwargs.children(), count), strict=True):
+        numbers = range(start, start + part.num_leaves)
+        place = taken.get(name, -1)
+        if place < len(args.children()):  # none, or one that is taken, which is an error of the call
+            named += numbers
+            continue
+        listed += [(_NOTHING, range(0))] * (place + 1 - len(listed))
+        listed[place] = part, numbers
+    return Positioned(
+        jax.tree_util.treedef_tuple([part for part, _ in listed]), [i for _, numbers in listed for i in numbers], named
+    )
+
+
+def _places(function: Callable[..., Any], skipped: Collection[int]) -> list[str | None]:
+    """The names of the parameters that have a position, in order; None for those that only have a position."""
+    known = (parameters(function) or {}).values()
+    found = [p for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    # a name of a positional-only parameter may be one of the others, that `**kwargs` takes
+    names = [p.name if p.kind is p.POSITIONAL_OR_KEYWORD else None for p in found]
+    return [name for place, name in enumerate(names) if place not in skipped]
+
+
+def _with_starts(parts: Sequence[Any], start: int) -> Iterator[tuple[Any, int]]:
+    """Trees with the numbers of their first leaves."""
+    for part in parts:
+        yield part, start
+        start += part.num_leaves
 
 
 # --- from prefixes to leaves -----------------------------------------------------

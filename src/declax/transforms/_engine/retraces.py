@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import threading
 import types
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
@@ -25,22 +23,10 @@ from declax._graph.flattening import (
 )
 from declax._typing import Path
 from declax.errors import TransformError, describe, format_path, type_name
-from declax.transforms._engine.structure import Structure, name_path, names_of_call, parameter_name, parameters
+from declax.transforms._engine.structure import Structure, Trace, name_path, names_of_call, parameter_name, parameters
 
-MAX_EARLIER = 32
-"""With so many earlier traces, the last one is compared."""
-
-
-class Trace(NamedTuple):
-    """One run of the user's function by JAX: its structure, and the shapes and dtypes of all leaves."""
-
-    structure: Structure
-    avals: tuple[Any, ...]
-
-    @staticmethod
-    def of(structure: Structure, leaves: Iterable[Any]) -> Trace:
-        """What there is to compare of a trace for these leaves."""
-        return Trace(structure, tuple([jax.tree.map(jax.typeof, leaf) for leaf in leaves]))
+if TYPE_CHECKING:
+    from declax.transforms.compilation import Traces
 
 
 class Difference(NamedTuple):
@@ -53,32 +39,6 @@ class Difference(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.where}: the {self.what} was {self.before}, and is {self.after}"
-
-
-class Traces:
-    """The traces of one function: how many, the last one, and those before it, oldest first."""
-
-    def __init__(self) -> None:
-        self.count: int = 0
-        self.last: Trace | None = None
-        self.earlier: deque[Trace] = deque(maxlen=MAX_EARLIER)
-        self._lock = threading.Lock()
-
-    def note(self, trace: Trace) -> None:
-        """Takes note of a trace."""
-        with self._lock:
-            self.count += 1
-            if self.last is not None:
-                self.earlier.append(self.last)
-            self.last = trace
-
-    def nearest(self) -> Trace | None:
-        """The earlier trace that differs least from the last one; of equals, the latest."""
-        last = self.last
-        if last is None or not self.earlier:
-            return None
-        found: Trace = min(reversed(self.earlier), key=lambda earlier: len(differences(earlier, last)))
-        return found
 
 
 def differences(before: Trace, after: Trace) -> list[Difference]:
@@ -192,8 +152,8 @@ def explain_retrace(f: Callable[..., Any], /) -> None:
         f = f.func
     if isinstance(f, types.MethodType):
         f = f.__func__
-    traces = getattr(f, "_traces", None)
-    if not isinstance(traces, Traces):
+    traces: Traces | None = getattr(f, "_traces", None)
+    if traces is None:
         raise TransformError(
             "explain_retrace",
             "this is no function of dx.jit",
@@ -205,18 +165,17 @@ def explain_retrace(f: Callable[..., Any], /) -> None:
 
 
 def _lines(name: str, traces: Traces) -> list[str]:
-    last, nearest = traces.last, traces.nearest()
-    if last is None:
+    if not traces.last:
         return [f"{name} was not traced yet."]
-    if nearest is None:
+    *earlier, last = traces.last
+    if not earlier:
         return [f"{name} was traced once."]
-    found = differences(nearest, last)
-    since = next(ago for ago, earlier in enumerate(reversed(traces.earlier), 1) if earlier is nearest)
-    changed = (
-        "What changed the last time"
-        if since == 1
-        else f"What differs from the nearest one, trace {traces.count - since}"
-    )
+    compared = [differences(one, last) for one in reversed(earlier)]
+    found = min(compared, key=len)  # of equals, the latest
+    since = compared.index(found) + 1
+    changed = "What changed the last time"
+    if since > 1:
+        changed = f"What differs from the nearest one, trace {traces.count - since}"
     lines = [f"{name} was traced {traces.count} times. {changed}:"]
     if not found:
         lines.append("  nothing that declax sees: JAX dropped its trace, or its configuration was changed")

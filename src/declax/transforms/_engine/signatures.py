@@ -18,8 +18,8 @@ from jax.typing import ArrayLike
 
 from declax._classes.pytree import Pytree
 from declax._state.states import State
+from declax.transforms._engine.lift import Names, Numbers
 from declax.transforms._engine.prefixes import Carry, StateAxes
-from declax.transforms._engine.wrapping import Names, Numbers
 
 P = ParamSpec("P")
 B = TypeVar("B")
