@@ -37,7 +37,11 @@ SMALL_DECLAX = {
         class Param(Variable[T]):
             pass
     """,
+    "declax/_classes/__init__.py": "",
+    "declax/_fields/__init__.py": "",
+    "declax/_module/__init__.py": "",
     "declax/_random/__init__.py": "",
+    "declax/_variables/__init__.py": "",
     "declax/_random/streams.py": """
         from declax._classes.pytree import Pytree
 
