@@ -1,4 +1,4 @@
-"""Filters: short ways to say which leaves of a graph are meant."""
+"""Filters: short forms that select leaves of a graph, and the predicates that they stand for."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 from types import EllipsisType, FunctionType, UnionType
 from typing import Any as AnyType
-from typing import Protocol, TypeAlias, Union, cast, get_args, get_origin
+from typing import ClassVar, Protocol, TypeAlias, Union, cast, get_args, get_origin
 
 from declax._typing import Path
 from declax.errors import FilterError, describe, note_path, type_name
 
 
 class Predicate(Protocol):
-    """A function of a leaf's path and value that says whether it is meant."""
+    """Takes the path and the value of a leaf; returns whether it is selected."""
 
     def __call__(self, path: Path, value: AnyType, /) -> bool: ...
 
@@ -36,9 +36,7 @@ lambda path, value: ...   what it says"""
 
 
 class _OfPaths(abc.ABC):
-    """A predicate that never looks at values."""
-
-    is_structural = True
+    """A predicate that depends on the path only."""
 
     @abc.abstractmethod
     def _takes(self, path: Path) -> bool: ...
@@ -47,38 +45,24 @@ class _OfPaths(abc.ABC):
         return self._takes(path)
 
     def matches_kind(self, path: Path, kind: type | None, tag: object) -> bool | None:
-        """See the function `matches_kind`."""
+        """As the function `matches_kind`."""
         return self._takes(path)
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True)
 class Everything(_OfPaths):
-    """Takes all leaves.
-
-    >>> Everything()((), 1)
-    True
-    """
+    """Takes all leaves."""
 
     def _takes(self, path: Path) -> bool:
         return True
 
-    def __repr__(self) -> str:
-        return "Everything()"
 
-
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True)
 class Nothing(_OfPaths):
-    """Takes no leaves.
-
-    >>> Nothing()((), 1)
-    False
-    """
+    """Takes no leaves."""
 
     def _takes(self, path: Path) -> bool:
         return False
-
-    def __repr__(self) -> str:
-        return "Nothing()"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -87,13 +71,12 @@ class PathContains(_OfPaths):
 
     Args:
       key: the key.
-      exact: whether the whole key must be equal; otherwise it is enough that
-        the text of a key has the text of this one in it.
+      exact: whether a key must be equal; otherwise its text must contain that
+        of `key`.
 
-    >>> PathContains("attn")(("blocks", 0, "attn"), 1)
-    True
-    >>> PathContains("att", exact=False)(("blocks", 0, "attn"), 1)
-    True
+    >>> import declax as dx
+    >>> dx.PathContains("att")(("blocks", 0, "attn"), 1), dx.PathContains("att", exact=False)(("attn",), 1)
+    (False, True)
     """
 
     key: Hashable
@@ -117,9 +100,10 @@ class PathIn(_OfPaths):
       *paths: tuples of keys.
 
     Raises:
-      FilterError: a path is no tuple of hashable keys.
+      FilterError: a path is not a tuple of hashable keys.
 
-    >>> PathIn(("a", "b"), ("c",))(("a", "b"), 1)
+    >>> import declax as dx
+    >>> dx.PathIn(("a", "b"), ("c",))(("a", "b"), 1)
     True
     """
 
@@ -148,7 +132,7 @@ def _checked_path(path: AnyType) -> Path:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PathMatches(_OfPaths):
-    """Takes leaves whose path fits a pattern.
+    """Takes leaves whose path matches a pattern.
 
     Args:
       pattern: steps joined by dots, or a path as error messages show it. An
@@ -157,12 +141,11 @@ class PathMatches(_OfPaths):
         is any number of steps, none included.
 
     Raises:
-      FilterError: the pattern is no text, or a step of it is empty.
+      FilterError: the pattern is not a string, or a step of it is empty.
 
-    >>> PathMatches("blocks.*.attn.**")(("blocks", 0, "attn", "query", "kernel"), 1)
+    >>> import declax as dx
+    >>> dx.PathMatches("blocks.*.attn.**")(("blocks", 0, "attn", "query", "kernel"), 1)
     True
-    >>> PathMatches("**.kernel")(("blocks", 0, "attn", "bias"), 1)
-    False
     """
 
     pattern: str
@@ -212,9 +195,10 @@ class OfType:
       type: a kind of Variable, or any class.
 
     Raises:
-      FilterError: for what is no class.
+      FilterError: `type` is not a class.
 
-    >>> OfType(int)((), 1)
+    >>> import declax as dx
+    >>> dx.OfType(int)((), 1)
     True
     """
 
@@ -222,12 +206,7 @@ class OfType:
 
     def __post_init__(self) -> None:
         if not isinstance(self.type, type):
-            raise FilterError("OfType", "this is no class", got=describe(self.type), fix="OfType(dx.Param)")
-
-    @property
-    def is_structural(self) -> bool:
-        """Whether the type is a kind of Variable, so that no value matters."""
-        return hasattr(self.type, "raw_value")
+            raise FilterError("OfType", "this is not a class", got=describe(self.type), fix="OfType(dx.Param)")
 
     def __call__(self, path: Path, value: AnyType) -> bool:
         if isinstance(value, self.type):
@@ -236,10 +215,8 @@ class OfType:
         return isinstance(kind, type) and issubclass(kind, self.type)
 
     def matches_kind(self, path: Path, kind: _Class | None, tag: object) -> bool | None:
-        """See the function `matches_kind`."""
-        if self.is_structural:
-            return kind is not None and issubclass(kind, self.type)
-        return None
+        """As the function `matches_kind`."""
+        return kind is not None and issubclass(kind, self.type) if _is_kind(self.type) else None
 
     def __repr__(self) -> str:
         return f"OfType({self.type!r})"
@@ -248,22 +225,26 @@ class OfType:
 _Class: TypeAlias = type  # OfType.type hides the builtin inside the class
 
 
+def _is_kind(cls: type) -> bool:
+    """Whether a class is a kind of Variable."""
+    return hasattr(cls, "raw_value")
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class WithTag:
-    """Takes values whose attribute ``tag`` is this text.
+    """Takes Variables with this ``tag`` in their metadata, and values with an attribute ``tag`` of this text.
 
-    Of a Variable, this is the ``tag`` in its metadata, as the keys and counts of
-    random streams have one.
+    The keys and counts of random streams have the name of the stream as tag.
 
     Raises:
-      FilterError: for a tag that is no text.
+      FilterError: the tag is not a string.
 
-    >>> WithTag("dropout")((), 1)
-    False
+    >>> import declax as dx
+    >>> dx.WithTag("dropout")((), dx.Param(1, tag="dropout"))
+    True
     """
 
     tag: str
-    is_structural = False  # a value in no Variable may have an attribute of this name
 
     def __post_init__(self) -> None:
         if not isinstance(self.tag, str):
@@ -271,13 +252,13 @@ class WithTag:
 
     def __call__(self, path: Path, value: AnyType) -> bool:
         kind = type(value)
-        if hasattr(kind, "raw_value"):  # asking a Variable for an attribute may run its hooks
+        if _is_kind(kind):  # asking a Variable for an attribute may run its hooks
             return self._is_tag(value._metadata.get("tag"), kind)
         tag = getattr(value, "tag", None)
         return isinstance(tag, str) and tag == self.tag
 
     def matches_kind(self, path: Path, kind: type | None, tag: object) -> bool | None:
-        """See the function `matches_kind`."""
+        """As the function `matches_kind`."""
         return None if kind is None else self._is_tag(tag, kind)
 
     def _is_tag(self, tag: object, kind: type) -> bool:
@@ -291,18 +272,24 @@ class WithTag:
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
 class _Combination:
+    """Predicates of which one that returns `_settles` settles the answer."""
+
     predicates: tuple[Predicate, ...]
+    _settles: ClassVar[bool]
 
     def __init__(self, *filters: Filter) -> None:
         object.__setattr__(self, "predicates", tuple(map(to_predicate, filters)))
 
-    @property
-    def is_structural(self) -> bool:
-        """Whether all that it combines is."""
-        return all(getattr(p, "is_structural", False) for p in self.predicates)
+    def __call__(self, path: Path, value: AnyType) -> bool:
+        is_settled = any(bool(p(path, value)) is self._settles for p in self.predicates)
+        return self._settles if is_settled else not self._settles
 
-    def _decisions(self, path: Path, kind: type | None, tag: object) -> set[bool | None]:
-        return {matches_kind(p, path, kind, tag) for p in self.predicates}
+    def matches_kind(self, path: Path, kind: type | None, tag: object) -> bool | None:
+        """As the function `matches_kind`."""
+        decisions = {matches_kind(p, path, kind, tag) for p in self.predicates}
+        if self._settles in decisions:
+            return self._settles
+        return None if None in decisions else not self._settles
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.predicates))})"
@@ -311,67 +298,54 @@ class _Combination:
 class Any(_Combination):
     """Takes what any of its filters takes; without filters, nothing.
 
-    >>> Any(int, str)((), 1)
+    >>> import declax as dx
+    >>> dx.Any(int, str)((), 1)
     True
     """
 
-    def __call__(self, path: Path, value: AnyType) -> bool:
-        return any(p(path, value) for p in self.predicates)
-
-    def matches_kind(self, path: Path, kind: type | None, tag: object) -> bool | None:
-        """See the function `matches_kind`."""
-        decisions = self._decisions(path, kind, tag)
-        return True if True in decisions else None if None in decisions else False
+    _settles = True
 
 
 class All(_Combination):
     """Takes what all of its filters take; without filters, everything.
 
-    >>> All(int, PathContains("a"))(("b",), 1)
+    >>> import declax as dx
+    >>> dx.All(int, dx.PathContains("a"))(("b",), 1)
     False
     """
 
-    def __call__(self, path: Path, value: AnyType) -> bool:
-        return all(p(path, value) for p in self.predicates)
-
-    def matches_kind(self, path: Path, kind: type | None, tag: object) -> bool | None:
-        """See the function `matches_kind`."""
-        decisions = self._decisions(path, kind, tag)
-        return False if False in decisions else None if None in decisions else True
+    _settles = False
 
 
 class Not(_Combination):
     """Takes what its filter does not.
 
-    >>> Not(int)((), 1)
+    >>> import declax as dx
+    >>> dx.Not(int)((), 1)
     False
     """
+
+    _settles = True
 
     def __init__(self, filter: Filter, /) -> None:
         super().__init__(filter)
 
     def __call__(self, path: Path, value: AnyType) -> bool:
-        return not self.predicates[0](path, value)
+        return not super().__call__(path, value)
 
     def matches_kind(self, path: Path, kind: type | None, tag: object) -> bool | None:
-        """See the function `matches_kind`."""
-        decision = matches_kind(self.predicates[0], path, kind, tag)
+        """As the function `matches_kind`."""
+        decision = super().matches_kind(path, kind, tag)
         return None if decision is None else not decision
 
 
 _PREDICATES = (_OfPaths, OfType, WithTag, _Combination)
 _BUILT_IN = frozenset({Everything, Nothing, PathContains, PathIn, PathMatches, OfType, WithTag, Any, All, Not})
-"""Predicates that are known; a class that derives from one may answer otherwise."""
+"""Predicates that answer `matches_kind`; a class that derives from one may answer otherwise."""
 
 
 def matches_kind(predicate: Predicate, path: Path, kind: type | None, tag: object = None) -> bool | None:
-    """The answer of a predicate, as far as a leaf's path, kind and tag settle it.
-
-    >>> matches_kind(PathContains("a"), ("a", "b"), None)
-    True
-    >>> matches_kind(lambda path, value: True, ("a", "b"), None) is None
-    True
-    """
+    """The answer of a predicate if path, kind and tag of a leaf settle it, else None."""
     known: AnyType = predicate
     return known.matches_kind(path, kind, tag) if type(predicate) in _BUILT_IN else None
 
@@ -382,16 +356,14 @@ def is_of_kind(predicate: Predicate) -> bool:
         return False
     if isinstance(predicate, _Combination):
         return all(map(is_of_kind, predicate.predicates))
-    return isinstance(predicate, (Everything, Nothing)) or (isinstance(predicate, OfType) and predicate.is_structural)
+    return isinstance(predicate, (Everything, Nothing)) or (isinstance(predicate, OfType) and _is_kind(predicate.type))
 
 
 def to_predicate(filter: Filter, /) -> Predicate:
-    """The predicate that a filter stands for.
+    """The predicate that a filter stands for; raises FilterError, with the grammar, for another value.
 
-    Raises:
-      FilterError: for what is no filter; shows the grammar.
-
-    >>> to_predicate((int, "dropout"))
+    >>> import declax as dx
+    >>> dx.filterlib.to_predicate((int, "dropout"))
     Any(OfType(<class 'int'>), WithTag('dropout'))
     """
     return predicate_of(filter, "filter")
@@ -411,7 +383,7 @@ def predicate_of(filter: Filter, where: str) -> Predicate:
     origin = get_origin(filter)
     if origin is Union or origin is UnionType:  # Param | BatchStat
         return Any(*[predicate_of(inner, where) for inner in get_args(filter)])
-    if hasattr(origin, "raw_value"):  # Param[jax.Array] can be called, and means Param
+    if isinstance(origin, type) and _is_kind(origin):  # Param[jax.Array] can be called, and means Param
         kind = origin
     elif origin is not None or filter is AnyType:
         raise FilterError(where, "this is an annotation, not a filter", got=repr(filter), fix=GRAMMAR)
@@ -420,20 +392,20 @@ def predicate_of(filter: Filter, where: str) -> Predicate:
             problem = "this is the class of a predicate, not a predicate"
             raise FilterError(where, problem, got=describe(kind), fix=f"{kind.__name__}(...)")
         return OfType(kind)
-    is_model = hasattr(type(kind), "_pytree__layout") or hasattr(type(kind), "raw_value")
+    is_model = hasattr(type(kind), "_pytree__layout") or _is_kind(type(kind))
     if callable(kind) and not is_model:
         return cast(Predicate, kind)
-    raise FilterError(where, "this is no filter", got=describe(filter), fix=GRAMMAR)
+    raise FilterError(where, "this is not a filter", got=describe(filter), fix=GRAMMAR)
 
 
 def filters_to_predicates(filters: Sequence[Filter], /) -> tuple[Predicate, ...]:
-    """The predicates of several filters, of which the first that takes a leaf has it.
+    """The predicates of several filters.
 
     Raises:
-      FilterError: for what is no filter, and for ``...`` or True before the
-        last place.
+      FilterError: a value is not a filter, or ``...`` or True is not the last.
 
-    >>> filters_to_predicates((int, ...))
+    >>> import declax as dx
+    >>> dx.filterlib.filters_to_predicates((int, ...))
     (OfType(<class 'int'>), Everything())
     """
     return predicates_of(filters, "")
@@ -454,7 +426,7 @@ def predicates_of(filters: Sequence[Filter], where: str) -> tuple[Predicate, ...
 
 
 def ask(predicate: Predicate, path: Path, value: AnyType) -> bool:
-    """The answer of a predicate, which may be a user's function: an error of that one tells the path."""
+    """The answer of a predicate; an error of a user's function gets a note of the path."""
     try:
         return bool(predicate(path, value))
     except Exception as error:

@@ -79,30 +79,24 @@ def map_state(f: Callable[[Path, Any], Any], state: State[M]) -> State[M]:
 def diff(first: State[M] | Mapping[Any, Any], second: State[Any] | Mapping[Any, Any], /) -> State[M]:
     """The leaves at paths that only the first State has: ``first - second``.
 
-    >>> diff({"a": 1, "b": 2}, {"b": 3}).to_pure_dict()
+    >>> import declax as dx
+    >>> dx.diff({"a": 1, "b": 2}, {"b": 3}).to_pure_dict()
     {'a': 1}
     """
     return as_state(first) - as_state(second)
 
 
 def restore_int_paths(pure_dict: Mapping[Any, Any], /) -> dict[Any, Any]:
-    """Nested dicts whose keys are integers again, where they read as those do.
+    """New nested dicts, in which keys such as ``"0"`` and ``"-1"`` are integers again.
 
-    Formats that know texts only, JSON and most checkpoints among them, keep the
-    key ``0`` as ``"0"``. Only what Python writes for an integer is one:
-    ``"-1"`` is, ``"01"``, ``"1_000"`` and ``" 1"`` are not.
-
-    Args:
-      pure_dict: nested mappings, as read from such a format.
-
-    Returns:
-      Nested dicts, new ones; values are taken as they are.
+    JSON and most checkpoints store the key ``0`` as ``"0"``. Other spellings,
+    such as ``"01"`` and ``"1_000"``, stay strings.
 
     Raises:
-      GraphError: where ``"0"`` and ``0`` lead to the same path, and for a
-        mapping that contains itself.
+      GraphError: ``"0"`` and ``0`` lead to the same path, or a mapping contains itself.
 
-    >>> restore_int_paths({"layers": {"0": {"kernel": 1.0}, "1": {}}})
+    >>> import declax as dx
+    >>> dx.restore_int_paths({"layers": {"0": {"kernel": 1.0}, "1": {}}})
     {'layers': {0: {'kernel': 1.0}, 1: {}}}
     """
     found = walk_mapping(pure_dict, None, "restore_int_paths")
@@ -120,4 +114,4 @@ def _checked(state: Any, where: str) -> State[Any]:
     if isinstance(state, State):
         return state
     fix = f"dx.{where}(dx.State(...))" if isinstance(state, Mapping) else "dx.state(model)   # the State of a model"
-    raise GraphError(where, "the argument is no State", got=describe(state), fix=fix)
+    raise GraphError(where, "the argument is not a State", got=describe(state), fix=fix)

@@ -1,7 +1,4 @@
-"""Nested mappings as flat ones, and back.
-
-Nothing here recurs, so that the depth of nesting has no limit.
-"""
+"""Nested mappings as flat ones, and back, without recursion: the depth has no limit."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from declax._typing import Path
 from declax.errors import GraphError, describe, format_path
 
 IsLeaf = Callable[[Path, Mapping[Any, Any]], bool]
-"""Says of a path and the mapping there whether it is taken whole."""
+"""Takes a path and the mapping there; returns whether it is a leaf."""
 
 
 class EmptyNode(enum.Enum):
@@ -40,18 +37,17 @@ def flatten_mapping(
 
     Args:
       xs: a mapping whose values may be mappings.
-      keep_empty_nodes: whether an empty mapping inside gives `empty_node`; it
-        is left out otherwise.
-      is_leaf: says of a path and the mapping there whether it is taken whole;
-        the outermost one is asked about too, at ``()``.
-      sep: what to join the keys of a path with; paths are tuples without it.
+      keep_empty_nodes: whether an empty mapping inside gives `empty_node`, or is left out.
+      is_leaf: takes a path and the mapping there, the outermost one at ``()``
+        too; returns whether the mapping is a value.
+      sep: joins the keys of a path; without it, paths are tuples.
 
     Returns:
-      A dict from paths to values, in the order in which they are met.
+      A dict from paths to values, in the order of the mappings.
 
     Raises:
-      GraphError: for what is no mapping, for one that contains itself, and
-        with ``sep`` for keys that are no text or have ``sep`` in them.
+      GraphError: `xs` is not a mapping, or contains itself; with ``sep``, a key
+        is not a string or has ``sep`` in it.
 
     >>> flatten_mapping({"a": 1, "b": {"c": 2, "d": {}}})
     {('a',): 1, ('b', 'c'): 2}
@@ -71,15 +67,7 @@ def flatten_mapping(
 def flatten_to_sequence(xs: Mapping[Any, Any], /, *, is_leaf: IsLeaf | None = None) -> list[tuple[Path, Any]]:
     """The pairs of path and value inside of nested mappings.
 
-    Args:
-      xs: a mapping whose values may be mappings.
-      is_leaf: as in `flatten_mapping`.
-
-    Returns:
-      The pairs, in the order in which they are met.
-
-    Raises:
-      GraphError: for what is no mapping, and for one that contains itself.
+    Arguments, order and errors are those of `flatten_mapping`.
 
     >>> flatten_to_sequence({"a": 1, "b": {"c": 2}})
     [(('a',), 1), (('b', 'c'), 2)]
@@ -94,15 +82,11 @@ def unflatten_mapping(
     """Nested dicts from values by path; the inverse of `flatten_mapping`.
 
     Args:
-      xs: a mapping from paths to values, or pairs of them. A value that is
-        `empty_node` becomes an empty dict.
-      sep: what the keys of a path are joined with, where paths are texts.
-
-    Returns:
-      The nested dicts, new ones; values are taken as they are.
+      xs: a mapping from paths to values, or pairs of them; `empty_node` becomes an empty dict.
+      sep: joins the keys of a path, if paths are strings.
 
     Raises:
-      GraphError: for paths that are no paths, or that contradict each other.
+      GraphError: a path is invalid, or paths contradict each other.
 
     >>> unflatten_mapping({("a",): 1, ("b", "c"): 2})
     {'a': 1, 'b': {'c': 2}}
@@ -123,15 +107,9 @@ def unflatten_mapping(
 def walk_mapping(
     xs: Any, is_leaf: IsLeaf | None, where: str, *, leaf_types: tuple[type, ...] = ()
 ) -> Iterator[tuple[Path, Any, bool]]:
-    """The path and the value of each leaf, and whether it is an empty mapping.
-
-    Mappings of ``leaf_types`` are leaves too.
-
-    Raises:
-      GraphError: for what is no mapping, and for one that contains itself.
-    """
+    """The path and the value of each leaf, and whether it is an empty mapping; ``leaf_types`` are leaves too."""
     if not isinstance(xs, Mapping):
-        raise GraphError(where, "the argument is no mapping", expected="nested mappings", got=describe(xs))
+        raise GraphError(where, "the argument is not a nested mapping", expected="nested mappings", got=describe(xs))
     if is_leaf is not None and is_leaf((), xs):
         yield (), xs, False
         return
@@ -150,7 +128,8 @@ def walk_mapping(
                 yield (*keys, key), value, True
             else:
                 if id(value) in inside:
-                    raise contains_itself((*keys, key))
+                    place, why = format_path((*keys, key)), "its leaves would never end"
+                    raise GraphError(place, "the mapping here contains itself", why=why)
                 inside.add(id(value))
                 keys.append(key)
                 levels.append((value, iter(value.items())))
@@ -161,19 +140,10 @@ def walk_mapping(
                 keys.pop()
 
 
-def contains_itself(path: Path) -> GraphError:
-    """The error of a mapping that is met inside of itself."""
-    return GraphError(format_path(path), "the mapping here contains itself", why="its leaves would never end")
-
-
 def nest(pairs: Iterable[tuple[Path, Any]]) -> dict[Any, Any]:
-    """Nested dicts with these values.
-
-    Raises:
-      GraphError: for paths that contradict each other.
-    """
+    """Nested dicts with these values."""
     root: dict[Any, Any] = {}
-    nodes = {id(root): root}  # the dicts made here: a value may be a dict too, and is none of them
+    nodes = {id(root): root}  # the dicts made here; a value may be a dict too
     empty: set[int] = set()
     for path, value in pairs:
         if not path:

@@ -208,16 +208,16 @@ def test_what_is_no_filter_shows_the_grammar(wrong):
     state = dx.state(Foo())
     state.filter(True), state.filter(False)  # an answer that was kept for these must not serve 1 and 0
     for use in (filterlib.to_predicate, lambda f: dx.state(Foo(), f), lambda f: dx.Any(dx.Param, f), state.filter):
-        with pytest.raises(FilterError, match="this is no filter") as caught:
+        with pytest.raises(FilterError, match="this is not a filter") as caught:
             use(wrong)
         for part in ("dx.Param", "'dropout'", "dx.Not", "lambda path, value"):
             assert part in str(caught.value)
 
 
 def test_a_model_is_no_filter_though_it_can_be_called():
-    with pytest.raises(FilterError, match="this is no filter"):
+    with pytest.raises(FilterError, match="this is not a filter"):
         dx.state(Foo(), dx.Linear(1, 1, rngs=dx.Rngs(0)))
-    with pytest.raises(FilterError, match="this is no filter"):
+    with pytest.raises(FilterError, match="this is not a filter"):
         dx.state(Foo(), dx.Param(1))
 
 
@@ -230,7 +230,7 @@ def test_everything_comes_last(everything):
 
 
 def test_predicates_refuse_what_they_cannot_use():
-    with pytest.raises(FilterError, match="this is no class"):
+    with pytest.raises(FilterError, match="this is not a class"):
         dx.OfType("Param")
     with pytest.raises(FilterError, match="a tag is a text"):
         dx.WithTag(3)
@@ -352,7 +352,7 @@ ONLY = {
 
 @pytest.mark.parametrize("name", ONLY)
 def test_an_error_of_only_names_the_function(name):
-    with pytest.raises(FilterError, match="this is no filter") as caught:
+    with pytest.raises(FilterError, match="this is not a filter") as caught:
         ONLY[name](3)
     assert caught.value.where == f"{name}, only"
 

@@ -267,7 +267,7 @@ def test_find_duplicates_of_what_a_filter_takes():
     assert dx.find_duplicates(model, only=dx.Param) == [[("a",), ("b",)]]
     assert dx.find_duplicates(model, only=Open) == [[("c",), ("d",)]]
     assert dx.find_duplicates(model, only=dx.BatchStat) == []
-    with pytest.raises(FilterError, match="this is no filter"):
+    with pytest.raises(FilterError, match="this is not a filter"):
         dx.find_duplicates(model, only=3)
 
 
@@ -370,5 +370,5 @@ def test_containers_are_values_to_all_walks():
 def test_shared_arrays_are_duplicates():
     x = jnp.ones(1)
     assert dx.find_duplicates([x, x, jnp.ones(1)]) == [[(0,), (1,)]]
-    with pytest.raises(FilterError, match="this is no filter"):
+    with pytest.raises(FilterError, match="this is not a filter"):
         dx.find_duplicates(Open(), only=3)

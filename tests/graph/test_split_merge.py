@@ -291,7 +291,7 @@ def test_filters_that_leave_something_over_are_an_error():
     assert "decoder.kernel" in str(caught.value)
     with pytest.raises(FilterError, match="take all leaves, so the filters after them would take none"):
         dx.split(model, ..., dx.Param)
-    with pytest.raises(FilterError, match="this is no filter"):
+    with pytest.raises(FilterError, match="this is not a filter"):
         dx.split(model, 3)
 
 

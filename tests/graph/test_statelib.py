@@ -263,7 +263,7 @@ def test_all_that_does_not_fit_is_listed():
         state.replace_by_pure_dict({"head": {"bias": dx.BatchStat(jnp.zeros(3))}})
     with pytest.raises(GraphError, match="expected a value in no Variable, got Param"):
         state.replace_by_pure_dict({"blocks": {1: dx.Param(jnp.zeros(1))}})
-    with pytest.raises(GraphError, match="the argument is no nested mapping of values"):
+    with pytest.raises(GraphError, match="the argument is not a nested mapping"):
         state.replace_by_pure_dict([1])
     assert state == state_of()
 
@@ -328,7 +328,7 @@ def test_restoring_integers():
     assert restore_int_paths({"3": lists})[3] is lists
     with pytest.raises(GraphError, match="two values have the same path"):
         restore_int_paths({"a": {"1": 1, 1: 2}})
-    with pytest.raises(GraphError, match="restore_int_paths: the argument is no mapping"):
+    with pytest.raises(GraphError, match="restore_int_paths: the argument is not a nested mapping"):
         restore_int_paths([1])
     endless = {}
     endless["a"] = endless
@@ -387,7 +387,7 @@ def test_functions_want_states():
         lambda x: split_state(x, ...),
         lambda x: map_state(lambda path, value: value, x),
     ):
-        with pytest.raises(GraphError, match="the argument is no State"):
+        with pytest.raises(GraphError, match="the argument is not a State"):
             call({"a": 1})
         with pytest.raises(GraphError, match="the State of a model"):
             call(3)

@@ -108,9 +108,9 @@ def test_values_that_are_dicts_are_not_touched():
 
 
 def test_what_is_no_mapping():
-    with pytest.raises(GraphError, match="flatten_mapping: the argument is no mapping"):
+    with pytest.raises(GraphError, match="flatten_mapping: the argument is not a nested mapping"):
         flatten_mapping([1])
-    with pytest.raises(GraphError, match="flatten_to_sequence: the argument is no mapping"):
+    with pytest.raises(GraphError, match="flatten_to_sequence: the argument is not a nested mapping"):
         flatten_to_sequence(3)
     for wrong in (3, [1], ["abc"]):
         with pytest.raises(GraphError, match="neither a mapping from paths nor pairs of path and value"):

@@ -501,7 +501,7 @@ def test_no_model_at_all(node):
 def test_paths_of_nodes_and_of_text_keys_are_explained():
     model = Open()
     model.layers = dx.List([dx.Linear(2, 3, rngs=dx.Rngs(0))])
-    with pytest.raises(GraphError, match=r"this is no leaf, but a node with 0"):
+    with pytest.raises(GraphError, match=r"this is not a leaf but a node with 0"):
         dx.update(model, {"layers": 3})
     with pytest.raises(GraphError, match=r"the key is the integer 0: dx\.restore_int_paths"):
         dx.update(model, {"layers": {"0": {"bias": jnp.ones(3)}}})

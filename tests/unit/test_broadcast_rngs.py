@@ -99,7 +99,7 @@ def test_how_it_reads() -> None:
 
 
 def test_what_is_no_filter() -> None:
-    with pytest.raises(FilterError, match="this is no filter"):
+    with pytest.raises(FilterError, match="this is not a filter"):
         broadcast_rngs(3)
 
 

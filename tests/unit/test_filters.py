@@ -64,11 +64,11 @@ class Model(dx.Module):
 
 @pytest.mark.parametrize("literal", [0, 1, 2.0, {"a": 1}, {1}, jnp.ones(2), b"tag", dx.Param(1), Model()])
 def test_what_is_no_filter_shows_the_grammar(literal):
-    with pytest.raises(errors.FilterError, match="this is no filter") as caught:
+    with pytest.raises(errors.FilterError, match="this is not a filter") as caught:
         filterlib.to_predicate(literal)
     for part in ("...  or True", "None or False", "dx.Param", "'dropout'", "dx.All", "dx.Not", "dx.PathContains"):
         assert part in caught.value.fix
-    with pytest.raises(errors.FilterError, match="this is no filter"):
+    with pytest.raises(errors.FilterError, match="this is not a filter"):
         dx.Not([literal])
 
 
@@ -267,7 +267,7 @@ def test_a_pattern_is_made_of_steps(pattern):
 
 @pytest.mark.parametrize("value", ["Param", 3, None, dx.Param(1)])
 def test_of_type_takes_a_class(value):
-    with pytest.raises(errors.FilterError, match="this is no class"):
+    with pytest.raises(errors.FilterError, match="this is not a class"):
         dx.OfType(value)
 
 
@@ -362,8 +362,6 @@ def test_what_is_decided_holds_for_every_value(filter, path, value):
     decided = matches_kind(predicate, path, kind, value._metadata.get("tag") if is_variable else None)
     if is_variable or not isinstance(value, SimpleNamespace):
         assert decided in (None, predicate(path, value))
-    if getattr(predicate, "is_structural", False):
-        assert decided is not None
 
 
 @pytest.mark.parametrize(

@@ -661,7 +661,7 @@ def test_streams_that_are_split_already() -> None:
 
 def test_filters_that_are_none() -> None:
     for make in (lambda: split_rngs(Rngs(0), splits=2, only=3), lambda: fork_rngs(Rngs(0), split={3: 2})):
-        with pytest.raises(FilterError, match="this is no filter"):
+        with pytest.raises(FilterError, match="this is not a filter"):
             make()
 
 

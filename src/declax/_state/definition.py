@@ -1,4 +1,7 @@
-"""The static half of a State: the path of each leaf and, where a leaf is a Variable's value, the Variable's kind."""
+"""The static half of a State: the path of each leaf, and kind and metadata where it is the value of a Variable.
+
+Functions of a definition and a list of leaves: filters, equality, nested dicts.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,23 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import repeat
 from operator import is_, itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import jax
 
+from declax._fields.snapshots import exact_types
+from declax._filters import Filter, Predicate, as_written, ask, is_of_kind, matches_kind, predicates_of
 from declax._jax import current_trace
 from declax._tree.rendering import same_value
 from declax._typing import MISSING, Key, Path
 from declax._variables.metadata import Metadata
 from declax._variables.variable import Variable, _set_metadata, _set_trace, fill_raw, new_variable
 from declax.errors import (
+    FilterError,
     GraphError,
     MissingAttributeError,
     MissingKeyError,
@@ -29,9 +36,10 @@ from declax.errors import (
     suggest,
     type_name,
 )
+from declax.traversals import walk_mapping
 
 LeafDef = tuple[type[Variable[Any]], Metadata] | None
-"""The kind and metadata of a Variable; None for a leaf that is no Variable's."""
+"""The kind and metadata of a Variable; None for a leaf that is in no Variable."""
 
 Tree = dict[Key, Any]
 """Positions of leaves in nested dicts by key."""
@@ -40,7 +48,12 @@ Entry = tuple[Path, Any, LeafDef]
 """A path, the raw value there, and the definition of its Variable."""
 
 NAMED: Final = 20
-"""How many keys an error names, and up to how many times ten a "did you mean" looks through."""
+"""How many keys an error names; suggestions look through ten times as many."""
+KEPT_GROUPS: Final = 256
+"""How many answers of filters a definition keeps."""
+
+Groups = tuple[tuple["StateDef", tuple[int, ...]], ...]
+"""For each filter: the definition and the positions of the leaves that it takes."""
 
 _new: Final = object.__new__
 
@@ -53,33 +66,18 @@ class StateDef:
       leaf_defs: kind and metadata of each leaf.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_columns",
-        "_order",
-        "_subs",
-        "_tree",
-        "fits",
-        "groups",
-        "leaf_defs",
-        "nesting",
-        "paths",
-    )
     _interned: ClassVar[WeakValueDictionary[Any, StateDef]] = WeakValueDictionary()
     _lock: ClassVar[threading.RLock] = threading.RLock()
 
     paths: tuple[Path, ...]
     leaf_defs: tuple[LeafDef, ...]
     fits: WeakKeyDictionary[StateDef, Any]
-    """How States of other definitions go into one of this; see `graph.fit`."""
+    """How States of other definitions go into one of this; see `_graph.fit`."""
     nesting: Any
-    """How JAX sees a State; None where it has not asked. See `_state_tree.nesting_of`."""
-    _tree: Tree | None
+    """How JAX sees a State; None before JAX asks. See `tree.nesting_of`."""
     groups: dict[Any, Any]
-    """Which leaves filters take; see `_state_groups.groups_of`."""
-    _order: tuple[int, ...] | Literal[False] | None
+    """Which leaves filters take; see `groups_of`."""
     _subs: dict[Path, tuple[StateDef, tuple[int, ...]]]
-    _columns: tuple[tuple[type[Variable[Any]], ...], tuple[Metadata, ...]] | Literal[False] | None
 
     @staticmethod
     def of(paths: tuple[Path, ...], leaf_defs: tuple[LeafDef, ...]) -> StateDef:
@@ -90,9 +88,7 @@ class StateDef:
             if found is None:
                 found = object.__new__(StateDef)
                 found.paths, found.leaf_defs = key
-                found._tree = found.nesting = None
-                found._columns = found._order = False
-                found.groups, found._subs = {}, {}
+                found.nesting, found.groups, found._subs = None, {}, {}
                 found.fits = WeakKeyDictionary()
                 StateDef._interned[key] = found
         return found
@@ -115,32 +111,38 @@ class StateDef:
     def __deepcopy__(self, memo: dict[int, object]) -> StateDef:
         return self
 
-    @property
+    @cached_property
     def columns(self) -> tuple[tuple[type[Variable[Any]], ...], tuple[Metadata, ...]] | None:
-        """The kinds and the metadata of the leaves; None where not all are of Variables."""
-        if self._columns is False:
-            known = [leaf_def for leaf_def in self.leaf_defs if leaf_def is not None]
-            is_all = len(known) == len(self.leaf_defs)
-            self._columns = (tuple([d[0] for d in known]), tuple([d[1] for d in known])) if is_all else None
-        return self._columns
+        """The kinds and the metadata of the leaves; None unless all are of Variables."""
+        known = [leaf_def for leaf_def in self.leaf_defs if leaf_def is not None]
+        if len(known) < len(self.leaf_defs):
+            return None
+        return tuple([kind for kind, _ in known]), tuple([metadata for _, metadata in known])
 
-    @property
+    @cached_property
     def tree(self) -> Tree:
-        """The positions of the leaves in nested dicts by key."""
-        if self._tree is None:
-            tree: Tree = {}
-            for position, path in enumerate(self.paths):
-                _insert(tree, path, position)
-            self._tree = tree
-        return self._tree
+        """The positions of the leaves in nested dicts by key; raises for paths that contradict each other."""
+        tree: Tree = {}
+        for position, path in enumerate(self.paths):
+            _insert(tree, path, position)
+        return tree
 
-    @property
+    @cached_property
     def order(self) -> tuple[int, ...] | None:
-        """The position of each leaf in JAX's order, which is that of sorted keys; None where the order is the same."""
-        if self._order is False:
-            found = tuple(_positions_in(self.tree))
-            self._order = None if found == tuple(range(len(found))) else found
-        return self._order
+        """The position of each leaf in JAX's order, which is that of sorted keys; None if the order is the same."""
+        found = tuple(_positions_in(self.tree))
+        return None if found == tuple(range(len(found))) else found
+
+    def in_jax_order(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """Leaves, or their paths, in JAX's order."""
+        return leaves if self.order is None else [leaves[i] for i in self.order]
+
+    def from_jax_order(self, found: Iterable[Any]) -> list[Any]:
+        """Leaves in the order of the State, from those in JAX's order."""
+        if self.order is None:
+            return list(found)
+        by_position = dict(zip(self.order, found, strict=True))
+        return [by_position[i] for i in range(len(self.order))]
 
     def node(self, path: Path) -> Any:
         """What the tree has at a path: the position of a leaf, a dict, or None."""
@@ -176,17 +178,17 @@ class StateDef:
         leaf_defs = list(self.leaf_defs)
         leaf_defs[position] = leaf_def
         made = StateDef.of(self.paths, tuple(leaf_defs))
-        made._tree = self._tree
+        vars(made).setdefault("tree", self.tree)  # the same, since the paths are
         return made
 
     def why_missing(self, path: Path) -> str:
-        """For an error: why there is no leaf at a path, and which one may be meant."""
+        """The reason why there is no leaf at a path, with a suggestion."""
         node: Any = self.tree
         for key in path:
             if not isinstance(node, dict) or key not in node:
                 return no_such_path(key, node if isinstance(node, dict) else {})
             node = node[key]
-        return f"this is no leaf, but a node with {names_of(node)}"
+        return f"this is not a leaf but a node with {names_of(node)}"
 
 
 def _insert(tree: Tree, path: Path, position: int) -> None:
@@ -230,7 +232,7 @@ def _rank(key: Any) -> tuple[int, str, Any]:
 
 
 def sorted_pair(entries: Sequence[Entry], *, is_sorted: bool = False) -> tuple[StateDef, list[Any]]:
-    """A definition and leaves in the order of the paths, so that equal ones are one structure."""
+    """A definition and leaves in the order of the paths, so that equal States have one definition."""
     if not is_sorted:
         try:
             entries = sorted(entries, key=itemgetter(0))
@@ -325,6 +327,86 @@ def map_tree(tree: Tree, values: Sequence[Any]) -> dict[Any, Any]:
     return made
 
 
+# --- filters ----------------------------------------------------------------------
+
+
+def groups_of(
+    definition: StateDef, leaves: Sequence[Any], filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool
+) -> Groups:
+    """The leaves that each filter takes; computed once if it depends on kinds and paths only."""
+    groups, rest = _known_groups(definition, leaves, filters, where)
+    if rest and is_exhaustive:
+        first, *more = rest
+        others = f", nor {len(more)} other{'s' if len(more) > 1 else ''}" if more else ""
+        written = list(map(as_written, filters))
+        raise FilterError(
+            f"{where}, {format_path(definition.paths[first])}",
+            f"no filter takes this leaf{others}",
+            got=describe(values_of(definition, leaves)[first]),
+            expected=", ".join(written),
+            fix=", ".join([*written, "..."]) + "   # a last filter `...` takes the rest",
+        )
+    return groups
+
+
+def _known_groups(
+    definition: StateDef, leaves: Sequence[Any], filters: tuple[Filter, ...], where: str
+) -> tuple[Groups, tuple[int, ...]]:
+    """The leaves that each filter takes, and those that none takes."""
+    key = (filters, exact_types(filters))  # True is a filter, and 1 is not
+    try:
+        found = definition.groups.get(key)
+    except TypeError:  # a filter that cannot be hashed is asked again each time
+        return _groups(definition, leaves, predicates_of(filters, where))[:2]
+    if found is not None:
+        return tuple((sub or definition, positions) for sub, positions in found[0]), found[1]
+    predicates = predicates_of(filters, where)
+    groups, rest, is_lasting = _groups(definition, leaves, predicates)
+    if is_lasting:
+        if len(definition.groups) >= KEPT_GROUPS:
+            definition.groups.clear()  # a program that makes a new function for each call would fill it
+        # without itself, which would be a cycle that waits for the collector
+        kept = tuple((None if sub is definition else sub, positions) for sub, positions in groups)
+        definition.groups[key] = (kept, rest)
+    return groups, rest
+
+
+def _groups(
+    definition: StateDef, leaves: Sequence[Any], predicates: Sequence[Predicate]
+) -> tuple[Groups, tuple[int, ...], bool]:
+    """The groups, the leaves that no filter takes, and whether the answer holds for other values."""
+    taken: list[list[int]] = [[] for _ in predicates]
+    rest: list[int] = []
+    is_lasting = True
+    is_by_kind = all(map(is_of_kind, predicates))  # one leaf answers for all of its kind
+    groups_by_kind: dict[type | None, list[int]] = {}
+    for position, leaf_def in enumerate(definition.leaf_defs):
+        kind = None if leaf_def is None else leaf_def[0]
+        group = groups_by_kind.get(kind) if is_by_kind else None
+        if group is None:
+            group = rest
+            for candidate, predicate in zip(taken, predicates, strict=True):
+                answer, needs_value = _matches(predicate, definition, position, leaves)
+                is_lasting &= not needs_value
+                if answer:
+                    group = candidate
+                    break
+            groups_by_kind[kind] = group
+        group.append(position)
+    return tuple((definition.select(tuple(some)), tuple(some)) for some in taken), tuple(rest), is_lasting
+
+
+def _matches(predicate: Predicate, definition: StateDef, position: int, leaves: Sequence[Any]) -> tuple[bool, bool]:
+    """Whether a predicate takes a leaf, and whether that depends on the leaf's value."""
+    path, leaf_def, leaf = definition.paths[position], definition.leaf_defs[position], leaves[position]
+    kind, tag = (None, None) if leaf_def is None else (leaf_def[0], leaf_def[1].get("tag"))
+    decided = matches_kind(predicate, path, kind, tag)
+    if decided is not None:
+        return decided, False
+    value = leaf if leaf_def is None else new_variable(leaf_def[0], leaf, leaf_def[1], None)
+    return ask(predicate, path, value), True
+
+
 # --- equality -------------------------------------------------------------------
 
 
@@ -356,43 +438,28 @@ def match_pure_dict(
     definition: StateDef, leaves: Sequence[Any], pure_dict: Mapping[Any, Any], *, checks_shapes: bool
 ) -> list[tuple[int, Any]]:
     """The position in a State and the value of each leaf of a pure dict."""
-    if not isinstance(pure_dict, Mapping):
-        problem, fix = "the argument is no nested mapping of values", "state.to_pure_dict() makes one"
-        raise GraphError("replace_by_pure_dict", problem, got=describe(pure_dict), fix=fix)
+
+    def is_leaf(path: Path, mapping: Mapping[Any, Any]) -> bool:
+        return not isinstance(definition.node(path), dict)
+
+    found: list[tuple[int, Any]] = []
     faults: list[str] = []
-    found = list(_match(definition, pure_dict, faults))
-    if checks_shapes:
-        misfits = [(i, _misfit(leaves[i], definition.leaf_defs[i], new)) for i, new in found]
-        faults += [f"{format_path(definition.paths[i])}: {misfit}" for i, misfit in misfits if misfit]
+    for path, value, is_empty in walk_mapping(pure_dict, is_leaf, "replace_by_pure_dict"):
+        node = definition.node(path)
+        if isinstance(node, int):
+            found.append((node, value))
+            misfit = _misfit(leaves[node], definition.leaf_defs[node], value) if checks_shapes else None
+        elif isinstance(node, dict):
+            misfit = None if is_empty else f"expected a mapping of {names_of(node)}, got {describe(value)}"
+        else:
+            misfit = no_such_path(path[-1], definition.node(path[:-1]))
+        if misfit:
+            faults.append(f"{format_path(path)}: {misfit}")
     if faults:
         count = f"{len(faults)} path{'s' if len(faults) > 1 else ''}"
         problem = f"the values do not fit the State at {count}, and nothing was changed"
         raise GraphError("replace_by_pure_dict", problem, got="\n".join(faults))
     return found
-
-
-def _match(definition: StateDef, pure_dict: Mapping[Any, Any], faults: list[str]) -> Iterator[tuple[int, Any]]:
-    keys: list[Key] = []
-    levels: list[tuple[Tree, Iterator[tuple[Any, Any]]]] = [(definition.tree, iter(pure_dict.items()))]
-    while levels:
-        node, items = levels[-1]
-        for key, value in items:
-            found = node.get(key)
-            if isinstance(found, int):
-                yield found, value
-            elif found is None:
-                faults.append(f"{format_path((*keys, key))}: {no_such_path(key, node)}")
-            elif isinstance(value, Mapping):
-                keys.append(key)
-                levels.append((found, iter(value.items())))
-                break
-            else:
-                misfit = f"expected a mapping of {names_of(found)}, got {describe(value)}"
-                faults.append(f"{format_path((*keys, key))}: {misfit}")
-        else:
-            levels.pop()
-            if keys:
-                keys.pop()
 
 
 def _misfit(old: Any, leaf_def: LeafDef, value: Any) -> str | None:

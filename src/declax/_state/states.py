@@ -24,6 +24,7 @@ from declax._state.definition import (
     Tree,
     call_each,
     check_trace,
+    groups_of,
     leaf_def_of,
     map_tree,
     match_pure_dict,
@@ -36,11 +37,10 @@ from declax._state.definition import (
     sorted_pair,
     values_of,
 )
-from declax._state.groups import Splits, groups_of
 from declax._state.tree import OuterKeys, children_of, pair_from
 from declax._tree import epoch, rendering
 from declax._tree.read_only import WritesThrough
-from declax._typing import MISSING, Key, Path
+from declax._typing import MISSING, Key, Path, Tuple2, Tuple3, Tuple4
 from declax._variables.variable import Variable, _set_metadata, _set_trace, new_variable, set_raw
 from declax.errors import (
     DeclaxError,
@@ -49,58 +49,107 @@ from declax.errors import (
     MissingAttributeError,
     describe,
     format_path,
+    type_name,
 )
 from declax.traversals import walk_mapping
 
 M = TypeVar("M", covariant=True, default=Any)
 
+S = TypeVar("S")
+
 Pair = tuple[Path, Any]
 """A path and the value there, a Variable or another one."""
 
 ReplaceFn = Callable[[Any, Any], Any]
-"""Makes of what the State has, a Variable or another value, and of the new value what the State gets."""
+"""Takes the old value, a Variable or another one, and the new raw value; returns what the State gets."""
 
 
 class IterateOverKeys:
     """To a type checker a State cannot be iterated over; `State.keys()` can."""
 
 
+class Splits(Generic[S]):
+    """The methods `split` and `filter` of States and FlatStates, which return `S`."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def _parts(self, filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool) -> tuple[S, ...]: ...
+
+    @overload
+    def split(self, a: Filter, /) -> S: ...
+    @overload
+    def split(self, a: Filter, b: Filter, /) -> Tuple2[S]: ...
+    @overload
+    def split(self, a: Filter, b: Filter, c: Filter, /) -> Tuple3[S]: ...
+    @overload
+    def split(self, a: Filter, b: Filter, c: Filter, d: Filter, /) -> Tuple4[S]: ...
+    @overload
+    def split(self, a: Filter, /, *filters: Filter) -> Any: ...
+    def split(self, a: Filter, /, *filters: Filter) -> Any:
+        """What each filter takes, as States, or as FlatStates of a FlatState.
+
+        Raises:
+          FilterError: for leaves that no filter takes.
+
+        >>> import declax as dx
+        >>> numbers, rest = dx.State({"a": 1, "b": "text"}).split(int, ...)
+        >>> numbers.to_pure_dict(), rest.to_pure_dict()
+        ({'a': 1}, {'b': 'text'})
+        """
+        found = self._parts((a, *filters), f"{type_name(type(self))}.split", is_exhaustive=True)
+        return found if filters else found[0]
+
+    @overload
+    def filter(self, a: Filter, /) -> S: ...
+    @overload
+    def filter(self, a: Filter, b: Filter, /) -> Tuple2[S]: ...
+    @overload
+    def filter(self, a: Filter, b: Filter, c: Filter, /) -> Tuple3[S]: ...
+    @overload
+    def filter(self, a: Filter, b: Filter, c: Filter, d: Filter, /) -> Tuple4[S]: ...
+    @overload
+    def filter(self, a: Filter, /, *filters: Filter) -> Any: ...
+    def filter(self, a: Filter, /, *filters: Filter) -> Any:
+        """As `split`, leaving out what no filter takes."""
+        found = self._parts((a, *filters), f"{type_name(type(self))}.filter", is_exhaustive=False)
+        return found if filters else found[0]
+
+
 class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
     """The values of a graph by path: a nested mapping over a flat list.
 
-    Reading a path gives a view: a nested State, or a Variable that writes into
-    the State. As a pytree it is nested dicts, with a Variable over each value
-    that is one's; these are snapshots. A State is a snapshot of the model,
-    too: what happens to the model later does not show in it. It is written at
-    the trace level at which it was made, and read anywhere.
+    A State is a snapshot of a model. Reading a path gives a view: a nested
+    State, or a Variable that writes into the State. As a pytree it is nested
+    dicts with a read-only Variable over each value of a Variable. It is written
+    at the trace level at which it was made, and read anywhere.
 
     Args:
-      entries: nested mappings, or pairs, that end in Variables or other
-        values; or a FlatState, whose order the State keeps. Mappings with
-        nothing inside leave no trace.
+      entries: nested mappings, or pairs, that end in Variables or other values;
+        or a FlatState, whose order the State keeps. Empty mappings are left out.
 
     Raises:
-      GraphError: for what is no mapping, for one that contains itself, and for
-        paths that contradict each other.
+      GraphError: `entries` is not a mapping, contains itself, or has paths that
+        contradict each other.
 
-    >>> from declax._variables.variable import Param
-    >>> state = State({"linear": {"kernel": Param(1.0)}})
+    >>> import declax as dx
+    >>> state = dx.State({"linear": {"kernel": dx.Param(1.0)}})
     >>> state["linear"]["kernel"].value, state.linear.kernel.value
     (1.0, 1.0)
-    >>> jax.tree.leaves(state)
-    [1.0]
-    >>> jax.tree.map(lambda v: type(v).__name__, state, is_leaf=lambda x: isinstance(x, Param)).to_pure_dict()
-    {'linear': {'kernel': 'Param'}}
+    >>> state.linear.kernel.value = 2.0
+    >>> state.to_pure_dict()
+    {'linear': {'kernel': 2.0}}
     """
 
     __slots__ = ("__weakref__", "_pair", "_rest", "_trace")
 
     _pair: tuple[StateDef, list[Any]]
-    """Another tuple after each write. A nested view has none: asking for it goes to `__getattr__`."""
+    """Another tuple after each write; `__getattr__` computes that of a nested view."""
     _rest: _Kept | _View | None
     """What is kept with a State, if anything; of a nested view, its place."""
     _trace: Any
-    """The mark of the trace that may write; a nested view has none of its own."""
+    """The mark of the trace that may write; a nested view has that of its root."""
 
     def __init__(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = ()) -> None:
         if isinstance(entries, FlatState):
@@ -128,15 +177,11 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
 
     @property
     def leaves(self) -> list[Any]:
-        """The raw value of each leaf, in the order of `paths`; the State's own list, which is not to be changed."""
+        """The raw value of each leaf, in the order of `paths`: the State's own list, which must not be changed."""
         return self._pair[1]
 
     def flat_state(self) -> FlatState:
-        """The pairs of path and value, in order.
-
-        >>> State({"a": {"b": 1}}).flat_state()
-        FlatState([(('a', 'b'), 1)])
-        """
+        """The pairs of path and value, in order."""
         return FlatState.from_sorted_keys_values(self.paths, values_of(*self._pair))
 
     @staticmethod
@@ -148,10 +193,10 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
             or pairs, which the State puts in order.
 
         Raises:
-          GraphError: for what is no path, and for paths that contradict each
-            other.
+          GraphError: a path is not a tuple, or paths contradict each other.
 
-        >>> State.from_flat_path({("a", "b"): 1}).to_pure_dict()
+        >>> import declax as dx
+        >>> dx.State.from_flat_path({("a", "b"): 1}).to_pure_dict()
         {'a': {'b': 1}}
         """
         if isinstance(flat, FlatState):
@@ -159,16 +204,17 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         return make_state(*sorted_pair([e for path, value in _pairs_of(flat) for e in _entries_of(value, path)]))
 
     def to_pure_dict(self, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
-        """Nested dicts with the raw values; any depth will do.
+        """Nested dicts with the raw values, at any depth.
 
         Args:
-          extract_fn: makes of each value, a Variable or another one, what the
-            dicts get instead. Errors of it get a note of the path.
+          extract_fn: takes each value, a Variable or another one, and returns
+            what the dicts get. Its errors get a note of the path.
 
         Raises:
-          GraphError: for an `extract_fn` that is no function.
+          GraphError: `extract_fn` is not a function.
 
-        >>> State({"a": {"b": 1}}).to_pure_dict()
+        >>> import declax as dx
+        >>> dx.State({"a": {"b": dx.Param(1)}}).to_pure_dict()
         {'a': {'b': 1}}
         """
         definition, leaves = self._pair
@@ -179,7 +225,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
 
     @property
     def raw_mapping(self) -> dict[Any, Any]:
-        """Nested dicts with what reading each path gives: Variables that write into the State, and other values."""
+        """Nested dicts with the value of each path; Variables write into the State."""
         root, prefix = self._root()
         return map_tree(self.definition.tree, [root._value((*prefix, *path)) for path in self.paths])
 
@@ -187,19 +233,18 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         """Puts the values of nested dicts into this State; Variables keep their kind and metadata.
 
         Args:
-          pure_dict: nested mappings of raw values, as of `to_pure_dict`; a part
-            of the paths will do.
-          replace_fn: makes of what the State has, a Variable or another value,
-            and of the new value what the State gets: a Variable with a kind
-            and metadata of its own, or a raw value. Shapes are not checked then.
+          pure_dict: nested mappings of raw values, as of `to_pure_dict`, for
+            some or all paths.
+          replace_fn: takes the old value, a Variable or another one, and the
+            new one; returns a Variable or a raw value. Shapes are not checked then.
 
         Raises:
           GraphError: for paths that the State does not have and values of
             another shape or kind; lists all of them, and nothing is changed.
           TraceContextError: the State belongs to another trace.
 
-        >>> from declax._variables.variable import Param
-        >>> state = State({"a": {"b": Param(1.0)}})
+        >>> import declax as dx
+        >>> state = dx.State({"a": {"b": dx.Param(1.0)}})
         >>> state.replace_by_pure_dict({"a": {"b": 2.0}})
         >>> state.a.b.value
         2.0
@@ -221,12 +266,12 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
     # --- nested reading
 
     def _root(self) -> tuple[State[Any], Path]:
-        """The State that has the leaves, and the path of this one in it."""
+        """The State that has the leaves, and the path of this State in it."""
         place = self._rest
         return (place.root, place.path) if isinstance(place, _View) else (self, ())
 
     def _tree(self) -> Tree:
-        """The positions of the root's leaves below this State, by key; nothing where the root has no mapping there."""
+        """The positions of the root's leaves below this State, by key; empty if the root has no mapping there."""
         root, prefix = self._root()
         found = root._pair[0].node(prefix)
         return found if isinstance(found, dict) else {}
@@ -244,7 +289,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         return view
 
     def _value(self, path: Path) -> Any:
-        """What a root has at the path of a leaf: a view of a Variable, or a value."""
+        """The value of a leaf of a root: a view of a Variable, or another value."""
         definition, leaves = self._pair
         position = definition.position(path)
         assert position is not None  # the caller has found it
@@ -262,7 +307,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         if kept is None:
             kept = _Kept()
             _set_rest(self, kept)
-        assert isinstance(kept, _Kept)  # a root has no place
+        assert isinstance(kept, _Kept)  # of a root
         return kept
 
     def __getattr__(self, name: str) -> Any:
@@ -276,13 +321,12 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
             raise no_attribute(name, self._tree())
         return self[name]
 
-    def _iterate(self) -> Iterator[Any]:
-        return iter(self._tree())
-
     if TYPE_CHECKING:
         __iter__: IterateOverKeys  # type: ignore[assignment]  # `loss, grads = dx.grad(f)(model)` is to be an error
     else:
-        __iter__ = _iterate
+
+        def __iter__(self):
+            return iter(self._tree())
 
     def __len__(self) -> int:
         return len(self._tree())
@@ -291,7 +335,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         return key in self._tree()
 
     def get(self, key: Key, default: Any = None) -> Any:
-        """What is at a key, or a default."""
+        """The entry of a key, or a default."""
         return self[key] if key in self._tree() else default
 
     def __dir__(self) -> list[str]:
@@ -315,7 +359,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
             root._replace_below(path, entries)
 
     def _put(self, path: Path, leaf: Any, leaf_def: LeafDef) -> None:
-        """Writes a leaf of a root, and the view of it if there is one."""
+        """Writes a leaf of a root, and its view if there is one."""
         definition, leaves = self._pair
         position = definition.position(path)
         if position is None:
@@ -336,7 +380,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
                 epoch.advance()
 
     def _replace_below(self, path: Path, entries: list[Entry]) -> None:
-        """Replaces all leaves of a root that are at a path or below it by others, which are at it or below."""
+        """Replaces the leaves of a root at a path and below it by others."""
         new = {entry[0]: entry for entry in entries}
         found = [new.pop(e[0], e) for e in _entries_of(self, ()) if e[0] in new or e[0][: len(path)] != path]
         pair = sorted_pair([*found, *new.values()], is_sorted=not new)
@@ -344,7 +388,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         _set_pair(self, pair)
 
     def _detach(self, path: Path) -> None:
-        """Makes the views at a path and below it Variables of their own."""
+        """Makes independent Variables of the views at a path and below it."""
         views = self._rest.views if isinstance(self._rest, _Kept) else {}
         for known in [known for known in tuple(views) if known[: len(path)] == path]:
             view = views.pop(known, None)
@@ -381,7 +425,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
             return NotImplemented
         try:
             return same_states(*self._pair, *as_state(other)._pair)
-        except GraphError:  # no State can be made of it
+        except GraphError:  # `other` cannot be a State
             return False
 
     __hash__: ClassVar[None] = None  # type: ignore[assignment]  # mutable
@@ -402,9 +446,10 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         """One State with the leaves of all; the last one wins.
 
         Raises:
-          GraphError: where one has a leaf and another one a mapping.
+          GraphError: one has a leaf where another one has a mapping.
 
-        >>> State.merge(State({"a": 1, "b": 2}), {"b": 3}).to_pure_dict()
+        >>> import declax as dx
+        >>> dx.State.merge(dx.State({"a": 1, "b": 2}), {"b": 3}).to_pure_dict()
         {'a': 1, 'b': 3}
         """
         merged = {entry[0]: entry for state in (first, *states) for entry in _entries_of(as_state(state), ())}
@@ -417,12 +462,13 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         return State.merge(other, self) if isinstance(other, Mapping) else NotImplemented
 
     def map(self, f: Callable[[Path, Any], Any]) -> State[M]:
-        """The State whose values are ``f(path, value)``, Variables as Variables.
+        """The State whose values are ``f(path, value)``; `f` gets and may return Variables.
 
         Raises:
-          GraphError: for what is no function. Errors of it get a note of the path.
+          GraphError: `f` is not a function. Its errors get a note of the path.
 
-        >>> State({"a": {"b": 1}}).map(lambda path, value: value + len(path)).to_pure_dict()
+        >>> import declax as dx
+        >>> dx.State({"a": {"b": 1}}).map(lambda path, value: value + len(path)).to_pure_dict()
         {'a': {'b': 3}}
         """
         definition, leaves = self._pair
@@ -455,12 +501,12 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
 
     @property
     def _recipe(self) -> tuple[Any, ...]:
-        """What makes a State like this, and what it takes before a definition and leaves."""
+        """A function that makes such a State, and its arguments before a definition and leaves."""
         return (make_state,)
 
 
 class _Kept:
-    """What is kept with a State: the pair that JAX asked for last with what it sees of it, and views by path."""
+    """What is kept with a State: what JAX saw of a pair last, and views by path."""
 
     __slots__ = ("shown", "views")
 
@@ -470,7 +516,7 @@ class _Kept:
 
 
 class _View(WritesThrough):
-    """The place of a nested State, and the mark of a Variable that shows a leaf: a write goes to the root."""
+    """The place of a nested State in its root, and the mark of a Variable that writes a leaf of the root."""
 
     __slots__ = ("path", "root")
 
@@ -484,7 +530,7 @@ class _View(WritesThrough):
         return self.root._trace
 
     def write(self, variable: Any, method: str, *args: Any, **options: Any) -> None:
-        """Does what a method of the Variable would do, to the State."""
+        """Applies a method of the Variable to the leaf of the State."""
         check_trace(self.root._trace, self.path, variable)
         written = new_variable(variable.__class__, variable.raw_value, variable._metadata, _trace_state.value)
         getattr(written, method)(*args, **options)
@@ -496,27 +542,26 @@ class _View(WritesThrough):
             where,
             f"this shows {format_path(self.path)} of a State, and only code outside of transforms writes to it",
             why="the State would not see what a transform writes",
-            fix="variable.copy()      # a Variable of its own, for the model",
+            fix="variable.copy()      # an independent Variable, for the model",
         )
 
 
 class FlatState(Sequence[Pair], Splits["FlatState"]):
-    """The pairs of path and value of a State, in order: a sequence.
-
-    As a pytree its children are the values: Variables stay Variables.
+    """The pairs of path and value of a State: a sequence, whose children as a pytree are the values.
 
     Args:
       pairs: the pairs, or a mapping from paths.
       sort: whether to put them in the order that a State has.
 
     Raises:
-      GraphError: for what is no pair of path and value.
+      GraphError: `pairs` has something else than pairs of path and value.
 
     Attributes:
       paths: the paths.
-      leaves: the values, Variables as Variables.
+      leaves: the values; Variables are not unwrapped.
 
-    >>> flat = FlatState([(("b",), 2), (("a", "c"), 1)], sort=True)
+    >>> import declax as dx
+    >>> flat = dx.FlatState([(("b",), 2), (("a", "c"), 1)], sort=True)
     >>> flat
     FlatState([(('a', 'c'), 1), (('b',), 2)])
     >>> flat.to_nested_state().to_pure_dict()
@@ -538,17 +583,10 @@ class FlatState(Sequence[Pair], Splits["FlatState"]):
 
     @staticmethod
     def from_sorted_keys_values(keys: tuple[Path, ...], values: list[Any], /) -> FlatState:
-        """The FlatState of these paths and values, taken as they are.
-
-        Args:
-          keys: the paths, in order.
-          values: the values, a list that the FlatState takes over.
+        """The FlatState of these paths, in order, and of their values, a list that it takes over.
 
         Raises:
-          GraphError: where there are more of one than of the other.
-
-        >>> FlatState.from_sorted_keys_values((("a",), ("b",)), [1, 2])
-        FlatState([(('a',), 1), (('b',), 2)])
+          GraphError: the numbers of keys and values differ.
         """
         if len(keys) != len(values):
             problem = "each path has one value"
@@ -558,20 +596,12 @@ class FlatState(Sequence[Pair], Splits["FlatState"]):
         return flat
 
     def to_nested_state(self) -> State[Any]:
-        """The State with these values, in this order.
-
-        Raises:
-          GraphError: for paths that contradict each other.
-        """
+        """The State with these values, in this order; raises GraphError if paths contradict each other."""
         return State(self)
 
     @staticmethod
     def merge(first: Iterable[Pair], /, *flat_states: Iterable[Pair]) -> FlatState:
-        """One FlatState with the pairs of all, in order; of equal paths the last one wins.
-
-        >>> FlatState.merge([(("b",), 1)], [(("b",), 2), (("a",), 3)])
-        FlatState([(('a',), 3), (('b',), 2)])
-        """
+        """One FlatState with the pairs of all, in order; of equal paths the last one wins."""
         merged = {path: value for flat in (first, *flat_states) for path, value in _pairs_of(flat)}
         return FlatState(merged.items(), sort=True)
 
@@ -582,7 +612,6 @@ class FlatState(Sequence[Pair], Splits["FlatState"]):
 
     @property
     def _pair(self) -> tuple[StateDef, list[Any]]:
-        """The definition and the leaves of the State of these pairs; raises for paths that contradict each other."""
         definition = StateDef.of(self.paths, tuple(map(leaf_def_of, self.leaves)))
         definition.tree  # noqa: B018  # raises
         return definition, list(map(raw_of, self.leaves))
@@ -636,7 +665,7 @@ def make_state(definition: StateDef, leaves: list[Any]) -> State[Any]:
 
 
 def fill_state(state: State[Any], definition: StateDef, leaves: list[Any]) -> None:
-    """Makes a new State one with these leaves, whose list it takes over."""
+    """Initializes a State with these leaves, whose list it takes over."""
     _set_pair(state, (definition, leaves))
     _set_rest(state, None)
     _set_state_trace(state, _trace_state.value)
@@ -645,16 +674,16 @@ def fill_state(state: State[Any], definition: StateDef, leaves: list[Any]) -> No
 def like(state: State[M], leaves: list[Any]) -> State[M]:
     """The State of the same paths and kinds with other leaves, whose list it takes over."""
     make, *rest = state._recipe
-    return make(*rest, state.definition, leaves)  # type: ignore[no-any-return]  # a State, as the recipe makes
+    return make(*rest, state.definition, leaves)  # type: ignore[no-any-return]  # a State
 
 
 def as_state(entries: Any) -> State[Any]:
-    """A State, or the one that a mapping or a FlatState stands for."""
+    """A State, or the State of a mapping or a FlatState."""
     return entries if isinstance(entries, State) else State(entries)
 
 
 def _entries_of(value: Any, path: Path) -> list[Entry]:
-    """The leaves of a value at a path: those of a mapping, or the value itself."""
+    """The leaves of a mapping at a path, or another value there as the only leaf."""
     if isinstance(value, State):
         definition, leaves = value._pair
         found = zip(definition.paths, leaves, definition.leaf_defs, strict=True)
@@ -671,7 +700,6 @@ def _entries_of(value: Any, path: Path) -> list[Entry]:
 
 
 def _pairs_of(flat: Any) -> Iterable[Pair]:
-    """Pairs of path and value; raises for what is none."""
     if isinstance(flat, FlatState):
         return flat
     try:
@@ -694,15 +722,16 @@ def split_leaves(
 
 
 def _pick(leaves: Sequence[Any], positions: tuple[int, ...]) -> list[Any]:
-    """Some of the leaves, without a step of Python for each."""
-    return list(itemgetter(*positions)(leaves)) if len(positions) > 1 else [leaves[i] for i in positions]
+    if len(positions) > 1:  # quicker than a comprehension
+        return list(itemgetter(*positions)(leaves))
+    return [leaves[i] for i in positions]
 
 
 # --- States as pytrees ----------------------------------------------------------
 
 
 def _shown(state: State[Any]) -> tuple[tuple[Any, ...], Any]:
-    """What JAX sees of a State; kept until somebody writes."""
+    """The children of a State and their keys; kept until the next write."""
     pair = state._pair
     if isinstance(state._rest, _View):
         return children_of(*pair)
@@ -729,8 +758,8 @@ def _from_shown(recipe: tuple[Any, ...], keys: OuterKeys, children: Sequence[Any
 
 
 def register_state(cls: type[State[Any]]) -> None:
-    """Makes a class of States one of pytrees: nested dicts, with a Variable over each value that is one's."""
-    is_plain = cls is State  # whose treedef knows the outermost keys only, as the peer's
+    """Registers a class of States as pytrees: nested dicts, with a Variable over each value of a Variable."""
+    is_plain = cls is State  # its treedef has the outermost keys only, as the peer's
 
     def flatten(state: State[Any]) -> tuple[tuple[Any, ...], Any]:
         children, keys = _shown(state)

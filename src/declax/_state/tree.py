@@ -1,6 +1,6 @@
 """How JAX sees a State: as nested dicts with a Variable over each value.
 
-These Variables are *light*: read-only snapshots, which JAX takes apart without calling Python. They count as Variables
+These Variables are *light*: read-only snapshots, which JAX flattens without calling Python. They count as Variables
 of their kind: ``isinstance(light, Param)`` holds, and ``light.__class__`` is `Param`.
 """
 
@@ -39,16 +39,16 @@ _VALUE: Final = GetAttrKey("value")
 
 
 class LightVariable:
-    """Comes before their kind among the bases of lights."""
+    """The first base of lights; the second is their kind."""
 
     __slots__ = ()
 
     def __init_subclass__(cls) -> None:
-        """Nothing that a kind does for its subclasses."""
+        """Skips the registration that a kind has for its subclasses."""
 
 
 class Light(NamedTuple):
-    """How lights of a kind are made; `fill` puts what JAX asks for into a new one: ``((value,), metadata)``."""
+    """The class of the lights of a kind, and the function that puts ``((value,), metadata)`` into a new one."""
 
     cls: type[Any]
     fill: Callable[[Any, tuple[tuple[Any], Metadata]], None]
@@ -58,7 +58,6 @@ _lights: Final[dict[type[Variable[Any]], Light]] = {}
 
 
 def _light_of(kind: type[Variable[Any]]) -> Light:
-    """How lights of a kind are made."""
     found = _lights.get(kind)
     return _lights.setdefault(kind, _make_light(kind)) if found is None else found
 
@@ -89,7 +88,7 @@ def _make_light(kind: type[Variable[Any]]) -> Light:
 
 @functools.cache
 def _type_of_lights(metaclass: type) -> Any:
-    """The metaclass of lights of kinds with a metaclass: one of their own, which tells pickle how to find them."""
+    """The metaclass of lights, which pickles them by their kind."""
     made = type(metaclass.__name__, (metaclass,), {})
     copyreg.pickle(made, lambda cls: (_light_class, (cls.__bases__[1],)))
     return made
@@ -111,15 +110,12 @@ def _new_light(light: Light, children: tuple[Any], metadata: Metadata) -> Any:
 
 
 class OuterKeys(tuple[Key, ...]):
-    """The outermost keys of a State, as its treedef has them: equal for equal keys, whatever lies below.
-
-    Attributes:
-      definition: a reference to the definition that a State with these keys is likely to have.
-      are_paths: whether each is a whole path, since JAX cannot take apart what is nested as deeply.
-    """
+    """The outermost keys of a State, which its treedef has; they compare as a tuple."""
 
     definition: ref[StateDef]
+    """The definition that a State with these keys is likely to have."""
     are_paths: bool
+    """Whether each is a whole path, since JAX cannot flatten dicts that are nested this deeply."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _outer_keys, (tuple(self), StateDef.of((), ()), self.are_paths)
@@ -137,18 +133,15 @@ class Nesting(NamedTuple):
     Attributes:
       keys: the outermost ones, in JAX's order.
       tree: a PyTreeDef of nested dicts, whose leaves are those of the State.
-      types: of the light of each leaf, in the State's order; None where not all leaves are of Variables.
-      fills: what fills each light; see `Light`.
+      lights: of each leaf, in the State's order: the class and what fills one; None unless all are of Variables.
     """
 
     keys: OuterKeys
     tree: Any
-    types: list[type[Any]] | None
-    fills: list[Callable[[Any, tuple[tuple[Any], Metadata]], None]]
+    lights: tuple[list[type[Any]], list[Any]] | None
 
 
 def nesting_of(definition: StateDef) -> Nesting:
-    """How JAX sees States of a definition; found at first use."""
     found: Nesting | None = definition.nesting
     if found is None:
         is_deep = max(map(len, definition.paths), default=0) > MAX_DEPTH
@@ -157,14 +150,14 @@ def nesting_of(definition: StateDef) -> Nesting:
         tree = jax.tree_util.tree_structure(nested)
         keys = _outer_keys(nested if isinstance(nested, OrderedDict) else sorted(nested), definition, is_deep)
         columns = definition.columns
-        lights = [] if columns is None else list(map(_light_of, columns[0]))
-        types = None if columns is None else [light.cls for light in lights]
-        found = definition.nesting = Nesting(keys, tree, types, [light.fill for light in lights])
+        lights = None if columns is None else list(map(_light_of, columns[0]))
+        types = None if lights is None else ([light.cls for light in lights], [light.fill for light in lights])
+        found = definition.nesting = Nesting(keys, tree, types)
     return found
 
 
 def _sortable(tree: Any) -> Any:
-    """Nested dicts that JAX can take apart: it sorts their keys, except for those of an OrderedDict."""
+    """Nested dicts that JAX can flatten: it sorts the keys of a dict, not those of an OrderedDict."""
     if not isinstance(tree, dict):
         return tree
     made = {key: _sortable(below) for key, below in tree.items()}
@@ -172,41 +165,38 @@ def _sortable(tree: Any) -> Any:
 
 
 def children_of(definition: StateDef, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], OuterKeys]:
-    """What JAX sees of a State: what is at each outermost key, and the keys."""
+    """The children of a State in a pytree, and their keys."""
     nesting = nesting_of(definition)
-    shown = _shown(definition, nesting, leaves)
-    if definition.order is not None:
-        shown = [shown[i] for i in definition.order]
-    nested = nesting.tree.unflatten(shown)
+    nested = nesting.tree.unflatten(definition.in_jax_order(_shown(definition, nesting, leaves)))
     return tuple(map(nested.__getitem__, nesting.keys)), nesting.keys
 
 
 def _shown(definition: StateDef, nesting: Nesting, leaves: Sequence[Any]) -> list[Any]:
-    """A light for each leaf that is a Variable's, and the other leaves as they are."""
-    if nesting.types is None:
+    """A light for each leaf of a Variable, and the other leaves as they are."""
+    if nesting.lights is None:
         pairs = zip(definition.leaf_defs, leaves, strict=True)
         return [leaf if kind is None else _new_light(_light_of(kind[0]), (leaf,), kind[1]) for kind, leaf in pairs]
-    assert definition.columns is not None  # as for `types`
+    assert definition.columns is not None  # as for `lights`
     metadata = definition.columns[1]
-    shown: list[Any] = list(map(_new, nesting.types))  # without a frame of Python for each
-    deque(map(_call, nesting.fills, shown, zip(zip(leaves), metadata)), 0)  # noqa: B905  # quicker
+    types, fills = nesting.lights
+    shown: list[Any] = list(map(_new, types))  # without a frame of Python for each
+    deque(map(_call, fills, shown, zip(zip(leaves), metadata)), 0)  # noqa: B905  # quicker
     deque(map(fill_raw, shown, leaves), 0)
     deque(map(_set_metadata, shown, metadata), 0)
     return shown
 
 
 def pair_from(keys: OuterKeys, children: Sequence[Any]) -> tuple[StateDef, list[Any], bool] | None:
-    """The State that JAX makes anew, and whether of the same children; None where its paths are others."""
+    """The State of children, and whether it shows the same ones; None if its paths have changed."""
     definition = keys.definition()
     if definition is None:
         return None
     nesting = nesting_of(definition)
     try:
-        found: list[Any] = nesting.tree.flatten_up_to(dict(zip(keys, children, strict=True)))
+        found = nesting.tree.flatten_up_to(dict(zip(keys, children, strict=True)))
     except ValueError:
         return None
-    if definition.order is not None:
-        found = in_state_order(definition.order, found)
+    found = definition.from_jax_order(found)
     leaves = _leaves_of_lights(definition, nesting, found)
     if leaves is not None:
         return definition, leaves, True
@@ -214,18 +204,12 @@ def pair_from(keys: OuterKeys, children: Sequence[Any]) -> tuple[StateDef, list[
     return None if pair is None else (*pair, False)
 
 
-def in_state_order(order: Sequence[int], found: Iterable[Any]) -> list[Any]:
-    """Leaves in the order of a State, from those in JAX's order."""
-    by_position = dict(zip(order, found, strict=True))
-    return [by_position[i] for i in range(len(order))]
-
-
 _flat_of = attrgetter("_flat")
 
 
 def _leaves_of_lights(definition: StateDef, nesting: Nesting, found: list[Any]) -> list[Any] | None:
     """The values in lights, if these have the kinds and the metadata of a definition."""
-    if nesting.types is None or definition.columns is None or list(map(type, found)) != nesting.types:
+    if nesting.lights is None or definition.columns is None or list(map(type, found)) != nesting.lights[0]:
         return None
     flat = list(map(_flat_of, found))
     if not all(map(is_, map(itemgetter(1), flat), definition.columns[1])):
@@ -237,10 +221,7 @@ def _leaves_of_lights(definition: StateDef, nesting: Nesting, found: list[Any]) 
 
 
 class FlatForm:
-    """A State as the library takes it apart: its leaves as JAX orders them, all at one level.
-
-    JAX makes the State of it.
-    """
+    """A State as the library flattens it: its leaves in JAX's order, at one level. JAX unflattens to the State."""
 
     __slots__ = ("_state",)
 
@@ -248,24 +229,21 @@ class FlatForm:
         self._state = state
 
 
-def _flatten_form(form: FlatForm) -> tuple[list[Any], tuple[Any, ...]]:
+def _flatten_form(form: FlatForm) -> tuple[Sequence[Any], tuple[Any, ...]]:
     definition, leaves = form._state._pair
-    order = definition.order
-    return leaves if order is None else [leaves[i] for i in order], (*form._state._recipe, definition)
+    return definition.in_jax_order(leaves), (*form._state._recipe, definition)
 
 
 def _flatten_form_with_keys(form: FlatForm) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
     leaves, static = _flatten_form(form)
-    paths = static[-1].paths
-    ordered = paths if static[-1].order is None else [paths[i] for i in static[-1].order]
-    keys = [DictKey(path[0] if len(path) == 1 and not isinstance(path[0], tuple) else path) for path in ordered]
+    paths = static[-1].in_jax_order(static[-1].paths)
+    keys = [DictKey(path[0] if len(path) == 1 and not isinstance(path[0], tuple) else path) for path in paths]
     return list(zip(keys, leaves, strict=True)), static
 
 
 def _unflatten_form(static: tuple[Any, ...], leaves: Iterable[Any]) -> Any:
     make, *rest = static
-    order = rest[-1].order
-    return make(*rest, list(leaves) if order is None else in_state_order(order, leaves))
+    return make(*rest, rest[-1].from_jax_order(leaves))
 
 
 jax.tree_util.register_pytree_with_keys(FlatForm, _flatten_form_with_keys, _unflatten_form, _flatten_form)

@@ -1,9 +1,7 @@
-"""The state of an optax transformation, with its arrays held in Variables.
+"""The state of an optax transformation, with each array in a Variable and each level in a `Branch`.
 
-An optax state is any tree that ``tx.init`` gives: named tuples, tuples, dicts
-and, where a part of it mirrors the parameters, a `State`. An optimizer stores
-it with each array in a Variable and each level in a `Branch`, so that its paths
-read like the optax state (``opt_state[0].mu["linear"]["kernel"]``).
+The paths read like the optax state: ``opt_state[0].mu["linear"]["kernel"]``. Parts of it that mirror the parameters
+are States in optax.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ _VALUE_HOOKS: Final = frozenset({"on_get_value", "on_set_value", "on_create_valu
 
 
 class OptState(Variable[T]):
-    """Kind of all Variables that an optimizer keeps."""
+    """The kind of all Variables of an optimizer."""
 
     __slots__ = ()
 
@@ -57,17 +55,10 @@ def _make_key(name: Name) -> Any:
 
 
 class Branch(Pytree):
-    """One level of a stored optax state, whose children are read by ``[key]`` and, if they have names, by ``.name``.
+    """One level of a stored optax state: children by ``[key]`` and, if they have names, by ``.name``.
 
-    The tuples and dicts of optax cannot report that they have changed, so that
-    a jitted call would have to look into each of them; a branch reports.
-
-    Args:
-      children: what is below it, by name or index.
-
-    >>> branch = Branch({"mu": jax.numpy.ones(2), 0: jax.numpy.zeros(2)})
-    >>> branch.mu is branch["mu"], list(branch)
-    (True, [0, 'mu'])
+    Unlike the tuples and dicts of optax, it reports changes, so a jitted call
+    need not look into it.
     """
 
     _pytree__make_key: ClassVar[Any] = staticmethod(_make_key)
@@ -91,7 +82,7 @@ class Branch(Pytree):
         return attributes[key]
 
     def __setitem__(self, key: Name, value: Any) -> None:
-        self[key]  # says what is missing
+        self[key]  # raises if there is none
         attributes: dict[Any, Any] = vars(self)
         if attributes.get(TRACE_KEY, _jax.TOP) is not _jax.trace_state.value:
             raise wrong_trace(self, key)
@@ -113,13 +104,7 @@ class Branch(Pytree):
 
 
 class Leaf(NamedTuple):
-    """One array of an optax state.
-
-    Attributes:
-      path: where it is.
-      value: the array.
-      source: where it lies in a `State`, the path of its parameter; else None.
-    """
+    """One array of an optax state; `source` is the path of the parameter that it mirrors, if any."""
 
     path: Path
     value: Any
@@ -127,20 +112,7 @@ class Leaf(NamedTuple):
 
 
 class OptLayout:
-    """Where each array of an optax state belongs: its treedef, its paths, and those of their parameters.
-
-    Immutable; compares by value.
-
-    Args:
-      tree: an optax state; its leaves do not matter.
-      targets: the paths of the parameters that it is for.
-
-    >>> layout = OptLayout({"count": 0, "trace": (1, 2)}, targets=())
-    >>> layout.paths
-    (('count',), ('trace', 0), ('trace', 1))
-    >>> layout.unflatten([5, 6, 7])
-    {'count': 5, 'trace': (6, 7)}
-    """
+    """The treedef and the paths of an optax state for parameters at `targets`; immutable, compares by value."""
 
     __slots__ = ("_hash", "paths", "sources", "targets", "treedef")
 
@@ -175,12 +147,12 @@ class OptLayout:
         return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # jax cannot pickle a treedef with named tuples in it; a tree with indices for leaves stands for it.
+        # JAX cannot pickle a treedef with named tuples, so a tree of indices stands for it.
         return OptLayout, (self.unflatten(range(len(self.paths))), self.targets)
 
 
 def leaves_of(tree: PyTree) -> Iterator[Leaf]:
-    """The arrays of an optax state, in the order in which jax flattens it."""
+    """The arrays of an optax state, in JAX's order."""
     for keys, node in _flatten_with_path(tree, is_leaf=lambda part: isinstance(part, State)):
         prefix = tuple(map(plain_key, keys))
         if not isinstance(node, State):
@@ -193,11 +165,10 @@ def leaves_of(tree: PyTree) -> Iterator[Leaf]:
 
 
 def store(tree: PyTree, parameters: State[Any]) -> PyTree:
-    """Puts each array of an optax state into a Variable of its own.
+    """Puts each array of an optax state into a Variable.
 
-    An array that lies in a `State` and has the shape of the parameter at its
-    path becomes an `OptVariable` with the metadata of that parameter. Hooks on
-    values stay behind: they are about parameters, not about momenta.
+    One that mirrors a parameter of the same shape becomes an `OptVariable` with
+    the metadata of the parameter, except for hooks on values.
     """
     sources = {
         path: (getattr(value, "shape", None), None if leaf_def is None else _without_hooks(leaf_def[1]))
@@ -210,10 +181,7 @@ def store(tree: PyTree, parameters: State[Any]) -> PyTree:
 
 
 def slots_of(stored: PyTree, layout: OptLayout) -> list[Any]:
-    """The Variables of a stored tree in the order of the layout.
-
-    Where a user has put a plain array in the place of a Variable, it is that array.
-    """
+    """The Variables of a stored tree, or the arrays that a user has put there, in the order of the layout."""
     slots = []
     for path in layout.paths:
         found = stored
@@ -240,7 +208,7 @@ def _variable_for(leaf: Leaf, sources: dict[Path, tuple[Any, Metadata | None]], 
             f"the optax state holds something else than arrays at {errors.format_path(leaf.path)}",
             expected="an array or a number",
             got=errors.describe(value),
-            why="the state passes through jit",
+            why="the state is an argument of compiled steps",
             fix="keep it in a closure of the transformation, not in the result of its init",
         )
     if id(value) in taken:
@@ -258,7 +226,6 @@ def _without_hooks(metadata: Metadata) -> Metadata:
 
 
 def _nested(items: Iterable[tuple[Path, OptState[Any]]]) -> PyTree:
-    """Branches from paths."""
     root: dict[Name, Any] = {}
     for path, variable in items:
         if not path:  # the optax state is a bare array
@@ -275,7 +242,6 @@ def _branch(level: dict[Name, Any]) -> Branch:
 
 
 def _name_of(key: Hashable) -> Name:
-    """A key as the name of a child; keys of dicts may be anything."""
     return key if isinstance(key, str) or type(key) is int else f"[{key!r}]"
 
 

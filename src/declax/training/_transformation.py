@@ -1,8 +1,7 @@
 """An optax transformation as a static value: how it compares, and how it is pickled.
 
-`optax.adam(1e-3)` gives a tuple of new functions on every call, and functions
-compare by identity. A transformation therefore equals only itself, unless it
-was built from a Spec, which is a value.
+`optax.adam(1e-3)` returns new functions on every call, so a transformation equals only itself, unless it was built
+from a Spec, which is a value.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from declax import errors
 
 
 class Transformation(Protocol):
-    """What an optax transformation has, `optax.MultiSteps` too."""
+    """An optax transformation, or `optax.MultiSteps`."""
 
     @property
     def init(self) -> Callable[..., Any]:
@@ -40,7 +39,7 @@ class Description(Protocol):
 
 
 _DESCRIPTIONS: Final[weakref.WeakKeyDictionary[Any, tuple[weakref.ref[Any], Description]]] = weakref.WeakKeyDictionary()
-"""By the function `update` of a transformation, or its object: its function `init`, and its Spec."""
+"""By the `update` of a transformation, or the transformation: its `init`, and its Spec."""
 
 
 def is_transformation(value: object) -> bool:
@@ -49,7 +48,7 @@ def is_transformation(value: object) -> bool:
 
 
 def describe_by(description: Description, tx: Transformation) -> None:
-    """Records the Spec that a transformation was built from, as long as the transformation lives."""
+    """Records the Spec that a transformation was built from, while the transformation lives."""
     anchor, check = _anchors(tx)
     try:
         _DESCRIPTIONS[anchor] = (weakref.ref(check), description)
@@ -58,7 +57,6 @@ def describe_by(description: Description, tx: Transformation) -> None:
 
 
 def description_of(tx: Transformation) -> Description | None:
-    """The Spec that a transformation was built from, if that is known."""
     anchor, check = _anchors(tx)
     try:
         init, description = _DESCRIPTIONS[anchor]
@@ -73,18 +71,7 @@ def _anchors(tx: Transformation) -> tuple[Any, Any]:
 
 
 class StaticTransformation:
-    """Holds a transformation. Two are equal if they hold the same one, or were built from equal Specs.
-
-    Args:
-      tx: the transformation.
-
-    >>> import optax
-    >>> tx = optax.adam(1e-3)
-    >>> StaticTransformation(tx) == StaticTransformation(tx)
-    True
-    >>> StaticTransformation(tx) == StaticTransformation(optax.adam(1e-3))
-    False
-    """
+    """Holds a transformation. Two are equal if they hold the same one, or were built from equal Specs."""
 
     __slots__ = ("__weakref__", "_hash", "description", "tx")
 
@@ -109,7 +96,7 @@ class StaticTransformation:
     def __repr__(self) -> str:
         if self.description is not None:
             return repr(self.description)
-        return f"<{errors.type_name(type(self.tx))} at {id(self.tx):#x}>"  # as an explanation of retraces shows it
+        return f"<{errors.type_name(type(self.tx))} at {id(self.tx):#x}>"
 
     def __copy__(self) -> StaticTransformation:
         return self

@@ -32,19 +32,15 @@ class Optimizer(Pytree, Generic[M]):
 
     Args:
       model: a Module, or any tree or graph of them. It is read, not kept.
-      tx: an optax transformation; of `optax.MultiSteps`, too.
-      wrt: a filter for what is optimised. It should be the filter of the
-        gradient, which is `Param` unless said otherwise.
+      tx: an optax transformation, or `optax.MultiSteps`.
+      wrt: a filter that selects the parameters; use the same for the gradient.
 
     Attributes:
       step: the number of updates so far, a uint32 in an `OptState`.
       opt_state: the optax state, each array in a Variable: an `OptVariable`
-        with the metadata of its parameter where it mirrors one, an `OptArray`
-        elsewhere. It reads like the optax state:
-        ``optimizer.opt_state[0].mu["linear"]["kernel"]``. The
-        paths in ``dx.state(optimizer)`` are the same, so a checkpoint shows
-        what it holds, and a model that gains a layer keeps the names of the
-        others. Variables can be assigned to, as in
+        with the metadata of the parameter that it mirrors, or an `OptArray`. It
+        reads like the optax state, ``opt_state[0].mu["linear"]["kernel"]``, also
+        in the paths of ``dx.state(optimizer)``. Its Variables can be assigned to:
         ``optimizer.opt_state.hyperparams["learning_rate"].value = 1e-4``.
 
     Raises:
@@ -52,37 +48,23 @@ class Optimizer(Pytree, Generic[M]):
         state holds something else than arrays.
 
     Two optimizers share compiled steps if they have the same `tx` object, or
-    transformations that were built from equal Specs
-    (``dx.spec(optax.adam, 1e-3).build()``). Two calls of `optax.adam` give two
-    transformations that are not equal.
-
-    An optimizer is pickled with its Spec if `tx` was built from one. Otherwise
-    pickling the functions of optax takes cloudpickle, the extra `pickle`.
+    transformations built from equal Specs (``dx.spec(optax.adam, 1e-3).build()``),
+    which also pickle by the Spec. Other transformations need cloudpickle for
+    that, the extra `pickle`.
 
     >>> import optax
-    >>> from declax._module.module import Module
-    >>> class Scale(Module):
-    ...     def __init__(self):
-    ...         self.weight = Param(jnp.ones(2))
-    >>> model = Scale()
-    >>> optimizer = Optimizer(model, optax.sgd(0.5), wrt=Param)
-    >>> gradient = state_of(model, Param)
-    >>> _ = optimizer.update(model, gradient)
-    >>> model.weight.value
-    Array([0.5, 0.5], dtype=float32)
-    >>> int(optimizer.step)
-    1
+    >>> import declax as dx
+    >>> model = dx.Linear(2, 2, rngs=dx.Rngs(0))
+    >>> optimizer = dx.Optimizer(model, optax.sgd(1.0), wrt=dx.Param)
+    >>> updates = optimizer.update(model, dx.state(model, dx.Param))
+    >>> bool((model.kernel == 0).all()), int(optimizer.step)
+    (True, 1)
     """
 
     step: OptState[jax.Array]
     opt_state: PyTree
 
-    def __init__(
-        self,
-        model: M,
-        tx: Transformation,
-        wrt: Filter = Param,
-    ) -> None:
+    def __init__(self, model: M, tx: Transformation, wrt: Filter = Param) -> None:
         if not is_transformation(tx):
             raise errors.OptimizerError(
                 "Optimizer.tx",
@@ -99,7 +81,7 @@ class Optimizer(Pytree, Generic[M]):
                 expected="a filter that matches Variables of the model",
                 got=errors.describe(model),
             )
-        with jax.numpy_dtype_promotion("standard"):  # which optax counts on
+        with jax.numpy_dtype_promotion("standard"):  # which optax needs
             tree = tx.init(parameters)
         self.step = OptState(jnp.zeros((), jnp.uint32))
         self.opt_state = store(tree, parameters)
@@ -118,32 +100,26 @@ class Optimizer(Pytree, Generic[M]):
         return self._wrt
 
     def optax_state(self) -> PyTree:
-        """The state as optax has it: arrays where `opt_state` has Variables; a snapshot.
-
-        What works on optax states takes it, such as `optax.tree.get`.
-        """
+        """A snapshot of the state with arrays in place of Variables, for functions such as `optax.tree.get`."""
         return self._layout.unflatten(map(_content, slots_of(self.opt_state, self._layout)))
 
     def update(self, model: M, grads: State[M] | M, /, **extra: Any) -> State[M]:
         """Updates the model's parameters, the optimizer's state and the step, in place.
 
         Args:
-          model: the model; its parameters have the paths and shapes of those
-            that the optimizer was made for.
-          grads: their gradients, a `State` with the same paths, as `grad` and
-            `value_and_grad` give; a tree with the model's own structure, as
-            `jax.grad` gives, is taken too.
-          **extra: arguments for transformations that take them, such as
-            ``value=loss`` for `optax.contrib.reduce_on_plateau`, or
-            ``value=, grad=, value_fn=`` for `optax.lbfgs`, where ``value_fn``
-            takes a State of the parameters.
+          model: the model that the optimizer was made for, or one whose
+            parameters have the same paths and shapes.
+          grads: their gradients: a `State` with the same paths, as `dx.grad`
+            returns, or a tree with the structure of the model, as of `jax.grad`.
+          **extra: arguments of the transformation, such as ``value=loss`` for
+            `optax.contrib.reduce_on_plateau`, or ``value=, grad=, value_fn=``
+            for `optax.lbfgs`, where ``value_fn`` takes a State of the parameters.
 
         Returns:
           The updates that were added to the parameters.
 
         Raises:
-          OptimizerError: the gradients or the model do not fit; nothing has
-            changed then.
+          OptimizerError: the gradients or the model do not fit; nothing is changed.
           TraceContextError: the model or the optimizer belongs to another trace.
         """
         slots = slots_of(self.opt_state, self._layout)
@@ -151,14 +127,14 @@ class Optimizer(Pytree, Generic[M]):
         gradients = self._gradients_for(parameters, grads)
         before = self._layout.unflatten(map(_content, slots))
         tx: Any = self.tx  # optax types its trees so that no State is one
-        with jax.numpy_dtype_promotion("standard"):  # which optax counts on
+        with jax.numpy_dtype_promotion("standard"):  # which optax needs
             updates, after = tx.update(gradients, before, parameters, **extra)
             applied = _applied(parameters, updates)
         self._write(model, applied, slots, after)
         return updates  # type: ignore[no-any-return]  # a tree map over the gradients keeps their type
 
     def _parameters_of(self, model: M, slots: list[Any]) -> State[Any]:
-        """The parameters of a model; those that the state of the optimizer belongs to, in paths and shapes."""
+        """The parameters of a model; raises if the optimizer was made for other paths or shapes."""
         if isinstance(model, State):
             raise errors.OptimizerError(
                 "Optimizer.update",
@@ -204,12 +180,12 @@ class Optimizer(Pytree, Generic[M]):
         )
 
     def _write(self, model: M, parameters: State[Any], slots: list[Any], after: PyTree) -> None:
-        """Puts in what was computed; what can fail comes before the first change."""
+        """Writes the results; whatever can fail comes before the first change."""
         is_alike = jax.tree.structure(after) == self._layout.treedef and all(isinstance(s, Variable) for s in slots)
         stored = None if is_alike else store(after, parameters)
         for kept in (self.step, *slots):
             if isinstance(kept, Variable):
-                kept.set_raw_value(kept.raw_value)  # raises where it belongs to another trace
+                kept.set_raw_value(kept.raw_value)  # raises if it belongs to another trace
         update_graph(model, parameters)
         self.step.set_raw_value(self.step.raw_value + jnp.uint32(1))
         if is_alike:
@@ -236,7 +212,7 @@ def _shape(leaf: Any) -> Any:
 
 
 def _difference(wanted: tuple[Path, ...], given: tuple[Path, ...]) -> str:
-    """Which paths are missing, and which are too much; empty if there are none."""
+    """The paths that are missing, and those that are unexpected; empty if there are none."""
     if wanted == given:
         return ""
     missing = [errors.format_path(path) for path in wanted if path not in set(given)]
@@ -246,7 +222,7 @@ def _difference(wanted: tuple[Path, ...], given: tuple[Path, ...]) -> str:
 
 
 def _resized(rows: Iterable[tuple[Path, Any, Any]]) -> str:
-    """The paths at which there is another shape than that of the parameter; empty if there are none."""
+    """The paths at which the shape is not that of the parameter; empty if there are none."""
     found = [f"{errors.format_path(path)} has {value}, not {wanted}" for path, wanted, value in rows if value != wanted]
     return f"other shapes: {_listed(found)}" if found else ""
 

@@ -19,8 +19,7 @@ from declax._graph.binding import Binding, bind
 from declax._graph.nodes import is_ref
 from declax._graph.unflattening import build_slots, program_of
 from declax._jax import current_trace
-from declax._state.definition import StateDef
-from declax._state.groups import groups_of
+from declax._state.definition import StateDef, groups_of
 from declax._state.states import State, make_state
 from declax._typing import MISSING
 from declax._variables.variable import new_variable
