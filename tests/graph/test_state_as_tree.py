@@ -296,6 +296,16 @@ def test_copies_of_them_are_variables_of_their_own():
     assert found.replace(dx.Param(3.0)).value == 3.0
 
 
+def test_copies_of_them_map_against_variables_of_a_model():
+    """They have a node type for States, which JAX flattens faster; the peer has one type."""
+    found, of_model = light_of(dx.Param(jnp.ones(2), tag="t")), dx.Param(jnp.ones(2), tag="t")
+    with pytest.raises(ValueError, match="different types"):
+        jax.tree.map(jnp.add, found, of_model)
+    assert jax.tree.map(jnp.add, found.copy(), of_model).value.tolist() == [2.0, 2.0]
+    both = jax.tree.map(jnp.add, dx.State({"a": found}), dx.State({"a": of_model}))
+    assert both["a"].value.tolist() == [2.0, 2.0]
+
+
 def test_they_are_kept_until_a_write():
     state = dx.state(Net())
 
