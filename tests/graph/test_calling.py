@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import declax as dx
-from declax._graph.calling import Caller, call
+from declax._graph.api import Caller, call
 from declax.errors import GraphError, MissingAttributeError
 from strategies import Box, Open, same_graph
 

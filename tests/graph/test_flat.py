@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from declax._graph.flat import RefMap, flatten, unflatten
+from declax._graph.contexts import RefMap, flatten, unflatten
 from declax.errors import DepthError, GraphError, MissingKeyError, StatusError, TraceContextError
 from strategies import (
     Box,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 import declax as dx
-from declax._graph.assigning import set_metadata
+from declax._graph.editing import set_metadata
 from declax._graph.rewriting import map as map_leaves
 from declax._graph.rewriting import recursive_map
 from declax._tree import epoch

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from declax._filters import Not, PathContains
-from declax._graph import clone, merge, split, state
+from declax._graph.api import clone, merge, split, state
 from declax._graph.array_refs import is_array_ref, to_refs
 from declax._modes import set_graph_mode, set_graph_updates
 from declax._module.containers import List

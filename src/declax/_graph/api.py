@@ -1,11 +1,11 @@
-"""Graphs taken apart and put together, and copies of their arrays."""
+"""Graphs split into a GraphDef and States, and merged again; calls of split graphs; copies of arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
 from operator import attrgetter
-from typing import Any, TypeVar, overload
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -14,20 +14,79 @@ from jax.core import Tracer
 
 from declax._classes.pytree import Pytree
 from declax._filters import Filter
-from declax._graph.binding import bind
-from declax._graph.fit import checked_plain, join
-from declax._graph.flattening import GraphDef
-from declax._graph.graph_state import GraphState, refuse_state
+from declax._graph.binding import bind, check_mode
+from declax._graph.flattening import GraphDef, walk
 from declax._graph.nodes import is_ref
 from declax._graph.unflattening import build, build_slots, program_of
+from declax._graph.updating import checked_plain, join
 from declax._modes import is_on
-from declax._state.states import State, like, make_state, split_leaves
+from declax._state.definition import StateDef
+from declax._state.states import State, fill_state, like, make_state, register_state, split_leaves
 from declax._tree.statuses import check_depth
 from declax._typing import RECORD_KEY, Tuple2, Tuple3, Tuple4
 from declax._variables.variable import Variable
-from declax.errors import format_path
+from declax.errors import GraphError, MissingAttributeError, describe, format_path
 
 N = TypeVar("N")
+M = TypeVar("M", covariant=True)
+R = TypeVar("R", covariant=True)
+
+
+class GraphState(State[M]):
+    """A State that holds the GraphDef of its graph, so that `merge` needs nothing else.
+
+    As a pytree it is a State whose GraphDef is static.
+
+    Attributes:
+      graphdef: the structure of the whole graph.
+
+    >>> import declax as dx
+    >>> m = dx.Module()
+    >>> m.scale = dx.Param(2.0)
+    >>> found = dx.unpack(m)
+    >>> found["scale"].value, found.graphdef
+    (2.0, GraphDef(Module, nodes=1, leaves=1))
+    """
+
+    __slots__ = ("_graphdef",)
+    _graphdef: GraphDef[Any]
+
+    @property
+    def graphdef(self) -> GraphDef[M]:
+        """The structure of the whole graph."""
+        return self._graphdef
+
+    @property
+    def _recipe(self) -> tuple[Any, ...]:
+        return _make_graph_state, self._graphdef
+
+
+_set_graphdef = GraphState._graphdef.__set__  # type: ignore[attr-defined]  # a slot descriptor
+
+
+def _make_graph_state(graphdef: GraphDef[Any], definition: StateDef, leaves: list[Any]) -> GraphState[Any]:
+    """The GraphState with these leaves, whose list it takes over."""
+    made: GraphState[Any] = object.__new__(GraphState)
+    fill_state(made, definition, leaves)
+    _set_graphdef(made, graphdef)
+    return made
+
+
+register_state(GraphState)
+
+
+def refuse_state(where: str, node: object) -> None:
+    """Refuses a State where a model is meant: its leaves are raw values, so filters by kind would take nothing."""
+    if node.__class__ is State or node.__class__ is GraphState:
+        raise GraphError(
+            where,
+            "a State is the values of a graph, and no graph itself",
+            got=repr(type(node).__name__),
+            fix="state.filter(dx.Param)        # or state.split(dx.Param, ...)",
+        )
+
+
+# --- split and merge ----------------------------------------------------------------
 
 
 @overload
@@ -84,14 +143,14 @@ def split(
 @overload
 def split(node: Any, a: Filter, /, *filters: Filter, graph: bool | None = None) -> tuple[Any, ...]: ...
 def split(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
-    """Takes a graph apart.
+    """Splits a graph into its structure and its values.
 
     The States share their arrays with the graph.
 
     Args:
       node: a model, or a container of models.
       *filters: which leaves go into which State; the first filter that takes
-        a leaf has it. One State of all leaves where none is given.
+        a leaf has it. One State of all leaves if none is given.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
@@ -100,23 +159,63 @@ def split(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     Raises:
       FilterError: for leaves that no filter takes.
       GraphError: for a graph where a tree is asked for; names both paths of
-        what is shared.
+        the shared object.
 
-    >>> from declax._module.module import Module
-    >>> from declax._variables.variable import BatchStat, Param
-    >>> m = Module()
-    >>> m.scale, m.mean = Param(2.0), BatchStat(0.0)
-    >>> graphdef, params, rest = split(m, Param, ...)
-    >>> params["scale"].value, merge(graphdef, params, rest).mean.value
+    >>> import declax as dx
+    >>> m = dx.Module()
+    >>> m.scale, m.mean = dx.Param(2.0), dx.BatchStat(0.0)
+    >>> graphdef, params, rest = dx.split(m, dx.Param, ...)
+    >>> params["scale"].value, dx.merge(graphdef, params, rest).mean.value
     (2.0, 0.0)
     """
     refuse_state("split", node)
     binding = bind(node, graph)
-    graphdef = binding.graphdef
-    leaves = list(binding.values())
+    graphdef, leaves = binding.graphdef, list(binding.values())
     if not filters:
         return graphdef, make_state(graphdef.definition, leaves)
     return graphdef, *split_leaves(graphdef.definition, leaves, filters, "split", is_exhaustive=True)
+
+
+@overload
+def unpack(node: N, /, *, graph: bool | None = None) -> GraphState[N]: ...
+@overload
+def unpack(node: N, a: Filter, /, *, graph: bool | None = None) -> GraphState[N]: ...
+@overload
+def unpack(node: N, a: Filter, b: Filter, /, *, graph: bool | None = None) -> Tuple2[GraphState[N]]: ...
+@overload
+def unpack(node: N, a: Filter, b: Filter, c: Filter, /, *, graph: bool | None = None) -> Tuple3[GraphState[N]]: ...
+@overload
+def unpack(
+    node: N, a: Filter, b: Filter, c: Filter, d: Filter, /, *, graph: bool | None = None
+) -> Tuple4[GraphState[N]]: ...
+@overload
+def unpack(node: Any, a: Filter, /, *filters: Filter, graph: bool | None = None) -> Any: ...
+def unpack(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
+    """Splits a graph into States that hold its GraphDef.
+
+    Args:
+      node, *filters, graph: as for `split`.
+
+    Returns:
+      The State, or one for each filter; `merge` takes all of them.
+
+    Raises:
+      FilterError: for leaves that no filter takes.
+
+    >>> import declax as dx
+    >>> m = dx.Module()
+    >>> m.scale, m.mean = dx.Param(2.0), dx.BatchStat(0.0)
+    >>> params, rest = dx.unpack(m, dx.Param, ...)
+    >>> dx.merge(params, rest).mean.value
+    0.0
+    """
+    binding = bind(node, graph)
+    graphdef, leaves = binding.graphdef, list(binding.values())
+    if not filters:
+        return _make_graph_state(graphdef, graphdef.definition, leaves)
+    found = split_leaves(graphdef.definition, leaves, filters, "unpack", is_exhaustive=True)
+    states = tuple(_make_graph_state(graphdef, part.definition, part.leaves) for part in found)
+    return states if len(filters) > 1 else states[0]
 
 
 @overload
@@ -127,24 +226,21 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False) -> Any:
     """Makes a new graph; the inverse of `split`, and of `unpack`.
 
     Args:
-      graphdef: the structure; not needed where States have it with them, as
-        those of `unpack` do.
+      graphdef: the structure; States of `unpack` hold it themselves.
       *states: the values; together they have each leaf once.
-      copy: whether the graph gets copies of the arrays; it shares them with
-        the States otherwise.
+      copy: whether the graph gets copies of the arrays; otherwise it shares
+        them with the States.
 
     Returns:
       The root of the new graph.
 
     Raises:
-      GraphError: for States that are not of this GraphDef; lists each path.
-        Also for a `copy` that is no flag.
+      GraphError: for States of another GraphDef; lists each path.
 
-    >>> from declax._module.module import Module
-    >>> from declax._variables.variable import Param
-    >>> m = Module()
-    >>> m.scale = Param(2.0)
-    >>> merge(*split(m)).scale.value
+    >>> import declax as dx
+    >>> m = dx.Module()
+    >>> m.scale = dx.Param(2.0)
+    >>> dx.merge(*dx.split(m)).scale.value
     2.0
     """
     if isinstance(graphdef, GraphState):
@@ -158,6 +254,9 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False) -> Any:
 
 
 GraphDef._merge = staticmethod(merge)
+
+
+# --- parts and copies -----------------------------------------------------------------
 
 
 @overload
@@ -180,38 +279,33 @@ def state(node: Any, /, *filters: Filter, copy: bool = False, graph: bool | None
     """The values of a graph: a snapshot, which later changes of the graph do not touch.
 
     Args:
-      node: a model, or a container of models. A State, such as gradients, is
-        its own state, of which `filters` take parts.
-      *filters: which leaves go into which State; leaves that none takes are
-        left out.
+      node: a model, or a container of models. Of a State, such as gradients,
+        the filters take parts.
+      *filters: which leaves go into which State; leaves that no filter takes
+        are left out.
       copy: whether the State owns its arrays. Otherwise it shares them with
-        the graph, and they are gone when those of the graph are donated.
+        the graph, and loses them when those of the graph are donated.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       The State, or one for each filter.
 
-    Raises:
-      GraphError: for a graph where a tree is asked for, and for a `copy` that
-        is no flag.
-
-    >>> from declax._module.module import Module
-    >>> from declax._variables.variable import Param
-    >>> m = Module()
-    >>> m.scale = Param(2.0)
-    >>> state(m, Param).to_pure_dict()
+    >>> import declax as dx
+    >>> m = dx.Module()
+    >>> m.scale = dx.Param(2.0)
+    >>> dx.state(m, dx.Param).to_pure_dict()
     {'scale': 2.0}
     """
     if isinstance(node, State):
         own: Any = node.filter(*filters) if filters else node
-        return copy_states(own) if copy is not False and is_on("copy", copy) else own
+        return _copy_states(own) if copy is not False and is_on("copy", copy) else own
     binding = bind(node, graph)
     graphdef, leaves = binding.graphdef, list(binding.values())
     if filters:
         found = split_leaves(graphdef.definition, leaves, filters, "state", is_exhaustive=False)
     else:
         found = (make_state(graphdef.definition, leaves),)
-    if copy is not False and is_on("copy", copy):  # what is left out is not copied
+    if copy is not False and is_on("copy", copy):  # after the filters: only their leaves are copied
         found = tuple(make_state(s.definition, copy_leaves(s.leaves, graphdef)) for s in found)
     return found if len(filters) > 1 else found[0]
 
@@ -226,40 +320,33 @@ def graphdef(node: N, /, *, graph: bool | None = None) -> GraphDef[N]:
       node: a model, or a container of models.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
-    >>> from declax._module.module import Module
-    >>> m, n = Module(), Module()
-    >>> graphdef(m) is graphdef(n)
+    >>> import declax as dx
+    >>> dx.graphdef(dx.Module()) is dx.graphdef(dx.Module())
     True
     """
     return bind(node, graph).graphdef
 
 
 def clone(node: N, variables: bool = True, *, graph: bool | None = None) -> N:
-    """A copy of a graph, in which is shared what is shared in the graph.
+    """A copy of a graph, which shares inside what the graph shares.
 
     Args:
       node: a model, or a container of models.
-      variables: whether the Variables, and with them all arrays, are copied
-        too; otherwise the copy has the same Variables in new nodes.
+      variables: whether the Variables and all arrays are copied too; otherwise
+        the copy has the same Variables in new nodes.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
-      The copy. It owns its arrays: it lives on when those of the original are
+      The copy. It owns its arrays, which stay when those of the original are
       donated.
 
-    Raises:
-      GraphError: for a graph where a tree is asked for, and for what is no flag
-        in the place of `variables`.
-
     >>> import jax.numpy as jnp
-    >>> from declax._module.module import Module
-    >>> from declax._variables.variable import Param
-    >>> m = Module()
-    >>> m.scale = Param(jnp.ones(2))
-    >>> n = clone(m)
-    >>> n.scale.value is m.scale.value
+    >>> import declax as dx
+    >>> m = dx.Module()
+    >>> m.scale = dx.Param(jnp.ones(2))
+    >>> dx.clone(m).scale.value is m.scale.value
     False
-    >>> clone(m, variables=False).scale is m.scale
+    >>> dx.clone(m, variables=False).scale is m.scale
     True
     """
     binding = bind(node, graph)
@@ -290,8 +377,7 @@ def _slots_with_variables(
     return build_slots(graphdef, leaves, variables=[boxes[leaf] for leaf in program_of(graphdef).variable_leaves])
 
 
-__all__ = ["clone", "graphdef", "merge", "split", "state", "variables", "with_new_nodes"]
-
+# --- copies of arrays -------------------------------------------------------------------
 
 CHUNK = 256
 """How many arrays one program copies; a longer one takes longer to compile than it saves."""
@@ -371,7 +457,7 @@ def _are_in_one_place(arrays: list[Any]) -> bool:
     return jax.device_count() == 1 or len(set(map(_is_committed, arrays))) == 1
 
 
-def copy_states(states: Any) -> Any:
+def _copy_states(states: Any) -> Any:
     """A State, or a tuple of States, that owns its arrays."""
     refs: dict[int, Any] = {}
 
@@ -391,3 +477,160 @@ def _copy_other(leaf: Any, refs: dict[int, Any]) -> Any:
             refs[id(leaf)] = copy(leaf) if is_abstract else jax.new_ref(leaf[...])
         return refs[id(leaf)]
     return jax.device_put(leaf, may_alias=False) if _is_array_class(type(leaf)) else leaf
+
+
+# --- calls of split graphs ---------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """One step of a chain: the name of an attribute, or an index."""
+
+    key: Any
+    is_attribute: bool
+
+    def __str__(self) -> str:
+        return f".{self.key}" if self.is_attribute else f"[{self.key!r}]"
+
+
+class Caller(Generic[R]):
+    """The proxy of `call`: attributes and indexes lead to a method; a call of it calls that method.
+
+    It has no public attributes, so that all those of the model can be reached.
+    """
+
+    __slots__ = ("_caller__chain", "_caller__source")
+
+    _caller__source: _Source[R]
+    _caller__chain: tuple[Step, ...]
+
+    def __init__(self, source: _Source[R], chain: tuple[Step, ...] = ()) -> None:
+        self._caller__source = source
+        self._caller__chain = chain
+
+    def __getattr__(self, name: str) -> Caller[R]:
+        if name.startswith("__") and name.endswith("__"):
+            raise MissingAttributeError(
+                f"call(...){_chain_text(self._caller__chain)}.{name}",
+                "special methods are not reached",
+                fix="graphdef.merge(state), and call it there",
+            )
+        return Caller(self._caller__source, (*self._caller__chain, Step(name, True)))
+
+    def __getitem__(self, key: Any) -> Caller[R]:
+        return Caller(self._caller__source, (*self._caller__chain, Step(key, False)))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, R]:
+        """Calls the method on a new graph; the result, and the graph after the call, split."""
+        source, chain = self._caller__source, self._caller__chain
+        root = function = merge(source.graphdef, *source.states)
+        for place, (key, is_attribute) in enumerate(chain):
+            try:
+                function = getattr(function, key) if is_attribute else function[key]
+            except Exception as error:
+                error.add_note(f"raised at call(...){_chain_text(chain[: place + 1])}")
+                raise
+        if not callable(function):
+            raise GraphError(
+                f"call(...){_chain_text(chain)}",
+                "this is not callable",
+                expected="a method, or a module with __call__",
+                got=describe(function),
+                fix="graphdef.merge(state), to read it",
+            )
+        output = function(*args, **kwargs)
+        return output, source.split(root)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Caller, (self._caller__source, self._caller__chain)
+
+    def __repr__(self) -> str:
+        return f"call({self._caller__source.graphdef!r}){_chain_text(self._caller__chain)}"
+
+
+class _Source(NamedTuple, Generic[R]):
+    """The graph that is called, and whether it came as one `GraphState` and is returned as one."""
+
+    graphdef: GraphDef[Any]
+    states: Sequence[State[Any]]
+    is_single: bool
+
+    def split(self, root: Any) -> Any:
+        found = walk(root)  # nobody holds the graph, so a binding would not be used again
+        graphdef = found.graphdef
+        check_mode(graphdef, None)
+        if self.is_single:
+            return _make_graph_state(graphdef, graphdef.definition, found.read())
+        return graphdef, make_state(graphdef.definition, found.read())
+
+
+def _chain_text(chain: Sequence[Step]) -> str:
+    return "".join(map(str, chain))
+
+
+@overload
+def call(
+    graphdef_state: tuple[GraphDef[N], State[Any], *tuple[State[Any], ...]], /
+) -> Caller[tuple[GraphDef[N], State[N]]]: ...
+@overload
+def call(graphdef_state: GraphState[N], /) -> Caller[GraphState[N]]: ...
+@overload
+def call(graphdef_state: tuple[GraphState[N], ...], /) -> Caller[GraphState[N]]: ...
+def call(graphdef_state: Any, /) -> Caller[Any]:
+    """Calls a method of a split graph.
+
+    The result stands for the root: attributes and indexes lead to a method of
+    a part, and a call calls it on a new graph. So the values of a model pass
+    through functions that know no models, such as those of `jax.jit`.
+
+    Args:
+      graphdef_state: the result of `split` or `unpack`. There may be several
+        States; a call returns one.
+
+    Returns:
+      A proxy. A call of it returns ``(output, (graphdef, state))`` or, for
+      States of `unpack`, ``(output, state)``.
+
+    Raises:
+      GraphError: for other arguments and, at the call, for States that do not
+        fit and for an attribute that is not callable.
+
+    >>> import declax as dx
+    >>> class Counter(dx.Module):
+    ...     def __init__(self):
+    ...         self.count = dx.Variable(0)
+    ...     def increment(self, by):
+    ...         self.count += by
+    ...         return self.count.value
+    >>> counters = dx.split({"a": Counter(), "b": Counter()})
+    >>> output, counters = dx.call(counters)["b"].increment(2)
+    >>> output, counters[1].to_pure_dict()
+    (2, {'a': {'count': 0}, 'b': {'count': 2}})
+    """
+    parts = graphdef_state if isinstance(graphdef_state, (tuple, list)) else (graphdef_state,)
+    if parts and all(isinstance(part, GraphState) for part in parts):
+        return Caller(_Source(parts[0].graphdef, parts, is_single=True))
+    if len(parts) < 2 or not isinstance(parts[0], GraphDef):
+        raise GraphError(
+            "call",
+            "the argument is no graph that was taken apart",
+            expected="(graphdef, state), as of dx.split, or the State of dx.unpack",
+            got=f"({', '.join(map(describe, parts))})" if parts is graphdef_state else describe(graphdef_state),
+            fix="dx.call(dx.split(model)).method(...)",
+        )
+    return Caller(_Source(parts[0], parts[1:], is_single=False))
+
+
+__all__ = [
+    "Caller",
+    "GraphState",
+    "call",
+    "clone",
+    "graphdef",
+    "merge",
+    "refuse_state",
+    "split",
+    "state",
+    "unpack",
+    "variables",
+    "with_new_nodes",
+]

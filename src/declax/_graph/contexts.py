@@ -1,45 +1,358 @@
-"""Changes of structure through any transform: the same objects on both sides, in four steps.
+"""Several graphs that share objects: `flatten` and `unflatten`, and the update contexts that call them.
+
+A `RefMap` numbers the objects of graphs that are flattened one after the other. An *outer* object is one outside of a
+JAX transform, which an *inner* object stands for. An update context carries changes of structure out of a transform:
 
     (1) split  ->  (2) merge, inside  ->  changes  ->  (3) split  ->  (4) merge, outside
 
-Step 3 writes into the GraphDef which outer object each inner one stands for: static, so it holds for later calls too.
+Step 3 writes the outer index of each inner object into the GraphDef. That is static, and holds for later calls too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable
+from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, ContextDecorator, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import count
 from types import FunctionType
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 
 from declax import _jax
 from declax._filters import Filter
-from declax._graph.fit import join
-from declax._graph.flat import IndexMap, RefMap, flatten, unflatten_leaves
-from declax._graph.flattening import GraphDef
-from declax._modes import is_on
-from declax._state.states import State, make_state, split_leaves
-from declax.errors import GraphError, describe, suggest
+from declax._graph.binding import bind, check_mode
+from declax._graph.flattening import GraphDef, walk, walk_tokens
+from declax._graph.nodes import is_ref
+from declax._graph.unflattening import Change, apply_change, build_slots, known_objects, program_of
+from declax._graph.updating import join
+from declax._modes import is_graph, is_on
+from declax._state.states import FlatState, State, make_state, split_leaves
+from declax._typing import MISSING
+from declax._variables.variable import Variable
+from declax.errors import GraphError, MissingKeyError, describe, format_path, suggest, type_name
 
 N = TypeVar("N")
+
+IndexMap: TypeAlias = dict[int, Any]
+"""From indexes to objects."""
+
+
+class RefMap(MutableMapping[Any, int]):
+    """A mapping from objects to indexes that compares by identity.
+
+    Args:
+      entries: pairs of an object and its index, or such a mapping.
+
+    >>> import declax as dx
+    >>> scale = dx.Param(1.0)
+    >>> indexes = dx.RefMap({})
+    >>> indexes[scale] = 0
+    >>> scale in indexes, dx.Param(1.0) in indexes
+    (True, False)
+    """
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Mapping[Any, int] | Iterable[tuple[Any, int]] = ()) -> None:
+        pairs = entries.items() if isinstance(entries, Mapping) else entries
+        self._entries: dict[int, tuple[Any, int]] = {id(value): (value, index) for value, index in pairs}
+
+    def __getitem__(self, value: Any) -> int:
+        found = self._entries.get(id(value))
+        if found is None:
+            raise MissingKeyError("RefMap", "this object has no index", got=describe(value))
+        return found[1]
+
+    def __setitem__(self, value: Any, index: int) -> None:
+        self._entries[id(value)] = (value, index)
+
+    def __delitem__(self, value: Any) -> None:
+        self[value]  # raises if it is missing
+        del self._entries[id(value)]
+
+    def __contains__(self, value: object) -> bool:
+        return id(value) in self._entries
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([value for value, _ in self._entries.values()])
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"RefMap({len(self)} objects)"
+
+    def _extend(self, values: Sequence[Any]) -> None:
+        """Gives new objects the next indexes."""
+        self._entries.update(zip(map(id, values), zip(values, count(len(self._entries)), strict=False), strict=False))
+
+    def _by_index(self) -> IndexMap:
+        return {index: value for value, index in self._entries.values()}
+
+    def _in_order(self) -> list[Any]:
+        """The objects by index; raises if the indexes are not 0, 1, 2, ..."""
+        ordered = sorted(self._entries.values(), key=lambda entry: entry[1])
+        if [index for _, index in ordered] != list(range(len(ordered))):
+            got = ", ".join(str(index) for _, index in ordered[:8])
+            raise GraphError("ref_index", "the indexes of known objects have to be 0, 1, 2, ...", got=got)
+        return [value for value, _ in ordered]
+
+
+# --- flatten ----------------------------------------------------------------------
+
+
+@overload
+def flatten(
+    node: N,
+    /,
+    *,
+    with_paths: Literal[True] = True,
+    ref_index: RefMap | None = None,
+    ref_outer_index: RefMap | None = None,
+    graph: bool | None = None,
+) -> tuple[GraphDef[N], FlatState]: ...
+@overload
+def flatten(
+    node: N,
+    /,
+    *,
+    with_paths: Literal[False],
+    ref_index: RefMap | None = None,
+    ref_outer_index: RefMap | None = None,
+    graph: bool | None = None,
+) -> tuple[GraphDef[N], list[Any]]: ...
+def flatten(
+    node: N,
+    /,
+    *,
+    with_paths: bool = True,
+    ref_index: RefMap | None = None,
+    ref_outer_index: RefMap | None = None,
+    graph: bool | None = None,
+) -> tuple[GraphDef[N], FlatState | list[Any]]:
+    """Flattens a graph to its structure and its leaves, in order.
+
+    Args:
+      node: a model, or a container of models.
+      with_paths: whether the leaves come with their paths, in the Variables of
+        the graph; as raw values otherwise.
+      ref_index: the objects of graphs that were flattened before, to which this
+        one may refer. Those of this one are added.
+      ref_outer_index: the outer objects that objects of this graph stand for;
+        `unflatten` changes those instead of making new ones.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
+
+    Returns:
+      The GraphDef and the leaves.
+
+    Raises:
+      GraphError: for a graph where a tree is asked for, for a `ref_index` with
+        gaps, and for other arguments than a `RefMap`, True or False.
+
+    >>> import declax as dx
+    >>> a, b = dx.Module(), dx.Module()
+    >>> a.scale = b.scale = dx.Param(2.0)
+    >>> indexes = dx.RefMap()
+    >>> first, second = dx.flatten(a, ref_index=indexes), dx.flatten(b, ref_index=indexes)
+    >>> [path for path, _ in first[1]], [path for path, _ in second[1]]
+    ([('scale',)], [])
+    >>> objects = {}
+    >>> a, b = dx.unflatten(*first, index_ref=objects), dx.unflatten(*second, index_ref=objects)
+    >>> a.scale is b.scale
+    True
+    """
+    is_with_paths = is_on("with_paths", with_paths)
+    for name, indexes in (("ref_index", ref_index), ("ref_outer_index", ref_outer_index)):
+        if not (indexes is None or isinstance(indexes, RefMap)):
+            raise _wrong_map(name, indexes, "this argument maps objects to indexes", "dx.RefMap")
+    if ref_index:
+        known = ref_index._in_order()
+        walked = walk(node, known=known)
+        _check_is_apart(walked.graphdef, graph)
+        graphdef, leaves, variables, objects = (
+            walked.graphdef,
+            walked.read(),
+            walked.boxes,
+            walked.objects[len(known) :],
+        )
+    else:
+        binding = bind(node, graph)
+        graphdef, leaves, variables, objects = binding.graphdef, binding.read(), binding.variables, binding.objects()
+    if ref_outer_index is not None:
+        outer = tuple([ref_outer_index._entries.get(id(found), (None, -1))[1] for found in objects])
+        leaves = _without_outer_refs(graphdef, leaves, outer)
+        graphdef = GraphDef.of(graphdef.tokens, None, graphdef.base, outer)
+    if ref_index is not None:
+        ref_index._extend(objects)
+    if not is_with_paths:
+        return graphdef, leaves
+    values = [leaf if found is None else found for leaf, found in zip(leaves, variables, strict=True)]
+    return graphdef, FlatState.from_sorted_keys_values(graphdef.definition.paths, values)
+
+
+def _wrong_map(name: str, given: object, problem: str, expected: str) -> GraphError:
+    fix = f"{name}={{}}" if expected == "dict" else f"{name}={expected}()"
+    return GraphError(name, problem, expected=f"a {expected}, or None", got=describe(given), fix=fix)
+
+
+def _check_is_apart(graphdef: GraphDef[Any], graph: bool | None) -> None:
+    """Checks that a graph shares nothing with earlier ones, where a tree is asked for."""
+    check_mode(graphdef, graph)
+    if is_graph(graph):
+        return
+    for path, token in walk_tokens(graphdef.tokens):
+        if isinstance(token, int):  # to an earlier graph: it is a tree in itself
+            raise GraphError(
+                format_path(path),
+                "this is an object of a graph that was flattened before, so the two are no trees",
+                why="graph=False, or dx.set_graph_mode(False), asks for trees, in which nothing is shared",
+                fix="graph=True        # keeps what is shared",
+            )
+
+
+def _without_outer_refs(graphdef: GraphDef[Any], leaves: list[Any], outer: tuple[int, ...]) -> list[Any]:
+    """The leaves, with None for refs that stand for outer ones: JAX lets no function return a ref."""
+    program = program_of(graphdef)
+    leaf_of = dict(program.plain_leaves)
+    own = program.indexed[graphdef.base :]
+    kept = {leaf_of[slot] for slot, number in zip(own, outer, strict=True) if number >= 0 and slot in leaf_of}
+    return [None if place in kept else leaf for place, leaf in enumerate(leaves)] if kept else leaves
+
+
+# --- unflatten --------------------------------------------------------------------
+
+
+def unflatten(
+    graphdef: GraphDef[N],
+    state: State[Any] | FlatState | Sequence[Any],
+    /,
+    *,
+    index_ref: IndexMap | None = None,
+    outer_index_outer_ref: IndexMap | None = None,
+    copy_variables: bool = False,
+) -> N:
+    """Makes a graph from its structure and its leaves; the inverse of `flatten`.
+
+    Args:
+      graphdef: the structure.
+      state: the leaves: a State, a FlatState, or raw values in order.
+      index_ref: the objects of graphs that were unflattened before, by index.
+        Those of this one are added.
+      outer_index_outer_ref: the outer objects by outer index. If the GraphDef
+        says that an object stands for one of them, that one is changed in place.
+      copy_variables: whether Variables in a FlatState are copied; otherwise
+        they become the Variables of the graph.
+
+    Returns:
+      The root.
+
+    Raises:
+      GraphError: for leaves of another GraphDef, for missing indexes, and for
+        arguments of other types. Nothing is changed.
+
+    >>> import declax as dx
+    >>> m = dx.Module()
+    >>> m.scale = dx.Param(2.0)
+    >>> dx.unflatten(*dx.flatten(m)).scale.value
+    2.0
+    """
+    is_copy = is_on("copy_variables", copy_variables)
+    given: tuple[tuple[str, object], ...] = (("index_ref", index_ref), ("outer_index_outer_ref", outer_index_outer_ref))
+    for name, objects in given:
+        if not (objects is None or (isinstance(objects, MutableMapping) and not isinstance(objects, RefMap))):
+            raise _wrong_map(name, objects, "this argument maps indexes to objects", "dict")
+    leaves, metadata = _leaves_of(graphdef, state)
+    variables = None
+    if isinstance(state, FlatState) and not is_copy:
+        by_path = dict(zip(state.paths, state.leaves, strict=True))
+        found = [by_path[graphdef.definition.paths[leaf]] for leaf in program_of(graphdef).variable_leaves]
+        variables = found if all(isinstance(value, Variable) for value in found) else None
+    root: N = _unflatten(graphdef, leaves, metadata, variables, index_ref, outer_index_outer_ref)
+    return root
+
+
+def _leaves_of(graphdef: GraphDef[Any], state: Any) -> tuple[Sequence[Any], list[Any] | None]:
+    if not isinstance(graphdef, GraphDef):
+        fix = "unflatten(graphdef, state)"
+        raise GraphError("unflatten", "a GraphDef comes first", got=describe(graphdef), fix=fix)
+    if isinstance(state, (Mapping, FlatState)):
+        return join(graphdef, (State.from_flat_path(state) if isinstance(state, FlatState) else state,))
+    is_sequence = isinstance(state, Sequence) and not isinstance(state, str)
+    if not is_sequence or len(state) != graphdef.num_leaves:
+        raise GraphError(
+            "unflatten",
+            "these are not the leaves of the graph",
+            expected=f"{graphdef.num_leaves} leaves",
+            got=f"{len(state)} leaves" if is_sequence else describe(state),
+        )
+    return state, None
+
+
+def _unflatten(
+    graphdef: GraphDef[Any],
+    leaves: Sequence[Any],
+    metadata: Sequence[Any] | None,
+    variables: Sequence[Variable[Any]] | None,
+    index_ref: IndexMap | None,
+    outer: IndexMap | None,
+) -> Any:
+    """As `unflatten`, from the leaves of the graph in its order."""
+    known = known_objects(graphdef, index_ref or {})
+    program = program_of(graphdef)
+    if graphdef.outer is not None and outer is not None:
+        _check_outer(graphdef, outer)
+        slots = apply_change(Change(graphdef, (-1,) * len(leaves), graphdef.outer), outer, (), leaves, metadata, known)
+    else:
+        missing = [place for _, place in program.plain_leaves if leaves[place] is None]
+        if graphdef.outer is not None and missing:
+            raise GraphError(
+                format_path(graphdef.definition.paths[missing[0]]),
+                "this ref stands for an outer one, and there are no outer objects",
+                fix="unflatten(graphdef, state, outer_index_outer_ref=objects)",
+            )
+        slots = build_slots(graphdef, leaves, metadata, variables, known)
+    if index_ref is not None:
+        index_ref.update((i, slots[slot]) for i, slot in enumerate(program.indexed) if i >= graphdef.base)
+    return slots[program.root]
+
+
+def _check_outer(graphdef: GraphDef[Any], outer: IndexMap) -> None:
+    """Checks that the outer objects exist and have the classes of the graph."""
+    program = program_of(graphdef)
+    classes = [*program.classes, *(cls for _, cls in program.node_makers)]
+    for slot, number in zip(program.indexed[graphdef.base :], graphdef.outer or (), strict=True):
+        if number < 0:
+            continue
+        found = outer.get(number, MISSING)
+        if found is MISSING:
+            raise GraphError("unflatten", f"there is no outer object of index {number}", got=f"{len(outer)} objects")
+        is_right = found.__class__ is classes[slot] if slot < len(classes) else is_ref(found)
+        if not is_right:
+            raise GraphError(
+                "unflatten",
+                f"the outer object of index {number} is another one than the graph says",
+                expected=f"a {type_name(classes[slot])}" if slot < len(classes) else "a ref",
+                got=describe(found),
+                why="the GraphDef was made from other objects",
+            )
+
+
+# --- update contexts --------------------------------------------------------------
 
 
 @dataclass(eq=False, repr=False)
 class UpdateContext:
-    """What one round of the four steps has to remember; see `update_context`.
+    """The objects that one round of the four steps remembers; see `update_context`.
 
     Attributes:
-      tag: what it is found by.
-      outer_ref_outer_index: from the outer objects to their indexes; after
-        step 1, until the end of step 4.
+      tag: the tag that `current_update_context` finds it by.
+      outer_ref_outer_index: from the outer objects to their indexes; from the
+        end of step 1 to the end of step 4.
       outer_index_outer_ref: the same the other way round.
-      outer_index_inner_ref: from the same indexes to the inner objects; after
-        step 2, until the end of step 3.
+      outer_index_inner_ref: from the same indexes to the inner objects; from
+        the end of step 2 to the end of step 3.
       inner_ref_outer_index: the same the other way round.
-      static_cache: None. For programs that ask; declax keeps what it knows of
-        a model with the model.
+      static_cache: always None.
     """
 
     tag: Hashable
@@ -52,14 +365,13 @@ class UpdateContext:
     _inner_trace: Any = field(default=None, init=False)
 
     def __repr__(self) -> str:
-        outer = 0 if self.outer_ref_outer_index is None else len(self.outer_ref_outer_index)
-        inner = 0 if self.inner_ref_outer_index is None else len(self.inner_ref_outer_index)
+        outer, inner = len(self.outer_index_outer_ref or ()), len(self.outer_index_inner_ref or ())
         return f"UpdateContext({self.tag!r}, outer={outer}, inner={inner})"
 
     def _set_outer(self, indexes: RefMap | None) -> None:
         """Ends step 1; None ends step 4."""
         self.outer_ref_outer_index = indexes
-        self.outer_index_outer_ref = None if indexes is None else indexes.by_index()
+        self.outer_index_outer_ref = None if indexes is None else indexes._by_index()
         self._outer_trace = None if indexes is None else _jax.current_trace()
 
     def _set_inner(self, objects: IndexMap | None) -> None:
@@ -68,21 +380,13 @@ class UpdateContext:
         self.inner_ref_outer_index = None if objects is None else RefMap((o, i) for i, o in objects.items())
         self._inner_trace = None if objects is None else _jax.current_trace()
 
-    def _clear(self) -> None:
-        self._set_outer(None)
-        self._set_inner(None)
-
     def _begin_split(self) -> RefMap | None:
-        """The inner objects for step 3; None for step 1.
-
-        Raises:
-          GraphError: this is the place of step 3, and step 2 is not done.
-        """
+        """The inner objects for step 3; None for step 1."""
         trace = _jax.current_trace()
         is_outside = self.outer_ref_outer_index is None or self._outer_trace is trace
-        if self.inner_ref_outer_index is None:
-            if is_outside:
-                return None
+        if is_outside and self._inner_trace is not trace:  # left over from a round that failed inside
+            self._set_inner(None)
+        if self.inner_ref_outer_index is None and not is_outside:
             raise GraphError(
                 f"split_context({self.tag!r})",
                 "step 3 comes after the end of step 2, and once: there are no inner objects",
@@ -92,16 +396,10 @@ class UpdateContext:
                 f"with dx.split_context({self.tag!r}) as ctx:\n"
                 "    return ctx.split(model)   # all models of one round in one block",
             )
-        if is_outside and self._inner_trace is not trace:  # left over from a round that failed inside
-            self._set_inner(None)
         return self.inner_ref_outer_index
 
     def _begin_merge(self, *, inner: bool) -> IndexMap | None:
-        """The outer objects for step 4; None for step 2.
-
-        Raises:
-          GraphError: step 1 is not done.
-        """
+        """The outer objects for step 4; None for step 2."""
         if self.outer_index_outer_ref is None:
             raise GraphError(
                 f"merge_context({self.tag!r}, inner={inner})",
@@ -115,16 +413,11 @@ _active: Final[ContextVar[tuple[UpdateContext, ...]]] = ContextVar("declax_updat
 
 
 def current_update_context(tag: Hashable) -> UpdateContext:
-    """The innermost active update context with a tag.
+    """The innermost active update context with a tag; a GraphError if there is none.
 
-    Args:
-      tag: the tag.
-
-    Raises:
-      GraphError: where none has it.
-
-    >>> with update_context("train") as context:
-    ...     current_update_context("train") is context
+    >>> import declax as dx
+    >>> with dx.update_context("train") as context:
+    ...     dx.current_update_context("train") is context
     True
     """
     active = _active.get()
@@ -155,43 +448,41 @@ class Activation(ContextDecorator):
     def __exit__(self, *error: object) -> None:
         context = current_update_context(self.tag)
         _active.set(tuple(other for other in _active.get() if other is not context))
-        context._clear()
+        context._set_outer(None)
+        context._set_inner(None)
 
 
 def update_context(tag: Hashable) -> Activation:
-    """An update context, as the subject of a ``with`` or as a decorator.
+    """An update context, for a ``with`` or as a decorator.
 
     In it, `split_context` and `merge_context` of the same tag carry changes of
     a model's structure out of a function that JAX transforms. `declax.jit` and
-    the other transforms do so by themselves; this is for those that are not
-    lifted.
+    the other transforms do that by themselves; this is for functions of JAX.
 
     Args:
-      tag: what tells it from other contexts, so that none is taken by mistake.
+      tag: tells the context from others.
 
     Returns:
       A context manager that gives the `UpdateContext`, and a decorator. The
       context belongs to the thread or task that enters it.
 
     Raises:
-      GraphError: for None, which says that there is no context, and for a
-        function, which is no tag.
+      GraphError: for None, and for a function, which lacks its tag.
 
-    >>> import jax
-    >>> from declax._module.module import Module
+    >>> import jax, declax as dx
     >>> @jax.jit
     ... def grow(graphdef, state):
-    ...     with merge_context("grow", inner=True) as ctx:  # 2
+    ...     with dx.merge_context("grow", inner=True) as ctx:  # 2
     ...         model = ctx.merge(graphdef, state)
     ...     model.self = model
-    ...     with split_context("grow") as ctx:  # 3
+    ...     with dx.split_context("grow") as ctx:  # 3
     ...         return ctx.split(model)
-    >>> model = Module()
-    >>> with update_context("grow"):
-    ...     with split_context("grow") as ctx:  # 1
+    >>> model = dx.Module()
+    >>> with dx.update_context("grow"):
+    ...     with dx.split_context("grow") as ctx:  # 1
     ...         graphdef, state = ctx.split(model)
     ...     graphdef, state = grow(graphdef, state)
-    ...     with merge_context("grow", inner=False) as ctx:  # 4
+    ...     with dx.merge_context("grow", inner=False) as ctx:  # 4
     ...         _ = ctx.merge(graphdef, state)
     >>> model.self is model
     True
@@ -208,7 +499,7 @@ class SplitContext:
     """Splits graphs that may share objects; see `split_context`.
 
     Attributes:
-      ctxtag: the tag of the update context; None where there is none.
+      ctxtag: the tag of the update context; None outside of one.
     """
 
     def __init__(self, ctxtag: Hashable | None, inner: RefMap | None) -> None:
@@ -231,17 +522,7 @@ class SplitContext:
     @overload
     def split(self, node: Any, a: Filter, /, *filters: Filter, graph: bool | None = None) -> tuple[Any, ...]: ...
     def split(self, node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
-        """As `declax.split`; what an earlier graph of the block has comes as a reference to it.
-
-        Args:
-          node: a model, or a container of models.
-          *filters: which leaves go into which State.
-          graph: as in `declax.split`.
-
-        Raises:
-          FilterError, GraphError: as of `declax.split`.
-          GraphError: outside of the block.
-        """
+        """As `declax.split`; objects of earlier graphs of the block become references to them."""
         if self._indexes is None:
             raise _ended("split_context", "ctx.split(model)")
         indexes = RefMap(self._indexes)  # a copy: a split that fails adds nothing
@@ -256,7 +537,7 @@ class MergeContext:
     """Merges graphs that may share objects; see `merge_context`.
 
     Attributes:
-      ctxtag: the tag of the update context; None where there is none.
+      ctxtag: the tag of the update context; None outside of one.
     """
 
     def __init__(self, ctxtag: Hashable | None, outer: IndexMap | None) -> None:
@@ -267,17 +548,8 @@ class MergeContext:
     def merge(self, graphdef: GraphDef[N], state: State[Any], /, *states: State[Any]) -> N:
         """As `declax.merge`; references lead to the graphs that were merged before in the block.
 
-        In step 4, what stands for outer objects becomes those objects, changed
-        in place: each merge changes all that it has to, or nothing.
-
-        Args:
-          graphdef: the structure.
-          state, *states: the values; together they have each leaf once.
-
-        Raises:
-          GraphError: for States that are not of this GraphDef, for a GraphDef
-            of another step, for missing earlier graphs, and outside of the block.
-          TraceContextError: for outer objects of another trace level.
+        In step 4, objects that stand for outer ones become those, changed in
+        place: each merge makes all its changes, or raises and makes none.
         """
         if self._objects is None:
             raise _ended("merge_context", "ctx.merge(graphdef, state)")
@@ -285,7 +557,7 @@ class MergeContext:
         is_inner = self._outer is None
         if self.ctxtag is not None and (graphdef.outer is None) is not is_inner:
             raise _of_another_step(self.ctxtag, is_inner=is_inner)
-        root: N = unflatten_leaves(graphdef, leaves, metadata, None, self._objects, self._outer)
+        root: N = _unflatten(graphdef, leaves, metadata, None, self._objects, self._outer)
         return root
 
 
@@ -310,11 +582,11 @@ def _of_another_step(tag: Hashable, *, is_inner: bool) -> GraphError:
 
 @contextmanager
 def split_context(ctxtag: Hashable | None = None) -> Generator[SplitContext, None, None]:
-    """For the block of a ``with``: splits several graphs that share objects.
+    """Splits several graphs that share objects, in the block of a ``with``.
 
     Args:
       ctxtag: the tag of the update context whose step 1 or, after step 2,
-        step 3 this is. Without it, this stands for itself.
+        step 3 this is; None outside of update contexts.
 
     Returns:
       A context manager, whose `split` is used in the block.
@@ -323,15 +595,14 @@ def split_context(ctxtag: Hashable | None = None) -> Generator[SplitContext, Non
       GraphError: on entering: no active update context has the tag, or its
         steps are out of order.
 
-    >>> from declax._module.module import Module
-    >>> from declax._variables.variable import Param
-    >>> encoder, decoder = Module(), Module()
-    >>> encoder.embedding = decoder.embedding = Param(1.0)
-    >>> with split_context() as ctx:
+    >>> import declax as dx
+    >>> encoder, decoder = dx.Module(), dx.Module()
+    >>> encoder.embedding = decoder.embedding = dx.Param(1.0)
+    >>> with dx.split_context() as ctx:
     ...     first, second = ctx.split(encoder), ctx.split(decoder)
     >>> len(first[1].leaves), len(second[1].leaves)
     (1, 0)
-    >>> with merge_context() as ctx:
+    >>> with dx.merge_context() as ctx:
     ...     encoder, decoder = ctx.merge(*first), ctx.merge(*second)
     >>> encoder.embedding is decoder.embedding
     True
@@ -350,20 +621,20 @@ def split_context(ctxtag: Hashable | None = None) -> Generator[SplitContext, Non
 
 
 def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> AbstractContextManager[MergeContext]:
-    """For the block of a ``with``: merges several graphs that share objects.
+    """Merges several graphs that share objects, in the block of a ``with``; see `split_context`.
 
     Args:
-      ctxtag: the tag of the update context whose step this is. Without it,
-        this stands for itself; see `split_context`.
+      ctxtag: the tag of the update context whose step this is; None outside of
+        update contexts.
       inner: True for step 2, False for step 4; needed with a tag.
 
     Returns:
       A context manager, whose `merge` is used in the block.
 
     Raises:
-      GraphError: for a tag without `inner`, or with one that is neither True
-        nor False; on entering: no active update context has the tag, or step 1
-        is not done.
+      GraphError: for a tag without `inner`, and for an `inner` that is not a
+        bool; on entering: no active update context has the tag, or step 1 is
+        not done.
     """
     if ctxtag is not None and inner is None:
         raise GraphError(
@@ -384,6 +655,7 @@ def _merging(ctxtag: Hashable | None, is_inner: bool) -> Generator[MergeContext,
         if update is not None and is_inner:
             update._set_inner(ctx._objects)
         elif update is not None:
-            update._clear()
+            update._set_outer(None)
+            update._set_inner(None)
     finally:
         ctx._objects = ctx._outer = None

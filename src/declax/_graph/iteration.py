@@ -1,4 +1,4 @@
-"""Walks over graphs, for whoever wants to look at them."""
+"""Functions that look at graphs and change nothing."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from typing import Any
 import jax
 import numpy as np
 
-from declax._classes.pytree import layout_of
-from declax._filters import Filter, ask, predicate_of
-from declax._graph.binding import bind, not_a_tree
+from declax._filters import Filter, as_written, ask, predicate_of, predicates_of
+from declax._graph.binding import bind
 from declax._graph.flattening import HAS_INDEX, LEAF, walk_tokens
-from declax._graph.nodes import Kind, children_of, enter_container, is_ref, kind_of, object_names, open_container
+from declax._graph.nodes import Kind, children_of, kind_of, path_of, walk_values
 from declax._modes import is_graph
-from declax._tree.links import Link, path_of
+from declax._state.states import make_state
 from declax._typing import Path
-
-_IDENTIFIED = frozenset({Kind.NODE, Kind.OBJECT, Kind.VARIABLE, Kind.REF})
+from declax._variables.variable import Variable
+from declax.errors import describe, format_path, type_name
 
 
 def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Any]]:
-    """All that a graph holds, static values too, each node, Variable and ref once.
+    """All values of a graph, static ones too; each node, Variable and ref once.
 
-    What is inside of a node comes before the node. The walk goes on while the
-    entries are taken, and must not be made on a graph that changes meanwhile.
+    The values inside of a node come before the node. The graph must not change
+    while the entries are taken.
 
     Args:
       node: a model, or a container of models.
@@ -34,50 +33,16 @@ def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Pat
       Paths and values.
 
     Raises:
-      GraphError: for a graph where a tree is asked for; at the second way to
-        what is shared.
+      GraphError: for a graph where a tree is asked for; at the second path of
+        a shared object.
 
-    >>> from declax._module.module import Module
-    >>> from declax._variables.variable import Param
-    >>> m = Module()
-    >>> m.scale, m.dim = Param(2.0), 3
-    >>> [(path, type(value).__name__) for path, value in iter_graph([m, m])]
+    >>> import declax as dx
+    >>> m = dx.Module()
+    >>> m.scale, m.dim = dx.Param(2.0), 3
+    >>> [(path, type(value).__name__) for path, value in dx.iter_graph([m, m])]
     [((0, 'dim'), 'int'), ((0, 'scale'), 'Param'), ((0,), 'Module'), ((), 'list')]
     """
-    is_tree = not is_graph(graph)
-    return ((path_of(link), value) for link, value in _entries(node, is_tree))
-
-
-def _entries(root: Any, is_tree: bool) -> Iterator[tuple[Link, Any]]:
-    seen: dict[int, Link] = {}
-    stack: list[tuple[Link, Any, bool, tuple[int, ...]]] = [(None, root, False, ())]
-    while stack:
-        link, value, is_done, within = stack.pop()
-        if is_done:
-            yield link, value
-            continue
-        kind = kind_of(value)
-        if kind in _IDENTIFIED or (kind is Kind.LEAF and is_ref(value)):
-            if id(value) in seen:
-                if is_tree:
-                    raise not_a_tree(path_of(seen[id(value)]), path_of(link))
-                continue
-            seen[id(value)] = link
-        within = enter_container(value, within) if kind is Kind.CONTAINER else ()
-        stack.append((link, value, True, ()))
-        stack.extend(((link, key), child, False, within) for key, child in reversed(_all_children(value, kind)))
-
-
-def _all_children(value: Any, kind: Kind) -> list[tuple[Any, Any]]:
-    """What a node or container holds, static values too."""
-    if kind is Kind.NODE:
-        return [(name, value.__dict__[name]) for name in layout_of(value).statuses]
-    if kind is Kind.OBJECT:
-        return [(name, value.__dict__[name]) for name in object_names(value)]
-    if kind is Kind.CONTAINER:
-        keys, children, _ = open_container(value)
-        return list(zip(keys, children, strict=True))
-    return []
+    return ((path_of(link), value) for link, value in walk_values(node, is_tree=not is_graph(graph)))
 
 
 def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Any]]:
@@ -90,39 +55,36 @@ def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[
     Yields:
       Keys and children.
 
-    >>> from declax._module.module import Module
-    >>> from declax._variables.variable import Param
-    >>> m = Module()
-    >>> m.part, m.scale, m.dim = Module(), Param(2.0), 3
-    >>> [key for key, _ in iter_children(m)]
+    >>> import declax as dx
+    >>> m = dx.Module()
+    >>> m.part, m.scale, m.dim = dx.Module(), dx.Param(2.0), 3
+    >>> [key for key, _ in dx.iter_children(m)]
     ['part', 'scale']
     """
     if not is_graph(graph):
         bind(node, graph)
-    return ((key, child) for key, child in children_of(node) if kind_of(child) in _CHILDREN)
-
-
-_CHILDREN = frozenset({Kind.NODE, Kind.OBJECT, Kind.VARIABLE})
+    wanted = (Kind.NODE, Kind.OBJECT, Kind.VARIABLE)
+    return ((key, child) for key, child in children_of(node) if kind_of(child) in wanted)
 
 
 def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
     """The paths of nodes, Variables, refs and arrays that a graph refers to more than once.
 
-    Of arrays, those that sit in no Variable count.
+    Of arrays, those outside of Variables count.
 
     Args:
       node: a model, or a container of models.
       only: which of them to consider.
 
     Returns:
-      For each, all of its paths, in order. Of what lies inside of a shared
-      node, only the node is listed.
+      For each, all of its paths, in order. Values inside of a shared node are
+      not listed.
 
-    >>> from declax._module.module import Module
-    >>> m = Module()
-    >>> m.left = Module()
+    >>> import declax as dx
+    >>> m = dx.Module()
+    >>> m.left = dx.Module()
     >>> m.right = m.left
-    >>> find_duplicates(m)
+    >>> dx.find_duplicates(m)
     [[('left',), ('right',)]]
     """
     predicate = predicate_of(only, "find_duplicates, only")
@@ -144,3 +106,36 @@ def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
             arrays.setdefault(id(leaf), (leaf, []))[1].append(path)
     shared = [*((values[i], found) for i, found in paths.items()), *arrays.values()]
     return [found for value, found in shared if len(found) > 1 and ask(predicate, found[0], value)]
+
+
+def explain_filters(node: Any, /, *filters: Filter, limit: int | None = 20, graph: bool | None = None) -> None:
+    """Prints which leaves each filter takes, and which are left over.
+
+    Args:
+      node: a model, or a container of models.
+      *filters: as for `split` and `state`; the first that fits a leaf takes it.
+      limit: how many leaves of each filter are listed; None for all.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
+
+    >>> import declax as dx
+    >>> m = dx.Module()
+    >>> m.scale, m.mean = dx.Param(2.0), dx.BatchStat(0.0)
+    >>> dx.explain_filters(m, dx.Param, "dropout")
+    Param: 1 of 2 leaves
+      scale: Param, float 2.0
+    'dropout': 0 of 2 leaves
+    left over: 1 of 2 leaves
+      mean: BatchStat, float 0.0
+    """
+    predicates = predicates_of(filters, "explain_filters")
+    binding = bind(node, graph)
+    taken: list[list[str]] = [[] for _ in (*filters, "left over")]
+    for path, value in make_state(binding.graphdef.definition, binding.read()).flat_state():
+        taker = next((i for i, p in enumerate(predicates) if ask(p, path, value)), len(filters))
+        is_variable = isinstance(value, Variable)
+        kind = f"{type_name(type(value))}, " if is_variable else ""
+        taken[taker].append(f"  {format_path(path)}: {kind}{describe(value.raw_value if is_variable else value)}")
+    for name, lines in zip([*map(as_written, filters), "left over"], taken, strict=True):
+        print(f"{name}: {len(lines)} of {binding.graphdef.num_leaves} leaves", *lines[:limit], sep="\n")  # noqa: T201
+        if limit is not None and len(lines) > limit:
+            print(f"  ... and {len(lines) - limit} more; limit=None lists all")  # noqa: T201

@@ -1,4 +1,4 @@
-"""What a graph is made of, and what each node's children are.
+"""The values that make up a graph: their kinds, their children, and a walk over all of them.
 
 Nodes (Pytrees and Objects), Variables and refs have an identity, which a graph keeps. Containers are plain values. A
 leaf is an array, or the shape of one, directly in a node or container; all else is static.
@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import repeat
 from operator import is_
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -22,11 +22,10 @@ from declax._fields.annotations import caches_by_type, is_data_class
 from declax._state.states import State
 from declax._state.tree import FlatForm
 from declax._tree.layout import INTERNAL_KEYS
-from declax._tree.links import Link, path_of
 from declax._tree.statuses import keys_between
 from declax._typing import Path
 from declax._variables.variable import Variable
-from declax.errors import MAX_DEPTH, StatusError, too_deep, type_name
+from declax.errors import MAX_DEPTH, GraphError, StatusError, format_path, too_deep, type_name
 
 
 class Kind(enum.Enum):
@@ -43,16 +42,20 @@ class Kind(enum.Enum):
     __hash__ = object.__hash__
 
 
+NODES = frozenset({Kind.NODE, Kind.OBJECT})
+OBJECTS = frozenset({Kind.NODE, Kind.OBJECT, Kind.VARIABLE, Kind.REF})
+"""The kinds of values that have an identity; a tracer that stands for a ref is a LEAF and has one too."""
+
 _CONTAINERS = frozenset({list, tuple, dict, defaultdict})
 _NUMBERS = (int, float, complex, np.generic)
 kinds: dict[type, Kind] = {}
-"""The kinds of values of types that were met before; `kind_of` decides on the others."""
+"""The kinds by type, as far as `kind_of` was asked for them."""
 
 caches_by_type.append(kinds)
 
 
 def kind_of(value: object) -> Kind:
-    """What a value is to a graph; decided once for each type."""
+    """The kind of a value; decided once for each type."""
     found = kinds.get(value.__class__)
     if found is None:
         found = kinds[value.__class__] = _classify(value)
@@ -90,33 +93,23 @@ def is_number(value: object) -> bool:
 
 
 def children_of(node: object) -> Iterator[tuple[Any, Any]]:
-    """The children of a node or container by key, in order; statics left out.
-
-    Of an `Object`, whatever is no plain static value counts as a child.
-    """
+    """The children of a node or container by key, in order, without static values."""
     if isinstance(node, Pytree):
         attributes: dict[Any, Any] = vars(node)
-        if type(node)._pytree__is_pytree:
-            for name in layout_of(node).data_names:
+        is_pytree = type(node)._pytree__is_pytree
+        for name in layout_of(node).data_names if is_pytree else object_names(node):
+            if is_pytree or kind_of(attributes[name]) is not Kind.STATIC:
                 yield name, attributes[name]
-        else:
-            for name in object_names(node):
-                if kind_of(attributes[name]) is not Kind.STATIC:
-                    yield name, attributes[name]
     elif kind_of(node) is Kind.CONTAINER:
         yield from zip(*open_container(node)[:2], strict=True)
 
 
 def open_container(value: Any, *, is_data: bool = False) -> tuple[tuple[Any, ...], tuple[Any, ...], Hashable]:
-    """One level of a container: keys, children, and what rebuilds it.
-
-    What rebuilds it goes to `close_container`; it is hashable. A dict whose
-    keys cannot be sorted is opened in its own order.
-    """
+    """One level of a container: keys, children, and the recipe for `close_container`, which is hashable."""
     cls = value.__class__
     if cls is list or cls is tuple:
         return tuple(range(len(value))), tuple(value), cls
-    if cls is dict and _has_text_keys(value):
+    if cls is dict and all(key.__class__ is str for key in value):
         keys = tuple(sorted(value))
         return keys, tuple(value[k] for k in keys), (dict, tuple(value))
     if isinstance(value, dict) and not _has_sortable_keys(value):
@@ -141,10 +134,6 @@ def close_container(how: Any, keys: tuple[Any, ...], children: Sequence[Any]) ->
     return jax.tree_util.tree_unflatten(how, children)
 
 
-def _has_text_keys(value: dict[Any, Any]) -> bool:
-    return all(key.__class__ is str for key in value)
-
-
 def _has_sortable_keys(value: dict[Any, Any]) -> bool:
     """Whether JAX can open a dict; it keeps the order of an OrderedDict."""
     if value.__class__ not in _CONTAINERS:
@@ -157,7 +146,7 @@ def _has_sortable_keys(value: dict[Any, Any]) -> bool:
 
 
 def _unsortable(value: dict[Any, Any]) -> StatusError:
-    shown = ", ".join(map(repr, list(value)[:_SHOWN])) + (", ..." if len(value) > _SHOWN else "")
+    shown = ", ".join(map(repr, list(value)[:6])) + (", ..." if len(value) > 6 else "")
     return StatusError(
         f"a {type_name(type(value))} with the keys {shown}",
         "the keys of a dict that holds data cannot be sorted",
@@ -165,10 +154,6 @@ def _unsortable(value: dict[Any, Any]) -> StatusError:
         why="JAX takes dicts apart in the order of their sorted keys",
         fix="{str(key): value for key, value in content.items()}",
     )
-
-
-_SHOWN = 6
-"""How many keys of a dict a message shows."""
 
 
 def put_in_container(holder: Any, key: Any, value: Any) -> None:
@@ -194,17 +179,31 @@ def object_names(node: Pytree) -> list[str]:
     return sorted(name for name in tuple(node.__dict__) if name not in INTERNAL_KEYS)
 
 
-_INNER = frozenset({Kind.NODE, Kind.OBJECT, Kind.CONTAINER})
+Link: TypeAlias = "tuple[Link, Any] | None"
+"""A path that is not built yet: the link of the holder and a key; None for the root.
+
+The paths of a deep walk would take memory that grows with the square of its depth.
+"""
+
+
+def path_of(link: Link) -> Path:
+    """The path that a link stands for."""
+    keys = []
+    while link is not None:
+        link, key = link
+        keys.append(key)
+    keys.reverse()
+    return tuple(keys)
 
 
 def walk_nodes(root: object) -> Iterator[tuple[Path, Any]]:
-    """All nodes (no Variables) of a graph with their paths, each once, children first."""
-    return ((path_of(link), node) for link, node in linked_nodes(root))
+    """All nodes of a graph with their paths, each once, children first."""
+    return ((path_of(link), value) for link, value in walk_values(root) if isinstance(value, Pytree))
 
 
-def linked_nodes(root: object) -> Iterator[tuple[Link, Any]]:
-    """As `walk_nodes`, with links: paths that are not built yet."""
-    seen: dict[int, Any] = {}
+def walk_values(root: object, *, is_tree: bool = False) -> Iterator[tuple[Link, Any]]:
+    """All values of a graph, static ones too, with their links; each object once, children first."""
+    seen: dict[int, Link] = {}
     stack: list[tuple[Link, Any, bool, tuple[int, ...]]] = [(None, root, False, ())]
     while stack:
         link, value, is_done, within = stack.pop()
@@ -212,15 +211,38 @@ def linked_nodes(root: object) -> Iterator[tuple[Link, Any]]:
             yield link, value
             continue
         kind = kind_of(value)
-        if kind is Kind.CONTAINER:  # a value, which has no identity
-            within = enter_container(value, within)
-        elif kind not in _INNER or id(value) in seen:
-            continue
-        else:
-            seen[id(value)] = value
-            within = ()
-            stack.append((link, value, True, ()))
-        stack.extend(((link, key), child, False, within) for key, child in reversed(list(children_of(value))))
+        if kind in OBJECTS or (kind is Kind.LEAF and is_ref(value)):
+            if id(value) in seen:
+                if is_tree:
+                    raise not_a_tree(path_of(seen[id(value)]), path_of(link))
+                continue
+            seen[id(value)] = link
+        within = enter_container(value, within) if kind is Kind.CONTAINER else ()
+        stack.append((link, value, True, ()))
+        stack.extend(((link, key), child, False, within) for key, child in reversed(_all_children(value, kind)))
+
+
+def _all_children(value: Any, kind: Kind) -> list[tuple[Any, Any]]:
+    """The children of a node or container, static ones too."""
+    if kind in NODES:
+        names = layout_of(value).statuses if kind is Kind.NODE else object_names(value)
+        return [(name, value.__dict__[name]) for name in names]
+    if kind is Kind.CONTAINER:
+        keys, children, _ = open_container(value)
+        return list(zip(keys, children, strict=True))
+    return []
+
+
+def not_a_tree(first: Path, second: Path) -> GraphError:
+    """The error of a shared object where a tree is asked for."""
+    is_cycle = second[: len(first)] == first
+    return GraphError(
+        format_path(second),
+        "this is " + ("a node that holds itself" if is_cycle else "reached twice") + ", so the argument is no tree",
+        got=f"the same object at {format_path(first)} and at {format_path(second)}",
+        why="graph=False, or dx.set_graph_mode(False), asks for a tree, in which nothing is shared",
+        fix="graph=True        # keeps what is shared",
+    )
 
 
 def enter_container(value: Any, within: tuple[Any, ...], holders: Sequence[Any] = ()) -> tuple[Any, ...]:

@@ -1,23 +1,27 @@
-"""Puts the values of States into existing graphs."""
+"""`update`, and whether the values of States fit a graph.
+
+`fit_of` compares paths and kinds, once for a pair of structures. `_misfit` compares shapes. `explain` words the error.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Literal, cast, overload
+from typing import Any, Literal, NamedTuple, cast, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 from declax import _jax
 from declax._classes.pytree import Pytree
 from declax._graph.binding import Binding, bind
-from declax._graph.fit import Fit, Mismatch, UpdateReport, explain, fit_of, in_container, shape_mismatches
-from declax._graph.nodes import Kind, children_of, is_ref, kind_of, put_in_container
+from declax._graph.flattening import GraphDef
+from declax._graph.nodes import Kind, children_of, is_number, is_ref, kind_of, put_in_container
 from declax._graph.unflattening import BATCH, check_marks, program_of
 from declax._modes import is_on
-from declax._state.definition import LeafDef
+from declax._state.definition import LeafDef, StateDef
 from declax._state.states import State, as_state
 from declax._tree import epoch
 from declax._tree.attributes import wrong_trace
@@ -25,10 +29,56 @@ from declax._tree.layout import TRACE_KEY
 from declax._typing import Path
 from declax._variables.variable import _set_metadata as set_metadata
 from declax._variables.variable import set_all_raw, set_raw
-from declax.errors import GraphError, format_path, type_name
+from declax.errors import GraphError, describe, format_path, type_name
 
-_shape = attrgetter("shape")
-_raw_value = attrgetter("_raw")
+
+class Mismatch(NamedTuple):
+    """One value that does not fit; `got` is empty where `expected` says it all."""
+
+    path: Path
+    expected: str
+    got: str
+
+    def __str__(self) -> str:
+        if not self.got:
+            return f"{format_path(self.path)}: {self.expected}"
+        return f"{format_path(self.path)}: expected {self.expected}, got {self.got}"
+
+
+def explain(where: str, mismatches: Sequence[Mismatch], fix: str | None = None) -> GraphError:
+    """One error that lists all mismatches."""
+    return GraphError(
+        where,
+        f"the State does not fit the graph at {len(mismatches)} path{'s' if len(mismatches) > 1 else ''}",
+        got="\n".join(map(str, mismatches)),
+        fix=fix,
+    )
+
+
+class UpdateReport(NamedTuple):
+    """The result of an `update` with ``strict=False``.
+
+    Attributes:
+      taken: the paths that got a value.
+      mismatches: the values that did not fit and were left out.
+      missing: the paths of the graph that got no value.
+    """
+
+    taken: tuple[Path, ...]
+    mismatches: tuple[Mismatch, ...]
+    missing: tuple[Path, ...]
+
+    def __bool__(self) -> bool:
+        """Whether all values were taken."""
+        return not self.mismatches
+
+    def __str__(self) -> str:
+        lines = [f"taken: {len(self.taken)} of {len(self.taken) + len(self.mismatches)} values"]
+        if self.mismatches:
+            lines += ["does not fit:", *(f"  {m}" for m in self.mismatches)]
+        if self.missing:
+            lines += ["no value for:", *(f"  {format_path(path)}" for path in self.missing)]
+        return "\n".join(lines)
 
 
 @overload
@@ -62,36 +112,33 @@ def update(
 ) -> UpdateReport | None:
     """Puts values into an existing graph, in place.
 
-    A State may have only some of the paths. Dtypes may differ. Of several
-    States that have a path, the last one counts. A ref of the graph stays, and
-    is written to, in its own dtype.
+    A State may have only some of the paths. Dtypes may differ. If several
+    States have a path, the last one counts. A ref of the graph stays, and
+    is written to in its own dtype.
 
     Args:
       node: a model, or a container of models.
       state, *states: the values; the graph shares their arrays from then on.
-      complete: whether each leaf of the graph has to get a value.
-      strict: False takes what fits, and leaves out what does not.
+      complete: whether each leaf of the graph must get a value.
+      strict: False takes the values that fit, and leaves out the others.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
-      With ``strict=False``, what was taken, what did not fit and what got no
-      value; None otherwise.
+      None; with ``strict=False``, an `UpdateReport`.
 
     Raises:
       GraphError: for unknown paths, other kinds of Variables and other shapes,
-        all of which it lists, for new values in tuples, and for flags that are
-        none; nothing is changed.
-      TraceContextError: for Variables and nodes of another trace level; nothing
+        all of which it lists; for new values in tuples. Nothing is changed.
+      TraceContextError: for Variables and nodes of another trace level. Nothing
         is changed.
 
-    >>> from declax._module.module import Module
-    >>> from declax._variables.variable import Param
-    >>> m = Module()
-    >>> m.scale = Param(2.0)
-    >>> update(m, State({"scale": Param(3.0)}))
+    >>> import declax as dx
+    >>> m = dx.Module()
+    >>> m.scale = dx.Param(2.0)
+    >>> dx.update(m, {"scale": 3.0})
     >>> m.scale.value
     3.0
-    >>> print(update(m, State({"scal": Param(4.0)}), strict=False))
+    >>> print(dx.update(m, {"scal": 4.0}, strict=False))
     taken: 0 of 1 values
     does not fit:
       scal: there is no such path; did you mean 'scale'?
@@ -99,31 +146,36 @@ def update(
       scale
     """
     binding = bind(node, graph)
+    definition = binding.graphdef.definition
     given = [as_state(s) for s in (state, *states)]
-    if strict is True and complete is False:
-        if len(given) == 1 and _update_at_once(binding, given[0]):
-            return None
-    else:
+    fits = [fit_of(definition, s.definition) for s in given]
+    if strict is not True or complete is not False:
         strict, complete = is_on("strict", strict), is_on("complete", complete)
-    writes, mismatches, taken = _collect(binding, given)
-    missing = [p for i, p in enumerate(binding.graphdef.definition.paths) if i not in writes]
+    elif len(given) == 1 and _update_at_once(binding, fits[0], given[0].leaves):
+        return None
+    writes, mismatches = _collect(binding, fits, given)
+    missing = [p for i, p in enumerate(definition.paths) if i not in writes]
     if strict and (mismatches or (complete and missing)):
-        lost = [Mismatch(path, "a value, since complete=True", "nothing") for path in missing] if complete else []
+        if complete:
+            mismatches += [Mismatch(path, "a value, since complete=True", "nothing") for path in missing]
         fix = "dx.update(model, state, strict=False)        # takes what fits, and returns a report"
-        raise explain("update", [*mismatches, *lost], fix)
+        raise explain("update", mismatches, fix)
     _apply(node, binding, writes)
-    return None if strict else UpdateReport(tuple(taken), tuple(mismatches), tuple(missing))
+    taken = tuple([definition.paths[position] for position in writes])
+    return None if strict else UpdateReport(taken, tuple(mismatches), tuple(missing))
 
 
-def _update_at_once(binding: Binding, given: State[Any]) -> bool:
-    """Sets arrays in Variables of the same kinds and metadata; False, with nothing done, where there is more to it."""
-    fit = fit_of(binding.graphdef.definition, given.definition)
+_raw_value = attrgetter("_raw")
+_shape = attrgetter("shape")
+
+
+def _update_at_once(binding: Binding, fit: Fit, new: list[Any]) -> bool:
+    """Sets arrays in Variables of the same kinds and metadata; False, with nothing done, in all other cases."""
     if fit.faults or not fit.keeps_metadata or binding.mark is not _jax.current_trace():
         return False
-    new = given.leaves
     variables = cast("list[Any]", binding.variables)
-    if fit.positions is not None:
-        variables = [variables[position] for position in fit.positions]
+    if not fit.is_whole:
+        variables = [variables[position] for position in fit.positions.values()]
     if binding.plain is not None and any(variable is None for variable in variables):
         return False
     shapes = _shapes(list(map(_raw_value, variables)))
@@ -134,7 +186,7 @@ def _update_at_once(binding: Binding, given: State[Any]) -> bool:
 
 
 def _shapes(values: Sequence[Any]) -> list[Any] | None:
-    """The shape of each, if all are arrays of numbers; numbers, trees, keys and refs are looked at one by one."""
+    """The shape of each value; None unless all are arrays of numbers."""
     shapes: list[Any] = []
     for start in range(0, len(values), BATCH):
         batch = values[start : start + BATCH]
@@ -148,7 +200,6 @@ _is_array: dict[type, bool] = {}
 
 
 def _is_array_class(cls: type) -> bool:
-    """Whether instances of a class are arrays of numbers, whatever else is true of them; numpy has others too."""
     found = _is_array.get(cls)
     if found is None:
         is_array = issubclass(cls, jax.Array) and not issubclass(cls, (Tracer, type(jax.random.key(0))))
@@ -156,40 +207,33 @@ def _is_array_class(cls: type) -> bool:
     return found
 
 
-def _is_ref(value: object) -> bool:
-    return isinstance(value, jax.Ref)
-
-
 _Writes = dict[int, tuple[Any, LeafDef]]
+"""New values by the position of the leaf, each with the kind and metadata that it comes with."""
 
 
-def _collect(binding: Binding, given: Sequence[State[Any]]) -> tuple[_Writes, list[Mismatch], list[Path]]:
-    """What fits, by the position of the leaf; what does not; and the paths of what fits."""
+def _collect(binding: Binding, fits: Sequence[Fit], given: Sequence[State[Any]]) -> tuple[_Writes, list[Mismatch]]:
+    """The values that fit, and the mismatches."""
     writes: _Writes = {}
     mismatches: list[Mismatch] = []
-    taken: dict[Path, None] = {}
     old = binding.read()
-    for values in given:
-        definition, leaves = values.definition, values.leaves
-        fit: Fit = fit_of(binding.graphdef.definition, definition)
+    for fit, (definition, leaves) in zip(fits, [(s.definition, s.leaves) for s in given], strict=True):
         mismatches += fit.faults
-        pairs = fit.pairs()
-        misshapen = dict(shape_mismatches(definition, pairs, old, leaves))
-        mismatches += misshapen.values()
-        for index, position in pairs:
-            if index not in misshapen:
-                leaf = leaves[index]
-                if is_ref(leaf) and not is_ref(old[position]):
-                    leaf = leaf[...]  # a ref lends its value
-                writes[position] = (leaf, definition.leaf_defs[index])
-                taken[definition.paths[index]] = None
-    return writes, mismatches, list(taken)
+        for index, position in fit.positions.items():
+            leaf = leaves[index]
+            expected = _misfit(old[position], leaf)
+            if expected is not None:
+                mismatches.append(Mismatch(definition.paths[index], expected, describe(leaf)))
+                continue
+            if is_ref(leaf) and not is_ref(old[position]):
+                leaf = leaf[...]  # a ref lends its value
+            writes[position] = (leaf, definition.leaf_defs[index])
+    return writes, mismatches
 
 
 def _apply(root: Any, binding: Binding, writes: _Writes) -> None:
     """Sets the values, after all checks."""
     check_marks((binding.variables[position] for position in writes), "update")
-    writes, in_refs = _apart_in_refs(binding, writes)
+    in_refs = _take_refs(binding, writes)
     plain = _plain_writes(root, binding, writes) if binding.plain is not None else []
     for ref, content in in_refs:
         ref[...] = content
@@ -204,12 +248,56 @@ def _apply(root: Any, binding: Binding, writes: _Writes) -> None:
             epoch.advance()
 
 
+def _take_refs(binding: Binding, writes: _Writes) -> list[tuple[Any, Any]]:
+    """The refs of the graph with their new content, in their dtypes; in the writes, the refs take its place."""
+    in_refs: list[tuple[Any, Any]] = []
+    values = binding.read()
+    for position, (new, leaf_def) in tuple(writes.items()):
+        old = values[position]
+        inside = jax.tree.leaves(old) if kind_of(old) is Kind.CONTAINER else (old,)
+        if not any(map(_is_ref, inside)):
+            continue
+        if binding.variables[position] is None:
+            assert binding.plain is not None  # this leaf is no Variable's
+            binding.plain.check(position)
+        pairs = list(zip(inside, jax.tree.leaves(new), strict=True))
+        in_refs += [
+            (ref, jnp.asarray(content[...] if _is_ref(content) else content, ref.dtype))
+            for ref, content in pairs
+            if _is_ref(ref) and content is not ref
+        ]
+        kept = [a if _is_ref(a) else b for a, b in pairs]
+        writes[position] = jax.tree.unflatten(jax.tree.structure(old), kept), leaf_def
+    return in_refs
+
+
+def _is_ref(value: object) -> bool:
+    return isinstance(value, jax.Ref)
+
+
+def _plain_writes(root: Any, binding: Binding, writes: _Writes) -> list[tuple[Any, Any, Any]]:
+    """The owner, key and value of each write to a leaf without a Variable, checked."""
+    old = binding.read()
+    paths = binding.graphdef.definition.paths
+    contained = program_of(binding.graphdef).contained
+    return [
+        (*place_of(root, paths[i]), _in_container(leaf) if i in contained else leaf)
+        for i, (leaf, _) in writes.items()
+        if binding.variables[i] is None and leaf is not old[i]
+    ]
+
+
+def _in_container(value: Any) -> Any:
+    """A leaf as it is stored in a container, where numbers are static."""
+    return jnp.asarray(value) if kind_of(value) is Kind.STATIC else value
+
+
 def _set_all(places: Sequence[tuple[Any, Any, Any]]) -> None:
-    """Sets the value of each owner and key; on an error of a user's class, what was set is set back."""
+    """Sets the value of each owner and key; restores the old ones if a user's class raises."""
     done: list[tuple[Any, Any, Any]] = []
     try:
         for owner, key, leaf in places:
-            done.append((owner, key, child_at(owner, key)))
+            done.append((owner, key, _child_at(owner, key)))
             _set(owner, key, leaf)
     except BaseException:
         for owner, key, old in reversed(done[:-1]):
@@ -224,52 +312,14 @@ def _set(owner: Any, key: Any, leaf: Any) -> None:
         put_in_container(owner, key, leaf)
 
 
-def _apart_in_refs(binding: Binding, writes: _Writes) -> tuple[_Writes, list[tuple[Any, Any]]]:
-    """The writes with the refs that there are as values; and what goes into those refs, in their dtypes."""
-    kept = dict(writes)
-    in_refs: list[tuple[Any, Any]] = []
-    values = binding.read()
-    for position, (new, leaf_def) in writes.items():
-        old = values[position]
-        inside = jax.tree.leaves(old) if kind_of(old) is Kind.CONTAINER else (old,)
-        if not any(map(_is_ref, inside)):
-            continue
-        tree: Any = jax.tree.structure(old)
-        if not _is_ref(old) and tree != jax.tree.structure(new):
-            continue
-        if binding.variables[position] is None:
-            assert binding.plain is not None  # this leaf is no Variable's
-            binding.plain.check(position)
-        pairs = list(zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True))
-        in_refs += [
-            (ref, jnp.asarray(content[...] if _is_ref(content) else content, ref.dtype))
-            for ref, content in pairs
-            if _is_ref(ref) and content is not ref
-        ]
-        kept[position] = jax.tree.unflatten(tree, [a if _is_ref(a) else b for a, b in pairs]), leaf_def
-    return kept, in_refs
-
-
-def _plain_writes(root: Any, binding: Binding, writes: _Writes) -> list[tuple[Any, Any, Any]]:
-    """Where new values of leaves without a Variable go: owner, key and value of each, checked."""
-    old = binding.read()
-    paths = binding.graphdef.definition.paths
-    contained = program_of(binding.graphdef).contained
-    return [
-        (*place_of(root, paths[i]), in_container(leaf) if i in contained else leaf)
-        for i, (leaf, _) in writes.items()
-        if binding.variables[i] is None and leaf is not old[i]
-    ]
-
-
 def place_of(above: Any, path: Path, depth: int | None = None) -> tuple[Any, Any]:
-    """What holds the leaf at a path, and under which key."""
+    """The holder of the leaf at a path, and its key there; raises if it cannot be set or removed there."""
     holder, node = above, None
     is_fixed = not path
     for key in path[0 if depth is None else -1 - depth : -1]:
         node = holder if isinstance(holder, Pytree) else node
-        child = child_at(holder, key)
-        is_fixed = not isinstance(child, Pytree) and (is_fixed or child_at(holder, key) is not child)
+        child = _child_at(holder, key)
+        is_fixed = not isinstance(child, Pytree) and (is_fixed or _child_at(holder, key) is not child)
         holder = child
     node = holder if isinstance(holder, Pytree) else node
     if node is not None and node.__dict__.get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
@@ -284,8 +334,8 @@ def place_of(above: Any, path: Path, depth: int | None = None) -> tuple[Any, Any
     return holder, path[-1]
 
 
-def child_at(node: Any, key: Any) -> Any:
-    """The child of a node or container under a key; of a tree that JAX takes apart, what it gives this time."""
+def _child_at(node: Any, key: Any) -> Any:
+    """The child of a node or container under a key."""
     if isinstance(node, Pytree):
         return node.__dict__[key]
     if node.__class__ in _BY_KEY:
@@ -295,3 +345,165 @@ def child_at(node: Any, key: Any) -> Any:
 
 
 _BY_KEY = frozenset({list, tuple, dict})
+
+
+# --- which values fit -----------------------------------------------------------
+
+
+class Fit(NamedTuple):
+    """How the leaves of a State go into a graph.
+
+    Attributes:
+      positions: the leaves that fit, by index in the State, with their positions in the graph.
+      faults: the leaves that do not.
+      is_whole: whether the leaves are those of the graph, in its order.
+      keeps_metadata: whether all have the metadata of the graph's Variables.
+    """
+
+    positions: dict[int, int]
+    faults: list[Mismatch]
+    is_whole: bool
+    keeps_metadata: bool
+
+
+def fit_of(graph: StateDef, given: StateDef) -> Fit:
+    """How the leaves of a State go into a graph; computed once for a pair of structures."""
+    found: Fit | None = graph.fits.get(given)
+    if found is None:
+        positions: dict[int, int] = {}
+        faults: list[Mismatch] = []
+        for index, (path, leaf_def) in enumerate(zip(given.paths, given.leaf_defs, strict=True)):
+            position = graph.position(path)
+            if position is None:
+                faults.append(Mismatch(path, graph.why_missing(path), ""))
+            elif not _kinds_fit(graph.leaf_defs[position], leaf_def):
+                faults.append(Mismatch(path, _kind(graph.leaf_defs[position]), _kind(leaf_def)))
+            else:
+                positions[index] = position
+        is_whole = not faults and [*positions.values()] == [*range(len(graph.paths))]
+        keeps = all(given.leaf_defs[i] in (None, graph.leaf_defs[p]) for i, p in positions.items())
+        found = graph.fits[given] = Fit(positions, faults, is_whole, keeps)
+    return found
+
+
+def _kinds_fit(graph: LeafDef, given: LeafDef) -> bool:
+    return given is None or graph is given or (graph is not None and graph[0] is given[0])
+
+
+def _kind(leaf_def: LeafDef) -> str:
+    return "an array" if leaf_def is None else f"a {type_name(leaf_def[0])}"
+
+
+def _misfit(before: Any, after: Any) -> str | None:
+    """The value that is expected in the place of another one; None where the new one fits."""
+    if kind_of(before) is Kind.CONTAINER:
+        return _misfit_of_trees(before, after)
+    shape = _shape_of(before)
+    if shape is None:  # an object of its own kind, or nothing yet
+        return None
+    if _shape_of(after) != shape:
+        return f"shape {shape}" if _shape_of(after) is not None else f"an array of shape {shape}"
+    if isinstance(after, jax.ShapeDtypeStruct) and not isinstance(before, jax.ShapeDtypeStruct):
+        return f"an array of shape {shape}, not its description"
+    if isinstance(after, (np.ndarray, np.generic)) and after.dtype.kind in "OSUV":
+        return f"an array of numbers of shape {shape}"
+    if _is_key(before) != _is_key(after):
+        return "keys of random numbers" if _is_key(before) else f"an array of {getattr(before, 'dtype', 'numbers')}"
+    return None
+
+
+def _misfit_of_trees(before: Any, after: Any) -> str | None:
+    tree: Any = jax.tree.structure(before)
+    if kind_of(after) is not Kind.CONTAINER or tree != jax.tree.structure(after):
+        return f"a tree {tree}".replace("PyTreeDef", "")
+    pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+    return next((f"{misfit} inside" for a, b in pairs if (misfit := _misfit(a, b))), None)
+
+
+def _is_key(leaf: Any) -> bool:
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.extended)
+
+
+def _shape_of(leaf: Any) -> tuple[int, ...] | None:
+    """The shape of an array or number; None for other values."""
+    return () if isinstance(leaf, (int, float, complex)) else getattr(leaf, "shape", None)
+
+
+# --- the States of `merge` ---------------------------------------------------------
+
+KEPT_JOINS = 64
+"""How many ways to join States a GraphDef remembers."""
+
+
+def join(graphdef: GraphDef[Any], states: Sequence[Any]) -> tuple[list[Any], list[Any] | None]:
+    """The leaves of States in the order of a GraphDef, and the metadata where some differs from its own."""
+    if not isinstance(graphdef, GraphDef):
+        fix = "dx.merge(graphdef, state)"
+        raise GraphError("merge", "the first argument is no GraphDef", got=describe(graphdef), fix=fix)
+    given = [as_state(s) for s in states]
+    if len(given) == 1 and given[0].definition is graphdef.definition:
+        return given[0].leaves, None
+    key = tuple(s.definition for s in given)
+    plan = graphdef._joins.get(key)
+    if plan is None:
+        plan = _plan_join(graphdef.definition, key)
+        if len(graphdef._joins) >= KEPT_JOINS:
+            graphdef._joins.clear()
+        graphdef._joins[key] = plan
+    order, metadata = plan
+    flat: list[Any] = []
+    for state in given:
+        flat.extend(state.leaves)
+    return [flat[i] for i in order], metadata
+
+
+def _plan_join(graph: StateDef, given: Sequence[StateDef]) -> tuple[tuple[int, ...], list[Any] | None]:
+    """The order of the joined leaves, and the metadata of the Variables; checks that each leaf comes once."""
+    order: dict[int, tuple[int, LeafDef]] = {}
+    mismatches: list[Mismatch] = []
+    offset = 0
+    for definition in given:
+        fit = fit_of(graph, definition)
+        mismatches += fit.faults
+        for index, position in fit.positions.items():
+            if position in order:
+                mismatches.append(Mismatch(graph.paths[position], "one value", "a second one in another State"))
+            order[position] = (offset + index, definition.leaf_defs[index])
+        offset += len(definition.paths)
+    known = {mismatch.path for mismatch in mismatches}
+    mismatches += [
+        Mismatch(path, _kind(graph.leaf_defs[i]), "nothing")
+        for i, path in enumerate(graph.paths)
+        if i not in order and path not in known
+    ]
+    if mismatches:
+        raise explain("merge", mismatches)
+    metadata: list[Any] = []
+    is_other = False
+    for position, leaf_def in enumerate(graph.leaf_defs):
+        if leaf_def is not None:
+            found = order[position][1] or leaf_def
+            metadata.append(found[1])
+            is_other |= found != leaf_def
+    return tuple(order[i][0] for i in range(len(graph.paths))), metadata if is_other else None
+
+
+def checked_plain(graphdef: GraphDef[Any], leaves: Sequence[Any]) -> list[Any]:
+    """The leaves, of which those without a Variable are checked; numbers in containers become arrays."""
+    checked = list(leaves)
+    program = program_of(graphdef)
+    mismatches = []
+    for _, position in program.plain_leaves:
+        value = leaves[position]
+        if kind_of(value) not in (Kind.LEAF, Kind.REF) and not is_number(value):
+            path = graphdef.definition.paths[position]
+            mismatches.append(Mismatch(path, "an array", describe(value)))
+        elif position in program.contained:
+            checked[position] = _in_container(value)
+    if mismatches:
+        raise explain("merge", mismatches)
+    return checked
+
+
+__all__ = ["Fit", "Mismatch", "UpdateReport", "checked_plain", "explain", "fit_of", "join", "place_of", "update"]

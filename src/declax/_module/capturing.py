@@ -18,14 +18,13 @@ import jax
 from declax import _jax
 from declax._classes.pytree import Pytree, delete_attribute, layout_of, set_layout
 from declax._fields.specifiers import Status
-from declax._graph.nodes import Kind, is_number, kind_of, linked_nodes
+from declax._graph.nodes import Kind, Link, is_number, kind_of, path_of, walk_values
 from declax._module.containers import Dict, List
 from declax._module.module import Module
 from declax._module.sowing import Captures
 from declax._state.states import State
 from declax._tree import epoch
 from declax._tree.attributes import class_attribute, wrong_trace
-from declax._tree.links import Link, path_of
 from declax._typing import BOUND_KEY, CAPTURES_KEY, MISSING, TRACE_KEY, Path
 from declax._variables.variable import Intermediate, Perturbation, Variable
 from declax.errors import FilterError, GraphError, describe, format_path, suggest
@@ -291,7 +290,7 @@ def _position_of(variable: Variable[Any], kinds: Sequence[VariableKind]) -> int 
 
 def _modules(root: Any) -> Iterator[tuple[Link, Module]]:
     """All modules of a graph, each once, under its first path."""
-    return ((link, node) for link, node in linked_nodes(root) if isinstance(node, Module))
+    return ((link, node) for link, node in walk_values(root) if isinstance(node, Module))
 
 
 # --- outputs of methods ----------------------------------------------------------

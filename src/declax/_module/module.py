@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from declax._classes.pytree import Pytree
 from declax._filters import Filter, ask, predicate_of
 from declax._graph import api
-from declax._graph.assigning import attribute_changes, check_may_change
 from declax._graph.binding import bind
+from declax._graph.editing import attribute_changes, check_may_change
 from declax._graph.flattening import GraphDef
 from declax._graph.nodes import children_of, walk_nodes
 from declax._graph.updating import update

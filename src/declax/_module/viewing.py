@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from declax._classes.pytree import Pytree
 from declax._filters import Filter, ask, predicate_of
 from declax._graph.api import clone
-from declax._graph.assigning import asked_modules, attribute_changes
+from declax._graph.editing import asked_modules, attribute_changes
 from declax._modes import is_graph, is_on
 from declax._module.module import Module, iter_modules
 from declax._typing import Path

@@ -20,6 +20,7 @@ from jax.core import Tracer
 
 from declax._classes.pytree import Pytree, layout_of
 from declax._fields.snapshots import exact_types, is_frozen, thaw
+from declax._graph.api import GraphState
 from declax._graph.flattening import (
     HAS_INDEX,
     NODE,
@@ -33,7 +34,6 @@ from declax._graph.flattening import (
     types_of,
     walk_tokens,
 )
-from declax._graph.graph_state import GraphState
 from declax._graph.nodes import Kind, is_number, is_ref, kind_of, plain_key
 from declax._modes import is_graph, is_on, set_graph_updates
 from declax._state.states import State
@@ -492,8 +492,8 @@ def explain(call: Call, error: BaseException) -> None:
     """Raises an error in the user's words for what JAX refused of a call, if the cause is known."""
     if isinstance(error, DeclaxError):
         return
-    if isinstance(error, (RecursionError, SystemError)) and call.binding is not None:
-        call.binding.check_depth()  # something in a Variable has grown too deep for JAX
+    if isinstance(error, (RecursionError, SystemError, AttributeError)) and call.binding is not None:
+        call.binding.check_depth()  # too deep for JAX, which cannot read its own options at the end of its stack
     if isinstance(error, (RuntimeError, ValueError)) and "deleted" in str(error):
         _check_deleted(call, error)
     elif isinstance(error, (RuntimeError, ValueError)) and _DONATED_ONCE.search(str(error)):

@@ -1,24 +1,28 @@
-"""Takes Variables out of graphs."""
+"""Changes of graphs in place: `pop`, `set_metadata`, and attributes of many modules; on an error nothing is changed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
-from declax._classes.pytree import delete_attribute
-from declax._filters import Filter, Predicate, ask, is_of_kind, predicates_of
-from declax._graph.binding import not_a_tree
-from declax._graph.graph_state import refuse_state
-from declax._graph.nodes import Kind, children_of, enter_container, kind_of
+from declax import _jax
+from declax._classes.pytree import Pytree, delete_attribute, layout_of
+from declax._filters import Filter, Predicate, as_written, ask, is_of_kind, predicate_of, predicates_of
+from declax._graph.api import refuse_state
+from declax._graph.binding import bind
+from declax._graph.nodes import NODES, OBJECTS, Kind, Link, children_of, enter_container, kind_of, not_a_tree, path_of
 from declax._graph.updating import place_of
-from declax._modes import is_graph
+from declax._modes import is_graph, is_on
 from declax._state.definition import StateDef
 from declax._state.states import State, make_state
-from declax._tree.layout import LAYOUT_KEY
-from declax._tree.links import Link, path_of
+from declax._tree import epoch
+from declax._tree.attributes import admit, wrong_trace
+from declax._tree.layout import LAYOUT_KEY, TRACE_KEY
 from declax._typing import Tuple2, Tuple3, Tuple4
-from declax._variables.variable import Variable
-from declax.errors import FilterError
+from declax._variables.metadata import Metadata
+from declax._variables.variable import Variable, foreign_trace
+from declax._variables.variable import _set_metadata as put_metadata
+from declax.errors import FilterError, GraphError, format_path, suggest, type_name
 
 N = TypeVar("N")
 
@@ -38,24 +42,23 @@ def pop(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
 
     Args:
       node: a model, or a container of models.
-      *filters: which Variables; at least one. The first that takes a Variable
-        has it.
+      *filters: which Variables; at least one. The first filter that takes a
+        Variable has it.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       The State with the Variables, or one for each filter.
 
     Raises:
-      FilterError: where no filter is given.
-      GraphError: for a Variable in a tuple or in a frozen node; nothing is
+      FilterError: if no filter is given.
+      GraphError: for a Variable in a tuple or in a frozen node. Nothing is
         changed.
-      TraceContextError: for a node of another trace level; nothing is changed.
+      TraceContextError: for a node of another trace level. Nothing is changed.
 
-    >>> from declax._module.module import Module
-    >>> from declax._variables.variable import Intermediate
-    >>> m = Module()
-    >>> _ = m.sow(Intermediate, "seen", 1)
-    >>> pop(m, Intermediate)["seen"].value, hasattr(m, "seen")
+    >>> import declax as dx
+    >>> m = dx.Module()
+    >>> _ = m.sow(dx.Intermediate, "seen", 1)
+    >>> dx.pop(m, dx.Intermediate)["seen"].value, hasattr(m, "seen")
     ((1,), False)
     """
     if not filters:
@@ -70,7 +73,7 @@ def pop(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
 
 
 _Found = tuple[Variable[Any], Link, int]
-"""A Variable, where it was found first, and the place of the filter that takes it."""
+"""A Variable, where it was found first, and the index of the filter that takes it."""
 
 
 class _Search:
@@ -98,7 +101,7 @@ class _Search:
         while stack:
             value, owner, above, link, within = stack.pop()
             kind = kind_of(value)
-            if self._seen_of_tree is not None and kind in _IDENTIFIED:
+            if self._seen_of_tree is not None and kind in OBJECTS:
                 if id(value) in self._seen_of_tree:
                     raise not_a_tree(path_of(self._seen_of_tree[id(value)]), path_of(link))
                 self._seen_of_tree[id(value)] = link
@@ -158,8 +161,6 @@ def _inside(value: Any, kind: Kind) -> tuple[Mapping[Any, Any], Sequence[Any]]:
 _NOT_MEANT = -1
 _VARIABLE = Kind.VARIABLE
 _LEAVES = frozenset({Kind.LEAF, Kind.REF, Kind.STATIC})
-_NODES = frozenset({Kind.NODE, Kind.OBJECT})
-_IDENTIFIED = frozenset({Kind.NODE, Kind.OBJECT, Kind.VARIABLE, Kind.REF})
 
 
 def _state_of(found: Sequence[_Found]) -> State[Any]:
@@ -172,7 +173,7 @@ def _remove(places: Sequence[tuple[Any, Any]]) -> None:
     """Removes references; those in one list at once, since each removal moves the rest."""
     of_lists: dict[int, tuple[Any, set[int]]] = {}
     for owner, key in reversed(places):
-        is_node = kind_of(owner) in _NODES
+        is_node = kind_of(owner) in NODES
         if is_node and key.__class__ is str:
             delete_attribute(owner, key)
         elif is_node or isinstance(owner, list):
@@ -185,3 +186,93 @@ def _remove(places: Sequence[tuple[Any, Any]]) -> None:
             owner[:] = [value for index, value in enumerate(owner) if index not in indexes]
         else:
             owner._pytree__delete(indexes)
+
+
+# --- metadata and attributes of many objects -----------------------------------------------
+
+
+def set_metadata(node: Any, /, *, only: Filter = Variable, graph: bool | None = None, **metadata: Any) -> None:
+    """Sets metadata of Variables of a graph, in place; on an error, of none.
+
+    Args:
+      node: a model, or a container of models.
+      only: which Variables.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
+      **metadata: names and values; other metadata stays.
+
+    Raises:
+      FilterError: if `only` takes no Variable.
+      MetadataError: for a misspelled name, or one that hides an attribute.
+      StatusError: for a value without a hash.
+      TraceContextError: for a Variable of another trace level.
+
+    >>> import declax as dx
+    >>> m = dx.Module()
+    >>> m.scale, m.mean = dx.Param(2.0), dx.BatchStat(0.0)
+    >>> dx.set_metadata(m, only=dx.Param, trainable=False)
+    >>> m.scale.trainable, m.mean.has_metadata("trainable")
+    (False, False)
+    """
+    binding = bind(node, graph)
+    predicate = predicate_of(only, "set_metadata, only")
+    mark = _jax.current_trace()
+    changes: list[tuple[Variable[Any], Metadata]] = []
+    for path, variable in zip(binding.graphdef.definition.paths, binding.variables, strict=True):
+        if variable is None or not ask(predicate, path, variable):
+            continue
+        cls = type(variable)
+        cls._check_metadata(metadata)
+        if variable._trace is not mark:
+            raise foreign_trace(variable, f"metadata (at {format_path(path)})")
+        changes.append((variable, Metadata.of({**variable._metadata, **metadata}, type_name(cls))))
+    if not changes:
+        raise FilterError(
+            "set_metadata",
+            "the filter `only` takes no Variable of the graph",
+            got=as_written(only),
+            fix="dx.explain_filters(model, only)        # what a filter takes",
+        )
+    for variable, content in changes:
+        put_metadata(variable, content)
+    epoch.advance()
+
+
+def attribute_changes(
+    modules: Iterable[Pytree], attributes: Mapping[str, Any], where: str, *, must_exist: bool, only: Filter = ...
+) -> list[tuple[Pytree, str, Any]]:
+    """The assignments that give modules these attributes where they have them; checked, and not yet made."""
+    chosen = list(modules)
+    changes = [(m, name, value) for m in chosen for name, value in attributes.items() if hasattr(m, name)]
+    missing = sorted(attributes.keys() - {name for _, name, _ in changes})
+    if is_on("raise_if_not_found", must_exist) and missing:
+        known = sorted({name for m in chosen for name in layout_of(m).statuses if isinstance(name, str)})
+        hints = [hint for name in missing if (hint := suggest(name, known))]
+        which, got = asked_modules(only, len(chosen))
+        raise GraphError(
+            where,
+            f"no module {which} has the attributes {missing}" + (f"; {' '.join(hints)}" if hints else ""),
+            got=got,
+            fix="raise_if_not_found=False        # sets those that are there",
+        )
+    for module, name, value in changes:
+        admit(module, name, value, layout_of(module))  # raises for what cannot be set
+    return changes
+
+
+def asked_modules(only: Filter, count: int) -> tuple[str, str | None]:
+    """For an error: which modules were asked and, where a filter took them, how many it took."""
+    if only is Ellipsis:
+        return "inside", None
+    return "that `only` takes", f"only={as_written(only)}, which takes {count} module{'' if count == 1 else 's'}"
+
+
+def check_may_change(module: Pytree, name: str) -> None:
+    """Checks that an attribute of a module may be set in place, now."""
+    if vars(module).get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
+        raise wrong_trace(module, name)
+    if module._pytree__is_frozen:
+        raise GraphError(
+            f"{type_name(type(module))}.{name}",
+            "the class is frozen, so the attribute cannot be set",
+            fix="dx.replace(module, ...), or dx.recursive_map(...) for one inside of a model",
+        )
