@@ -249,7 +249,7 @@ def _declare_part(cls: type, name: str, expression: Expression, annotations: Map
             fix=f"{name} = ...        # without an annotation, or with that of the part",
         )
     if decision.status is not None and specifier.status is not Status.DATA:
-        specifier = dataclasses.replace(specifier, status=None)
+        specifier = specifier._replace(status=None)
     setattr(cls, name, standard_field(specifier, default=expression))
 
 

@@ -17,7 +17,7 @@ import sys
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -191,8 +191,7 @@ def refuses_data(annotation: object, scope: Scope) -> bool:
     return isinstance(resolved, type) and issubclass(resolved, (str, bytes, type))
 
 
-@dataclasses.dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """What an annotation says of a field's status.
 
     Attributes:
@@ -316,7 +315,7 @@ def _decide_union(args: tuple[Any, ...], scope: Scope) -> Decision:
     if joined.status is Status.DATA and not all(d.status is Status.DATA or d.is_number or d is _OPEN for d in rest):
         # `Linear | Callable`: a function is no leaf that JAX could take, so the value decides
         joined = Decision(None, is_container=True)
-    return dataclasses.replace(joined, is_optional=is_optional)
+    return joined._replace(is_optional=is_optional)
 
 
 def _join(decisions: list[Decision]) -> Decision:

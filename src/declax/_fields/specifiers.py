@@ -15,7 +15,19 @@ import dataclasses
 import enum
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY as KW_ONLY
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Never, SupportsIndex, TypeAlias, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    Never,
+    SupportsIndex,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
 
 from declax._fields.expressions import Declaration, Expression
 from declax._typing import MISSING, MYPY, Dtype, Initializer, Missing
@@ -67,8 +79,7 @@ Static: TypeAlias = Annotated[T, Status.STATIC]
 """An annotation that makes a field static: ``table: Static[Any]``."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class VariableRecipe:
+class VariableRecipe(NamedTuple):
     """How a declared Variable is made; the arguments of `variable`."""
 
     shape: Sequence[SupportsIndex] | SupportsIndex
@@ -79,15 +90,13 @@ class VariableRecipe:
     metadata: Mapping[str, object] | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SubmoduleRecipe:
+class SubmoduleRecipe(NamedTuple):
     """A part that a method makes."""
 
     build: Callable[[Any, Any], object]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PartRecipe:
+class PartRecipe(NamedTuple):
     """A part that an expression of the class body makes."""
 
     expression: Expression
@@ -96,8 +105,7 @@ class PartRecipe:
 Recipe: TypeAlias = VariableRecipe | SubmoduleRecipe | PartRecipe
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Notes:
+class Notes(NamedTuple):
     """What other layers read of a field; none of it changes the pytree."""
 
     sharding: object = None
@@ -112,8 +120,7 @@ class Notes:
     check: Callable[[Any], object] | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Specifier:
+class Specifier(NamedTuple):
     """What a specifier puts into the metadata of its `dataclasses.Field`."""
 
     status: Status | None
@@ -121,8 +128,7 @@ class Specifier:
     notes: Notes = Notes()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class FieldSpec:
+class FieldSpec(NamedTuple):
     """Everything that is known of one field of a class.
 
     Attributes:
@@ -188,9 +194,9 @@ def standard_field(specifier: Specifier, *, metadata: Mapping[Any, Any] | None =
 
 
 def _specify(status: Status | None, options: dict[str, Any]) -> Any:
-    notes = Notes(**{k: options.pop(k) for k in tuple(options) if k in Notes.__dataclass_fields__})
+    notes = Notes(**{k: options.pop(k) for k in tuple(options) if k in Notes._fields})
     if notes.choices is not None:
-        notes = dataclasses.replace(notes, choices=tuple(notes.choices))
+        notes = notes._replace(choices=tuple(notes.choices))
     if notes.check is not None:
         _check_check(notes.check, options)
     return _field(Specifier(status, notes=notes), **{"metadata": None, **options})
@@ -638,7 +644,7 @@ _STANDARD = frozenset({"default", "default_factory", "init", "repr", "hash", "co
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    notes = Notes.__dataclass_fields__
+    notes = Notes._fields
     for name in options:
         if name not in _STANDARD and name not in notes:
             hint = suggest(name, [*_STANDARD, *notes])
