@@ -63,6 +63,13 @@ class FieldError(DeclaxError, TypeError):
     code = "field"
 
 
+class ExpressionError(DeclaxError, RuntimeError):
+    """An operation needs the value of a field, which only an instance has."""
+
+    # no TypeError: numpy and JAX catch those, and raise their own, which do not name the field
+    code = "expression"
+
+
 class ConstructionError(DeclaxError, TypeError):
     """A constructor was called with names that it does not have."""
 

@@ -298,6 +298,15 @@ def test_replace_of_an_object_keeps_what_was_overridden():
     assert (block.up.in_features, block.up.bias) == (3, None)
 
 
+def test_a_part_that_is_assigned_takes_the_place_of_an_override():
+    block = build(Block, {"dim": 2, "up": {"use_bias": False}})
+    assert dx.spec_of(block)["up"]["use_bias"] is False
+    block.up = dx.Linear(2, 7, rngs=dx.Rngs(1))
+    for model in (block, dx.clone(block)):
+        assert dx.spec_of(model)["up"] == dx.spec(dx.Linear, 2, 7)
+        assert dx.replace(model, rngs=dx.Rngs(0)).up.out_features == 7
+
+
 # --- one interpretation ------------------------------------------------------------
 
 LINEAR = st.fixed_dictionaries(

@@ -11,7 +11,7 @@ import pickle
 import subprocess
 import sys
 import weakref
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +64,7 @@ def declare(*lines, has_source=False, **names):
 
 def refused(*lines, **options):
     """The error of such a class body."""
-    with pytest.raises(errors.FieldError) as caught:
+    with pytest.raises((errors.FieldError, errors.ExpressionError)) as caught:
         declare(*lines, **options)
     return caught.value
 
@@ -153,7 +153,17 @@ def test_keys_and_sets_hold_no_expressions(line, problem):
         ("z = max(dim, 3)", "dx.defer(max)(dim, 3)"),
         ("z = 2 * smaller(dim) + smaller(3)", "dx.defer(smaller)(dim)"),
         ("z = sum(dim)", "dx.defer(sum)(dim)"),
-        ("z = dim if smaller(2) and dim else 3", "dx.when(flag, part, other)"),
+        ("z = dim if smaller(2) and dim else 3", "dx.when(dim, part, other)"),
+        ("z = 3 if dim > 3 else 2", "dx.when(dim > 3, part, other)"),
+        ("z = jnp.sqrt(dim)", "dx.defer(jnp.sqrt)(dim)"),
+        ("z = jnp.exp(2 * dim)", "dx.defer(jnp.exp)(2 * dim)"),
+        ("z = jnp.arange(dim)", "dx.defer(jnp.arange)(dim)"),
+        ("z = jnp.full((2,), dim)", "dx.defer(jnp.full)((2,), dim)"),
+        ("z = jax.nn.relu(dim)", "dx.defer(jax.nn.relu)(dim)"),
+        ("z = np.zeros(dim)", "dx.defer(np.zeros)(dim)"),
+        ("z = np.array([dim])", "dx.defer(np.array)([dim])"),
+        ("z = np.prod((dim, 2))", "dx.defer(np.prod)((dim, 2))"),
+        ("z = divmod(dim, 2)", "dx.defer(divmod)(dim, 2)"),
         ("z = [i for i in range(dim)]", "blocks = dx.repeat(depth, Block(dim, rngs=rngs))"),
     ],
 )
@@ -161,18 +171,26 @@ def test_the_fix_of_a_function_that_needs_a_value(line, fix):
     error = refused(line, has_source=True)
     assert error.fix == fix
     assert error.where.startswith("Model")
-    assert "has no value in the class body" in error.problem
+    assert "a field has no value until an instance is created, and" in error.problem
+    assert type(error) is errors.ExpressionError
 
 
 def test_the_fix_without_a_source():
     assert refused("z = smaller(dim)").fix == "dx.defer(smaller)(...)"
     assert refused("z = jnp.zeros((dim,))").fix == "dx.defer(zeros)(...)"
     assert refused("z = int(dim)").fix == "dx.defer(int)(dim)"
+    assert refused("z = np.zeros(dim)").fix == "blocks = dx.repeat(depth, Block(dim, rngs=rngs))"
+    assert refused("z = max(dim, 3)").fix == "dx.defer(f)(dim, 3)        # in place of f(dim, 3), such as max or min"
+
+
+def test_arithmetic_of_arrays_and_fields():
+    model = declare("z = table * dim", table=jnp.ones(2))
+    assert model(3, rngs=dx.Rngs(0)).z.tolist() == [3.0, 3.0]
 
 
 def test_a_refused_class_body_leaves_the_caches_of_jax_usable():
     key = jax.random.key(0)
-    with pytest.raises(errors.FieldError, match="has no value in the class body"):
+    with pytest.raises(errors.ExpressionError, match="has no value until an instance is created"):
         declare("z = jax.random.normal(key, (dim, 5))", key=key)
     assert jax.random.normal(key, (2, 5)).shape == (2, 5)
 
@@ -228,6 +246,152 @@ def test_comprehensions_and_lambdas_that_read_no_field():
     assert (model.sizes, model.names, model.function(1)) == ((0, 4), (), 2)
 
 
+@pytest.mark.parametrize("base", ["(dx.Module)", ""])
+@pytest.mark.parametrize("names", [{}, {"dim": 3}])
+def test_nested_classes_do_not_see_fields(base, names):
+    error = refused(f"class Inner{base}:", "    twice = 2 * dim", **names)
+    assert error.problem == "the nested class Inner in line 8 reads 'dim'"
+    assert error.fix == "class Inner(dx.Module): ...        # before Model, with a field for dim\npart = Inner(dim)"
+
+
+def test_nested_classes_that_read_no_field():
+    lines = [
+        "@dx.dataclass",
+        "class Inner(dx.Module):",
+        "    dim: int = dx.field()",
+        "    twice = dim * size",
+        "",
+        "inner = Inner(dim)",
+    ]
+    assert declare(*lines, size=2)(3, rngs=dx.Rngs(0)).inner.twice == 6
+
+
+# --- the class itself ---------------------------------------------------------------------------
+
+
+OUTSIDE = "a field has no value until an instance is created, and this is not in the body of a declared class"
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda cls: cls.up.kernel + 1,
+        lambda cls: cls.dim + 1,
+        lambda cls: 2 * cls.dim,
+        lambda cls: cls.up[0],
+        lambda cls: -cls.dim,
+        lambda cls: cls.dim > 3,
+        lambda cls: cls.dim == 64 or None,
+        lambda cls: bool(cls.dim),
+        lambda cls: cls.up(jnp.ones(3)),
+        lambda cls: dx.Linear(cls.dim, 3, rngs=dx.Rngs(0)),
+    ],
+)
+def test_fields_of_a_class_outside_of_class_bodies(operation):
+    model = declare("up = dx.Linear(dim, dim, rngs=rngs)")
+    with pytest.raises((errors.ExpressionError, errors.MissingAttributeError), match=OUTSIDE) as caught:
+        operation(model)
+    assert "block.dim " in caught.value.fix
+
+
+def test_what_fields_of_a_class_are_outside_of_class_bodies():
+    model = declare("up = dx.Linear(dim, dim, rngs=rngs)")
+    assert not hasattr(model.up, "kernel")
+    assert repr(model.dim) == "dim"
+    assert model.dim == model.dim
+    assert model.dim != model.up
+
+
+# --- objects that instances would share -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("t: Any = dx.field(default=(dx.Sequential(),))", "t = (dx.defer(dx.Sequential)(...),)"),
+        ("t: tuple = (1, (dx.Sequential(),))", "t = (dx.defer(dx.Sequential)(...),)"),
+        ("t: dict = {'a': dx.Sequential()}", "t = {'a': dx.defer(dx.Sequential)(...)}"),
+        ("t: list = dx.static(default=[dx.Dropout(0.5)])", "t = [dx.Dropout(..., rngs=rngs)]"),
+        ("t: dx.Linear = dx.Linear(2, 2, rngs=dx.Rngs(0))", "t = dx.Linear(..., rngs=rngs)"),
+        ("t = [dx.Linear(2, 2, rngs=dx.Rngs(0))]", "t = [dx.Linear(..., rngs=rngs)]"),
+        ("t: dx.Param = dx.Param(1)", "t = dx.variable((dim,), initializer=dx.initializers.ones)"),
+        ("t = (dx.Rngs(0),)", "_: dx.KW_ONLY\nrngs: dx.InitVar[dx.Rngs] = dx.field()"),
+    ],
+)
+def test_objects_that_instances_would_share(line, fix):
+    error = refused(line)
+    assert error.where == "Model.t"
+    assert "shared by all instances" in error.problem or "all instances would share" in error.problem
+    assert error.fix.removesuffix("        # each instance makes it") == fix
+
+
+def test_class_variables_hold_objects():
+    model = declare("shared: ClassVar[tuple] = (dx.Sequential(),)", ClassVar=ClassVar)
+    assert model(2, rngs=dx.Rngs(0)).shared is model.shared
+
+
+# --- random keys ----------------------------------------------------------------------------------
+
+
+SUBCLASS = """
+@dx.dataclass
+class Sub(Model):
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "match"),
+    [
+        (
+            "rngs: dx.InitVar[dx.Rngs] = dx.field()",
+            "Sub.rngs: this InitVar is positional, and that of the base Model is keyword-only",
+        ),
+        ("part = dx.Linear(Model.dim, 2, rngs=rngs)", "Sub.rngs: the class body reads rngs, which this class does not"),
+        ("part = dx.Linear(Model.dim, 2, rngs=Model.rngs)", "Model.rngs is an InitVar, which is not inherited"),
+    ],
+)
+def test_rngs_of_a_subclass(line, match):
+    with pytest.raises((errors.FieldError, AttributeError), match=match) as caught:
+        exec(SUBCLASS.format(line), {"dx": dx, "Model": declare()})
+    lines = str(caught.value).splitlines()[-2:]
+    assert lines[0].endswith("_: dx.KW_ONLY")
+    assert lines[1].endswith("rngs: dx.InitVar[dx.Rngs] = dx.field()")
+
+
+def test_rngs_of_a_subclass_of_fields_with_defaults():
+    source = "@dx.dataclass\nclass Model(dx.Module):\n    dim: int = dx.field(default=2)\n"
+    with pytest.raises(errors.FieldError, match="a field without a default follows one with a default") as caught:
+        exec(source + SUBCLASS.format("rngs: dx.InitVar[dx.Rngs] = dx.field()"), {"dx": dx})
+    assert caught.value.fix == "_: dx.KW_ONLY\nrngs: dx.InitVar[dx.Rngs] = dx.field()"
+
+
+@pytest.mark.parametrize(
+    ("line", "call", "fix"),
+    [
+        ("up = dx.Linear(dim, dim)", "Linear(dim, dim)", "up = Linear(dim, dim, rngs=rngs)"),
+        ("up: dx.Linear = dx.Linear(dim, dim)", "Linear(dim, dim)", "up = Linear(dim, dim, rngs=rngs)"),
+        (
+            "up = dx.Sequential(dx.Linear(dim, 2))",
+            "Linear(dim, 2)",
+            "up = Sequential(Linear(dim, 2, rngs=rngs))",
+        ),
+    ],
+)
+def test_a_part_to_which_no_rngs_are_passed(line, call, fix):
+    with pytest.raises(errors.FieldError, match=r"Model\.up: the part .* needs random keys") as caught:
+        declare(line)(3, rngs=dx.Rngs(0))
+    assert caught.value.problem == f"the part {call} needs random keys, and no rngs are passed to it"
+    assert caught.value.fix == fix
+
+
+def test_a_method_that_passes_no_rngs():
+    lines = ["@dx.submodule", "def up(self, rngs):", "    return dx.Linear(self.dim, 2)"]
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'rngs'") as caught:
+        declare(*lines)(3, rngs=dx.Rngs(0))
+    assert caught.value.__notes__ == ["while Model.up was made: a method"]
+
+
 def test_a_field_without_an_annotation():
     assert refused("size = dx.field(default=3)").fix == "size: int = dx.field(...)"
     error = refused("scale = dx.variable((dim,), initializer=dx.initializers.ones)")
@@ -272,6 +436,45 @@ def test_a_given_part_of_the_wrong_class(line, wrong, right):
     with pytest.raises(errors.ConstructionError, match=r"Model.part: the given part is of the wrong class"):
         model(2, part=wrong, rngs=dx.Rngs(0))
     assert model(2, part=right, rngs=dx.Rngs(0)).part is right
+
+
+LINEAR = dx.Linear(1, 1, rngs=dx.Rngs(0))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "wrong", "path", "right"),
+    [
+        ("list[dx.Linear]", [LINEAR, dx.Sequential()], "[1]", [LINEAR]),
+        ("list[dx.Linear]", LINEAR, "", dx.List([LINEAR])),
+        ("list[dx.Linear]", [3], "[0]", []),
+        ("list[dx.Linear | None]", [None, dx.Sequential()], "[1]", [None, LINEAR]),
+        ("tuple[dx.Linear, ...]", (LINEAR, dx.Sequential()), "[1]", (LINEAR, LINEAR)),
+        ("tuple[dx.Linear, dx.Sequential]", (LINEAR, LINEAR), "[1]", (LINEAR, dx.Sequential())),
+        ("tuple[dx.Linear, dx.Sequential]", (LINEAR,), "", (LINEAR, dx.Sequential())),
+        ("dict[str, dx.Linear]", {"a": LINEAR, "b": 3}, "['b']", {"a": LINEAR}),
+        ("dict[str, list[dx.Linear]]", {"a": [LINEAR, dx.Sequential()]}, "['a'][1]", dx.Dict(a=[LINEAR])),
+        ("dx.Data[list[dx.Linear]]", [dx.Sequential()], "[0]", [LINEAR]),
+        ("list[Mixer]", 3, "", [jnp.tanh]),
+    ],
+)
+def test_given_items_of_the_wrong_class(annotation, wrong, path, right):
+    parts = "(dx.Linear(dim, 3, rngs=rngs), dx.Sequential(dx.Linear(dim, 3, rngs=rngs)))"
+    if annotation == "tuple[dx.Linear, ...]" or "list" in annotation:
+        parts = "[dx.Linear(dim, 3, rngs=rngs)]"
+    if "dict" in annotation:
+        parts = f"{{'a': {parts if 'list' in annotation else 'dx.Linear(dim, 3, rngs=rngs)'}}}"
+    model = declare(f"parts: {annotation} = {parts}")
+    assert model(2, rngs=dx.Rngs(0)).parts
+    with pytest.raises(errors.ConstructionError, match="the given part is of the wrong class") as caught:
+        model(2, parts=wrong, rngs=dx.Rngs(0))
+    assert caught.value.where == f"Model.parts{path}"
+    assert model(2, parts=right, rngs=dx.Rngs(0)).parts is right
+
+
+def test_declared_items_of_the_wrong_class():
+    error = refused("parts: list[dx.Linear] = dx.repeat(dim, dx.Embed(dim, 3, rngs=rngs))")
+    assert (error.where, error.expected) == ("Model.parts[0]", "Linear")
+    assert error.fix == "parts: list[dx.Linear | Embed] = ..."
 
 
 # --- objects made anew ------------------------------------------------------------------------

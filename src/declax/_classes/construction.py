@@ -8,18 +8,18 @@ parts, in the order of the class body, as straight-line source.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType, MethodType, NoneType, UnionType
-from typing import Any, Final, NamedTuple, Union, get_args, get_origin
+from types import MappingProxyType, MethodType, TracebackType
+from typing import Any, Final, NamedTuple
 
-import numpy as np
-
+from declax._classes.argument_checks import ArgumentCheck, PartCheck, is_checked
 from declax._classes.declared_variables import RNGS, VariableMaker
-from declax._classes.pytree import Pytree, PytreeMeta, holds_objects
+from declax._classes.pytree import Pytree, PytreeMeta
 from declax._classes.records import Record
 from declax._fields.annotations import Scope, annotation_text, decide, own_annotations, refuses_data
-from declax._fields.class_body import BODY_KEY, Body, text_of_annotation
+from declax._fields.class_body import BODY_KEY, RNGS_LINES, Body, text_of_annotation
 from declax._fields.expressions import (
     Choice,
     Declaration,
@@ -45,19 +45,16 @@ from declax._fields.specifiers import (
     Status,
     SubmoduleRecipe,
     VariableRecipe,
-    objection,
     specifier_of,
     standard_field,
 )
 from declax._tree.codegen import compile_functions
-from declax._tree.statuses import PLAIN, is_data
+from declax._tree.statuses import PLAIN, data_within, is_data
 from declax._typing import MISSING, RECORD_KEY
 from declax._variables.variable import Variable
 from declax.errors import (
-    ConstructionError,
     DeclaxError,
     FieldError,
-    LayerError,
     describe,
     type_name,
 )
@@ -140,18 +137,16 @@ def _check_shared(cls: type) -> None:
     annotations = own_annotations(cls)
     for name, value in vars(cls).items():
         refuse_hidden(value, f"{type_name(cls)}.{name}")
-        is_default = name in annotations and not isinstance(value, tuple)  # which `_check_defaults` looks at
-        if name.startswith("__") or is_default or not _is_shared(value):
-            continue
-        raise FieldError(
-            f"{type_name(cls)}.{name}",
-            "all instances would share this object",
-            got=describe(value),
-            why="it is made once, when the class body runs. A comprehension there does not see the fields, and\n"
-            "takes globals of the same names",
-            fix=f"{name} = dx.Linear(dim, dim, rngs=rngs)        # with a field or rngs of the class: a part\n"
-            f"{name} = dx.repeat(depth, dx.Linear(dim, dim, rngs=rngs))        # a list of parts",
-        )
+        shared = [] if name.startswith("__") or name in annotations else objects_shared_in(value)
+        if shared:
+            raise FieldError(
+                f"{type_name(cls)}.{name}",
+                "all instances would share this object",
+                got=describe(value),
+                why="it is made once, when the class body runs. A comprehension there does not see the fields, and\n"
+                "takes globals of the same names",
+                fix=fix_of_shared(name, value, shared[0]),
+            )
 
 
 def _check_constants(cls: type, name: str, expression: Expression) -> None:
@@ -159,18 +154,46 @@ def _check_constants(cls: type, name: str, expression: Expression) -> None:
     recipe = recipe_of(expression._pytree__field) if isinstance(expression, Declaration) else None
     for value in constants_of(_Reads(Part(name, expression, recipe or PartRecipe(expression), is_argument=False))):
         refuse_hidden(value, f"{type_name(cls)}.{name}")
-        if recipe is not None or not _is_shared(value):
-            continue
-        layer = type_name(type(value))
-        is_rngs = layer == "Rngs"
-        layer = f"dx.{layer}" if type(value).__module__.startswith("declax.") else layer
-        raise FieldError(
-            f"{type_name(cls)}.{name}",
-            "all instances would share an object in this part",
-            got=describe(value),
-            why="only a call with a field among its arguments is made anew by each instance",
-            fix=f"_: dx.KW_ONLY\n{RNGS}: dx.InitVar[dx.Rngs] = dx.field()" if is_rngs else f"dx.defer({layer})(...)",
-        )
+        shared = [] if recipe is not None else objects_shared_in(value)
+        if shared:
+            raise FieldError(
+                f"{type_name(cls)}.{name}",
+                "all instances would share an object in this part",
+                got=describe(value),
+                why="only a call with a field among its arguments is made anew by each instance",
+                fix=_call_of_shared(shared[0]),
+            )
+
+
+def objects_shared_in(value: object) -> list[object]:
+    """The Pytrees and Variables in a value that is made once for all instances of a class."""
+    if value.__class__ in PLAIN or isinstance(value, Expression):
+        return []
+    is_looked_into = isinstance(value, (Pytree, Variable, list, tuple, dict))
+    return [
+        item
+        for item in (data_within(value) if is_looked_into else ())
+        if isinstance(item, (Pytree, Variable)) and not getattr(item, "_pytree__is_frozen", False)
+    ]
+
+
+def fix_of_shared(name: str, value: object, item: object) -> str:
+    """The line that makes a shared object anew in each instance."""
+    call = _call_of_shared(item)
+    if call == RNGS_LINES:
+        return call
+    forms: dict[type, str] = {list: "[{}]", tuple: "({},)", dict: "{{'a': {}}}"}
+    return f"{name} = {forms.get(value.__class__, '{}').format(call)}        # each instance makes it"
+
+
+def _call_of_shared(item: object) -> str:
+    cls = type(item)
+    name = f"dx.{type_name(cls)}" if cls.__module__.startswith("declax.") else type_name(cls)
+    if isinstance(item, Variable):
+        return "dx.variable((dim,), initializer=dx.initializers.ones)"
+    if name == "dx.Rngs":
+        return RNGS_LINES
+    return f"{name}(..., rngs=rngs)" if RNGS in inspect.signature(cls).parameters else f"dx.defer({name})(...)"
 
 
 def _check_bases(cls: type) -> None:
@@ -191,12 +214,6 @@ def _check_bases(cls: type) -> None:
                 f"nothing evaluates this expression: it is of a base of {type_name(cls)} that is no Pytree",
                 fix=f"@dx.dataclass\nclass {base.__name__}(dx.Module): ...",
             )
-
-
-def _is_shared(value: object) -> bool:
-    if getattr(value, "_pytree__is_frozen", False):
-        return False
-    return (isinstance(value, Pytree | Variable) or value.__class__ in (list, tuple, dict)) and holds_objects(value)
 
 
 def _check_body(cls: type, body: Body) -> None:
@@ -322,8 +339,9 @@ class UsedUp:
         name = self._name
         where = f"{type_name(owner)}.{name}"
         if instance is None:
-            again = f"{name}: dx.InitVar[...] = dx.field()"
-            raise AttributeError(f"{where} is an InitVar, which is not inherited; declare it again: {again}")
+            annotation = "dx.Rngs" if name == RNGS else "..."
+            lines = f"_: dx.KW_ONLY\n{name}: dx.InitVar[{annotation}] = dx.field()"
+            raise AttributeError(f"{where} is an InitVar, which is not inherited; declare it again:\n{lines}")
         hint = "; dx.spec_of shows it, and dx.replace passes it on" if is_recorded(owner, name) else ""
         raise AttributeError(f"{where} is an InitVar: the constructor used it up, and it is not an attribute{hint}")
 
@@ -445,7 +463,7 @@ class Maker:
         self._kept = [(self._init_vars.index(name), name, fields[name].default) for name in kept]
         self._defaults = [part for part in self._parts if part.is_argument]
         self.recorded = [*kept, *(part.name for part in self._defaults)]
-        self._usual_record = Record({}, frozenset(part.name for part in self._defaults))
+        self._usual_record = Record({}, dict.fromkeys(part.name for part in self._defaults))
         self._names = self._names_of(known)
         self.source = ""
         self._function: Any = None
@@ -525,7 +543,7 @@ class Maker:
             return [f"    {line}"]
         declared = writer.constant(part.expression, f"declared_{part.name}")
         lines = [f"    if self.{part.name} is {declared}:", f"        {line}"]
-        part_check = _PartCheck(self._cls, part)
+        part_check = PartCheck(self._cls, part.name, part.expression, is_data=makes_data(part.expression))
         if part_check.is_needed:
             check = writer.constant(part_check, f"check_{part.name}")
             lines += ["    else:", f"        {check}(self.{part.name})"]
@@ -577,17 +595,14 @@ class Maker:
         attributes = instance.__dict__
         for check in self._checks:
             check(type(instance), attributes.get(check.name) if check.index is None else init_vars[check.index])
+        maker = self
         if self.recorded:
             record = attributes[RECORD_KEY] = self._record(attributes, init_vars)
-            if len(record.made) < len(self._defaults):
-                supplied = {p.name: attributes[p.name] for p in self._defaults if p.name not in record.made}
-                overrides = {name: value for name, value in supplied.items() if overriding(value) is not None}
-                if overrides:
-                    attributes[RECORD_KEY] = Record({**record.values, **overrides}, record.made)
-                    self._over(overrides).make(instance, init_vars)
-                    return
-        if self._function is not None:
-            self.make(instance, init_vars)
+            if record is not self._usual_record:
+                overrides = {name: value for name, value in record.made.items() if value is not None}
+                maker = self._over(overrides) if overrides else self
+        if maker._function is not None:
+            maker.make(instance, init_vars)
 
     def _over(self, overrides: Mapping[str, Any]) -> Maker:
         """What makes the parts where some are declared calls with other arguments."""
@@ -611,7 +626,9 @@ class Maker:
     def _record(self, attributes: Mapping[str, Any], init_vars: Sequence[object]) -> Record:
         """What was given and will not be kept; one object for all instances that are made with the defaults."""
         given = [entry for entry in self._kept if init_vars[entry[0]] is not entry[2]]
-        supplied = [part.name for part in self._defaults if attributes[part.name] is not part.expression]
+        supplied = {
+            part.name: attributes[part.name] for part in self._defaults if attributes[part.name] is not part.expression
+        }
         if not given and not supplied:
             return self._usual_record
         if supplied and _is_standard_replace():
@@ -622,7 +639,11 @@ class Maker:
                 fix="dx.replace(obj, ...)        # makes them anew",
             )
         values = {name: MISSING if is_data(init_vars[index]) else init_vars[index] for index, name, _ in given}
-        return Record(values, self._usual_record.made.difference(supplied))
+        made = {name: supplied.get(name) for name in self._usual_record.made}
+        return Record(
+            values,
+            {name: value for name, value in made.items() if name not in supplied or overriding(value) is not None},
+        )
 
     def _add_note(self, instance: Any, error: Exception) -> None:
         """Says which part could not be made, with the values of its arguments."""
@@ -631,19 +652,26 @@ class Maker:
             trace = trace.tb_next
         part = None if trace is None else self._lines[trace.tb_lineno - 1]
         is_named = isinstance(error, DeclaxError) and error.where.startswith(f"{type_name(type(instance))}.")
-        if part is not None and not is_named:
-            shown = {key: _shown(instance, source) for key, source in self._names.items()}
-            shown.pop(id(part.expression))
-            text = self._source_with(part, Writer(shown))
-            error.add_note(f"while {type_name(type(instance))}.{part.name} was made: {text}")
-            if str(error).endswith("missing 1 required keyword-only argument: 'rngs'"):
-                error.add_note(self._with_rngs(part))
+        if part is None or is_named:
+            return
+        if trace is not None and _misses_rngs(error, trace):
+            call = _call_without_rngs(part.expression)
+            if call is not None:
+                raise self._without_rngs(part, call) from error
+        shown = {key: _shown(instance, source) for key, source in self._names.items()}
+        shown.pop(id(part.expression))
+        text = self._source_with(part, Writer(shown))
+        error.add_note(f"while {type_name(type(instance))}.{part.name} was made: {text}")
 
-    def _with_rngs(self, part: Part) -> str:
-        """The lines that give a part the keys that it needs."""
-        lines = [] if RNGS in self._init_vars else ["_: dx.KW_ONLY", f"{RNGS}: dx.InitVar[dx.Rngs] = dx.field()"]
-        lines.append("...(..., rngs=rngs)")
-        return "\n".join(["fix:", *lines])
+    def _without_rngs(self, part: Part, call: Deferred) -> FieldError:
+        given = {**call._pytree__kwargs, RNGS: OWN_RNGS}
+        old, new = map(text_of_part, (call, Deferred(call._pytree__function, call._pytree__args, given)))
+        lines = [] if RNGS in self._init_vars else [RNGS_LINES]
+        return FieldError(
+            f"{type_name(self._cls)}.{part.name}",
+            f"the part {old} needs random keys, and no {RNGS} are passed to it",
+            fix="\n".join([*lines, f"{part.name} = {text_of_part(part.expression).replace(old, new)}"]),
+        )
 
     def _source_with(self, part: Part, writer: Writer) -> str:
         if isinstance(part.recipe, PartRecipe):
@@ -657,6 +685,23 @@ def _is_standard_replace() -> bool:
     while frame.f_code is not PytreeMeta._construct.__code__ and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_back is not None and frame.f_back.f_globals.get("__name__") == "dataclasses"
+
+
+def _misses_rngs(error: Exception, trace: TracebackType) -> bool:
+    """Whether the function of the parts called a class without `rngs`, which it needs."""
+    inner = trace.tb_next
+    while inner is not None and inner.tb_frame.f_globals is vars(sys.modules[PytreeMeta.__module__]):
+        inner = inner.tb_next
+    return inner is None and str(error).endswith(f"argument: '{RNGS}'") and "missing 1 required" in str(error)
+
+
+def _call_without_rngs(expression: Expression) -> Deferred | None:
+    for call, _ in calls_of(Literal([expression]), {}):
+        if isinstance(call, Deferred) and RNGS not in call._pytree__kwargs:
+            function = call._pytree__function
+            if isinstance(function, type) and RNGS in inspect.signature(function).parameters:
+                return call
+    return None
 
 
 def _shown(instance: Any, source: str) -> str:
@@ -681,116 +726,3 @@ class _Reads(Expression):
             yield from (recipe.shape, recipe.initializer, recipe.dtype, recipe.metadata, recipe.when)
         elif isinstance(recipe, PartRecipe):
             yield from part.expression._pytree__operands()
-
-
-# ================================================================= checks of arguments
-
-
-def is_checked(field: dataclasses.Field[Any]) -> bool:
-    """Whether the constructor checks what it is given for a field."""
-    specifier = specifier_of(field)
-    if specifier is None or not field.init:
-        return False
-    return any(note is not None for note in (specifier.notes.check, specifier.notes.ge, specifier.notes.le))
-
-
-class ArgumentCheck:
-    """The check and the bounds of one field.
-
-    Attributes:
-      name: of the field.
-      index: its place among the InitVars, if it is one.
-    """
-
-    def __init__(self, field: dataclasses.Field[Any], scope: Scope, init_vars: Sequence[str]) -> None:
-        specifier = specifier_of(field)
-        assert specifier is not None
-        self.name = field.name
-        self.index = init_vars.index(field.name) if field.name in init_vars else None
-        self._notes = specifier.notes
-        annotation: Any = scope.resolve(field.type)
-        self._is_integer = annotation is int
-        self._is_number = annotation in (int, float)
-
-    def __call__(self, cls: type, value: object) -> None:
-        """Raises where a value does not pass; None and the defaults of parts always do."""
-        if (value is None and not self._is_number) or isinstance(value, Expression):
-            return
-        notes = self._notes
-        where = f"{type_name(cls)}.{self.name}"
-        if (notes.ge is not None or notes.le is not None) and not self._is_within(value):
-            raise LayerError(where, "this value is out of bounds", expected=self._bounds, got=describe(value))
-        problem = None if notes.check is None else objection(notes.check, value)
-        if problem is not None:
-            raise LayerError(where, problem, got=describe(value))
-
-    def _is_within(self, value: Any) -> bool:
-        kinds = (int, np.integer) if self._is_integer else (int, float, np.integer, np.floating)
-        if isinstance(value, (bool, np.bool_)) or not isinstance(value, kinds):
-            return not self._is_number
-        low, high = self._notes.ge, self._notes.le
-        return bool((low is None or low <= value) and (high is None or value <= high))
-
-    @property
-    def _bounds(self) -> str:
-        kind = "an integer" if self._is_integer else "a number"
-        low, high = self._notes.ge, self._notes.le
-        if low is None:
-            return f"{kind} of at most {high:g}"
-        return f"{kind} of at least {low:g}" if high is None else f"{kind} from {low:g} to {high:g}"
-
-
-def _classes_of(annotation: Any) -> tuple[type, ...]:
-    """The classes that a part may have by its annotation; none where that says less, as a Protocol does."""
-    options = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    classes = tuple(get_origin(option) or option for option in options)
-    is_known = all(
-        isinstance(cls, type)
-        and (cls is NoneType or issubclass(cls, Pytree | Variable))
-        and not getattr(cls, "_is_protocol", False)
-        for cls in classes
-    )
-    return classes if is_known else ()
-
-
-def _classes_made(value: object) -> Iterator[type]:
-    """The classes of which a declared part may be, as far as the class body says."""
-    if isinstance(value, Choice):
-        for item in value._pytree__pair:
-            yield from _classes_made(item)
-    elif isinstance(value, Repeated | Literal):
-        yield list if isinstance(value, Repeated) else value._pytree__value.__class__
-    elif makes_data(value) or value is None:
-        yield NoneType if value is None else getattr(value, "_pytree__function", value.__class__)
-
-
-class _PartCheck:
-    """Refuses an object of the wrong class for a part, the declared one first.
-
-    Attributes:
-      is_needed: whether something is known about what a caller may supply.
-    """
-
-    def __init__(self, cls: Any, part: Part) -> None:
-        self._where = f"{type_name(cls)}.{part.name}"
-        annotation = cls.__dataclass_fields__[part.name].type
-        self._expected = annotation_text(annotation)
-        self._classes = _classes_of(Scope(cls).resolve(annotation))
-        self.is_needed = bool(self._classes) or makes_data(part.expression)
-        for made in _classes_made(part.expression):
-            if self._classes and not issubclass(made, self._classes):
-                raise FieldError(
-                    self._where,
-                    "the declared part does not have the class of its annotation",
-                    expected=self._expected,
-                    got=f"{text_of_part(part.expression)}, which gives {type_name(made)}",
-                    fix=f"{part.name}: {' | '.join([self._expected, type_name(made)])} = ...",
-                )
-
-    def __call__(self, value: object) -> None:
-        is_plain = value.__class__ in PLAIN or isinstance(value, type)
-        is_right = isinstance(value, self._classes) if self._classes else value is None or not is_plain
-        if not is_right:
-            raise ConstructionError(
-                self._where, "the given part is of the wrong class", expected=self._expected, got=describe(value)
-            )

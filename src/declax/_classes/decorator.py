@@ -15,12 +15,22 @@ import jax
 import numpy as np
 from typing_extensions import dataclass_transform, deprecated
 
-from declax._classes.construction import LOST_RECORD, declare, init_var_of, install, is_checked, is_init_var
-from declax._classes.declared_variables import check_variable
+from declax._classes.argument_checks import is_checked
+from declax._classes.construction import (
+    LOST_RECORD,
+    declare,
+    fix_of_shared,
+    init_var_of,
+    install,
+    is_init_var,
+    objects_shared_in,
+)
+from declax._classes.declared_variables import RNGS, check_variable
 from declax._classes.pytree import MAKES_MEMBERS, Pytree, has_data, is_data, prepare
 from declax._classes.records import Record
 from declax._fields import specifiers
 from declax._fields.annotations import Scope, annotation_text, decide, own_annotations, refuses_data
+from declax._fields.class_body import RNGS_LINES, text_of_annotation
 from declax._fields.expressions import Expression
 from declax._fields.specifiers import (
     KW_ONLY,
@@ -130,11 +140,12 @@ def _decorate(cls: type, options: dict[str, Any]) -> None:
         if not str(error).startswith("non-default argument "):
             raise
         name = str(error).split("'")[1]
+        line = f"_: dx.KW_ONLY\n{name}: {text_of_annotation(own_annotations(cls).get(name, '...'))} = dx.field()"
         raise FieldError(
             f"{type_name(cls)}.{name}",
             "a field without a default follows one with a default",
-            why="the standard orders arguments so; the parts of a class have defaults",
-            fix=f"_: dx.KW_ONLY\n{name}: ...",
+            why="the standard asks for this order; the parts of a class have defaults",
+            fix=RNGS_LINES if name == RNGS else line,
         ) from None
 
 
@@ -232,13 +243,17 @@ def _check_defaults(cls: type) -> None:
         if default is dataclasses.MISSING or isinstance(default, Expression) or hasattr(type(default), "__set__"):
             continue
         is_array = isinstance(default, (jax.Array, np.ndarray))
-        is_shared = is_data(default) and not getattr(default, "_pytree__is_frozen", False)
-        if not is_array and (default.__class__.__hash__ is None or is_shared):
+        shared = objects_shared_in(default)
+        is_data_default = is_data(default) and not getattr(default, "_pytree__is_frozen", False)
+        if not is_array and (shared or is_data_default or default.__class__.__hash__ is None):
+            status = "data" if is_data(default) else "static"
             raise FieldError(
                 where,
                 "a mutable default would be shared by all instances",
                 got=describe(default),
-                fix=f"{name} = dx.{'data' if is_data(default) else 'static'}(default_factory=lambda: ...)",
+                fix=fix_of_shared(name, default, shared[0])
+                if shared
+                else f"{name} = dx.{status}(default_factory=lambda: ...)",
             )
         if is_array:
             raise FieldError(
@@ -252,6 +267,7 @@ def _check_defaults(cls: type) -> None:
 
 def _check_fields(cls: Any) -> None:
     own = own_annotations(cls)
+    _check_rngs(cls, own)
     for field in dataclasses.fields(cls):
         if field.name not in own:
             continue
@@ -263,6 +279,22 @@ def _check_fields(cls: Any) -> None:
             check_variable(cls, field.name, specifier.recipe, field.type, cls.__dataclass_fields__)
         elif specifier.recipe is None and specifier.status is not None:
             _check_contradiction(cls, field, specifier.status)
+
+
+def _check_rngs(cls: Any, own: Mapping[str, Any]) -> None:
+    """Refuses positional streams in a subclass where those of a base are keyword-only."""
+    field = cls.__dataclass_fields__.get(RNGS)
+    if RNGS not in own or not is_init_var(field) or field.kw_only:
+        return
+    for base in cls.__mro__[1:]:
+        inherited = base.__dict__.get("__dataclass_fields__", {}).get(RNGS)
+        if inherited is not None and inherited.kw_only:
+            raise FieldError(
+                f"{type_name(cls)}.{RNGS}",
+                f"this InitVar is positional, and that of the base {type_name(base)} is keyword-only",
+                why="_: dx.KW_ONLY counts for the class that has it",
+                fix=RNGS_LINES,
+            )
 
 
 def _check_name(cls: type[Pytree], name: str) -> None:
@@ -374,12 +406,14 @@ def _arguments_of(obj: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     maker = cls._pytree__maker
     recorded = () if maker is None else maker.recorded
     record: Record | None = obj.__dict__.get(RECORD_KEY)
-    made = frozenset[str]() if record is None else record.made_now(obj.__dict__)
+    made: Mapping[str, Any] = {} if record is None else record.made_now(obj.__dict__)
     given = dict(changes)
     for name, field in cls.__dataclass_fields__.items():
         if name in given or field._field_type is dataclasses._FIELD_CLASSVAR or not field.init:  # type: ignore[attr-defined]  # as the standard asks
             continue
         if name in made:
+            if made[name] is not None:
+                given[name] = made[name]
             continue
         if is_init_var(field):
             if name not in recorded and field.default is not dataclasses.MISSING:
@@ -389,8 +423,6 @@ def _arguments_of(obj: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
                 raise _unknown_argument(cls, name, is_lost=name in recorded)
         elif record is None and name in recorded:
             raise _unknown_argument(cls, name, is_lost=True)
-        elif record is not None and name in record.values:
-            given[name] = record.values[name]
         else:
             given[name] = getattr(obj, name)
     return given

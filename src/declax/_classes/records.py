@@ -13,14 +13,13 @@ class Record(NamedTuple):
     """What a constructor was called with and did not keep.
 
     Attributes:
-      values: the InitVars that were given and are not their defaults, with MISSING in place of data; and what
-        overrides the calls of parts.
-      made: the annotated parts that the caller did not supply.
+      values: the InitVars that were given and are not their defaults, with MISSING in place of data.
+      made: the annotated parts that the constructor made, each with the override of its call that was given, or None.
       objects: for each of these what it was made of, by which a later assignment is seen; None before that is known.
     """
 
     values: Mapping[str, Any]
-    made: frozenset[str]
+    made: Mapping[str, Any]
     objects: Mapping[str, tuple[object, ...]] | None = None
 
     def seal(self, attributes: Mapping[str, Any]) -> Record:
@@ -33,12 +32,16 @@ class Record(NamedTuple):
         """The record for a copy, without the parts that were replaced since."""
         return Record(self.values, self.made_now(attributes)) if self.made else self
 
-    def made_now(self, attributes: Mapping[str, Any]) -> frozenset[str]:
-        """The annotated parts that neither the caller supplied nor anybody replaced since."""
+    def made_now(self, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The entries of `made` whose parts nobody replaced since."""
         objects = self.objects
         if objects is None:
             return self.made
-        return frozenset(name for name in self.made if _is_same(objects[name], _identity(attributes.get(name))))
+        return {
+            name: override
+            for name, override in self.made.items()
+            if _is_same(objects[name], _identity(attributes.get(name)))
+        }
 
 
 def _identity(value: Any) -> tuple[object, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import dis
+import inspect
 import sys
 from collections.abc import Collection, Iterator
 from types import CodeType
@@ -20,6 +21,9 @@ from declax.errors import FieldError, describe, type_name
 
 BODY_KEY: Final = "_pytree__body"
 """The entry of a class for its `Body`, until the class is decorated."""
+
+
+RNGS_LINES: Final = "_: dx.KW_ONLY\nrngs: dx.InitVar[dx.Rngs] = dx.field()"
 
 
 class Body:
@@ -49,7 +53,7 @@ class ClassBody(dict[str, Any]):
     def __init__(self) -> None:
         super().__init__()
         self._body = Body()
-        self._inner: dict[str, int] | None = None
+        self._inner: dict[str, str] | None = None
         self._read: list[str] = []
 
     def __getitem__(self, name: str) -> Any:
@@ -80,14 +84,24 @@ class ClassBody(dict[str, Any]):
         super().__setitem__(name, value)
 
     def _read_inside(self, name: str) -> FieldError:
-        """The error for a comprehension or lambda that reads a field, which it cannot see."""
-        return FieldError(
-            f"{dict.get(self, '__qualname__', 'class').rpartition('<locals>.')[2]}.{name}",
-            f"the comprehension or lambda in line {self._inner and self._inner[name]} reads {name!r}",
-            why="in Python, comprehensions and lambdas do not see the names of the class body around them",
-            fix="dx.repeat(3, dx.Linear(dim, dim, rngs=rngs))        # in place of a comprehension\n"
+        """The error for an inner scope that reads a field, which it cannot see."""
+        scope = (self._inner or {})[name]
+        cls = dict.get(self, "__qualname__", "class").rpartition("<locals>.")[2]
+        fix = (
+            "dx.repeat(3, dx.Linear(dim, dim, rngs=rngs))        # in place of a comprehension\n"
             "dx.defer(function)(dim)        # in place of a lambda\n"
-            "@dx.submodule\ndef layers(self, rngs: dx.Rngs) -> list[dx.Linear]: ...        # what needs Python",
+            "@dx.submodule\ndef layers(self, rngs: dx.Rngs) -> list[dx.Linear]: ...        # what needs Python"
+        )
+        if scope.startswith("nested class "):
+            inner = scope.split()[2]
+            fix = (
+                f"class {inner}(dx.Module): ...        # before {cls}, with a field for {name}\npart = {inner}({name})"
+            )
+        return FieldError(
+            f"{cls}.{name}",
+            f"the {scope} reads {name!r}",
+            why="in Python, comprehensions, lambdas and nested classes do not see the names of the class around them",
+            fix=fix,
         )
 
     def _explain_missing(self, name: str) -> None:
@@ -108,26 +122,37 @@ class ClassBody(dict[str, Any]):
                 where,
                 "the class body reads rngs, which this class does not declare",
                 why="an InitVar is not inherited by name",
-                fix="_: dx.KW_ONLY\nrngs: dx.InitVar[dx.Rngs] = dx.field()",
+                fix=RNGS_LINES,
             )
 
 
 _SCOPES: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>")
 _OUTSIDE: Final = ("LOAD_GLOBAL", "LOAD_DEREF")
-"""How code reads a name that is not in the scope of its own; a class body reads its names otherwise."""
+"""How functions read a name that is not theirs."""
+_OF_CLASSES: Final = ("LOAD_NAME", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS", "LOAD_FROM_DICT_OR_DEREF")
+"""How the body of a class reads a name."""
 
 
-def _names_of_inner_scopes(code: CodeType, *, is_class: bool = True) -> Iterator[tuple[str, int]]:
-    """The names that comprehensions and lambdas in a class body read from outside of it, each with its line."""
+def _names_of_inner_scopes(code: CodeType, scope: str = "") -> Iterator[tuple[str, str]]:
+    """The names that the scopes in a class body read from outside of themselves, each with what reads it, and where."""
     for inner in code.co_consts:
-        if isinstance(inner, CodeType) and inner.co_name in _SCOPES:
-            yield from _names_of_inner_scopes(inner, is_class=False)
-    if is_class and not code.co_nlocals:
-        return  # only the variables of comprehensions are locals, since Python 3.12
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in _OUTSIDE:
+        if not isinstance(inner, CodeType):
+            continue
+        if inner.co_name in _SCOPES:
+            yield from _names_of_inner_scopes(inner, "comprehension or lambda")
+        elif not inner.co_flags & inspect.CO_OPTIMIZED and not scope:
+            yield from _names_read(inner, f"nested class {inner.co_name}", _OF_CLASSES)
+    if scope or code.co_nlocals:  # since Python 3.12, comprehensions are a part of the code, and their variables locals
+        yield from _names_read(code, scope or "comprehension or lambda", _OUTSIDE)
+
+
+def _names_read(code: CodeType, scope: str, operations: Collection[str]) -> Iterator[tuple[str, str]]:
+    instructions = list(dis.get_instructions(code))
+    bound = {instruction.argval for instruction in instructions if instruction.opname == "STORE_NAME"}
+    for instruction in instructions:
+        if instruction.opname in operations and instruction.argval not in bound:
             line = instruction.positions.lineno if instruction.positions else None
-            yield instruction.argval, line or code.co_firstlineno
+            yield instruction.argval, f"{scope} in line {line or code.co_firstlineno}"
 
 
 def collect(cls: Any, annotations: Collection[str]) -> None:

@@ -20,7 +20,7 @@ from itertools import islice
 from types import FrameType
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar, overload
 
-from declax.errors import FieldError, describe, type_name
+from declax.errors import DeclaxError, ExpressionError, FieldError, MissingAttributeError, describe, type_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,12 +81,12 @@ class Expression(Unmade):
     def __getattr__(self, name: str) -> Expression:
         if name.startswith(("__", "_pytree__")):
             raise AttributeError(name)  # numpy, copy and pickle probe for such names
-        if name in _OF_JAX and _is_of_jax(sys._getframe(1)):
+        if name in _OF_JAX and _is_library(sys._getframe(1)):
             self._pytree__refuse("a function of JAX", f"dx.defer(function)({_bare(self, text_of)})")
-        return Operation("{}." + name, self)
+        return _operation("{}." + name, self)
 
     def __getitem__(self, key: object) -> Expression:
-        return Operation("{}[{}]", self, _deferred_slices(key))
+        return _operation("{}[{}]", self, _deferred_slices(key))
 
     def __call__(self, /, *args: object, **kwargs: object) -> Expression:
         return defer_call(self, args, kwargs)
@@ -94,15 +94,16 @@ class Expression(Unmade):
     # ------------------------------------------------------------- operations that need a value
 
     def _pytree__refuse(self, operation: str, fix: str = METHOD) -> NoReturn:
-        raise FieldError(
+        _require_class_body(self)
+        raise ExpressionError(
             _where(_bare(self, text_of)),
-            f"a field has no value in the class body, and {operation} needs one",
-            why="the expression is evaluated when an instance is created",
-            fix=_running_call() or fix,
+            f"a field has no value until an instance is created, and {operation} needs one",
+            fix=_running_call(self) or fix,
         )
 
     def __bool__(self) -> bool:  # noqa: PLE0304  # it always raises
-        self._pytree__refuse("a truth test (if, not, and, or, in, max, min)", "dx.when(flag, part, other)")
+        fix = f"dx.when({_bare(self, text_of)}, part, other)"
+        self._pytree__refuse("a truth test (if, not, and, or, in, max, min)", fix)
 
     def __index__(self) -> int:  # noqa: PLE0305  # it always raises
         self._pytree__refuse("range() or a shape", "blocks = dx.repeat(depth, Block(dim, rngs=rngs))")
@@ -120,6 +121,21 @@ class Expression(Unmade):
         if method != "__call__":
             return NotImplemented
         return defer_call(ufunc, args, kwargs)  # numpy would call a method of the name of the function
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> Any:
+        self._pytree__refuse("an array of numpy", f"dx.defer(np.asarray)({_bare(self, text_of)})")
+
+    @property
+    def __jax_array__(self) -> None:
+        if not str(sys._getframe(1).f_globals.get("__name__")).endswith(
+            "array_methods"
+        ):  # array * dim is an expression
+            self._pytree__refuse("a function of JAX", f"dx.defer(function)({_bare(self, text_of)})")
+
+    def __divmod__(self, other: object) -> Any:
+        self._pytree__refuse("divmod()")
+
+    __rdivmod__ = __divmod__
 
     def __len__(self) -> int:  # noqa: PLE0303  # it always raises
         self._pytree__refuse("len()", f"dx.defer(len)({_bare(self, text_of)})")
@@ -143,18 +159,27 @@ _ARITHMETIC: Final = (
 _COMPARISONS: Final = "eq:== ne:!= lt:< le:<= gt:> ge:>="
 _UNARY: Final = "neg:- pos:+ invert:~"
 _EQUALITIES: Final = ("({} == {})", "({} != {})")
+_CONSTANTS: Final = frozenset({int, float, bool, str, bytes})
 
 
 def _binary(template: str) -> Callable[[Any, object], Expression]:
-    return lambda self, other: Operation(template, self, other)
+    return lambda self, other: _operation(template, self, other)
 
 
 def _reflected(template: str) -> Callable[[Any, object], Expression]:
-    return lambda self, other: Operation(template, other, self)
+    return lambda self, other: _operation(template, other, self)
 
 
 def _unary(template: str) -> Callable[[Any], Expression]:
-    return lambda self: Operation(template, self)
+    return lambda self: _operation(template, self)
+
+
+def _operation(template: str, *operands: object) -> Operation:
+    made = Operation(template, *operands)
+    is_declared = any(isinstance(value, Expression) and value._pytree__name is not None for value in operands)
+    if is_declared and template not in _EQUALITIES:
+        _require_class_body(made, MissingAttributeError if template.startswith("{}.") else ExpressionError)
+    return made
 
 
 def _add_operators() -> None:
@@ -194,10 +219,11 @@ class Operation(Expression):
         return self._pytree__template.format(*(_operand(value, write) for value in self._pytree__values))
 
     def __bool__(self) -> bool:
-        if self._pytree__template in _EQUALITIES and (_class_body() is None or _is_of_jax(sys._getframe(1))):
-            left, right = self._pytree__values
+        template, values = self._pytree__template, self._pytree__values
+        is_outside = _class_body() is None and not any(value.__class__ in _CONSTANTS for value in values)
+        if template in _EQUALITIES and (is_outside or _is_library(sys._getframe(1))):
             # Caches of JAX, signatures and others compare what they hold.
-            return (left is right) is ("==" in self._pytree__template)
+            return (values[0] is values[1]) is ("==" in template)
         return super().__bool__()
 
     @property
@@ -552,8 +578,9 @@ def _class_body() -> FrameType | None:
     return None
 
 
-def _is_of_jax(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).startswith("jax.")
+def _is_library(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__"))
+    return module.startswith("jax.") or module == "inspect"
 
 
 def _where(text: str) -> str:
@@ -569,7 +596,7 @@ def _name_of_instruction(frame: FrameType) -> str:
     return next(name for code in frame.f_code.co_code[frame.f_lasti :: -2] if (name := dis.opname[code]) != "CACHE")
 
 
-def _running_call() -> str | None:
+def _running_call(expression: Expression) -> str | None:
     """The call that the class body makes now, written as a deferred one; None where there is none."""
     frame = _class_body()
     if frame is None or not _name_of_instruction(frame).startswith("CALL"):
@@ -582,19 +609,23 @@ def _running_call() -> str | None:
     called: Any = sys._getframe(1)
     while called.f_back is not frame:
         called = called.f_back
-    is_known = called.f_globals is not globals() and called.f_code.co_name.isidentifier()
-    return f"dx.defer({called.f_code.co_name})(...)" if is_known else None
+    if called.f_globals is not globals():
+        name = called.f_code.co_name
+        return f"dx.defer({name})(...)" if name.isidentifier() else None
+    if called.f_code.co_name != "__bool__":
+        return None
+    operands = ", ".join(map(text_of, expression._pytree__operands())) or text_of(expression)
+    return f"dx.defer(f)({operands})        # in place of f({operands}), such as max or min"
 
 
-def _require_class_body(expression: Expression) -> None:
-    if _class_body() is not None:
-        return
-    raise FieldError(
-        text_of(expression),
-        "this call has a field of a class among its arguments, and is not in the body of a declared class",
-        why="a field has a value in an instance only",
-        fix="block.dim        # the field of an instance, in place of Block.dim",
-    )
+def _require_class_body(expression: Expression, error: type[DeclaxError] = ExpressionError) -> None:
+    """Raises outside of a class body, where nothing would ever evaluate an operation."""
+    if _class_body() is None:
+        raise error(
+            _bare(expression, text_of),
+            "a field has no value until an instance is created, and this is not in the body of a declared class",
+            fix="block.dim        # the field of an instance, in place of Block.dim",
+        )
 
 
 def defer(function: Callable[P, R], /) -> Callable[P, R]:

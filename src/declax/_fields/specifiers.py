@@ -616,8 +616,9 @@ def submodule(build: Callable[[Any, Any], M], /) -> M:
 
     The method is called with ``rngs`` of the constructor, or None, in its
     place in the class body: `self` has what is declared above it. A method
-    that overrides another calls it as ``super().part(rngs)``, where type
-    checkers see the part and have to be told by a ``type: ignore``.
+    that overrides another can call it as ``super().part(rngs)``. Type checkers
+    take ``super().part`` for the part there, and need a ``type: ignore``; an
+    ordinary method that both call needs none.
 
     Args:
       build: the method.

@@ -17,7 +17,7 @@ from declax._classes.pytree import Pytree
 from declax._classes.records import Record
 from declax._fields.annotations import annotation_text
 from declax._fields.expressions import Deferred
-from declax._fields.overrides import PartOverride, arguments_of, overriding
+from declax._fields.overrides import PartOverride, arguments_of
 from declax._graph.iteration import find_duplicates
 from declax._module.containers import Dict, List
 from declax._random.streams import Rngs
@@ -433,11 +433,11 @@ class _Reader:
     def _attributes(self, model: Any, parameters: Parameters, path: KeyPath) -> dict[str, Any]:
         found: dict[str, Any] = {}
         record: Record | None = getattr(model, "__dict__", {}).get(RECORD_KEY)
+        made: Mapping[str, Any] = {} if record is None else record.made_now(model.__dict__)
         for parameter in parameters:
-            if record is not None and parameter.name in record.made_now(model.__dict__):
-                continue
-            if record is not None and overriding(record.values.get(parameter.name)) is not None:
-                found[parameter.name] = record.values[parameter.name]
+            if parameter.name in made:
+                if made[parameter.name] is not None:
+                    found[parameter.name] = made[parameter.name]
                 continue
             field = getattr(type(model), "__dataclass_fields__", {}).get(parameter.name)
             if field is not None and is_init_var(field):
