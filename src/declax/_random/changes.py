@@ -106,7 +106,7 @@ def _roots(node: Any) -> Iterator[tuple[Path, Any]]:
             stack.extend(((*path, key), child, within) for key, child in pairs)
 
 
-class RngBackups:
+class RngBackups(tuple[StreamBackup, ...]):
     """The backups of the streams of a model; at the end of a ``with``, the streams are restored.
 
     >>> import declax as dx
@@ -118,16 +118,7 @@ class RngBackups:
     ()
     """
 
-    __slots__ = ("_entries",)
-
-    def __init__(self, entries: Iterable[StreamBackup]) -> None:
-        self._entries = tuple(entries)
-
-    def __iter__(self) -> Iterator[StreamBackup]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
+    __slots__ = ()
 
     def __enter__(self) -> Self:
         return self
@@ -136,14 +127,14 @@ class RngBackups:
         restore_rngs(self)
 
     def __repr__(self) -> str:
-        return f"RngBackups({', '.join(entry.stream.label for entry in self._entries)})"
+        return f"RngBackups({', '.join(entry.stream.label for entry in self)})"
 
 
 def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
-    """Gives streams the keys that they had: all streams of these backups, or on an error none.
+    """Gives the streams of backups the keys that they had; on an error no stream is changed.
 
     A stream counts on from where it was when the key was replaced. If it has
-    the key already, the count never goes back, so that no key is drawn twice.
+    that key already, the count never goes back, so no key is drawn twice.
 
     Args:
       backups: the result of `split_rngs`, `fork_rngs`, `reseed` or `backup_keys`.
@@ -205,8 +196,7 @@ def backup_keys(node: Any = MISSING, /, *, only: Filter = ..., graph: Flag = Non
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
-      The backups, which are a context manager too. They own their arrays, and
-      outlive those of the model.
+      The backups, which are a context manager too, and own their arrays.
 
     Raises:
       RngError: for a filter that matches no stream.

@@ -47,7 +47,7 @@ R = TypeVar("R")
 
 
 class KeylessInitializer:
-    """An initializer that draws its keys itself; each call draws another.
+    """An initializer that draws a key at each call.
 
     >>> import declax as dx
     >>> init = dx.Rngs(0).lecun_normal()
@@ -211,7 +211,8 @@ class RngStream(Samplers):
 
     Threads may draw from one stream: no two of them get the same key.
 
-    >>> stream = RngStream(0, "dropout")
+    >>> import declax as dx
+    >>> stream = dx.RngStream(0, "dropout")
     >>> stream.uniform((2,)).shape, int(stream.count)
     ((2,), 1)
     """
@@ -240,19 +241,11 @@ class RngStream(Samplers):
             raise
 
     def fork(self, split: Size | None = None) -> RngStream:
-        """A new stream whose key is drawn from this one, split if asked for.
-
-        >>> RngStream(0, "params").fork(split=3).key.shape
-        (3,)
-        """
+        """A new stream whose key is drawn from this one, and split if a size is given."""
         return RngStream(self(), self.tag) if split is None else self.split(split)
 
     def split(self, k: Size) -> RngStream:
-        """A new stream with an array of keys, split from one drawn from this stream.
-
-        Args:
-          k: the number of keys, or the shape of the array.
-        """
+        """A new stream with an array of `k` keys, or of shape `k`, split from one drawn from this stream."""
         return self._derive("split", k)
 
     def broadcast(self, k: Size) -> RngStream:
@@ -268,22 +261,20 @@ class Rngs(Samplers):
     """Streams of random keys, by name.
 
     Args:
-      default: the stream that missing names mean: a seed, a key, or a Variable
-        or stream that holds a key. Or a mapping, or another Rngs, with streams
-        by name.
+      default: the stream of all missing names: a seed, a key, or a Variable or
+        stream that holds a key. Or a mapping, or another Rngs, with streams by name.
       **streams: further streams, likewise.
 
     Raises:
       RngError: a value is not a seed or a key, or a name hides a method.
 
-    A stream gives the keys ``fold_in(key, 0)``, ``fold_in(key, 1)``, ...; of a
-    given stream or Rngs the keys are taken, and counted from 0.
+    A stream draws ``fold_in(key, 0)``, ``fold_in(key, 1)``, ...; streams made
+    from others take their keys and count from 0.
 
-    >>> rngs = Rngs(0, params=1)
-    >>> rngs.params().dtype == rngs.dropout().dtype == rngs().dtype
-    True
-    >>> rngs.normal((2, 3)).shape
-    (2, 3)
+    >>> import declax as dx
+    >>> rngs = dx.Rngs(0, params=1)
+    >>> rngs.params.uniform().shape, rngs.normal((2, 3)).shape
+    ((), (2, 3))
     >>> "params" in rngs, "dropout" in rngs
     (True, False)
     """
@@ -339,11 +330,7 @@ class Rngs(Samplers):
           split: as of `Rngs.split`; a stream that no filter matches is forked and not split.
 
         Raises:
-          RngError: as `Rngs.split`.
-
-        >>> forked = Rngs(params=0, dropout=1).fork(split={"params": 3})
-        >>> forked.params.key.shape, forked.dropout.key.shape
-        ((3,), ())
+          RngError, TraceContextError: as `Rngs.split`.
         """
         rules = [] if split is None else size_rules("Rngs.fork", "split", split)
         return self._derive("Rngs.fork", [rules, [(..., FORK)]] if len(self) else [rules])
@@ -362,18 +349,15 @@ class Rngs(Samplers):
             stream that holds an array of keys.
           TraceContextError: a stream belongs to another trace.
 
-        >>> Rngs(0).split(3).default.key.shape
-        (3,)
+        >>> import declax as dx
+        >>> split = dx.Rngs(params=0, dropout=1).split({"params": 3})
+        >>> split.params.key.shape, split.dropout.key.shape
+        ((3,), ())
         """
         return self._derive("Rngs.split", [size_rules("Rngs.split", "split", k)])
 
     def broadcast(self, k: Sizes | None) -> Rngs:
-        """As `split`, with arrays of equal keys: each index of the axis draws the same. None copies all streams.
-
-        >>> keys = Rngs(0).broadcast(3).default.key
-        >>> bool((keys[0] == keys[2]).all())
-        True
-        """
+        """As `split`, with arrays of equal keys: each index of the axis draws the same. None copies all streams."""
         return self._derive("Rngs.broadcast", [] if k is None else [size_rules("Rngs.broadcast", "broadcast", k)])
 
     def _derive(self, where: str, groups: Sequence[Rules]) -> Rngs:
@@ -397,7 +381,7 @@ def _named_stream(name: object, value: RngValue) -> RngStream:
 
 
 def _as_key(where: str, given: object) -> jax.Array:
-    """The typed key, or the array of them, that a value stands for."""
+    """The typed key or keys of a seed, a key, or a Variable or stream that holds one."""
     value: Any = given.key if isinstance(given, RngStream) else given
     if isinstance(value, Variable):
         value = value.get_value()
