@@ -196,6 +196,7 @@ from declax.transforms._engine.prefixes import StateSharding as StateSharding
 from declax.transforms._engine.retraces import explain_retrace as explain_retrace
 from declax.transforms.abstract import as_abstract as as_abstract
 from declax.transforms.abstract import eval_shape as eval_shape
+from declax.transforms.abstract import make_jaxpr as make_jaxpr
 from declax.transforms.axis_names import PARTITION_NAME as PARTITION_NAME
 from declax.transforms.axis_names import transform_metadata as transform_metadata
 from declax.transforms.branching import cond as cond
@@ -213,7 +214,6 @@ from declax.transforms.replication import pmap as pmap
 from declax.transforms.scanning import scan as scan
 from declax.transforms.sharding import shard_map as shard_map
 from declax.transforms.stacking import Stacked as Stacked
-from declax.transforms.tracing import make_jaxpr as make_jaxpr
 from declax.transforms.trees import NodeStates as NodeStates
 from declax.transforms.trees import from_tree as from_tree
 from declax.transforms.trees import prefix as prefix

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 import declax as dx
 from counted import Scaled, each_mode
 from declax.errors import GraphError, TransformError
-from declax.transforms.tracing import make_jaxpr
+from declax.transforms.abstract import make_jaxpr
 from strategies import apply_edits, build, edits, recipes
 
 
@@ -141,6 +141,6 @@ def test_errors_of_make_jaxpr():
         make_jaxpr(lambda m: setattr(m, "name", "x"), graph_updates=False)(model)
     with pytest.raises(GraphError, match="reached twice"):
         make_jaxpr(lambda a, b: 1, graph=False)(model, model)
-    with pytest.raises(TransformError, match="make_jaxpr: the argument is no function"):
+    with pytest.raises(TransformError, match="make_jaxpr, f: this is no function"):
         make_jaxpr(3)
     assert dx.split(model) == state

@@ -1,7 +1,6 @@
-"""Calls that return, beside their result, the values that modules sowed in them.
+"""Calls that return, with their result, the values that modules sowed.
 
-During the call each module has an attribute ``__captures__``, in which `sow`
-and `perturb` put their Variables (see `_sowing`).
+During the call each module has an attribute ``__captures__``, in which `sow` and `perturb` put their Variables.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FunctionType
-from typing import Any, Final, ParamSpec, TypeAlias, TypeVar, get_origin, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypedDict, TypeVar, get_origin, overload
 
 import jax
 
@@ -20,14 +19,16 @@ from declax._classes.pytree import Pytree, delete_attribute, layout_of, set_layo
 from declax._fields.specifiers import Status
 from declax._graph.nodes import Kind, Link, is_number, kind_of, path_of, walk_values
 from declax._module.containers import Dict, List
-from declax._module.module import Module
-from declax._module.sowing import Captures
+from declax._module.module import Captures, Module
 from declax._state.states import State
 from declax._tree import epoch
 from declax._tree.attributes import class_attribute, wrong_trace
 from declax._typing import BOUND_KEY, CAPTURES_KEY, MISSING, TRACE_KEY, Path
 from declax._variables.variable import Intermediate, Perturbation, Variable
 from declax.errors import FilterError, GraphError, describe, format_path, suggest
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,82 +37,64 @@ VariableKind: TypeAlias = type[Variable[Any]]
 Init: TypeAlias = Mapping[Any, Any] | None
 
 
+class CaptureOptions(TypedDict, total=False):
+    """The options of `capture`."""
+
+    init: Init
+    method_outputs: VariableKind | None
+
+
 @overload
 def capture(  # type: ignore[overload-overlap]  # a kind can be called as well
-    fn: VariableKind, /, *, init: Init = None, method_outputs: VariableKind | None = None
+    fn: VariableKind, /, **options: Unpack[CaptureOptions]
 ) -> Callable[[Callable[P, R]], Callable[P, tuple[R, State[Any]]]]: ...
 @overload
 def capture(  # type: ignore[overload-overlap]  # a kind can be called as well
-    fn: VariableKind, b: VariableKind, /, *, init: Init = None, method_outputs: VariableKind | None = None
+    fn: VariableKind, b: VariableKind, /, **options: Unpack[CaptureOptions]
 ) -> Callable[[Callable[P, R]], Callable[P, tuple[R, State[Any], State[Any]]]]: ...
 @overload
 def capture(  # type: ignore[overload-overlap]  # a kind can be called as well
-    fn: VariableKind,
-    b: VariableKind,
-    /,
-    *var_types: VariableKind,
-    init: Init = None,
-    method_outputs: VariableKind | None = None,
+    fn: VariableKind, b: VariableKind, /, *var_types: VariableKind, **options: Unpack[CaptureOptions]
 ) -> Callable[[Callable[P, Any]], Callable[P, tuple[Any, ...]]]: ...
 @overload
-def capture(
-    fn: Callable[P, R], /, *, init: Init = None, method_outputs: VariableKind | None = None
-) -> Callable[P, R]: ...
+def capture(fn: Callable[P, R], /, **options: Unpack[CaptureOptions]) -> Callable[P, R]: ...
 @overload
 def capture(
-    fn: Callable[P, R], a: VariableKind, /, *, init: Init = None, method_outputs: VariableKind | None = None
+    fn: Callable[P, R], a: VariableKind, /, **options: Unpack[CaptureOptions]
 ) -> Callable[P, tuple[R, State[Any]]]: ...
 @overload
 def capture(
-    fn: Callable[P, R],
-    a: VariableKind,
-    b: VariableKind,
-    /,
-    *,
-    init: Init = None,
-    method_outputs: VariableKind | None = None,
+    fn: Callable[P, R], a: VariableKind, b: VariableKind, /, **options: Unpack[CaptureOptions]
 ) -> Callable[P, tuple[R, State[Any], State[Any]]]: ...
 @overload
 def capture(
-    fn: Callable[P, R],
-    a: VariableKind,
-    /,
-    *var_types: VariableKind,
-    init: Init = None,
-    method_outputs: VariableKind | None = None,
+    fn: Callable[P, R], a: VariableKind, /, *var_types: VariableKind, **options: Unpack[CaptureOptions]
 ) -> Callable[P, tuple[Any, ...]]: ...
 def capture(fn: Any, /, *var_types: VariableKind, init: Init = None, method_outputs: VariableKind | None = None) -> Any:
-    """A function that returns, beside its result, what modules sow while it runs.
+    """A function that returns, with its result, the Variables that modules sow while it runs.
 
-    What `Module.sow` and `Module.perturb` store during the call, of whatever
-    kind, is no attribute of the modules and is gone after it. What they stored
-    before is neither seen nor changed.
+    What `Module.sow` and `Module.perturb` store during the call is removed after it; what they stored before is
+    neither read nor changed.
 
     Args:
-      fn: a module, a method of one, or a function whose first argument is a
-        module or a container of modules. Or the first of the kinds: then this
-        is a decorator for such a function.
-      *var_types: the kinds of Variables to return. A Variable is in the State
-        of its own kind, or else of the first that its kind derives from. For
-        perturbations, name `Perturbation`: they do not count as intermediates.
-      init: a State, or a nested dict, of Variables that the modules have
-        recorded to begin with: perturbations, by the gradients of which one
-        gets those of what they are added to. Raw values are perturbations.
-      method_outputs: the kind as which to sow the results of all calls of
-        methods of the modules, under the names of the methods; of public ones
-        and ``__call__``. What is no array or tree of arrays is left out.
+      fn: a module, a method of one, or a function whose first argument is a module or a container of modules. If it
+        is the first of the kinds, `capture` returns a decorator for such functions.
+      *var_types: the kinds of Variables to return. A Variable is in the State of its own kind, or else of the first
+        base class. Perturbations do not count as intermediates; name `Perturbation` for them.
+      init: a State, or a nested dict, of Variables that the modules have at the start, such as perturbations to
+        differentiate. Raw values are perturbations.
+      method_outputs: the kind as which to sow the results of all public methods and ``__call__`` of the modules,
+        under the names of the methods. Results other than trees of arrays are left out.
 
     Returns:
-      The function. It returns the result and one State for each kind; only the
-      result where no kind is given.
+      The function. It returns the result and one State for each kind, or only the result without kinds.
 
     Raises:
-      FilterError: for a value that is not a kind of Variable.
-      GraphError: for a value that cannot be called; when called, for an argument
-        without modules, for values in `init` at a path without a module or of
-        another shape, and for a name that is sown as two kinds.
+      FilterError: a kind is not a kind of Variable.
+      GraphError: `fn` is not callable. When called: the argument has no modules, a path in `init` has no module, a
+        shape in `init` differs, or one name is sown as two kinds.
 
-    One call at a time may run on a module, as with all that changes it.
+    Run one call at a time on a module.
 
     >>> import declax as dx
     >>> class Net(dx.Module):
@@ -119,7 +102,7 @@ def capture(fn: Any, /, *var_types: VariableKind, init: Init = None, method_outp
     ...         self.sow(dx.Intermediate, "input", x)
     ...         return 2 * x
     >>> net = Net()
-    >>> y, seen = capture(net, dx.Intermediate)(3)
+    >>> y, seen = dx.capture(net, dx.Intermediate)(3)
     >>> y, seen["input"].value, hasattr(net, "input")
     (6, (3,), False)
     """
@@ -172,7 +155,7 @@ def _capturing(fn: Any, var_types: Sequence[Any], init: Init, method_outputs: An
 
 
 class _Recording:
-    """One call: gives the modules their `Captures`, and afterwards takes them away."""
+    """One call: gives the modules their `Captures`, and removes them afterwards."""
 
     def __init__(self, root: Any, kinds: Sequence[VariableKind], method_outputs: VariableKind | None) -> None:
         self._root = root
@@ -212,7 +195,7 @@ class _Recording:
 
     @contextmanager
     def sown_outputs(self) -> Generator[None, None, None]:
-        """Has the methods of the modules sow their outputs, where this was asked for."""
+        """Wraps the methods of the modules so that they sow their outputs."""
         classes = {type(module) for module, _ in self._outer.values()} if self._method_outputs else set()
         with _lock:
             for cls in classes:
@@ -230,7 +213,7 @@ class _Recording:
                         _unwrap_methods(cls, originals)
 
     def end(self, result: Any) -> list[list[tuple[Path, Variable[Any]]]]:
-        """Takes the `Captures` away; the Variables of each kind, with their paths."""
+        """Removes the `Captures`; returns the Variables of each kind, with their paths."""
         found: list[list[tuple[Path, Variable[Any]]]] = [[] for _ in self._kinds]
         for link, module in _modules(self._root):
             captures = module.__dict__.get(CAPTURES_KEY)
@@ -246,7 +229,7 @@ class _Recording:
         return found
 
     def _restore(self, module: Module) -> None:
-        """Takes the `Captures` of a module away, or back to those of the call around this one."""
+        """Removes the `Captures` of a module, or restores those of the call around this one."""
         captures: Captures | None = module.__dict__.get(CAPTURES_KEY)
         _, outer = self._outer.get(id(module), (module, None))
         if captures is None or captures is outer:
@@ -258,14 +241,14 @@ class _Recording:
             _put_captures(module, outer)
 
     def _hand_over(self, captures: Captures | None, to: Captures) -> None:
-        """Gives the Variables that this call is not asked for to other `Captures`."""
+        """Gives the Variables that this call does not return to other `Captures`."""
         for name, variable in captures.variables().items() if captures else ():
             if _position_of(variable, self._kinds) is None:
                 setattr(to, name, variable)
 
 
 def _put_captures(module: Any, captures: Captures) -> None:
-    """Sets the attribute without the `__setattr__` of the module, which may be frozen or a Dict."""
+    """Sets the attribute, bypassing the `__setattr__` of the module, which may be frozen or a Dict."""
     attributes = module.__dict__
     if attributes.get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
         raise wrong_trace(module, CAPTURES_KEY)
@@ -276,11 +259,7 @@ def _put_captures(module: Any, captures: Captures) -> None:
 
 
 def _position_of(variable: Variable[Any], kinds: Sequence[VariableKind]) -> int | None:
-    """The index of the kind that a Variable belongs to: its own, or else the first that its own derives from.
-
-    A `Perturbation` holds no value of the module, so it does not count as an
-    `Intermediate`, from which it derives.
-    """
+    """The index of the kind of a Variable, or else of its first base class; see `capture`."""
     own = type(variable)
     if own in kinds:
         return kinds.index(own)
@@ -354,7 +333,7 @@ def _sowing_method(cls: type, name: str, method: Any) -> Callable[..., Any]:
 
 
 def _is_sowable(output: Any) -> bool:
-    """Whether an output is made of arrays and numbers only; a module is no value."""
+    """Whether an output consists of arrays and numbers."""
     leaves = jax.tree.leaves(output, is_leaf=lambda value: isinstance(value, (Variable, Pytree)))
     return all(isinstance(leaf, Variable) or kind_of(leaf) is Kind.LEAF or is_number(leaf) for leaf in leaves)
 

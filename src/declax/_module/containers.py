@@ -1,7 +1,6 @@
-"""Lists and dicts that are Pytrees, and a chain of layers.
+"""Lists and dicts that are Pytrees, and chains of layers.
 
-An element sits in the instance's ``__dict__`` under its index or key, so that a
-Layout describes it like any attribute, with a status of its own.
+An element is in the instance's ``__dict__`` under its index or key, so a Layout describes it like any attribute.
 """
 
 from __future__ import annotations
@@ -23,15 +22,7 @@ from declax._tree import epoch
 from declax._tree.attributes import admit, class_attribute, wrong_trace
 from declax._tree.layout import Layout, Name
 from declax._typing import BOUND_KEY, CAPTURES_KEY, INTERNAL_KEYS, TRACE_KEY
-from declax.errors import (
-    FieldError,
-    MissingAttributeError,
-    MissingKeyError,
-    StatusError,
-    describe,
-    suggest,
-    type_name,
-)
+from declax.errors import FieldError, MissingAttributeError, MissingKeyError, StatusError, describe, suggest, type_name
 
 T = TypeVar("T", default=Any)
 P = ParamSpec("P", default=...)
@@ -43,7 +34,7 @@ _Layer: TypeAlias = Callable[..., Any]
 
 
 class _Draft:
-    """Stands in for a layout where many values are admitted, so that one Layout is made and not one for each."""
+    """A mutable layout, for admitting many values with one Layout instead of one for each."""
 
     def __init__(self, statuses: Mapping[Name, Status] | None = None) -> None:
         self.statuses: dict[Name, Status] = dict(statuses or {})
@@ -82,17 +73,17 @@ class _Elements(Module):
 
 
 class List(_Elements, MutableSequence[T], Generic[T]):
-    """A list whose elements are attributes: data, or static, each by itself.
+    """A list whose elements are attributes, each with a status: data or static.
 
     Args:
       elements: the first elements.
 
     Raises:
-      StatusError: for an array that is put in the place of a static element.
+      StatusError: an array replaces a static element.
 
-    >>> from declax._variables.variable import Param
-    >>> layers = List([Param(1), Param(2)])
-    >>> layers.append(Param(3))
+    >>> import declax as dx
+    >>> layers = dx.List([dx.Param(1), dx.Param(2)])
+    >>> layers.append(dx.Param(3))
     >>> len(layers), layers[-1].value
     (3, 3)
     """
@@ -117,7 +108,7 @@ class List(_Elements, MutableSequence[T], Generic[T]):
         return list(islice(layout.statuses.values(), layout.length))
 
     def _pytree__give(self, values: list[Any], statuses: list[Status], start: int = 0) -> None:
-        """Sets all elements from one on, with one Layout; the statuses are those of all."""
+        """Sets all elements from `start` on, with one Layout; `statuses` are those of all elements."""
         self._pytree__check_trace("...")
         attributes: dict[Any, Any] = vars(self)
         old = layout_of(self)
@@ -128,7 +119,7 @@ class List(_Elements, MutableSequence[T], Generic[T]):
         self._pytree__changed()
 
     def _pytree__admit(self, values: list[Any], statuses: list[Any]) -> None:
-        """Sets all elements at once, of which those are new that have None for a status."""
+        """Sets all elements; those with the status None are new."""
         self._pytree__check_trace("...")
         draft = _Draft()
         new = _admit_all(self, ((i, values[i]) for i, status in enumerate(statuses) if status is None), draft)
@@ -144,7 +135,7 @@ class List(_Elements, MutableSequence[T], Generic[T]):
             self._pytree__give([*added.values()], [*self._pytree__statuses(), *draft.statuses.values()], start)
 
     def _pytree__delete(self, indices: Collection[int]) -> None:
-        """Removes the elements at some indices in one go; the others keep their statuses."""
+        """Removes the elements at some indices; the others keep their statuses."""
         gone = {range(len(self))[index] for index in indices}
         kept = [index for index in range(len(self)) if index not in gone]
         values, statuses = self._pytree__values(), self._pytree__statuses()
@@ -168,7 +159,7 @@ class List(_Elements, MutableSequence[T], Generic[T]):
         return element
 
     def __setitem__(self, index: SupportsIndex | slice, value: Any) -> None:
-        """Sets an element, whose status stays, or the elements of a slice."""
+        """Sets an element, which keeps its status, or the elements of a slice."""
         if not isinstance(index, slice):
             self._pytree__set_element(range(len(self))[index], value)
             return
@@ -196,7 +187,7 @@ class List(_Elements, MutableSequence[T], Generic[T]):
         self._pytree__changed()
 
     def insert(self, index: SupportsIndex, value: T) -> None:
-        """Puts an element before an index."""
+        """Inserts an element before an index."""
         values, statuses = self._pytree__values(), self._pytree__statuses()
         marks: list[Any] = statuses
         values.insert(index, value)
@@ -204,15 +195,15 @@ class List(_Elements, MutableSequence[T], Generic[T]):
         self._pytree__admit(values, marks)
 
     def append(self, value: T) -> None:
-        """Puts an element at the end."""
+        """Appends an element."""
         self._pytree__set_element(len(self), value)
 
     def extend(self, values: Iterable[T]) -> None:
-        """Puts elements at the end."""
+        """Appends elements."""
         self._pytree__add(values)
 
     def reverse(self) -> None:
-        """Turns the order around; each element keeps its status."""
+        """Reverses the order; each element keeps its status."""
         self._pytree__give(self._pytree__values()[::-1], self._pytree__statuses()[::-1])
 
     def clear(self) -> None:
@@ -259,11 +250,11 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
       **named: further entries.
 
     Raises:
-      FieldError: for a key that is no string, or the name of a method.
+      FieldError: a key is not a string, or is the name of a method.
 
-    >>> from declax._variables.variable import Param
-    >>> parts = Dict(left=Param(1))
-    >>> parts["right"] = Param(2)
+    >>> import declax as dx
+    >>> parts = dx.Dict(left=dx.Param(1))
+    >>> parts["right"] = dx.Param(2)
     >>> parts.right.value, list(parts)
     (2, ['left', 'right'])
     """
@@ -280,7 +271,7 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
         self._pytree__add({**dict(entries), **named})
 
     def _pytree__add(self, entries: Mapping[str, Any]) -> None:
-        """Sets entries with one Layout: all of them or, on an error, none."""
+        """Sets entries with one Layout; on an error, none."""
         if not entries:
             return
         for key in entries:
@@ -328,7 +319,7 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
         )
 
     def update(self, entries: Any = (), /, **named: T) -> None:
-        """Sets several entries: all of them or, on an error, none."""
+        """Sets several entries; on an error, none."""
         self._pytree__add({**dict(entries), **named})
 
     def clear(self) -> None:
@@ -377,42 +368,31 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
 class Sequential(Module, Generic[P, R]):
     """Calls layers one after the other.
 
-    A tuple that a layer returns becomes the arguments of the next, a dict its
-    keyword arguments. A layer that takes ``rngs`` gets them where the call
-    does.
+    A tuple that a layer returns becomes the arguments of the next, a dict its keyword arguments.
 
     Args:
       *layers: modules and functions, or one list of them.
 
     Raises:
-      StatusError: for a layer that cannot be called.
+      StatusError: a layer is not callable.
 
-    >>> double = Sequential(lambda x: x + 1, lambda x: 2 * x)
+    >>> import declax as dx
+    >>> double = dx.Sequential(lambda x: x + 1, lambda x: 2 * x)
     >>> double(3), len(double)
     (8, 2)
     """
 
     @overload
-    def __init__(self: Sequential[Q, S], a: Callable[Q, S], /) -> None: ...
-    @overload
-    def __init__(self: Sequential[Q, S], a: Callable[Q, Any], z: Callable[..., S], /) -> None: ...
-    @overload
-    def __init__(self: Sequential[Q, S], a: Callable[Q, Any], b: _Layer, z: Callable[..., S], /) -> None: ...
-    @overload
-    def __init__(self: Sequential[Q, S], a: Callable[Q, Any], b: _Layer, c: _Layer, z: Callable[..., S], /) -> None: ...
+    def __init__(self: Sequential[Q, S], layer: Callable[Q, S], /) -> None: ...
     @overload
     def __init__(
-        self: Sequential[Q, S], a: Callable[Q, Any], b: _Layer, c: _Layer, d: _Layer, z: Callable[..., S], /
+        self: Sequential[Q, S], *layers: *tuple[Callable[Q, Any], *tuple[_Layer, ...], Callable[..., S]]
     ) -> None: ...
     @overload
-    def __init__(
-        self: Sequential[Q, S], a: Callable[Q, Any], b: _Layer, c: _Layer, d: _Layer, e: _Layer, z: Callable[..., S], /
-    ) -> None: ...
-    @overload
-    def __init__(self: Sequential[Q, Any], a: Callable[Q, Any], /, *layers: _Layer) -> None: ...
+    def __init__(self: Sequential[Q, Any], layer: Callable[Q, Any], /, *layers: _Layer) -> None: ...
     @overload
     def __init__(self: Sequential[..., Any], layers: Iterable[_Layer] = (), /) -> None: ...
-    def __init__(self, *layers: Any) -> None:
+    def __init__(self, *layers: Any) -> None:  # type: ignore[misc]  # mypy rejects any `*layers` for `*tuple[...]`
         if len(layers) == 1 and isinstance(layers[0], (list, tuple, List)):
             layers = tuple(layers[0])
         for index, layer in enumerate(layers):
@@ -429,10 +409,10 @@ class Sequential(Module, Generic[P, R]):
 
         Args:
           *args, **kwargs: the arguments of the first layer.
-          rngs: given to each layer that has a parameter of this name.
+          rngs: passed to each layer that has a parameter of this name.
 
         Returns:
-          What the last layer returns.
+          The result of the last layer.
         """
         if not len(self.layers):
             return args[0] if len(args) == 1 else args

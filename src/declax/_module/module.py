@@ -1,9 +1,9 @@
-"""Modules: Pytrees that compute, with ways to record what happens inside."""
+"""Modules: Pytrees that compute, and that can record intermediate values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_origin, overload
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +17,10 @@ from declax._graph.flattening import GraphDef
 from declax._graph.nodes import children_of, walk_nodes
 from declax._graph.updating import update
 from declax._modes import is_graph
-from declax._module.sowing import holder_of, own_variable, sown_kind
-from declax._typing import ArrayLike, Path
+from declax._typing import CAPTURES_KEY, ArrayLike, Path
+from declax._variables.registry import variable_type_from_name
 from declax._variables.variable import Perturbation, Variable
-from declax.errors import GraphError, type_name
+from declax.errors import GraphError, describe, type_name
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -31,9 +31,10 @@ def _append(kept: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
 
 
 class Module(Pytree):
-    """Base of layers and models.
+    """Base class of layers and models.
 
-    >>> class Double(Module):
+    >>> import declax as dx
+    >>> class Double(dx.Module):
     ...     def __call__(self, x):
     ...         return 2 * x
     >>> Double()(3)
@@ -57,30 +58,29 @@ class Module(Pytree):
         Args:
           variable_type: the kind of the Variable, or its registered name.
           name: the attribute that holds it.
-          value: what to keep.
-          reduce_fn: combines what is kept with the new value; appends to a
-            tuple unless given.
-          init_fn: makes what is kept before the first value.
+          value: the value.
+          reduce_fn: combines the kept and the new value; by default, appends to a tuple.
+          init_fn: makes the kept value before the first call.
 
         Returns:
-          True: the value was kept.
+          True.
 
         Raises:
-          GraphError: where the attribute is something else.
+          GraphError: the attribute holds something else.
 
-        >>> from declax._variables.variable import Intermediate
-        >>> m = Module()
-        >>> m.sow(Intermediate, "seen", 1), m.sow(Intermediate, "seen", 2)
+        >>> import declax as dx
+        >>> m = dx.Module()
+        >>> m.sow(dx.Intermediate, "seen", 1), m.sow(dx.Intermediate, "seen", 2)
         (True, True)
         >>> m.seen.value
         (1, 2)
         """
-        kind = sown_kind(self, "sow", name, variable_type)
-        holder = holder_of(self)
+        kind = _sown_kind(self, "sow", name, variable_type)
+        holder = _holder_of(self)
         if not hasattr(holder, name):
             setattr(holder, name, kind(reduce_fn(init_fn(), value)))
             return True
-        variable = own_variable(self, name, kind, "sow")
+        variable = _own_variable(self, name, kind, "sow")
         variable.set_value(reduce_fn(variable.get_value(), value))
         return True
 
@@ -91,10 +91,9 @@ class Module(Pytree):
     @overload
     def perturb(self, name: str, value: A, variable_type: type[Variable[Any]] | str = Perturbation) -> A: ...
     def perturb(self, name: str, value: Any, variable_type: type[Variable[Any]] | str = Perturbation) -> Any:
-        """Adds a Variable of zeros to a value, made at the first call.
+        """Adds a Variable of zeros, which the first call creates, to a value.
 
-        Differentiating with respect to that Variable gives the gradient of the
-        value.
+        The gradient with respect to this Variable is the gradient of the value.
 
         Args:
           name: the attribute that holds the Variable.
@@ -105,17 +104,19 @@ class Module(Pytree):
           The value plus the Variable.
 
         Raises:
-          GraphError: where the attribute is something else.
+          GraphError: the attribute holds something else.
 
-        >>> m = Module()
+        >>> import declax as dx
+        >>> import jax.numpy as jnp
+        >>> m = dx.Module()
         >>> float(m.perturb("grad_of_x", jnp.float32(2)))
         2.0
         """
-        kind = sown_kind(self, "perturb", name, variable_type)
-        holder = holder_of(self)
+        kind = _sown_kind(self, "perturb", name, variable_type)
+        holder = _holder_of(self)
         if not hasattr(holder, name):
             setattr(holder, name, kind(jax.tree.map(jnp.zeros_like, value)))
-        added = own_variable(self, name, kind, "perturb").get_value()
+        added = _own_variable(self, name, kind, "perturb").get_value()
         shapes = jax.tree.map(jnp.shape, added)
         if holder is not self and shapes != jax.tree.map(jnp.shape, value):
             raise GraphError(
@@ -135,23 +136,19 @@ class Module(Pytree):
         get_state = api.state
 
     def update(self, *args: Any, **kwargs: Any) -> Any:
-        """Puts values into the module: `update` with this module as the node.
+        """Calls `update` with this module as the node, and with the same parameters.
 
-        A GraphDef among the arguments has to be the module's own: so that what
-        `split` gave can be handed back as it is.
-
-        Its parameters are those of `update`. They are not spelt out, so that a
-        module may have a method of this name with other parameters.
+        The results of `split` can be passed unchanged: a GraphDef must be the module's own. A subclass may define a
+        method of this name with other parameters.
 
         Raises:
-          GraphError: as `update`; and for a GraphDef of another structure.
+          GraphError: as `update`; a GraphDef has another structure.
 
-        >>> from declax._variables.variable import Param
-        >>> from declax._state.states import State
-        >>> m = Module()
-        >>> m.scale = Param(2.0)
+        >>> import declax as dx
+        >>> m = dx.Module()
+        >>> m.scale = dx.Param(2.0)
         >>> graphdef, state = m.split()
-        >>> m.update(graphdef, State({"scale": Param(3.0)}))
+        >>> m.update(graphdef, dx.State({"scale": dx.Param(3.0)}))
         >>> m.scale.value
         3.0
         """
@@ -170,8 +167,9 @@ class Module(Pytree):
     def iter_modules(self) -> Iterator[tuple[Path, Module]]:
         """All modules inside of this one and itself, each once, children first.
 
-        >>> m = Module()
-        >>> m.part = Module()
+        >>> import declax as dx
+        >>> m = dx.Module()
+        >>> m.part = dx.Module()
         >>> [path for path, _ in m.iter_modules()]
         [('part',), ()]
         """
@@ -180,28 +178,29 @@ class Module(Pytree):
     def iter_children(self) -> Iterator[tuple[Any, Module]]:
         """The modules that are attributes of this one, by name.
 
-        >>> m = Module()
-        >>> m.part = Module()
+        >>> import declax as dx
+        >>> m = dx.Module()
+        >>> m.part = dx.Module()
         >>> [name for name, _ in m.iter_children()]
         ['part']
         """
         return iter_module_children(self)
 
     def set_attributes(self, *filters: Filter, raise_if_not_found: bool = True, **attributes: Any) -> None:
-        """Sets attributes of all modules inside that have them.
+        """Sets attributes of all modules inside that have them; on an error, of none.
 
         Args:
-          *filters: which modules; all where none is given.
+          *filters: which modules; without filters, all.
           raise_if_not_found: whether a name that no module has is an error.
           **attributes: the new values.
 
         Raises:
-          GraphError: for a name that none of the modules has, and for a frozen
-            module; no module is changed then.
-          StatusError: for data in a static attribute; likewise.
-          TraceContextError: for a module of another trace level; likewise.
+          GraphError: no module has an attribute of this name, or a module is frozen.
+          StatusError: data in a static attribute.
+          TraceContextError: a module belongs to another trace level.
 
-        >>> m = Module()
+        >>> import declax as dx
+        >>> m = dx.Module()
         >>> m.rate = 0.1
         >>> m.set_attributes(rate=0.5)
         >>> m.rate
@@ -217,7 +216,7 @@ class Module(Pytree):
             setattr(module, name, value)
 
     def train(self, **attributes: Any) -> None:
-        """Sets ``deterministic`` and ``use_running_average`` to False inside.
+        """Sets ``deterministic`` and ``use_running_average`` to False in all modules inside that have them.
 
         Args:
           **attributes: further attributes to set, as in `set_attributes`.
@@ -226,7 +225,7 @@ class Module(Pytree):
         self.set_attributes(raise_if_not_found=False, **mode)
 
     def eval(self, **attributes: Any) -> None:
-        """Sets ``deterministic`` and ``use_running_average`` to True inside.
+        """Sets ``deterministic`` and ``use_running_average`` to True in all modules inside that have them.
 
         Args:
           **attributes: further attributes to set, as in `set_attributes`.
@@ -245,7 +244,8 @@ def iter_modules(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[P
     Yields:
       Paths and modules.
 
-    >>> [path for path, _ in iter_modules([Module()])]
+    >>> import declax as dx
+    >>> [path for path, _ in dx.iter_modules([dx.Module()])]
     [(0,)]
     """
     if not is_graph(graph):
@@ -263,9 +263,68 @@ def iter_module_children(node: Any, /, *, graph: bool | None = None) -> Iterator
     Yields:
       Keys and modules.
 
-    >>> list(iter_module_children(Module()))
+    >>> import declax as dx
+    >>> list(dx.iter_module_children(dx.Module()))
     []
     """
     if not is_graph(graph):
         bind(node, graph)
     return ((key, child) for key, child in children_of(node) if isinstance(child, Module))
+
+
+# --- what modules sow ------------------------------------------------------------
+
+
+class Captures(Pytree):
+    """The Variables that one module sows during a captured call, by name.
+
+    It is an attribute of the module, so split, merge and transforms carry it along, and compiled functions trace a
+    captured call separately.
+    """
+
+    def __init__(self, method_outputs: type[Variable[Any]] | None = None) -> None:
+        if method_outputs is not None:
+            self.__method_outputs__ = method_outputs
+
+    def variables(self) -> dict[str, Variable[Any]]:
+        """The Variables, by name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Variable)}
+
+
+def _holder_of(module: Any) -> Any:
+    """The holder of sown Variables: the module's `Captures` during a captured call, otherwise the module."""
+    return module.__dict__.get(CAPTURES_KEY, module)
+
+
+def _sown_kind(module: object, method: str, name: object, variable_type: Any) -> type[Variable[Any]]:
+    """The kind of Variable that a call of `sow` or `perturb` names."""
+    if not isinstance(name, str):
+        fix = f"self.{method}({'dx.Intermediate, ' if method == 'sow' else ''}'name', value)"
+        where = f"{type_name(type(module))}.{method}"
+        raise GraphError(where, "the name has to be a string", got=describe(name), fix=fix)
+    if isinstance(variable_type, str):
+        return variable_type_from_name(variable_type, allow_register=True)
+    kind: Any = get_origin(variable_type) or variable_type
+    if not (isinstance(kind, type) and issubclass(kind, Variable)):
+        raise GraphError(
+            f"{type_name(type(module))}.{name}",
+            "this is not a kind of Variable",
+            expected="a subclass of dx.Variable, or its registered name",
+            got=describe(variable_type),
+            fix=f"self.sow(dx.Intermediate, {name!r}, value)" if method == "sow" else f"self.perturb({name!r}, value)",
+        )
+    return kind
+
+
+def _own_variable(module: object, name: str, kind: type[Variable[Any]], method: str) -> Variable[Any]:
+    """The Variable of a kind that a module has under a name."""
+    found = getattr(_holder_of(module), name)
+    if isinstance(found, kind):
+        return found
+    raise GraphError(
+        f"{type_name(type(module))}.{name}",
+        f"{method} found something else under this name",
+        expected=f"nothing, or a Variable of the kind {type_name(kind)}",
+        got=describe(found),
+        fix=f"self.{method}(..., {name + '_'!r}, ...)",
+    )

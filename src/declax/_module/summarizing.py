@@ -1,4 +1,4 @@
-"""A table of what a model holds: each module's Variables, their shapes, counts and bytes."""
+"""A table of the arrays of a model: each module's Variables, their shapes, counts and bytes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ class Entry:
     Attributes:
       name: its name in the module that holds it, such as ``kernel``.
       kind: the name of the Variable's class, or ``array``.
-      shape: its shape.
-      dtype: its dtype.
+      shape, dtype: of the array.
     """
 
     name: str
@@ -43,7 +42,7 @@ class Entry:
 
     @property
     def nbytes(self) -> int:
-        """The size of the elements in bytes; of a random key, that of its data."""
+        """The size in bytes; of a random key, that of its data."""
         return self.count * int(self.dtype.itemsize)
 
     def __str__(self) -> str:
@@ -52,7 +51,7 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What one module holds itself.
+    """The arrays that one module holds itself.
 
     Attributes:
       path: the path of the module.
@@ -66,7 +65,7 @@ class Row:
 
 
 class Summary:
-    """The arrays of a model, module by module; prints as a table.
+    """The arrays of a model, by module; prints as a table.
 
     Attributes:
       rows: one for each module that holds arrays itself, in the order of `state`.
@@ -86,7 +85,7 @@ class Summary:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of Variables in the model, the largest first; parameters before all others."""
+        """The kinds of Variables in the model: Param first, then by size."""
         found = dict.fromkeys(entry.kind for entry in self.entries)
         return tuple(sorted(found, key=lambda kind: (kind != "Param", -self.count(kind))))
 
@@ -114,22 +113,20 @@ class Summary:
 
 
 def summary(model: Any) -> Summary:
-    """Tells what a model holds: shapes, counts and bytes, by module and kind of Variable.
+    """The shapes, counts and bytes of the arrays of a model, by module and kind of Variable.
 
     Args:
-      model: a Module, or a container of them. Abstract models, whose values
-        have only a shape and dtype, will do.
+      model: a Module, or a container of modules; may be abstract.
 
     Returns:
-      The rows, counts and bytes; ``print`` shows them as a table.
+      The rows, counts and bytes; prints as a table.
 
+    >>> import declax as dx
     >>> import jax.numpy as jnp
-    >>> from declax._module.module import Module
-    >>> from declax._variables.variable import Param
-    >>> class Scale(Module):
+    >>> class Scale(dx.Module):
     ...     def __init__(self):
-    ...         self.weight = Param(jnp.ones((2, 3)))
-    >>> print(summary(Scale()))
+    ...         self.weight = dx.Param(jnp.ones((2, 3)))
+    >>> print(dx.summary(Scale()))
     module  class  holds               Param
     ------  -----  ---------------  --------
     (root)  Scale  weight f32[2,3]  6 (24 B)
@@ -147,7 +144,7 @@ def summary(model: Any) -> Summary:
 
 
 def _owner(model: Any, path: Path) -> tuple[Any, int]:
-    """The innermost module on a path, and how much of the path leads to it."""
+    """The innermost module on a path, and the length of the path to it."""
     owner, depth, node = model, 0, model
     for position, key in enumerate(path, start=1):
         node = dict(children_of(node)).get(key)
@@ -157,7 +154,7 @@ def _owner(model: Any, path: Path) -> tuple[Any, int]:
 
 
 def _entries(name: str, kind: str, value: Any) -> list[Entry]:
-    """The arrays in one Variable: mostly one, several where it holds a tree."""
+    """The arrays in one Variable: mostly one, several if it holds a tree."""
     leaves = jax.tree_util.tree_leaves_with_path(value)
     return [
         Entry(name + jax.tree_util.keystr(keys), kind, tuple(leaf.shape), leaf.dtype)
@@ -174,7 +171,7 @@ def _size(entries: Iterable[Entry], kind: str) -> str:
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> str:
-    """Lines of a table: text to the left, numbers (from the fourth column on) to the right."""
+    """The lines of a table: text left-aligned, numbers (from the fourth column on) right-aligned."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     rule = ["-" * width for width in widths]
     lines = []
@@ -188,7 +185,7 @@ def _aligned(table: Sequence[Sequence[str]]) -> str:
 
 
 def dtype_text(dtype: np.dtype[Any]) -> str:
-    """A dtype as jax abbreviates it: ``f32``, ``bf16``, ``u8``, ``bool``."""
+    """A dtype as JAX abbreviates it: ``f32``, ``bf16``, ``u8``, ``bool``."""
     text = str(dtype)
     for long, short in (("bfloat", "bf"), ("float", "f"), ("complex", "c"), ("uint", "u"), ("int", "i")):
         if text.startswith(long):

@@ -1,4 +1,4 @@
-"""Models that share their Variables with another, and have other attributes."""
+"""Models that share their Variables with another model, and have other attributes."""
 
 from __future__ import annotations
 
@@ -33,23 +33,21 @@ def with_attributes(
 
     Args:
       node: a model, or a container of models.
-      only: which modules get the attributes; of those, the ones that have them.
+      only: which modules get the attributes, if they have them.
       raise_if_not_found: whether a name that no such module has is an error.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
       **attributes: the new values.
 
     Returns:
-      The new model. Arrays that are in no Variable are shared until one of the
-      two models gets another.
+      The new model. It shares arrays outside of Variables until one of the models replaces them.
 
     Raises:
-      GraphError: for a name that none of the modules has, and for a graph where
-        a tree is asked for.
-      StatusError: for data in a static attribute.
+      GraphError: no module has an attribute of this name, or the node is not a tree.
+      StatusError: data in a static attribute.
 
     >>> import declax as dx
     >>> layer = dx.Dropout(0.5, rngs=dx.Rngs(0))
-    >>> with_attributes(layer, rate=0.25).rate, layer.rate
+    >>> dx.with_attributes(layer, rate=0.25).rate, layer.rate
     (0.25, 0.5)
     """
     made = clone(node, variables=False, graph=graph)
@@ -74,13 +72,12 @@ def view(
 ) -> N:
     """A new model for another use, such as evaluation, which shares its Variables with the original.
 
-    Each module inside that has a method ``set_view`` is given the arguments; it
-    sets attributes by those that it knows, and returns the others. `view_info`
-    tells what the modules of a model know.
+    Each module inside with a method ``set_view`` receives the arguments, sets attributes by those that it knows, and
+    returns the others. `view_info` lists the arguments that a model knows.
 
     Args:
       node: a model, or a container of models.
-      only: which modules are given the arguments.
+      only: which modules receive the arguments.
       raise_if_not_found: whether an argument that no module uses is an error.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
       **kwargs: the arguments.
@@ -89,13 +86,11 @@ def view(
       The new model.
 
     Raises:
-      GraphError: for an argument that no module uses, for a `set_view` that
-        returns something else than arguments that it was given, and for a graph
-        where a tree is asked for.
+      GraphError: no module uses an argument, a `set_view` returns other names, or the node is not a tree.
 
     >>> import declax as dx
     >>> layer = dx.Dropout(0.5, rngs=dx.Rngs(0))
-    >>> view(layer, deterministic=True).deterministic, layer.deterministic
+    >>> dx.view(layer, deterministic=True).deterministic, layer.deterministic
     (True, False)
     """
     made = clone(node, variables=False, graph=graph)
@@ -121,19 +116,18 @@ def view(
 
 
 def view_info(node: Any, /, *, only: Filter = ..., graph: bool | None = None) -> str:
-    """What arguments `view` takes for a model: for each class of modules, with types, defaults and what they do.
+    """The arguments that `view` accepts for a model, by class of module, with types, defaults and docstrings.
 
     Args:
       node: a model, or a container of models.
-      only: which modules to look at.
+      only: which modules to list.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
-      The text; empty where no module takes any. It ends with the part ``Args:``
-      of the docstring of `set_view`.
+      The text, with the part ``Args:`` of the docstrings of `set_view`; empty if no module has one.
 
     >>> import declax as dx
-    >>> print(view_info(dx.Dropout(0.5)))
+    >>> print(dx.view_info(dx.Dropout(0.5)))
     Dropout:
       deterministic: bool | None = None
         deterministic: answer the input unchanged.
@@ -163,7 +157,7 @@ def _set_view_of(cls: type) -> Callable[..., Any] | None:
 
 @functools.lru_cache(maxsize=256)
 def _parameters(method: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
-    """The parameters behind ``self``."""
+    """The parameters after ``self``."""
     return tuple(inspect.signature(method).parameters.values())[1:]
 
 
@@ -172,7 +166,7 @@ def _named(method: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _give(module: Any, method: Callable[..., Any], kwargs: Mapping[str, Any], path: Path) -> set[str]:
-    """Calls a module's `set_view`; the names of the arguments that it used."""
+    """Calls a module's `set_view`; returns the names of the arguments that it used."""
     takes_all = any(p.kind is p.VAR_KEYWORD for p in _parameters(method))
     named = _named(method)
     given = {name: value for name, value in kwargs.items() if takes_all or name in named}

@@ -1,4 +1,4 @@
-"""The carry of a loop: the leaves that its function sets, or returns in the place of what it is given."""
+"""The carry of `scan`, `while_loop` and `fori_loop`: the leaves that the function of a step sets or returns."""
 
 from __future__ import annotations
 

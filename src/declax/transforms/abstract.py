@@ -1,9 +1,10 @@
-"""Graphs of shapes: models without arrays, and functions run on them without computing."""
+"""Functions of models traced without computing, and abstract models, with shapes in place of arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 import jax
 from jax.core import Tracer
@@ -12,76 +13,151 @@ from declax._graph.binding import bind
 from declax._graph.nodes import is_ref
 from declax._graph.unflattening import build
 from declax._modes import is_graph, is_on, set_graph_updates
-from declax.errors import AbstractModelError, TransformError, describe
+from declax._typing import MISSING, Missing
+from declax.errors import AbstractModelError
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, lifted
+from declax.transforms._engine.lift import Call, Numbers, Outcome, Rebuilt, Selection, lifted, look_like
 from declax.transforms._engine.structure import Mode
-from declax.transforms.tracing import returned
+from declax.transforms._engine.tracing import checked_function
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from jax.extend.core import ClosedJaxpr
+
+    from declax.transforms._engine.signatures import JaxprOptions
 
 N = TypeVar("N")
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def eval_shape(
     f: Callable[..., R], *args: Any, graph: bool | None = None, graph_updates: bool | None = None, **kwargs: Any
 ) -> R:
-    """What a function would return, with shapes and dtypes in the place of arrays; nothing is computed.
-
-    Nothing is allocated either, so that a model of any size can be looked at.
+    """The result of a function, with shapes and dtypes in place of arrays, without computing or allocating.
 
     Args:
-      f: the function; models that it captures count as arguments too, as does
-        one whose method it is.
-      *args, **kwargs: its arguments: models, Variables, arrays and numbers,
-        abstract or not. Others, such as texts and functions, go in as they are.
-        What the function does to its arguments happens to abstract copies.
+      f: the function; captured models count as arguments, and so does the model of a bound method.
+      *args, **kwargs: its arguments: models, Variables, arrays and numbers, abstract or not; other values pass
+        unchanged. The function changes abstract copies of them.
       graph: False if the arguments must be trees; None for the default of `set_graph_mode`.
-      graph_updates: as in the transforms; says nothing here, where no argument
-        is changed.
+      graph_updates: accepted as in other transforms; it has no effect, since no argument changes.
 
     Returns:
-      What the function returns, as abstract models, Variables and arrays. What
-      is shared in it is shared in the result.
+      The result, made of abstract models, Variables and arrays, with its sharing.
 
     Raises:
-      TransformError: for what is no function.
-      GraphError: for a graph where trees are asked for, and for flags that are
-        none.
+      TransformError: `f` is not a function.
+      GraphError: the arguments are not trees, or a flag is not one.
 
+    >>> import declax as dx
     >>> import jax.numpy as jnp
-    >>> from declax._variables.variable import Param
-    >>> eval_shape(lambda: Param(jnp.zeros((1_000_000, 1_000_000)))).shape
+    >>> dx.eval_shape(lambda: dx.Param(jnp.zeros((1_000_000, 1_000_000)))).shape
     (1000000, 1000000)
     """
-    if not callable(f):
-        problem = "the first argument is no function"
-        raise TransformError("eval_shape", problem, got=describe(f), fix="dx.eval_shape(lambda: model)")
+    checked_function("eval_shape", "f", f)
     is_on("graph_updates", graph_updates, set_graph_updates.current_value)  # is checked, though it means nothing here
     closure = Closure(f)
     call = Call(args, kwargs, Mode(is_graph(graph)), closure.find())
     shapes = _Shapes()
     values, plain = shapes.of(call.values), shapes.of(call.plain)
     outcome = _trace(lifted(closure, call.structure), values, plain)
-    result: R = returned(call, values, plain, outcome)
+    result: R = _returned(call, values, plain, outcome)
     return result
 
 
-def as_abstract(node: N, /, *, graph: bool | None = None) -> N:
-    """A copy of a graph with the shapes and dtypes of its arrays in their place.
+@overload
+def make_jaxpr(
+    f: Callable[P, Any], /, *, return_shape: Literal[False] = False, **options: Unpack[JaxprOptions]
+) -> Callable[P, ClosedJaxpr]: ...
+@overload
+def make_jaxpr(
+    *, return_shape: Literal[False] = False, **options: Unpack[JaxprOptions]
+) -> Callable[[Callable[P, Any]], Callable[P, ClosedJaxpr]]: ...
+@overload
+def make_jaxpr(
+    f: Callable[P, Any], /, *, return_shape: Literal[True], **options: Unpack[JaxprOptions]
+) -> Callable[P, tuple[ClosedJaxpr, Any]]: ...
+@overload
+def make_jaxpr(
+    *, return_shape: Literal[True], **options: Unpack[JaxprOptions]
+) -> Callable[[Callable[P, Any]], Callable[P, tuple[ClosedJaxpr, Any]]]: ...
+def make_jaxpr(
+    f: Callable[..., Any] | Missing = MISSING,
+    /,
+    *,
+    static_argnums: Numbers = None,
+    axis_env: Sequence[tuple[Hashable, int]] | None = None,
+    return_shape: bool = False,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """Makes a function that returns the jaxpr of a function of models.
 
-    Its GraphDef is that of the graph, so that a State of real arrays fits it.
+    Its inputs are the leaves of the models, passed or captured, each once, and then the other arguments. Its outputs
+    are the values that the function sets, and then its result. The arguments are not changed.
 
     Args:
-      node: a model, a State, an array, or a container of such.
+      f: the function; omit it to use `make_jaxpr` as a decorator with options.
+      static_argnums: hashable arguments that are part of the function.
+      axis_env: names and sizes of mapped axes that the function may use.
+      return_shape: whether to return a pair of the jaxpr and the result, with shapes and dtypes instead of arrays.
+      graph, graph_updates: as in `jit`.
+
+    Returns:
+      A function of the same arguments.
+
+    Raises:
+      TransformError: a static argument is not hashable, or the structure changes with ``graph_updates=False``.
+
+    >>> import declax as dx
+    >>> p = dx.Param(2.0)
+    >>> print(dx.make_jaxpr(lambda p, x: p * x)(p, 3.0))
+    { lambda ; a:f32[] b:f32[]. let c:f32[] = mul a b in (c,) }
+    """
+    mode = Mode.of(graph, graph_updates)
+    options: dict[str, Any] = {"axis_env": axis_env, "return_shape": return_shape}
+
+    def trace(f: Callable[..., Any]) -> Callable[..., Any]:
+        checked_function("make_jaxpr", "f", f)
+        closure = Closure(f)
+        static = Selection(f, "static", static_argnums, None)
+
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs, statics = static.take(args, kwargs)
+            call = Call(args, kwargs, mode, closure.find(), statics).check_arrays()
+            body = lifted(closure, call.structure, mode, adapt=functools.partial(static.give, statics=statics))
+            make: Any = jax.make_jaxpr(body, **options)
+            if not return_shape:
+                return make(call.values, call.plain)
+            jaxpr, outcome = make(call.values, call.plain)
+            return jaxpr, _returned(call, call.values, call.plain, outcome)
+
+        return look_like(traced, f)
+
+    return trace if f is MISSING else trace(f)
+
+
+def _returned(call: Call, values: Sequence[Any], plain: Sequence[Any], outcome: Outcome) -> Any:
+    """What a function returns, as an outcome says, while nothing happens to the arguments of its call."""
+    return Rebuilt(call.structure, values, plain).apply(outcome)
+
+
+def as_abstract(node: N, /, *, graph: bool | None = None) -> N:
+    """A copy of a model with shapes and dtypes in place of its arrays, and the same GraphDef.
+
+    Args:
+      node: a model, a State, an array, or a container of these.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
-      The copy. Each leaf is a `jax.ShapeDtypeStruct`, with the sharding of
-      arrays that are committed to one. A ref becomes one with ``is_ref``.
+      The copy. Each leaf is a `jax.ShapeDtypeStruct`, with the sharding of a committed array, and with ``is_ref`` for
+      a ref.
 
+    >>> import declax as dx
     >>> import jax.numpy as jnp
-    >>> from declax._variables.variable import Param
-    >>> as_abstract(Param(jnp.ones((2, 3)))).value
+    >>> dx.as_abstract(dx.Param(jnp.ones((2, 3)))).value
     ShapeDtypeStruct(shape=(2, 3), dtype=float32)
     """
     binding = bind(node, graph)
@@ -90,11 +166,9 @@ def as_abstract(node: N, /, *, graph: bool | None = None) -> N:
 
 
 class ShapeDtypeStruct(jax.ShapeDtypeStruct):
-    """The leaf of an abstract graph: the class of JAX, which says what is wrong where it is computed with.
+    """The leaf of an abstract model: the class of JAX, with an error that names the model when it is computed with.
 
-    A model of real arrays knows nothing of it, and pays nothing for it. JAX's
-    own functions ask for `__jax_array__` where they may; those that do not, as
-    `jax.lax` ones, raise their own error, in which this class is named.
+    Functions of JAX that do not call `__jax_array__`, such as those of `jax.lax`, raise their own error.
     """
 
     __slots__ = ()
@@ -123,13 +197,13 @@ for _name in (*_BINARY.split(), *(f"r{name}" for name in _BINARY.split()), *_OTH
 
 
 class _Shapes:
-    """Turns values into their shapes; one ref stays one."""
+    """Replaces values by their shapes; one ref stays one."""
 
     def __init__(self) -> None:
         self._refs: dict[int, jax.ShapeDtypeStruct] = {}
 
     def of(self, values: Sequence[Any]) -> list[Any]:
-        """The values with shapes in the place of their arrays and numbers."""
+        """The values with shapes in place of arrays and numbers."""
         shapes: list[Any] = jax.tree.map(self._shape_of, list(values))
         return shapes
 
@@ -152,11 +226,7 @@ _make_ref: Callable[..., jax.ShapeDtypeStruct] = jax.ShapeDtypeStruct  # `is_ref
 
 
 def _trace(function: Callable[..., Outcome], *args: Any) -> Outcome:
-    """Runs a function on shapes; what it gives back holds shapes too.
-
-    Unlike `jax.eval_shape`, takes and gives back leaves of any type, refs
-    included. So what comes out is read while the function is traced.
-    """
+    """As `jax.eval_shape`, but leaves may have any type and be refs, so the result is read during the trace."""
     leaves, tree = jax.tree.flatten(args)
     is_shape = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
     found: list[Outcome] = []

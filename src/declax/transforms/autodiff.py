@@ -1,7 +1,7 @@
 """`grad` and `value_and_grad` for functions of models.
 
-Gradients are taken with respect to the leaves of a model that a filter takes, all leaves of other arguments, and no
-leaf of what the function captures.
+Gradients are with respect to the leaves of a model that a filter selects, all leaves of other arguments, and no
+leaf of a captured model.
 """
 
 # Overloads overlap on purpose: the first that fits says the type, the last one says what is left.
@@ -20,13 +20,7 @@ from declax._filters import Filter, as_written
 from declax._typing import MISSING, Missing
 from declax._variables.variable import Param, Variable
 from declax.errors import TransformError, describe
-from declax.transforms._differentiated import (
-    Arguments,
-    Derivatives,
-    argument_name,
-    on_leaves,
-    target_of_result,
-)
+from declax.transforms._differentiated import Arguments, Derivatives, argument_name, on_leaves, target_of_result
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, look_like, run_with
 from declax.transforms._engine.structure import Mode, is_array_like, name_of
@@ -67,11 +61,11 @@ if TYPE_CHECKING:
 
 
 class DiffState(NamedTuple):
-    """An argument, and the leaves of it to differentiate with respect to.
+    """An argument, and the leaves of it to differentiate.
 
     Attributes:
       argnum: the position of the argument.
-      filter: which leaves.
+      filter: the leaves.
     """
 
     argnum: int
@@ -148,27 +142,25 @@ def grad(
     """The gradient of a function whose arguments may be models.
 
     Args:
-      f: the function; its result, or the first of it with `has_aux`, is a
-        scalar. Leave it out to use `grad` as a decorator with options.
-      argnums: the arguments to differentiate with respect to. Of a model, the
-        Params; ``DiffState(argnum, filter)`` says otherwise.
-      has_aux: whether `f` returns a pair of the scalar and something else.
+      f: the function; it returns a scalar, or with `has_aux` a pair of a scalar and another result. Omit it to
+        use `grad` as a decorator with options.
+      argnums: the arguments to differentiate. Of a model, these are the Params; ``DiffState(argnum, filter)``
+        selects other leaves.
+      has_aux: whether `f` returns a pair.
       holomorphic, allow_int: as in `jax.grad`.
       graph, graph_updates: as in `jit`.
 
     Returns:
-      A function with the arguments of `f` that returns the gradient: a State
-      for a model, with the paths of the leaves; a tuple for several argnums;
-      with `has_aux`, a pair with the auxiliary result.
+      A function with the arguments of `f` that returns the gradient: for a model, a State with the paths of the
+      leaves; for several argnums, a tuple; with `has_aux`, a pair with the auxiliary result.
 
     Raises:
-      TransformError: for argnums that are no position, and where there is
-        nothing to differentiate.
+      TransformError: an argnum is not a position, or there is nothing to differentiate.
 
-    >>> from declax._module.module import Module
-    >>> m = Module()
-    >>> m.scale = Param(3.0)
-    >>> grads = grad(lambda m: m.scale**2)(m)
+    >>> import declax as dx
+    >>> m = dx.Module()
+    >>> m.scale = dx.Param(3.0)
+    >>> grads = dx.grad(lambda m: m.scale**2)(m)
     >>> float(grads["scale"].value)
     6.0
     """
@@ -226,13 +218,12 @@ def value_and_grad(
 ) -> Any:
     """The value and the gradient of a function whose arguments may be models.
 
-    As `grad`, with the same arguments and errors, but the function that is made returns a pair of what `f` returns
-    and the gradient.
+    Arguments and errors are those of `grad`. The new function returns a pair of the result of `f` and the gradient.
 
-    >>> from declax._module.module import Module
-    >>> m = Module()
-    >>> m.scale = Param(3.0)
-    >>> value, grads = value_and_grad(lambda m: m.scale**2)(m)
+    >>> import declax as dx
+    >>> m = dx.Module()
+    >>> m.scale = dx.Param(3.0)
+    >>> value, grads = dx.value_and_grad(lambda m: m.scale**2)(m)
     >>> float(value)
     9.0
     """

@@ -1,6 +1,6 @@
 """Names of mapped axes in the metadata of Variables.
 
-Inside of a function that is mapped over an axis, a value has one axis less, and so has the sharding of its Variable.
+In a function that is mapped over an axis, a value has one axis less, and so does the sharding of its Variable.
 """
 
 from __future__ import annotations
@@ -45,33 +45,30 @@ def transform_metadata(
     partition: str | None,
     graph: bool | None = None,
 ) -> Any:
-    """Takes the name of a mapped axis out of the shardings of Variables, inside of a function.
+    """Removes the name of a mapped axis from the shardings of Variables while a function runs.
 
-    To be put between a function and the transform that maps it, with the axes
-    of that transform. The lifted ones do the same with
-    ``transform_metadata={dx.PARTITION_NAME: partition}``. Variables that the
-    function makes and returns, or puts into its arguments, get the name.
+    Use it between a function and the transform that maps it, with the same axes; ``vmap(...,
+    transform_metadata={dx.PARTITION_NAME: partition})`` is shorter. Variables that the function creates and returns,
+    or adds to its arguments, get the name.
 
     Args:
-      f: the function; leave it out to use this as a decorator with options.
-      in_axes, out_axes: as in `vmap`; Variables without an axis stay as they are.
-      partition: what the sharding of the Variables calls the axis.
+      f: the function; omit it to use this as a decorator with options.
+      in_axes, out_axes: as in `vmap`; Variables without an axis do not change.
+      partition: the name of the axis in the shardings.
       graph: False if the arguments must be trees; None for the default of `set_graph_mode`.
 
     Returns:
       The function, whose arguments have one axis less.
 
     Raises:
-      TransformError: for axes that do not fit, and for a Variable whose
-        sharding calls the axis by another name.
+      TransformError: axes do not match, or a sharding has another name for the axis.
 
+    >>> import declax as dx
     >>> import jax.numpy as jnp
-    >>> from declax._variables.variable import Param
-    >>> from declax.transforms.vectorization import vmap
-    >>> @vmap
-    ... @transform_metadata(partition="layers")
+    >>> @dx.vmap
+    ... @dx.transform_metadata(partition="layers")
     ... def make(scale):
-    ...     return Param(scale * jnp.ones(3), sharding=("model",))
+    ...     return dx.Param(scale * jnp.ones(3), sharding=("model",))
     >>> make(jnp.arange(2.0)).sharding
     ('layers', 'model')
     """

@@ -43,9 +43,8 @@ def cond(
 ) -> R:
     """Calls one of two functions.
 
-    What the function sets, in models that it is given or that it captures,
-    happens to the caller's. Where only one of the two sets a Variable, the
-    other leaves it as it is; what neither sets is not touched.
+    What the function sets, in its arguments or in captured models, is written to the caller's models. A
+    Variable that only one of the two functions sets keeps its value in the other.
 
     Args:
       pred: a boolean scalar: whether to call `true_fun`.
@@ -54,19 +53,19 @@ def cond(
       graph, graph_updates: as in `jit`.
 
     Returns:
-      What the function returned.
+      The result of the function.
 
     Raises:
-      TransformError: for functions that return different structures, shapes
-        or dtypes, or that leave the models in different structures.
+      TransformError: the functions return different structures, shapes or dtypes, or leave the models in
+        different structures.
 
+    >>> import declax as dx
     >>> import jax.numpy as jnp
-    >>> from declax._variables.variable import Variable
-    >>> count = Variable(jnp.array(0))
+    >>> count = dx.Variable(jnp.array(0))
     >>> def add(count, x):
     ...     count[...] += 1
     ...     return x + 1
-    >>> int(cond(True, add, lambda count, x: x, count, 3)), int(count.value)
+    >>> int(dx.cond(True, add, lambda count, x: x, count, 3)), int(count.value)
     (4, 1)
     """
     fix = "pred.all()        # or .any()"
@@ -88,24 +87,22 @@ def switch(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> R:
-    """Calls one of several functions.
-
-    As `cond`. An index out of range means the first or the last function.
+    """Calls one of several functions, as `cond`.
 
     Args:
-      index: an integer scalar: which function to call.
+      index: an integer scalar: which function to call. An index out of range selects the first or the last.
       branches: the functions, of the same arguments.
       operands: the arguments.
       graph, graph_updates: as in `jit`.
 
     Returns:
-      What the function returned.
+      The result of the function.
 
     Raises:
-      TransformError: for no functions, and for functions that do not fit each
-        other; see `cond`.
+      TransformError: `branches` is empty, or the functions do not match; see `cond`.
 
-    >>> int(switch(1, [lambda x: x, lambda x: x * 2, lambda x: x * 3], 5))
+    >>> import declax as dx
+    >>> int(dx.switch(1, [lambda x: x, lambda x: x * 2, lambda x: x * 3], 5))
     10
     """
     if callable(branches) or not branches:

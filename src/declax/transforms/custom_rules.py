@@ -1,7 +1,7 @@
-"""`custom_vjp`: functions of models whose gradients the user writes.
+"""`custom_vjp`: functions of models with gradient rules.
 
-JAX may call the function now, or `fwd` in its place; or trace the function now and `fwd` later, when what it has traced
-is differentiated. So both tell by one plan what they set, and what is kept for later holds no arrays and no models.
+JAX may call the function, or `fwd` in its place; or trace the function now, and `fwd` when that trace is
+differentiated. Both describe what they set by one plan, and what is kept for later holds no arrays and no models.
 """
 
 from __future__ import annotations
@@ -64,51 +64,42 @@ def custom_vjp(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Any:
-    """A function of models whose gradients are given by rules, as in `jax.custom_vjp`.
+    """A function of models with rules for its gradients, as `jax.custom_vjp`.
 
-    ``f.defvjp(fwd, bwd)`` gives it its rules. ``fwd`` takes the arguments of
-    the function, and returns its result and residuals, which may hold models.
-    ``bwd`` takes the residuals and the cotangent, and returns a tuple with one
-    cotangent for each argument: of a model a State, also of a part of its
-    leaves, or a model of its kind; None for zeros.
+    ``f.defvjp(fwd, bwd)`` sets the rules. ``fwd`` takes the arguments of the function, and returns its result and
+    residuals, which may hold models. ``bwd`` takes the residuals and the cotangent, and returns a tuple with one
+    cotangent for each argument: for a model, a State of some or all of its leaves, or a model of its kind; None for
+    zeros.
 
-    With ``graph_updates=True`` the cotangent is a pair. Its first is a tuple
-    with, for each argument that is a model, a State of the cotangents of what
-    its leaves were set to, zero where the function set nothing; its second is
-    that of the result. Otherwise ``bwd`` gets that of the result only, and the
-    others as ``updates_g``, where it has such a parameter.
+    With ``graph_updates=True``, ``bwd`` receives a pair: a tuple with, for each model among the arguments, a State of
+    the cotangents of what the function set in it, zero where it set nothing; and the cotangent of the result.
+    Otherwise it receives the latter only, and the former as ``updates_g`` if it has this parameter.
 
     Args:
-      fun: the function; leave it out to use `custom_vjp` as a decorator with
-        options.
-      nondiff_argnums: the arguments that are not differentiated. Those given
-        as ints are no arrays and no models; ``bwd`` gets them first. A
-        `DiffState` says which leaves of a model *are* differentiated.
+      fun: the function; omit it to use `custom_vjp` as a decorator with options.
+      nondiff_argnums: the arguments that are not differentiated. An int names an argument without arrays and models;
+        ``bwd`` receives these first. A `DiffState` selects the leaves of a model that *are* differentiated.
       graph, graph_updates: as in `jit`.
 
     Returns:
       The function, with the method ``defvjp``; usable as a method.
 
     Raises:
-      TransformError: where it is called without rules, where the rules do not
-        fit, and where it is differentiated with respect to what it captures.
+      TransformError: it has no rules when called, the rules do not match it, or a captured model is differentiated.
 
-    >>> from declax._module.module import Module
-    >>> from declax._variables.variable import Param
-    >>> from declax._state.states import State
-    >>> from declax.transforms.autodiff import grad
-    >>> @custom_vjp
+    >>> import declax as dx
+    >>> @dx.custom_vjp
     ... def double(m):
     ...     return m.scale * 2.0
     >>> def forward(m):
     ...     return double(m), None
     >>> def backward(residuals, cotangent):
     ...     _, of_result = cotangent
-    ...     return (State({"scale": 100.0 * of_result}),)
+    ...     return (dx.State({"scale": 100.0 * of_result}),)
     >>> double.defvjp(forward, backward)
-    >>> m = Module()
-    >>> m.scale = Param(3.0)
-    >>> float(grad(double)(m)["scale"].value)
+    >>> m = dx.Module()
+    >>> m.scale = dx.Param(3.0)
+    >>> float(dx.grad(double)(m)["scale"].value)
     100.0
     """
 
@@ -127,7 +118,7 @@ class RuleOptions(NamedTuple):
 
 
 class CustomVjp(Wrapped[P, R]):
-    """A function with rules for its gradients; see `custom_vjp`."""
+    """A function with gradient rules; see `custom_vjp`."""
 
     def __init__(self, fun: Callable[P, R], nondiff_argnums: Argnums, mode: Mode) -> None:
         checked_function("custom_vjp", "fun", fun)
@@ -142,17 +133,16 @@ class CustomVjp(Wrapped[P, R]):
         bwd: Callable[..., Sequence[Any]],
         symbolic_zeros: bool = False,
     ) -> None:
-        """Gives the function its rules.
+        """Sets the rules.
 
         Args:
-          fwd: the rule for the result and the residuals.
-          bwd: the rule for the cotangents of the arguments.
-          symbolic_zeros: as in `jax.custom_vjp`: ``fwd`` gets, in place of each
-            array, a `jax.custom_derivatives.CustomVJPPrimal`, and ``bwd`` may
-            get a `jax.custom_derivatives.SymbolicZero`.
+          fwd: computes the result and the residuals.
+          bwd: computes the cotangents of the arguments.
+          symbolic_zeros: as in `jax.custom_vjp`: ``fwd`` receives a `jax.custom_derivatives.CustomVJPPrimal` for each
+            array, and ``bwd`` may receive a `jax.custom_derivatives.SymbolicZero`.
 
         Raises:
-          TransformError: for what is no function.
+          TransformError: a rule is not a function.
         """
         for name, rule in (("fwd", fwd), ("bwd", bwd)):
             checked_function("custom_vjp", name, rule)
@@ -328,10 +318,7 @@ class _CustomCall:
         return listed
 
     def _conclude(self, rebuilt: Rebuilt, output: Any, leaves: Sequence[Any]) -> Outcome:
-        """What was returned and set; where the structure changed, without the leaves that have their value still.
-
-        These go past the function, and so do their cotangents.
-        """
+        """The outcome, without leaves that kept their values when the structure changed: they bypass the function."""
         outcome = rebuilt.conclude(output, self.options.mode)
         plan, change = outcome.plan, outcome.plan.change
         if change is None or self.structure.graphdef is None:

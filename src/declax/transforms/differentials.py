@@ -37,10 +37,9 @@ Ts = TypeVarTuple("Ts")
 
 
 class Pullback:
-    """Takes a cotangent of a function's result to the gradients of its arguments; what `vjp` returns.
+    """Maps a cotangent of a function's result to the gradients of its arguments; `vjp` returns it.
 
-    A pytree, so that a compiled function can return or take it. Calling it
-    changes nothing, and can be repeated.
+    A pytree, which compiled functions can take and return. It can be called repeatedly.
     """
 
     __slots__ = ("_pull", "_static")
@@ -50,13 +49,13 @@ class Pullback:
         self._static = static
 
     def __call__(self, cotangent: Any, /) -> tuple[Any, ...]:
-        """The gradient for each argument.
+        """The gradient of each argument.
 
         Args:
-          cotangent: in the shape of the result; for a model, a State or a model; None for zeros.
+          cotangent: with the structure of the result; for a model, a State or a model; None for zeros.
 
         Raises:
-          TransformError: it has not that shape.
+          TransformError: the structure, a shape or a dtype differs.
         """
         result, shapes, tree, targets = self._static
         like: dict[int, Any] = tree.unflatten(shapes)
@@ -96,35 +95,30 @@ def vjp(  # type: ignore[misc]  # no signature takes both `*Ts` and any number o
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Any:
-    """Calls a function of models, and prepares to pull cotangents of its result back.
+    """Calls a function of models once, and prepares to pull cotangents of its result back.
 
-    The function is called once. What it does to its arguments happens to the
-    caller's, then and not when the pullback is called. What it captures is not
-    differentiated.
+    What the function sets is written to the caller's models at this call; the pullback writes nothing. Captured
+    models are not differentiated.
 
     Args:
-      f: the function. Without primals, the result is a function of them;
-        without `f`, a decorator.
-      *primals: its arguments.
-      has_aux: whether `f` returns a pair of what is differentiated and
-        something else.
+      f: the function. Without primals, `vjp` returns a function of them; without `f`, a decorator.
+      *primals: the arguments of `f`.
+      has_aux: whether `f` returns a pair of the differentiated result and another one.
       graph, graph_updates: as in `jit`.
 
     Returns:
-      The result; the pullback, a function from a cotangent to a tuple of
-      gradients, one for each argument; and with `has_aux` the auxiliary result.
-      The gradient of a model is a State of all its leaves; where those are no
-      real or complex numbers, it is empty, of dtype `float0`, as in JAX.
+      The result; the pullback, which maps a cotangent to a tuple with one gradient for each argument; and with
+      `has_aux` the auxiliary result. The gradient of a model is a State of all its leaves. The gradient of a leaf
+      that is not differentiable is empty, with dtype `float0`, as in JAX.
 
     Raises:
-      TransformError: where `f` is no function, or returns no pair with `has_aux`.
+      TransformError: `f` is not a function, or does not return a pair with `has_aux`.
 
+    >>> import declax as dx
     >>> import jax.numpy as jnp
-    >>> from declax._module.module import Module
-    >>> from declax._variables.variable import Param
-    >>> m = Module()
-    >>> m.scale = Param(3.0)
-    >>> y, pullback = vjp(lambda m, x: m.scale * x, m, jnp.array([1.0, 2.0]))
+    >>> m = dx.Module()
+    >>> m.scale = dx.Param(3.0)
+    >>> y, pullback = dx.vjp(lambda m, x: m.scale * x, m, jnp.array([1.0, 2.0]))
     >>> m_grad, x_grad = pullback(jnp.array([1.0, 10.0]))
     >>> float(m_grad["scale"].value), x_grad.tolist()
     (21.0, [3.0, 30.0])
@@ -210,36 +204,28 @@ def jvp(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Any:
-    """Calls a function of models, and says how its result moves with the arguments.
+    """Calls a function of models, and computes the tangent of its result.
 
-    What the function does to its arguments happens to the caller's; the
-    tangents of what it sets are dropped. What it captures does not move.
+    What the function sets is written to the caller's models, without tangents. Captured models have zero tangents.
 
     Args:
-      f: the function. Without primals, the result is a function of them and of
-        the tangents; without `f`, a decorator.
-      primals: a tuple of its arguments.
-      tangents: a tuple of their tangents: of a model, a State, also of a part
-        of its leaves, or a model of its kind; None where nothing moves.
-        Leaves that are no real or complex numbers do not move.
-      has_aux: whether `f` returns a pair of what is differentiated and
-        something else.
+      f: the function. Without primals, `jvp` returns a function of primals and tangents; without `f`, a decorator.
+      primals: a tuple with the arguments of `f`.
+      tangents: a tuple with the tangent of each: for a model, a State of some or all of its leaves, or a model of
+        its kind; None for zeros. Leaves that are not differentiable have zero tangents.
+      has_aux: whether `f` returns a pair of the differentiated result and another one.
       graph, graph_updates: as in `jit`.
 
     Returns:
-      The result and its tangent, with a State for a model; with `has_aux` also
-      the auxiliary result.
+      The result and its tangent, a State for a model; with `has_aux` also the auxiliary result.
 
     Raises:
-      TransformError: where `f` is no function, tangents do not fit the
-        primals, or with `has_aux` no pair is returned.
+      TransformError: `f` is not a function, does not return a pair with `has_aux`, or tangents do not match.
 
-    >>> from declax._module.module import Module
-    >>> from declax._variables.variable import Param
-    >>> from declax._state.states import State
-    >>> m = Module()
-    >>> m.scale = Param(3.0)
-    >>> y, y_tangent = jvp(lambda m, x: m.scale * x, (m, 2.0), (State({"scale": 1.0}), 0.0))
+    >>> import declax as dx
+    >>> m = dx.Module()
+    >>> m.scale = dx.Param(3.0)
+    >>> y, y_tangent = dx.jvp(lambda m, x: m.scale * x, (m, 2.0), (dx.State({"scale": 1.0}), 0.0))
     >>> float(y), float(y_tangent)
     (6.0, 2.0)
     """

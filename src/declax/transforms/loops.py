@@ -29,33 +29,30 @@ def while_loop(
 ) -> T:
     """Calls a function on its own result while a condition holds.
 
-    Models go through it as arrays do. What `body_fun` sets, in models that it
-    is given or that it captures, happens to the caller's; what it only reads
-    stays out of the loop. It may return the models that it was given, or new
-    ones of the same structure.
+    What `body_fun` sets, in its arguments or in captured models, is written to the caller's models; what it
+    only reads stays outside of the loop. It returns the models that it receives, or new ones of the same
+    structure.
 
     Args:
-      cond_fun: whether there is another step; it sets nothing.
+      cond_fun: whether to take another step; it sets nothing.
       body_fun: one step.
-      init_val: the argument of the first step.
+      init_val: the argument of the first step; may hold models.
       graph, graph_updates: as in `jit`; the structure never changes in a loop.
 
     Returns:
-      What the last step returned. Where that is the model that was handed in,
-      it is the caller's; otherwise a new one.
+      The result of the last step. A model that the steps pass on is the caller's own.
 
     Raises:
-      TransformError: for a step that changes the structure, shape or dtype of
-        what it is given; and for a condition that sets something, or that is
-        not a boolean.
+      TransformError: a step changes the structure, shape or dtype of its argument; the condition sets
+        something, or does not return a boolean.
 
+    >>> import declax as dx
     >>> import jax.numpy as jnp
-    >>> from declax._variables.variable import Variable
-    >>> total = Variable(jnp.array(1))
+    >>> total = dx.Variable(jnp.array(1))
     >>> def double(x):
     ...     total[...] *= 2
     ...     return x + 1
-    >>> int(while_loop(lambda x: x < 5, double, 0)), int(total.value)
+    >>> int(dx.while_loop(lambda x: x < 5, double, 0)), int(total.value)
     (5, 32)
     """
     checked_function("while_loop", "cond_fun", cond_fun)
@@ -97,32 +94,30 @@ def fori_loop(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> T:
-    """Calls a function on its own result, for each number of a range.
+    """Calls a function on its own result, for each number of a range; otherwise as `while_loop`.
 
-    As `while_loop`, with the number as the first argument. Where both bounds
-    are Python ints, the loop can be differentiated in reverse.
+    With Python ints as bounds, the loop can be differentiated in reverse mode.
 
     Args:
       lower, upper: the first number, and the one after the last.
-      body_fun: one step, of the number and of what the last step returned.
-      init_val: what the first step is given.
+      body_fun: one step, of the number and the result of the previous step.
+      init_val: the argument of the first step; may hold models.
       unroll: as in `jax.lax.fori_loop`.
       graph, graph_updates: as in `jit`; the structure never changes in a loop.
 
     Returns:
-      What the last step returned; see `while_loop`.
+      The result of the last step; see `while_loop`.
 
     Raises:
-      TransformError: for a step that changes the structure, shape or dtype of
-        what it is given, and for a bound that is not an integer.
+      TransformError: a step changes the structure, shape or dtype of its argument; a bound is not an integer.
 
+    >>> import declax as dx
     >>> import jax.numpy as jnp
-    >>> from declax._variables.variable import Variable
-    >>> total = Variable(jnp.array(0))
+    >>> total = dx.Variable(jnp.array(0))
     >>> def add(i, total):
     ...     total[...] += i
     ...     return total
-    >>> fori_loop(2, 5, add, total) is total, int(total.value)
+    >>> dx.fori_loop(2, 5, add, total) is total, int(total.value)
     (True, 9)
     """
     checked_function("fori_loop", "body_fun", body_fun)

@@ -1,4 +1,4 @@
-"""`remat` for functions of models: intermediate values are computed again when gradients need them."""
+"""`remat` for functions of models: gradients recompute intermediate values."""
 
 from __future__ import annotations
 
@@ -47,18 +47,15 @@ def remat(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Any:
-    """A function of models whose intermediate values are computed again for gradients, as by `jax.checkpoint`.
+    """A function of models whose gradients recompute intermediate values, as `jax.checkpoint`.
 
-    Takes less memory and more time. What the function does to its arguments
-    happens to the caller's, once, however often values are computed. Random
-    numbers are the same each time. The function is traced once for each
-    structure and shapes of its arguments.
+    It uses less memory and more time. What the function sets is written to the caller's models once, and recomputed
+    random numbers are the same. The function is traced once for each structure and shapes of its arguments.
 
     Args:
-      f: the function, or a method where it is defined; leave it out to use
-        `remat` as a decorator with options.
-      prevent_cse: as in `jax.checkpoint`; False is quicker inside of `scan`.
-      static_argnums, static_argnames: arguments that stay Python values; hashable.
+      f: the function, or a method in its class; omit it to use `remat` as a decorator with options.
+      prevent_cse: as in `jax.checkpoint`; False is faster in `scan`.
+      static_argnums, static_argnames: hashable arguments that stay Python values.
       policy: which values are kept, as in `jax.checkpoint`.
       graph, graph_updates: as in `jit`.
 
@@ -66,18 +63,16 @@ def remat(
       The function.
 
     Raises:
-      TransformError: for what is no function, and for options that do not fit.
+      TransformError: `f` is not a function, or an option does not match it.
 
-    >>> from declax._module.module import Module
-    >>> from declax._variables.variable import Param
-    >>> from declax.transforms.autodiff import grad
-    >>> class Square(Module):
+    >>> import declax as dx
+    >>> class Square(dx.Module):
     ...     def __init__(self):
-    ...         self.scale = Param(3.0)
-    ...     @remat
+    ...         self.scale = dx.Param(3.0)
+    ...     @dx.remat
     ...     def __call__(self, x):
     ...         return (self.scale * x) ** 2
-    >>> float(grad(lambda m: m(1.0))(Square())["scale"].value)
+    >>> float(dx.grad(lambda m: m(1.0))(Square())["scale"].value)
     6.0
     """
 
@@ -96,7 +91,7 @@ def remat(
 
 
 class Rematerialized(Wrapped[P, R]):
-    """A function whose intermediate values are computed again; see `remat`."""
+    """A function whose gradients recompute intermediate values; see `remat`."""
 
     def __init__(self, f: Callable[P, R], static: Selection, options: dict[str, Any], mode: Mode) -> None:
         super().__init__(f, mode, static)

@@ -52,21 +52,15 @@ def pmap(
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Any:
-    """Maps a function of models over axes of its arguments, each instance on a device of its own.
-
-    As `vmap` otherwise: what the function does to its arguments happens to the
-    caller's, at the axes that they have. What all instances share may be set
-    to what is the same for all, as by `jax.lax.pmean`.
+    """Maps a function of models over axes of its arguments, with each instance on its own device; otherwise as `vmap`.
 
     Args:
-      f: the function; leave it out to use `pmap` as a decorator with options.
-      axis_name: for collectives inside of the function.
-      in_axes, out_axes: as in `vmap`. A tuple has an entry for static arguments
-        too, which is not looked at.
-      static_broadcasted_argnums: arguments that are compiled in; hashable.
+      f: the function; omit it to use `pmap` as a decorator with options.
+      axis_name: for collectives in the function.
+      in_axes, out_axes: as in `vmap`. A tuple has an entry for each static argument too, which is ignored.
+      static_broadcasted_argnums: hashable arguments that are compiled in.
       devices, backend, axis_size: as in `jax.pmap`.
-      donate_argnums: arguments whose buffers may be reused. Of a model, those
-        of the Variables that the function sets are.
+      donate_argnums: arguments whose buffers may be reused; of a model, those of the Variables that are set.
       transform_metadata: as in `vmap`.
       graph, graph_updates: as in `jit`.
 
@@ -74,13 +68,12 @@ def pmap(
       The mapped function, which is also usable as a method.
 
     Raises:
-      TransformError: for axes that do not fit, and for what has no axis and
-        comes out different in the instances.
+      TransformError: axes do not match, or a leaf without an axis differs between the instances.
 
+    >>> import declax as dx
     >>> import jax.numpy as jnp
-    >>> from declax._variables.variable import Param
-    >>> p = Param(jnp.arange(3.0)[None])  # on one device
-    >>> pmap(lambda p, x: p * x, in_axes=(0, None))(p, 2.0)
+    >>> p = dx.Param(jnp.arange(3.0)[None])  # on one device
+    >>> dx.pmap(lambda p, x: p * x, in_axes=(0, None))(p, 2.0)
     Array([[0., 2., 4.]], dtype=float32)
     """
     check_metadata(transform_metadata)

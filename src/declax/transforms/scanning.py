@@ -80,39 +80,33 @@ def scan(
 ) -> Any:
     """Calls a function step by step along axes of its arguments.
 
-    What goes from step to step is labelled `Carry`, in the arguments and in
-    what the function returns, in the same order. A model that goes from step
-    to step is the same object in all of them, and need not be returned. A
-    model with an axis is one instance a step: what the function sets in it,
-    and new Variables, get that axis. What the function captures goes from
-    step to step where it is set, and costs nothing where it is only read.
+    `Carry` labels what goes from step to step, in the arguments and, in the same order, in the results. A
+    carried model is one object in all steps and need not be returned. Of a model with an axis, each step sees
+    one slice; what the function sets in it, and new Variables, get that axis. A captured model is carried if
+    the function sets it.
 
     Args:
-      f: the function of one step; leave it out to use `scan` as a decorator
-        with options.
-      length: the number of steps, where no axis says it.
-      reverse: whether the last step comes first; its results are the last ones
-        all the same.
+      f: the function of one step; omit it to use `scan` as a decorator with options.
+      length: the number of steps, if no argument has an axis.
+      reverse: whether to run the last step first; results keep their places.
       unroll: as in `jax.lax.scan`.
-      in_axes: an axis, None, `Carry`, or a tree of these, a prefix of the tuple
-        of arguments. `StateAxes` gives a model's leaves axes by filter.
-        Arguments by name have that of their position; those that have no
-        position, axis 0.
+      in_axes: an axis, None, `Carry`, or a tree of these, a prefix of the tuple of arguments. `StateAxes`
+        selects the axes of a model's leaves by filter. A keyword argument has the axis of its position, or
+        axis 0 if it has no position.
       out_axes: likewise for the result, without None.
-      transform_metadata: ``{dx.PARTITION_NAME: name}`` gives the axis a name
-        in the sharding metadata of Variables outside of the function.
+      transform_metadata: ``{dx.PARTITION_NAME: name}`` names the axis in the sharding metadata of Variables.
       graph, graph_updates: as in `jit`.
 
     Returns:
-      A function of the same arguments that takes all steps.
+      A function of the same arguments that runs all steps.
 
     Raises:
-      TransformError: for axes that do not fit, for different lengths, for
-        setting what all steps share, and where what goes from step to step
+      TransformError: axes or lengths do not match; a step sets a leaf that all steps share; a carried value
         changes its structure, shape or dtype.
 
+    >>> import declax as dx
     >>> import jax.numpy as jnp
-    >>> total, sums = scan(lambda total, x: (total + x, total))(0, jnp.arange(4))
+    >>> total, sums = dx.scan(lambda total, x: (total + x, total))(0, jnp.arange(4))
     >>> int(total), sums.tolist()
     (6, [0, 0, 1, 3])
     """
@@ -130,7 +124,7 @@ def scan(
 
 
 class Scanned(Wrapped[P, R]):
-    """A function that takes all steps; what `scan` returns."""
+    """A function that runs all steps; see `scan`."""
 
     def __init__(
         self,
@@ -162,11 +156,7 @@ class Scanned(Wrapped[P, R]):
         return outcome
 
     def _program_of(self, structure: Structure, captures: Captures | None) -> Callable[..., Outcome]:
-        """What runs the calls of one structure: as in an earlier call, where the function closes over the same things.
-
-        Models among these are handled as arguments. Others are part of the
-        program; arrays of a trace would be so beyond its end.
-        """
+        """The compiled steps for one structure, kept while the function closes over the same values without tracers."""
         seen: list[Any] = [captures, *map(content_of, getattr(self._closure.function, "__closure__", None) or ())]
         if any(isinstance(content, Tracer) for content in seen):
             return self._program(structure)

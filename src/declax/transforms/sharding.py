@@ -49,36 +49,33 @@ def shard_map(
 ) -> Any:
     """Maps a function of models over the shards of its arguments.
 
-    What the function does to its arguments happens to the caller's: what it
-    sets is put together by the spec of the argument. Models that the function
-    captures are replicated.
+    What the function sets is written to the caller's models, with the spec of the argument. Captured models are
+    replicated.
 
     Args:
-      f: the function; leave it out to use `shard_map` as a decorator with options.
+      f: the function; omit it to use `shard_map` as a decorator with options.
       mesh: the devices; None for the mesh of the context (`jax.set_mesh`).
-      in_specs: a `PartitionSpec`, None for what is replicated, or a tree of
-        these, a prefix of the tuple of arguments. `StateSharding` gives a
-        model's leaves specs by filter; a State or graph of specs, by path.
-        Arguments that have no position are replicated. Left out, the specs are
-        those of the types of the arguments, which a mesh of explicit axes gives.
+      in_specs: a `PartitionSpec`, None for replicated values, or a tree of these, a prefix of the tuple of arguments.
+        `StateSharding` selects the specs of a model's leaves by filter; a State or graph of specs, by path. Arguments
+        without a position are replicated. If omitted, the types of the arguments have the specs, which requires a
+        mesh of explicit axes.
       out_specs: likewise for the result.
-      axis_names: those that the function sees; none for all.
-      check_vma: whether to check that what is not split is not varying.
+      axis_names: the axes that are manual in the function; empty for all.
+      check_vma: whether to check that values that are not split do not vary.
       graph, graph_updates: as in `jit`.
 
     Returns:
       The mapped function.
 
     Raises:
-      TransformError: for specs that do not fit the arguments, their shapes or
-        the mesh, and for varying values where the spec promises one for all.
+      TransformError: specs do not match the arguments, their shapes or the mesh; a value varies along an axis that
+        its spec does not name.
 
-    >>> import jax.numpy as jnp
-    >>> from declax._variables.variable import Param
-    >>> from declax.transforms._engine.prefixes import StateSharding
+    >>> import declax as dx
+    >>> import jax, jax.numpy as jnp
     >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    >>> p = Param(jnp.arange(3.0))
-    >>> shard_map(lambda p, x: p * x, mesh=mesh, in_specs=(jax.P("data"), None), out_specs=jax.P("data"))(p, 2.0)
+    >>> p = dx.Param(jnp.arange(3.0))
+    >>> dx.shard_map(lambda p, x: p * x, mesh=mesh, in_specs=(jax.P("data"), None), out_specs=jax.P("data"))(p, 2.0)
     Array([0., 2., 4.], dtype=float32)
     """
     is_inferred = in_specs is MISSING

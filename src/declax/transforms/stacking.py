@@ -1,11 +1,11 @@
-"""Stacks of layers: n layers of one kind as one, whose arrays have a first axis for the layers."""
+"""Stacks of layers: n layers of one kind as one module, whose arrays have a first axis for the layers."""
 
 from __future__ import annotations
 
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypedDict, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -35,46 +35,51 @@ from declax.transforms.rematerialization import remat as rematerialized
 from declax.transforms.scanning import scan
 from declax.transforms.vectorization import vmap
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
 M = TypeVar("M", bound=Module)
 X = TypeVar("X")
 Y = TypeVar("Y")
 
 
+class StackOptions(TypedDict, total=False):
+    """The options of `Stacked`."""
+
+    rngs: Rngs | None
+    remat: bool | Callable[..., bool]
+    unroll: int | bool
+    axis_name: str | None
+
+
 class Stacked(Module, Generic[M]):
     """n layers of one kind, one after the other, as one module.
 
-    The layers are made in one vectorised construction, and run by `scan`: the
-    program is traced and compiled for one layer, however many there are. They
-    start from the weights that n layers made in turn from the same `rngs` would
-    start from.
+    One vectorised construction makes the layers, with the weights that n separate layers would draw from the same
+    `rngs`. `scan` runs them, so the program is traced and compiled for one layer.
 
     Args:
-      build: makes a layer; called with a Rngs where `rngs` is given. All layers
-        have the same structure. In the body of a declared class, the call
-        that makes a layer; its `rngs` are those of the stack.
-      n: how many.
-      rngs: where the layers draw from, one after the other. A layer that keeps
-        the Rngs gets one of its own.
-      remat: whether the layers' activations are computed again in the backward
-        pass; or a policy of `jax.checkpoint_policies`, which says what is kept.
+      build: makes a layer; receives a Rngs if `rngs` is given. All layers have the same structure. In the body of a
+        declared class, the call that makes a layer; its `rngs` are those of the stack.
+      n: the number of layers.
+      rngs: the layers draw from it in turn. A layer that keeps a Rngs gets its own.
+      remat: whether the backward pass recomputes activations; or a policy of `jax.checkpoint_policies`.
       unroll: how many layers one step of the loop runs; True for all.
       axis_name: the name of the layers' axis in the sharding metadata.
 
     Attributes:
-      layers: one module, whose arrays are stacked.
-      length: how many layers there are.
+      layers: one module with the stacked arrays.
+      length: the number of layers.
 
     Raises:
-      LayerError: for a number below one, for what makes no Module, for a
-        `remat` that is neither a flag nor a policy, and for a part that the
-        layers share, as one that `build` takes from outside.
+      LayerError: `n` is below one, `build` does not return a Module, `remat` is neither a flag nor a policy, or the
+        layers share a part.
 
-    The arrays of a call, ``(..., d)``, go through each layer; so the result of
-    a layer has the shape and dtype of its argument.
+    A call maps arrays ``(..., d)`` through all layers, so a layer keeps shape and dtype.
 
+    >>> import declax as dx
     >>> import jax.numpy as jnp
-    >>> from declax.nn import Linear
-    >>> blocks = Stacked(lambda rngs: Linear(4, 4, rngs=rngs), 3, rngs=Rngs(0))
+    >>> blocks = dx.Stacked(lambda rngs: dx.Linear(4, 4, rngs=rngs), 3, rngs=dx.Rngs(0))
     >>> blocks.layers.kernel.shape
     (3, 4, 4)
     >>> blocks(jnp.ones((2, 4))).shape
@@ -88,29 +93,9 @@ class Stacked(Module, Generic[M]):
     """In a class body, the first argument may be a deferred call, which makes each layer."""
 
     @overload
-    def __init__(
-        self,
-        layer: M,
-        n: int,
-        /,
-        *,
-        rngs: Rngs | None = None,
-        remat: bool | Callable[..., bool] = False,
-        unroll: int | bool = 1,
-        axis_name: str | None = None,
-    ) -> None: ...
+    def __init__(self, layer: M, n: int, /, **options: Unpack[StackOptions]) -> None: ...
     @overload
-    def __init__(
-        self,
-        build: Callable[..., M],
-        n: int,
-        /,
-        *,
-        rngs: Rngs | None = None,
-        remat: bool | Callable[..., bool] = False,
-        unroll: int | bool = 1,
-        axis_name: str | None = None,
-    ) -> None: ...
+    def __init__(self, build: Callable[..., M], n: int, /, **options: Unpack[StackOptions]) -> None: ...
     def __init__(
         self,
         build: Any,
@@ -131,18 +116,18 @@ class Stacked(Module, Generic[M]):
 
     @classmethod
     def of(cls, layers: Sequence[M], /, **options: Any) -> Stacked[M]:
-        """Stacks layers that exist; their arrays are copied.
+        """Stacks existing layers, with copies of their arrays.
 
         Args:
-          layers: of one structure, with arrays of the same shapes.
+          layers: with one structure and arrays of the same shapes.
           **options: `remat`, `unroll` and `axis_name`.
 
         Raises:
-          LayerError: they differ, or there are none.
+          LayerError: the layers differ, or there are none.
 
-        >>> from declax.nn import Linear
-        >>> rngs = Rngs(0)
-        >>> Stacked.of([Linear(2, 2, rngs=rngs), Linear(2, 2, rngs=rngs)]).length
+        >>> import declax as dx
+        >>> rngs = dx.Rngs(0)
+        >>> dx.Stacked.of([dx.Linear(2, 2, rngs=rngs), dx.Linear(2, 2, rngs=rngs)]).length
         2
         """
         listed = list(layers)
@@ -157,22 +142,21 @@ class Stacked(Module, Generic[M]):
         """Runs the layers one after the other.
 
         Args:
-          x: goes from layer to layer: an array, or a tree of them.
-          *args, **kwargs: further arguments, the same for each layer. Flags,
-            strings and numbers of Python stay what they are.
+          x: an array or a tree of arrays, the argument of the first layer.
+          *args, **kwargs: further arguments of each layer. Flags, strings and Python numbers are static.
 
         Returns:
-          What the last layer returns.
+          The result of the last layer.
 
         Raises:
-          TransformError: a layer gives another shape or dtype than it takes.
+          TransformError: a layer changes the shape or dtype.
         """
         arrays, fixed = _Fixed.apart(args, kwargs)
         x, _ = self._runner(fixed)(self.layers, x, arrays)
         return x
 
     def _runner(self, fixed: _Fixed) -> Callable[..., Any]:
-        """What runs the layers; that of an earlier call, so that JAX finds its program."""
+        """The function that runs the layers; kept, so that JAX finds its program."""
         key = (self.length, self.remat, self.unroll, self.axis_name, fixed, Mode.of(None, None))
         try:
             known = _runners.setdefault(self, {})
@@ -186,19 +170,19 @@ class Stacked(Module, Generic[M]):
         return found
 
     def scan(self, f: Callable[..., tuple[X, Y]], x: X, /, *xs: Any) -> tuple[X, Y]:
-        """Runs a function on layer after layer, with an input and an output for each.
+        """Calls a function with layer after layer, with an input and an output for each.
 
         Args:
-          f: ``f(layer, x, *xs_of_the_layer)`` returns the next `x`, and the
-            output of the layer.
-          x: goes from layer to layer.
+          f: ``f(layer, x, *xs_of_the_layer)`` returns the next `x` and the output of the layer.
+          x: the first `x`.
           *xs: trees of arrays with a first axis for the layers.
 
         Returns:
-          The last `x`, and the outputs, stacked.
+          The last `x`, and the stacked outputs.
 
-        >>> from declax.nn import Linear
-        >>> blocks = Stacked(lambda rngs: Linear(4, 4, rngs=rngs), 3, rngs=Rngs(0))
+        >>> import declax as dx
+        >>> import jax.numpy as jnp
+        >>> blocks = dx.Stacked(lambda rngs: dx.Linear(4, 4, rngs=rngs), 3, rngs=dx.Rngs(0))
         >>> x, norms = blocks.scan(lambda layer, x: (layer(x), jnp.abs(x).max()), jnp.ones(4))
         >>> norms.shape
         (3,)
@@ -227,11 +211,10 @@ class Stacked(Module, Generic[M]):
     @overload
     def __getitem__(self, index: slice) -> Stacked[M]: ...
     def __getitem__(self, index: int | slice) -> M | Stacked[M]:
-        """A copy of one layer, or of some as a stack: to read and to call.
+        """A read-only copy of one layer, or of some as a stack.
 
-        What a copy is given would be lost, so it refuses to be changed: also by
-        a call that sets statistics or draws random numbers. ``dx.clone(stack[0])``
-        can be changed, and put back by ``stack[0] = layer``.
+        Changes of a copy would be lost, so it raises an error if statistics or random streams would change too.
+        ``dx.clone(stack[0])`` can be changed, and ``stack[0] = layer`` writes it back.
 
         Raises:
           IndexError: there is no such layer.
@@ -249,7 +232,7 @@ class Stacked(Module, Generic[M]):
         """Sets the arrays of one layer.
 
         Raises:
-          GraphError: it has another structure, or other shapes.
+          GraphError: the structure or a shape differs.
           IndexError: there is no such layer.
         """
         number = range(self.length)[index]
@@ -283,7 +266,7 @@ _runners: weakref.WeakKeyDictionary[Stacked[Any], dict[Any, Callable[..., Any]]]
 
 
 class _Fixed(NamedTuple):
-    """Arguments of a layer without their arrays and models, in whose places is `MISSING`; 1 and True differ by type."""
+    """Arguments of a layer with `MISSING` in place of arrays and models; the types tell 1 from True."""
 
     tree: Any
     values: tuple[Any, ...]
@@ -307,7 +290,6 @@ _ARRAYS = (Kind.LEAF, Kind.REF)
 
 
 def _run(fixed: _Fixed, layer: Any, x: Any, arrays: Any) -> tuple[Any, None]:
-    """One step of a stack: what the next layer is given."""
     args, kwargs = fixed.put(arrays)
     return layer(x, *args, **kwargs), None
 
@@ -336,7 +318,7 @@ def _check_options(build: object, n: object, remat: object) -> None:
 
 
 class _Given:
-    """Stands for the function that makes layers, where they are there already."""
+    """Takes the place of `build` for existing layers."""
 
     def __init__(self, layers: Any) -> None:
         self.layers = layers
@@ -369,7 +351,7 @@ def _make_layers(build: Callable[..., Any], n: int, rngs: Rngs | None, metadata:
 
 
 def _make_layer(build: Callable[..., Any], rngs: Rngs) -> Any:
-    """A layer that shares no stream with the Rngs which it is made from."""
+    """A layer that shares no stream with the given Rngs."""
     layer = _checked(build(rngs), build)
     streams = {id(stream) for _, stream in rngs.items()}
     kept = [path for path, node in iter_graph(layer) if id(node) in streams]
@@ -389,7 +371,7 @@ def _counts(make: Callable[[Rngs], Any], rngs: Rngs) -> dict[str, Any]:
 
 
 def _checked(layer: Any, build: Callable[..., Any]) -> Any:
-    """A new layer, all of whose parts with arrays are new."""
+    """A new layer, which holds no arrays from outside of `build`."""
     if not isinstance(layer, Module):
         raise LayerError("Stacked", "the function makes no Module", got=describe(layer), fix=EXAMPLE)
     outside = {id(part) for root in Captures(build).values for _, part in iter_graph(root)}

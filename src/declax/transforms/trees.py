@@ -1,4 +1,4 @@
-"""Models as trees of States, for the transforms of JAX itself, and labels for them."""
+"""Models as trees of States, for raw JAX transforms, and graphs of labels."""
 
 from __future__ import annotations
 
@@ -33,30 +33,28 @@ def prefix(
     *,
     graph: bool | None = None,
 ) -> N:
-    """A graph of labels: the graph of a model, with a label in the place of each leaf.
+    """A graph of labels: a model with a label in place of each leaf.
 
-    To be given to a transform in the place of the labels of an argument, as
-    ``in_axes=(dx.prefix(model, {dx.Param: 0, ...: None}), 0)``. For a transform
-    of JAX itself, the labels of a tree that `to_tree` gave, or of a State.
+    Pass it to a transform as the labels of an argument: ``in_axes=(dx.prefix(model, {dx.Param: 0, ...: None}), 0)``.
+    For raw JAX transforms, make labels of the result of `to_tree`, or of a State.
 
     Args:
-      node: a model, a State, a `NodeStates`, or a container of such and of arrays.
-      labels: for each filter a label, the first that takes a leaf decides; or a
-        function of a path and a leaf: a Variable, or the array where there is none.
+      node: a model, a State, a `NodeStates`, or a container of these and of arrays.
+      labels: a mapping from filters to labels, in which the first match decides; or a function of a path and a leaf: a
+        Variable, or an array outside of Variables.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       The graph; its Variables have the kinds and metadata of those of the model.
 
     Raises:
-      TransformError: for a leaf that no filter takes.
+      TransformError: a leaf matches no filter.
 
+    >>> import declax as dx
     >>> import jax.numpy as jnp
-    >>> from declax._module.module import Module
-    >>> from declax._variables.variable import BatchStat, Param
-    >>> m = Module()
-    >>> m.scale, m.mean = Param(jnp.arange(3.0)), BatchStat(1.0)
-    >>> axes = prefix(m, {Param: 0, ...: None})
+    >>> m = dx.Module()
+    >>> m.scale, m.mean = dx.Param(jnp.arange(3.0)), dx.BatchStat(1.0)
+    >>> axes = dx.prefix(m, {dx.Param: 0, ...: None})
     >>> axes.scale.value, axes.mean.value
     (0, None)
     """
@@ -105,17 +103,16 @@ def _label(part: Any, path: Path, label_of: LabelOf) -> Any:
 
 @jax.tree_util.register_pytree_with_keys_class
 class NodeStates:
-    """What stands for a model in a tree: its GraphDef and its States.
+    """The GraphDef and the States of a model, in place of the model in a tree.
 
-    As a pytree it has these as children, and the metadata is static. So one of
-    labels, made by `from_prefixes`, is a prefix of one of States.
+    As a pytree it has these as children, and the metadata is static; labels from `from_prefixes` are a prefix of it.
 
     Attributes:
       states: the States, in the order of the filters that split them.
-      metadata: anything that has a hash.
+      metadata: any hashable value.
 
-    >>> from declax._variables.variable import Param
-    >>> to_tree(Param(2.0)).state.leaves
+    >>> import declax as dx
+    >>> dx.to_tree(dx.Param(2.0)).state.leaves
     [2.0]
     """
 
@@ -128,17 +125,17 @@ class NodeStates:
 
     @classmethod
     def from_split(cls, graphdef: GraphDef[Any], state: Any, /, *states: Any, metadata: Hashable = None) -> NodeStates:
-        """Of what `split` gives."""
+        """From the result of `split`."""
         return cls(graphdef, (state, *states), metadata)
 
     @classmethod
     def from_states(cls, state: Any, /, *states: Any) -> NodeStates:
-        """Of States alone; cannot be merged."""
+        """From States alone; cannot be merged."""
         return cls(None, (state, *states))
 
     @classmethod
     def from_prefixes(cls, prefixes: Iterable[Any], /, *, metadata: Hashable = None) -> NodeStates:
-        """Of one label for each State: a prefix of those with as many States and the same metadata."""
+        """From one label for each State: a prefix of NodeStates with as many States and the same metadata."""
         return cls(None, tuple(prefixes), metadata)
 
     @property
@@ -146,7 +143,7 @@ class NodeStates:
         """The structure.
 
         Raises:
-          GraphError: there is none.
+          GraphError: it was made from States or labels alone.
         """
         if self._graphdef is None:
             why = "it was made of States or labels alone"
@@ -158,7 +155,7 @@ class NodeStates:
         """The only State.
 
         Raises:
-          GraphError: there are more, or none.
+          GraphError: there is not exactly one.
         """
         if len(self.states) != 1:
             got = f"{len(self.states)} States"
@@ -189,21 +186,17 @@ MergeFunction = Callable[[MergeContext, Path, Any, Any], Any]
 
 
 def split_node(ctx: SplitContext, path: Path, prefix: Any, node: Any) -> NodeStates:
-    """Splits a model into one State; what `to_tree` does with each."""
+    """Splits a model into one State; the default of `to_tree`."""
     return NodeStates.from_split(*ctx.split(node))
 
 
 def merge_node(ctx: MergeContext, path: Path, prefix: Any, states: NodeStates) -> Any:
-    """Merges what stands for a model; what `from_tree` does with each."""
+    """Merges the States of a model; the default of `from_tree`."""
     return ctx.merge(states.graphdef, *states.states)
 
 
 def is_node_states(value: object) -> bool:
-    """Whether a value stands for a model.
-
-    >>> is_node_states(1)
-    False
-    """
+    """Whether a value is a `NodeStates`."""
     return isinstance(value, NodeStates)
 
 
@@ -217,31 +210,29 @@ def to_tree(
     ctxtag: Hashable | None = None,
     check_aliasing: bool = True,
 ) -> Any:
-    """Takes all models of a tree apart, for a function that JAX transforms; `from_tree` is the inverse.
+    """Replaces the models of a tree by their States, for raw JAX transforms; `from_tree` is the inverse.
 
-    What is shared between the models, or within one, is so again after `from_tree`.
+    Sharing between the models, and within them, is restored by `from_tree`.
 
     Args:
-      tree: a pytree of models, Variables, arrays and anything else.
-      prefix: a tree of labels, a prefix of `tree`; `split_fn` gets them.
-      split_fn: gets a context whose `split` is to be used, the path and label
-        of a model, and the model; gives what stands for it, a `NodeStates`.
-      map_non_graph_nodes: whether it gets the other leaves too.
-      ctxtag: the tag of an update context in which this is step 1 or 3.
-      check_aliasing: whether what is reached twice must have one label.
+      tree: a pytree of models, Variables, arrays and other leaves.
+      prefix: a tree of labels, a prefix of `tree`, for `split_fn`.
+      split_fn: takes a context, whose `split` it uses, and the path, label and model; returns a `NodeStates`.
+      map_non_graph_nodes: whether to call it for other leaves too.
+      ctxtag: the tag of an update context, in its step 1 or 3.
+      check_aliasing: whether a Variable that is reached twice must have one label.
 
     Returns:
-      The tree, with a `NodeStates` in the place of each model.
+      The tree, with a `NodeStates` in place of each model.
 
     Raises:
-      TransformError: for a prefix that does not fit, and for a Variable with
-        two labels; names both places.
+      TransformError: the prefix does not match; a Variable has two labels.
 
-    >>> from declax._module.module import Module
-    >>> from declax._variables.variable import Param
-    >>> m = Module()
-    >>> m.scale = Param(2.0)
-    >>> first, second = from_tree(jax.tree.map(lambda x: 2 * x, to_tree((m, m))))
+    >>> import declax as dx
+    >>> import jax
+    >>> m = dx.Module()
+    >>> m.scale = dx.Param(2.0)
+    >>> first, second = dx.from_tree(jax.tree.map(lambda x: 2 * x, dx.to_tree((m, m))))
     >>> first.scale.value, first is second
     (4.0, True)
     """
@@ -271,28 +262,27 @@ def from_tree(
     is_inner: bool | None = None,
     ctxtag: Hashable | None = None,
 ) -> Any:
-    """Puts the models of a tree together again, which `to_tree` took apart.
+    """Restores the models of a tree that `to_tree` made.
 
     Args:
-      tree: what `to_tree` gave, or a function of it.
-      prefix: a tree of labels, a prefix of `tree`; `merge_fn` gets them.
-      merge_fn: gets a context whose `merge` is to be used, a path, a label, and
-        what stands for a model; gives the model.
-      is_node_leaf: what stands for a model.
-      is_leaf: where the tree ends; `merge_fn` gets, of the leaves, those of `is_node_leaf`.
-      map_non_graph_nodes: whether it gets the other leaves too.
+      tree: the result of `to_tree`, or a function of it.
+      prefix: a tree of labels, a prefix of `tree`, for `merge_fn`.
+      merge_fn: takes a context, whose `merge` it uses, and the path, label and `NodeStates`; returns the model.
+      is_node_leaf: whether a leaf is given to `merge_fn`.
+      is_leaf: whether a node of the tree is a leaf.
+      map_non_graph_nodes: whether to call `merge_fn` for other leaves too.
       is_inner: True for step 2, False for step 4 of an update context.
-      ctxtag: its tag.
+      ctxtag: the tag of that context.
 
     Returns:
-      The tree, with the models in their places.
+      The tree, with models in place of their States.
 
     Raises:
-      TransformError: for a prefix that does not fit.
-      GraphError: for what was split with other models, which are not here.
+      TransformError: the prefix does not match.
+      GraphError: a model was split with other models, which are missing here.
 
-    >>> from declax._variables.variable import Param
-    >>> from_tree({"a": to_tree(Param(2.0))})["a"].value
+    >>> import declax as dx
+    >>> dx.from_tree({"a": dx.to_tree(dx.Param(2.0))})["a"].value
     2.0
     """
     check_depth(tree, "the tree")

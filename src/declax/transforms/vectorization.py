@@ -79,33 +79,29 @@ def vmap(
 ) -> Any:
     """Maps a function of models over axes of its arguments.
 
-    What the function does to its arguments happens to the caller's, at the
-    axes that they have. A Variable without an axis may be set to what is the
-    same for all instances. Models that the function captures have no axis.
+    What the function sets is written to the caller's models, along their axes. A leaf without an axis is shared by
+    all instances, and may be set to a value that is the same for all. Captured models have no axis.
 
     Args:
-      f: the function; leave it out to use `vmap` as a decorator with options.
-      in_axes: an axis, None, or a tree of these, a prefix of the tuple of
-        arguments. `StateAxes` gives a model's leaves axes by filter; a graph
-        of axes, as `prefix` makes, by path. Arguments by name have that of
-        their position; those that have no position, axis 0.
+      f: the function; omit it to use `vmap` as a decorator with options.
+      in_axes: an axis, None, or a tree of these, a prefix of the tuple of arguments. `StateAxes` selects the axes of
+        a model's leaves by filter; a graph of axes, from `prefix`, by path. A keyword argument has the axis of its
+        position, or axis 0 if it has no position.
       out_axes: likewise for the result.
       axis_name, axis_size, spmd_axis_name: as in `jax.vmap`.
-      transform_metadata: ``{dx.PARTITION_NAME: name}`` gives the axis a name
-        in the sharding metadata of Variables outside of the function.
+      transform_metadata: ``{dx.PARTITION_NAME: name}`` names the axis in the sharding metadata of Variables.
       graph, graph_updates: as in `jit`.
 
     Returns:
       The mapped function.
 
     Raises:
-      TransformError: for axes that do not fit, and for a Variable without an
-        axis that the function sets to different values.
+      TransformError: axes do not match, or a leaf without an axis is set to different values.
 
+    >>> import declax as dx
     >>> import jax.numpy as jnp
-    >>> from declax._variables.variable import Param
-    >>> p = Param(jnp.arange(3.0))
-    >>> vmap(lambda p, x: p * x, in_axes=(0, None))(p, 2.0)
+    >>> p = dx.Param(jnp.arange(3.0))
+    >>> dx.vmap(lambda p, x: p * x, in_axes=(0, None))(p, 2.0)
     Array([0., 2., 4.], dtype=float32)
     """
     options: dict[str, Any] = {"axis_name": axis_name, "axis_size": axis_size, "spmd_axis_name": spmd_axis_name}
