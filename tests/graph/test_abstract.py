@@ -334,7 +334,7 @@ class TestWhatCanBeDone:
 
     def test_it_cannot_compute(self):
         for model in (eval_shape(net), as_abstract(net())):
-            with pytest.raises(AbstractModelError, match="the model has shapes in the place of arrays") as caught:
+            with pytest.raises(AbstractModelError, match="the model holds shapes in place of arrays") as caught:
                 model(jnp.ones((5, 2)))
             assert isinstance(caught.value, TypeError)
             assert "dx.eval_shape(model, x)" in caught.value.fix

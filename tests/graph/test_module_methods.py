@@ -112,7 +112,7 @@ def test_update_takes_back_what_split_gave():
 def test_update_refuses_another_structure():
     model, other = CounterLinear(2, 3, rngs=dx.Rngs(0)), dx.Linear(2, 3, rngs=dx.Rngs(0))
     kernel = model.linear.kernel.value
-    with pytest.raises(GraphError, match="the GraphDef is not the module's own") as caught:
+    with pytest.raises(GraphError, match="this GraphDef is not the module's own") as caught:
         model.update(dx.graphdef(other), dx.state(model))
     assert "GraphDef(CounterLinear" in str(caught.value)
     assert "GraphDef(Linear" in str(caught.value)

@@ -202,7 +202,9 @@ def test_a_set_view_that_returns_something_else(rest, got):
 
     model = Open()
     model.part = Bad()
-    with pytest.raises(GraphError, match=rf"part\.set_view: .*returned what it was not given[\s\S]*got: +{got}"):
+    with pytest.raises(
+        GraphError, match=rf"part\.set_view: .*returned names that it did not receive[\s\S]*got: +{got}"
+    ):
         view(model, size=1)
 
 

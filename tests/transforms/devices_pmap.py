@@ -142,14 +142,14 @@ def test_a_shared_variable_that_differs_is_an_error_at_each_call():
         return x
 
     for _ in range(2):
-        with pytest.raises(TransformError, match="this differs between instances, and has no axis"):
+        with pytest.raises(TransformError, match="this differs between instances but has no axis"):
             step(model, jnp.arange(4.0))
         assert float(model.count.value) == 0
 
 
 def test_a_result_without_an_axis_must_be_the_same():
     assert float(pmap(lambda x: jax.lax.psum(x, "i"), axis_name="i", out_axes=None)(jnp.arange(4.0))) == 6
-    with pytest.raises(TransformError, match="the result: this differs between instances, and has no axis"):
+    with pytest.raises(TransformError, match="the result: this differs between instances but has no axis"):
         pmap(lambda x: x, out_axes=None)(jnp.arange(4.0))
 
 
@@ -414,7 +414,7 @@ def test_wrong_arguments_of_pmap():
         pmap(3)
     with pytest.raises(TransformError, match="in_axes: this is no label of leaves"):
         pmap(lambda x: x, in_axes="a")
-    with pytest.raises(TransformError, match="transform_metadata: this is no name of an axis"):
+    with pytest.raises(TransformError, match="transform_metadata: this does not name an axis"):
         pmap(lambda x: x, transform_metadata={"partition": "layers"})
     model = Model()
     with pytest.raises(TransformError, match="one Variable has two labels here"):

@@ -164,7 +164,7 @@ def test_specs_may_be_left_out_where_types_say_them():
         assert step(model, x).shape == (8,)
         assert seen == [((1,), (), (2,))]
         assert model.w.value.tolist() == [1, 2, 3, 4]
-    with pytest.raises(TransformError, match="the types of the arguments do not say how they are split"):
+    with pytest.raises(TransformError, match="the types of the arguments have none"):
         shard_map(lambda x: x, mesh=MESH, out_specs=P("d"))(jnp.ones(4))
 
 
@@ -224,13 +224,11 @@ def test_what_varies_is_named():
         return x
 
     for function in (step, dx.jit(step)):
-        with pytest.raises(
-            TransformError, match="its value is varying along 'd', which its spec does not name"
-        ) as caught:
+        with pytest.raises(TransformError, match="its value varies along 'd', which its spec does not name") as caught:
             function(model, jnp.ones(4))
         assert str(caught.value).startswith("model.count: ")
         assert float(model.count.value) == 0
-    with pytest.raises(TransformError, match="the result: its value is varying along 'd'"):
+    with pytest.raises(TransformError, match="the result: its value varies along 'd'"):
         shard_map(lambda x: x, mesh=MESH, in_specs=P("d"), out_specs=P())(jnp.ones(4))
     unchecked = shard_map(lambda x: x, mesh=MESH, in_specs=P("d"), out_specs=P(), check_vma=False)
     assert unchecked(jnp.ones(4)).shape == (1,)

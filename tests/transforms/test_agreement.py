@@ -348,7 +348,7 @@ def test_a_chain_of_transforms_is_that_of_raw_jax(moded, chain, way, kind, numbe
     if expected is None and not numbers:
         run(*given_model, x)
     elif expected is None:
-        with pytest.raises(TransformError, match="this differs between instances, and has no axis"):
+        with pytest.raises(TransformError, match="this differs between instances but has no axis"):
             run(*given_model, x)
     else:
         got = run(*given_model, x), run(*given_model, x + 1)

@@ -219,19 +219,19 @@ def test_an_axis_of_another_name_is_an_error(mapped, sharding, axis):
     model = dx.Module()
     model.first, model.second = stack(("layers", "layers")), stack(sharding)
     state = dx.split(model)
-    with pytest.raises(TransformError, match="which is mapped over, 'layers'") as caught:
+    with pytest.raises(TransformError, match="is not named 'layers'") as caught:
         mapped(lambda m: None, in_axes=axis)(model)
-    assert "the sharding of a Param: it does not call axis" in str(caught.value)
+    assert "the sharding of a Param: the mapped axis" in str(caught.value)
     assert dx.split(model) == state
 
 
 def test_wrong_arguments_of_transform_metadata():
     with pytest.raises(TransformError, match="transform_metadata, f: this is no function"):
         transform_metadata(3, partition="layers")
-    with pytest.raises(TransformError, match="transform_metadata: this is no name of an axis"):
+    with pytest.raises(TransformError, match="transform_metadata: this does not name an axis"):
         transform_metadata(lambda x: x, partition=3)
     for metadata in ("layers", {"partition_nam": "layers"}):
-        with pytest.raises(TransformError, match="transform_metadata: this is no name of an axis"):
+        with pytest.raises(TransformError, match="transform_metadata: this does not name an axis"):
             vmap(lambda x: x, transform_metadata=metadata)
     with pytest.raises(TransformError, match="in_axes: this is no label of leaves"):
         transform_metadata(lambda x: x, in_axes="a", partition="layers")

@@ -301,28 +301,34 @@ def grow(model):
 @pytest.mark.parametrize(
     ("run", "text"),
     [
-        (lambda m: cond(True, grow, lambda m: None, m), "false_fun gives this another structure or type than true_fun"),
+        (
+            lambda m: cond(True, grow, lambda m: None, m),
+            "false_fun differs from true_fun in structure or type",
+        ),
         (lambda m: cond(True, grow, lambda m: None, m), r"cond, operand 0\.new: "),
         (
             lambda m: cond(True, lambda m: setattr(m, "sizes", [1]), lambda m: setattr(m, "sizes", [1, 2]), m),
-            r"(?s)operand 0\.sizes: false_fun gives.*expected: \[1\].*got: +\[1, 2\].*set 'sizes', which is static",
+            r"(?s)operand 0\.sizes: false_fun differs.*expected: \[1\].*got: +\[1, 2\].*set 'sizes', which is static",
         ),
         (
             lambda m: cond(True, lambda m: setattr(m, "gain", 2.0), lambda m: setattr(m, "gain", 2), m),
             r"(?s)operand 0\.gain: .*expected: 2\.0.*got: +2\n",
         ),
-        (lambda m: cond(True, lambda m: m, dx.clone, m), "false_fun gives this another structure or type than"),
+        (
+            lambda m: cond(True, lambda m: m, dx.clone, m),
+            "false_fun differs from",
+        ),
         (
             lambda m: cond(True, lambda: (1, 2), lambda: 1),
-            "false_fun gives this another structure or type than true_fun",
+            "false_fun differs from true_fun in structure or type",
         ),
         (
             lambda m: cond(True, lambda: (1, m), lambda: (1, 2)),
-            "false_fun gives this another structure or type than true_fun",
+            "false_fun differs from true_fun in structure or type",
         ),
         (
             lambda m: cond(True, lambda: setattr(m.seen, "value", jnp.ones(3)), lambda: None),
-            r"(?s)cond, captured m\.seen: false_fun gives this another.*expected: float32.*int32",
+            r"(?s)cond, captured m\.seen: false_fun differs from.*expected: float32.*int32",
         ),
         (lambda m: cond(True, 3, lambda: 1), "cond, true_fun: this is no function"),
     ],

@@ -264,11 +264,11 @@ def test_leaves_that_a_filter_takes(mode):
     f = custom_vjp(lambda m: jnp.sin(m.x.value) * m.y.value, nondiff_argnums=chosen, **mode)
     f.defvjp(lambda m: (f(m), m), lambda m, g: (dx.State({"x": jnp.array(10.0)}),))
     assert float(grad(f, argnums=chosen)(foo())["x"].value) == 10
-    with pytest.raises(TransformError, match=r"m\.y: a gradient is asked for, and the rules give none"):
+    with pytest.raises(TransformError, match=r"m\.y: the rules give no gradient for this"):
         grad(f)(foo())
     g = custom_vjp(lambda m: m.x.value * m.y.value, nondiff_argnums=[chosen], **mode)
     g.defvjp(lambda m: (g(m), m), lambda m, g: (dx.State({"y": jnp.array(10.0)}),))
-    with pytest.raises(TransformError, match=r"(?s)what bwd returns for m\.y: .*this leaf is not differentiated"):
+    with pytest.raises(TransformError, match=r"(?s)the result of bwd for m\.y: .*this leaf is not differentiated"):
         grad(g, argnums=chosen)(foo())
 
 
@@ -378,12 +378,12 @@ def test_captured_by_a_keyword_that_nobody_gives(mode, way):
         factor.value = jnp.array(value)
         assert float(g(2.0)) == 2 * value
         assert float(grad(g)(2.0)) == 10 * value
-    with pytest.raises(TransformError, match="argument 'held': a function with rules"):
+    with pytest.raises(TransformError, match="argument 'held': a function with gradient rules"):
         g(2.0, held=dx.Param(jnp.array(1.0)))
 
 
 def test_a_gradient_of_what_is_captured_is_refused(fresh):
-    with pytest.raises(TransformError, match=r"captured statistics\.x: a gradient is asked for, and"):
+    with pytest.raises(TransformError, match=r"captured statistics\.x: the rules give no gradient"):
         grad(lambda s, m: scaled(m, 1.0))(fresh, foo())
 
 
@@ -396,7 +396,7 @@ def test_bwd_sets_nothing_of_what_it_captures():
         return (g[1],)
 
     f.defvjp(lambda x: (f(x), None), bwd)
-    with pytest.raises(TransformError, match="the rule sets something of a model that it captures"):
+    with pytest.raises(TransformError, match="the rule changes a captured model"):
         grad(f)(1.0)
     assert float(m.x.value) == 1
 
@@ -603,7 +603,7 @@ def test_the_numbers_of_nnx():
 
 
 def test_without_rules():
-    with pytest.raises(TransformError, match="the function has no rules for its gradients yet"):
+    with pytest.raises(TransformError, match="the function has no gradient rules yet"):
         custom_vjp(compute)(foo(), 1.0)
     with pytest.raises(TransformError, match="custom_vjp, fun: this is no function"):
         custom_vjp(3)
@@ -614,7 +614,7 @@ def test_without_rules():
 
 def test_argnums_that_are_none():
     for wrong in ("0", None, 1.5, [None], True, (0, "x")):
-        with pytest.raises(TransformError, match="these are no positions of arguments"):
+        with pytest.raises(TransformError, match="these are not positions of arguments"):
             custom_vjp(compute, nondiff_argnums=wrong)
     for wrong in (2, -3, DiffState(2, ...)):
         f = custom_vjp(compute, nondiff_argnums=wrong)
@@ -631,7 +631,7 @@ def test_fixed_arguments_that_are_no_values():
 
     with pytest.raises(TransformError, match="m: an argument of nondiff_argnums holds a model"):
         with_rules(0)(foo(), 1.0)
-    with pytest.raises(TransformError, match="x: an argument of nondiff_argnums holds a model or an array"):
+    with pytest.raises(TransformError, match="x: an argument of nondiff_argnums holds a model or a traced array"):
         jax.jit(with_rules(1))(1.0, 1.0)
     np.testing.assert_allclose(with_rules(0)(np.ones(2), 1.0), 1.0)
 
@@ -639,7 +639,7 @@ def test_fixed_arguments_that_are_no_values():
 def test_arguments_by_name_only():
     f = custom_vjp(lambda m, *, x: x)
     f.defvjp(lambda m, x: (x, None), lambda _, g: (None, None))
-    with pytest.raises(TransformError, match="takes arguments by position only"):
+    with pytest.raises(TransformError, match="takes positional arguments only"):
         f(foo(), x=1.0)
 
 
@@ -649,17 +649,15 @@ def test_rules_that_return_something_else():
         f.defvjp(fwd, bwd)
         return grad(f, argnums=argnums)(foo(), 1.0)
 
-    with pytest.raises(TransformError, match="the rule returns no pair"):
+    with pytest.raises(TransformError, match="the rule does not return a pair"):
         run(fwd=compute)
-    with pytest.raises(TransformError, match="does not return one cotangent for each argument"):
+    with pytest.raises(TransformError, match="must return one cotangent for each argument"):
         run(bwd=lambda _, g: None)
-    with pytest.raises(
-        TransformError, match=r"(?s)does not return one cotangent for each argument.*tuple of 2.*length 1"
-    ):
+    with pytest.raises(TransformError, match=r"(?s)must return one cotangent for each argument.*tuple of 2.*length 1"):
         run(bwd=lambda _, g: (None,))
-    with pytest.raises(TransformError, match=r"what bwd returns for m\.x: this does not fit"):
+    with pytest.raises(TransformError, match=r"the result of bwd for m\.x: this does not match"):
         run(bwd=lambda _, g: (dx.State({"x": jnp.ones(3)}), None))
-    with pytest.raises(TransformError, match=r"(?s)what bwd returns for m: .*a State with the paths"):
+    with pytest.raises(TransformError, match=r"(?s)the result of bwd for m: .*a State with the paths"):
         run(bwd=lambda _, g: (3.0, None))
 
 
@@ -677,7 +675,7 @@ def test_fwd_does_what_the_function_does():
         f.defvjp(fwd, lambda _, g: (None, None))
         m = foo()
         grad(f)(m, 1.0)  # nothing was traced before
-        with pytest.raises(TransformError, match="the rule does something else to the arguments than the function"):
+        with pytest.raises(TransformError, match="the rule changes the arguments differently from the function"):
             grad(jit(lambda m, f=f: f(m, 1.0) * 2))(foo())
     less = custom_vjp(compute)
     less.defvjp(lambda m, x: (x * 1.0, None), lambda _, g: (None, None))

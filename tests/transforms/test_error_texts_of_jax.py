@@ -347,28 +347,32 @@ MISTAKES = {
     # losses
     "a vector": (
         lambda: dx.grad(loss_of_vector)(net()),
-        "result of loss_of_vector: a loss is one real number",
+        "result of loss_of_vector: a loss must be a single real number",
         "loss.mean()",
     ),
     "an integer": (
         lambda: dx.value_and_grad(loss_of_count)(net()),
-        "a loss is one real number, and this is none",
+        "a loss must be a single real number, or a Variable holding one",
         "int32",
     ),
-    "a complex number": (lambda: dx.grad(complex_loss)(net()), "a loss is one real number", "complex64"),
+    "a complex number": (lambda: dx.grad(complex_loss)(net()), "a loss must be a single real number", "complex64"),
     "a real number": (
         lambda: dx.grad(lambda x: x.real, holomorphic=True)(1j),
-        "a loss is one complex number",
+        "a loss must be a single complex number",
     ),
-    "no loss": (lambda: dx.grad(no_loss)(net()), "result of no_loss: a loss is one", "None"),
-    "a tuple": (lambda: dx.grad(loss_and_more)(net()), "a loss is one real", "has_aux=True"),
-    "a text": (lambda: dx.grad(lambda model: "text")(net()), "a loss is one real", "str 'text'"),
-    "a model": (lambda: dx.grad(loss_is_model)(net()), "a loss is one real", "type State"),
+    "no loss": (lambda: dx.grad(no_loss)(net()), "result of no_loss: a loss must be a single", "None"),
+    "a tuple": (lambda: dx.grad(loss_and_more)(net()), "a loss must be a single real", "has_aux=True"),
+    "a text": (lambda: dx.grad(lambda model: "text")(net()), "a loss must be a single real", "str 'text'"),
+    "a model": (lambda: dx.grad(loss_is_model)(net()), "a loss must be a single real", "type State"),
     "a vector with aux": (
         lambda: dx.grad(lambda model: (model.kernel[...], 1), has_aux=True)(net()),
-        "a loss is one real number",
+        "a loss must be a single real number",
     ),
-    "no pair": (lambda: dx.grad(loss_of_vector, has_aux=True)(net()), "the function returns no pair", "return loss, "),
+    "no pair": (
+        lambda: dx.grad(loss_of_vector, has_aux=True)(net()),
+        "the function does not return a pair",
+        "return loss, ",
+    ),
     "an argument without Params": (
         lambda: dx.grad(lambda model, other: 1.0, argnums=(0, 1))(net(), no_params()),
         "other: there is nothing to differentiate",
@@ -382,7 +386,7 @@ MISTAKES = {
     "index of many": (lambda: dx.switch(jnp.arange(2), [double], X), "switch, index: this is an array of several"),
     "index no integer": (lambda: dx.switch(1.0, [double, double], X), "switch, index: this is not one integer"),
     "index is a text": (lambda: dx.switch("1", [double, double], X), "switch, index: this is no array"),
-    "one branch": (lambda: dx.switch(0, double, X), "switch, branches: this is no sequence of functions", "[f, g]"),
+    "one branch": (lambda: dx.switch(0, double, X), "switch, branches: this is not a sequence of functions", "[f, g]"),
     "bound no integer": (lambda: dx.fori_loop(0.0, 3, lambda i, x: x, X), "fori_loop, lower: this is not one integer"),
     "bound of many": (lambda: dx.fori_loop(0, jnp.arange(3), lambda i, x: x, X), "fori_loop, upper: this is an array"),
     "bound is a text": (lambda: dx.fori_loop(0, "3", lambda i, x: x, X), "fori_loop, upper: this is no array"),
@@ -415,7 +419,7 @@ MISTAKES = {
     "a captured model is set": (
         lambda: capturing(set_count)(dx.vmap)(X),
         "captured model.count: this differs between instances",
-        "what is captured has no axis",
+        "captured models have none",
     ),
     "a captured model grows": (
         lambda: capturing(grow, graph_updates=False)(dx.jit)(X),
@@ -429,21 +433,21 @@ MISTAKES = {
     # vjp and jvp
     "cotangent of another shape": (
         lambda: pulled({"y": jnp.ones(2)}),
-        "the cotangent.y: this does not fit",
+        "the cotangent.y: this does not match",
         "shape (2,) and dtype float32",
     ),
     "cotangent of another dtype": (
         lambda: pulled({"y": jnp.ones(3, int)}),
-        "the cotangent.y: this does not fit",
+        "the cotangent.y: this does not match",
         "int32",
     ),
-    "cotangent of another tree": (lambda: pulled(X), "the cotangent: this does not fit", "jax.tree.map(jnp.ones"),
-    "cotangent of other keys": (lambda: pulled({"z": X}), "the cotangent: this does not fit", "{'y': '*'}"),
-    "cotangent is a text": (lambda: pulled({"y": "text"}), "the cotangent.y: this does not fit", "str 'text'"),
-    "tangent of another shape": (lambda: dx.jvp(double, (X,), (jnp.ones(2),)), "tangents, x: this does not fit"),
+    "cotangent of another tree": (lambda: pulled(X), "the cotangent: this does not match", "jax.tree.map(jnp.ones"),
+    "cotangent of other keys": (lambda: pulled({"z": X}), "the cotangent: this does not match", "{'y': '*'}"),
+    "cotangent is a text": (lambda: pulled({"y": "text"}), "the cotangent.y: this does not match", "str 'text'"),
+    "tangent of another shape": (lambda: dx.jvp(double, (X,), (jnp.ones(2),)), "tangents, x: this does not match"),
     "tangent of another dtype": (
         lambda: dx.jvp(double, (X,), (jnp.ones(3, int),)),
-        "tangents, x: this does not fit",
+        "tangents, x: this does not match",
     ),
     # donation
     "a donated model": (
@@ -534,7 +538,7 @@ MISTAKES = {
     ),
     "a condition on a ref": (
         lambda: dx.while_loop(lambda model: model.count[...] < 3, keyed, with_refs()),
-        "while_loop, cond_fun: the condition reads an array ref",
+        "while_loop, cond_fun: cond_fun reads an array ref",
         "model.count",
     ),
 }

@@ -727,7 +727,7 @@ CASES = [
     (lambda m: scan(3), "scan, f: this is no function"),
     (lambda m: scan(lambda x: x, in_axes="0"), "in_axes: this is no label of leaves"),
     (lambda m: scan(lambda x: x, in_axes=(0, 0))(XS), "the prefix does not fit the tree"),
-    (lambda m: scan(lambda x: x, transform_metadata={"name": 1}), "this is no name of an axis"),
+    (lambda m: scan(lambda x: x, transform_metadata={"name": 1}), "this does not name an axis"),
     (
         lambda m: scan(lambda a, b: a.scale, in_axes=(0, None), out_axes=0)((b := stack()), b),
         "one Variable has two labels here",

@@ -148,5 +148,5 @@ def test_labels_by_filter_are_values():
     assert repr(StateSharding({dx.Param: jax.P("data"), "stat": None})).startswith("StateSharding({Param: P")
     with pytest.raises(dataclasses.FrozenInstanceError):
         one.labels = ()
-    with pytest.raises(TransformError, match="these are no labels by filter"):
+    with pytest.raises(TransformError, match="these are not labels by filter"):
         StateSharding(3)

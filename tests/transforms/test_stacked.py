@@ -256,18 +256,18 @@ def test_the_axis_has_a_name():
 
 @pytest.mark.parametrize("n", [0, -1, True, 2.0, "3"])
 def test_numbers_of_layers_are_checked(n):
-    with pytest.raises(LayerError, match="there is no such number of layers"):
+    with pytest.raises(LayerError, match="n is not a positive int"):
         Stacked(build, n, rngs=dx.Rngs(0))
 
 
 def test_what_makes_no_layer_is_refused():
-    with pytest.raises(LayerError, match="this is no function that makes a layer"):
+    with pytest.raises(LayerError, match="this is not a function that makes a layer"):
         Stacked(Block(rngs=dx.Rngs(0)).up.kernel, 3)
-    with pytest.raises(LayerError, match="the function makes no Module"):
+    with pytest.raises(LayerError, match="the function does not return a Module"):
         Stacked(lambda: jnp.ones(2), 3)
     with pytest.raises(LayerError, match="there are no layers"):
         Stacked.of([])
-    with pytest.raises(LayerError, match="it has another structure than layer 0"):
+    with pytest.raises(LayerError, match="its structure differs from that of layer 0"):
         Stacked.of([dx.Linear(2, 2, rngs=dx.Rngs(0)), dx.Linear(2, 2, use_bias=False, rngs=dx.Rngs(0))])
     one, other = dx.Linear(2, 2, rngs=dx.Rngs(0)), dx.Linear(2, 2, rngs=dx.Rngs(0))
     other.kernel.value = jnp.ones((3, 2))
@@ -276,15 +276,15 @@ def test_what_makes_no_layer_is_refused():
 
 
 def test_an_instance_is_no_function_that_makes_layers():
-    with pytest.raises(LayerError, match="this is no function that makes a layer"):
+    with pytest.raises(LayerError, match="this is not a function that makes a layer"):
         Stacked(build(dx.Rngs(0)), 3)
 
 
 @pytest.mark.parametrize("remat", ["foo", 1, None])
 def test_what_remat_may_be_is_checked(remat):
-    with pytest.raises(LayerError, match="this is no policy"):
+    with pytest.raises(LayerError, match="this is not a policy"):
         Stacked(Scale, 3, remat=remat)
-    with pytest.raises(LayerError, match="this is no policy"):
+    with pytest.raises(LayerError, match="this is not a policy"):
         Stacked.of([Scale(), Scale()], remat=remat)
 
 
@@ -349,14 +349,14 @@ class Plain:
 @pytest.mark.filterwarnings("ignore::declax.errors.OverlookedModelWarning")
 @pytest.mark.parametrize("rngs", [None, 0])
 def test_a_part_that_layers_take_from_outside_is_named(make, place, rngs):
-    with pytest.raises(LayerError, match="a part is shared by all layers") as caught:
+    with pytest.raises(LayerError, match="the layers share a part") as caught:
         make(None if rngs is None else dx.Rngs(rngs))
-    assert caught.value.got == f"{place}, which the function does not make"
+    assert caught.value.got == f"{place}, which the function does not create"
 
 
 def test_layers_that_exist_and_share_a_part_are_refused():
     table = Scale()
-    with pytest.raises(LayerError, match="a part is shared by all layers") as caught:
+    with pytest.raises(LayerError, match="the layers share a part") as caught:
         Stacked.of([Scale(table), Scale(table)])
     assert "one object at layers[1].parts[0] and at layers[0].parts[0]" in str(caught.value)
 
@@ -512,7 +512,7 @@ def test_a_stack_whose_layers_read_a_part_of_the_class():
         table = dx.Linear(DIM, DIM, rngs=rngs)
         blocks = Stacked(dx.Sequential(table, dx.Linear(DIM, DIM, rngs=rngs)), 2, rngs=rngs)
 
-    with pytest.raises(LayerError, match="a part is shared by all layers"):
+    with pytest.raises(LayerError, match="the layers share a part"):
         Shared(dx.Rngs(0))
 
 

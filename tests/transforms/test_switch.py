@@ -83,10 +83,10 @@ def test_branches_that_capture(mode):
     [
         (
             lambda m: switch(0, [lambda: {"a": 1}, lambda: {"a": 1.0}]),
-            "branch 1 gives this another structure or type than branch 0",
+            "branch 1 differs from branch 0 in structure or type",
         ),
         (lambda m: switch(0, [lambda: {"a": 1}, lambda: {"a": 1.0}]), r"switch, the output\.a: "),
-        (lambda m: switch(0, []), "this is no sequence of functions"),
+        (lambda m: switch(0, []), "this is not a sequence of functions"),
         (lambda m: switch(0, [lambda: 1, "f"]), "switch, branch 1: this is no function"),
     ],
 )

@@ -179,7 +179,7 @@ def test_wrong_labels():
     with pytest.raises(TransformError, match="prefix, mean: no filter takes this leaf"):
         prefix(model, {dx.Param: 0})
     for wrong in (3, None, model):
-        with pytest.raises(TransformError, match="prefix: these are no labels by filter"):
+        with pytest.raises(TransformError, match="prefix: these are not labels by filter"):
             prefix(model, wrong)
     with pytest.raises(GraphError, match="reached twice"):
         prefix((model, model), {...: 0}, graph=False)
@@ -337,7 +337,7 @@ def test_wrong_trees():
     tree = to_tree((model, model))
     with pytest.raises(GraphError, match="refers to object 0 of earlier graphs, which is not there"):
         from_tree(tree[1])
-    with pytest.raises(GraphError, match=r"NodeStates\.graphdef: there is no GraphDef here"):
+    with pytest.raises(GraphError, match=r"NodeStates\.graphdef: this NodeStates has no GraphDef"):
         from_tree(NodeStates.from_states(tree[0].state))
     with pytest.raises(GraphError, match=r"NodeStates\.state: there is not exactly one State"):
         NodeStates.from_states(1, 2).state

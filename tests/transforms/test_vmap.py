@@ -90,7 +90,7 @@ def test_edits_inside_are_those_of_jax_on_states(recipe, axes, todo):
         expected = None
     mapped = dx.vmap(lambda m: apply_edits(m, todo), in_axes=(axes,), axis_size=SIZE)
     if expected is None:
-        with pytest.raises(TransformError, match="this differs between instances, and has no axis"):
+        with pytest.raises(TransformError, match="this differs between instances but has no axis"):
             mapped(model)
         assert same_graph(model, before)
     else:
@@ -163,7 +163,7 @@ def test_values_of_variables_may_be_trees():
     made = dx.vmap(f)(v)
     assert v.value["a"].tolist() == made.value["a"].tolist() == [1.0, 2.0, 3.0]
     assert made.value["b"][0].shape == (3, 2)
-    with pytest.raises(TransformError, match="this differs between instances, and has no axis"):
+    with pytest.raises(TransformError, match="this differs between instances but has no axis"):
         dx.vmap(lambda v, x: v.set_value({"a": x, "b": []}), in_axes=(None, 0))(v, X)
 
 
@@ -546,7 +546,7 @@ def test_batch_norm_over_instances():
     norm = dx.BatchNorm(2, rngs=dx.Rngs(0))
     axes = dx.StateAxes({...: None})
     x = jnp.arange(24.0).reshape(SIZE, 4, 2)
-    with pytest.raises(TransformError, match="this differs between instances, and has no axis"):
+    with pytest.raises(TransformError, match="this differs between instances but has no axis"):
         dx.vmap(lambda n, x: n(x), in_axes=(axes, 0))(norm, x)
     synced = dx.BatchNorm(2, rngs=dx.Rngs(0), axis_name="rows")
     found = dx.vmap(lambda n, x: n(x), in_axes=(axes, 0), axis_name="rows")(synced, x)

@@ -199,7 +199,7 @@ def test_a_condition_cannot_read_a_ref_that_the_body_writes(jit):
         return refs
 
     refs = Refs()
-    with pytest.raises(TransformError, match="the condition reads an array ref that body_fun uses too") as caught:
+    with pytest.raises(TransformError, match="cond_fun reads an array ref that body_fun uses too") as caught:
         jit(lambda refs: dx.while_loop(lambda refs: refs.count[...] < refs.limit[...], count, refs))(refs)
     assert caught.value.got == "refs.count"
     assert float(refs.count[...]) == 0
@@ -212,7 +212,7 @@ def test_a_condition_cannot_read_a_closed_over_ref_that_the_body_writes():
         ref[...] += 1
         return i + 1
 
-    with pytest.raises(TransformError, match="the condition reads an array ref that body_fun uses too") as caught:
+    with pytest.raises(TransformError, match="cond_fun reads an array ref that body_fun uses too") as caught:
         jax.jit(lambda: dx.while_loop(lambda i: ref[...] + i < 3, count, 0))()
     assert caught.value.got == "a ref of a closure"
 

@@ -357,7 +357,7 @@ def test_a_dict_has_attributes_too():
 
 def test_keys_that_are_refused():
     parts = dx.Dict(a=1)
-    with pytest.raises(errors.FieldError, match="Dict: a key is no string"):
+    with pytest.raises(errors.FieldError, match="Dict: a key is not a string"):
         parts[3] = 1
     for key in ("items", "get", "sow", "__class__", "__dict__", "_pytree__layout", "_pytree__is_pytree", "__init__"):
         with pytest.raises(errors.FieldError, match=f"the key '{key}' would hide a method of Dict"):
@@ -370,13 +370,13 @@ def test_keys_that_are_refused():
 def test_keys_that_are_missing():
     parts = dx.Dict(left=1)
     with pytest.raises(
-        errors.MissingKeyError, match=r"Dict\['lefft'\]: the Dict has no such key; did you mean 'left'\?"
+        errors.MissingKeyError, match=r"Dict\['lefft'\]: the Dict does not have this key; did you mean 'left'\?"
     ):
         parts["lefft"]
-    with pytest.raises(KeyError, match=r"the Dict has no such key\."):
+    with pytest.raises(KeyError, match=r"the Dict does not have this key\."):
         del parts["zzz"]
     for key in ("_pytree__layout", 3):
-        with pytest.raises(KeyError, match="the Dict has no such key"):
+        with pytest.raises(KeyError, match="the Dict does not have this key"):
             parts[key]
     with pytest.raises(errors.MissingAttributeError, match=r"the Dict has no entry 'lefft'; did you mean 'left'\?"):
         parts.lefft
@@ -444,7 +444,7 @@ def test_rngs_go_to_the_layers_that_take_them():
 
 
 def test_a_layer_that_cannot_be_called():
-    with pytest.raises(errors.StatusError, match=r"Sequential.layers\[1\]: a layer cannot be called"):
+    with pytest.raises(errors.StatusError, match=r"Sequential.layers\[1\]: a layer is not callable"):
         dx.Sequential(abs, 3)
 
 

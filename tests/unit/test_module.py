@@ -113,9 +113,9 @@ def test_names_that_are_taken():
         ("p", lambda: module.sow(dx.Intermediate, "p", 1)),
         ("train", lambda: module.sow(dx.Intermediate, "train", 1)),
     ):
-        with pytest.raises(errors.GraphError, match=f"Module.{name}: sow found something else under this name"):
+        with pytest.raises(errors.GraphError, match=f"Module.{name}: the attribute holds something else than sow"):
             action()
-    with pytest.raises(errors.GraphError, match=r"Module.p: perturb found something else under this name"):
+    with pytest.raises(errors.GraphError, match=r"Module.p: the attribute holds something else than perturb"):
         module.perturb("p", jnp.ones(1))
     assert (module.x, module.p.value) == (3, 1)
 

@@ -129,7 +129,7 @@ def _capturing(fn: Any, var_types: Sequence[Any], init: Init, method_outputs: An
     kinds = [_checked_kind(kind) for kind in var_types]
     method_kind = None if method_outputs is None else _checked_kind(method_outputs)
     if not callable(fn):
-        raise GraphError("capture", "this cannot be called", got=describe(fn), fix="dx.capture(model, dx.Intermediate)")
+        raise GraphError("capture", "this is not callable", got=describe(fn), fix="dx.capture(model, dx.Intermediate)")
     owner: Any = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
     name = getattr(fn, "__name__", "")
     is_method = owner is not fn and getattr(type(owner), name, None) is getattr(fn, "__func__", fn)
@@ -186,8 +186,8 @@ class _Recording:
             if path[:-1] not in modules or not isinstance(path[-1], str):
                 raise GraphError(
                     format_path(path),
-                    "`init` has a value at a path without a module",
-                    expected="the path of a module, and the name that is given to perturb",
+                    "there is no module at this path of `init`",
+                    expected="the path of a module, and then a name given to perturb",
                     got=describe(variable.raw_value),
                     fix=suggest(format_path(path[:-1]), map(format_path, modules)),
                 )

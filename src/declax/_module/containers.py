@@ -299,7 +299,7 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
 
     def _check_key(self, key: str) -> None:
         if not isinstance(key, str):
-            raise FieldError("Dict", "a key is no string", got=describe(key), fix="dx.data({...}) holds any dict")
+            raise FieldError("Dict", "a key is not a string", got=describe(key), fix="dx.data({...}) holds any dict")
         found = class_attribute(type(self), key)
         if key.startswith(("_pytree__", "__")) or callable(found) or hasattr(found, "__get__"):
             raise FieldError(
@@ -342,7 +342,7 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
     def _pytree__missing(self, key: object) -> MissingKeyError:
         hint = suggest(key, self) if isinstance(key, str) else None
         return MissingKeyError(
-            f"{type_name(type(self))}[{key!r}]", "the Dict has no such key" + (f"; {hint}" if hint else "")
+            f"{type_name(type(self))}[{key!r}]", "the Dict does not have this key" + (f"; {hint}" if hint else "")
         )
 
     def copy(self) -> Dict[T]:
@@ -397,7 +397,7 @@ class Sequential(Module, Generic[P, R]):
             layers = tuple(layers[0])
         for index, layer in enumerate(layers):
             if not callable(layer):
-                raise StatusError(f"Sequential.layers[{index}]", "a layer cannot be called", got=describe(layer))
+                raise StatusError(f"Sequential.layers[{index}]", "a layer is not callable", got=describe(layer))
         self.layers: List[Any] = List(layers)
 
     @overload

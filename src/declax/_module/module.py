@@ -121,7 +121,7 @@ class Module(Pytree):
         if holder is not self and shapes != jax.tree.map(jnp.shape, value):
             raise GraphError(
                 f"{type_name(type(self))}.{name}",
-                "the perturbation has another shape than the value that it is added to",
+                "the shapes of the perturbation and of the value differ",
                 expected=str(jax.tree.map(jnp.shape, value)),
                 got=str(shapes),
                 fix="_, init = dx.capture(fn, dx.Perturbation)(model, ...)        # with inputs of this shape",
@@ -157,7 +157,7 @@ class Module(Pytree):
             if isinstance(other, GraphDef) and other is not own:
                 raise GraphError(
                     f"{type_name(type(self))}.update",
-                    "the GraphDef is not the module's own, and update changes no structure",
+                    "this GraphDef is not the module's own, and update does not change the structure",
                     expected=repr(own),
                     got=repr(other),
                     fix="model = graphdef.merge(state)",
@@ -301,7 +301,7 @@ def _sown_kind(module: object, method: str, name: object, variable_type: Any) ->
     if not isinstance(name, str):
         fix = f"self.{method}({'dx.Intermediate, ' if method == 'sow' else ''}'name', value)"
         where = f"{type_name(type(module))}.{method}"
-        raise GraphError(where, "the name has to be a string", got=describe(name), fix=fix)
+        raise GraphError(where, "the name must be a string", got=describe(name), fix=fix)
     if isinstance(variable_type, str):
         return variable_type_from_name(variable_type, allow_register=True)
     kind: Any = get_origin(variable_type) or variable_type
@@ -323,8 +323,8 @@ def _own_variable(module: object, name: str, kind: type[Variable[Any]], method: 
         return found
     raise GraphError(
         f"{type_name(type(module))}.{name}",
-        f"{method} found something else under this name",
-        expected=f"nothing, or a Variable of the kind {type_name(kind)}",
+        f"the attribute holds something else than {method} expects",
+        expected=f"no attribute, or a Variable of the kind {type_name(kind)}",
         got=describe(found),
         fix=f"self.{method}(..., {name + '_'!r}, ...)",
     )

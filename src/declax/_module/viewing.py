@@ -110,7 +110,7 @@ def view(
             f"no `set_view` of a module {which} uses {sorted(unused)}" + (f"; {' '.join(hints)}" if hints else ""),
             expected=", ".join(sorted(known)) or f"no arguments: no module {which} has a `set_view`",
             got=got,
-            fix="raise_if_not_found=False        # uses those that are known",
+            fix="raise_if_not_found=False        # ignores unknown arguments",
         )
     return made
 
@@ -178,8 +178,8 @@ def _give(module: Any, method: Callable[..., Any], kwargs: Mapping[str, Any], pa
     if not (isinstance(rest, Mapping) and rest.keys() <= given.keys()):
         raise GraphError(
             format_path((*path, "set_view")),
-            f"the `set_view` of a {type_name(type(module))} returned what it was not given",
-            expected="a dict with those of the arguments that it does not use",
+            f"the `set_view` of a {type_name(type(module))} returned names that it did not receive",
+            expected="a dict of the arguments that it does not use",
             got=f"a dict with {sorted(map(str, rest))}" if isinstance(rest, Mapping) else describe(rest),
             fix="def set_view(self, deterministic=None, **kwargs):\n    ...\n    return kwargs",
         )

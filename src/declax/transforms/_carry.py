@@ -69,7 +69,7 @@ class ErrorContext(NamedTuple):
             f"{self.function} changes the structure or type of this",
             expected=expected,
             got=got,
-            why="each step is the same program, so that what goes from one to the next has one structure and type",
+            why="all steps run one program, so a carried value keeps its structure and type",
             fix=fix,
         )
 
@@ -154,7 +154,7 @@ def _promoted(value: Any, new: Any, where: str, context: ErrorContext) -> Any:
     if tree != tree_of_results or not all(map(_is_promotable, leaves, results)):
         raise context.changed(
             where,
-            f"start with a value of type {text_of_value(new)}, or convert it in the function: value.astype(...)",
+            f"start with a value of type {text_of_value(new)}, or convert the result: value.astype(...)",
             expected=f"{text_of_value(value)}, as before the step",
             got=text_of_value(new),
         )
@@ -196,7 +196,7 @@ class Part(NamedTuple):
             path = list(paths_in(self.tree)[differ.index(True)])
         raise context.changed(
             f"{context.transform}, {joined(self.name, path)}",
-            f"return what stands for {self.name} in the same structure",
+            f"return a value with the structure of {self.name}",
             expected=text_of_tree(self.tree, roots),
             got=text_of_tree(returned.tree, roots_returned),
         )
@@ -253,7 +253,7 @@ def _origins(change: Change, labels: Labels | None, context: ErrorContext) -> di
     found = leaf_origins(context.structure, change)
     carried = {i for i in range(context.structure.graphdef.num_leaves) if labels is None or labels.values[i] is Carry}
     for leaf in carried.difference(found.values()):
-        raise context.changed(context.of_leaf(leaf), "remove it after the loop, as by dx.pop")
+        raise context.changed(context.of_leaf(leaf), "remove it after the loop, for example by dx.pop")
     return {
         place: leaf
         for place, leaf in found.items()
@@ -286,7 +286,7 @@ def _next_of_new_roots(
                 continue
             differs = Differing(paths_of_objects(walked.graphdef)[is_same.index(False)])
         path: Any = differs.path
-        fix = "make the Variable before the loop, set its value in there, and return the model that was handed in"
+        fix = "create the Variable before the loop, set its value in the loop, and return the model that was passed in"
         raise context.changed(context.of_path((whole[path[0]], *path[1:])), **differs.told(fix))
     first = walk(tuple(before[rank] for rank in new)).read()
     return dict(zip(map(int, first), map(int, walk(tuple(new.values())).read()), strict=True))
@@ -309,9 +309,9 @@ def _built(graphdef: GraphDef[Any]) -> tuple[Any, list[Any]]:
 def _is_set_and_replaced(leaf: int, context: ErrorContext) -> TransformError:
     return TransformError(
         context.of_leaf(leaf),
-        f"{context.function} sets this, and returns a new model in place of the one that has it",
-        why="the next step is given the new model, so that what was set would be lost",
-        fix="return the model itself, or set nothing in it",
+        f"{context.function} sets this, and returns a new model in place of the one that holds it",
+        why="the next step receives the new model, so this change would be lost",
+        fix="return the model itself, or do not change it",
     )
 
 
@@ -324,12 +324,12 @@ def _cannot_set(outcome: Outcome, place: int, label: Any, context: ErrorContext)
         where = context.of_path(path if change is None else path[1:])
     kind, filter_ = kind_and_filter(path, leaf_def)
     if label is Carry:
-        fix = f"make it before the loop, or give it an axis: dx.StateAxes({{{filter_}: 0, ...: dx.Carry}})"
+        fix = f"create it before the loop, or give it an axis: dx.StateAxes({{{filter_}: 0, ...: dx.Carry}})"
         return context.changed(where, fix)
     return TransformError(
         where,
         f"{context.function} sets this {kind}, whose axis is None",
-        why="all steps share what has the axis None",
+        why="all steps share a leaf with the axis None",
         fix=f"in_axes=dx.StateAxes({{{filter_}: dx.Carry, ...: None}})"
-        "        # Carry: it goes from step to step; 0: each step has its own",
+        "        # dx.Carry: steps pass it on; 0: each step has its slice",
     )

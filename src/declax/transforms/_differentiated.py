@@ -106,7 +106,7 @@ class Target(NamedTuple):
 def _misfit(where: str, expected: str, got: object) -> TransformError:
     return TransformError(
         where,
-        "this does not fit the value that it belongs to",
+        "this does not match its value",
         expected=expected,
         got=describe(got),
         fix="jax.tree.map(jnp.ones_like, value)        # has the shapes and dtypes of the value",
@@ -204,7 +204,7 @@ class Arguments:
             name = names_of_call(self._call.structure)[position]
             if is_ref(leaf):
                 raise no_ref(name, "this is an array ref, which has no gradient")
-            problem = "this is no real or complex number, so it has no gradient"
+            problem = "this is not a real or complex number, so it has no gradient"
             fix = "argnums=dx.DiffState(0, dx.Param)        # a filter without it, or allow_int=True"
             raise TransformError(name, problem, got=describe(leaf), fix=fix)
 
@@ -219,7 +219,7 @@ def position_of(option: str, number: int, length: int, function: Callable[..., A
         f"there is no positional argument {number}",
         expected=f"a position below {length}: the call has {length} arguments by position",
         got=f"{number}, of a function of ({named})",
-        fix="pass what is differentiated by position",
+        fix="pass the differentiated argument by position",
     )
 
 
@@ -269,7 +269,7 @@ def target_of_result(outcome: Outcome, *, has_aux: bool = False) -> Target:
     if data is None or not issubclass(data[0], tuple) or len(tree.children()) != 2:
         raise TransformError(
             "has_aux",
-            "the function returns no pair",
+            "the function does not return a pair",
             expected="(result, auxiliary result)",
             got=repr(tree).removeprefix("PyTreeDef(").removesuffix(")")[:80],
             fix="return loss, metrics        # or has_aux=False",

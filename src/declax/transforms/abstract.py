@@ -63,7 +63,7 @@ def eval_shape(
     shapes = _Shapes()
     values, plain = shapes.of(call.values), shapes.of(call.plain)
     outcome = _trace(lifted(closure, call.structure), values, plain)
-    result: R = _returned(call, values, plain, outcome)
+    result: R = Rebuilt(call.structure, values, plain).apply(outcome)  # on copies of the arguments
     return result
 
 
@@ -132,16 +132,11 @@ def make_jaxpr(
             if not return_shape:
                 return make(call.values, call.plain)
             jaxpr, outcome = make(call.values, call.plain)
-            return jaxpr, _returned(call, call.values, call.plain, outcome)
+            return jaxpr, Rebuilt(call.structure, call.values, call.plain).apply(outcome)
 
         return look_like(traced, f)
 
     return trace if f is MISSING else trace(f)
-
-
-def _returned(call: Call, values: Sequence[Any], plain: Sequence[Any], outcome: Outcome) -> Any:
-    """What a function returns, as an outcome says, while nothing happens to the arguments of its call."""
-    return Rebuilt(call.structure, values, plain).apply(outcome)
 
 
 def as_abstract(node: N, /, *, graph: bool | None = None) -> N:
@@ -180,9 +175,9 @@ class ShapeDtypeStruct(jax.ShapeDtypeStruct):
 def _is_abstract(leaf: jax.ShapeDtypeStruct) -> AbstractModelError:
     return AbstractModelError(
         "abstract model",
-        "the model has shapes in the place of arrays, so that nothing can be computed with it",
+        "the model holds shapes in place of arrays, so it cannot compute",
         got=f"a leaf of shape {leaf.shape} and dtype {leaf.dtype}",
-        fix="dx.eval_shape(model, x)        # what it would return; dx.update(model, state) puts arrays in",
+        fix="dx.eval_shape(model, x)        # the shapes of its result; dx.update(model, state) sets arrays",
     )
 
 

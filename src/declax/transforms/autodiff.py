@@ -283,8 +283,8 @@ class _Gradients(NamedTuple):
                     argument_name(user, number % len(args)),
                     "there is nothing to differentiate with respect to",
                     got=describe(args[number]),
-                    why=f"the filter {as_written(chosen)} takes no leaf",
-                    fix=f"argnums=dx.DiffState({number}, ...)        # a filter that takes some, or another argument",
+                    why=f"the filter {as_written(chosen)} matches no leaf",
+                    fix=f"argnums=dx.DiffState({number}, ...)        # or another filter or argument",
                 )
             arguments.check_differentiable(target.positions, allow_int=self.options["allow_int"])
             targets.append(target)
@@ -311,9 +311,9 @@ class _Gradients(NamedTuple):
                 return loss
         raise TransformError(
             f"the result of {name_of(self.closure.function)}",
-            f"a loss is one {name} number, and this is none",
+            f"a loss must be a single {name} number, or a Variable holding one",
             got=got,
-            fix="return loss.mean()        # a scalar; has_aux=True for (loss, more), dx.vjp for many results",
+            fix="return loss.mean()        # a scalar; has_aux=True for (loss, more); dx.vjp for an array",
         )
 
 
@@ -324,6 +324,6 @@ def parse_argnums(option: str, argnums: Argnums) -> list[int | DiffState]:
     for entry in found:
         number = entry.argnum if isinstance(entry, DiffState) else entry
         if not isinstance(number, int) or isinstance(number, bool):
-            problem = "these are no positions of arguments"
+            problem = "these are not positions of arguments"
             raise TransformError(option, problem, expected="ints or DiffState", got=describe(entry))
     return found

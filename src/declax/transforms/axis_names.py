@@ -93,7 +93,7 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> None:
     if not is_named or not isinstance(given[PARTITION_NAME], (str, type(None))):
         raise TransformError(
             "transform_metadata",
-            "this is no name of an axis",
+            "this does not name an axis",
             expected="{dx.PARTITION_NAME: name}, with a str or None",
             got=repr(given),
             fix="transform_metadata={dx.PARTITION_NAME: 'layers'}",
@@ -163,8 +163,8 @@ def _check_name(variable: Variable[Any], axis: int, name: str | None) -> None:
         if names is not None and (names[axis] if axis < len(names) else MISSING) != name:
             raise TransformError(
                 f"the {key} of a {type_name(type(variable))}",
-                f"it does not call axis {axis}, which is mapped over, {name!r}",
+                f"the mapped axis {axis} is not named {name!r}",
                 got=repr(variable._metadata[key]),
-                why="transform_metadata names the axis, and Variables that have it must have that name for it",
-                fix="in_axes=dx.StateAxes({...: None})        # for what is not mapped, or no transform_metadata",
+                why="all Variables with the axis must use the name in transform_metadata",
+                fix="in_axes=dx.StateAxes({...: None})        # for unmapped Variables, or omit transform_metadata",
             )

@@ -108,7 +108,7 @@ def switch(
     if callable(branches) or not branches:
         raise TransformError(
             "switch, branches",
-            "this is no sequence of functions",
+            "this is not a sequence of functions",
             got=describe(branches),
             fix="switch(index, [f, g], *operands)",
         )
@@ -206,7 +206,7 @@ def _check_structures(outcomes: Mapping[str, Outcome], context: ErrorContext) ->
         if (own_tree, own_is_one) != (tree, is_one):
             where = joined(f"{context.transform}, the output", differing_leaf(tree, own_tree))
             texts = text_of_tree(tree, is_one), text_of_tree(own_tree, own_is_one)
-            raise _differs(where, name, context, "return the same structure from all of them", *texts)
+            raise _differs(where, name, context, "return the same structure from all branches", *texts)
         one, other = first.plan.change, outcome.plan.change
         if one is None or other is None or (one.graphdef is other.graphdef and one.origins == other.origins):
             continue
@@ -215,7 +215,7 @@ def _check_structures(outcomes: Mapping[str, Outcome], context: ErrorContext) ->
         if not path:
             pairs = zip(paths_of_objects(one.graphdef), one.origins, other.origins, strict=True)
             path = next(path for path, a, b in pairs if a != b)
-        told = found.told("make the same Variables in all of them, and return the same models")
+        told = found.told("create the same Variables in all branches, and return the same models")
         raise _differs(_name_of(path, context), name, context, **told)
 
 
@@ -227,7 +227,7 @@ def _check_types(
     for name, table in zip(outcomes, tables, strict=True):
         for (where, first), (_, value) in zip(tables[0], table, strict=True):
             if types_of(first) != types_of(value):
-                fix = "convert it in one of them: value.astype(...), jnp.asarray(value, dtype)"
+                fix = "convert it in one branch: value.astype(...), jnp.asarray(value, dtype)"
                 raise _differs(where, name, context, fix, text_of_value(first), text_of_value(value))
 
 
@@ -236,10 +236,10 @@ def _differs(
 ) -> TransformError:
     return TransformError(
         where,
-        f"{name} gives this another structure or type than {context.function}",
+        f"{name} differs from {context.function} in structure or type",
         expected=expected,
         got=got,
-        why="which of them runs is known only when the program runs, and its results have one structure and type",
+        why="the program chooses a branch when it runs, so all branches return one structure and type",
         fix=fix,
     )
 

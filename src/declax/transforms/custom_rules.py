@@ -156,7 +156,7 @@ class CustomVjp(Wrapped[P, R]):
         if options is None:
             name = getattr(self, "__name__", "f")
             fix = f"{name}.defvjp(fwd, bwd)"
-            raise TransformError(f"custom_vjp of {name}", "the function has no rules for its gradients yet", fix=fix)
+            raise TransformError(f"custom_vjp of {name}", "the function has no gradient rules yet", fix=fix)
         given, user = self._positional(args, kwargs), self._user
         fixed: dict[int, Any] = {}
         chosen: dict[int, Filter] = {}
@@ -200,7 +200,7 @@ class CustomVjp(Wrapped[P, R]):
         if by_name:
             raise TransformError(
                 f"argument {by_name[0]!r}",
-                "a function with rules for its gradients takes arguments by position only",
+                "a function with gradient rules takes positional arguments only",
                 why="bwd returns one cotangent for each position",
             )
         return bound
@@ -216,10 +216,10 @@ def _checked_fixed(name: str, value: Any) -> Any:
         return value
     raise TransformError(
         name,
-        "an argument of nondiff_argnums holds a model or an array that JAX traces",
+        "an argument of nondiff_argnums holds a model or a traced array",
         got=describe(found),
-        why="its value goes to the three functions as it is, and is not traced",
-        fix="nondiff_argnums=dx.DiffState(0, False)        # for a model; return None for an array from bwd",
+        why="the three functions receive its value untraced",
+        fix="nondiff_argnums=dx.DiffState(0, False)        # for a model; for an array, return None from bwd",
     )
 
 
@@ -300,8 +300,13 @@ class _CustomCall:
             with uncaptured_reads.body():
                 pair = rules.function.args[1](*self._with_fixed(rebuilt.args))
             if not isinstance(pair, tuple) or len(pair) != 2:
-                expected, fix = "(result, residuals)", "return f(...), residuals"
-                raise TransformError("fwd", "the rule returns no pair", expected=expected, got=describe(pair), fix=fix)
+                raise TransformError(
+                    "fwd",
+                    "the rule does not return a pair",
+                    expected="(result, residuals)",
+                    got=describe(pair),
+                    fix="return f(...), residuals",
+                )
             outcome = self._conclude(rebuilt, pair[0], leaves)
             if self.plan is not None:
                 outcome = _as_planned(outcome, self.plan, leaves)
@@ -343,9 +348,9 @@ class _CustomCall:
                 structure = self.structure._replace(statics=Statics(tuple(self.fixed), (), ()))
                 raise TransformError(
                     names_of_call(structure)[position],
-                    "a gradient is asked for, and the rules give none",
-                    why="they give those of arguments, as far as a DiffState in nondiff_argnums takes the leaf",
-                    fix="dx.grad(f, argnums=dx.DiffState(0, ...))        # that filter; pass what is captured",
+                    "the rules give no gradient for this",
+                    why="they give those of arguments, and of a model those that a DiffState in nondiff_argnums takes",
+                    fix="dx.grad(f, argnums=dx.DiffState(0, ...))        # that filter; pass captured models",
                 )
 
     # ------------------------------------------------------------- bwd
@@ -366,21 +371,21 @@ class _CustomCall:
             if captured and not all(map(is_same_value, bind_many(captured).read(), before)):
                 raise TransformError(
                     "bwd",
-                    "the rule sets something of a model that it captures",
-                    why="it runs when JAX pulls cotangents back, where changes of models do not come back",
+                    "the rule changes a captured model",
+                    why="JAX runs bwd apart from the call, so its changes would be lost",
                     fix="set it in fwd",
                 )
         if not isinstance(found, (tuple, list)) or len(found) != len(self.arguments):
             raise TransformError(
                 "bwd",
-                "the rule does not return one cotangent for each argument",
+                "the rule must return one cotangent for each argument",
                 expected=f"a tuple of {len(self.arguments)}",
                 got=f"{describe(found)}" + (f" of length {len(found)}" if isinstance(found, (tuple, list)) else ""),
                 fix="return (model_cotangent,)        # a tuple, also for one argument",
             )
         cotangents: Derivatives = {}
         for argument, value in zip(self.arguments, found, strict=True):
-            where = f"what bwd returns for {argument.name}"
+            where = f"the result of bwd for {argument.name}"
             add_derivatives(argument.differentiated.flatten(value, self.shapes, where), cotangents)
         return ([cotangents.get(i) for i in range(len(self.shapes))],)
 
@@ -424,8 +429,8 @@ def _as_planned(outcome: Outcome, plan: Plan, leaves: Sequence[Any]) -> Outcome:
     if not is_alike:
         raise TransformError(
             "fwd",
-            "the rule does something else to the arguments than the function",
-            why="the function was traced before, and what it sets is what comes back",
+            "the rule changes the arguments differently from the function",
+            why="the function was traced first, and its changes are applied",
             fix="return f(...), residuals        # calls the function, which sets the same",
         )
     sources = range(len(leaves)) if mine is None else mine.kept

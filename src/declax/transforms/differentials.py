@@ -251,9 +251,9 @@ def _jvp(closure: Closure, mode: Mode, primals: Any, tangents: Any, has_aux: boo
     if not all(isinstance(given, (tuple, list)) for given in (primals, tangents)) or len(primals) != len(tangents):
         raise TransformError(
             "jvp",
-            "primals and tangents are not two tuples of one length",
+            "primals and tangents are not two tuples of the same length",
             got=f"{describe(primals)} and {describe(tangents)}",
-            fix="dx.jvp(f, (model, x), (model_tangent, None))        # None where nothing moves",
+            fix="dx.jvp(f, (model, x), (model_tangent, None))        # None for zeros",
         )
     primals = tuple(primals)
 
@@ -277,8 +277,8 @@ def _moving(arguments: Arguments, tangents: Sequence[Any], user: Callable[..., A
             if moving.setdefault(position, found) is not found:
                 raise TransformError(
                     target.name(where, position),
-                    "two tangents are given for one Variable",
-                    why="another argument has the Variable too",
+                    "one Variable has two tangents",
+                    why="another argument holds the same Variable",
                     fix="None, or a State without it, as the tangent of one of the two",
                 )
     arguments.check_differentiable(moving, allow_int=True)

@@ -184,8 +184,8 @@ def _check_condition(outcome: Outcome, context: ErrorContext) -> None:
         raise TransformError(
             context.of_leaf(plan.changed[0]) if plan.changed else "while_loop, cond_fun",
             "cond_fun changes this",
-            why="what a condition changes would be lost",
-            fix="change it in body_fun, or read it through dx.clone(model)",
+            why="changes by the condition would be lost",
+            fix="change it in body_fun, or read it from dx.clone(model)",
         )
     check_scalar("while_loop, cond_fun", outcome.output, "one boolean", np.bool_, fix="lambda state: state[0] < 10")
 
@@ -197,9 +197,9 @@ def _check_refs(call: Call, condition: Traced, body: Traced) -> None:
         leaves = [name for name, value in named_leaves(call) for _ in jax.tree_util.tree_leaves(value)]
         raise TransformError(
             "while_loop, cond_fun",
-            "the condition reads an array ref that body_fun uses too",
+            "cond_fun reads an array ref that body_fun uses too",
             got=" and ".join(leaves[i] for i in sorted(i for i in shared if isinstance(i, int)))
             or "a ref of a closure",
-            why="JAX hands a ref to one of the two functions only",
-            fix="return state, ref[...]        # in body_fun; and cond_fun looks at the second",
+            why="JAX passes a ref to only one of the two functions",
+            fix="return state, ref[...]        # in body_fun; cond_fun reads the second value",
         )

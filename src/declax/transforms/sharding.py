@@ -139,7 +139,7 @@ def _check_explicit(mesh: Mesh | AbstractMesh, axis_names: Set[str]) -> None:
     if automatic:
         raise TransformError(
             "in_specs",
-            "they are left out, and the types of the arguments do not say how they are split",
+            "no specs are given, and the types of the arguments have none",
             got=f"a mesh whose axes {', '.join(map(repr, automatic))} are not explicit",
             fix="in_specs=(None, jax.P('data'))",
         )
@@ -160,9 +160,9 @@ def _cannot_split(where: str, spec: PartitionSpec, value: Any, sizes: Mapping[An
     return TransformError(
         where,
         f"this cannot be split by {spec!r}",
-        expected="one entry for each dimension at most; axes of the mesh, whose sizes divide those of the dimensions",
+        expected="at most one entry for each dimension, with mesh axes whose sizes divide it",
         got=f"{describe(value)}, on a mesh of {dict(sizes)}",
-        fix="dx.StateSharding({dx.Param: jax.P('data'), ...: None})        # None for what is not split",
+        fix="dx.StateSharding({dx.Param: jax.P('data'), ...: None})        # None for leaves that are not split",
     )
 
 
@@ -189,9 +189,9 @@ def _check_results(
             along = ", ".join(map(repr, varying))
             raise TransformError(
                 names_of_outputs(call, plan)[number],
-                f"its value is varying along {along}, which its spec does not name",
-                expected=f"one value for all, as {label!r} says",
+                f"its value varies along {along}, which its spec does not name",
+                expected=f"one value for all, by the spec {label!r}",
                 got=describe(leaf),
-                why="one value cannot hold those of all instances",
+                why="all instances share this value",
                 fix=f"jax.lax.pmean(value, {varying[0]!r})        # or a spec that names the axis",
             )

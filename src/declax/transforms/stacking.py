@@ -299,18 +299,18 @@ EXAMPLE: Final = "dx.Stacked(lambda rngs: Block(rngs=rngs), 12, rngs=rngs)"
 
 def _check_options(build: object, n: object, remat: object) -> None:
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        problem = "there is no such number of layers"
+        problem = "n is not a positive int"
         raise LayerError(
             "Stacked", problem, expected="an int of at least 1", got=describe(n), fix="dx.Stacked(build, 12)"
         )
     if isinstance(build, Module) or not callable(build):
-        problem = "this is no function that makes a layer"
-        fix = f"{EXAMPLE}\ndx.Stacked.of([block_0, block_1])        # of layers that exist"
+        problem = "this is not a function that makes a layer"
+        fix = f"{EXAMPLE}\ndx.Stacked.of([block_0, block_1])        # existing layers"
         raise LayerError("Stacked", problem, got=describe(build), fix=fix)
     if not isinstance(remat, bool) and not callable(remat):
         raise LayerError(
             "Stacked, remat",
-            "this is no policy",
+            "this is not a policy",
             expected="True, False, or a policy of jax.checkpoint_policies",
             got=describe(remat),
             fix="remat=jax.checkpoint_policies.dots_saveable",
@@ -373,12 +373,12 @@ def _counts(make: Callable[[Rngs], Any], rngs: Rngs) -> dict[str, Any]:
 def _checked(layer: Any, build: Callable[..., Any]) -> Any:
     """A new layer, which holds no arrays from outside of `build`."""
     if not isinstance(layer, Module):
-        raise LayerError("Stacked", "the function makes no Module", got=describe(layer), fix=EXAMPLE)
+        raise LayerError("Stacked", "the function does not return a Module", got=describe(layer), fix=EXAMPLE)
     outside = {id(part) for root in Captures(build).values for _, part in iter_graph(root)}
     for path, part in _with_arrays(layer):
         mark = part._trace if isinstance(part, Variable) else vars(part).get(TRACE_KEY, _jax.TOP)
         if id(part) in outside or mark is not _jax.current_trace():
-            raise _shared(f"layer{_behind(path)}, which the function does not make")
+            raise _shared(f"layer{_behind(path)}, which the function does not create")
     return layer
 
 
@@ -399,11 +399,11 @@ def _behind(path: Path) -> str:
 def _shared(got: str) -> LayerError:
     return LayerError(
         "Stacked",
-        "a part is shared by all layers",
+        "the layers share a part",
         got=got,
-        why="a stack has one array of each kind for all layers, so that each would get a part of its own",
-        fix="y = blocks(x, part)        # give it to the call: each layer reads it, called with (x, part)\n"
-        "dx.List([...])        # for layers that hold what they share",
+        why="a stack holds each array of all layers stacked, so each layer would get a copy of the part",
+        fix="y = blocks(x, part)        # pass it to the call: each layer receives (x, part)\n"
+        "dx.List([...])        # for layers that share parts",
     )
 
 
@@ -417,11 +417,11 @@ def _stack(layers: list[Any], axis_name: str | None) -> Any:
         if other is not graphdef:
             raise LayerError(
                 f"Stacked.of, layer {number}",
-                "it has another structure than layer 0",
+                "its structure differs from that of layer 0",
                 expected=repr(graphdef),
                 got=repr(other),
-                why="the program of a stack is that of one layer",
-                fix="dx.List(layers)        # for layers that differ",
+                why="one program runs all layers",
+                fix="dx.List(layers)        # for different layers",
             )
         places = {id(part): f"layers[{number}]{_behind(path)}" for path, part in _with_arrays(layer)}
         for identity, place in places.items():
@@ -447,9 +447,9 @@ def _read_only(copy: X, place: str) -> X:
     """The same copy of a layer, or of some, which from now on refuses to be changed."""
     mark = ReadOnly(
         f"a copy, made by {place}",
-        "the arrays of all layers are one, so an index, a slice or iteration copies, and what is set there is lost",
-        f"copy = dx.clone({place})        # it can be changed, and put back\n"
-        "stack.scan(f, x)        # or run a function on layer after layer",
+        "the layers are stacked in one array, so indexing and iteration copy, and changes of a copy are lost",
+        f"copy = dx.clone({place})        # can be changed, and written back\n"
+        "stack.scan(f, x)        # or call a function with layer after layer",
     )
     for _, part in list(iter_graph(copy)):
         if isinstance(part, Variable):

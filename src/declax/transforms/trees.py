@@ -65,7 +65,7 @@ def prefix(
     if not callable(label_of) or is_root(label_of):
         raise TransformError(
             "prefix",
-            "these are no labels by filter",
+            "these are not labels by filter",
             expected="a mapping from filters, or a function of path and leaf",
             got=describe(labels),
             fix="dx.prefix(model, {dx.Param: 0, ...: None})",
@@ -147,7 +147,7 @@ class NodeStates:
         """
         if self._graphdef is None:
             why = "it was made of States or labels alone"
-            raise GraphError("NodeStates.graphdef", "there is no GraphDef here", why=why, fix="dx.to_tree(model)")
+            raise GraphError("NodeStates.graphdef", "this NodeStates has no GraphDef", why=why, fix="dx.to_tree(model)")
         return self._graphdef
 
     @property

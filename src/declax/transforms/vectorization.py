@@ -181,15 +181,15 @@ def _is_mapped(value: Any) -> bool:
 
 def _differs(call: Call, plan: Plan, number: int) -> TransformError:
     found = list(leaves_set(call, plan))
-    fix = "out_axes=0        # or reduce it first, as by jax.lax.pmean"
+    fix = "out_axes=0        # or reduce it, for example by jax.lax.pmean"
     if number < len(found):
         _, filter_ = kind_and_filter(*found[number])
-        fix = f"in_axes=dx.StateAxes({{{filter_}: 0, ...: None}})        # of an argument; or jax.lax.pmean reduces it"
+        fix = f"in_axes=dx.StateAxes({{{filter_}: 0, ...: None}})        # for an argument; or use jax.lax.pmean"
     return TransformError(
         names_of_outputs(call, plan)[number],
-        "this differs between instances, and has no axis",
-        expected="a value that is the same for all, or an axis for it",
-        why="one value cannot hold those of all instances; what is captured has no axis",
+        "this differs between instances but has no axis",
+        expected="one value for all instances, or an axis",
+        why="all instances share a leaf without an axis; captured models have none",
         fix=fix,
     )
 

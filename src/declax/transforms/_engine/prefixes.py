@@ -66,7 +66,7 @@ class StateLabels(Generic[L]):
             name = type(self).__name__
             raise TransformError(
                 name,
-                "these are no labels by filter",
+                "these are not labels by filter",
                 expected="a mapping from filters",
                 got=describe(labels),
                 fix=f"dx.{name}({{dx.Param: ..., ...: None}})",
