@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cached_property
 from itertools import repeat
 from operator import is_, itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import jax
@@ -93,20 +93,11 @@ class StateDef:
                 StateDef._interned[key] = found
         return found
 
-    if TYPE_CHECKING:
-
-        def __hash__(self) -> int: ...
-    else:
-        __hash__ = object.__hash__  # no frame of Python: interned, and asked by every treedef
-
     def __repr__(self) -> str:
         return f"StateDef({len(self.paths)} leaves)"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StateDef.of, (self.paths, self.leaf_defs)
-
-    def __copy__(self) -> StateDef:
-        return self
 
     def __deepcopy__(self, memo: dict[int, object]) -> StateDef:
         return self
@@ -162,16 +153,15 @@ class StateDef:
         if found is None:
             node = self.node(prefix)
             positions = tuple(sorted(_positions_in(node))) if isinstance(node, dict) else ()
-            paths = tuple([self.paths[i][len(prefix) :] for i in positions])
-            definition = StateDef.of(paths, tuple([self.leaf_defs[i] for i in positions]))
-            found = self._subs[prefix] = (definition, positions)
+            found = self._subs[prefix] = (self.select(positions, len(prefix)), positions)
         return found
 
-    def select(self, positions: tuple[int, ...]) -> StateDef:
-        """The definition of some of the leaves."""
-        if len(positions) == len(self.paths):
+    def select(self, positions: tuple[int, ...], depth: int = 0) -> StateDef:
+        """The definition of some of the leaves, with paths below a depth."""
+        if not depth and len(positions) == len(self.paths):
             return self
-        return StateDef.of(tuple([self.paths[i] for i in positions]), tuple([self.leaf_defs[i] for i in positions]))
+        paths = tuple([self.paths[i][depth:] for i in positions])
+        return StateDef.of(paths, tuple([self.leaf_defs[i] for i in positions]))
 
     def with_leaf(self, position: int, leaf_def: LeafDef) -> StateDef:
         """The definition with another kind or other metadata at a position."""
@@ -258,7 +248,7 @@ def leaf_def_of(value: Any) -> LeafDef:
 
 
 def values_of(definition: StateDef, leaves: Sequence[Any]) -> list[Any]:
-    """The leaves as values, Variables as new Variables."""
+    """The leaves as values, with new Variables."""
     mark = current_trace()
     columns = definition.columns
     if columns is not None:  # as `new_variable` for each, without a frame of Python for each
@@ -413,12 +403,13 @@ def _matches(predicate: Predicate, definition: StateDef, position: int, leaves: 
 def same_states(definition: StateDef, leaves: Sequence[Any], other: StateDef, others: Sequence[Any]) -> bool:
     """Whether two States have equal leaves at the same paths, in whatever order."""
     if definition is not other:
-        places = {path: i for i, path in enumerate(other.paths)}
-        order = [places.get(path) for path in definition.paths]
-        kinds = zip(definition.leaf_defs, order, strict=True)
-        if len(order) != len(places) or not all(i is not None and other.leaf_defs[i] == kind for kind, i in kinds):
+        positions = {path: i for i, path in enumerate(other.paths)}
+        if positions.keys() != set(definition.paths):
             return False
-        others = [others[i] for i in order if i is not None]
+        order = [positions[path] for path in definition.paths]
+        if definition.leaf_defs != tuple([other.leaf_defs[i] for i in order]):
+            return False
+        others = [others[i] for i in order]
     return all(_same_leaf(a, b) for a, b in zip(leaves, others, strict=True) if a is not b)
 
 
@@ -426,9 +417,9 @@ def _same_leaf(a: Any, b: Any) -> bool:
     """Whether two leaves are equal; arrays by value, whatever they are nested in."""
     if not (isinstance(a, (dict, list, tuple)) or isinstance(b, (dict, list, tuple))):
         return same_value(a, b)
-    structures: list[Any] = [jax.tree.structure(x) for x in (a, b)]
-    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=False)
-    return structures[0] == structures[1] and all(x is y or same_value(x, y) for x, y in pairs)
+    flattened: list[Any] = [jax.tree.flatten(x) for x in (a, b)]
+    (leaves, tree), (others, other_tree) = flattened
+    return bool(tree == other_tree) and all(x is y or same_value(x, y) for x, y in zip(leaves, others, strict=True))
 
 
 # --- nested dicts of raw values -------------------------------------------------

@@ -47,12 +47,8 @@ class LightVariable:
         """Skips the registration that a kind has for its subclasses."""
 
 
-class Light(NamedTuple):
-    """The class of the lights of a kind, and the function that puts ``((value,), metadata)`` into a new one."""
-
-    cls: type[Any]
-    fill: Callable[[Any, tuple[tuple[Any], Metadata]], None]
-
+Light = tuple[type[Any], Callable[[Any, tuple[tuple[Any], Metadata]], None]]
+"""The class of the lights of a kind, and the function that puts ``((value,), metadata)`` into a new one."""
 
 _lights: Final[dict[type[Variable[Any]], Light]] = {}
 
@@ -73,7 +69,7 @@ def _make_light(kind: type[Variable[Any]]) -> Light:
     }
     metaclass: Any = type(kind)
     cls = _type_of_lights(metaclass)(kind.__name__, (LightVariable, kind), content)
-    light = Light(cls, cls.__dict__["_flat"].__set__)
+    light = cls, cls.__dict__["_flat"].__set__
 
     def unflatten(metadata: Metadata, children: Any) -> Any:
         return _new_light(light, children, metadata)
@@ -95,12 +91,13 @@ def _type_of_lights(metaclass: type) -> Any:
 
 
 def _light_class(kind: type[Variable[Any]]) -> type[Any]:
-    return _light_of(kind).cls
+    return _light_of(kind)[0]
 
 
 def _new_light(light: Light, children: tuple[Any], metadata: Metadata) -> Any:
-    made = _new(light.cls)
-    light.fill(made, (children, metadata))
+    cls, fill = light
+    made = _new(cls)
+    fill(made, (children, metadata))
     fill_raw(made, children[0])
     _set_metadata(made, metadata)
     return made
@@ -150,9 +147,9 @@ def nesting_of(definition: StateDef) -> Nesting:
         tree = jax.tree_util.tree_structure(nested)
         keys = _outer_keys(nested if isinstance(nested, OrderedDict) else sorted(nested), definition, is_deep)
         columns = definition.columns
-        lights = None if columns is None else list(map(_light_of, columns[0]))
-        types = None if lights is None else ([light.cls for light in lights], [light.fill for light in lights])
-        found = definition.nesting = Nesting(keys, tree, types)
+        lights = [] if columns is None else list(map(_light_of, columns[0]))
+        both = None if columns is None else ([cls for cls, _ in lights], [fill for _, fill in lights])
+        found = definition.nesting = Nesting(keys, tree, both)
     return found
 
 
