@@ -908,6 +908,22 @@ def test_containers_that_grow_and_change_outside():
     assert (calls_of(model), calls_of(other)) == (12, 12)
 
 
+def test_a_list_of_models_that_moves_to_another_key():
+    held = {"double": [Scale(2.0)]}
+
+    @dx.jit
+    def f(x):
+        for m in held.get("double", ()):
+            x = m(x)
+        for m in held.get("twice", ()):
+            x = m(m(x))
+        return x
+
+    assert float(f(1.0)) == 2
+    held["twice"] = held.pop("double")
+    assert float(f(1.0)) == 4
+
+
 def test_long_containers():
     models = [Scale(1.0) for _ in range(300)]
 

@@ -18,7 +18,7 @@ from declax.errors import OverlookedModelWarning
 
 # ruff: noqa: PLW0108  # which function it is that reads is what is under test
 
-WHY = "The values are constants of the traced program, and later values are not seen"
+WHY = "The trace takes the values as constants, and a compiled function does not see later ones"
 
 
 class Net(dx.Module):

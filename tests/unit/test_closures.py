@@ -163,6 +163,25 @@ def test_keys_tell_sites_apart():
     assert closure.find().key is first
 
 
+def test_keys_tell_paths_apart():
+    inner, held = [A], {}
+    closure = Closure(lambda: held)
+    held["a"] = inner
+    first = closure.find().key
+    held["b"] = held.pop("a")
+    assert closure.find().key is not first
+    held["a"] = held.pop("b")
+    assert closure.find().key is first
+
+
+def test_containers_of_data_that_change_need_no_other_program():
+    log, model = [], A
+    closure = Closure(lambda: (log, model))
+    first = closure.find().key
+    log.append((1, 2))
+    assert closure.find().key is first
+
+
 def test_keys_do_not_pile_up():
     held = {}
     closure = Closure(lambda: held)
@@ -214,7 +233,7 @@ def test_empty_containers_that_get_a_model():
     closure = Closure(lambda: log)
     first = closure.find()
     log["c"] = 1.0
-    log["a"].append([1.0])
+    log["a"].append(1.0)
     assert closure.find() is first
     log["b"][0]["model"] = A
     assert closure.find().values == (A,)
@@ -238,8 +257,11 @@ def test_dicts_are_watched_with_their_keys():
     first = closure.find()
     held["b"] = held.pop("b")
     assert closure.find() is first
+    held["a"] = held.pop("a")  # last now
+    second = closure.find()
+    assert second.key is not first.key
     held["c"] = held.pop("b")
-    assert closure.find() is not first
+    assert closure.find().key is not second.key
 
 
 def test_generator_functions_are_refused():

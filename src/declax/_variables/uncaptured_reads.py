@@ -61,8 +61,8 @@ class _Body:
         others = "" if count == 0 else f" and {count} other Variable{'s' if count > 1 else ''}"
         warnings.warn_explicit(
             f"{code.co_name!r} reads a {type_name(type(first))}{others}, neither passed nor captured"
-            f"{f', in `{line}`' if line else ''}. The values are constants of the traced program, and later values are "
-            f"not seen. Pass the model as an argument.\n{WHERE_CAPTURES_ARE_FOUND}.",
+            f"{f', in `{line}`' if line else ''}. The trace takes the values as constants, and a compiled function "
+            f"does not see later ones. Pass the model as an argument.\n{WHERE_CAPTURES_ARE_FOUND}.",
             OverlookedModelWarning,
             code.co_filename,
             number,

@@ -1,8 +1,9 @@
-"""Models that a function captures are arguments that nobody has to write.
+"""Models that a function captures: found as arguments are given, and replaced while the function is traced.
 
-What a function reaches by closure, defaults, names of its module, partials, methods, containers and other functions
-goes into a transform like an argument; `_rebinding` rebuilds the function over the copies. A *holder* keeps things at
-*sites*: cells, defaults, names, items. Sites that may come to hold another model are looked at before each call.
+A function reaches models through its *holders*: closures, defaults, module globals, partials, methods, containers and
+other functions. `Captures` finds them in one search, and compares before each call what may have changed.
+`RebuiltClosure` makes the holders again over other nodes. When the trace ends, everything that it made points back at
+the originals, since user code may have kept it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import threading
 import types
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import is_
@@ -52,11 +53,11 @@ class Names(dict[str, Any]):
         return self.base[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The thing of a name."""
+        """As of the module."""
         return self[name] if name in self else self.base.get(name, default)
 
     def lend(self, names: Iterable[str]) -> None:
-        """Takes what the module has for some names; what is replaced stays so."""
+        """Copies the values of some names from the module, but not of replaced ones."""
         for name in names:
             value = self.base.get(name, MISSING)
             if value is not MISSING and name not in self:
@@ -72,7 +73,7 @@ class Names(dict[str, Any]):
         return {name: value for name, value in self.items() if given.get(name, MISSING) is not value}
 
     def release(self) -> None:
-        """Has all names mean again what they mean in the module, also when that changes later."""
+        """Gives all names the values of the module again, also when these change later."""
         self.replaced.clear()
         self.clear()
         self.lend(list(self._lent))
@@ -85,26 +86,18 @@ def base_of(names: dict[str, Any]) -> dict[str, Any]:
     return names
 
 
-LIBRARIES: Final = frozenset({"declax", "jax", "jaxlib", "numpy", "optax"})
-"""Modules whose names hold no model of anybody."""
+# ----------------------------------------------------------------- where a capture is looked for
 
-INERT: Final = (
-    types.ModuleType,
-    type,
-    types.BuiltinFunctionType,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    jax.Array,
-    np.ndarray,
-)
-"""What holds no model, and is not replaced by one."""
+LIBRARIES: Final = frozenset({"declax", "jax", "jaxlib", "numpy", "optax"})
+"""Packages whose module globals hold no models."""
+
+_NUMBERS_AND_TEXTS = (int, float, complex, str, bytes)
+INERT: Final = (types.ModuleType, type, types.BuiltinFunctionType, jax.Array, np.ndarray, *_NUMBERS_AND_TEXTS)
+"""What holds no model; a site that holds it is not compared again."""
 
 
 class CaptureKind(enum.Enum):
-    """What a value is for the search."""
+    """What a value is for the search: a node, or a kind of holder."""
 
     NODE = enum.auto()
     FUNCTION = enum.auto()
@@ -117,7 +110,6 @@ class CaptureKind(enum.Enum):
     DICT = enum.auto()
 
 
-CONTAINERS: Final = frozenset({CaptureKind.LIST, CaptureKind.TUPLE, CaptureKind.DICT})
 STUBS: Final = frozenset({CaptureKind.FUNCTION, CaptureKind.LIST, CaptureKind.DICT})
 """What can be part of a cycle: it is made first, and filled later."""
 
@@ -184,27 +176,34 @@ def sites_of(holder: Any, number: int) -> Iterator[CaptureSite]:
         yield CaptureSite(number, "function", 0, holder.function)
     elif kind is CaptureKind.LIFTED:
         yield CaptureSite(number, "function", 0, holder._closure)
-    elif kind in CONTAINERS:
-        items = tuple(holder.items() if kind is CaptureKind.DICT else enumerate(holder))
-        yield from (CaptureSite(number, "item", *pair) for pair in items if capture_kind(pair[1]) is not None)
+    elif kind is not None:
+        yield from (CaptureSite(number, "item", *pair) for pair in _entries(holder))
+
+
+def _entries(container: Any) -> list[tuple[Any, Any]]:
+    """The items of a list, tuple or dict that can hold a model, with their keys."""
+    is_dict = isinstance(container, dict)
+    if WITHOUT_KIND.issuperset(map(type, container.values() if is_dict else container)):
+        return []
+    items = tuple(container.items() if is_dict else enumerate(container))
+    return [(key, item) for key, item in items if capture_kind(item) is not None]
 
 
 def _sites_of_function(function: types.FunctionType, number: int) -> Iterator[CaptureSite]:
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         yield CaptureSite(number, "variable", name, content_of(cell))
     if is_library(function):
         return
-    for name in names_in(function.__code__):
+    for name in names_in(code):
         content = function.__globals__.get(name, MISSING)
         if content is not MISSING or not hasattr(builtins, name):
             yield CaptureSite(number, "name", name, content)
-    given, code = function.__defaults__ or (), function.__code__
-    for name, value in zip(code.co_varnames[code.co_argcount - len(given) : code.co_argcount], given, strict=True):
-        if capture_kind(value) is not None:
-            yield CaptureSite(number, "default", name, value)
-    for name, value in (function.__kwdefaults__ or {}).items():
-        if capture_kind(value) is not None:
-            yield CaptureSite(number, "keyword default", name, value)
+    given = function.__defaults__ or ()
+    named = dict(zip(code.co_varnames[code.co_argcount - len(given) : code.co_argcount], given, strict=True))
+    for kind, defaults in (("default", named), ("keyword default", function.__kwdefaults__)):
+        for name, content in _entries(defaults) if defaults else ():
+            yield CaptureSite(number, kind, name, content)
 
 
 _IS_DIRECT: Final = {
@@ -240,12 +239,12 @@ def content_of(cell: types.CellType) -> Any:
 
 
 def is_of_library(module: object) -> bool:
-    """Whether a module, given by name, holds no model of anybody."""
+    """Whether a module, given by name, belongs to a library."""
     return isinstance(module, str) and module.partition(".")[0] in LIBRARIES
 
 
 def is_library(function: types.FunctionType) -> bool:
-    """Whether a function is of a library, whose names and cells nobody sets."""
+    """Whether a function belongs to a library; one of a doctest does not, whatever its module is called."""
     names = base_of(function.__globals__)
     name = names.get("__name__")
     return is_of_library(name) and vars(sys.modules.get(str(name), types)) is names
@@ -299,10 +298,7 @@ class Closure:
     def captures_of(self, key: CaptureKey) -> Captures:
         """The captures of the call that is traced now, also after the function has changed what it captures."""
         captures: Captures | None = key.captures()
-        if captures is None or not captures.is_current():
-            found = self.find()
-            captures = found if captures is None or found.key is key else captures
-        return captures
+        return self.find() if captures is None else captures
 
 
 _kinds[Closure] = CaptureKind.CLOSURE
@@ -331,6 +327,7 @@ class Captures:
       captured: the sites where nodes are.
       values: the captured nodes, each once.
       key: stands for the function and the sites of what is captured.
+      rebuilt: the numbers of all holders from which a node is reached, with their sites.
       is_fixed: whether nothing that is reached can come to be a model.
     """
 
@@ -347,13 +344,13 @@ class Captures:
         self._has_unfinished = False  # a model that is being made is no argument yet, but will be one
         self._cells: list[types.CellType] = []
         self._names: list[tuple[dict[str, Any], str]] = []
-        self._defaults: dict[int, tuple[types.FunctionType, Any, Any]] = {}
-        self._items: list[tuple[Any, Sequence[Any]]] = []
-        self._empty: list[Any] = []
+        self._defaults: list[tuple[types.FunctionType, Any, Any]] = []
+        self._containers: list[tuple[Any, list[Any], dict[Any, Any]]] = []
         self._search()
         self._contents = self._read()
         self.values: tuple[Any, ...] = tuple({id(site.content): site.content for site in self.captured}.values())
-        watched = self._contents or self._defaults or self._items or self._empty
+        self.rebuilt: dict[int, list[CaptureSite]] = self._holders_of_nodes()
+        watched = self._contents or self._defaults or self._containers
         self.is_fixed: bool = not (watched or self.captured or self._has_unfinished)
 
     # ------------------------------------------------------------- the search
@@ -362,7 +359,6 @@ class Captures:
         if capture_kind(self.function) is CaptureKind.NODE:
             self._add(CaptureSite(-1, "self", 0, self.function))
             return
-        watched: list[int] = []
         waiting = deque([(self.function, True)])
         while waiting:
             holder, is_watched = waiting.popleft()
@@ -372,12 +368,10 @@ class Captures:
             self.holders.append(holder)
             if isinstance(holder, types.FunctionType):
                 is_watched = not is_library(holder)
+            sites = [site for site in sites_of(holder, number) if not issubclass(type(site.content), INERT)]
+            waiting += [(site.content, is_watched) for site in sites if self._add(site)]
             if is_watched:
-                watched.append(number)
-            for site in sites_of(holder, number):
-                if not issubclass(type(site.content), INERT) and self._add(site):
-                    waiting.append((site.content, is_watched))
-        self._watch(watched)
+                self._watch(holder, sites)
 
     def _add(self, site: CaptureSite) -> bool:
         """Notes a site; says whether a holder is there, to follow."""
@@ -394,64 +388,61 @@ class Captures:
             return is_of_module(content, self.holders[site.holder].__globals__)
         return kind is not None
 
-    def reaching(self, start: Iterable[int]) -> frozenset[int]:
-        """The holders from which others are reached, and those themselves."""
-        above: dict[int, list[int]] = {}
+    def _watch(self, holder: Any, sites: Sequence[CaptureSite]) -> None:
+        """Has what a holder keeps at these sites compared before each call."""
+        kind, kinds_of_sites = capture_kind(holder), {site.kind for site in sites}
+        if kind is CaptureKind.FUNCTION:
+            cells = dict(zip(holder.__code__.co_freevars, holder.__closure__ or (), strict=True))
+            self._cells += [cells[site.key] for site in sites if site.kind == "variable"]
+            self._names += [(holder.__globals__, site.key) for site in sites if site.kind == "name"]
+            if not kinds_of_sites.isdisjoint({"default", "keyword default"}):
+                self._defaults.append((holder, holder.__defaults__, holder.__kwdefaults__))
+            if "keyword default" in kinds_of_sites:
+                self._watch_items(holder.__kwdefaults__)
+        elif kind is CaptureKind.PARTIAL and _entries(holder.keywords):
+            self._watch_items(holder.keywords)
+        elif kind is CaptureKind.LIST or kind is CaptureKind.DICT:
+            self._watch_items(holder)
+
+    def _watch_items(self, container: Any) -> None:
+        self._containers.append((container, _items_of(container), dict(_entries(container))))
+
+    def _holders_of_nodes(self) -> dict[int, list[CaptureSite]]:
+        if not self.captured:
+            return {}
+        above: dict[int, list[int]] = defaultdict(list)
         for site in self.sites:
-            number = self.numbers.get(id(site.content))
-            if number is not None and site.holder >= 0:
-                above.setdefault(number, []).append(site.holder)
-        found = set(start)
-        waiting = list(found)
+            above[id(site.content)].append(site.holder)
+        found: set[int] = set()
+        waiting = [site.holder for site in self.captured]
         while waiting:
-            new = set(above.get(waiting.pop(), ())) - found
-            found |= new
-            waiting += new
-        return frozenset(found)
+            number = waiting.pop()
+            if number >= 0 and number not in found:
+                found.add(number)
+                waiting += above[id(self.holders[number])]
+        sites: dict[int, list[CaptureSite]] = {number: [] for number in sorted(found)}
+        for site in self.sites:
+            if site.holder in found:
+                sites[site.holder].append(site)
+        return sites
 
     def describe(self) -> Hashable:
-        """Says which sites hold what is captured, which of them hold the same, and of which functions."""
-        codes = tuple(h.__code__ if isinstance(h, types.FunctionType) else None for h in self.holders)
-        ranks = {id(node): rank for rank, node in enumerate(self.values)}
-        return codes, tuple((*site[:3], ranks[id(site.content)]) for site in self.captured)
+        """What calls have in common that can run one program: the functions, and the sites that lead to each node."""
+        codes = tuple(h.__code__ for h in self.holders if isinstance(h, types.FunctionType))
+        ranks = {id(self.holders[number]): ("holder", rank) for rank, number in enumerate(self.rebuilt)}
+        ranks |= {id(node): ("node", rank) for rank, node in enumerate(self.values)}
+        sites = (site for sites in self.rebuilt.values() for site in sites if id(site.content) in ranks)
+        return codes, tuple((ranks[id(self.holders[s.holder])], s.kind, s.key, ranks[id(s.content)]) for s in sites)
 
     def variables(self) -> tuple[str | None, ...]:
-        """What the function calls each thing that it captures; None where it has no name for it."""
+        """The name by which the function knows each captured node; None if it has none."""
         found: dict[int, str | None] = {}
         for site in self.captured:
             name = site.key if isinstance(site.key, str) and site.kind != "item" else None
             found[id(site.content)] = found.get(id(site.content)) or name
         return tuple(found[id(node)] for node in self.values)
 
-    # ------------------------------------------------------------- what is watched
-
-    def _watch(self, numbers: Sequence[int]) -> None:
-        """Has the cells, names and items of these holders looked at before each call."""
-        watched = set(numbers)
-        for site in self.sites:
-            holder = self.holders[site.holder]
-            if site.holder not in watched:
-                continue
-            if site.kind == "variable":
-                self._cells.append(holder.__closure__[holder.__code__.co_freevars.index(site.key)])
-            elif site.kind == "name":
-                self._names.append((holder.__globals__, site.key))
-            elif site.kind in ("default", "keyword default"):
-                self._defaults[site.holder] = holder, holder.__defaults__, _items_of(holder.__kwdefaults__ or {})
-            elif site.kind == "keyword" and capture_kind(site.content):
-                self._items.append((holder.keywords, _items_of(holder.keywords)))
-        kinds = [capture_kind(holder) for holder in self.holders]
-        if CONTAINERS.isdisjoint(kinds):
-            return
-        others = {number for number, kind in enumerate(kinds) if kind not in CONTAINERS}
-        with_nodes = self.reaching(others | {site.holder for site in self.captured})
-        for number in numbers:
-            container = self.holders[number]
-            if kinds[number] in (CaptureKind.LIST, CaptureKind.DICT):
-                if number in with_nodes:
-                    self._items.append((container, _items_of(container)))
-                else:
-                    self._empty.append(container)
+    # ------------------------------------------------------------- before each call
 
     def _read(self) -> list[Any]:
         contents = list(map(content_of, self._cells))
@@ -463,21 +454,26 @@ class Captures:
             return True
         if self._has_unfinished or not all(map(is_, self._read(), self._contents)):
             return False
-        for function, defaults, items in self._defaults.values():
-            if function.__defaults__ is not defaults or not _holds_the_same(function.__kwdefaults__ or {}, items):
+        for function, defaults, named in self._defaults:
+            if function.__defaults__ is not defaults or function.__kwdefaults__ is not named:
                 return False
-        return all(_holds_the_same(*pair) for pair in self._items) and all(map(self._is_empty_still, self._empty))
+        return all(_holds_the_same(container, items) for container, items, _ in self._containers) or all(
+            map(self._holds_the_same_models, range(len(self._containers)))
+        )
 
-    def _is_empty_still(self, container: Any) -> bool:
-        """Whether a container without models has got none."""
-        items = container.values() if isinstance(container, dict) else container
-        if WITHOUT_KIND.issuperset(map(type, items)):
-            return True
-        return not any(id(item) not in self.numbers and _holds_nodes(item) for item in tuple(items))
+    def _holds_the_same_models(self, number: int) -> bool:
+        """Whether only data came or went in a container."""
+        container, items, models = self._containers[number]
+        if not _holds_the_same(container, items):
+            now = dict(_entries(container))
+            if list(now) != list(models) or not all(map(is_, now.values(), models.values())):
+                return False
+            self._containers[number] = container, _items_of(container), models
+        return True
 
     def watched(self) -> list[tuple[Any, str | None, Any]] | None:
         """The cells and names that alone are watched, with their contents; None where more is, or one is empty."""
-        if self._defaults or self._items or self._empty or self._has_unfinished:
+        if self._defaults or self._containers or self._has_unfinished:
             return None
         sites: list[tuple[Any, str | None]] = [*((cell, None) for cell in self._cells), *self._names]
         found = [(source, name, content) for (source, name), content in zip(sites, self._contents, strict=True)]
@@ -494,21 +490,6 @@ def _holds_the_same(container: Any, items: Sequence[Any]) -> bool:
     if isinstance(container, dict):
         return 2 * len(container) == len(items) and all(map(is_, chain(container, container.values()), items))
     return len(container) == len(items) and all(map(is_, container, items))
-
-
-def _holds_nodes(item: Any) -> bool:
-    """Whether containers, one in the other, hold a node or a function."""
-    waiting, seen = [item], set()
-    while waiting:
-        item = waiting.pop()
-        kind = capture_kind(item)
-        if kind is None or id(item) in seen:
-            continue
-        if kind not in CONTAINERS:
-            return True
-        seen.add(id(item))
-        waiting += _items_of(item)
-    return False
 
 
 # ----------------------------------------------------------------- several functions in one call
@@ -552,84 +533,58 @@ class RebuiltClosure:
     def __init__(self, captures: Captures, copies: Sequence[Any]) -> None:
         self._captures = captures
         self._copies = copies
+        self._sites = captures.rebuilt
         self._new = {id(node): made for node, made in zip(captures.values, copies, strict=True)}
-        self._made: dict[int, Any] = {}
+        self._replaced = {*self._new, *(id(captures.holders[number]) for number in self._sites)}
         self._cells: dict[int, tuple[types.CellType, types.CellType]] = {}
         self._names: dict[int, Names] = {}
+        self._containers: list[tuple[Any, Any, list[Any]]] = []
         self._pairs: list[tuple[Any, Any]] = []
         self._inner: list[RebuiltClosure] = []
-        reachable = captures.reaching(site.holder for site in captures.captured) - {-1}
-        self._sites: dict[int, list[CaptureSite]] = {number: [] for number in sorted(reachable)}
-        for site in captures.sites:
-            if site.holder in reachable:
-                self._sites[site.holder].append(site)
         self._rebuild()
         self.function: Any = self._stand_in(captures.function)
 
     # ------------------------------------------------------------- making
 
     def _rebuild(self) -> None:
-        holders = self._captures.holders
-        stubs = [number for number in self._sites if capture_kind(holders[number]) in STUBS]
-        for number in stubs:
-            self._made[number] = self._make_stub(number, holders[number])
-        for number in self._sites:
-            self._make_with_parts(number)
-        for number in stubs:
-            self._fill(number, holders[number], self._made[number])
+        holders = [self._captures.holders[number] for number in self._sites]
+        stubs = [holder for holder in holders if capture_kind(holder) in STUBS]
+        for holder in stubs:
+            self._new[id(holder)] = self._make(holder)
+        for holder in holders:
+            self._make_with_parts(holder)
+        for holder in stubs:
+            self._fill(holder, self._new[id(holder)])
+        for made, cell in self._cells.values():
+            made.cell_contents = self._stand_in(cell.cell_contents)
 
     def _stand_in(self, content: Any) -> Any:
         """What stands for something; itself where nothing captured is reached from it."""
-        if id(content) in self._new:
-            return self._new[id(content)]
-        number = self._captures.numbers.get(id(content), -1)
-        return self._made.get(number, content)
+        return self._new.get(id(content), content)
 
-    def _is_replaced(self, content: Any) -> bool:
-        return id(content) in self._new or self._captures.numbers.get(id(content)) in self._sites
+    def _sites_in(self, holder: Any) -> list[CaptureSite]:
+        return self._sites[self._captures.numbers[id(holder)]]
 
-    def _make_stub(self, number: int, holder: Any) -> Any:
-        if capture_kind(holder) is not CaptureKind.FUNCTION:
-            return copy.copy(holder)
-        cells = tuple(map(self._cell, holder.__closure__ or ()))
-        names = self._names_for(number, holder)
-        made = types.FunctionType(holder.__code__, names, holder.__name__, holder.__defaults__, cells or None)
-        made.__kwdefaults__ = holder.__kwdefaults__
-        made.__qualname__, made.__module__, made.__doc__ = holder.__qualname__, holder.__module__, holder.__doc__
-        name = "__annotate__" if hasattr(holder, "__annotate__") else "__annotations__"  # made on demand from 3.14 on
-        setattr(made, name, getattr(holder, name))
-        made.__dict__ = holder.__dict__  # one dict for both, so that what the function sets on itself is kept
-        return made
-
-    def _cell(self, cell: types.CellType) -> types.CellType:
-        if not self._is_replaced(content_of(cell)):
-            return cell  # so that `nonlocal` goes on to work
-        return self._cells.setdefault(id(cell), (types.CellType(), cell))[0]
-
-    def _names_for(self, number: int, function: types.FunctionType) -> dict[str, Any]:
-        base = function.__globals__
-        if not any(site.kind == "name" and self._is_replaced(site.content) for site in self._sites[number]):
-            return base
-        names = self._names.setdefault(id(base), Names(base))
-        names.lend([name for name, is_direct in names_in(function.__code__).items() if is_direct])
-        return names
-
-    def _make_with_parts(self, number: int) -> None:
-        """Makes what cannot be filled later, after what it consists of."""
-        waiting = [number]
+    def _make_with_parts(self, holder: Any) -> None:
+        """Makes what cannot be filled later, after its parts; a loop, since holders can be nested deeply."""
+        waiting = [holder]
         while waiting:
-            number = waiting[-1]
-            parts = {self._captures.numbers.get(id(site.content), -1) for site in self._sites[number]}
-            parts = {part for part in parts if part in self._sites and part not in self._made}
-            if number in self._made or not parts:
-                waiting.pop()
-            if number not in self._made and not parts:
-                self._made[number] = self._make(self._captures.holders[number])
-            elif number not in self._made:
+            holder = waiting[-1]
+            contents = [] if id(holder) in self._new else [site.content for site in self._sites_in(holder)]
+            parts = [part for part in contents if id(part) in self._replaced and id(part) not in self._new]
+            if parts:
                 waiting += parts
+                continue
+            waiting.pop()
+            if id(holder) not in self._new:
+                self._new[id(holder)] = self._make(holder)
 
     def _make(self, holder: Any) -> Any:
         kind = capture_kind(holder)
+        if kind is CaptureKind.FUNCTION:
+            return self._make_function(holder)
+        if kind is CaptureKind.LIST or kind is CaptureKind.DICT:
+            return copy.copy(holder)
         if kind is CaptureKind.PARTIAL:
             named = {name: self._stand_in(value) for name, value in holder.keywords.items()}
             made = type(holder)(self._stand_in(holder.func), *map(self._stand_in, holder.args), **named)
@@ -644,25 +599,49 @@ class RebuiltClosure:
         items = map(self._stand_in, holder)
         return holder.__class__(items) if holder.__class__ is tuple else holder._make(items)
 
-    def _fill(self, number: int, holder: Any, made: Any) -> None:
-        for site in self._sites[number]:
+    def _make_function(self, holder: types.FunctionType) -> types.FunctionType:
+        cells = tuple(map(self._cell, holder.__closure__ or ()))
+        names = self._names_for(holder)
+        made = types.FunctionType(holder.__code__, names, holder.__name__, holder.__defaults__, cells or None)
+        made.__kwdefaults__ = holder.__kwdefaults__
+        made.__qualname__, made.__module__, made.__doc__ = holder.__qualname__, holder.__module__, holder.__doc__
+        name = "__annotate__" if hasattr(holder, "__annotate__") else "__annotations__"  # made on demand from 3.14 on
+        setattr(made, name, getattr(holder, name))
+        made.__dict__ = holder.__dict__  # one dict for both, so that what the function sets on itself is kept
+        return made
+
+    def _cell(self, cell: types.CellType) -> types.CellType:
+        if id(content_of(cell)) not in self._replaced:
+            return cell  # so that `nonlocal` goes on to work
+        return self._cells.setdefault(id(cell), (types.CellType(), cell))[0]
+
+    def _names_for(self, function: types.FunctionType) -> dict[str, Any]:
+        base = function.__globals__
+        replaced = [s for s in self._sites_in(function) if s.kind == "name" and id(s.content) in self._replaced]
+        if not replaced:
+            return base
+        names = self._names.setdefault(id(base), Names(base))
+        names.lend([name for name, is_direct in names_in(function.__code__).items() if is_direct])
+        return names
+
+    def _fill(self, holder: Any, made: Any) -> None:
+        for site in self._sites_in(holder):
             if site.kind == "item":
                 made[site.key] = self._stand_in(site.content)
-            elif site.kind == "name" and self._is_replaced(site.content):
+            elif site.kind == "name" and id(site.content) in self._replaced:
                 self._names[id(holder.__globals__)].replace(site.key, self._stand_in(site.content))
-        if isinstance(made, types.FunctionType):
-            for cell in holder.__closure__ or ():
-                if id(cell) in self._cells:
-                    self._cells[id(cell)][0].cell_contents = self._stand_in(cell.cell_contents)
-            if made.__defaults__:
-                made.__defaults__ = tuple(map(self._stand_in, made.__defaults__))
-            if made.__kwdefaults__:
-                made.__kwdefaults__ = {name: self._stand_in(value) for name, value in made.__kwdefaults__.items()}
+        if not isinstance(made, types.FunctionType):
+            self._containers.append((holder, made, _items_of(made)))
+            return
+        if made.__defaults__:
+            made.__defaults__ = tuple(map(self._stand_in, made.__defaults__))
+        if made.__kwdefaults__:
+            made.__kwdefaults__ = {name: self._stand_in(value) for name, value in made.__kwdefaults__.items()}
 
     # ------------------------------------------------------------- the end of the trace
 
     def __enter__(self) -> Self:
-        if self._sites or self._new:
+        if self._replaced:
             originals, copies = walk(self._captures.values).objects, walk(tuple(self._copies)).objects
             self._pairs = [pair for pair in zip(originals, copies, strict=True) if pair[0] is not pair[1]]
         _active.closures.append(self)
@@ -680,10 +659,15 @@ class RebuiltClosure:
         self._check()
         for names in self._names.values():
             names.base.update(names.assigned())
-        for number, made in self._made.items():
+        for holder, made in self._made():
             if capture_kind(made) is CaptureKind.LIFTED:
-                own = {name: value for name, value in vars(made).items() if name[0] != "_"}
-                vars(self._captures.holders[number]).update(own)
+                vars(holder).update({name: value for name, value in vars(made).items() if name[0] != "_"})
+
+    def _made(self) -> Iterator[tuple[Any, Any]]:
+        """Each rebuilt holder with what was made of it."""
+        for number in self._sites:
+            holder = self._captures.holders[number]
+            yield holder, self._new[id(holder)]
 
     def _check(self) -> None:
         for made, cell in self._cells.values():
@@ -693,19 +677,9 @@ class RebuiltClosure:
             for name, value in names.replaced.items():
                 if dict.get(names, name) is not value:
                     raise _rebinds(f"the global name {name!r}", value)
-        for number, made in self._made.items():
-            holder = self._captures.holders[number]
-            if isinstance(made, (list, dict)) and not self._stands_for(made, holder):
+        for holder, made, items in self._containers:
+            if not _holds_the_same(made, items):
                 raise _rebinds("a list or dict", holder)
-
-    def _stands_for(self, made: Any, holder: Any) -> bool:
-        """Whether a rebuilt list or dict holds what stands for the items of the original."""
-        if len(made) != len(holder):
-            return False
-        pairs = zip(made.items(), holder.items(), strict=True) if isinstance(made, dict) else None
-        if pairs is not None:
-            return all(key is other and item is self._stand_in(old) for (key, item), (other, old) in pairs)
-        return all(item is self._stand_in(old) for item, old in zip(made, holder, strict=True))
 
     def point_back(self) -> None:
         """Has everything that was rebuilt refer to the originals, in case the user's code has kept some of it."""
@@ -713,8 +687,12 @@ class RebuiltClosure:
             made.cell_contents = content_of(cell)
         for names in self._names.values():
             names.release()
-        for number, made in self._made.items():
-            _point_holder_back(self._captures.holders[number], made)
+        for holder, made, _ in self._containers:
+            made.clear()
+            made.extend(holder) if isinstance(made, list) else made.update(holder)
+        for holder, made in self._made():
+            if isinstance(made, types.FunctionType):
+                made.__defaults__, made.__kwdefaults__ = holder.__defaults__, holder.__kwdefaults__
         for original, made in self._pairs:
             if isinstance(made, Variable):
                 end_trace(made)
@@ -722,16 +700,6 @@ class RebuiltClosure:
                 object.__setattr__(made, "__dict__", original.__dict__)
         for inner in self._inner:
             inner.point_back()
-
-
-def _point_holder_back(holder: Any, made: Any) -> None:
-    if isinstance(made, list):
-        made[:] = holder
-    elif isinstance(made, dict):
-        made.clear()
-        made.update(holder)
-    elif isinstance(made, types.FunctionType):
-        made.__defaults__, made.__kwdefaults__ = holder.__defaults__, holder.__kwdefaults__
 
 
 def _rebinds(what: str, given: object) -> TransformError:
