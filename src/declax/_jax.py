@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any, Final
 
 from jax._src import core as _core
+from jax._src.array import ArrayImpl as ArrayImpl
 
 trace_state: Final[Any] = _core.trace_state
 """Its ``value`` is the mark of the current trace: one C call, about 25 ns.

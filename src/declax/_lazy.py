@@ -11,6 +11,18 @@ from typing import Any
 
 from declax import errors
 
+NOT_YET = frozenset(
+    """Bidirectional ConvTranspose EMA Einsum GRUCell GroupNorm Initializer InstanceNorm LSTMCell LinearGeneral LoRA
+    LoRALinear LoRAParam MergeContext Metric ModelAndOptimizer MultiHeadAttention MultiMetric OptimizedLSTMCell
+    PReLU PureState RMSNorm RNN RNNCellBase SimpleCell SpectralNorm SplitContext TrainState WeightNorm
+    abstract_with_sharding bridge combine_masks compat deprecations dot_product_attention extract
+    get_abstract_model get_named_sharding get_partition_spec graph graphlib helpers logical_axis_rules
+    make_attention_mask make_causal_mask metrics module object optimizer proxy_caller pytreelib reprlib rnglib
+    spmd tabulate tracers use_eager_sharding using_eager_sharding var_defaults variablelib vars_as visualization
+    with_partitioning wrappers""".split()
+)
+"""The public names of ``flax.nnx`` that declax does not have."""
+
 _EXPORT = re.compile(r"^from (\S+) import (\w+) as \2\b", re.MULTILINE)
 
 
@@ -36,8 +48,14 @@ def lazy_attributes(package: str) -> tuple[Callable[[str], Any], Callable[[], li
 
     def load(name: str) -> Any:
         if name not in module_of:
-            fix = None if name.startswith("_") else errors.suggest(name, public)  # Python asks for modules here too
-            raise errors.MissingAttributeError(f"module {package}", f"it has no attribute {name!r}", fix=fix)
+            is_known = package == "declax" and name in NOT_YET
+            near = None if name.startswith("_") else errors.suggest(name, public)  # Python asks for modules here too
+            raise errors.MissingAttributeError(
+                f"module {package}",
+                f"it has no attribute {name!r}",
+                why=f"flax.nnx.{name} is not in declax yet" if is_known else None,
+                fix='see "What is not there yet" in docs/coming_from_nnx.md' if is_known else near,
+            )
         module = module_of[name]
         is_module = module == package
         value = importlib.import_module(f"{package}.{name}" if is_module else module)

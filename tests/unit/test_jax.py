@@ -23,3 +23,7 @@ def test_a_trace_has_one_mark(transform):
     ((current, local, of_tracer),) = marks
     assert current is local is of_tracer
     assert current is not _jax.TOP
+
+
+def test_the_class_of_arrays():
+    assert type(jnp.ones(2)) is _jax.ArrayImpl

@@ -28,7 +28,7 @@ from declax import _jax
 from declax._fields.annotations import LOCALS_KEY, add_data_type, local_names, own_annotations
 from declax._fields.class_body import BODY_KEY, ClassBody, collect
 from declax._fields.expressions import Declaration, Expression, defer_call, is_deferred_call
-from declax._fields.specifiers import FieldSpec, Status, Tagged, specifier_of
+from declax._fields.specifiers import FieldSpec, Status, Tagged, VariableRecipe, specifier_of
 from declax._fields.table import read_specs
 from declax._tree import epoch, rendering
 from declax._tree.attributes import (
@@ -39,6 +39,7 @@ from declax._tree.attributes import (
     is_behaviour,
     is_data_descriptor,
     never_made,
+    not_a_variable,
     wrong_trace,
 )
 from declax._tree.layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY, Layout, Name
@@ -59,6 +60,7 @@ from declax.errors import (
 
 P = TypeVar("P", bound="Pytree")
 _ARRAYS = (jax.Array, np.ndarray)
+_ARRAY_CLASSES = frozenset({_jax.ArrayImpl, np.ndarray})
 _LOOKED_INTO = frozenset({Tagged, *CONTAINERS})
 MAKES_MEMBERS = "_declax_makes_members"
 """Marks a `__post_init__` that makes the declared members first."""
@@ -93,7 +95,7 @@ class PytreeMeta(_ProtocolMeta):
             else:
                 self = _construct_marked(cls, mark, args, kwargs)
         except TypeError:
-            _explain_unknown_names(cls, kwargs)
+            _explain_arguments(cls, kwargs)
             raise
         if isinstance(self, cls):
             self._pytree__finish()
@@ -181,6 +183,7 @@ class Pytree(metaclass=PytreeMeta):
     _pytree__is_frozen: ClassVar[bool] = False
     _pytree__holds_elements: ClassVar[bool] = False
     _pytree__specs: ClassVar[dict[str, FieldSpec]]
+    _pytree__variables: ClassVar[frozenset[str]]
     _pytree__members: ClassVar[tuple[str, ...]] = ()
     _pytree__layout: ClassVar[Layout]
     _pytree__reserved: ClassVar[frozenset[str]] = frozenset()
@@ -231,6 +234,8 @@ class Pytree(metaclass=PytreeMeta):
                 if BOUND_KEY in attributes:
                     epoch.advance()
                 return
+        elif kind in _ARRAY_CLASSES and name in layout.variables:
+            raise not_a_variable(self, name, value)
         if BOUND_KEY not in attributes:
             attributes[name] = value
             return
@@ -385,6 +390,7 @@ def prepare(cls: type[Pytree]) -> None:
         if declared:
             _ensure_members_are_made(cls, specs)
         cls._pytree__is_frozen = declared and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]  # of dataclasses
+        cls._pytree__variables = frozenset(n for n, spec in specs.items() if isinstance(spec.recipe, VariableRecipe))
         if is_first:
             cls._pytree__layout = _first_layout(cls, specs)
             if cls._pytree__is_pytree:
@@ -558,10 +564,17 @@ def check_pytree(node: object, /) -> None:
             check_static(node, name, value, "is static")
 
 
-def _explain_unknown_names(cls: Any, kwargs: dict[str, Any]) -> None:
-    """Says which name was probably meant, where a constructor was given one that it does not have."""
+def _explain_arguments(cls: Any, kwargs: dict[str, Any]) -> None:
+    """Raises a better error, where a constructor was given arguments that it does not have."""
     if cls.__new__ is not object.__new__:
         return
+    if cls.__init__ is object.__init__ and own_annotations(cls):
+        name = type_name(cls)
+        raise ConstructionError(
+            f"{name}(...)",
+            f"{name} has annotations but no decorator, and takes no arguments",
+            fix=f"@dx.dataclass\nclass {name}(...):",
+        ) from None
     parameters = cls.__signature__.parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return

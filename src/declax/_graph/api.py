@@ -24,7 +24,7 @@ from declax._state.definition import StateDef
 from declax._state.states import State, fill_state, like, make_state, register_state, split_leaves
 from declax._tree.statuses import check_depth
 from declax._typing import RECORD_KEY, Tuple2, Tuple3, Tuple4
-from declax._variables.variable import Variable
+from declax._variables.variable import Param, Variable
 from declax.errors import GraphError, MissingAttributeError, describe, format_path
 
 N = TypeVar("N")
@@ -634,3 +634,12 @@ __all__ = [
     "variables",
     "with_new_nodes",
 ]
+
+
+def advise_param(node: Any, filter: object) -> str | None:
+    """The line that makes a parameter of a plain array, where a filter for Params took nothing; None without one."""
+    if filter is not Param or not isinstance(node, Pytree):
+        return None
+    plain = (path for path, value in state(node).flat_state() if isinstance(value, (jax.Array, np.ndarray)))
+    path = next(plain, None)
+    return f"self.{format_path(path)} = dx.Param(...)        # it is a plain array" if path else None

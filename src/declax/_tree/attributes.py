@@ -143,6 +143,19 @@ def wrong_trace(self: Any, name: Any) -> DeclaxError:
     )
 
 
+def not_a_variable(self: Any, name: str, value: object) -> StatusError:
+    """The error of an array in the place of a declared Variable."""
+    old = self.__dict__.get(name)
+    kind = type_name(type(old)) if hasattr(type(old), "raw_value") else "Variable"
+    return StatusError(
+        _place(self, name),
+        f"an array was assigned to a declared {kind}",
+        expected=f"a {kind}",
+        got=describe(value),
+        fix=f"{_target(self, name)}.value = ...        # or {_target(self, name)} = dx.{kind}(...)",
+    )
+
+
 def never_made(self: Any, name: str) -> ConstructionError:
     """The error of a declared member that a hand-written constructor forgot."""
     cls = type_name(type(self))

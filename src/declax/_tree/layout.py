@@ -72,6 +72,7 @@ class Layout:
         among the statics that `flatten` gives.
       is_closed: whether it is the layout that its class has at creation.
       length: the number of elements, which have an index in place of a name.
+      variables: the names of declared Variables, which no array may replace.
       flatten: the generated function from an instance to children and statics.
       flatten_with_keys: as `flatten`, each child with its key.
       unflatten: the generated function from statics and children to an instance.
@@ -89,6 +90,7 @@ class Layout:
     static_names: tuple[Name, ...]
     is_closed: bool
     length: int
+    variables: frozenset[str]
     snapshots: tuple[tuple[Name, int], ...]
     flatten: Flatten
     flatten_with_keys: Flatten
@@ -137,6 +139,7 @@ class Layout:
         layout = object.__new__(Layout)
         layout.cls, layout.statuses, layout.is_closed = owner, statuses, is_closed
         layout.length, layout._hash = length, mixed
+        layout.variables = getattr(owner, "_pytree__variables", frozenset())
         layout._transitions = {}
         layout._recent = None
         layout._is_compiled = False

@@ -21,24 +21,29 @@ def is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
 
 
-def check_last_axis(
-    layer: object, field: str, inputs: jax.Array, argument: str = "inputs", size: int | None = None
-) -> None:
-    """Asks of an input to end in an axis of the size that a field names.
+CHANNELS_LAST = "channels are the last axis, as in (batch, height, width, channels)"
 
-    Args:
-      layer, field, inputs: what is checked.
-      argument: the name of the input.
-      size: another size, where the arrays of the layer are parts of larger ones.
-    """
+
+def check_last_axis(
+    layer: object,
+    field: str,
+    inputs: jax.Array,
+    argument: str = "inputs",
+    size: int | None = None,
+    other_axis: int | None = None,
+) -> None:
+    """Checks that the last axis has the size of a field; `other_axis` is where other libraries have the channels."""
     size = getattr(layer, field) if size is None else size
     if inputs.ndim == 0 or inputs.shape[-1] != size:
+        made = f"the layer was made with {field}={getattr(layer, field)}"
+        is_first = other_axis is not None and inputs.shape[other_axis] == size
         raise errors.LayerError(
             field_of(layer, field),
             f"the last axis of {argument!r} has the wrong size",
             expected=f"an array of shape (..., {size})",
             got=errors.describe(inputs),
-            why=f"the layer was made with {field}={getattr(layer, field)}",
+            why=f"{made}; {CHANNELS_LAST}" if is_first else made,
+            fix=f"jnp.moveaxis({argument}, {other_axis}, -1)" if is_first else None,
         )
 
 

@@ -239,7 +239,7 @@ class Conv(Module):
                 got=errors.describe(x),
                 why=f"the kernel has size {self.kernel_size}",
             )
-        check_last_axis(self, "in_features", x)
+        check_last_axis(self, "in_features", x, other_axis=x.ndim - self._rank - 1)
 
 
 def _padding(conv: Conv) -> str | Pairs:

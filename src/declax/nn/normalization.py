@@ -21,7 +21,7 @@ from declax._variables.metadata import EMPTY
 from declax._variables.variable import BatchStat, Param
 from declax.initializers import ones, zeros
 from declax.nn import dtypes
-from declax.nn._checks import axes_of, check_axes_type, field_of, is_integer
+from declax.nn._checks import CHANNELS_LAST, axes_of, check_axes_type, field_of, is_integer
 
 AxisGroups: TypeAlias = Sequence[Sequence[int]]
 
@@ -294,12 +294,15 @@ class LayerNorm(Module):
 def _check_features(layer: BatchNorm | LayerNorm, x: jax.Array, features: tuple[int, ...]) -> None:
     found = math.prod(x.shape[axis] for axis in features)
     if found != layer.num_features:
+        is_second = x.ndim > 2 and features == (x.ndim - 1,) and x.shape[1] == layer.num_features
         named = f"axis {features[0]}" if len(features) == 1 else f"axes {', '.join(map(str, features))}"
         raise errors.LayerError(
             field_of(layer, "num_features"),
             "'x' has another number of features",
             expected=f"{layer.num_features}, along {named}",
             got=f"{found}, of {errors.describe(x)}",
+            why=CHANNELS_LAST if is_second else None,
+            fix="jnp.moveaxis(x, 1, -1)" if is_second else None,
         )
 
 

@@ -13,10 +13,11 @@ from declax import errors
 from declax._classes.pytree import Pytree
 from declax._fields.specifiers import static
 from declax._filters import Filter, as_written
+from declax._graph.api import advise_param
 from declax._graph.api import state as state_of
 from declax._graph.updating import update as update_graph
 from declax._state.states import State, make_state
-from declax._typing import Path, PyTree
+from declax._typing import MISSING, Path, PyTree
 from declax._variables.variable import Param, Variable
 from declax.training._opt_state import OptLayout, OptState, OptVariable, slots_of, store
 from declax.training._transformation import StaticTransformation, Transformation, is_transformation
@@ -80,6 +81,7 @@ class Optimizer(Pytree, Generic[M]):
                 f"the filter {as_written(wrt)} matches nothing in the model",
                 expected="a filter that matches Variables of the model",
                 got=errors.describe(model),
+                fix=advise_param(model, wrt),
             )
         with jax.numpy_dtype_promotion("standard"):  # which optax needs
             tree = tx.init(parameters)
@@ -122,6 +124,15 @@ class Optimizer(Pytree, Generic[M]):
           OptimizerError: the gradients or the model do not fit; nothing is changed.
           TraceContextError: the model or the optimizer belongs to another trace.
         """
+        if grads is MISSING:
+            raise errors.OptimizerError(
+                "Optimizer.update",
+                "one of the model and the gradients is missing",
+                expected="update(model, grads)",
+                got=f"update({errors.describe(model)})",
+                why="an optimizer does not keep its model",
+                fix="optimizer.update(model, grads)",
+            )
         slots = slots_of(self.opt_state, self._layout)
         parameters = self._parameters_of(model, slots)
         gradients = self._gradients_for(parameters, grads)
@@ -198,6 +209,9 @@ class Optimizer(Pytree, Generic[M]):
 
 def _content(slot: Any) -> Any:
     return slot.raw_value if isinstance(slot, Variable) else slot
+
+
+setattr(Optimizer.update, "__defaults__", (MISSING,))  # noqa: B010  # to word the error; checkers see it as required
 
 
 def _applied(parameters: State[Any], updates: PyTree) -> State[Any]:

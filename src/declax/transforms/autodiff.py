@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from declax._filters import Filter, as_written
+from declax._graph.api import advise_param
 from declax._typing import MISSING, Missing
 from declax._variables.variable import Param, Variable
 from declax.errors import TransformError, describe
@@ -284,7 +285,8 @@ class _Gradients(NamedTuple):
                     "there is nothing to differentiate with respect to",
                     got=describe(args[number]),
                     why=f"the filter {as_written(chosen)} matches no leaf",
-                    fix=f"argnums=dx.DiffState({number}, ...)        # or another filter or argument",
+                    fix=advise_param(args[number], chosen)
+                    or f"argnums=dx.DiffState({number}, ...)        # or another filter or argument",
                 )
             arguments.check_differentiable(target.positions, allow_int=self.options["allow_int"])
             targets.append(target)

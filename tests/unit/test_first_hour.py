@@ -1,0 +1,177 @@
+"""The mistakes of a first hour: what each error says, and the line that fixes it."""
+
+from __future__ import annotations
+
+import io
+import pkgutil
+import typing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import declax as dx
+from declax._lazy import NOT_YET
+
+
+class Plain(dx.Module):
+    """A model with an array where a Param is meant."""
+
+    def __init__(self) -> None:
+        self.w = jnp.ones(3)
+
+
+class Annotated(dx.Module):
+    dim: int
+    rate: float = 0.1
+
+
+# ---- names of the peer
+
+
+def test_every_public_name_of_the_peer_is_here_or_known_to_be_missing():
+    nnx = pytest.importorskip("flax.nnx")
+    own = {*dx.__all__, *(module.name for module in pkgutil.iter_modules(dx.__path__))}
+    public = {n for n, v in vars(nnx).items() if not n.startswith("_") and not isinstance(v, typing.TypeVar)}
+    assert public - own <= NOT_YET, "add them to NOT_YET"
+    assert not NOT_YET & own, "these are here now"
+
+
+@pytest.mark.parametrize("name", ["MultiHeadAttention", "RMSNorm", "metrics"])
+def test_a_name_that_only_the_peer_has(name):
+    with pytest.raises(dx.errors.MissingAttributeError, match=f"flax.nnx.{name} is not in declax yet") as caught:
+        getattr(dx, name)
+    assert "docs/coming_from_nnx.md" in str(caught.value)
+    assert not hasattr(dx, name)
+
+
+def test_a_name_that_nobody_has():
+    with pytest.raises(dx.errors.MissingAttributeError, match="did you mean 'Linear'") as caught:
+        dx.Lineer  # the access is what is tested
+    assert "yet" not in str(caught.value)
+
+
+# ---- a class without its decorator
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [((3,), {}), ((), {"dim": 3}), ((3, 0.2), {"rngs": dx.Rngs(0)})])
+def test_a_class_with_annotations_and_without_the_decorator(args, kwargs):
+    with pytest.raises(dx.errors.ConstructionError, match="Annotated has annotations but no decorator") as caught:
+        Annotated(*args, **kwargs)
+    assert caught.value.fix == "@dx.dataclass\nclass Annotated(...):"
+
+
+def test_a_class_with_annotations_may_be_made_without_arguments():
+    assert Annotated().rate == 0.1
+
+
+def test_an_error_of_a_constructor_stays():
+    class Strict(dx.Module):
+        dim: int
+
+        def __init__(self, dim: int) -> None:
+            self.dim = dim
+
+    with pytest.raises(TypeError, match="takes 2 positional arguments but 3 were given"):
+        Strict(1, 2)
+
+
+# ---- arrays and Params
+
+
+def test_a_gradient_of_a_plain_array():
+    with pytest.raises(dx.errors.TransformError, match="there is nothing to differentiate") as caught:
+        dx.grad(lambda model: jnp.sum(model.w))(Plain())
+    assert caught.value.fix == "self.w = dx.Param(...)        # it is a plain array"
+
+
+def test_an_optimizer_of_a_plain_array():
+    with pytest.raises(dx.errors.OptimizerError, match="matches nothing in the model") as caught:
+        dx.Optimizer(Plain(), optax.sgd(0.1), wrt=dx.Param)
+    assert caught.value.fix == "self.w = dx.Param(...)        # it is a plain array"
+    with pytest.raises(dx.errors.OptimizerError) as caught:
+        dx.Optimizer(Plain(), optax.sgd(0.1), wrt=dx.BatchStat)
+    assert caught.value.fix is None
+
+
+@pytest.mark.parametrize("make", [jnp.ones, np.ones])
+@pytest.mark.parametrize("is_bound", [False, True])
+def test_an_array_in_the_place_of_a_declared_param(make, is_bound):
+    layer = dx.Linear(3, 2, rngs=dx.Rngs(0))
+    if is_bound:
+        dx.split(layer)
+    kernel = layer.kernel
+    with pytest.raises(dx.errors.StatusError, match="an array was assigned to a declared Param") as caught:
+        layer.kernel = make((3, 2))
+    assert caught.value.fix == "self.kernel.value = ...        # or self.kernel = dx.Param(...)"
+    assert layer.kernel is kernel
+    layer.kernel.value = jnp.zeros((3, 2))
+    layer.kernel = dx.Param(jnp.ones((3, 2)))
+    assert layer(jnp.ones((1, 3))).tolist() == [[3.0, 3.0]]
+
+
+def test_an_array_in_the_place_of_a_variable_that_was_left_out():
+    layer = dx.Linear(3, 2, use_bias=False, rngs=dx.Rngs(0))
+    with pytest.raises(dx.errors.StatusError, match=r"Linear.bias: an array was assigned to a declared Variable"):
+        layer.bias = jnp.ones(2)  # type: ignore[assignment]  # what is being refused
+    layer.bias = dx.Param(jnp.ones(2))
+    assert layer(jnp.zeros((1, 3))).tolist() == [[1.0, 1.0]]
+
+
+def test_attributes_of_open_classes_may_change_their_kind():
+    class Open(dx.Module):
+        def __init__(self) -> None:
+            self.w: object = dx.Param(jnp.ones(3))
+
+    model = Open()
+    model.w = jnp.zeros(3)
+    assert isinstance(model.w, jax.Array)
+
+
+# ---- training
+
+
+def test_an_update_without_the_model():
+    model = dx.Linear(3, 2, rngs=dx.Rngs(0))
+    optimizer = dx.Optimizer(model, optax.sgd(0.1), wrt=dx.Param)
+    grads = dx.grad(lambda model: jnp.sum(model(jnp.ones((1, 3)))))(model)
+    with pytest.raises(dx.errors.OptimizerError, match="one of the model and the gradients is missing") as caught:
+        optimizer.update(grads)  # type: ignore[call-arg]  # what is being refused
+    assert caught.value.fix == "optimizer.update(model, grads)"
+    assert optimizer.step == 0
+
+
+# ---- images with channels first
+
+
+def test_channels_that_come_first():
+    images = jnp.ones((2, 3, 28, 28))
+    with pytest.raises(dx.errors.LayerError, match="channels are the last axis") as caught:
+        dx.Conv(3, 8, (3, 3), rngs=dx.Rngs(0))(images)
+    assert caught.value.fix == "jnp.moveaxis(inputs, 1, -1)"
+    with pytest.raises(dx.errors.LayerError, match="channels are the last axis") as caught:
+        dx.Conv(3, 8, (3, 3), rngs=dx.Rngs(0))(images[0])
+    assert caught.value.fix == "jnp.moveaxis(inputs, 0, -1)"
+    with pytest.raises(dx.errors.LayerError, match="channels are the last axis") as caught:
+        dx.BatchNorm(3, rngs=dx.Rngs(0))(images)
+    assert caught.value.fix == "jnp.moveaxis(x, 1, -1)"
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: dx.Conv(4, 8, (3, 3), rngs=dx.Rngs(0)), lambda: dx.BatchNorm(4, rngs=dx.Rngs(0))]
+)
+def test_another_wrong_size_says_nothing_of_channels(make):
+    with pytest.raises(dx.errors.LayerError) as caught:
+        make()(jnp.ones((2, 3, 28, 28)))
+    assert "channels" not in str(caught.value)
+
+
+# ---- files
+
+
+def test_saving_a_state_with_keys_names_key_data():
+    state = dx.state(dx.Dropout(0.5, rngs=dx.Rngs(0)))
+    with pytest.raises(TypeError, match=r"jax\.random\.key_data"):
+        np.savez(io.BytesIO(), *jax.tree.leaves(state))
