@@ -6,13 +6,14 @@ import enum
 import pathlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Optional
+from typing import Any, Literal, Optional, Union
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import typing_extensions
 
 import declax as dx
 from config.schema_checks import refused_by
@@ -30,17 +31,23 @@ class Point:
     y: int = 0
 
 
+Json = Union[str, int, list["Json"], dict[str, "Json"]]
+Tree = typing_extensions.TypeAliasType("Tree", "Point | list[Tree]")
+
 ANNOTATIONS = [
     int, float, bool, str, None, complex, bytes, Optional[int], int | str, float | str | None, Literal["a", 1,
     True], Color, Color | str, list, list[int], list[float], tuple[int, ...], tuple[int, str], tuple, Sequence[int],
     int | Sequence[int], set[int], frozenset[str], dict[str, int], dict[str, float], Mapping[str, Any], dict, Any,
     Hashable, Dtype, Dtype | None, jax.typing.DTypeLike, Initializer, Callable[[jax.Array], jax.Array],
     pathlib.Path, Point, Point | None, list[Point], dx.Spec[Point], jax.Array, jax.typing.ArrayLike, optax.Schedule
-    | float, optax.GradientTransformation, Sequence[Point], dict[str, list[float]], list[Color],
+    | float, optax.GradientTransformation, Sequence[Point], dict[str, list[float]], list[Color], Json,
+    Json | None, Tree,
 ]  # fmt: skip
 DATA = [
     0, 1, -1, 2.0, 0.5, True, None, "", "x", "a", "1", "RED", "red", "float32", "relu", "normal", [], [1], [1, 2],
-    [1, "a"], ["a"], ["RED"], [0.5], [None], [[1]], {}, {"a": 1}, {"a": "b"}, {"a": [1]}, {"x": 1}, {"x": "1"},
+    [1, "a"], ["a"], ["RED"],
+    [{"a": [["1"], {"b": ["c"]}]}], [{"a": [[1], {"b": [0.5]}]}], [[[{"x": 1}]]],
+    [0.5], [None], [[1]], {}, {"a": 1}, {"a": "b"}, {"a": [1]}, {"x": 1}, {"x": "1"},
     [{"x": 1}], {"kind": "sgd", "learning_rate": 1},
 ]  # fmt: skip
 OBJECTS = [

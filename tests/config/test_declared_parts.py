@@ -70,6 +70,21 @@ class Heads(dx.Module):
 
 
 @dx.dataclass
+class Tied(dx.Module):
+    first: dx.Linear
+    second: dx.Linear
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up: dx.Linear = dx.Linear(2, 3, rngs=rngs)
+
+
+@dx.dataclass
+class Pair(dx.Module):
+    tied: Tied
+    last: dx.Linear
+
+
+@dx.dataclass
 class Model(dx.Module):
     dim: int = dx.field()
     _: dx.KW_ONLY
@@ -192,6 +207,12 @@ SPECS = [
     dx.spec(Tower, 2, blocks={"up": dx.spec(dx.Linear, 2, 5)}),
     dx.spec(Tower, 2, blocks=[dx.spec(Block, 2, up={"use_bias": False})]),
     dx.spec(Heads, 3, named={"a": {"use_bias": False}}, listed=[{"use_bias": False}]),
+    dx.spec(Tied, dx.spec(dx.Linear, 2, 3), dx.Ref("/first"), up={"use_bias": False}),
+    dx.spec(
+        Pair,
+        dx.spec(Tied, dx.spec(dx.Linear, 2, 3), dx.Ref("/first"), up={"use_bias": False}),
+        dx.Ref("/tied/second"),
+    ),
 ]
 
 
@@ -250,6 +271,13 @@ def test_changes_at_paths():
     assert str(changed.diff(whole)).startswith(
         "block.up: Linear(dim, hidden, rngs=rngs) with {'use_bias': False} → Linear("
     )
+    repeated = dx.spec(Tower, 2)
+    assert repeated.replace({"blocks.*.up.use_bias": False}) == repeated.replace({"blocks.up.use_bias": False})
+    for path, change in (("blocks.1.hidden", "blocks.*.hidden"), ("blocks.*", "blocks.*.NAME")):
+        with pytest.raises(dx.ConfigError, match="declares all elements of this part by one call") as caught:
+            repeated.replace({path: 3})
+        assert caught.value.where == "Tower.blocks"
+        assert f'spec.replace({{"{change}": ...}})' in str(caught.value)
     with pytest.raises(dx.ConfigError, match=r"there is no 'use_bia' at block\.up; did you mean 'use_bias'"):
         spec.replace({"block.up.use_bia": False})
 
@@ -402,6 +430,10 @@ def test_words_override_or_replace_declared_parts(tmp_path, monkeypatch, capsys)
     status, text = run("summary", "wide:Wide", "wide.toml", "up")
     assert status == 0
     assert "kernel f32[2,8]" in text
+    assert (
+        "fix:      up.use_bias=false changes all elements"
+        in run("check", "wide:Wide", "dim=2", "up[*].use_bias=false")[1]
+    )
     words = ("up.kind=Linear", "up.in_features=2", "up.out_features=5")
     assert "kernel f32[2,5]" in run("summary", "wide:Wide", "dim=2", *words)[1]
     status, text = run("check", "wide:Wide", "wide.toml", "up.use_bia=false")

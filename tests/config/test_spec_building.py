@@ -1,6 +1,7 @@
 """From specs to models: order, rngs, sharing, and errors that say where."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,8 @@ import pytest
 
 import declax as dx
 from config.spec_models import Block, Gate, Mlp, Model, Open, Order, Train, half, small
-from declax.config._refs import MAX_AHEAD, keeps_spec, locate
+from declax.config._reading.catalog import catalog_for
+from declax.config._refs import MAX_AHEAD, keeps_specs, locate
 from declax.config.problems import Problem
 from declax.errors import ConfigError, ConstructionError, DepthError, InitializerError
 
@@ -98,8 +100,9 @@ def test_a_plain_dataclass_is_built_around_models():
 
 def test_parts_by_path():
     assert locate(small(), dx.Ref("/blocks/1/mixer"), ()).value == dx.spec(Gate, 4)
-    assert keeps_spec(list[dx.Spec[Mlp]]) is False
-    assert keeps_spec(dx.Spec[Mlp] | None) is True
+    reader = catalog_for(()).reader
+    assert not keeps_specs(reader(list[dx.Spec[Mlp]]))
+    assert all(keeps_specs(reader(kept)) for kept in (dx.Spec[Mlp] | None, dx.Spec, dx.Spec[Any], int | dx.Spec))
 
 
 def test_refs_lead_to_the_same_parts_when_a_spec_becomes_a_part():

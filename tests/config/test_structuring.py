@@ -572,3 +572,36 @@ def test_an_annotation_without_meaning_is_refused_at_the_first_use(monkeypatch):
 def test_names_for_types_only_that_decide_nothing_stay_as_they_are():
     built = dx.from_config(ForTypes, {"size": 2, "activation": "gelu"})
     assert (built.size, built.activation) == (2, dx.gelu)
+
+
+Json = Union[str, list["Json"], dict[str, "Json"]]
+Parts = Union["Branch", list["Parts"]]
+
+
+@dx.dataclass
+class Recursive(dx.Module):
+    notes: Json = dx.static(default="none")
+    parts: Parts | None = None
+    kept: list[Kept] = dx.static(default_factory=list)
+
+
+Kept = Union[dx.Spec[Branch], list["Kept"]]
+
+
+def test_recursive_aliases_at_any_depth():
+    data = {
+        "notes": {"a": [[{"b": ["c"]}]]},
+        "parts": [[{"leaf": 1}], [[{"leaf": 2}]]],
+        "kept": [[[{"kind": "Branch", "leaf": 3}]]],
+    }
+    spec = dx.spec_from_config(Recursive, data)
+    assert spec == dx.spec_from_config(Recursive, dx.to_config(spec))
+    built = spec.build()
+    assert built.notes == data["notes"]
+    assert [built.parts[0][0].leaf, built.parts[1][0][0].leaf] == [1, 2]
+    assert built.kept[0][0][0] == dx.spec(Branch, leaf=3)
+    with pytest.raises(dx.ConfigError, match="the configuration has one problem") as caught:
+        dx.spec_from_config(Recursive, {"notes": [[[0.5]]]})
+    assert caught.value.problems[0].path == ("notes", 0, 0, 0)
+    assert caught.value.problems[0].expected == "string or a list, each item Json or a table, each value Json"
+    assert dx.json_schema(Recursive)["definitions"]["Json"]

@@ -13,16 +13,16 @@ from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.context import INVALID, Context
 from declax.config._reading.parameters import RNGS, Parameters, target_name
+from declax.config._reading.readers import Reader
 from declax.config._refs import (
     MAX_AHEAD,
     Place,
     add_border,
-    annotation_at,
-    annotation_below,
     circle,
-    keeps_spec,
+    keeps_specs,
     keys_of,
     locate,
+    reader_below,
     taken_out,
     too_far,
     where,
@@ -53,21 +53,21 @@ class Walk:
 
     def run(self) -> Any:
         """What is made of the whole."""
-        return self.value(self.root, (), Any)
+        return self.value(self.root, (), None)
 
-    def value(self, value: Any, path: Path, annotation: Any) -> Any:
+    def value(self, value: Any, path: Path, reader: Reader | None) -> Any:
         """What is made of one value at its place."""
         if isinstance(value, SpecData):
-            if path and keeps_spec(annotation):
+            if path and keeps_specs(reader):
                 return self.kept(value, path)
-            return self._once(value, path, annotation)
+            return self._once(value, path, reader)
         if isinstance(value, Ref):
-            return self.shared(value, path, annotation)
+            return self.shared(value, path, reader)
         if type(value) in (tuple, FrozenList, FrozenDict):
-            return self._once(value, path, annotation)
+            return self._once(value, path, reader)
         return self.leaf(value, path)
 
-    def shared(self, ref: Ref, path: Path, annotation: Any) -> Any:
+    def shared(self, ref: Ref, path: Path, reader: Reader | None) -> Any:
         """What is made of the part that a Ref means."""
         place = locate(self.root, ref, path)
         target = place.path
@@ -78,11 +78,11 @@ class Walk:
         if is_ahead and (self._ahead >= MAX_AHEAD or len(self._open) >= MAX_OPEN):
             raise too_far(self.root, path)
         self._ahead += is_ahead
-        made = self.value(place.value, target, place.annotation)
+        made = self.value(place.value, target, place.reader)
         self._ahead -= is_ahead
         return made
 
-    def _once(self, value: Any, path: Path, annotation: Any) -> Any:
+    def _once(self, value: Any, path: Path, reader: Reader | None) -> Any:
         if path in self.made:
             return self.made[path]
         self._open[path] = None
@@ -90,8 +90,7 @@ class Walk:
             made = self.call(value, path)
         else:
             parts = [
-                (key, self.value(value[key], (*path, key), annotation_below(value, annotation, key)))
-                for key in keys_of(value)
+                (key, self.value(value[key], (*path, key), reader_below(value, reader, key))) for key in keys_of(value)
             ]
             made = self.container(value, parts)
         del self._open[path]
@@ -100,11 +99,8 @@ class Walk:
 
     def arguments(self, spec: SpecData, path: Path) -> dict[str, Any]:
         """What is made of the arguments of a spec, by name, in order."""
-        parameters = spec.parameters
-        return {
-            name: self.value(value, (*path, name), annotation_at(parameters, name))
-            for name, value in spec.arguments.items()
-        }
+        given = spec.arguments.items()
+        return {name: self.value(value, (*path, name), spec.reader_of(name)) for name, value in given}
 
     def kept(self, spec: SpecData, path: Path) -> Any:
         """What is made of a spec that is kept."""
@@ -134,10 +130,10 @@ class Builder(Walk):
         self.rngs = rngs
         self._is_unmade = False
 
-    def shared(self, ref: Ref, path: Path, annotation: Any) -> Any:
+    def shared(self, ref: Ref, path: Path, reader: Reader | None) -> Any:
         """The part that a Ref means, which is made here."""
         outer, self._is_unmade = self._is_unmade, False
-        made = super().shared(ref, path, annotation)
+        made = super().shared(ref, path, reader)
         self._is_unmade = outer
         return made
 
@@ -278,10 +274,10 @@ class _RefCheck(Walk):
     def kept(self, spec: SpecData, path: Path) -> Any:
         _RefCheck(spec, self.context, (*self.start, *path)).run()
 
-    def shared(self, ref: Ref, path: Path, annotation: Any) -> Any:
+    def shared(self, ref: Ref, path: Path, reader: Reader | None) -> Any:
         try:
-            self._check_place(ref, locate(self.root, ref, path), path, annotation)
-            return super().shared(ref, path, annotation)
+            self._check_place(ref, locate(self.root, ref, path), path, reader)
+            return super().shared(ref, path, reader)
         except DepthError as error:
             self._report("ref-cycle", error, path)
         except ConfigError as error:
@@ -296,12 +292,12 @@ class _RefCheck(Walk):
         at = (*self.start, *path)
         self.context.report.add(code, at, error.problem, expected=error.expected, got=error.got, hint=error.fix)
 
-    def _check_place(self, ref: Ref, place: Place, path: Path, annotation: Any) -> None:
+    def _check_place(self, ref: Ref, place: Place, path: Path, reader: Reader | None) -> None:
         at = (*self.start, *path)
         if not isinstance(place.value, SpecData):
             return
-        is_kept = keeps_spec(place.annotation)
-        if is_kept != keeps_spec(annotation):
+        is_kept = keeps_specs(place.reader)
+        if is_kept != keeps_specs(reader):
             found, wanted = "a description", "a part that is built"
             found, wanted = (found, wanted) if is_kept else (wanted, found)
             add_border(self.context.report, at, f"the reference leads to {found}, where {wanted} was expected", ref)

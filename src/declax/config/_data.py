@@ -18,7 +18,7 @@ import numpy as np
 from jax.core import Tracer
 
 from declax._classes.pytree import Pytree
-from declax._fields.expressions import Expression
+from declax._fields.expressions import Choice, Expression, Repeated
 from declax._fields.overrides import DeclaredPart, PartOverride
 from declax._fields.snapshots import FrozenDict as FrozenDict
 from declax._fields.snapshots import FrozenList as FrozenList
@@ -204,6 +204,11 @@ class SpecData:
                     full[parameter.name] = default
         full.update((name, value) for name, value in self._arguments.items() if name not in full)
         return MappingProxyType(full)
+
+    def reader_of(self, name: str) -> Reader | None:
+        """The reader of an argument; None where nothing interprets the arguments."""
+        call = self._call(self._target)
+        return None if call is None else call.reader_of(name)
 
     def with_arguments(self, arguments: Mapping[str, object]) -> Self:
         """The spec of the same target with other arguments."""
@@ -411,6 +416,14 @@ def thaw(value: Any, leaf: Callable[[Any], Any] = lambda value: value) -> Any:
     if type(value) is tuple:
         return tuple([thaw(item, leaf) for item in value])
     return leaf(value)
+
+
+def is_repeated(value: Any) -> bool:
+    """Whether a frozen value is what one call declares for each element of a list."""
+    if not isinstance(value, SpecData) or not isinstance(value.target, DeclaredPart):
+        return False
+    made = value.target.expression
+    return any(isinstance(branch, Repeated) for branch in (made._pytree__pair if isinstance(made, Choice) else (made,)))
 
 
 def overrides(value: Any) -> bool:

@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 from declax._typing import MISSING
-from declax.config._data import FrozenDict, FrozenList, SpecData, key_like, key_of
+from declax.config._data import FrozenDict, FrozenList, SpecData, is_repeated, key_like, key_of
 from declax.config._declared import Scope
 from declax.config._printing import short_text
 from declax.config._refs import (
     Place,
-    annotation_below,
     child,
-    keeps_spec,
+    keeps_specs,
     keys_of,
     moved_in,
     moved_out,
     no_part,
+    reader_below,
     where,
     with_items,
 )
@@ -60,7 +60,7 @@ def parse_path(text: str) -> tuple[str, ...]:
 
 def get(spec: SpecData, text: str) -> Any:
     """The value at a path; see `Spec.__getitem__`."""
-    place = Place((), spec, Any)
+    place = Place((), spec, None)
     start = 0  # of the whole whose Refs those of the value are: a spec that is kept is one
     for key in parse_path(text):
         if key == EACH:
@@ -68,7 +68,7 @@ def get(spec: SpecData, text: str) -> Any:
             raise ConfigError(at, "* means several parts, and one is asked for", fix=fix)
         owner, place = place.value, _child(spec, place, key)
         place = place._replace(value=Scope(owner).value(place.value)) if isinstance(owner, SpecData) else place
-        if isinstance(place.value, SpecData) and keeps_spec(place.annotation):
+        if isinstance(place.value, SpecData) and keeps_specs(place.reader):
             start = len(place.path)
     return moved_out(place.value, place.path[start:]) if isinstance(place.value, SpecData) else place.value
 
@@ -84,22 +84,32 @@ def replace(spec: S, changes: Mapping[str, object]) -> S:
     """The spec with other values at some paths; see `Spec.replace`."""
     found = spec
     for text, value in changes.items():
-        found = _replaced(spec, Place((), found, Any), parse_path(text), value)
+        found = _replaced(spec, Place((), found, None), parse_path(text), value)
     return found
 
 
 def _replaced(root: SpecData, place: Place, keys: tuple[str, ...], new: object) -> Any:
     if not keys:
-        return moved_in(new, place.annotation, place.path)
+        return moved_in(new, place.reader, place.path)
     value = place.value
     key, *rest = keys
+    if is_repeated(value) and (key == EACH or key.isdecimal()):
+        if key == EACH and rest:
+            return _replaced(root, place, (*rest,), new)
+        name = path_text(place.path)
+        change = ".".join((name, EACH, *rest)) if rest else f"{name}.*.NAME"
+        raise ConfigError(
+            where(root, place.path),
+            "the class body declares all elements of this part by one call",
+            got=".".join((name, *keys)),
+            fix=f'spec.replace({{"{change}": ...}}), which changes all elements; or a list of specs for {name}',
+        )
     if key == EACH and isinstance(value, (*_LISTS, FrozenDict)):
         steps = [
-            Place((*place.path, each), value[each], annotation_below(value, place.annotation, each))
-            for each in keys_of(value)
+            Place((*place.path, each), value[each], reader_below(value, place.reader, each)) for each in keys_of(value)
         ]
     elif not rest and _may_have(value, key):
-        steps = [Place((*place.path, key), None, annotation_below(value, place.annotation, key))]
+        steps = [Place((*place.path, key), None, reader_below(value, place.reader, key))]
     else:
         steps = [_child(root, place, key)]
     return with_items(value, {step.path[-1]: _replaced(root, step, (*rest,), new) for step in steps})

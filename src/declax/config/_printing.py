@@ -33,7 +33,8 @@ from declax.config._building import Walk, positions
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, overrides
 from declax.config._declared import Scope
 from declax.config._reading.parameters import RNGS, is_dtype, target_name
-from declax.config._refs import locate
+from declax.config._reading.readers import Reader
+from declax.config._refs import keys_of, locate
 from declax.config.problems import Path, path_text
 from declax.errors import ConfigError, describe
 from declax.initializers import NamedInitializer
@@ -252,19 +253,19 @@ class _Program(Walk):
         self.meant = set(meant)
         self.names: dict[Path, str] = {}
 
-    def value(self, value: Any, path: Path, annotation: Any) -> Any:
+    def value(self, value: Any, path: Path, reader: Reader | None) -> Any:
         if path in self.names:
             return Code(self.names[path])
-        code = super().value(value, path, annotation)
+        code = super().value(value, path, reader)
         if path not in self.meant or path not in self.made:
             return code
         last = next((key for key in reversed(path) if isinstance(key, str)), "part")
         self.names[path] = self.printer.reserve(last)
         return code.after(f"({self.names[path]} := ")._replace(closing=f"{code.closing})")
 
-    def shared(self, ref: Ref, path: Path, annotation: Any) -> Any:
+    def shared(self, ref: Ref, path: Path, reader: Reader | None) -> Any:
         self.meant.add(locate(self.root, ref, path).path)
-        return super().shared(ref, path, annotation)
+        return super().shared(ref, path, reader)
 
     def kept(self, spec: SpecData, path: Path) -> Code:
         return self.printer.value(spec, ())
@@ -276,8 +277,9 @@ class _Program(Walk):
         return _container(value, dict(parts))
 
     def call(self, spec: SpecData, path: Path) -> Code:
-        if any(map(overrides, spec.arguments.values())) and not spec.has_refs:
-            self.uses_rngs = True  # only the constructor evaluates a declared call
+        is_overridden = any(map(overrides, spec.arguments.values())) and not spec.has_refs
+        if is_overridden or (not path and _mixes(spec)):  # only the constructor evaluates a declared call
+            self.uses_rngs = True
             return self.printer.value(spec, path)._replace(closing=f").build({RNGS}={RNGS})")
         arguments = self.arguments(spec, path)
         args, named = positions(spec.parameters, self._with_defaults(spec, path, arguments))
@@ -300,6 +302,14 @@ class _Program(Walk):
             if parameter.is_positional and parameter.name not in given and default is not MISSING:
                 given[parameter.name] = self.printer.value(default, (*path, parameter.name))
         return given
+
+
+def _mixes(value: Any) -> bool:
+    """Whether a spec overrides a declared call and has Refs, which only the Spec of the whole resolves."""
+    if not isinstance(value, SpecData):
+        return any(_mixes(value[key]) for key in keys_of(value))
+    items = value.arguments.values()
+    return value.has_refs and (any(map(overrides, items)) or any(map(_mixes, items)))
 
 
 def to_python(spec: SpecData, *, name: str, rngs: str) -> str:

@@ -6,21 +6,18 @@ own; in a file all Refs start at the root.
 
 from __future__ import annotations
 
-import functools
-import types
-import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from declax._fields.overrides import DeclaredPart
-from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData, freeze, is_spec_class, key_like
-from declax.config._reading.parameters import Parameters, allowed_classes, element_annotation, mentioned
+from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData, freeze, key_like
+from declax.config._reading.readers import Reader, WrappingReader
 from declax.config.problems import Path, Report, did_you_mean, path_text, shown
 from declax.errors import ConfigError, DepthError, describe
 
 S = TypeVar("S", bound=SpecData)
-Change: TypeAlias = Callable[[Any, Any, Path], Any]
-"""What becomes of a spec or Ref, by its annotation and path."""
+Change: TypeAlias = Callable[[Any, "Reader | None", Path], Any]
+"""What becomes of a spec or Ref, by its reader and path."""
 
 MAX_AHEAD: Final = 20
 """How many Refs may lead to parts that are not made yet, one from the other."""
@@ -28,35 +25,22 @@ MAX_AHEAD: Final = 20
 WRITE_OUT: Final = "write the part out, which makes it another one"
 _CONTAINERS: Final = (list, tuple, dict, FrozenList, FrozenDict)
 
-# --- annotations of parts -----------------------------------------------------
-
-
-def keeps_spec(annotation: Any) -> bool:
-    """Whether a parameter takes specs themselves."""
-    return annotation is not Any and any(
-        is_spec_class(typing.get_origin(member) or member) for member in allowed_classes(annotation)
-    )
-
-
-@functools.lru_cache(maxsize=65536)
-def annotation_at(parameters: Parameters, name: str) -> Any:
-    """The annotation of the argument of a name where a spec may be kept somewhere in it, and Any elsewhere."""
-    parameter = parameters.get(name)
-    if parameter is None or not any(map(keeps_spec, mentioned(parameter.annotation))):
-        return Any
-    annotation = parameter.annotation
-    return types.GenericAlias(tuple, (annotation, ...)) if name == parameters.variadic else annotation
-
-
 # --- places -------------------------------------------------------------------
 
 
+def keeps_specs(reader: Reader | None) -> bool:
+    """Whether specs are kept at the place of a reader, and not built."""
+    while isinstance(reader, WrappingReader):
+        reader = reader.reader
+    return reader is not None and reader.keeps_specs
+
+
 class Place(NamedTuple):
-    """A value in a spec: its path without Refs on it, itself, and its annotation as `annotation_at` gives it."""
+    """A value in a spec: its path without Refs on it, itself, and the reader of its annotation."""
 
     path: Path
     value: Any
-    annotation: Any
+    reader: Reader | None
 
 
 def keys_of(value: Any) -> Iterable[Any]:
@@ -68,11 +52,11 @@ def keys_of(value: Any) -> Iterable[Any]:
     return range(len(value)) if type(value) in _CONTAINERS else ()
 
 
-def annotation_below(value: Any, annotation: Any, key: Any) -> Any:
-    """The annotation of what is at a key of a value."""
+def reader_below(value: Any, reader: Reader | None, key: Any) -> Reader | None:
+    """The reader of what is at a key of a value."""
     if isinstance(value, SpecData):
-        return annotation_at(value.parameters, key)
-    return Any if annotation is Any else element_annotation(annotation, value, key)
+        return value.reader_of(key)
+    return None if reader is None else reader.below(value, key)
 
 
 def child(place: Place, key: str, *, has_defaults: bool = False) -> Place | None:
@@ -89,7 +73,7 @@ def child(place: Place, key: str, *, has_defaults: bool = False) -> Place | None
         step = int(key)
     if step is None:
         return None
-    return Place((*place.path, step), held[step], annotation_below(value, place.annotation, step))
+    return Place((*place.path, step), held[step], reader_below(value, place.reader, step))
 
 
 def where(root: SpecData, path: Path) -> str:
@@ -114,7 +98,7 @@ def no_part(at: str, place: Place, key: str, start: str = "") -> ConfigError:
 def locate(root: SpecData, ref: Ref, at: Path) -> Place:
     """The place to which a Ref at a path leads; Refs on the way are followed."""
     keys, seen = ref.keys, [ref.path]
-    place = Place((), root, Any)
+    place = Place((), root, None)
     index = 0
     while index < len(keys) or isinstance(place.value, Ref):
         if isinstance(place.value, Ref):
@@ -123,7 +107,7 @@ def locate(root: SpecData, ref: Ref, at: Path) -> Place:
             if len(seen) > MAX_AHEAD:
                 raise too_far(root, at)
             seen.append(place.value.path)
-            keys, index, place = (*place.value.keys, *keys[index:]), 0, Place((), root, Any)
+            keys, index, place = (*place.value.keys, *keys[index:]), 0, Place((), root, None)
             continue
         if place.path and isinstance(place.value, SpecData) and _is_closed(place):
             problem = f"the Ref to {shown(ref.path)} leads into {path_text(place.path)}, which is built at another time"
@@ -138,7 +122,7 @@ def locate(root: SpecData, ref: Ref, at: Path) -> Place:
 
 def _is_closed(place: Place) -> bool:
     """Whether what is at a place is made at another time than what is around it."""
-    return keeps_spec(place.annotation) or isinstance(place.value.target, DeclaredPart)
+    return keeps_specs(place.reader) or isinstance(place.value.target, DeclaredPart)
 
 
 def circle(root: SpecData, at: Path, paths: Iterable[str]) -> ConfigError:
@@ -163,24 +147,23 @@ def too_far(root: SpecData, at: Path) -> DepthError:
 # --- the walk that changes Refs -------------------------------------------------
 
 
-def mapped(value: Any, change: Change, annotation: Any = Any, path: Path = ()) -> Any:
+def mapped(value: Any, change: Change, reader: Reader | None = None, path: Path = ()) -> Any:
     """A value with its outermost specs and its Refs as a function gives them; lists and dicts may be no frozen ones."""
     if isinstance(value, (SpecData, Ref)):
-        return change(value, annotation, path)
+        return change(value, reader, path)
     if type(value) not in _CONTAINERS or len(path) > MAX_DEPTH:  # what is too deep is refused where it is frozen
         return value
-    return _mapped_items(value, value, change, annotation, path)
+    return _mapped_items(value, value, change, reader, path)
 
 
 def mapped_inside(spec: S, change: Change, path: Path = ()) -> S:
     """A spec whose arguments are `mapped`."""
-    return spec if not spec.has_refs else _mapped_items(spec, spec.arguments, change, Any, path)
+    return spec if not spec.has_refs else _mapped_items(spec, spec.arguments, change, None, path)
 
 
-def _mapped_items(holder: Any, items: Any, change: Change, annotation: Any, path: Path) -> Any:
+def _mapped_items(holder: Any, items: Any, change: Change, reader: Reader | None, path: Path) -> Any:
     found = {
-        key: mapped(items[key], change, annotation_below(holder, annotation, key), (*path, key))
-        for key in keys_of(holder)
+        key: mapped(items[key], change, reader_below(holder, reader, key), (*path, key)) for key in keys_of(holder)
     }
     return holder if all(found[key] is items[key] for key in found) else with_items(holder, found)
 
@@ -198,23 +181,23 @@ def with_items(value: Any, changed: Mapping[Any, Any]) -> Any:
 def _rewritten(spec: S, change: Callable[[Ref], Ref]) -> S:
     """The spec with other Refs; those of specs that are kept are their own."""
 
-    def go(value: Any, annotation: Any, path: Path) -> Any:
+    def go(value: Any, reader: Reader | None, path: Path) -> Any:
         if isinstance(value, Ref):
             return change(value)
-        return value if keeps_spec(annotation) else mapped_inside(value, go)
+        return value if keeps_specs(reader) else mapped_inside(value, go)
 
     return mapped_inside(spec, go)
 
 
-def moved_in(value: Any, annotation: Any, path: Path) -> Any:
+def moved_in(value: Any, reader: Reader | None, path: Path) -> Any:
     """A value as it has to be at a path of another spec: the Refs of the specs in it lead to the same parts."""
 
-    def move(whole: Any, known: Any, at: Path) -> Any:
-        if isinstance(whole, Ref) or keeps_spec(known):
+    def move(whole: Any, known: Reader | None, at: Path) -> Any:
+        if isinstance(whole, Ref) or keeps_specs(known):
             return whole
         return _rewritten(whole, lambda ref: Ref.to((*at, *ref.keys)) if _leads_inside(whole, ref) else ref)
 
-    return mapped(value, move, annotation, path)
+    return mapped(value, move, reader, path)
 
 
 def _leads_inside(whole: SpecData, ref: Ref) -> bool:
@@ -237,14 +220,15 @@ def moved_out(value: S, path: Path) -> S:
     return _rewritten(value, move) if path else value
 
 
-def put_in(value: Any, annotation: Any, path: Path) -> Any:
+def put_in(value: Any, reader: Reader | None, path: Path) -> Any:
     """An argument as files have it: the Refs of specs that are kept start at the root. The inverse of `taken_out`."""
 
-    def move(part: Any, known: Any, at: Path) -> Any:
-        is_moved = isinstance(part, SpecData) and keeps_spec(known)
+    def move(part: Any, known: Reader | None, at: Path) -> Any:
+        is_moved = isinstance(part, SpecData) and keeps_specs(known)
         return _rewritten(part, lambda ref: Ref.to((*at, *ref.keys))) if is_moved else part
 
-    return value if annotation is Any else freeze(mapped(value, move, annotation, path))
+    found = mapped(value, move, reader, path)
+    return value if found is value else freeze(found)
 
 
 def taken_out(spec: S, report: Report, start: Path = (), path: Path = ()) -> S:
@@ -254,9 +238,9 @@ def taken_out(spec: S, report: Report, start: Path = (), path: Path = ()) -> S:
     """
     keys = tuple(map(str, start))
 
-    def move(value: Any, annotation: Any, at: Path) -> Any:
+    def move(value: Any, reader: Reader | None, at: Path) -> Any:
         if isinstance(value, SpecData):
-            return taken_out(value, report, at if keeps_spec(annotation) else start, at)
+            return taken_out(value, report, at if keeps_specs(reader) else start, at)
         if value.keys[: len(keys)] != keys:
             message = f"the reference leads out of /{'/'.join(keys)}, which is built at another time"
             add_border(report, at, message, value)

@@ -19,10 +19,10 @@ from declax.config._reading import choice_tables
 from declax.config._reading.catalog import Catalog, catalog_for
 from declax.config._reading.context import INVALID, Context
 from declax.config._reading.parameters import called, target_name
-from declax.config._reading.part_readers import KIND, AnyReader, ChoiceReader, UnionReader
-from declax.config._reading.readers import REF, CheckedReader, DtypeReader, Reader
+from declax.config._reading.part_readers import KIND, ChoiceReader, choices_at
+from declax.config._reading.readers import REF, DtypeReader, Reader
 from declax.config._reading.versions import VERSION, version_of
-from declax.config._refs import annotation_at, put_in, where
+from declax.config._refs import put_in, where
 from declax.config.problems import Path, Report, path_text
 from declax.config.registry import registered_name
 from declax.errors import ConfigError, describe, type_name
@@ -62,7 +62,7 @@ class Writer:
 
     def table(self, spec: SpecData, reader: Reader | None, path: Path) -> dict[str, Any]:
         """The table of one spec, its tag first."""
-        choices = _choices(reader)
+        choices = choices_at(reader)
         choice = next((c for c in choices if choice_tables.name_in(c.choices, spec.target) is not None), None)
         target = called(spec.target)
         made: dict[str, Any] = {KIND: self._tag(target, choices, path)} if target is spec.target else {}
@@ -74,7 +74,7 @@ class Writer:
         given = spec.arguments
         for name, value in (spec.full_arguments if self.is_full else given).items():
             inner = call.reader_of(name) or self.catalog.anything
-            value = put_in(value, annotation_at(spec.parameters, name), (*path, name))
+            value = put_in(value, spec.reader_of(name), (*path, name))
             if name in given:
                 made[name] = self.value(value, inner, (*path, name))
             elif value is not None or self.has_null:
@@ -142,16 +142,6 @@ class Writer:
                 "that the annotation names as base",
             )
         return name or registered_name(target) or target_name(target).rpartition(".")[2]
-
-
-def _choices(reader: Reader | None) -> list[ChoiceReader]:
-    """What says which parts may stand at the place of a reader."""
-    while isinstance(reader, CheckedReader):
-        reader = reader.reader
-    if isinstance(reader, UnionReader):
-        return [inner for member in reader.members for inner in _choices(member)]
-    found = reader.parts if isinstance(reader, AnyReader) else reader
-    return [found] if isinstance(found, ChoiceReader) else []
 
 
 # --- whether what is written says the same when it is read ------------------------

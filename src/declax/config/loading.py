@@ -33,12 +33,11 @@ from declax.config._reading.context import Context
 from declax.config._reading.parameters import (
     RNGS,
     Parameters,
-    allowed_classes,
-    element_annotation,
     parameters_of,
-    plain_target,
     target_name,
 )
+from declax.config._reading.part_readers import choices_at
+from declax.config._reading.readers import Reader
 from declax.config._reading.versions import dropped_text
 from declax.config._writing import plain_data
 from declax.config.problems import Path as KeyPath
@@ -356,7 +355,7 @@ class _Reader:
         """In how many places of the spec a part is, as a spec or a Ref."""
         return self._counts.get(id(value), 0)
 
-    def value(self, value: Any, path: KeyPath, annotation: Any = Any) -> Any:
+    def value(self, value: Any, path: KeyPath, reader: Reader | None = None) -> Any:
         """The spec of a part, the Ref to it, or a value as it is."""
         if isinstance(value, (*_VALUES, SpecData, Ref)):
             return value
@@ -381,12 +380,12 @@ class _Reader:
             return Spec.of_values(value.part, self._values(value.arguments, path))
         if isinstance(value, Deferred):
             return Spec.of_values(value._pytree__function, self._values(arguments_of(value), path))
-        if is_part or (dataclasses.is_dataclass(value) and _is_constructed(value, annotation)):
+        if is_part or (dataclasses.is_dataclass(value) and _is_constructed(value, reader)):
             return self._spec(value, path)
         if isinstance(value, dict) or type(value) in (list, tuple):
             held: Any = value
             items = held.items() if isinstance(held, dict) else enumerate(held)
-            found = {k: self.value(v, (*path, k), element_annotation(annotation, value, k)) for k, v in items}
+            found = {k: self.value(v, (*path, k), reader and reader.below(value, k)) for k, v in items}
             return found if isinstance(value, dict) else type(held)(found.values())
         if isinstance(value, (Variable, jax.Array, np.ndarray)):
             raise ConfigError(
@@ -410,12 +409,8 @@ class _Reader:
             given = self._optimizer(model, path)
         else:
             given = self._attributes(model, parameters, path)
-        found = {}
-        for name, value in given.items():
-            parameter = parameters.get(name)
-            annotation = Any if parameter is None or name == parameters.variadic else parameter.annotation
-            found[name] = self.value(value, (*path, name), annotation)
-        return Spec(type(model), found)
+        reader_of = catalog_for(()).call(type(model)).reader_of
+        return Spec(type(model), {n: self.value(value, (*path, n), reader_of(n)) for n, value in given.items()})
 
     def _optimizer(self, optimizer: Optimizer[Any], path: KeyPath) -> dict[str, Any]:
         """The arguments of an optimizer that was built from a spec."""
@@ -469,7 +464,7 @@ class _Reader:
         )
 
 
-def _is_constructed(value: Any, annotation: Any) -> bool:
+def _is_constructed(value: Any, reader: Reader | None) -> bool:
     """Whether an instance of a dataclass is described by a spec, and not a value that a spec holds as it is.
 
     A frozen one is a value where the annotation does not name its class.
@@ -477,7 +472,4 @@ def _is_constructed(value: Any, annotation: Any) -> bool:
     if isinstance(value, type):
         return False
     is_value = type(value).__dataclass_params__.frozen and type(value).__hash__ is not None
-    classes = [plain_target(member) for member in allowed_classes(annotation)]
-    return not is_value or any(
-        isinstance(cls, type) and dataclasses.is_dataclass(cls) and isinstance(value, cls) for cls in classes
-    )
+    return not is_value or any(isinstance(value, choice.objects) for choice in choices_at(reader))

@@ -21,7 +21,7 @@ from declax.config._printing import fingerprint, spec_text, to_python, tree_text
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import Target, parameters_of, plain_target
 from declax.config._reading.part_readers import CallReader
-from declax.config._refs import annotation_at, moved_in
+from declax.config._refs import moved_in
 from declax.config.problems import Path, path_text
 from declax.errors import ConfigError, describe, type_name
 from declax.transforms.abstract import eval_shape
@@ -260,8 +260,8 @@ def spec(target: Callable[..., M], /, *args: Any, **kwargs: Any) -> Spec[M]:
     """
     parameters = parameters_of(plain_target(target))
     given = bind(parameters, args, kwargs)
-    arguments = {name: moved_in(value, annotation_at(parameters, name), (name,)) for name, value in given.items()}
-    return Spec(target, arguments)
+    reader_of = Spec._call(parameters.target).reader_of
+    return Spec(target, {name: moved_in(value, reader_of(name), (name,)) for name, value in given.items()})
 
 
 # --- what would be built: in shapes, with nothing allocated or computed -----------

@@ -345,6 +345,9 @@ def _no_member(holder: Any, key: str | int, path: Path, override: Override) -> P
         name = f"item {key}" if isinstance(holder, list) else repr(key)
         message = f"there is no {name}" + (f" at {path_text(path)}" if path else "")
     hint = did_you_mean(key, list(holder)) if isinstance(holder, dict) else None
+    if hint is None and _EACH in override.path[len(path) + 1 :] and isinstance(holder, dict) and override.values:
+        each = ".".join(str(part) for part in override.path if part != _EACH)
+        hint = f"{each}={_short(override.values[0])} changes all elements that the class declares by dx.repeat"
     if isinstance(holder, list) and key == len(holder) and not override.is_removal:
         hint = f"{path_text((*path, key, _KIND))}=... appends one"
     return _problem(override, message, path=path, hint=hint)

@@ -43,6 +43,7 @@ from declax.config._reading.part_readers import (
     anywhere,
 )
 from declax.config._reading.readers import (
+    AliasReader,
     BoolReader,
     DtypeReader,
     EnumReader,
@@ -76,6 +77,7 @@ class Catalog:
         self.extra = extra
         self._calls: dict[Any, CallReader] = {}
         self._readers: dict[Any, Reader] = {}
+        self._open: set[Any] = set()  # the annotations whose readers are being made
 
     def call(self, target: Any, annotation: Any = None) -> CallReader:
         """The reader of a target's arguments; the annotation gives the meaning of its type variables."""
@@ -92,7 +94,12 @@ class Catalog:
     @functools.cached_property
     def anything(self) -> AnyReader:
         """The reader of values that no annotation narrows."""
-        return AnyReader(self, anywhere(self.extra))
+        return AnyReader(self)
+
+    @functools.cached_property
+    def any_spec(self) -> AnyReader:
+        """The reader of specs that no annotation narrows."""
+        return AnyReader(self, keeps_specs=True)
 
     @functools.cached_property
     def initializer(self) -> InitializerReader:
@@ -145,9 +152,16 @@ class Catalog:
             found = self._readers.get(key)
         except TypeError:  # an annotation or a default without a hash
             return self._make(annotation, default)
-        if found is None:
-            found = self._readers[key] = self._make(annotation, default)
-        return found
+        if found is not None:
+            return found
+        if key in self._open:  # an alias that refers to itself
+            return self._readers.setdefault(key, AliasReader(repr(annotation), lambda: self._make(annotation, default)))
+        self._open.add(key)
+        try:
+            made = self._make(annotation, default)
+        finally:
+            self._open.discard(key)
+        return self._readers.setdefault(key, made)
 
     def _make(self, annotation: Any, default: object) -> Reader:
         allowed = allowed_classes(annotation)
@@ -194,7 +208,9 @@ class Catalog:
         inner = [i for m in parts for i in (typing.get_args(m) if is_spec_class(_class_of(m)) else (m,))]
         bases = [cls for m in inner for cls in map(_class_of, allowed_classes(m)) if isinstance(cls, type)]
         objects = [cls for cls in map(_class_of, parts) if isinstance(cls, type) and not is_spec_class(cls)]
-        return ChoiceReader(self, choices, "a " + " or ".join(names), annotations, bases, objects, declared)
+        keeps_specs = any(is_spec_class(_class_of(member)) for member in parts)
+        noun = "a " + " or ".join(names)
+        return ChoiceReader(self, choices, noun, annotations, bases, objects, declared, keeps_specs=keeps_specs)
 
     def _choices(self, member: Any) -> dict[str, Any] | None:
         """What data may choose where a member of an annotation stands; None where that is no part."""
@@ -213,7 +229,9 @@ class Catalog:
         simple = _SIMPLE.get(member) if isinstance(member, type) else None
         if simple is not None:
             return simple
-        if member in _OPEN or isinstance(member, (Unresolved, typing.TypeVar)) or is_spec_class(member):
+        if is_spec_class(_class_of(member)):
+            return self.any_spec
+        if member in _OPEN or isinstance(member, (Unresolved, typing.TypeVar)):
             bound = getattr(member, "__bound__", None)
             return self.reader(bound) if bound is not None else self.anything
         if typing.get_origin(member) is typing.Literal:

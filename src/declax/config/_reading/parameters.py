@@ -225,6 +225,31 @@ def _function(target: Any) -> Any:
     return target if hasattr(target, "__name__") and hasattr(target, "__dict__") else type(target)
 
 
+class Alias:
+    """A name inside of an annotation, which may refer to itself: what it stands for is looked up when it is needed."""
+
+    def __init__(self, name: str, alias: Any, scope: Scope) -> None:
+        self.key = name, scope._cls if alias is None else alias
+        self.scope = scope
+
+    @property
+    def __value__(self) -> Any:
+        name, home = self.key
+        return resolve(home.__value__ if isinstance(home, _ALIASES) else name, self.scope)
+
+    def __call__(self) -> None:
+        """Makes it a type to `typing`."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Alias) and other.key == self.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return self.key[0]
+
+
 def resolve(annotation: object, scope: Scope) -> Any:
     """An annotation with its text evaluated, inside of it as well, and without `InitVar`."""
     if annotation is inspect.Parameter.empty:
@@ -232,11 +257,31 @@ def resolve(annotation: object, scope: Scope) -> Any:
     annotation = scope.resolve(annotation)
     if isinstance(annotation, dataclasses.InitVar):
         return resolve(annotation.type, scope)
-    holder = types.SimpleNamespace(__annotations__={"it": annotation})
     try:
-        return typing_extensions.get_type_hints(holder, {}, scope, include_extras=True)["it"]
+        return _with_aliases(annotation, scope)
     except Exception:  # noqa: BLE001  # an annotation may be anything, and one that is none says nothing
         return annotation
+
+
+def _with_aliases(annotation: Any, scope: Scope) -> Any:
+    """An annotation with an `Alias` in the place of each name and type alias inside of it."""
+    if isinstance(annotation, (str, typing.ForwardRef)):
+        name = annotation if isinstance(annotation, str) else annotation.__forward_arg__
+        return Alias(name, None, scope)
+    if isinstance(annotation, _ALIASES):
+        return Alias(annotation.__name__, annotation, scope)
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (None, typing.Literal, collections.abc.Callable):
+        return annotation
+    if origin is typing.Annotated:
+        return typing.Annotated[(_with_aliases(args[0], scope), *annotation.__metadata__)]
+    found = tuple([_with_aliases(arg, scope) for arg in args])
+    if all(new is old for new, old in zip(found, args, strict=True)):
+        return annotation
+    if origin is types.UnionType:
+        return typing.Union[found]  # noqa: UP007  # an alias has no `|`
+    is_builtin = isinstance(annotation, types.GenericAlias)
+    return types.GenericAlias(origin, found) if is_builtin else annotation.copy_with(found)
 
 
 # --- what type variables stand for ----------------------------------------------
@@ -324,9 +369,6 @@ _ALIASES: Final[tuple[Any, ...]] = (
     typing_extensions.TypeAliasType,
     getattr(typing, "TypeAliasType", typing_extensions.TypeAliasType),
 )
-MAX_NESTED: Final = 100
-"""How deep annotations are looked at."""
-
 _QUALIFIERS: Final = (typing.Final, typing.ClassVar, typing.Required, typing.NotRequired)
 _PYTHON_DTYPES: Final = (bool, int, float, complex)
 _ABSTRACT: Final = frozenset(
@@ -347,7 +389,7 @@ def _opened(annotation: Any) -> Any:
     """The annotation inside of aliases, new types, `Annotated`, `Final` and the like."""
     while True:
         origin = typing.get_origin(annotation)
-        if isinstance(annotation, _ALIASES):
+        if isinstance(annotation, (Alias, *_ALIASES)):
             annotation = annotation.__value__
         elif origin is typing.Annotated:
             annotation = np.dtype if DTYPE_MARK in annotation.__metadata__ else typing.get_args(annotation)[0]
@@ -359,31 +401,17 @@ def _opened(annotation: Any) -> Any:
             return annotation
 
 
-def mentioned(annotation: Any, depth: int = 0) -> Iterator[Any]:
+def mentioned(annotation: Any) -> list[Any]:
     """The members of an annotation, and those of the annotations of its elements."""
-    for member in allowed_classes(annotation):
-        yield member
-        origin = typing.get_origin(member)
-        if isinstance(origin, type) and issubclass(origin, collections.abc.Iterable) and depth < MAX_NESTED:
-            for inner in typing.get_args(member):
-                yield from mentioned(inner, depth + 1) if inner is not Ellipsis else ()
-
-
-def element_annotation(annotation: Any, value: Any, key: str | int) -> Any:
-    """The annotation of an element of a list, tuple or dict; Any where the annotation does not tell."""
-    is_mapping = isinstance(value, Mapping)
-    for member in allowed_classes(annotation):
-        origin, args = typing.get_origin(member), typing.get_args(member)
-        if not isinstance(origin, type) or not args or not issubclass(origin, collections.abc.Iterable):
-            continue
-        if issubclass(origin, collections.abc.Mapping):
-            if is_mapping and len(args) == 2:
-                return args[1]
-        elif not is_mapping:
-            if issubclass(origin, tuple) and not (len(args) == 2 and args[1] is Ellipsis):
-                return args[key] if isinstance(key, int) and key < len(args) else Any
-            return args[0]
-    return Any
+    found: list[Any] = []
+    waiting = [annotation]
+    while waiting:
+        for member in allowed_classes(waiting.pop()):
+            origin = typing.get_origin(member)
+            if isinstance(origin, type) and issubclass(origin, collections.abc.Iterable) and member not in found:
+                waiting += [inner for inner in typing.get_args(member) if inner is not Ellipsis]
+            found.append(member)
+    return found
 
 
 def allows_dtypes(members: tuple[Any, ...]) -> bool:

@@ -39,6 +39,7 @@ from declax.config._reading.readers import (
     Schema,
     StrReader,
     TupleReader,
+    WrappingReader,
     checked,
     describes,
     is_list,
@@ -81,8 +82,11 @@ class ChoiceReader(Reader):
         bases: Sequence[type] = (),
         objects: Sequence[type] = (),
         declared: DeclaredPart | None = None,
+        *,
+        keeps_specs: bool = False,
     ) -> None:
         self.catalog = catalog
+        self.keeps_specs = keeps_specs
         self.annotations = annotations
         self.choices = choices
         self.noun = noun
@@ -237,6 +241,7 @@ class UnionReader(Reader):
         self.words = frozenset().union(*(m.words for m in members))
         self.exact = frozenset().union(*(m.exact for m in members))
         self.expected = " or ".join(dict.fromkeys(m.expected for m in members))
+        self.keeps_specs = any(m.keeps_specs for m in members)
         self._by_word = {
             word: sorted((m for m in members if word in m.words), key=lambda m: _rank(m, word))  # used at once
             for word in self.words
@@ -268,9 +273,9 @@ class UnionReader(Reader):
         else:
             holder.visit(value, path, context)
 
-    def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
-        holder = self._holder(value)
-        return () if holder is None else holder.inner(value)
+    def below(self, value: Any, key: Any) -> Reader | None:
+        members = self._by_word.get("table" if isinstance(value, Mapping) else "list", ())
+        return next((found for m in members if (found := m.below(value, key)) is not None), None)
 
     def write(self, value: Any, path: Path, writer: Writer) -> Any:
         holder = self._holder(value)
@@ -483,6 +488,16 @@ def _is_name(key: Any) -> bool:
     return is_plain and key not in _FORBIDDEN and key not in ("self", "cls")
 
 
+def choices_at(reader: Reader | None) -> list[ChoiceReader]:
+    """The readers of the parts that may stand at the place of a reader."""
+    while isinstance(reader, WrappingReader):
+        reader = reader.reader
+    if isinstance(reader, UnionReader):
+        return [inner for member in reader.members for inner in choices_at(member)]
+    found = reader.parts if isinstance(reader, AnyReader) else reader
+    return [found] if isinstance(found, ChoiceReader) else []
+
+
 def one_of(choices: Iterable[str]) -> str:
     """Names as people list choices."""
     names = list(choices)
@@ -528,8 +543,10 @@ def anywhere(extra: Iterable[Any]) -> dict[str, Any]:
 class AnyReader(Reader):
     """Any plain data, where a table with the tag is a part; and any object that a spec may hold."""
 
-    def __init__(self, catalog: Catalog, choices: Mapping[str, Any]) -> None:
+    def __init__(self, catalog: Catalog, *, keeps_specs: bool = False) -> None:
         self.catalog = catalog
+        self.keeps_specs = keeps_specs
+        choices = anywhere(catalog.extra)
         self.parts = ChoiceReader(catalog, choices, "a part")
         self.items: ListReader = ListReader(self, list)
         self.table = MappingReader(UnionReader([StrReader(), IntReader()]), self)
@@ -549,10 +566,8 @@ class AnyReader(Reader):
             return self.holds_inner(value)
         return type(value) is not int or INT.holds(value)
 
-    def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
-        if isinstance(value, FrozenDict):
-            return [(key, self, item) for key, item in value.items()]
-        return [(index, self, item) for index, item in enumerate(value)] if is_list(value) else ()
+    def below(self, value: Any, key: Any) -> Reader:
+        return self
 
     def write(self, value: Any, path: Path, writer: Writer) -> Any:
         if isinstance(value, SpecData):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import enum
-import itertools
+import functools
 import pathlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -63,6 +63,7 @@ class Reader(abc.ABC):
     exact: frozenset[str] = _ALL
     expected: str = "any plain value"
     json_type: str | None = None
+    keeps_specs: bool = False  # whether a spec stays one here, and is not built
 
     @abc.abstractmethod
     def read(self, value: Any, path: Path, context: Context) -> Any:
@@ -72,13 +73,17 @@ class Reader(abc.ABC):
         """Whether a frozen value is one that `read` gives, and may stay as it is."""
         return WORDS.get(type(value)) in self.exact
 
-    def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
-        """What is inside of a value that it holds: keys, readers and values."""
-        return ()
+    def below(self, value: Any, key: Any) -> Reader | None:
+        """The reader of an element of a list or table; None where the annotation does not tell."""
+        return None
 
     def holds_inner(self, value: Any) -> bool:
-        """Whether all that is inside of a value fits; a Ref may stand for a part."""
-        return all(type(item) is Ref or reader.holds(item) for _, reader, item in self.inner(value))
+        """Whether all elements of a value fit; a Ref may stand for a part."""
+        below = self.below
+        return all(
+            type(item) is Ref or (reader := below(value, key)) is None or reader.holds(item)
+            for key, item in entries(value)
+        )
 
     def visit(self, value: Any, path: Path, context: Context) -> None:
         """Checks the specs in a value that it holds, and notes the refs."""
@@ -87,8 +92,10 @@ class Reader(abc.ABC):
         elif isinstance(value, SpecData):
             context.visit(value, path)
         else:
-            for key, reader, item in self.inner(value):
-                reader.visit(item, (*path, key), context)
+            for key, item in entries(value):
+                reader = self.below(value, key)
+                if reader is not None:
+                    reader.visit(item, (*path, key), context)
 
     def interpret(self, value: Any, make: Make) -> Any:
         """A frozen value as `read` gives it; itself where it does not fit, which `check` reports."""
@@ -398,7 +405,7 @@ class ListReader(Reader):
             return self.wrong(value, path, context, hint)
         if context.is_too_deep(path) or _is_too_long(value, path, context):
             return INVALID
-        found = [reader.read(item, (*path, i), context) for i, reader, item in self.inner(value)]
+        found = [self.below(value, i).read(item, (*path, i), context) for i, item in enumerate(value)]
         return INVALID if any(item is INVALID for item in found) else self.make(found)
 
     def holds(self, value: Any) -> bool:
@@ -409,15 +416,14 @@ class ListReader(Reader):
         )
         return (type(value) is self.kind or is_list_of_parts) and self.holds_inner(value)
 
-    def inner(self, value: Any) -> Iterable[tuple[int, Reader, Any]]:
-        readers = itertools.chain(self.declared, itertools.repeat(self.item))
-        return [(index, reader, item) for index, (reader, item) in enumerate(zip(readers, value, strict=False))]
+    def below(self, value: Any, key: Any) -> Reader:
+        return self.declared[key] if self.declared and type(key) is int and key < len(self.declared) else self.item
 
     def write(self, value: Any, path: Path, writer: Writer) -> Any:
         if not is_list(value) and not isinstance(value, frozenset):
             return super().write(value, path, writer)
         items = sorted(value, key=_order) if isinstance(value, frozenset) else value
-        return [reader.write(item, (*path, i), writer) for i, reader, item in self.inner(items)]
+        return [self.below(items, i).write(item, (*path, i), writer) for i, item in enumerate(items)]
 
     def schema(self, schemas: Schemas) -> Schema:
         if not self.declared:
@@ -441,19 +447,22 @@ class TupleReader(Reader):
             return self.wrong(value, path, context)
         if context.is_too_deep(path):
             return INVALID
-        found = [reader.read(item, (*path, i), context) for i, reader, item in self.inner(value)]
+        found = [reader.read(item, (*path, i), context) for i, (reader, item) in enumerate(self._pairs(value))]
         return INVALID if any(item is INVALID for item in found) else tuple(found)
 
     def holds(self, value: Any) -> bool:
         return is_made(value) or (type(value) is tuple and len(value) == len(self.items) and self.holds_inner(value))
 
-    def inner(self, value: Any) -> Iterable[tuple[int, Reader, Any]]:
-        return [(index, *pair) for index, pair in enumerate(zip(self.items, value, strict=True))]
+    def below(self, value: Any, key: Any) -> Reader | None:
+        return self.items[key] if type(key) is int and key < len(self.items) else None
+
+    def _pairs(self, value: Any) -> Iterable[tuple[Reader, Any]]:
+        return zip(self.items, value, strict=True)
 
     def write(self, value: Any, path: Path, writer: Writer) -> Any:
         if not isinstance(value, tuple) or len(value) != len(self.items):
             return super().write(value, path, writer)
-        return [reader.write(item, (*path, i), writer) for i, reader, item in self.inner(value)]
+        return [reader.write(item, (*path, i), writer) for i, (reader, item) in enumerate(self._pairs(value))]
 
     def schema(self, schemas: Schemas) -> Schema:
         items = [item.schema(schemas) for item in self.items]
@@ -488,7 +497,7 @@ class MappingReader(Reader):
             inside = (*path, str(key))
             is_number = isinstance(key, str) and self.key.words == IntReader.words
             made = self.key.read(_number_of(str(key)) if is_number else key, inside, context)
-            read = self._at(made).read(item, inside, context)
+            read = self.below(value, made).read(item, inside, context)
             if made is INVALID or read is INVALID:
                 is_valid = False
             elif made in found:
@@ -503,21 +512,18 @@ class MappingReader(Reader):
             return is_made(value)
         return all(map(self.key.holds, value)) and value.keys() >= self.declared.keys() and self.holds_inner(value)
 
-    def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
-        return [(key, self._at(key), item) for key, item in value.items()]
+    def below(self, value: Any, key: Any) -> Reader:
+        return self.declared[key][0] if key in self.declared else self.item
 
     def write(self, value: Any, path: Path, writer: Writer) -> Any:
         if not isinstance(value, Mapping):
             return super().write(value, path, writer)
-        return {str(k): reader.write(v, (*path, str(k)), writer) for k, reader, v in self.inner(value)}
+        return {str(k): self.below(value, k).write(v, (*path, str(k)), writer) for k, v in value.items()}
 
     def schema(self, schemas: Schemas) -> Schema:
         made: Schema = {"type": "object", "additionalProperties": self.item.schema(schemas)}
         named = {str(key): reader.schema(schemas) for key, (reader, _) in self.declared.items()}
         return made | {"properties": named} if named else made
-
-    def _at(self, key: Any) -> Reader:
-        return self.declared[key][0] if key in self.declared else self.item
 
 
 class ObjectReader(Reader):
@@ -582,16 +588,56 @@ def _is_only_typed(cls: type) -> bool:
         return True
 
 
-# --- the range, the choices and the check that a field declares -----------------
+# --- readers around another -------------------------------------------------------
 
 
-class CheckedReader(Reader):
-    """A reader, and the notes of a field."""
+class WrappingReader(Reader):
+    """A reader that adds to another one."""
+
+    def __init__(self, find: Callable[[], Reader]) -> None:
+        self._find = find
+
+    @functools.cached_property
+    def reader(self) -> Reader:
+        return self._find()
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        return self.reader.read(value, path, context)
+
+    def holds(self, value: Any) -> bool:
+        return self.reader.holds(value)
+
+    def below(self, value: Any, key: Any) -> Reader | None:
+        return self.reader.below(value, key)
+
+    def visit(self, value: Any, path: Path, context: Context) -> None:
+        self.reader.visit(value, path, context)
+
+    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+        return self.reader.write(value, path, writer)
+
+
+class AliasReader(WrappingReader):
+    """Stands for the reader of an alias inside of that reader itself."""
+
+    def __init__(self, name: str, find: Callable[[], Reader]) -> None:
+        super().__init__(find)
+        self.expected = name
+
+    def schema(self, schemas: Schemas) -> Schema:
+        return schemas.shared(self, self.expected)
+
+    def definition(self, schemas: Schemas, itself: Schema) -> Schema:
+        return self.reader.schema(schemas)
+
+
+class CheckedReader(WrappingReader):
+    """A reader with the range, the choices and the check that a field declares."""
 
     def __init__(self, reader: Reader, parameter: Parameter) -> None:
-        notes = parameter.notes
-        self.reader = reader
+        super().__init__(lambda: reader)
         self.words, self.exact = reader.words, reader.exact
+        notes = parameter.notes
         self.ge, self.le = notes.ge, notes.le
         self.test = notes.check
         self.choices = notes.choices
@@ -605,15 +651,6 @@ class CheckedReader(Reader):
 
     def check(self, value: Any, path: Path, context: Context) -> Any:
         return self._noted(thaw(self.reader.check(value, path, context)), value, path, context)
-
-    def holds(self, value: Any) -> bool:
-        return self.reader.holds(value)
-
-    def inner(self, value: Any) -> Iterable[tuple[str | int, Reader, Any]]:
-        return self.reader.inner(value)
-
-    def write(self, value: Any, path: Path, writer: Writer) -> Any:
-        return self.reader.write(value, path, writer)
 
     def schema(self, schemas: Schemas) -> Schema:
         if self.choices is not None:
@@ -696,6 +733,13 @@ def read_ref(table: Mapping[str, Any], path: Path, context: Context, reader: Rea
         hint=hint and f'"$ref" = "{hint}"',
     )  # fmt: skip
     return INVALID
+
+
+def entries(value: Any) -> Iterable[tuple[Any, Any]]:
+    """The keys and elements of a list, tuple or table."""
+    if isinstance(value, Mapping):
+        return value.items()
+    return enumerate(value) if is_list(value) else ()
 
 
 def is_list(value: object) -> bool:
