@@ -211,7 +211,7 @@ SPECS = [
     dx.spec(
         Pair,
         dx.spec(Tied, dx.spec(dx.Linear, 2, 3), dx.Ref("/first"), up={"use_bias": False}),
-        dx.Ref("/tied/second"),
+        dx.Ref("/tied/first"),
     ),
 ]
 

@@ -36,7 +36,6 @@ MAX_OPEN: Final = MAX_DEPTH + 10
 """How many parts may be begun and not be done; more than the levels of a spec, since Refs lead forwards."""
 
 PATH_ATTRIBUTE: Final = "config_path"
-"""The attribute of an error that says at which path of the configuration it arose."""
 
 
 class Walk:
@@ -52,7 +51,6 @@ class Walk:
         self._ahead = 0
 
     def run(self) -> Any:
-        """What is made of the whole."""
         return self.value(self.root, (), None)
 
     def value(self, value: Any, path: Path, reader: Reader | None) -> Any:
@@ -98,7 +96,6 @@ class Walk:
         return made
 
     def arguments(self, spec: SpecData, path: Path) -> dict[str, Any]:
-        """What is made of the arguments of a spec, by name, in order."""
         given = spec.arguments.items()
         return {name: self.value(value, (*path, name), spec.reader_of(name)) for name, value in given}
 
@@ -107,18 +104,15 @@ class Walk:
         return spec
 
     def leaf(self, value: Any, path: Path) -> Any:
-        """What is made of a value without parts."""
         return value
 
     def container(self, value: Any, parts: list[tuple[Any, Any]]) -> Any:
-        """What is made of a list, tuple or dict."""
         if isinstance(value, FrozenDict):
             return dict(parts)
         items = [item for _, item in parts]
         return items if isinstance(value, FrozenList) else tuple(items)
 
     def call(self, spec: SpecData, path: Path) -> Any:
-        """What is made of a spec."""
         return self.arguments(spec, path)
 
 
@@ -138,14 +132,12 @@ class Builder(Walk):
         return made
 
     def _unmade(self, spec: SpecData, path: Path) -> dict[str, Any]:
-        """The arguments over a declared call, whose parts are made with it: once for each element of a list."""
         outer, self._is_unmade = self._is_unmade, True
         found = self.arguments(spec, path)
         self._is_unmade = outer
         return found
 
     def call(self, spec: SpecData, path: Path) -> Any:
-        """Calls the target."""
         parameters = spec.parameters
         if isinstance(spec.target, DeclaredPart):
             return spec.target(**self._unmade(spec, path))
@@ -174,7 +166,6 @@ _MODELS: Final[weakref.WeakKeyDictionary[Optimizer[Any], weakref.ref[Any]]] = we
 
 
 def _remember(made: object, spec: SpecData, model: object) -> None:
-    """Remembers the Spec of a transformation, and the model of an optimizer."""
     if isinstance(made, Optimizer):
         try:
             _MODELS[made] = weakref.ref(model)

@@ -1,8 +1,4 @@
-"""What a spec is made of: a target, and its arguments as frozen values.
-
-Lists and dicts are `FrozenList` and `FrozenDict`, all else is hashable. A key stands for a value in comparisons: ``1``,
-``1.0`` and ``True`` have different keys, equal dtypes the same. Arguments equal to their defaults are left out.
-"""
+"""A spec as data: a target and its arguments as frozen values, less those that equal their defaults."""
 
 from __future__ import annotations
 
@@ -43,7 +39,6 @@ if TYPE_CHECKING:
     from declax.config._reading.readers import Reader
 
 MAX_DEPTH: Final = 100
-"""How many specs, lists and dicts there may be, one in the other."""
 
 _ATOMS: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _LISTS: Final = (list, tuple, FrozenList)
@@ -176,7 +171,6 @@ class SpecData:
 
     @property
     def target(self) -> Target:
-        """The class or function."""
         return self._target
 
     @property
@@ -186,7 +180,6 @@ class SpecData:
 
     @property
     def parameters(self) -> Parameters:
-        """What the target takes."""
         return parameters_of(self._target)
 
     @property
@@ -206,12 +199,10 @@ class SpecData:
         return MappingProxyType(full)
 
     def reader_of(self, name: str) -> Reader | None:
-        """The reader of an argument; None where nothing interprets the arguments."""
         call = self._call(self._target)
         return None if call is None else call.reader_of(name)
 
     def with_arguments(self, arguments: Mapping[str, object]) -> Self:
-        """The spec of the same target with other arguments."""
         return type(self)(self._target, arguments)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -249,7 +240,6 @@ class SpecData:
 
 
 def is_spec_class(cls: Any) -> bool:
-    """Whether a class is that of specs, so that a field keeps the description of a part."""
     return isinstance(cls, type) and issubclass(cls, SpecData)
 
 
@@ -403,7 +393,6 @@ def _is_hashable(value: object) -> bool:
 
 
 def freeze(value: Any, make: Callable[..., SpecData] = SpecData.of_values) -> Any:
-    """A value as it is inside of a spec."""
     return _Freezing(None, make).freeze(value, ())
 
 

@@ -64,7 +64,6 @@ class _Attributes:
 
 
 def _overridden(value: Any) -> Any:
-    """The expression of a declared part that a spec describes."""
     override = _given(value)
     return value if override is value else override.expression
 

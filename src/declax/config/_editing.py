@@ -59,7 +59,6 @@ def parse_path(text: str) -> tuple[str, ...]:
 
 
 def get(spec: SpecData, text: str) -> Any:
-    """The value at a path; see `Spec.__getitem__`."""
     place = Place((), spec, None)
     start = 0  # of the whole whose Refs those of the value are: a spec that is kept is one
     for key in parse_path(text):
@@ -81,7 +80,6 @@ def _child(root: SpecData, place: Place, key: str) -> Place:
 
 
 def replace(spec: S, changes: Mapping[str, object]) -> S:
-    """The spec with other values at some paths; see `Spec.replace`."""
     found = spec
     for text, value in changes.items():
         found = _replaced(spec, Place((), found, None), parse_path(text), value)
@@ -116,7 +114,6 @@ def _replaced(root: SpecData, place: Place, keys: tuple[str, ...], new: object) 
 
 
 def _may_have(value: Any, key: str) -> bool:
-    """Whether a value may have something new at a key."""
     if isinstance(value, SpecData):
         return value.parameters.get(key) is not None
     return isinstance(value, FrozenDict) and key_like(value, key) is None
@@ -159,7 +156,6 @@ class SpecDiff(tuple[SpecChange, ...]):
 
 
 def diff(old: SpecData, new: object) -> SpecDiff:
-    """The differences of two specs; see `Spec.diff`."""
     if not isinstance(new, SpecData):
         raise ConfigError("Spec.diff", "a spec is compared with another", expected="a dx.Spec", got=describe(new))
     found: list[SpecChange] = []

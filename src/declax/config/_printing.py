@@ -1,7 +1,4 @@
-"""Specs as text: the program that makes what one describes, the call of `spec` that makes it, and its fingerprint.
-
-All are made by one walk over the values, `Printer`; its subclasses name classes and functions in other ways.
-"""
+"""Specs as text: programs, the `repr`, reports and fingerprints, each by a subclass of `Printer`."""
 
 from __future__ import annotations
 
@@ -40,7 +37,6 @@ from declax.errors import ConfigError, describe
 from declax.initializers import NamedInitializer
 
 VERSION: Final = "config_version"
-"""The attribute of a class that counts the versions of its configuration."""
 
 WIDTH: Final = 100
 _INDENT: Final = "    "
@@ -61,7 +57,6 @@ class Code(NamedTuple):
     closing: str = ""
 
     def after(self, text: str) -> Code:
-        """The same behind a text, such as the name of an argument."""
         return self._replace(opening=text + self.opening)
 
     def __str__(self) -> str:
@@ -82,7 +77,6 @@ def _call(name: str, args: Iterable[Code], named: Mapping[str, Code]) -> Code:
 
 
 def _container(value: Any, items: Mapping[Any, Code]) -> Code:
-    """The code of a list, tuple or dict, by that of its items."""
     if isinstance(value, FrozenDict):
         return Code("{", tuple(code.after(f"{key!r}: ") for key, code in items.items()), "}")
     if isinstance(value, FrozenList):
@@ -145,7 +139,6 @@ class Printer:
         return path
 
     def import_lines(self) -> list[str]:
-        """The imports, sorted."""
         plain = sorted(line for line in self.imports.values() if line.startswith("import"))
         named: dict[str, list[str]] = {}
         for line in self.imports.values():
@@ -155,7 +148,6 @@ class Printer:
         return [*plain, *(f"from {module} import {', '.join(sorted(n))}" for module, n in sorted(named.items()))]
 
     def name(self, value: Any, path: Path) -> str:
-        """The code that names a class or function."""
         name = self.name_of(value)
         if name is None:
             raise ConfigError(
@@ -168,7 +160,6 @@ class Printer:
         return name
 
     def value(self, value: Any, path: Path) -> Code:
-        """The code that makes a value; of a spec, the call of `spec`."""
         if isinstance(value, SpecData):
             return self.spec(value, path)
         if type(value) in (tuple, FrozenList, FrozenDict):
@@ -197,7 +188,6 @@ class Printer:
         return self._opaque(value, path)
 
     def _opaque(self, value: Any, path: Path) -> Code:
-        """The code of a value that is made by a call, or has a name."""
         if isinstance(value, jax.sharding.PartitionSpec):
             return _call(self.name(jax.P, path), [Code(repr(entry)) for entry in value], {})
         if isinstance(value, functools.partial):
@@ -225,7 +215,6 @@ class Printer:
         )
 
     def dtype(self, value: Any) -> str:
-        """The code of a dtype."""
         if isinstance(value, type) and issubclass(value, np.generic) and hasattr(np, value.__name__):
             return self.under("numpy", value.__name__)
         name = jnp.dtype(value).name
@@ -234,7 +223,6 @@ class Printer:
         return self.under("jax.numpy", scalar if is_scalar else f"dtype({name!r})")
 
     def path(self, value: pathlib.PurePath, path: Path) -> str:
-        """The code of a path of files."""
         name = _PATHS.get(type(value))
         made = self.name(type(value), path) if name is None else self.under("pathlib", name)
         return f"{made}({str(value)!r})"
@@ -313,7 +301,6 @@ def _mixes(value: Any) -> bool:
 
 
 def to_python(spec: SpecData, *, name: str, rngs: str) -> str:
-    """A program that builds what a spec describes; see `Spec.to_python`."""
     where = spec.parameters.name
     first = _Program(spec, Printer(where))  # which finds the parts that need names
     first.run()
@@ -341,7 +328,6 @@ class _BarePrinter(Printer):
 
 
 def spec_text(spec: SpecData) -> str:
-    """The ``repr`` of a spec: the call of `spec` that makes it, with names alone."""
     return _BarePrinter(spec.parameters.name).value(spec, ()).wrapped()
 
 
@@ -437,7 +423,6 @@ def canonical_text(spec: SpecData, *, full: bool = False) -> str:
 
 
 def fingerprint(spec: SpecData, *, full: bool) -> str:
-    """The SHA-256 of the canonical text; see `Spec.fingerprint`."""
     return hashlib.sha256(canonical_text(spec, full=full).encode()).hexdigest()
 
 

@@ -1,8 +1,4 @@
-"""Places in a spec, Refs to them, and Refs that stay true when their spec is put into another or taken out of it.
-
-A Ref is a path from the root of a whole. In Python a spec that is kept, by the annotation `Spec`, is a whole of its
-own; in a file all Refs start at the root.
-"""
+"""Places in a spec and Refs to them; a Ref starts at the root, in Python at the spec that a field `Spec` keeps."""
 
 from __future__ import annotations
 
@@ -44,7 +40,6 @@ class Place(NamedTuple):
 
 
 def keys_of(value: Any) -> Iterable[Any]:
-    """The keys under which a value has others."""
     if isinstance(value, SpecData):
         return list(value.arguments)
     if isinstance(value, Mapping):
@@ -53,7 +48,6 @@ def keys_of(value: Any) -> Iterable[Any]:
 
 
 def reader_below(value: Any, reader: Reader | None, key: Any) -> Reader | None:
-    """The reader of what is at a key of a value."""
     if isinstance(value, SpecData):
         return value.reader_of(key)
     return None if reader is None else reader.below(value, key)
@@ -77,12 +71,10 @@ def child(place: Place, key: str, *, has_defaults: bool = False) -> Place | None
 
 
 def where(root: SpecData, path: Path) -> str:
-    """How errors name a place of a spec."""
     return f"{root.parameters.name}.{path_text(path)}" if path else root.parameters.name
 
 
 def no_part(at: str, place: Place, key: str, start: str = "") -> ConfigError:
-    """The error that nothing is at a key of a place."""
     value = place.value
     has_defaults = isinstance(value, SpecData) and not start
     options = list(map(str, value.full_arguments if has_defaults else keys_of(value)))
@@ -126,7 +118,6 @@ def _is_closed(place: Place) -> bool:
 
 
 def circle(root: SpecData, at: Path, paths: Iterable[str]) -> ConfigError:
-    """The error that Refs lead to each other."""
     return ConfigError(
         where(root, at),
         "Refs lead in a circle, so that no part can be made first",
@@ -136,7 +127,6 @@ def circle(root: SpecData, at: Path, paths: Iterable[str]) -> ConfigError:
 
 
 def too_far(root: SpecData, at: Path) -> DepthError:
-    """The error that too many Refs lead forwards."""
     return DepthError(
         where(root, at),
         f"more than {MAX_AHEAD} Refs lead to parts that are not made yet, one from the other",
@@ -157,7 +147,6 @@ def mapped(value: Any, change: Change, reader: Reader | None = None, path: Path 
 
 
 def mapped_inside(spec: S, change: Change, path: Path = ()) -> S:
-    """A spec whose arguments are `mapped`."""
     return spec if not spec.has_refs else _mapped_items(spec, spec.arguments, change, None, path)
 
 
@@ -251,6 +240,5 @@ def taken_out(spec: S, report: Report, start: Path = (), path: Path = ()) -> S:
 
 
 def add_border(report: Report, path: Path, message: str, ref: Ref) -> None:
-    """Notes that a Ref leads from what is built to what is kept, or back."""
     expected = "the path of a part that is built together with this one"
     report.add("ref-border", path, message, expected=expected, got=shown(ref.path), hint=WRITE_OUT)

@@ -1,8 +1,4 @@
-"""From specs to plain data, by the readers that read it.
-
-The minimal form has a tag and what differs from the defaults; it follows the code when a default changes. The full form
-has the defaults too, and the version of each class; a default that has no name in data is left out of it.
-"""
+"""From specs to plain data: the minimal form without defaults, or the full form with defaults and versions."""
 
 from __future__ import annotations
 
@@ -30,7 +26,6 @@ from declax.initializers import NamedInitializer
 
 
 def plain_data(spec: SpecData, *, full: bool, extra: Iterable[Any] = (), has_null: bool = True) -> dict[str, Any]:
-    """The table of a spec; see `declax.to_config`."""
     catalog = catalog_for(tuple(extra))
     data = Writer(catalog, target_name(spec.target), is_full=full, has_null=has_null).table(spec, None, ())
     null = None if has_null else _null_in(data, ())
@@ -85,7 +80,6 @@ class Writer:
         return made
 
     def value(self, value: Any, reader: Reader, path: Path) -> Any:
-        """Any value as plain data."""
         return {REF: value.path} if type(value) is Ref else reader.write(value, path, self)
 
     def named(self, value: Any, reader: Reader, path: Path) -> Any:
@@ -114,7 +108,6 @@ class Writer:
         )
 
     def initializer(self, value: NamedInitializer, path: Path) -> Any:
-        """The name of an initializer, or the table with its arguments."""
         if value.settings is None:
             return value.name
         call = self.catalog.call(choice_tables.INITIALIZERS[value.name])
@@ -154,7 +147,6 @@ def _reads_back(value: Any, data: Any, reader: Reader) -> bool:
 
 
 def _check_read_back(spec: SpecData, data: dict[str, Any], catalog: Catalog) -> None:
-    """Reads a table again, and compares."""
     context = Context(Report(), make=type(spec).of_values, catalog=catalog)
     found = checked_refs(catalog.call(spec.target).read(data, (), context, {}), context)
     if context.report:

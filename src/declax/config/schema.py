@@ -1,8 +1,4 @@
-"""The JSON schema of a class's configurations, for editors and other tools.
-
-It is made of the readers that check configurations, so that an editor marks what `from_config` refuses. What a schema
-cannot say (where a ``$ref`` leads to, what a ``__post_init__`` asks) is left to `from_config`.
-"""
+"""The JSON schema of configurations, made of the readers that check them."""
 
 from __future__ import annotations
 

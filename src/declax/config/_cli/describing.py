@@ -19,10 +19,8 @@ from declax.errors import ConfigError
 
 _WIDTH: Final = 100
 _INDENT: Final = "  "
-_DEPTH: Final = 3
-"""How many parts deep parameters are listed."""
-_FEW: Final = 4
-"""Up to how many kinds to choose from each is listed."""
+_DEPTH: Final = 3  # of the parts whose parameters are listed
+_FEW: Final = 4  # kinds, each of which is listed
 
 
 def parameter_table(target: Any, *, has_parts: bool = False, extra: tuple[Any, ...] = ()) -> str:
@@ -92,7 +90,6 @@ def _parts(reader: Reader) -> tuple[str, Mapping[str, Any]]:
 
 
 def _facts(parameter: Parameter) -> list[str]:
-    """The type of a parameter, and what its value may be."""
     notes = parameter.notes
     facts = [parameter.written or annotation_text(parameter.annotation) or "any"]
     if notes.choices is not None:

@@ -14,14 +14,9 @@ from typing import IO, Any, Final, cast
 from declax import errors
 from declax.config._files.formatting import format_json
 
-WRONG: Final = 1
-"""The exit status where a configuration is wrong, or two differ."""
-
-USAGE: Final = 2
-"""The exit status where the command line is wrong."""
-
-_CLOSED_PIPE: Final = 141
-"""The exit status of programs that SIGPIPE ends."""
+WRONG: Final = 1  # exit statuses: of a wrong configuration, or two that differ
+USAGE: Final = 2  # of a wrong command line
+_CLOSED_PIPE: Final = 141  # of programs that SIGPIPE ends
 
 _OF_TRACEBACKS: Final = "JAX_TRACEBACK_FILTERING"
 """A note of JAX that has this is of use below a traceback only."""
@@ -40,7 +35,6 @@ _COLORS: Final = {
 def usage_error(
     problem: str, *, expected: str | None = None, got: str | None = None, fix: str | None = None
 ) -> errors.DeclaxError:
-    """The error of a wrong command line."""
     return errors.DeclaxError("the command line", problem, expected=expected, got=got, fix=fix)
 
 
@@ -75,7 +69,6 @@ class Output:
 
     @contextlib.contextmanager
     def catching(self) -> Generator[None, None, None]:
-        """Prints the errors of declax."""
         try:
             yield
         except errors.DeclaxError as error:

@@ -1,8 +1,4 @@
-"""Values that a command line gives in the place of those of a file.
-
-An override is a path and its values, ``blocks.0.hidden=128``; ``*`` stands for each item of a list or table. One with
-several values, ``hidden=64,128``, is a sweep and makes as many runs. A list is written in brackets.
-"""
+"""Overrides of a command line: a path and its values, of which several make a sweep (``hidden=64,128``)."""
 
 from __future__ import annotations
 
@@ -33,8 +29,6 @@ PART: Final = re.compile(r"[^.\[\]]+")
 
 
 class Override(NamedTuple):
-    """One word of a command line."""
-
     text: str
     path: Path
     values: tuple[Any, ...]
@@ -43,7 +37,6 @@ class Override(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """What stands for a file in the place of its values."""
         return _ORIGIN + self.text
 
 
@@ -182,7 +175,6 @@ class _Overridden:
         self._moves: list[tuple[Path, int | None]] = []
 
     def document(self) -> Document:
-        """The document as it is now."""
         before, moves = self._before, self._moves
         return Document(
             before.name,
@@ -260,7 +252,6 @@ class _Overridden:
         self._note((*path, key), override)
 
     def _note(self, path: Path, override: Override) -> None:
-        """Notes that what is at a path comes from the command line."""
         self._move(path, None)
         self._origins[path] = Place(override.origin)
 
@@ -331,7 +322,6 @@ def _move_refs(data: Any, path: Path, index: int) -> None:
 
 
 def _into_reference(override: Override, path: Path, target: str) -> Problem:
-    """The problem of a path that leads into a reference."""
     inner = path_text((*(key for key in target.split("/") if key), *override.path[len(path) :]))
     hint = f"override the part itself, at {inner}, or choose a part here with {path_text((*path, _KIND))}=..."
     return _problem(override, f"what stands here is a reference to {target}", path=path, hint=hint)

@@ -28,7 +28,6 @@ class Parser(argparse.ArgumentParser):
         self._made: Any = None
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
-        """Adds an argument; see `argparse`."""
         action = super().add_argument(*names, **settings)
         self.arguments.append(action)
         return action
@@ -44,11 +43,9 @@ class Parser(argparse.ArgumentParser):
         return made
 
     def print_help(self, file: Any = None) -> None:
-        """Prints the help, in colours on a terminal."""
         write(self.format_help(), "help", file)
 
     def error(self, message: str) -> NoReturn:
-        """Raises the error of a wrong command line."""
         problem, _, choices = message.partition(" (choose from ")
         raise usage_error(problem, expected=choices.removesuffix(")") or None, fix=f"{self.prog} --help")
 
@@ -74,7 +71,6 @@ class _Version(argparse.Action):
 
 
 def declax_parser() -> Parser:
-    """The parser of the command ``declax``."""
     parser = Parser(
         prog="declax",
         description="Shows, checks, changes and builds configured models.",
@@ -131,7 +127,6 @@ def _add_commands(parser: Parser) -> None:
 
 
 def script_parser(about: str) -> Parser:
-    """The parser of a script with `cli`."""
     parser = Parser(epilog=about)
     words = f"a configuration ({_FILES}), and values in the place of those of it, such as a.b=3"
     parser.add_argument("words", nargs="*", metavar="FILE|PATH=VALUE", help=words)

@@ -33,7 +33,6 @@ _INPUT: Final = re.compile(r"(\w+)\[([\d,\s]*)\]")
 
 
 def _specs(cls: Any, words: Words, *, migrate: bool = False) -> list[tuple[Run, Spec[Any]]]:
-    """The spec of each run that the words describe, or of the part that they name."""
     read = functools.partial(spec_from_config, cls, migrate=migrate)
     return [(run, spec if words.part is None else _part_of(spec, words.part)) for run, spec in read_all(words, read)]
 
@@ -60,7 +59,6 @@ def _placed(run: Run, part: str | None) -> Generator[None, None, None]:
 
 
 def schema(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
-    """Prints the schema of a class, or writes it into a file."""
     del words, output
     text = format_json(json_schema(cls))
     if options.out is None:
@@ -70,7 +68,6 @@ def schema(cls: Any, words: Words, options: argparse.Namespace, output: Output) 
 
 
 def check(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
-    """Checks configurations with the class itself."""
     read = functools.partial(spec_from_config, cls, migrate=options.migrate)
     for file in words.files or (None,):
         with output.catching():
@@ -85,7 +82,6 @@ def check(cls: Any, words: Words, options: argparse.Namespace, output: Output) -
 
 
 def show(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
-    """Prints the parameters of a class, or a configuration as it is resolved."""
     if not words.files and not words.overrides:
         target = part_target(cls, words.part)
         output.add("", parameter_table(target), json_schema(target) if output.is_json else None)
@@ -106,7 +102,6 @@ def summary(cls: Any, words: Words, options: argparse.Namespace, output: Output)
 
 
 def build(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
-    """Builds what is described, and prints what it has."""
     _summarize(cls, words, output, lambda spec: summary_of(spec.build(rngs=Rngs(options.seed))))
 
 
@@ -142,7 +137,6 @@ def diff(cls: Any, words: Words, options: argparse.Namespace, output: Output) ->
 
 
 def _input(text: str) -> jax.ShapeDtypeStruct:
-    """A shape and a dtype, as ``float32[8,3]``."""
     found = _INPUT.fullmatch(text.strip())
     try:
         if found is not None:

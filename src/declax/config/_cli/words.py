@@ -58,7 +58,6 @@ def _is_file(word: str) -> bool:
 
 
 def document_of(words: Words) -> Document:
-    """The document of the only file, or an empty one."""
     file = _only("files", words.files)
     return Document(None, {}) if file is None else read_document(file)
 
@@ -83,7 +82,6 @@ def read_runs(
 
 
 def read_all(words: Words, read: Callable[[Document], T]) -> list[tuple[Run, T]]:
-    """What reading gives for each run."""
     found, error = read_runs(document_of(words), words.overrides, read)
     if error is not None:
         raise error

@@ -11,10 +11,8 @@ from declax.config.problems import NOWHERE, Path, Place, Problem
 from declax.errors import ConfigError
 
 MAX_BYTES: Final = 4 * 1024 * 1024
-"""How large a file may be."""
 
 MAX_DEPTH: Final = 64
-"""How many tables and lists there may be, one in the other."""
 
 MAX_NODES: Final = 200_000
 """How many values there may be, those that the aliases of YAML repeat counted each time."""
@@ -83,6 +81,5 @@ def unreadable(
     hint: str | None = None,
     code: str = "syntax",
 ) -> ConfigError:
-    """The error of a file of which nothing is read."""
     problem = Problem(code, path, message, hint=hint, place=Place(name, *position))
     return ConfigError(name or "the configuration", "the configuration has one problem", problems=[problem])

@@ -122,7 +122,6 @@ def _yaml_list(items: list[Any], indent: str) -> Iterator[str]:
 
 
 def _value(value: Any, *, is_yaml: bool = False) -> str:
-    """A value in one line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):

@@ -1,9 +1,4 @@
-"""YAML: the events of PyYAML, made into plain data by the core schema of YAML 1.2.
-
-PyYAML resolves plain scalars by YAML 1.1, where ``no`` is a bool and ``1e-3`` a string, and takes the last of two
-equal keys. So only its parser is used, which gives text and places; what a scalar means is decided here
-(https://yaml.org/spec/1.2.2, section 10.3). What an alias (``*block``) repeats is a copy.
-"""
+"""YAML by the core schema of version 1.2 (https://yaml.org/spec/1.2.2, 10.3); of PyYAML only the parser is used."""
 
 from __future__ import annotations
 
@@ -25,7 +20,6 @@ _SPECIAL: Final = re.compile(r"(?:([-+]?)\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z"
 
 
 def parse_yaml(text: str, name: str | None) -> Document:
-    """A document from the text of a YAML file."""
     try:
         yaml: Any = importlib.import_module("yaml")
     except ImportError:
@@ -48,8 +42,6 @@ def parse_yaml(text: str, name: str | None) -> Document:
 
 
 class _Composer:
-    """Makes data of events."""
-
     def __init__(self, yaml: Any, name: str | None, events: Iterator[Any]) -> None:
         self.places: dict[Path, Position] = {}
         self._yaml = yaml

@@ -80,7 +80,6 @@ class Catalog:
         self._open: set[Any] = set()  # the annotations whose readers are being made
 
     def call(self, target: Any, annotation: Any = None) -> CallReader:
-        """The reader of a target's arguments; the annotation gives the meaning of its type variables."""
         key = target if annotation is None else annotation
         found = self._calls.get(key)
         if found is None:
@@ -93,7 +92,6 @@ class Catalog:
 
     @functools.cached_property
     def anything(self) -> AnyReader:
-        """The reader of values that no annotation narrows."""
         return AnyReader(self)
 
     @functools.cached_property
@@ -103,7 +101,6 @@ class Catalog:
 
     @functools.cached_property
     def initializer(self) -> InitializerReader:
-        """The reader of initializers."""
         return InitializerReader(self)
 
     def root_reader(self, annotation: Any) -> Reader:
@@ -144,7 +141,6 @@ class Catalog:
         return None
 
     def reader(self, annotation: Any, default: object = MISSING) -> Reader:
-        """The reader of an annotation."""
         if holds_parts(default):
             return self._make(annotation, default)
         try:

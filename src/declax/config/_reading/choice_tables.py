@@ -1,8 +1,4 @@
-"""The names of functions, dtypes, initializers and optimizers that data may use.
-
-A name that stands in no table here and was not registered by code means nothing in a configuration: data never names a
-module, an attribute or a function.
-"""
+"""The functions, dtypes, initializers and optimizers that data may name; data never names a module or attribute."""
 
 from __future__ import annotations
 
@@ -46,7 +42,6 @@ def _named(holder: Any, names: Sequence[str]) -> Mapping[str, Any]:
 
 
 ACTIVATIONS: Final = _named(activations, _ACTIVATIONS)
-"""The functions of `jax.nn`, by name."""
 
 INITIALIZERS: Final = _named(initializers, _INITIALIZERS)
 """The factories of `declax.initializers`; `zeros` and `ones` are initializers themselves."""
@@ -58,7 +53,6 @@ DTYPES: Final[Mapping[str, Any]] = MappingProxyType(
         if hasattr(jnp, name) or name == "bool"
     }
 )
-"""The scalar types of `jax.numpy`, by name."""
 
 
 @functools.cache
@@ -116,7 +110,6 @@ def name_in(table: Mapping[str, Any], value: object) -> str | None:
 
 
 def dtype_name(value: object) -> str | None:
-    """The name of a dtype that data may use."""
     if not is_dtype(value):
         return None
     dtype: Any = value if isinstance(value, (np.dtype, type)) else getattr(value, "dtype", None)

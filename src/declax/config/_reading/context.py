@@ -54,19 +54,16 @@ class Context:
         return attempt
 
     def take(self, attempt: Context) -> None:
-        """Takes over all that a trial has found."""
         self.refs += attempt.refs
         self.dropped += attempt.dropped
         self.parts.update(attempt.parts)
         self.take_problems(attempt)
 
     def take_problems(self, attempt: Context) -> None:
-        """Takes over the problems that a trial has found."""
         self.report.extend(attempt.report.problems)
         self.report.count += attempt.report.count - len(attempt.report.problems)
 
     def wrong(self, path: Path, expected: str, value: object, hint: str | None = None) -> Any:
-        """Notes that a value has the wrong type."""
         got = f"a spec of {target_name(value.target)}" if isinstance(value, SpecData) else described(value)
         self.report.add("wrong-type", path, "the value has the wrong type", expected=expected, got=got, hint=hint)
         return INVALID

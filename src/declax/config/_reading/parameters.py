@@ -1,9 +1,4 @@
-"""What a constructor takes and what annotations allow: what configurations are read, checked and written by.
-
-A target is what a configuration describes a call of: a class, or a function that makes something. Its parameter `rngs`
-is no configuration, and is left out. An annotation allows dtypes where `numpy.dtype` is a member, as it is of
-`jax.typing.DTypeLike`; the other members by which that spells dtypes (str, type[Any], protocols) mean no more.
-"""
+"""The parameters of a target (a class or function, less `rngs`), and the classes that their annotations allow."""
 
 from __future__ import annotations
 
@@ -51,17 +46,14 @@ class Parameter:
 
     @property
     def is_required(self) -> bool:
-        """Whether a call has to give it."""
         is_variadic = self.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         return self.default is MISSING and self.default_factory is None and not is_variadic
 
     @property
     def is_positional(self) -> bool:
-        """Whether it may be given by position."""
         return self.kind in _POSITIONAL
 
     def make_default(self) -> object:
-        """The default, made by its factory where it has one."""
         return self.default if self.default_factory is None else self.default_factory()
 
 
@@ -80,7 +72,6 @@ class Parameters:
 
     @property
     def name(self) -> str:
-        """The target's name as a user writes it."""
         return target_name(self.target)
 
     def get(self, name: str) -> Parameter | None:
@@ -147,7 +138,6 @@ def _read(target: Target) -> Parameters:
 
 
 def _of_declared(part: DeclaredPart) -> Parameters:
-    """What may be given over a declared call: what it says are the defaults."""
     known, given = parameters_of(part.function), part.given
     changed = (dataclasses.replace(p, default=given[p.name], default_factory=None) for p in known if p.name in given)
     found = {**known.by_name, **{p.name: p for p in changed}}
@@ -251,7 +241,6 @@ class Alias:
 
 
 def resolve(annotation: object, scope: Scope) -> Any:
-    """An annotation with its text evaluated, inside of it as well, and without `InitVar`."""
     if annotation is inspect.Parameter.empty:
         return Any
     annotation = scope.resolve(annotation)
@@ -369,6 +358,7 @@ _ALIASES: Final[tuple[Any, ...]] = (
     typing_extensions.TypeAliasType,
     getattr(typing, "TypeAliasType", typing_extensions.TypeAliasType),
 )
+_OPENED: Final[tuple[Any, ...]] = (Alias, *_ALIASES)
 _QUALIFIERS: Final = (typing.Final, typing.ClassVar, typing.Required, typing.NotRequired)
 _PYTHON_DTYPES: Final = (bool, int, float, complex)
 _ABSTRACT: Final = frozenset(
@@ -389,7 +379,7 @@ def _opened(annotation: Any) -> Any:
     """The annotation inside of aliases, new types, `Annotated`, `Final` and the like."""
     while True:
         origin = typing.get_origin(annotation)
-        if isinstance(annotation, (Alias, *_ALIASES)):
+        if isinstance(annotation, _OPENED):
             annotation = annotation.__value__
         elif origin is typing.Annotated:
             annotation = np.dtype if DTYPE_MARK in annotation.__metadata__ else typing.get_args(annotation)[0]

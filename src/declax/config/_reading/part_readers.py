@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from declax.config.schema import Schemas
 
 KIND: Final = "kind"
-"""The key of the tag."""
 
 SCHEMA: Final = "$schema"
 """A key of the whole that names its schema for editors, and means nothing here."""
@@ -141,7 +140,6 @@ class ChoiceReader(Reader):
         return {"oneOf": [*tables, schemas.reference()]}
 
     def call_of(self, target: Any) -> CallReader:
-        """The reader of the arguments of one of the choices."""
         return self.catalog.call(target, self.annotations.get(target))
 
     def _read_table(self, value: Mapping[str, Any], path: Path, context: Context) -> Any:
@@ -160,7 +158,6 @@ class ChoiceReader(Reader):
         return self.wrong(value, path, context, hint)
 
     def tag(self, table: Mapping[str, Any], path: Path, context: Context) -> str | None:
-        """The tag of a table; None with a problem in the report."""
         tag = table.get(KIND, MISSING)
         if tag is MISSING:
             if self.only is not None:
@@ -329,8 +326,6 @@ def _rank(reader: Reader, word: str) -> tuple[bool, bool]:
 
 
 class CallReader:
-    """The arguments of one target, from a table."""
-
     def __init__(self, catalog: Catalog, target: Any, annotation: Any = None) -> None:
         self.catalog = catalog
         self.target = target
@@ -360,7 +355,6 @@ class CallReader:
             return self.catalog.anything
 
     def reader_of(self, name: str) -> Reader | None:
-        """The reader of the argument of a name."""
         return self.readers.get(name, self.extra)
 
     def check_readable(self) -> None:
@@ -371,7 +365,6 @@ class CallReader:
             raise self.refusal
 
     def read(self, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]) -> Any:
-        """The spec of a table."""
         self._note(path, context)
         arguments = self.arguments(table, path, context, choices)
         if arguments is None:
@@ -382,7 +375,6 @@ class CallReader:
             return _add_error(error, self.name, path, context)
 
     def check(self, spec: SpecData, path: Path, context: Context) -> None:
-        """Checks the arguments of a spec."""
         self._note(path, context)
         for name, value in spec.arguments.items():
             reader = self.reader_of(name)
@@ -499,7 +491,6 @@ def choices_at(reader: Reader | None) -> list[ChoiceReader]:
 
 
 def one_of(choices: Iterable[str]) -> str:
-    """Names as people list choices."""
     names = list(choices)
     if len(names) > 40:
         names = [*names[:40], "..."]
@@ -507,7 +498,6 @@ def one_of(choices: Iterable[str]) -> str:
 
 
 def _add_unknown_kind(tag: str, path: Path, expected: str, choices: Mapping[str, Any], context: Context) -> None:
-    """Notes that nothing has a name that chooses."""
     hint = did_you_mean(tag, choices)
     if hint is None:
         hint = "names choose among these alone: dx.register_kind, or extra=[...], lets another class or function in"

@@ -1,8 +1,4 @@
-"""Readers of plain values: numbers, texts, names, lists and tables.
-
-A reader is the one interpretation of an annotation: it reads data into values, tells which values of Python fit, writes
-values as data, and gives the JSON schema of that data. Lists and dicts in a spec are frozen.
-"""
+"""Readers of plain values. A reader interprets one annotation: it reads, checks and writes data."""
 
 from __future__ import annotations
 
@@ -45,7 +41,6 @@ WORDS: Final[dict[Any, str]] = {
     FrozenList: "list",
     FrozenDict: "table",
 }
-"""The names of the types of data."""
 
 _ALL: Final = frozenset(WORDS.values())
 _ATOMS: Final = _ALL - {"list", "table"}
@@ -124,13 +119,10 @@ class Reader(abc.ABC):
         return self.schema(schemas)
 
     def wrong(self, value: Any, path: Path, context: Context, hint: str | None = None) -> Any:
-        """INVALID, with the problem that a value has the wrong type."""
         return context.wrong(path, self.expected, value, hint)
 
 
 class NullReader(Reader):
-    """None."""
-
     words = exact = frozenset({"null"})
     expected = "null"
     json_type = "null"
@@ -140,8 +132,6 @@ class NullReader(Reader):
 
 
 class BoolReader(Reader):
-    """A bool, and nothing that could be taken for one."""
-
     words = exact = frozenset({"bool"})
     expected = "bool"
     json_type = "boolean"
@@ -210,8 +200,6 @@ class NumberReader(FloatReader):
 
 
 class StrReader(Reader):
-    """A text."""
-
     words = exact = frozenset({"string"})
     expected = "string"
     json_type = "string"
@@ -227,8 +215,6 @@ class StrReader(Reader):
 
 
 class PathReader(StrReader):
-    """A path of files, written as a text."""
-
     expected = "string, a path"
 
     def __init__(self, cls: type[pathlib.PurePath]) -> None:
@@ -289,8 +275,6 @@ class NamesReader(Reader):
 
 
 class DtypeReader(NamesReader):
-    """The name of a dtype."""
-
     def __init__(self) -> None:
         super().__init__("a dtype", DTYPES, "unknown-dtype")
 
@@ -318,8 +302,6 @@ def precisions() -> list[str]:
 
 
 class LiteralReader(Reader):
-    """One of several values."""
-
     def __init__(self, choices: Sequence[Any]) -> None:
         self.choices = {_exactly(choice): choice for choice in choices}
         self.words = self.exact = frozenset(WORDS.get(type(choice), "string") for choice in choices)
@@ -341,7 +323,6 @@ class LiteralReader(Reader):
 
 
 def _no_choice(expected: str, value: object, path: Path, context: Context, choices: Iterable[Any]) -> Any:
-    """Notes that a value is none of several."""
     hint = did_you_mean(value, [choice for choice in choices if isinstance(choice, str)])
     message = "the value is none of the choices"
     context.report.add("no-choice", path, message, expected=expected, got=described(value), hint=hint)
@@ -379,8 +360,6 @@ class EnumReader(Reader):
 
 
 class ListReader(Reader):
-    """A list of any length."""
-
     words: frozenset[str] = frozenset({"list"})
     exact: frozenset[str] = words
 
@@ -743,7 +722,6 @@ def entries(value: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def is_list(value: object) -> bool:
-    """Whether data is a list; a named tuple is not."""
     return type(value) in (list, tuple, FrozenList)
 
 
@@ -758,7 +736,6 @@ def _is_int(value: object) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """A number of NumPy as one of Python; any other value itself."""
     return value.item() if isinstance(value, np.generic) and not isinstance(value, np.void) else value
 
 

@@ -1,10 +1,4 @@
-"""Configurations of older versions of a class.
-
-A class says in ``config_version`` which version its parameters are of, in ``config_upgrades`` how a table of one
-version becomes one of the next, and in ``config_removed_in`` which keys it had once. A field says in ``renamed_from``
-what it was called. People's own files must be up to date; those of older runs are brought up to date with
-``migrate=True``.
-"""
+"""Configurations of older versions of a class: `config_version`, `config_upgrades`, `config_removed_in`."""
 
 from __future__ import annotations
 
