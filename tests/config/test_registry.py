@@ -182,7 +182,9 @@ def test_the_tables_hold_what_the_modules_do():
     factories = {
         n for n in vars(initializers) if n.islower() and not n.startswith("_") and callable(getattr(initializers, n))
     }
-    assert factories - {"dataclass", "get_args", "zeros_init", "ones_init"} == set(choice_tables.INITIALIZERS)
+    assert factories - {"cast", "dataclass", "get_args", "ones_init", "with_metadata", "zeros_init"} == set(
+        choice_tables.INITIALIZERS
+    )
     for name, dtype in choice_tables.DTYPES.items():
         assert jnp.dtype(dtype).name == name
         assert choice_tables.dtype_name(np.dtype(dtype)) == name
