@@ -147,7 +147,9 @@ def test_map_takes_trees_in_variables_and_numbers_in_nodes():
 
 @pytest.mark.parametrize("result", [None, "text", Open(), [Open()], print, {"a": "b"}])
 def test_map_refuses_what_no_variable_can_hold(result):
-    with pytest.raises(GraphError, match=r"linear\.kernel: the function of map gave what cannot take the place"):
+    with pytest.raises(
+        GraphError, match=r"linear\.kernel: the function of map returned a value that cannot take the place"
+    ):
         map_leaves(lambda path, value: result if path[-1] == "kernel" else value, Block())
 
 
@@ -289,9 +291,11 @@ def test_static_values_are_seen_and_replaced():
     model = dx.Conv(1, 1, (3, 3), rngs=dx.Rngs(0))
     made = recursive_map(lambda path, v: 5 if path == ("kernel_size", 0) else v, model)
     assert (made.kernel_size, model.kernel_size) == ((5, 3), (3, 3))
-    with pytest.raises(GraphError, match=r"use_bias: .*gave what its place cannot hold"):
+    with pytest.raises(GraphError, match=r"use_bias: .*returned a value that its place cannot hold"):
         recursive_map(lambda path, v: jnp.ones(1) if path == ("use_bias",) else v, model)
-    with pytest.raises(GraphError, match=r"kernel_size: .*gave what its place cannot hold[\s\S]*got: +a value of type"):
+    with pytest.raises(
+        GraphError, match=r"kernel_size: .*returned a value that its place cannot hold[\s\S]*got: +a value of type"
+    ):
         recursive_map(lambda path, v: jnp.ones(1) if path == ("kernel_size", 0) else v, model)
     assert model.kernel_size == (3, 3)
 
@@ -369,7 +373,7 @@ def test_a_container_that_holds_itself():
 
 
 def test_a_function_without_return():
-    with pytest.raises(GraphError, match="the function gave None for the root"):
+    with pytest.raises(GraphError, match="the function returned None for the root"):
         recursive_map(lambda path, v: None, Block())
     assert recursive_map(lambda path, v: v, None) is None
     assert recursive_map(lambda path, v: v + 1, 3) == 4

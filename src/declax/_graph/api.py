@@ -24,7 +24,7 @@ from declax._state.definition import StateDef
 from declax._state.states import State, fill_state, like, make_state, register_state, split_leaves
 from declax._tree.statuses import check_depth
 from declax._typing import RECORD_KEY, Tuple2, Tuple3, Tuple4
-from declax._variables.variable import Param, Variable
+from declax._variables.variable import Param
 from declax.errors import GraphError, MissingAttributeError, describe, format_path
 
 N = TypeVar("N")
@@ -41,11 +41,8 @@ class GraphState(State[M]):
       graphdef: the structure of the whole graph.
 
     >>> import declax as dx
-    >>> m = dx.Module()
-    >>> m.scale = dx.Param(2.0)
-    >>> found = dx.unpack(m)
-    >>> found["scale"].value, found.graphdef
-    (2.0, GraphDef(Module, nodes=1, leaves=1))
+    >>> dx.unpack(dx.Linear(2, 3, rngs=dx.Rngs(0))).graphdef
+    GraphDef(Linear, nodes=1, leaves=2)
     """
 
     __slots__ = ("_graphdef",)
@@ -153,9 +150,6 @@ def split(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
         a leaf has it. One State of all leaves if none is given.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
-    Returns:
-      The GraphDef and the States.
-
     Raises:
       FilterError: for leaves that no filter takes.
       GraphError: for a graph where a tree is asked for; names both paths of
@@ -230,9 +224,6 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False) -> Any:
       *states: the values; together they have each leaf once.
       copy: whether the graph gets copies of the arrays; otherwise it shares
         them with the States.
-
-    Returns:
-      The root of the new graph.
 
     Raises:
       GraphError: for States of another GraphDef; lists each path.
@@ -328,17 +319,13 @@ def graphdef(node: N, /, *, graph: bool | None = None) -> GraphDef[N]:
 
 
 def clone(node: N, variables: bool = True, *, graph: bool | None = None) -> N:
-    """A copy of a graph, which shares inside what the graph shares.
+    """A copy of a graph; objects that the graph shares are shared in the copy.
 
     Args:
       node: a model, or a container of models.
       variables: whether the Variables and all arrays are copied too; otherwise
         the copy has the same Variables in new nodes.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
-
-    Returns:
-      The copy. It owns its arrays, which stay when those of the original are
-      donated.
 
     >>> import jax.numpy as jnp
     >>> import declax as dx
@@ -355,7 +342,7 @@ def clone(node: N, variables: bool = True, *, graph: bool | None = None) -> N:
     if variables is True or is_on("variables", variables):
         slots = build_slots(binding.graphdef, copy_leaves(leaves, binding.graphdef))
     else:
-        slots = _slots_with_variables(binding.graphdef, leaves, binding.variables)
+        slots = build_slots(binding.graphdef, leaves, variables=binding.variables)
     program = program_of(binding.graphdef)
     for original, slot in zip(binding.objects(), program.indexed, strict=True):
         if isinstance(original, Pytree) and RECORD_KEY in original.__dict__:
@@ -365,22 +352,10 @@ def clone(node: N, variables: bool = True, *, graph: bool | None = None) -> N:
     return root
 
 
-def with_new_nodes(graphdef: GraphDef[N], leaves: Sequence[Any], boxes: list[Variable[Any] | None]) -> N:
-    """A graph of new nodes that has existing Variables."""
-    root: N = _slots_with_variables(graphdef, leaves, boxes)[program_of(graphdef).root]
-    return root
-
-
-def _slots_with_variables(
-    graphdef: GraphDef[Any], leaves: Sequence[Any], boxes: list[Variable[Any] | None]
-) -> list[Any]:
-    return build_slots(graphdef, leaves, variables=[boxes[leaf] for leaf in program_of(graphdef).variable_leaves])
-
-
 # --- copies of arrays -------------------------------------------------------------------
 
 CHUNK = 256
-"""How many arrays one program copies; a longer one takes longer to compile than it saves."""
+"""How many arrays one program copies; a larger one takes longer to compile than it saves."""
 
 _aval = attrgetter("aval")
 _sharding = attrgetter("sharding")
@@ -391,9 +366,8 @@ _is_concrete: dict[type, bool] = {}
 def copy_leaves(leaves: Sequence[Any], graphdef: GraphDef[Any]) -> list[Any]:
     """Leaves that own their arrays.
 
-    One compiled program copies many arrays at a tenth of the cost of copying
-    each by itself. It has to be compiled, so that a graph whose arrays are
-    copied for the first time, or have other shapes than last time, goes without.
+    One compiled program copies many arrays at a tenth of the cost. It takes
+    time to compile, so it is used from the second copy of the same shapes on.
     """
     copied = list(leaves)
     if all(map(_is_array_class, set(map(type, copied)))):
@@ -411,7 +385,7 @@ def copy_leaves(leaves: Sequence[Any], graphdef: GraphDef[Any]) -> list[Any]:
 
 
 def _is_array_class(cls: type) -> bool:
-    """Whether instances of a class are arrays of JAX that have a buffer."""
+    """Whether instances of a class are arrays with a buffer."""
     found = _is_concrete.get(cls)
     if found is None:
         found = _is_concrete[cls] = issubclass(cls, jax.Array) and not issubclass(cls, Tracer)
@@ -423,7 +397,7 @@ def _copy_arrays(arrays: list[Any], graphdef: GraphDef[Any]) -> list[Any]:
         return _copy_each(arrays)
     before, now = graphdef.copied, []
     copied: list[Any] = []
-    for start in range(0, len(arrays), CHUNK):  # what is asked of an array and copying it, while it is in the cache
+    for start in range(0, len(arrays), CHUNK):  # so that they stay in the processor's cache
         chunk = arrays[start : start + CHUNK]
         avals = list(map(_aval, chunk))
         is_repeated = avals == before[start : start + CHUNK]
@@ -460,15 +434,13 @@ def _are_in_one_place(arrays: list[Any]) -> bool:
 def _copy_states(states: Any) -> Any:
     """A State, or a tuple of States, that owns its arrays."""
     refs: dict[int, Any] = {}
-
-    def copied(state: State[Any]) -> State[Any]:
-        return like(state, jax.tree.map(lambda leaf: _copy_other(leaf, refs), state.leaves))
-
-    return tuple(map(copied, states)) if isinstance(states, tuple) else copied(states)
+    given = states if isinstance(states, tuple) else (states,)
+    made = tuple([like(s, jax.tree.map(lambda leaf: _copy_other(leaf, refs), s.leaves)) for s in given])
+    return made if isinstance(states, tuple) else made[0]
 
 
 def _copy_other(leaf: Any, refs: dict[int, Any]) -> Any:
-    """A copy of what is no array of JAX by itself; one ref stays one."""
+    """A copy of a leaf that is not an array with a buffer; a shared ref stays shared."""
     if isinstance(leaf, np.ndarray):
         return leaf.copy()
     if is_ref(leaf):
@@ -579,8 +551,7 @@ def call(graphdef_state: Any, /) -> Caller[Any]:
     """Calls a method of a split graph.
 
     The result stands for the root: attributes and indexes lead to a method of
-    a part, and a call calls it on a new graph. So the values of a model pass
-    through functions that know no models, such as those of `jax.jit`.
+    a part, and a call calls it on a new graph. This works under `jax.jit`.
 
     Args:
       graphdef_state: the result of `split` or `unpack`. There may be several
@@ -620,22 +591,6 @@ def call(graphdef_state: Any, /) -> Caller[Any]:
     return Caller(_Source(parts[0], parts[1:], is_single=False))
 
 
-__all__ = [
-    "Caller",
-    "GraphState",
-    "call",
-    "clone",
-    "graphdef",
-    "merge",
-    "refuse_state",
-    "split",
-    "state",
-    "unpack",
-    "variables",
-    "with_new_nodes",
-]
-
-
 def advise_param(node: Any, filter: object) -> str | None:
     """The line that makes a parameter of a plain array, where a filter for Params took nothing; None without one."""
     if filter is not Param or not isinstance(node, Pytree):
@@ -643,3 +598,7 @@ def advise_param(node: Any, filter: object) -> str | None:
     plain = (path for path, value in state(node).flat_state() if isinstance(value, (jax.Array, np.ndarray)))
     path = next(plain, None)
     return f"self.{format_path(path)} = dx.Param(...)        # it is a plain array" if path else None
+
+
+__all__ = ["Caller", "GraphState", "advise_param", "call", "clone", "graphdef", "merge", "refuse_state", "split"]
+__all__ += ["state", "unpack", "variables"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -13,7 +13,7 @@ from declax._filters import All, Filter, ask, predicate_of
 from declax._graph.binding import bind
 from declax._graph.flattening import CONTAINER, HAS_INDEX, LEAF, LEAF_TOKEN, REF, GraphDef, Token
 from declax._graph.nodes import Kind, kind_of, plain_key
-from declax._graph.unflattening import build, program_of
+from declax._graph.unflattening import build
 from declax._modes import is_on
 from declax._state.definition import StateDef
 from declax._state.states import FlatState, make_state
@@ -28,23 +28,17 @@ ArrayRef = jax.Ref
 """The class of refs; ``isinstance`` also tells what stands for a ref in a function that JAX traces."""
 
 _LISTED = 16
-"""How many duplicates an error lists, and how many keys of a path it writes with slashes."""
+"""How many duplicates an error lists, and up to how many keys of a path it writes with slashes."""
 
 
 def array_ref(value: ArrayLike | Variable[Any], /) -> jax.Ref:
-    """Makes a ref: an array that is read by ``ref[...]`` and written to by ``ref[...] = value``.
+    """Makes a ref: an array that ``ref[...]`` reads and ``ref[...] = value`` writes.
 
-    Args:
-      value: what it holds first; the array itself is never written to.
-
-    Returns:
-      The ref.
-
-    Raises:
-      StatusError: for a ref.
+    The array of `value` is copied. A ref is refused with a StatusError.
 
     >>> import jax.numpy as jnp
-    >>> total = array_ref(jnp.zeros(2))
+    >>> import declax as dx
+    >>> total = dx.array_ref(jnp.zeros(2))
     >>> total[0] = 3.0
     >>> total[...]
     Array([3., 0.], dtype=float32)
@@ -61,38 +55,34 @@ def array_ref(value: ArrayLike | Variable[Any], /) -> jax.Ref:
 
 
 def is_array_ref(value: object, /) -> TypeIs[jax.Ref]:
-    """Whether a value is a ref, or stands for one in a function that JAX traces.
+    """Whether a value is a ref, or a tracer that stands for one.
 
     >>> import jax.numpy as jnp
-    >>> is_array_ref(array_ref(jnp.zeros(2))), is_array_ref(jnp.zeros(2))
+    >>> import declax as dx
+    >>> dx.is_array_ref(dx.array_ref(jnp.zeros(2))), dx.is_array_ref(jnp.zeros(2))
     (True, False)
     """
     return isinstance(value, jax.Ref)
 
 
 def to_refs(node: N, /, only: Filter = ..., *, graph: bool | None = None) -> N:
-    """A copy of a graph that holds refs where the graph holds arrays.
-
-    Arrays in Variables and arrays by themselves become refs; numbers, and refs
-    that are there already, stay. What is shared in the graph, such as a
-    Variable or a node, is shared in the copy.
+    """A copy of a graph with refs in place of arrays, in Variables and outside of them.
 
     Args:
       node: a model, a State, or a container of such.
-      only: which Variables and arrays; all where it is not given.
+      only: which Variables and arrays.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
-      The copy; the graph itself stays as it is.
+      The copy; shared Variables and nodes are shared in it too.
 
     Raises:
-      GraphError: for one array in several places, each of which would get a
-        ref of its own; lists the paths. Also for a graph where a tree is asked
-        for.
+      GraphError: for one array in several places; lists the paths. Also for a
+        graph where a tree is asked for.
 
     >>> import jax.numpy as jnp
-    >>> from declax._variables.variable import Param
-    >>> scale = to_refs(Param(jnp.ones(2)))
+    >>> import declax as dx
+    >>> scale = dx.to_refs(dx.Param(jnp.ones(2)))
     >>> scale[0] = 5.0
     >>> scale.raw_value
     Ref([5., 1.], dtype=float32)
@@ -101,24 +91,22 @@ def to_refs(node: N, /, only: Filter = ..., *, graph: bool | None = None) -> N:
 
 
 def to_arrays(node: N, /, *, only: Filter = ..., allow_duplicates: bool = False, graph: bool | None = None) -> N:
-    """A copy of a graph that holds arrays where the graph holds refs; the inverse of `to_refs`.
+    """A copy of a graph with arrays, the current values, in place of refs; the inverse of `to_refs`.
 
     Args:
       node: a model, a State, or a container of such.
-      only: which Variables and refs; all where it is not given.
-      allow_duplicates: whether a ref may be in several places. Each gets an
-        array of its own, so that they are shared no more.
+      only: which Variables and refs.
+      allow_duplicates: whether a ref may be in several places, each of which
+        gets an array.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
-
-    Returns:
-      The copy, with what the refs hold now.
 
     Raises:
       GraphError: for one ref in several places, unless that is allowed; lists
         the paths. Also for a graph where a tree is asked for.
 
     >>> import jax.numpy as jnp
-    >>> to_arrays([array_ref(jnp.zeros(2)), 3])
+    >>> import declax as dx
+    >>> dx.to_arrays([dx.array_ref(jnp.zeros(2)), 3])
     [Array([0., 0.], dtype=float32), 3]
     """
     return _convert(node, _TO_ARRAYS, only, graph, allow_duplicates=allow_duplicates)
@@ -135,23 +123,17 @@ def with_vars(
     allow_duplicates: bool = False,
     graph: bool | None = None,
 ) -> N:
-    """A copy of a graph whose Variables hold their values in another way.
-
-    Arrays and refs that are in no Variable stay as they are.
+    """A copy of a graph whose Variables hold refs, or arrays; other arrays and refs stay.
 
     Args:
       node: a model, a State, or a container of such.
-      ref: True for Variables that hold refs, False for Variables that hold
-        arrays, None for Variables that hold what they hold now.
-      only: which Variables; all where it is not given.
+      ref: True for refs, False for arrays, None for no change.
+      only: which Variables.
       allow_duplicates: whether one array, or one ref, may be in several
-        Variables. Each gets one of its own.
+        Variables, each of which gets a copy.
       hijax, mutable: kinds of Variables that declax does not have; None or
         False.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
-
-    Returns:
-      The copy; the graph itself stays as it is.
 
     Raises:
       GraphError: for `hijax` or `mutable`; for one array or ref in several
@@ -159,8 +141,8 @@ def with_vars(
         for.
 
     >>> import jax.numpy as jnp
-    >>> from declax._variables.variable import Param
-    >>> is_array_ref(with_vars(Param(jnp.ones(2)), ref=True).raw_value)
+    >>> import declax as dx
+    >>> dx.is_array_ref(dx.with_vars(dx.Param(jnp.ones(2)), ref=True).raw_value)
     True
     """
     for name, value in (("hijax", hijax), ("mutable", mutable)):
@@ -184,11 +166,9 @@ def with_vars(
 
 
 def as_pure(tree: N, /, *, graph: bool | None = None) -> N:
-    """A copy of a tree or graph in which the values of Variables stand in the place of the Variables.
+    """A copy of a graph with the raw values of Variables in place of the Variables, and arrays in place of refs.
 
-    Values are those in the boxes, past all hooks; of a ref in a Variable, it is
-    the array that it holds now. For storing and exporting, where kinds and
-    metadata have no use.
+    For storing and exporting, where kinds and metadata have no use.
 
     Args:
       tree: a State, a model, a Variable, or a container of such.
@@ -197,13 +177,12 @@ def as_pure(tree: N, /, *, graph: bool | None = None) -> N:
     Returns:
       The copy: of a State, a State of plain values.
 
-    >>> from declax._variables.variable import Param
-    >>> from declax._state.states import State
-    >>> as_pure(State({"kernel": Param(2.0)}))
+    >>> import declax as dx
+    >>> dx.as_pure(dx.State({"kernel": dx.Param(2.0)}))
     State({
       'kernel': 2.0
     })
-    >>> as_pure([Param(2.0), 3])
+    >>> dx.as_pure([dx.Param(2.0), 3])
     [2.0, 3]
     """
     if isinstance(tree, FlatState):
@@ -214,7 +193,7 @@ def as_pure(tree: N, /, *, graph: bool | None = None) -> N:
     values = [
         leaf if box is None else _array_of(leaf) for leaf, box in zip(binding.read(), binding.variables, strict=True)
     ]
-    made: N = build(graphdef, values, variables=[values[leaf] for leaf in program_of(graphdef).variable_leaves])
+    made: N = build(graphdef, values, variables=values)
     return made
 
 
@@ -246,7 +225,7 @@ def _without_kind(token: Token) -> Token:
 
 
 class _Change(NamedTuple):
-    """What becomes of some leaves, of which function; and why a leaf must not be in several places."""
+    """A change of some leaves, for the function `where`; and why a leaf must not be in several places."""
 
     where: str
     is_meant: Callable[[Any], bool]
@@ -255,17 +234,9 @@ class _Change(NamedTuple):
     fix: str
 
 
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, (jax.Array, np.ndarray)) and not is_array_ref(leaf)
-
-
-def _read(ref: Any) -> Any:
-    return ref[...]
-
-
 _TO_REFS = _Change(
     "to_refs",
-    _is_array,
+    lambda leaf: isinstance(leaf, (jax.Array, np.ndarray)) and not is_array_ref(leaf),
     jax.new_ref,
     "an array in several places would become as many refs, which no more change together",
     "model.b = model.a      # one Variable, or one ref, in both places; or jnp.copy(array) in one",
@@ -273,7 +244,7 @@ _TO_REFS = _Change(
 _TO_ARRAYS = _Change(
     "to_arrays",
     is_array_ref,
-    _read,
+    lambda ref: ref[...],
     "a ref in several places would become as many arrays, which no more change together",
     "allow_duplicates=True        # an array for each place",
 )
@@ -288,7 +259,8 @@ def _convert(node: N, change: _Change, only: Filter, graph: bool | None, allow_d
     chosen = []
     for place, (path, source) in enumerate(zip(graphdef.definition.paths, sources, strict=True)):
         box, leaf = boxes[source], leaves[place]
-        if any(map(change.is_meant, _leaves_in(leaf))) and ask(predicate, path, leaf if box is None else box):
+        inside = (leaf,) if kind_of(leaf) in (Kind.LEAF, Kind.REF) else jax.tree.leaves(leaf)
+        if any(map(change.is_meant, inside)) and ask(predicate, path, leaf if box is None else box):
             chosen.append(place)
     if not is_on("allow_duplicates", allow_duplicates):
         _check_duplicates(change, [(graphdef.definition.paths[place], leaves[place]) for place in chosen])
@@ -299,7 +271,7 @@ def _convert(node: N, change: _Change, only: Filter, graph: bool | None, allow_d
 
 
 def _each_ref_apart(graphdef: GraphDef[Any]) -> tuple[GraphDef[Any], Sequence[int]]:
-    """The structure with a leaf for each place of a ref, and the leaf of the graph that each leaf comes from."""
+    """The structure with a leaf for each place of a ref, and the old position of each leaf."""
     if graphdef.shared is None or (REF,) not in graphdef.tokens:
         return graphdef, range(graphdef.num_leaves)
     tokens: list[Token] = []
@@ -325,31 +297,23 @@ def _each_ref_apart(graphdef: GraphDef[Any]) -> tuple[GraphDef[Any], Sequence[in
     return GraphDef.of(tuple(tokens)), sources
 
 
-def _leaves_in(value: Any) -> Sequence[Any]:
-    return (value,) if kind_of(value) in (Kind.LEAF, Kind.REF) else jax.tree.leaves(value)
-
-
 def _check_duplicates(change: _Change, places: Sequence[tuple[Path, Any]]) -> None:
     found: dict[int, list[Path]] = {}
-    for path, leaf in _single(places):
-        if change.is_meant(leaf):
-            found.setdefault(id(leaf), []).append(path)
-    duplicates = [paths for paths in found.values() if len(paths) > 1]
-    if not duplicates:
-        return
-    blocks = "".join("".join(f"  {_slashed(path)}\n" for path in paths) + "  ---\n" for paths in duplicates[:_LISTED])
-    rest = f" (and {len(duplicates) - _LISTED} more)" if len(duplicates) > _LISTED else ""
-    raise GraphError(change.where, f"Found duplicate at paths:\n  ---\n{blocks}{change.why}{rest}", fix=change.fix)
-
-
-def _single(places: Sequence[tuple[Path, Any]]) -> Iterator[tuple[Path, Any]]:
-    """The places with trees in Variables taken apart."""
     for path, leaf in places:
-        if kind_of(leaf) in (Kind.LEAF, Kind.REF):
-            yield path, leaf
-        else:
-            for keys, part in jax.tree_util.tree_leaves_with_path(leaf):
-                yield (*path, *map(plain_key, keys)), part
+        is_one = kind_of(leaf) in (Kind.LEAF, Kind.REF)
+        for keys, part in [((), leaf)] if is_one else jax.tree_util.tree_leaves_with_path(leaf):
+            if change.is_meant(part):
+                found.setdefault(id(part), []).append((*path, *map(plain_key, keys)))
+    duplicates = [paths for paths in found.values() if len(paths) > 1]
+    if duplicates:
+        blocks = [*map(_block, duplicates[:_LISTED])]
+        rest = f" (and {len(duplicates) - _LISTED} more)" if len(duplicates) > _LISTED else ""
+        problem = f"Found duplicate at paths:\n  ---\n{''.join(blocks)}{change.why}{rest}"
+        raise GraphError(change.where, problem, fix=change.fix)
+
+
+def _block(paths: Sequence[Path]) -> str:
+    return "".join([f"  {_slashed(path)}\n" for path in paths]) + "  ---\n"
 
 
 def _slashed(path: Path) -> str:

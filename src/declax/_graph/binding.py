@@ -1,34 +1,25 @@
-"""Keeps what was read from a graph for as long as its structure stands.
+"""Bindings: readings of graphs, kept for as long as the structure stays the same.
 
-A binding is kept in the ``__dict__`` of the node at which it starts. It is valid while the epoch stands still and
-nothing that it watches has changed. Leaves without a Variable report no writes: they are read at each call.
+A binding is kept in the ``__dict__`` of the node at which it starts. It is valid while the epoch stays the same and
+nothing that it watches has changed. Writes to leaves without a Variable are not seen: these are read at each call.
 """
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from operator import attrgetter, itemgetter, setitem
 from types import FunctionType
 from typing import Any, NamedTuple
 
 from declax import _jax
 from declax._classes.pytree import Pytree
-from declax._graph.flattening import (
-    HAS_INDEX,
-    LEAF,
-    NODE,
-    OBJECT,
-    Contents,
-    GraphDef,
-    Source,
-    Walk,
-    Watch,
-    walk,
-    walk_tokens,
-)
+from declax._graph.flattening import HAS_INDEX, LEAF, NODE, OBJECT, Contents, GraphDef, Source, Walk, walk, walk_tokens
+from declax._graph.nodes import not_a_tree
 from declax._graph.unflattening import check_marks
 from declax._modes import is_graph, is_graph_mode
 from declax._tree import epoch
@@ -40,74 +31,67 @@ from declax._typing import MISSING, Path
 from declax._variables.variable import Variable, raw_values, set_all_raw
 from declax.errors import GraphError, describe, format_path
 
-_Reader = tuple[Callable[[], Any] | None, Callable[[Any], Iterable[Any]], Any]
-"""A reference to a node, how to read its dict, and what to read in the same way where there is no node."""
 
+class _Grouped(NamedTuple):
+    """Leaves at some positions, those with a Variable apart from those in nodes; ranks are places in the positions.
 
-class _Run(NamedTuple):
-    """Leaves that follow one another, of one node (None for Variables, `_nobody` for containers), and their ranks.
-
-    They are named by attribute, by Variable, or by position.
+    Attributes:
+      variables, variable_ranks: the Variables, and their ranks.
+      nodes: a reference to each node, and how many of the leaves it has.
+      names, ranks: the attributes of all nodes in turn, and their ranks.
     """
 
-    owner: Callable[[], Any] | None
+    positions: Sequence[int]
+    variables: list[Variable[Any]]
+    variable_ranks: list[int]
+    nodes: list[tuple[weakref.ref[Pytree], int]]
     names: list[Any]
-    ranks: range
-
-
-class _Writes(NamedTuple):
-    """Where new values of some leaves go.
-
-    Each owner is a node with the first of its attributes here and their number; `plain` and `boxed` say which leaves
-    go to attributes, and which to Variables.
-    """
-
-    positions: tuple[int, ...]
-    owners: list[tuple[Callable[[], Any], str, int]]
-    names: list[Any]
-    plain: list[int]
-    boxes: list[Variable[Any]]
-    boxed: list[int]
+    ranks: list[int]
 
 
 class PlainLeaves:
-    """The leaves of a graph of which some are no Variable's; these are given by position, with their sources."""
+    """Reads and writes the leaves of a graph of which some have no Variable."""
 
-    __slots__ = ("_boxes", "_constants", "_is_read", "_readers", "_sources", "_written")
+    __slots__ = ("_constants", "_is_read", "_order", "_read", "_sources", "_variables", "_written")
 
-    def __init__(self, found: Mapping[int, tuple[Any, Source]], boxes: Sequence[Variable[Any] | None]) -> None:
-        self._boxes = boxes
+    def __init__(self, found: Mapping[int, tuple[Any, Source]], variables: Sequence[Variable[Any] | None]) -> None:
+        self._variables = variables
         self._sources: dict[int, Source] = {i: source for i, (_, source) in found.items()}
         self._constants = {i: value for i, (value, source) in found.items() if source is None}
         self._is_read = False
-        self._readers: list[_Reader] | None = None
-        self._written: _Writes | None = None
+        self._read: tuple[list[Variable[Any]], list[tuple[Callable[[], Any], _Getter]]] | None = None
+        self._order: _Getter = tuple
+        self._written: tuple[_Grouped, _Getter, _Getter] | None = None
 
     def read(self) -> list[Any]:
-        """The value of each leaf now, those of Variables among them."""
-        if self._readers is None:
-            if not self._is_read:  # what is read once is not worth more
+        """The value of each leaf now, Variables included."""
+        if self._read is None:
+            if not self._is_read:  # to prepare takes longer than to read once
                 self._is_read = True
                 return self._read_each()
-            self._readers = [self._reader(*run) for run in self._runs(range(len(self._boxes)))]
-        leaves: list[Any] = []
+            self._read = self._prepare()
+        variables, readers = self._read
+        leaves = raw_values(variables)
         try:
-            for owner, get, known in self._readers:
-                leaves += get(known if owner is None else owner().__dict__)
+            for owner, get in readers:
+                leaves += get(owner().__dict__)
         except (KeyError, AttributeError):  # another thread has removed one
             return self._read_each()
-        return leaves
+        leaves += self._constants.values()
+        return list(self._order(leaves))
 
-    def _reader(self, owner: Callable[[], Any] | None, names: list[Any], _: range) -> _Reader:
-        if owner is _nobody:
-            return None, list, [self._constants[position] for position in names]
-        return (None, raw_values, names) if owner is None else (owner, _getter(*names), None)
+    def _prepare(self) -> tuple[list[Variable[Any]], list[tuple[Callable[[], Any], _Getter]]]:
+        _, variables, variable_ranks, nodes, names, ranks = self._group(range(len(self._variables)))
+        order = [*variable_ranks, *ranks, *self._constants]
+        self._order = _getter(sorted(range(len(order)), key=order.__getitem__))
+        rest = iter(names)
+        return variables, [(owner, _getter([*islice(rest, count)])) for owner, count in nodes]
 
     def _read_each(self) -> list[Any]:
-        return [self._read_one(position) if box is None else box.raw_value for position, box in enumerate(self._boxes)]
+        return [self._read_one(i) if found is None else found.raw_value for i, found in enumerate(self._variables)]
 
     def _read_one(self, position: int) -> Any:
-        """The value of a leaf that is no Variable's; `MISSING` where it was removed."""
+        """The value of a leaf without a Variable; `MISSING` if it was removed."""
         source = self._sources[position]
         if source is None:
             return self._constants[position]
@@ -115,125 +99,90 @@ class PlainLeaves:
         assert owner is not None  # a node of a graph that the caller holds
         return owner.__dict__.get(source[1], MISSING)
 
-    def source(self, position: int) -> tuple[Pytree, Any] | None:
-        """The node and the attribute of a leaf that is no Variable's."""
-        source = self._sources.get(position)
-        owner = source[0]() if source is not None else None
-        return None if source is None or owner is None else (owner, source[1])
-
-    def is_in_container(self, position: int) -> bool:
-        """Whether a leaf sits in a container, not in a node."""
-        return self._boxes[position] is None and self._sources[position] is None
-
     def check(self, position: int) -> None:
         """Checks that a leaf may be set at this trace level."""
-        source = self.source(position)
-        if source is not None and source[0].__dict__.get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
-            raise wrong_trace(*source)
+        source = self._sources.get(position)
+        owner = source[0]() if source is not None else None
+        if source is None or owner is None:
+            return
+        if owner.__dict__.get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
+            raise wrong_trace(owner, source[1])
 
     def write(self, positions: tuple[int, ...], new: Iterable[Any]) -> None:
         """Sets leaves, none of them in a container."""
-        writes = self._written  # read once: another thread may write others
-        if writes is None or writes.positions is not positions:
-            writes = self._written = self._writes_at(positions)
-        _, owners, names, plain, boxes, boxed = writes
+        written = self._written  # read once: another thread may write others
+        if written is None or written[0].positions is not positions:
+            grouped = self._group(positions)
+            written = self._written = grouped, _getter(grouped.variable_ranks), _getter(grouped.ranks)
+        (_, variables, _, nodes, names, _), pick_variables, pick = written
         values, mark = tuple(new), _jax.current_trace()
-        check_marks(boxes)
+        check_marks(variables)
         dicts: list[dict[Any, Any]] = []
-        for owner, name, count in owners:
+        for owner, count in nodes:
             node = owner()
             attributes = {} if node is None else node.__dict__  # another thread may have removed it
             if attributes.get(TRACE_KEY, _jax.TOP) is not mark and node is not None:
-                raise wrong_trace(node, name)
+                raise wrong_trace(node, names[len(dicts)])
             dicts += (attributes,) * count
-        if boxes:
-            set_all_raw(boxes, [values[rank] for rank in boxed])
-            values = tuple([values[rank] for rank in plain])
-        deque(map(setitem, dicts, names, values), 0)
+        if variables:
+            set_all_raw(variables, pick_variables(values))
+        deque(map(setitem, dicts, names, pick(values)), 0)
 
-    def _writes_at(self, positions: tuple[int, ...]) -> _Writes:
-        found = _Writes(positions, [], [], [], [], [])
-        for owner, names, ranks in self._runs(positions):
-            if owner is None:
-                found.boxes.extend(names)
-                found.boxed.extend(ranks)
-            else:
-                found.owners.append((owner, names[0], len(names)))
-                found.names.extend(names)
-                found.plain.extend(ranks)
+    def _group(self, positions: Sequence[int]) -> _Grouped:
+        found = _Grouped(positions, [], [], [], [], [])
+        groups: dict[int, list[tuple[weakref.ref[Pytree], Any, int]]] = {}
+        for rank, position in enumerate(positions):
+            variable, source = self._variables[position], self._sources.get(position)
+            if variable is not None:
+                found.variables.append(variable)
+                found.variable_ranks.append(rank)
+            elif source is not None:
+                groups.setdefault(id(source[0]), []).append((*source, rank))
+        for group in groups.values():
+            found.nodes.append((group[0][0], len(group)))
+            found.names.extend([name for _, name, _ in group])
+            found.ranks.extend([rank for _, _, rank in group])
         return found
 
-    def _runs(self, positions: Sequence[int]) -> Iterator[_Run]:
-        last: Any = MISSING
-        names: list[Any] = []
-        for rank, position in enumerate(positions):
-            box, source = self._boxes[position], self._sources.get(position)
-            owner = None if box is not None else _nobody if source is None else source[0]
-            if owner is not last:
-                if names:
-                    yield _Run(last, names, range(rank - len(names), rank))
-                last, names = owner, []
-            names.append(box if box is not None else position if source is None else source[1])
-        if names:
-            yield _Run(last, names, range(len(positions) - len(names), len(positions)))
+
+_Getter = Callable[[Any], Sequence[Any]]
 
 
-def _nobody() -> None:
-    """In the place of a node for leaves that sit in containers."""
-
-
-def _getter(first: Any, *others: Any) -> Callable[[dict[Any, Any]], Iterable[Any]]:
-    return itemgetter(first, *others) if others else lambda attributes: (attributes[first],)
+def _getter(keys: Sequence[Any]) -> _Getter:
+    return itemgetter(*keys) if len(keys) > 1 else lambda values: [values[key] for key in keys]
 
 
 _mark = attrgetter("_trace")
+_call: Any = operator.call
 
 
 class Binding:
     """A graph bound to live objects.
 
-    Holds Variables, but no nodes, so that a model that holds its binding is
+    It holds Variables, but no nodes, so that a model that holds its binding is
     freed as soon as nobody refers to it.
 
     Attributes:
       graphdef: the structure.
       variables: the Variable of each leaf; None for other leaves.
-      plain: the leaves with those that are no Variable's; None where all are.
-      mark: the trace of all Variables, or `MISSING` where they differ.
-      is_fixed: whether the epoch alone tells that the graph stands.
-      is_kept: whether values are kept for a write epoch: all are of Variables outside of traces.
+      plain: reads and writes the leaves; None if all have a Variable.
+      mark: the trace of all Variables, or `MISSING` if they differ.
+      is_fixed: whether the epoch alone shows that the graph is the same.
+      is_kept: whether values are kept for a write epoch: all leaves have Variables outside of traces.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_contents",
-        "_kept",
-        "_live",
-        "_objects",
-        "_token",
-        "_watches",
-        "_written",
-        "graphdef",
-        "is_fixed",
-        "is_kept",
-        "mark",
-        "plain",
-        "variables",
-    )
 
     def __init__(self, found: Walk, token: object, contents: Contents | None = None) -> None:
         self.graphdef: GraphDef[Any] = found.graphdef
-        self.variables: list[Variable[Any] | None] = found.boxes
-        self.plain: PlainLeaves | None = PlainLeaves(found.plain, found.boxes) if found.plain else None
-        self._watches: list[Watch] = found.watches
-        self._live, self._kept = found.live, found.kept
-        self.is_fixed: bool = not (found.watches or found.live)
+        self.variables: list[Variable[Any] | None] = found.variables
+        self.plain: PlainLeaves | None = PlainLeaves(found.plain, found.variables) if found.plain else None
+        self._watches: list[Callable[[], bool]] = found.watches
+        self.is_fixed: bool = not found.watches
         self._token = token
         self._contents = contents
         self._objects = found.objects  # a Walk is made to be bound once
         for index in found.nodes:
             self._objects[index] = weakref.ref(self._objects[index])
-        variables = [v for v in found.boxes if v is not None] if found.plain else found.boxes
+        variables = [v for v in found.variables if v is not None] if found.plain else found.variables
         is_one = len(set(map(id, map(_mark, variables)))) == 1
         self.mark: Any = _mark(variables[0]) if is_one else MISSING
         self.is_kept: bool = self.plain is None and self.mark is _jax.TOP
@@ -246,9 +195,7 @@ class Binding:
 
     def is_valid(self) -> bool:
         """Whether the graph is still as it was read."""
-        if self._token is not epoch.token or self._live != self._kept:
-            return False
-        return not self._watches or all(watch() for watch in self._watches)
+        return self._token is epoch.token and (not self._watches or all(map(_call, self._watches)))
 
     def is_as_read(self) -> bool:
         """Whether the nodes still have the attributes that they had, whoever wrote them."""
@@ -259,7 +206,7 @@ class Binding:
         return raw_values(self.variables) if self.plain is None else self.plain.read()
 
     def values(self) -> tuple[Any, ...]:
-        """As `read`, with no compiled call half written; kept until a Variable is written."""
+        """As `read`, but never between the writes of a compiled call; kept until a Variable is written."""
         kept = epoch.kept
         found = kept.get(id(self)) if kept else None
         if found is None:
@@ -270,7 +217,7 @@ class Binding:
         return found
 
     def variables_at(self, positions: tuple[int, ...]) -> list[Variable[Any] | None]:
-        """The Variables of some leaves; remembers those that were asked for last, as a loop writes the same ones."""
+        """The Variables of some leaves; remembers the last ones, since a loop writes the same ones."""
         known, variables = self._written
         if known is not positions:
             variables = [self.variables[i] for i in positions]
@@ -278,11 +225,7 @@ class Binding:
         return variables
 
     def check_depth(self) -> None:
-        """Checks that no Variable holds containers that are nested too deeply for JAX.
-
-        What a Variable is given is checked then; this finds what has grown in
-        place since. To be called when JAX could not take the leaves apart.
-        """
+        """Checks that no container in a Variable has grown too deep for JAX since it was assigned."""
         for path, leaf in zip(self.graphdef.definition.paths, self.read(), strict=True):
             if isinstance(leaf, (list, tuple, dict)):
                 check_depth(leaf, format_path(path))
@@ -292,32 +235,28 @@ class Binding:
         return [o() if isinstance(o, weakref.ref) else o for o in self._objects]
 
     def identities(self) -> list[Any]:
-        """For each leaf, what it is wherever it is reached from.
-
-        A Variable's leaf is its Variable; another leaf is its nearest node and
-        the path from there.
-        """
-        objects = self.objects()
-        owners: dict[Path, int] = {}
+        """The identity of each leaf, whatever it is reached from: its Variable, or its nearest node and the path."""
+        nodes: dict[Path, Any] = {}
         found: list[Any] = []
-        count = 0
+        objects, variables = iter(self.objects()), iter(self.variables)
         for path, token in walk_tokens(self.graphdef.tokens):
             if isinstance(token, int):
                 continue
-            if token[0] <= LEAF:
-                variable = self.variables[len(found)]
-                depth = next((d for d in range(len(path), -1, -1) if path[:d] in owners), None)
-                owner = None if depth is None else id(objects[owners[path[:depth]]])
-                found.append(id(variable) if variable is not None else (owner, path[depth or 0 :]))
-            if token[0] in HAS_INDEX:
-                if token[0] in (NODE, OBJECT):
-                    owners[path] = count
-                count += 1
+            value = next(objects) if token[0] in HAS_INDEX else None
+            if token[0] in (NODE, OBJECT):
+                nodes[path] = value
+            elif token[0] <= LEAF:
+                variable = next(variables)
+                depth = next((d for d in range(len(path), -1, -1) if path[:d] in nodes), 0)
+                found.append((id(nodes.get(path[:depth])), path[depth:]) if variable is None else id(variable))
         return found
 
 
 class _Cache(dict[tuple[int, ...], tuple[Binding, tuple["weakref.ref[Any]", ...]]]):
-    """The bindings that start at a node, by the number of roots and the identities of the further ones."""
+    """The bindings that start at a node, by the number of roots and the identities of the others.
+
+    With each come references to the other roots, which drop it when one of them dies.
+    """
 
     __slots__ = ("__weakref__",)
 
@@ -332,28 +271,12 @@ def bind(root: Any, graph: bool | None = True) -> Binding:
 
 def check_mode(graphdef: GraphDef[Any], graph: bool | None) -> None:
     """Checks that a graph is a tree, where that is asked for."""
-    wanted = is_graph_mode() if graph is None else graph
-    if wanted is not True and not is_graph(graph) and graphdef.shared is not None:
+    if not (is_graph_mode() if graph is None else is_graph(graph)) and graphdef.shared is not None:
         raise not_a_tree(*graphdef.shared)
 
 
-def not_a_tree(first: Path, second: Path) -> GraphError:
-    """The error of a shared thing where a tree is asked for."""
-    is_cycle = second[: len(first)] == first
-    return GraphError(
-        format_path(second),
-        "this is " + ("a node that holds itself" if is_cycle else "reached twice") + ", so the argument is no tree",
-        got=f"the same object at {format_path(first)} and at {format_path(second)}",
-        why="graph=False, or dx.set_graph_mode(False), asks for a tree, in which nothing is shared",
-        fix="graph=True        # keeps what is shared",
-    )
-
-
 def bind_many(roots: tuple[Any, ...]) -> Binding:
-    """The binding of several graphs at once, in which they may share.
-
-    The root of the GraphDef is the tuple.
-    """
+    """The binding of several graphs that may share objects; the root of the GraphDef is the tuple."""
     if roots and isinstance(roots[0], Pytree):
         return _bind_cached(roots[0], roots, roots[1:], len(roots))
     return _bind_anew(roots)
@@ -372,7 +295,7 @@ def _bind_anew(value: Any) -> Binding:
 
 
 _NO_MODELS = (type, str, bytes, FunctionType, GraphDef)
-"""What is given in place of a model by mistake: it has no leaves, so that nothing would happen."""
+"""Values without leaves that are given in place of a model by mistake."""
 
 
 def _bind_cached(first: Any, value: Any, others: tuple[Any, ...], count: int = 0) -> Binding:
@@ -384,7 +307,8 @@ def _bind_cached(first: Any, value: Any, others: tuple[Any, ...], count: int = 0
         entry = cache.get(key)
         if entry is not None and entry[0].is_valid() and (count or entry[0].is_as_read()):
             return entry[0]
-        if count == 0 and not _are_as_read(cache):
+        valid = [kept for kept, _ in tuple(cache.values()) if kept._token is epoch.token]
+        if count == 0 and not all(kept.is_as_read() for kept in valid):
             epoch.advance()
     token = epoch.token
     found = walk(value, is_binding=True)
@@ -396,19 +320,9 @@ def _bind_cached(first: Any, value: Any, others: tuple[Any, ...], count: int = 0
         cache = attributes[BOUND_KEY] = _Cache()
     for stale in [k for k, (kept, _) in tuple(cache.items()) if kept._token is not token]:
         cache.pop(stale, None)  # it may hold Variables that the graph has no more
-    cache[key] = (binding, _watch_deaths(cache, key, first, others))
-    return binding
-
-
-def _are_as_read(cache: _Cache) -> bool:
-    """Whether the nodes still have the attributes that the valid bindings of a cache know."""
-    return all(kept.is_as_read() for kept, _ in tuple(cache.values()) if kept._token is epoch.token)
-
-
-def _watch_deaths(cache: _Cache, key: tuple[int, ...], first: Any, others: Sequence[Any]) -> tuple[Any, ...]:
-    """References that drop a binding when one of its other roots dies."""
     drop: Callable[[Any], object] = partial(_drop, weakref.ref(cache), key)
-    return tuple(weakref.ref(other, drop) for other in others if other is not first)
+    cache[key] = binding, tuple([weakref.ref(other, drop) for other in others if other is not first])
+    return binding
 
 
 def _drop(cache_ref: weakref.ref[_Cache], key: tuple[int, ...], _: object) -> None:

@@ -21,11 +21,11 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 from declax import _jax
 from declax._filters import Filter
 from declax._graph.binding import bind, check_mode
-from declax._graph.flattening import GraphDef, walk, walk_tokens
+from declax._graph.flattening import GraphDef, walk
 from declax._graph.nodes import is_ref
 from declax._graph.unflattening import Change, apply_change, build_slots, known_objects, program_of
 from declax._graph.updating import join
-from declax._modes import is_graph, is_on
+from declax._modes import is_on
 from declax._state.states import FlatState, State, make_state, split_leaves
 from declax._typing import MISSING
 from declax._variables.variable import Variable
@@ -142,9 +142,6 @@ def flatten(
         `unflatten` changes those instead of making new ones.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
-    Returns:
-      The GraphDef and the leaves.
-
     Raises:
       GraphError: for a graph where a tree is asked for, for a `ref_index` with
         gaps, and for other arguments than a `RefMap`, True or False.
@@ -152,11 +149,8 @@ def flatten(
     >>> import declax as dx
     >>> a, b = dx.Module(), dx.Module()
     >>> a.scale = b.scale = dx.Param(2.0)
-    >>> indexes = dx.RefMap()
+    >>> indexes, objects = dx.RefMap(), {}
     >>> first, second = dx.flatten(a, ref_index=indexes), dx.flatten(b, ref_index=indexes)
-    >>> [path for path, _ in first[1]], [path for path, _ in second[1]]
-    ([('scale',)], [])
-    >>> objects = {}
     >>> a, b = dx.unflatten(*first, index_ref=objects), dx.unflatten(*second, index_ref=objects)
     >>> a.scale is b.scale
     True
@@ -168,11 +162,11 @@ def flatten(
     if ref_index:
         known = ref_index._in_order()
         walked = walk(node, known=known)
-        _check_is_apart(walked.graphdef, graph)
+        check_mode(walked.graphdef, graph)
         graphdef, leaves, variables, objects = (
             walked.graphdef,
             walked.read(),
-            walked.boxes,
+            walked.variables,
             walked.objects[len(known) :],
         )
     else:
@@ -193,21 +187,6 @@ def flatten(
 def _wrong_map(name: str, given: object, problem: str, expected: str) -> GraphError:
     fix = f"{name}={{}}" if expected == "dict" else f"{name}={expected}()"
     return GraphError(name, problem, expected=f"a {expected}, or None", got=describe(given), fix=fix)
-
-
-def _check_is_apart(graphdef: GraphDef[Any], graph: bool | None) -> None:
-    """Checks that a graph shares nothing with earlier ones, where a tree is asked for."""
-    check_mode(graphdef, graph)
-    if is_graph(graph):
-        return
-    for path, token in walk_tokens(graphdef.tokens):
-        if isinstance(token, int):  # to an earlier graph: it is a tree in itself
-            raise GraphError(
-                format_path(path),
-                "this is an object of a graph that was flattened before, so the two are no trees",
-                why="graph=False, or dx.set_graph_mode(False), asks for trees, in which nothing is shared",
-                fix="graph=True        # keeps what is shared",
-            )
 
 
 def _without_outer_refs(graphdef: GraphDef[Any], leaves: list[Any], outer: tuple[int, ...]) -> list[Any]:
@@ -243,18 +222,9 @@ def unflatten(
       copy_variables: whether Variables in a FlatState are copied; otherwise
         they become the Variables of the graph.
 
-    Returns:
-      The root.
-
     Raises:
       GraphError: for leaves of another GraphDef, for missing indexes, and for
         arguments of other types. Nothing is changed.
-
-    >>> import declax as dx
-    >>> m = dx.Module()
-    >>> m.scale = dx.Param(2.0)
-    >>> dx.unflatten(*dx.flatten(m)).scale.value
-    2.0
     """
     is_copy = is_on("copy_variables", copy_variables)
     given: tuple[tuple[str, object], ...] = (("index_ref", index_ref), ("outer_index_outer_ref", outer_index_outer_ref))
@@ -265,8 +235,9 @@ def unflatten(
     variables = None
     if isinstance(state, FlatState) and not is_copy:
         by_path = dict(zip(state.paths, state.leaves, strict=True))
-        found = [by_path[graphdef.definition.paths[leaf]] for leaf in program_of(graphdef).variable_leaves]
-        variables = found if all(isinstance(value, Variable) for value in found) else None
+        found = [by_path[path] for path in graphdef.definition.paths]
+        is_whole = all(isinstance(found[leaf], Variable) for leaf in program_of(graphdef).variable_leaves)
+        variables = found if is_whole else None
     root: N = _unflatten(graphdef, leaves, metadata, variables, index_ref, outer_index_outer_ref)
     return root
 
@@ -466,9 +437,6 @@ def update_context(tag: Hashable) -> Activation:
       A context manager that gives the `UpdateContext`, and a decorator. The
       context belongs to the thread or task that enters it.
 
-    Raises:
-      GraphError: for None, and for a function, which lacks its tag.
-
     >>> import jax, declax as dx
     >>> @jax.jit
     ... def grow(graphdef, state):
@@ -483,8 +451,8 @@ def update_context(tag: Hashable) -> Activation:
     ...         graphdef, state = ctx.split(model)
     ...     graphdef, state = grow(graphdef, state)
     ...     with dx.merge_context("grow", inner=False) as ctx:  # 4
-    ...         _ = ctx.merge(graphdef, state)
-    >>> model.self is model
+    ...         same = ctx.merge(graphdef, state)
+    >>> same is model.self is model
     True
     """
     if tag is None:
@@ -546,11 +514,7 @@ class MergeContext:
         self._objects: IndexMap | None = {}
 
     def merge(self, graphdef: GraphDef[N], state: State[Any], /, *states: State[Any]) -> N:
-        """As `declax.merge`; references lead to the graphs that were merged before in the block.
-
-        In step 4, objects that stand for outer ones become those, changed in
-        place: each merge makes all its changes, or raises and makes none.
-        """
+        """As `declax.merge`; references lead to graphs merged before. Step 4 changes the outer objects, or raises."""
         if self._objects is None:
             raise _ended("merge_context", "ctx.merge(graphdef, state)")
         leaves, metadata = join(graphdef, (state, *states))
@@ -587,9 +551,6 @@ def split_context(ctxtag: Hashable | None = None) -> Generator[SplitContext, Non
     Args:
       ctxtag: the tag of the update context whose step 1 or, after step 2,
         step 3 this is; None outside of update contexts.
-
-    Returns:
-      A context manager, whose `split` is used in the block.
 
     Raises:
       GraphError: on entering: no active update context has the tag, or its
@@ -628,13 +589,9 @@ def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> 
         update contexts.
       inner: True for step 2, False for step 4; needed with a tag.
 
-    Returns:
-      A context manager, whose `merge` is used in the block.
-
     Raises:
-      GraphError: for a tag without `inner`, and for an `inner` that is not a
-        bool; on entering: no active update context has the tag, or step 1 is
-        not done.
+      GraphError: for a tag without `inner`; on entering: no active update
+        context has the tag, or step 1 is not done.
     """
     if ctxtag is not None and inner is None:
         raise GraphError(

@@ -79,7 +79,7 @@ _Found = tuple[Variable[Any], Link, int]
 class _Search:
     """The Variables that filters take, in the order of the graph, and all places that refer to them.
 
-    A place is known by owner and key: the node above, the link, and how many containers are between them.
+    A place, found by owner and key, is the node above, the link, and the number of containers between them.
     """
 
     def __init__(self, predicates: tuple[Predicate, ...], *, is_tree: bool) -> None:
@@ -96,7 +96,7 @@ class _Search:
         seen: set[int] = set()
         taken: dict[int, bool] = {}
         skipped = self._skipped
-        # with each value the one that holds it, the node above it, its link, and the containers around it
+        # value, holder, node above, link, containers around
         stack: list[tuple[Any, Any, Any, Link, tuple[int, ...]]] = [(root, None, root, None, ())]
         while stack:
             value, owner, above, link, within = stack.pop()
@@ -139,7 +139,7 @@ class _Search:
         return is_meant
 
     def _ask(self, variable: Variable[Any], link: Link) -> int:
-        """The place of the first filter that takes a Variable, or -1; kept where all ask for its kind only."""
+        """The index of the first filter that takes a Variable, or -1; kept if all filters ask for kinds only."""
         path = () if self._asks_kind_only else path_of(link)
         group = next((i for i, predicate in enumerate(self._predicates) if ask(predicate, path, variable)), _NOT_MEANT)
         if self._asks_kind_only:
@@ -150,7 +150,7 @@ class _Search:
 
 
 def _inside(value: Any, kind: Kind) -> tuple[Mapping[Any, Any], Sequence[Any]]:
-    """What a node or container holds, by key; and the keys of its children, last one first."""
+    """The contents of a node or container by key, and the keys of its children, last one first."""
     if kind is Kind.NODE:
         attributes: dict[Any, Any] = value.__dict__
         return attributes, (attributes.get(LAYOUT_KEY) or value._pytree__layout).data_names[::-1]
@@ -170,7 +170,7 @@ def _state_of(found: Sequence[_Found]) -> State[Any]:
 
 
 def _remove(places: Sequence[tuple[Any, Any]]) -> None:
-    """Removes references; those in one list at once, since each removal moves the rest."""
+    """Removes references; those in one list together, since each removal moves the rest."""
     of_lists: dict[int, tuple[Any, set[int]]] = {}
     for owner, key in reversed(places):
         is_node = kind_of(owner) in NODES
@@ -179,8 +179,7 @@ def _remove(places: Sequence[tuple[Any, Any]]) -> None:
         elif is_node or isinstance(owner, list):
             of_lists.setdefault(id(owner), (owner, set()))[1].add(key)
         else:
-            holder: Any = owner  # a container, whose elements have a place and no name
-            del holder[key]
+            del owner[key]
     for owner, indexes in of_lists.values():
         if isinstance(owner, list):
             owner[:] = [value for index, value in enumerate(owner) if index not in indexes]
@@ -240,7 +239,7 @@ def set_metadata(node: Any, /, *, only: Filter = Variable, graph: bool | None = 
 def attribute_changes(
     modules: Iterable[Pytree], attributes: Mapping[str, Any], where: str, *, must_exist: bool, only: Filter = ...
 ) -> list[tuple[Pytree, str, Any]]:
-    """The assignments that give modules these attributes where they have them; checked, and not yet made."""
+    """The assignments of attributes to modules that have them; checked, but not made."""
     chosen = list(modules)
     changes = [(m, name, value) for m in chosen for name, value in attributes.items() if hasattr(m, name)]
     missing = sorted(attributes.keys() - {name for _, name, _ in changes})
@@ -260,7 +259,7 @@ def attribute_changes(
 
 
 def asked_modules(only: Filter, count: int) -> tuple[str, str | None]:
-    """For an error: which modules were asked and, where a filter took them, how many it took."""
+    """For an error: which modules were asked and, with a filter, how many it took."""
     if only is Ellipsis:
         return "inside", None
     return "that `only` takes", f"only={as_written(only)}, which takes {count} module{'' if count == 1 else 's'}"

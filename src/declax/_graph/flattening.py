@@ -1,8 +1,7 @@
-"""The description of a graph, and how it is read from live objects.
+"""`GraphDef`, the description of a graph, and `Walk`, which reads it from live objects.
 
-A `GraphDef` holds one *token* for each value of a graph: a Variable, a leaf, a node, a container or a static value,
-in one flat tuple, each parent before its children. Objects, which have an identity (Variables, refs, nodes), are
-numbered in this order; a token that is an int is a reference to an object. A `Walk` makes tokens from live objects.
+A GraphDef holds one *token* for each value of a graph, in one flat tuple, parents first. Objects (Variables, refs and
+nodes) are numbered in this order; a token that is an int refers to an object.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from declax._graph.nodes import Kind, enter_container, is_number, is_ref, kind_o
 from declax._state.definition import LeafDef, StateDef
 from declax._tree.layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, Layout
 from declax._typing import Key, Path
-from declax._variables.metadata import Metadata
 from declax._variables.variable import Variable, raw_values
 from declax.errors import GraphError, type_name
 
@@ -47,34 +45,27 @@ LEAF_TOKEN: Token = (LEAF,)
 REF_TOKEN: Token = (REF,)
 
 
-def variable_token(cls: type[Variable[Any]], metadata: Metadata) -> Token:
-    """Describes a Variable."""
-    return VARIABLE, cls, metadata
-
-
 def node_statics(token: tuple[Any, ...]) -> Iterator[tuple[Any, Any]]:
-    """The names and values, still frozen, of the static attributes that a node token holds."""
+    """The names and frozen values of the static attributes in a node token."""
     layout: Layout = token[1]
     return zip(layout.static_names, token[2] if layout.is_closed else token[2][1:], strict=True)
 
 
 def child_keys(token: tuple[Any, ...]) -> tuple[Key, ...]:
     """The keys of the children that follow a token."""
-    tag = token[0]
-    if tag == NODE:
-        names: tuple[Key, ...] = token[1].data_names
-        return names
-    if tag in (OBJECT, CONTAINER):
-        keys: tuple[Key, ...] = token[2]
-        return keys
-    return ()
+    keys: tuple[Key, ...] = ()
+    if token[0] == NODE:
+        keys = token[1].data_names
+    elif token[0] in (OBJECT, CONTAINER):
+        keys = token[2]
+    return keys
 
 
 _TEXT_OR_INT = frozenset({str, int})
 
 
 def types_of(token: Token) -> Hashable:
-    """The `exact_types` of the static values of a token, or of the keys of a container; None where it has none."""
+    """The `exact_types` of the static values of a token, or of the keys of a container; None if it has none."""
     if isinstance(token, int):
         return None
     tag = token[0]
@@ -85,19 +76,18 @@ def types_of(token: Token) -> Hashable:
 
 
 class GraphDef(Generic[N]):
-    """The structure of a graph without its values.
+    """The structure of a graph without its values; `merge` makes a graph of it and a State.
 
-    Immutable, hashable and interned: two graphs of equal structure have the
-    same GraphDef, so comparing is one look at the identity. Put it together
-    with a State by `merge`.
+    Immutable, hashable and interned: graphs of equal structure have the same
+    GraphDef object.
 
     Attributes:
       tokens: the description.
-      num_leaves: how many leaves a State of this graph has.
-      base: how many objects come before those of this graph; 0 unless it was
-        flattened together with others.
-      outer: for each object, its index in an outer space or -1; None unless
-        it was flattened in an update context.
+      num_leaves: the number of leaves of a State of this graph.
+      base: the number of objects of graphs that were flattened before, with
+        the same `ref_index`.
+      outer: for each object, its outer index or -1; None outside of update
+        contexts.
     """
 
     __slots__ = (
@@ -115,23 +105,22 @@ class GraphDef(Generic[N]):
     _interned: ClassVar[WeakValueDictionary[Any, GraphDef[Any]]] = WeakValueDictionary()
     _lock: ClassVar[threading.RLock] = threading.RLock()
     _merge: ClassVar[Callable[..., Any]]
-    """The function `merge`, which stands on this file and sets itself here."""
+    """The function `merge`, whose module sets it here."""
 
     tokens: tuple[Token, ...]
     num_leaves: int
     base: int
     outer: tuple[int, ...] | None
     copied: list[Any]
-    """The shapes and dtypes of the arrays of such a graph that were copied last."""
+    """The shapes and dtypes of the arrays that were copied last."""
     _definition: StateDef | None
     _program: Any
     _joins: dict[Hashable, Any]
-    _shared: tuple[Path, Path] | None | Literal[False]
+    _shared: tuple[Path | None, Path] | None | Literal[False]
 
     def __init__(self) -> None:
-        raise GraphError(
-            "GraphDef", "a GraphDef is read from a graph, and not made", fix="graphdef, state = dx.split(model)"
-        )
+        problem, fix = "a GraphDef is read from a graph, and not made", "graphdef, state = dx.split(model)"
+        raise GraphError("GraphDef", problem, fix=fix)
 
     @staticmethod
     def of(
@@ -140,14 +129,7 @@ class GraphDef(Generic[N]):
         base: int = 0,
         outer: tuple[int, ...] | None = None,
     ) -> GraphDef[Any]:
-        """The description with these tokens; always the same object.
-
-        Args:
-          tokens: the tokens.
-          types: the `types_of` the tokens that have some, in order, where
-            the caller has them already.
-          base, outer: see the attributes.
-        """
+        """The one GraphDef with these tokens, and with `types_of` those tokens that have types, in order."""
         if types is None:
             types = tuple(found for found in map(types_of, tokens) if found is not None)
         key = (tokens, types, base, outer)  # 1, True and 1.0 are equal, but not the same
@@ -166,74 +148,52 @@ class GraphDef(Generic[N]):
         return found
 
     @property
-    def shared(self) -> tuple[Path, Path] | None:
-        """The two paths of the first object that is reached twice; None for a tree."""
+    def shared(self) -> tuple[Path | None, Path] | None:
+        """The paths of the first object that is reached twice (None for one in an earlier graph); None for a tree."""
         if self._shared is False:
-            self._shared = self._find_shared()  # set at once: other threads look at it
+            paths: list[Path | None] = [None] * self.base
+            found = None
+            for path, token in walk_tokens(self.tokens):
+                if isinstance(token, int):
+                    found = paths[token], path
+                    break
+                if token[0] in HAS_INDEX:
+                    paths.append(path)
+            self._shared = found  # set at once: other threads read it
         return self._shared
-
-    def _find_shared(self) -> tuple[Path, Path] | None:
-        paths: list[Path] = []
-        for path, token in walk_tokens(self.tokens):
-            if isinstance(token, int):
-                if token >= self.base:  # what is of an earlier graph is no matter of this one
-                    return paths[token - self.base], path
-            elif token[0] in HAS_INDEX:
-                paths.append(path)
-        return None
 
     @property
     def definition(self) -> StateDef:
         """The definition of the State with all leaves of the graph."""
         if self._definition is None:
-            self._definition = self._define()
+            paths: list[Path] = []
+            leaf_defs: list[LeafDef] = []
+            stack: list[Path] = [()]
+            for token in self.tokens:  # as `walk_tokens`, written out, since each new structure passes here
+                path = stack.pop()
+                if isinstance(token, int):
+                    continue
+                if token[0] <= LEAF:
+                    paths.append(path)
+                    leaf_defs.append(token[1:] if token[0] == VARIABLE else None)
+                else:
+                    stack += [(*path, key) for key in child_keys(token)[::-1]]
+            self._definition = StateDef.of(tuple(paths), tuple(leaf_defs))
         return self._definition
 
-    def _define(self) -> StateDef:
-        """As `walk_tokens`, written out, since each new structure passes here."""
-        paths: list[Path] = []
-        leaf_defs: list[LeafDef] = []
-        stack: list[Path] = [()]
-        for token in self.tokens:
-            path = stack.pop()
-            if token.__class__ is int:
-                continue
-            tag = token[0]  # type: ignore[index]  # not an int
-            if tag == VARIABLE:
-                paths.append(path)
-                leaf_defs.append(token[1:])  # type: ignore[index]  # as above
-            elif tag <= LEAF:
-                paths.append(path)
-                leaf_defs.append(None)
-            else:
-                stack += [(*path, key) for key in child_keys(token)[::-1]]  # type: ignore[arg-type]  # as above
-        return StateDef.of(tuple(paths), tuple(leaf_defs))
-
     def merge(self, state: Mapping[Any, Any], /, *states: Mapping[Any, Any], copy: bool = False) -> N:
-        """Makes a new graph of this structure: `merge` with this GraphDef.
-
-        >>> from declax._module.module import Module
-        >>> graphdef, state = Module().split()
-        >>> type(graphdef.merge(state)).__name__
-        'Module'
-        """
+        """A new graph of this structure; see `declax.merge`."""
         root: N = GraphDef._merge(self, state, *states, copy=copy)
         return root
 
-    def with_outer(self, outer: tuple[int, ...]) -> GraphDef[N]:
-        """The same structure with the outer index of each object."""
-        return GraphDef.of(self.tokens, None, self.base, outer)
-
     def __repr__(self) -> str:
-        if not hasattr(self, "tokens"):
-            return "GraphDef(uninitialised)"
-        from_nodes = [t for t in self.tokens if isinstance(t, tuple) and t[0] in (NODE, OBJECT)]
+        nodes = [t for t in self.tokens if isinstance(t, tuple) and t[0] in (NODE, OBJECT)]
         root = self.tokens[0]
         name = "int"
         if isinstance(root, tuple):
             entry = root[1] if len(root) > 1 else "leaf"
             name = type_name(entry.cls) if isinstance(entry, Layout) else getattr(entry, "__name__", "tree")
-        return f"GraphDef({name}, nodes={len(from_nodes)}, leaves={self.num_leaves})"
+        return f"GraphDef({name}, nodes={len(nodes)}, leaves={self.num_leaves})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self.tokens, self.base, self.outer)
@@ -245,8 +205,8 @@ class GraphDef(Generic[N]):
         return self
 
 
-def _restore(tokens: tuple[Token, ...], base: int = 0, outer: tuple[int, ...] | None = None) -> GraphDef[Any]:
-    """A stored GraphDef, unless a class has other fields now."""
+def _restore(tokens: tuple[Token, ...], base: int, outer: tuple[int, ...] | None) -> GraphDef[Any]:
+    """A stored GraphDef; raises if a class has other fields now."""
     for token in tokens:
         if not isinstance(token, tuple) or token[0] != NODE:
             continue
@@ -263,7 +223,7 @@ def _restore(tokens: tuple[Token, ...], base: int = 0, outer: tuple[int, ...] | 
 
 
 def walk_tokens(tokens: tuple[Token, ...]) -> Iterator[tuple[Path, Token]]:
-    """The tokens with the paths of what they describe, parents first."""
+    """The tokens with the paths of their values, parents first."""
     stack: list[Path] = [()]
     for token in tokens:
         path = stack.pop()
@@ -282,11 +242,7 @@ _LEAF = Kind.LEAF
 
 
 class Contents:
-    """What the nodes of a graph have in their ``__dict__``; arrays, which may be replaced at any time, do not count.
-
-    Args:
-      nodes: the nodes. They are not kept alive, unless others of them hold them.
-    """
+    """The attributes of nodes, without arrays, which may be replaced at any time; the nodes are not kept alive."""
 
     __slots__ = ("_classes", "_counts", "_nodes", "_readers", "_values")
 
@@ -311,13 +267,13 @@ class Contents:
 
 
 def _compared_names(attributes: dict[Any, Any]) -> tuple[Any, ...]:
-    """The names of a node's attributes, without those of arrays; the walk has met the types of all of these."""
+    """The names of a node's attributes, without those of arrays; the walk has asked for the kinds of all of them."""
     return tuple([n for n, v in attributes.items() if n not in INTERNAL_KEYS and kinds.get(v.__class__) is not _LEAF])
 
 
 @functools.lru_cache(maxsize=1024)
 def _reader(names: tuple[Any, ...]) -> Callable[[dict[Any, Any]], tuple[Any, ...]]:
-    """Reads values from a dict; the first one twice, so that it gives a tuple for one name too."""
+    """Reads values from a dict; the first one twice, so that one name gives a tuple too."""
     return itemgetter(names[0], *names) if names else lambda _: ()
 
 
@@ -325,62 +281,43 @@ Source = tuple["weakref.ref[Pytree]", Any] | None
 """The node and the name of the attribute; None inside of a container."""
 
 Stack = list[tuple[Any, "Pytree | None", Any]]
-"""Values that are yet to be read, each with the node and attribute that it sits in.
+"""Values that are still to be read, each with the node and attribute that hold it.
 
-Inside of containers: with None, and the identities of the containers around it.
+Inside of containers: with None, and the containers around it.
 """
 
 Watch = Callable[[], bool]
-"""Says whether what was read is still so."""
+"""Whether a value is still the one that was read."""
 
 
 _VARIABLE = Kind.VARIABLE
-_COPIED = frozenset({list, set})
-_TOLD_APART = frozenset({str, bytes, type(None), type})
 _TEXT = frozenset({str})
+_TOLD_APART = frozenset({str, bytes, type(None), type})
 
 
 class Walk:
-    """What one pass over a graph finds.
+    """Reads the graph below one or more roots.
 
     Attributes:
       tokens: the description of the graph.
-      types: the exact types of static values, which tell 1 and True apart.
-      boxes: the Variable of each leaf; None for other leaves.
-      plain: the leaves without a Variable by position, and where they sit.
-      objects: the objects by index, those known from before first.
+      types: the exact types of static values, which distinguish 1 from True.
+      variables: the Variable of each leaf; None for other leaves.
+      plain: the leaves without a Variable by position, with their sources.
+      objects: the objects by index, those of earlier graphs first.
       nodes: the indexes of the nodes among them.
-      watches: what must be compared before this is used again.
-      live, kept: mutable static values, and copies to compare them with.
+      watches: the comparisons to make before this reading is used again.
     """
-
-    __slots__ = (
-        "_base",
-        "_index",
-        "_is_binding",
-        "boxes",
-        "kept",
-        "live",
-        "nodes",
-        "objects",
-        "plain",
-        "tokens",
-        "types",
-        "watches",
-    )
 
     def __init__(self, *, is_binding: bool = False, known: Sequence[Any] = ()) -> None:
         self._is_binding = is_binding
         self._base = len(known)
         self.tokens: list[Token] = []
         self.types: list[Any] = []
-        self.boxes: list[Variable[Any] | None] = []
+        self.variables: list[Variable[Any] | None] = []
         self.plain: dict[int, tuple[Any, Source]] = {}
         self.objects: list[Any] = list(known)
         self.nodes: list[int] = []
         self.watches: list[Watch] = []
-        self.live: list[Any] = []
-        self.kept: list[Any] = []
         self._index: dict[int, int] = {id(value): index for index, value in enumerate(known)}
 
     @property
@@ -391,9 +328,9 @@ class Walk:
     def read(self) -> list[Any]:
         """The raw value of each leaf."""
         if not self.plain:
-            return raw_values(self.boxes)
+            return raw_values(self.variables)
         plain = self.plain
-        return [plain[i][0] if box is None else box.raw_value for i, box in enumerate(self.boxes)]
+        return [plain[i][0] if found is None else found.raw_value for i, found in enumerate(self.variables)]
 
     def is_in_container(self, position: int) -> bool:
         """Whether a leaf sits in a container, with no Variable around it."""
@@ -406,15 +343,14 @@ class Walk:
             value, owner, name = stack.pop()
             kind = kinds.get(value.__class__) or kind_of(value)
             if kind is _VARIABLE:
-                self._visit_variable(value)
-            elif kind is Kind.NODE:
+                if self._is_new(value):
+                    self.tokens.append((VARIABLE, value.__class__, value._metadata))
+                    self.variables.append(value)
+            elif kind is Kind.NODE or kind is Kind.OBJECT:
                 if self._is_new(value):
                     self.nodes.append(len(self.objects) - 1)
-                    self._visit_node(value, stack)
-            elif kind is Kind.OBJECT:
-                if self._is_new(value):
-                    self.nodes.append(len(self.objects) - 1)
-                    self._visit_object(value, stack)
+                    visit = self._visit_node if kind is Kind.NODE else self._visit_object
+                    visit(value, stack)
             elif kind is Kind.LEAF or kind is Kind.REF or (owner is not None and is_number(value)):
                 if not is_ref(value):
                     self.tokens.append(LEAF_TOKEN)
@@ -422,8 +358,8 @@ class Walk:
                     self.tokens.append(REF_TOKEN)
                 else:
                     continue
-                self.plain[len(self.boxes)] = value, None if owner is None else (weakref.ref(owner), name)
-                self.boxes.append(None)
+                self.plain[len(self.variables)] = value, None if owner is None else (weakref.ref(owner), name)
+                self.variables.append(None)
             elif kind is Kind.CONTAINER:
                 self._visit_container(value, stack, () if owner is not None else name or ())
             else:
@@ -439,11 +375,6 @@ class Walk:
         self.objects.append(value)
         return True
 
-    def _visit_variable(self, variable: Variable[Any]) -> None:
-        if self._is_new(variable):
-            self.tokens.append((VARIABLE, variable.__class__, variable._metadata))
-            self.boxes.append(variable)
-
     def _visit_node(self, node: Any, stack: Stack) -> None:
         attributes: dict[Any, Any] = node.__dict__
         if self._is_binding:
@@ -458,13 +389,13 @@ class Walk:
             children, statics = layout.flatten(node)
         if self._is_binding and writes_by_itself(node):
             self.watches.append(Contents([node]).are_same)
-        tokens, objects, boxes, index = self.tokens, self.objects, self.boxes, self._index
+        tokens, objects, variables, index = self.tokens, self.objects, self.variables, self._index
         tokens.append((NODE, layout, statics))
         self.types.append(exact_types(statics))
         for name, place in layout.snapshots:
             if attributes[name] is not statics[place]:
-                self._watch_static(attributes[name], statics[place])
-        # Variables that come first are read here, as `_visit_variable` does: most nodes hold nothing else
+                self.watches.append(_static_watch(attributes[name], statics[place]))
+        # Variables that come first are read here, as in `visit`: most nodes hold nothing else
         count = 0
         for child in children:
             cls = child.__class__
@@ -482,7 +413,7 @@ class Walk:
                 continue
             objects.append(child)
             tokens.append((VARIABLE, cls, child._metadata))
-            boxes.append(child)
+            variables.append(child)
 
     def _visit_object(self, node: Any, stack: Stack) -> None:
         if self._is_binding:
@@ -512,20 +443,12 @@ class Walk:
         self.tokens.append((STATIC, frozen))
         self.types.append(exact_types(frozen))
         if frozen is not value:
-            self._watch_static(value, frozen)
-
-    def _watch_static(self, value: Any, frozen: Any) -> None:
-        if value.__class__ in _COPIED and _is_plain(value):
-            self.live.append(value)
-            self.kept.append(value.copy())
-        else:
             self.watches.append(_static_watch(value, frozen))
 
     def _watch_container(self, value: Any, keys: tuple[Any, ...], children: tuple[Any, ...], how: Any) -> None:
         if value.__class__ is list:
             self.watches.append(lambda: len(value) == len(children) and all(map(is_, value, children)))
             return
-
         types = None if _TEXT.issuperset(map(type, keys)) else exact_types(keys)  # 1 and True are equal keys
 
         def is_same() -> bool:
@@ -537,15 +460,18 @@ class Walk:
 
 
 def _static_watch(value: Any, frozen: Any) -> Watch:
-    """Says whether a value still has its snapshot; by the identities of its parts where these are fixed."""
+    """Compares a mutable static value with its snapshot; by the identities of its parts if these are fixed."""
+    if value.__class__ in (list, set) and all(item.__class__ in _TOLD_APART for item in value):
+        kept = value.copy()
+        return lambda: bool(value == kept)
     content = _content(value)
     if not content or not all(map(is_fixed, content.values())):
         return lambda: bool(freeze(value) == frozen)
-    kept = [*content, *content.values()]
+    parts = [*content, *content.values()]
 
     def is_same() -> bool:
         now = _content(value) or {}
-        is_known = 2 * len(now) == len(kept) and all(map(is_, chain(now, now.values()), kept))
+        is_known = 2 * len(now) == len(parts) and all(map(is_, chain(now, now.values()), parts))
         return is_known or bool(freeze(value) == frozen)
 
     return is_same
@@ -553,11 +479,6 @@ def _static_watch(value: Any, frozen: Any) -> Watch:
 
 def _content(value: Any) -> dict[Any, Any] | None:
     return value if value.__class__ is dict else attributes_of(value)
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a copy and ``==`` tell each change: nothing nested, no numbers of equal value."""
-    return all(item.__class__ in _TOLD_APART for item in value)
 
 
 def walk(value: Any, *, is_binding: bool = False, known: Sequence[Any] = ()) -> Walk:

@@ -29,9 +29,6 @@ def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Pat
       node: a model, or a container of models.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
-    Yields:
-      Paths and values.
-
     Raises:
       GraphError: for a graph where a tree is asked for; at the second path of
         a shared object.
@@ -51,9 +48,6 @@ def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[
     Args:
       node: a node, or a container of nodes.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
-
-    Yields:
-      Keys and children.
 
     >>> import declax as dx
     >>> m = dx.Module()

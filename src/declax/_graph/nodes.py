@@ -157,7 +157,7 @@ def _unsortable(value: dict[Any, Any]) -> StatusError:
 
 
 def put_in_container(holder: Any, key: Any, value: Any) -> None:
-    """Puts a leaf in the place of another one, under a key that `open_container` gave."""
+    """Replaces a leaf under a key of `open_container`."""
     is_path = isinstance(key, tuple) and isinstance(holder, State)
     *above, last = key if is_path else (key,)
     for step in above:
@@ -233,20 +233,20 @@ def _all_children(value: Any, kind: Kind) -> list[tuple[Any, Any]]:
     return []
 
 
-def not_a_tree(first: Path, second: Path) -> GraphError:
-    """The error of a shared object where a tree is asked for."""
-    is_cycle = second[: len(first)] == first
-    return GraphError(
-        format_path(second),
-        "this is " + ("a node that holds itself" if is_cycle else "reached twice") + ", so the argument is no tree",
-        got=f"the same object at {format_path(first)} and at {format_path(second)}",
-        why="graph=False, or dx.set_graph_mode(False), asks for a tree, in which nothing is shared",
-        fix="graph=True        # keeps what is shared",
-    )
+def not_a_tree(first: Path | None, second: Path) -> GraphError:
+    """The error of a shared object where a tree is asked for; its first path is None in an earlier graph."""
+    if first is None:
+        problem, got = "this is an object of a graph that was flattened before, so the two are no trees", None
+    else:
+        is_cycle = second[: len(first)] == first
+        problem = f"this is {'a node that holds itself' if is_cycle else 'reached twice'}, so the argument is no tree"
+        got = f"the same object at {format_path(first)} and at {format_path(second)}"
+    why = "graph=False, or dx.set_graph_mode(False), asks for a tree, in which nothing is shared"
+    return GraphError(format_path(second), problem, got=got, why=why, fix="graph=True        # keeps what is shared")
 
 
 def enter_container(value: Any, within: tuple[Any, ...], holders: Sequence[Any] = ()) -> tuple[Any, ...]:
-    """The containers around what this one holds; raises where it is inside of itself, or too deep."""
+    """The containers around the children of this one; raises if it holds itself, or is too deep."""
     if any(map(is_, within, repeat(value))):
         raise StatusError(
             f"a {type_name(type(value))}",
@@ -260,7 +260,7 @@ def enter_container(value: Any, within: tuple[Any, ...], holders: Sequence[Any] 
 
 
 def _place_of(container: Any, holders: Sequence[Any]) -> str:
-    """The attribute that holds a container, where one of the holders has it."""
+    """The attribute of one of the holders that has a container, in words."""
     for holder in holders:
         for name, value in vars(holder).items() if isinstance(holder, Pytree) else ():
             if value is container:

@@ -1,4 +1,4 @@
-"""New graphs from existing ones, by functions of what they hold."""
+"""`map` and `recursive_map`: new graphs from existing ones, by a function of path and value."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from declax import _jax
 from declax._classes.pytree import layout_of, set_layout
 from declax._fields.snapshots import freeze, thaw
 from declax._graph.binding import bind
-from declax._graph.flattening import VARIABLE, GraphDef, variable_token
+from declax._graph.flattening import VARIABLE, GraphDef
 from declax._graph.nodes import (
+    NODES,
     Kind,
     children_of,
     close_container,
@@ -25,22 +26,15 @@ from declax._graph.nodes import (
     object_names,
     open_container,
 )
-from declax._graph.unflattening import build
+from declax._graph.unflattening import build, program_of
 from declax._modes import is_graph
-from declax._state.definition import LeafDef, call_each
+from declax._state.definition import call_each
 from declax._state.states import make_state
 from declax._tree.attributes import admit
 from declax._tree.layout import LAYOUT_KEY, TRACE_KEY, blank_maker
 from declax._typing import Path
 from declax._variables.variable import Variable
-from declax.errors import (
-    FieldError,
-    GraphError,
-    StatusError,
-    describe,
-    format_path,
-    type_name,
-)
+from declax.errors import FieldError, GraphError, StatusError, describe, format_path, type_name
 
 N = TypeVar("N")
 
@@ -50,38 +44,34 @@ N = TypeVar("N")
 def map(f: Callable[[Path, Any], Any], node: N, /, *, graph: bool | None = None) -> N:  # noqa: A001  # the peers' name
     """A new graph of the same structure whose leaves are ``f(path, value)``.
 
-    Each leaf is seen once, under its first path; what is shared stays shared.
+    Each leaf is seen once, under its first path. Shared objects stay shared.
 
     Args:
-      f: gets a path and a leaf: a Variable of its own where the leaf is in one,
-        which it may change, otherwise the array. What it returns in the place
-        of a Variable is a Variable, of any kind and with any metadata, or a raw
-        value, which gets the kind and the metadata of the old one. In the place
-        of an array it returns an array or a number.
+      f: takes a path and a leaf: an array, or a new Variable, which it may
+        change. For a Variable it returns a Variable of any kind and metadata,
+        or a raw value; for an array, an array or a number.
       node: a model, or a container of models.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
-      The new graph, with Variables of its own. It shares the arrays that `f`
-      hands on.
+      The new graph, with new Variables.
 
     Raises:
-      GraphError: for a result that cannot stand where the leaf was, as None
-        where nothing was returned; and for a graph where a tree is asked for.
+      GraphError: for a result that cannot take the place of the leaf, and for
+        a graph where a tree is asked for.
 
-    >>> from declax._module.module import Module
-    >>> from declax._variables.variable import Param
-    >>> m = Module()
-    >>> m.scale = Param(2.0)
-    >>> n = map(lambda path, v: v.replace(v.value + 1, tag=path[0]), m)
+    >>> import declax as dx
+    >>> m = dx.Module()
+    >>> m.scale = dx.Param(2.0)
+    >>> n = dx.map(lambda path, v: v.replace(v.value + 1, tag=path[0]), m)
     >>> m.scale.value, n.scale.value, n.scale.tag
     (2.0, 3.0, 'scale')
     """
     check_function("map", f)
     binding = bind(node, graph)
-    graphdef = binding.graphdef
+    graphdef, contained = binding.graphdef, program_of(binding.graphdef).contained
     leaves: list[Any] = []
-    leaf_defs: list[LeafDef] = []
+    leaf_defs: list[tuple[type, Any]] = []
     own = list(jax.tree.map(lambda leaf: leaf, binding.read()))  # f may change what a Variable holds
     flat = make_state(graphdef.definition, own).flat_state()
     for (path, value), result in zip(flat, call_each("map", f, flat.paths, flat), strict=True):
@@ -89,9 +79,7 @@ def map(f: Callable[[Path, Any], Any], node: N, /, *, graph: bool | None = None)
             leaf, leaf_def = _in_variable(path, value, result)
             leaf_defs.append(leaf_def)
         else:
-            assert binding.plain is not None  # this leaf is no Variable's
-            is_in_container = binding.plain.is_in_container(len(leaves))
-            leaf = _checked_plain(path, value, result, is_in_container=is_in_container)
+            leaf = _checked_plain(path, value, result, is_in_container=len(leaves) in contained)
         leaves.append(leaf)
     root: N = build(_with_leaf_defs(graphdef, leaf_defs), leaves)
     return root
@@ -104,32 +92,27 @@ def check_function(where: str, f: object) -> None:
         raise GraphError(where, problem, got=describe(f), fix=fix)
 
 
-def _with_leaf_defs(graphdef: GraphDef[Any], leaf_defs: list[LeafDef]) -> GraphDef[Any]:
+def _with_leaf_defs(graphdef: GraphDef[Any], leaf_defs: list[tuple[type, Any]]) -> GraphDef[Any]:
     """The same structure with other kinds and metadata of its Variables."""
-    tokens = list(graphdef.tokens)
     found = iter(leaf_defs)
-    for place, token in enumerate(tokens):
-        if isinstance(token, tuple) and token[0] == VARIABLE:
-            leaf_def = next(found)
-            assert leaf_def is not None  # of a Variable
-            tokens[place] = variable_token(*leaf_def)
-    same = all(new is old or new == old for new, old in zip(tokens, graphdef.tokens, strict=True))
-    return graphdef if same else GraphDef.of(tuple(tokens))
+    is_variable = [isinstance(token, tuple) and token[0] == VARIABLE for token in graphdef.tokens]
+    pairs = zip(graphdef.tokens, is_variable, strict=True)
+    tokens = tuple([(VARIABLE, *next(found)) if is_one else token for token, is_one in pairs])
+    return graphdef if tokens == graphdef.tokens else GraphDef.of(tokens)
 
 
-def _in_variable(path: Path, old: Variable[Any], result: Any) -> tuple[Any, LeafDef]:
-    """The raw value that a result puts into a Variable, and its kind and metadata."""
+def _in_variable(path: Path, old: Variable[Any], result: Any) -> tuple[Any, tuple[type, Any]]:
+    """The raw value of the new Variable, and its kind and metadata."""
     if isinstance(result, Variable):
         return result.raw_value, (type(result), result._metadata)
     if not (_is_plain(result) if result is not None else old.raw_value is None):
-        raise _misfit(
-            path, f"a {type_name(type(old))}", "a Variable, an array, a number or a container of such", result
-        )
+        expected = "a Variable, an array, a number or a container of such"
+        raise _misfit(path, f"a {type_name(type(old))}", expected, result)
     return result, (type(old), old._metadata)
 
 
 def _checked_plain(path: Path, old: Any, result: Any, *, is_in_container: bool) -> Any:
-    """A result for a leaf in no Variable."""
+    """A result for a leaf without a Variable."""
     if is_ref(old) or is_ref(result):
         if not (is_ref(old) and is_ref(result)):
             wanted = "a ref" if is_ref(old) else "an array"
@@ -142,11 +125,11 @@ def _checked_plain(path: Path, old: Any, result: Any, *, is_in_container: bool) 
 def _misfit(path: Path, place: str, expected: str, result: Any) -> GraphError:
     return GraphError(
         format_path(path),
-        f"the function of map gave what cannot take the place of {place}",
+        f"the function of map returned a value that cannot take the place of {place}",
         expected=expected,
         got=describe(result),
         why="map keeps the structure; recursive_map changes it",
-        fix="return value        # for what stays as it is" if result is None else None,
+        fix="return value        # leaves it as it is" if result is None else None,
     )
 
 
@@ -170,36 +153,31 @@ def _is_plain(value: Any) -> bool:
 
 
 def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | None = None) -> Any:
-    """A new graph in which each node and leaf is what ``f(path, value)`` gives for it.
+    """A new graph whose nodes, leaves and static values are ``f(path, value)``.
 
-    Children come before what holds them, static values too, in the order of
-    `iter_graph`. What is shared is seen once, under its first path, and its
-    result is shared. `f` gets new nodes that already have the results of what
-    is inside, and the original Variables. So it may change the nodes, but a
-    change of a Variable is one of the original.
-
-    Where a node holds itself, `f` sees it inside before it is complete: with
-    the children of the original. For such a node `f` has to return what it got.
+    Values come in the order of `iter_graph`: children before their holders,
+    each object once, under its first path. `f` gets new nodes, which hold the
+    results for their children and may be changed, but the original Variables.
+    If a node holds itself, `f` sees it inside before it is complete, and has
+    to return it unchanged later.
 
     Args:
-      f: gets a path and a value, and returns what takes its place: the value
-        itself, or any other that its place can hold.
+      f: takes a path and a value, and returns a value for its place.
       node: a model, or a container of models.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
-      What `f` gives for the node itself.
+      The result for the node itself.
 
     Raises:
-      GraphError: for data in the place of a static value; for a node in a
-        cycle that is replaced, with both of its paths; for a function that
-        returns nothing; for a graph where a tree is asked for.
+      GraphError: for data in the place of a static value; for a replaced node
+        of a cycle, with both of its paths; for None in the place of the root;
+        for a graph where a tree is asked for.
 
-    >>> from declax._module.module import Module
-    >>> from declax._variables.variable import Param
-    >>> m = Module()
-    >>> m.scale, m.dim = Param(2.0), 3
-    >>> n = recursive_map(lambda path, value: 4 if path == ("dim",) else value, m)
+    >>> import declax as dx
+    >>> m = dx.Module()
+    >>> m.scale, m.dim = dx.Param(2.0), 3
+    >>> n = dx.recursive_map(lambda path, value: 4 if path == ("dim",) else value, m)
     >>> n is m, n.dim, m.dim, n.scale is m.scale
     (False, 4, 3, True)
     """
@@ -210,21 +188,17 @@ def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | 
     if result is None and node is not None:
         raise GraphError(
             "recursive_map",
-            "the function gave None for the root",
+            "the function returned None for the root",
             got=f"None, for {describe(node)}",
-            fix="return value        # for what stays as it is",
+            fix="return value        # leaves it as it is",
         )
     return result
 
 
-_NODES = frozenset({Kind.NODE, Kind.OBJECT})
-
-
 class _Frame:
-    """A node or container whose children are on their way.
+    """A node or container whose children are not all done.
 
-    Of a node, `made` is the new one; a container is made at the end, by `how`. `within` are the containers around what
-    is inside, up to the nearest node.
+    `made` is the new node; a container is made at the end, by `how`. `within` are the containers around the children.
     """
 
     __slots__ = ("children", "how", "keys", "made", "results", "value", "within")
@@ -249,13 +223,12 @@ class _Frame:
 
 def _copy_node(value: Any, attributes: dict[Any, Any]) -> Any:
     made = blank_maker(value.__class__)(value.__class__)
-    own = made.__dict__
-    own.update(attributes)
+    made.__dict__.update(attributes)
     if LAYOUT_KEY in value.__dict__:
-        own[LAYOUT_KEY] = value.__dict__[LAYOUT_KEY]
+        made.__dict__[LAYOUT_KEY] = value.__dict__[LAYOUT_KEY]
     mark = _jax.current_trace()
     if mark is not _jax.TOP:
-        own[TRACE_KEY] = mark
+        made.__dict__[TRACE_KEY] = mark
     return made
 
 
@@ -270,7 +243,7 @@ class _Rewriting:
         self._cycles: dict[int, Path] = {}  # where nodes hold themselves
 
     def run(self, root: Any) -> Any:
-        """What takes the place of the root."""
+        """The result for the root."""
         opened = self._start(root, ())
         if opened is None:
             return self._finish_leaf(root)
@@ -299,13 +272,11 @@ class _Rewriting:
         kind = kind_of(value)
         if kind is Kind.CONTAINER:
             return _Frame(value, kind, within)
-        if kind not in _NODES or id(value) in self._results or id(value) in self._open:
-            return None
-        frame = self._open[id(value)] = _Frame(value, kind, within)
-        return frame
+        is_new = kind in NODES and id(value) not in self._results and id(value) not in self._open
+        return self._open.setdefault(id(value), _Frame(value, kind, within)) if is_new else None
 
     def _finish_leaf(self, value: Any) -> Any:
-        """The result of what has no children, or was met before."""
+        """The result for a value without children, or for a node that was met before."""
         known = self._results.get(id(value))
         if known is not None and known[0] is value:
             return known[1]
@@ -321,7 +292,7 @@ class _Rewriting:
         return call_each("recursive_map", self._f, [path], [(path, value)])[0]
 
     def _finish(self, frame: _Frame) -> Any:
-        """The result of a node or container whose children are all there."""
+        """The result for a node or container whose children are all done."""
         path = tuple(self._keys)
         if frame.made is None:
             made = close_container(frame.how, frame.keys, frame.results)
@@ -339,17 +310,13 @@ class _Rewriting:
 
 
 def _own(value: Any) -> Any:
-    """A copy of a static value that can be changed in place, so that no change of one graph shows in the other."""
-    if not isinstance(value, _MUTABLE):
+    """A copy of a mutable static value that is not a container of the graph, so that the graphs do not share it."""
+    if not isinstance(value, (set, deque, bytearray)):
         return value
     try:
         return thaw(freeze(value))
-    except StatusError:  # an Object may hold what is no static value
+    except StatusError:  # an Object may hold values that cannot be static
         return copy(value)
-
-
-_MUTABLE = (set, deque, bytearray)
-"""Static values that are no containers to a graph; lists and dicts are made anew anyway."""
 
 
 def _put(made: Any, name: Any, result: Any, path: Path) -> None:
@@ -359,7 +326,7 @@ def _put(made: Any, name: Any, result: Any, path: Path) -> None:
     except (StatusError, FieldError) as error:
         raise GraphError(
             format_path((*path, name)),
-            "the function of recursive_map gave what its place cannot hold",
+            "the function of recursive_map returned a value that its place cannot hold",
             got=describe(result),
             why=str(error),
         ) from error
@@ -371,9 +338,9 @@ def _cycle_is_replaced(path: Path, cycle: Path, result: Any) -> GraphError:
     return GraphError(
         format_path(path),
         "a node that holds itself cannot be replaced by recursive_map",
-        expected="the node that the function was given",
+        expected="the node that the function got",
         got=f"{describe(result)}, for the node at {format_path(path)}, which is also at {format_path(cycle)}",
-        why="what is inside of the node refers to it already, and was made before",
+        why="its children were made before it, and refer to it already",
     )
 
 

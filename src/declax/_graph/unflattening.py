@@ -1,6 +1,6 @@
-"""Makes live objects from a description, or changes existing ones so that they have a new structure.
+"""Makes live objects from a GraphDef, or gives existing ones a new structure.
 
-Each token of a GraphDef has a *slot* in one flat list; a `Program`, derived once for a GraphDef, fills the slots.
+Each token of a GraphDef has a *slot* in one flat list; a `Program`, made once for a GraphDef, fills the slots.
 """
 
 from __future__ import annotations
@@ -42,54 +42,32 @@ from declax.errors import GraphError, TraceContextError, type_name
 _new = object.__new__
 
 BATCH: Final = 1024
-"""So many Variables are dealt with at a time where several passes go over them, so that they stay in the processor's
-cache from one pass to the next; with 100,000 at a time each pass waits for memory again."""
+"""How many Variables several passes take at a time, so that they stay in the processor's cache between the passes."""
 
 
 class Program:
     """How to build the objects that a GraphDef describes.
 
-    Slots are numbered so that Variables come first, then nodes, then all else:
-    the first two kinds are made in one go each.
+    Variables have the first slots and nodes the next, so that each kind is made in one go.
 
     Attributes:
-      count: the number of slots.
-      root: the slot of the root.
-      classes: of the Variables, by slot.
-      metadata: of the Variables, by slot.
+      count, root: the number of slots; the slot of the root.
+      classes, metadata: of the Variables, by slot.
       variable_leaves: the position of each Variable's leaf.
-      has_plain: whether there are leaves that are no Variable's.
-      node_makers: what makes each node without any code of a user, and its class.
+      has_plain: whether some leaves have no Variable.
+      node_makers: for each node, a function that makes it without code of a user, and its class.
       nodes: how to fill each node.
-      plain_leaves: slots and positions of leaves that are no Variable's.
+      plain_leaves: slots and positions of leaves without a Variable.
       contained: the positions of those that sit in a container, or in an Object.
       containers: the slot, how, keys and child slots of each, inner ones first.
       statics: slots and values.
       references: slots and the slots that they repeat.
-      indexed: the slot of each object, by index; those from before the graph,
-        where it continues a space of indexes, have slots behind all others.
+      indexed: the slot of each object, by index; objects of earlier graphs have the slots behind all others.
     """
-
-    __slots__ = (
-        "classes",
-        "contained",
-        "containers",
-        "count",
-        "has_plain",
-        "indexed",
-        "metadata",
-        "node_makers",
-        "nodes",
-        "plain_leaves",
-        "references",
-        "root",
-        "statics",
-        "variable_leaves",
-    )
 
     def __init__(self, graphdef: GraphDef[Any]) -> None:
         tokens = graphdef.tokens
-        slots = _number(tokens)
+        slots = _slots_of(tokens)
         children = [tuple(map(slots.__getitem__, found)) for found in _children(graphdef)]
         self.count: int = len(tokens)
         self.root: int = slots[0]
@@ -103,29 +81,20 @@ class Program:
         self.statics: list[tuple[int, Any]] = []
         self.references: list[tuple[int, int]] = []
         self.indexed: list[int] = list(range(len(tokens), len(tokens) + graphdef.base))
+        self._recipes: dict[tuple[int, ...], _Recipe] = {}
         leaf = 0
-        recipes: dict[tuple[int, ...], _Recipe] = {}
         for place, token in enumerate(tokens):
             if isinstance(token, int):
                 self.references.append((slots[place], self.indexed[token]))
                 continue
-            self._add(slots[place], token, leaf, children[place], recipes)
+            self._add(slots[place], token, leaf, children[place])
             leaf += token[0] <= LEAF
         self.has_plain: bool = bool(self.plain_leaves)
         of_nodes = {c for p, t in enumerate(tokens) if isinstance(t, tuple) and t[0] == NODE for c in children[p]}
-        self.contained: frozenset[int] = frozenset(
-            [position for slot, position in self.plain_leaves if slot not in of_nodes]
-        )
+        self.contained: set[int] = {position for slot, position in self.plain_leaves if slot not in of_nodes}
         self.containers.reverse()
 
-    def _add(
-        self,
-        slot: int,
-        token: tuple[Any, ...],
-        leaf: int,
-        children: tuple[int, ...],
-        recipes: dict[tuple[int, ...], _Recipe],
-    ) -> None:
+    def _add(self, slot: int, token: tuple[Any, ...], leaf: int, children: tuple[int, ...]) -> None:
         tag = token[0]
         if tag in HAS_INDEX:
             self.indexed.append(slot)
@@ -139,9 +108,9 @@ class Program:
             layout = token[1]
             self.node_makers.append((blank_maker(layout.cls), layout.cls))
             key = (id(layout), *map(id, token[2]))  # the tokens live as long as the GraphDef that has the program
-            recipe = recipes.get(key)
+            recipe = self._recipes.get(key)
             if recipe is None:
-                recipe = recipes[key] = _recipe(token)
+                recipe = self._recipes[key] = _recipe(token)
             self.nodes.append(NodeProgram(*recipe, layout.data_names, children))
         elif tag == OBJECT:
             self.node_makers.append((blank_maker(token[1]), token[1]))
@@ -152,7 +121,7 @@ class Program:
             self.statics.append((slot, token[1]))
 
 
-def _number(tokens: tuple[Any, ...]) -> list[int]:
+def _slots_of(tokens: tuple[Any, ...]) -> list[int]:
     """The slot of each token."""
     rank_of = {VARIABLE: 0, NODE: 1, OBJECT: 1}
     ranks = [2 if isinstance(token, int) else rank_of.get(token[0], 2) for token in tokens]
@@ -166,12 +135,10 @@ class NodeProgram(NamedTuple):
     """How to fill one node's attributes.
 
     Attributes:
-      shared: the static attributes, and the layout where the node has its own.
-      copiers: names of mutable static attributes, and what makes each anew.
-      template: all attributes, with None for what each node gets by itself: a
-        dict takes such a copy and then other values sooner than new names.
-      names: the attributes that hold children.
-      children: their slots.
+      shared: the static attributes, and the layout if the node has its own.
+      copiers: names of mutable static attributes, each with a function that makes a new value.
+      template: all attributes, with None for those that each node gets: copying it and setting values is quickest.
+      names, children: the attributes that hold children, and their slots.
     """
 
     shared: dict[Any, Any]
@@ -181,7 +148,7 @@ class NodeProgram(NamedTuple):
     children: tuple[int, ...]
 
     def is_in(self, attributes: dict[Any, Any], slots: Sequence[Any]) -> bool:
-        """Whether a node has just these attributes: a quick look, which may say no though it has."""
+        """Whether a node has just these attributes; quick, and may be False though it has."""
         count = len(attributes) - (TRACE_KEY in attributes) - (BOUND_KEY in attributes) - (RECORD_KEY in attributes)
         if self.copiers or count != len(self.shared) + len(self.names):
             return False
@@ -196,10 +163,10 @@ class NodeProgram(NamedTuple):
 
 
 _Recipe = tuple[dict[Any, Any], tuple[tuple[Any, Callable[[], Any]], ...], dict[Any, Any]]
-"""The static attributes of nodes that are alike, as a `NodeProgram` has them."""
 
 
 def _recipe(token: tuple[Any, ...]) -> _Recipe:
+    """The first three entries of a `NodeProgram`, which nodes of equal tokens share."""
     layout = token[1]
     fixed = {} if layout.is_closed else {LAYOUT_KEY: layout}
     values = dict(node_statics(token))
@@ -210,7 +177,7 @@ def _recipe(token: tuple[Any, ...]) -> _Recipe:
 
 
 def _copier(frozen: Any) -> Callable[[], Any]:
-    """Makes the mutable value of a snapshot anew; by a plain copy where nothing is nested."""
+    """Makes new values of a snapshot; by a plain copy if nothing is nested."""
     value = thaw(frozen)
     items = value.values() if isinstance(value, dict) else value
     if value.__class__ in (list, dict, set) and all(
@@ -248,7 +215,7 @@ def build(
     metadata: Sequence[Any] | None = None,
     variables: Sequence[Any] | None = None,
 ) -> Any:
-    """Makes new objects with these leaves."""
+    """Makes new objects with these leaves; with existing Variables, one for each of their leaves, if they are given."""
     return build_slots(graphdef, leaves, metadata, variables)[program_of(graphdef).root]
 
 
@@ -259,10 +226,13 @@ def build_slots(
     variables: Sequence[Any] | None = None,
     known: Sequence[Any] | None = None,
 ) -> list[Any]:
-    """As `build`, with the objects from before the graph; returns the value of each slot."""
+    """As `build`, with the objects of earlier graphs; returns the value of each slot."""
     program = program_of(graphdef)
     mark = _jax.trace_state.value
-    slots = _new_variables(program, leaves, metadata, mark) if variables is None else list(variables)
+    if variables is None:
+        slots = _new_variables(program, leaves, metadata, mark)
+    else:
+        slots = [variables[position] for position in program.variable_leaves]
     nodes: list[Any] = [maker(cls) for maker, cls in program.node_makers]
     slots += nodes
     slots += [None] * (program.count - len(slots))
@@ -299,7 +269,7 @@ def _new_variables(program: Program, leaves: Sequence[Any], metadata: Sequence[A
 
 
 def known_objects(graphdef: GraphDef[Any], objects: Mapping[int, Any]) -> list[Any]:
-    """The objects from before a graph by index; None for those that it does not refer to."""
+    """The objects of earlier graphs by index; None for those that the graph does not refer to."""
     if not graphdef.base:
         return []
     known = list(map(objects.get, range(graphdef.base)))
@@ -347,11 +317,7 @@ def apply_change(
     metadata: Sequence[Any] | None = None,
     known: Sequence[Any] = (),
 ) -> list[Any]:
-    """Gives existing objects the new structure.
-
-    All new objects are made, and all checks done, before the first existing
-    one is touched; of those, only what differs is set.
-    """
+    """Gives existing objects the new structure; sets only what differs, after all checks."""
     program = program_of(change.graphdef)
     fresh = iter(new)
     leaves = [next(fresh) if i < 0 else old[i] for i in change.kept]
@@ -359,26 +325,48 @@ def apply_change(
     existing = {slot: objects[origin] for slot, origin in zip(own, change.origins, strict=True) if origin >= 0}
     slots: list[Any] = [*[None] * program.count, *known]
     writes = _fill_variables(program, slots, leaves, existing, metadata or program.metadata)
+    check_marks(variable for variable, _, _ in writes)
     for slot, (maker, cls) in enumerate(program.node_makers, len(program.classes)):
         slots[slot] = existing[slot] if slot in existing else maker(cls)
     for slot, position in program.plain_leaves:
         slots[slot] = existing.get(slot, leaves[position])  # a ref stays the one that it is
     fill(program, slots)
-    attributes = [
-        (slots[slot], slot in existing, node.attributes(slots))
-        for slot, node in enumerate(program.nodes, len(program.classes))
-        if not (slot in existing and node.is_in(slots[slot].__dict__, slots))
-    ]
-    _check_levels(writes, attributes)
+    mark = _jax.current_trace()
+    edits: list[tuple[dict[Any, Any], dict[Any, Any], list[Any]]] = []
+    for slot, node in enumerate(program.nodes, len(program.classes)):
+        attributes = slots[slot].__dict__
+        if slot not in existing:
+            attributes.update(node.attributes(slots))
+            if mark is not _jax.TOP:
+                attributes[TRACE_KEY] = mark
+        elif not node.is_in(attributes, slots):
+            edits.append((attributes, *_differences(slots[slot], node.attributes(slots), mark)))
     is_structural = any(variable._metadata is not notes for variable, _, notes in writes)
     for variable, value, notes in writes:
         set_raw(variable, value)
         set_metadata(variable, notes)
-    for node, is_existing, wanted in attributes:
-        is_structural |= _give(node, is_existing, wanted)
+    for attributes, changed, gone in edits:
+        is_structural |= bool(gone) or any(
+            kind_of(attributes.get(name)) is not Kind.LEAF or kind_of(value) is not Kind.LEAF
+            for name, value in changed.items()
+        )
+        attributes.update(changed)
+        for name in gone:
+            del attributes[name]
     if is_structural:
         epoch.advance()
     return slots
+
+
+def _differences(node: Pytree, wanted: dict[Any, Any], mark: object) -> tuple[dict[Any, Any], list[Any]]:
+    """The attributes that a node has to get, and the names that it has to lose; raises if it cannot be set now."""
+    attributes = tuple(node.__dict__.items())
+    own = {name: value for name, value in attributes if name not in INTERNAL_KEYS or name == LAYOUT_KEY}
+    changed = {name: value for name, value in wanted.items() if not same_content(own.get(name, MISSING), value)}
+    gone = [name for name in own if name not in wanted]
+    if (changed or gone) and node.__dict__.get(TRACE_KEY, _jax.TOP) is not mark:
+        raise wrong_trace(node, next((name for name in (*changed, *gone) if name not in INTERNAL_KEYS), "..."))
+    return changed, gone
 
 
 def _fill_variables(
@@ -413,44 +401,8 @@ def check_marks(variables: Iterable[Variable[Any] | None], what: str = "write-ba
             )
 
 
-def _check_levels(writes: Sequence[Any], attributes: Sequence[tuple[Any, bool, dict[Any, Any]]]) -> None:
-    check_marks(variable for variable, _, _ in writes)
-    mark = _jax.current_trace()
-    for node, is_existing, wanted in attributes:
-        if is_existing and node.__dict__.get(TRACE_KEY, _jax.TOP) is not mark and _differs(node, wanted):
-            raise wrong_trace(node, next(iter(wanted), "..."))
-
-
-def _differs(node: Pytree, wanted: dict[Any, Any]) -> bool:
-    own = {n: v for n, v in tuple(node.__dict__.items()) if n not in INTERNAL_KEYS or n == LAYOUT_KEY}
-    return own.keys() != wanted.keys() or any(not same_content(own[n], v) for n, v in wanted.items())
-
-
-def _give(node: Any, is_existing: bool, wanted: dict[Any, Any]) -> bool:
-    """Sets what differs; says whether an existing node got another structure."""
-    attributes = node.__dict__
-    if not is_existing:
-        attributes.update(wanted)
-        mark = _jax.current_trace()
-        if mark is not _jax.TOP:
-            attributes[TRACE_KEY] = mark
-        return False
-    changed = [
-        n for n, v in wanted.items() if (old := attributes.get(n, MISSING)) is not v and not same_content(old, v)
-    ]
-    gone = [n for n in tuple(attributes) if n not in wanted and (n not in INTERNAL_KEYS or n == LAYOUT_KEY)]
-    is_structural = bool(gone) or any(
-        not (kind_of(attributes.get(name)) is Kind.LEAF and kind_of(wanted[name]) is Kind.LEAF) for name in changed
-    )
-    for name in changed:
-        attributes[name] = wanted[name]
-    for name in gone:
-        del attributes[name]
-    return is_structural
-
-
 def same_content(a: Any, b: Any) -> bool:
-    """Whether two values are the same object, or containers of the same objects; without recursion, however deep."""
+    """Whether two values are the same object, or containers of the same objects, however deep."""
     pairs = [(a, b)]
     while pairs:
         x, y = pairs.pop()
@@ -465,12 +417,11 @@ def same_content(a: Any, b: Any) -> bool:
             if keys_x != keys_y or how_x != how_y:
                 return False
             pairs.extend(zip(children_x, children_y, strict=True))
-        elif kind is not Kind.STATIC or not _same_static(x, y):
+        elif kind is not Kind.STATIC or not _same_static(freeze(x), freeze(y)):
             return False
     return True
 
 
 def _same_static(a: Any, b: Any) -> bool:
-    """Whether two static values are equal, and neither 1 and True nor 0.0 and -0.0."""
-    frozen_a, frozen_b = freeze(a), freeze(b)
-    return bool(frozen_a == frozen_b) and exact_types(frozen_a) == exact_types(frozen_b)
+    """Whether two snapshots are equal, and neither 1 and True nor 0.0 and -0.0."""
+    return bool(a == b) and exact_types(a) == exact_types(b)

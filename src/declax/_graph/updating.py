@@ -1,6 +1,6 @@
 """`update`, and whether the values of States fit a graph.
 
-`fit_of` compares paths and kinds, once for a pair of structures. `_misfit` compares shapes. `explain` words the error.
+`fit_of` compares paths and kinds, once for a pair of structures; `_misfit` compares shapes; `explain` words the error.
 """
 
 from __future__ import annotations
@@ -120,11 +120,8 @@ def update(
       node: a model, or a container of models.
       state, *states: the values; the graph shares their arrays from then on.
       complete: whether each leaf of the graph must get a value.
-      strict: False takes the values that fit, and leaves out the others.
+      strict: False takes the values that fit, and returns an `UpdateReport`.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
-
-    Returns:
-      None; with ``strict=False``, an `UpdateReport`.
 
     Raises:
       GraphError: for unknown paths, other kinds of Variables and other shapes,

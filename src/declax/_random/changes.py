@@ -12,9 +12,9 @@ import numpy as np
 from jax.core import Tracer
 
 from declax._filters import Filter
-from declax._graph.api import with_new_nodes
 from declax._graph.binding import bind_many, check_mode
 from declax._graph.nodes import Kind, enter_container, kind_of, open_container
+from declax._graph.unflattening import build
 from declax._modes import is_graph, is_on, set_graph_updates
 from declax._random.calls import around_calls
 from declax._random.streams import RngCount, RngKey, Rngs, RngValue
@@ -77,7 +77,7 @@ class StreamTable:
             if id(variable) in copies:
                 kept[position] = new = copies[id(variable)]
                 values[position] = new.raw_value
-        made: Any = with_new_nodes(self._binding.graphdef, values, kept)
+        made: Any = build(self._binding.graphdef, values, variables=kept)
         news = {id(root): new for root, new in zip(self._roots, made, strict=True)}
         return jax.tree.map(lambda leaf: news.get(id(leaf), leaf), self._node, is_leaf=_is_root)
 
