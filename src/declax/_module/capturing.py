@@ -268,7 +268,6 @@ def _position_of(variable: Variable[Any], kinds: Sequence[VariableKind]) -> int 
 
 
 def _modules(root: Any) -> Iterator[tuple[Link, Module]]:
-    """All modules of a graph, each once, under its first path."""
     return ((link, node) for link, node in walk_values(root) if isinstance(node, Module))
 
 
@@ -333,7 +332,6 @@ def _sowing_method(cls: type, name: str, method: Any) -> Callable[..., Any]:
 
 
 def _is_sowable(output: Any) -> bool:
-    """Whether an output consists of arrays and numbers."""
     leaves = jax.tree.leaves(output, is_leaf=lambda value: isinstance(value, (Variable, Pytree)))
     return all(isinstance(leaf, Variable) or kind_of(leaf) is Kind.LEAF or is_number(leaf) for leaf in leaves)
 

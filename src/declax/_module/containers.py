@@ -45,12 +45,12 @@ class _Draft:
 
 
 def _admit_all(self: Any, entries: Iterable[tuple[Any, Any]], draft: Any) -> dict[Any, Any]:
-    """Admits values; a draft has their statuses then."""
+    """Admits values; the draft receives their statuses."""
     return {name: admit(self, name, value, draft)[1] for name, value in entries}
 
 
 class _Elements(Module):
-    """What List and Dict share: elements under the names of a Layout."""
+    """Base of List and Dict: elements under the names of a Layout."""
 
     _pytree__holds_elements: ClassVar[bool] = True
 

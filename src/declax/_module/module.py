@@ -292,7 +292,7 @@ class Captures(Pytree):
 
 
 def _holder_of(module: Any) -> Any:
-    """The holder of sown Variables: the module's `Captures` during a captured call, otherwise the module."""
+    """The module's `Captures` during a captured call, otherwise the module."""
     return module.__dict__.get(CAPTURES_KEY, module)
 
 

@@ -49,7 +49,7 @@ class ErrorContext(NamedTuple):
     argument: Callable[[int], str]
 
     def of_plain(self, position: int) -> str:
-        """The name of a leaf of the arguments that belongs to no root."""
+        """The name of a plain leaf of the arguments."""
         number = [i for i, is_one in enumerate(self.structure.is_root) if not is_one][position]
         return f"{self.transform}, {name_leaves(self.structure, self.argument)[number]}"
 
@@ -63,7 +63,7 @@ class ErrorContext(NamedTuple):
         return self.of_path(self.structure.graphdef.definition.paths[position])
 
     def changed(self, where: str, fix: str, expected: str | None = None, got: str | None = None) -> TransformError:
-        """The error of a carry that does not keep its structure or type."""
+        """The error for a carry that changes its structure or type."""
         return TransformError(
             where,
             f"{self.function} changes the structure or type of this",
@@ -75,7 +75,7 @@ class ErrorContext(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What is carried: leaves and plain leaves of the call, and where their next values are in the plan and output."""
+    """The carry: leaves and plain leaves of the call, and the places of their next values in the plan and output."""
 
     leaves: tuple[int, ...]
     places: tuple[int, ...]
@@ -87,7 +87,7 @@ class Step(NamedTuple):
         return [values[i] for i in self.leaves], [plain[i] for i in self.plain]
 
     def put(self, carried: tuple[list[Any], list[Any]], values: Sequence[Any], plain: Sequence[Any]) -> Any:
-        """All leaves of a step, from carried values and from those that are the same in each step."""
+        """All leaves of a step, from the carried values and the constant ones."""
         full_values, full_plain = list(values), list(plain)
         for position, value in zip(self.leaves, carried[0], strict=True):
             full_values[position] = value
@@ -96,7 +96,7 @@ class Step(NamedTuple):
         return full_values, full_plain
 
     def next_values(self, outcome: Outcome, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """The carried values after a step, from what came out and the values before it."""
+        """The carried values after a step, from its outcome and the values before it."""
         output = jax.tree_util.tree_leaves(outcome.output)
         return values_at(self.places, outcome, values), [output[i] for i in self.results]
 
@@ -110,30 +110,30 @@ class Step(NamedTuple):
 
 
 def values_at(places: Sequence[int], outcome: Outcome, values: Sequence[Any]) -> list[Any]:
-    """The values that an outcome has at places."""
+    """The values of an outcome at some places."""
     new = new_values(outcome.plan)
     change = outcome.plan.change
     sources = range(len(values)) if change is None else change.kept
     return [outcome.new[new[place]] if place in new else values[sources[place]] for place in places]
 
 
-def settle(
+def trace_until_stable(
     traced: Traced,
     values: Sequence[Any],
     plain: Sequence[Any],
     analyse: Callable[[Outcome], Step],
     context: ErrorContext,
 ) -> tuple[Outcome, Step, tuple[list[Any], list[Any]]]:
-    """Traces a function until its carry has the same types before and after a step; gives the leaves of these types.
+    """Traces a function until a step keeps the types of its carry; returns leaves of these types.
 
-    As in JAX, a first value of weak type takes the dtype that the step gives it, and the function is traced again.
+    As in JAX, a first value of weak type takes the dtype of its next value, and the function is traced again.
     """
     given = list(values), list(plain)
     while True:
         outcome = traced.look(*given)
         step = analyse(outcome)
         after = step.next_values(outcome, given[0])
-        is_settled = True
+        is_stable = True
         for leaves, positions, results, name in (
             (given[0], step.leaves, after[0], context.of_leaf),
             (given[1], step.plain, after[1], context.of_plain),
@@ -141,13 +141,13 @@ def settle(
             for position, result in zip(positions, results, strict=True):
                 if types_of(leaves[position]) != types_of(result):
                     leaves[position] = _promoted(leaves[position], result, name(position), context)
-                    is_settled = False
-        if is_settled:
+                    is_stable = False
+        if is_stable:
             return outcome, step, given
 
 
 def _promoted(value: Any, new: Any, where: str, context: ErrorContext) -> Any:
-    """A first value of weak type with the dtype that it needs."""
+    """A first value of weak type, converted to the dtype of the step."""
     tree: Any
     leaves, tree = jax.tree_util.tree_flatten(value)
     results, tree_of_results = jax.tree_util.tree_flatten(new)
@@ -172,9 +172,6 @@ def _is_promotable(leaf: Any, new: Any) -> bool:
     return shape == new_shape and (dtype == new_dtype or (is_weak and jnp.result_type(leaf, new_dtype) == new_dtype))
 
 
-# ----------------------------------------------------------------- what is returned for what is given
-
-
 class Part(NamedTuple):
     """A part of the arguments or of the output; `is_root` says of each leaf of the whole whether it is a root."""
 
@@ -184,7 +181,7 @@ class Part(NamedTuple):
     name: str
 
     def pairs(self, returned: Part, context: ErrorContext) -> Iterator[tuple[int, int]]:
-        """The leaves of this part of the arguments, with those of what is returned for it."""
+        """The leaves of this part of the arguments, with those of the result that replaces it."""
         roots = [self.is_root[i] for i in self.leaves]
         roots_returned = [returned.is_root[i] for i in returned.leaves]
         if self.tree == returned.tree and roots == roots_returned:
@@ -209,9 +206,9 @@ def step_of(
     context: ErrorContext,
     labels: Labels | None = None,
 ) -> tuple[Step, dict[int, int]]:
-    """What a function carries; and the axes of the new values that each step has for itself, by place.
+    """The carry of a function, and the axes of the new values that are stacked, by place.
 
-    The pairs are leaves of the arguments with those that are returned for them. Without labels, all is carried.
+    The pairs are leaves of the arguments with those of the result that replace them. Without labels, all is carried.
     """
     is_root, change = context.structure.is_root, outcome.plan.change
     new: dict[int, Any] = dict.fromkeys(new_values(outcome.plan), Carry)
@@ -227,7 +224,7 @@ def step_of(
     stacked: dict[int, int] = {}
     for place in sorted((new.keys() | origins.keys()) - replaced):
         leaf = origins.get(place)
-        if place in new and is_own(new[place]):
+        if place in new and has_step_axis(new[place]):
             stacked[place] = new[place]
         elif leaf is not None and new.get(place, Carry) is Carry:
             if leaf in places:
@@ -241,13 +238,13 @@ def step_of(
     return Step(tuple(places), tuple(places.values()), of_arguments, of_output), stacked
 
 
-def is_own(axis: Any) -> bool:
-    """Whether each step has its own part of what has this label."""
+def has_step_axis(axis: Any) -> bool:
+    """Whether each step has its own slice of a leaf with this label."""
     return axis is not None and axis is not Carry
 
 
 def _origins(change: Change, labels: Labels | None, context: ErrorContext) -> dict[int, int]:
-    """The leaves that a function sets, or gives the value of another leaf, by place."""
+    """The leaves that a function sets, or that get the value of another leaf, by place."""
     if context.structure.graphdef is None:
         return {}
     found = leaf_origins(context.structure, change)
@@ -264,7 +261,7 @@ def _origins(change: Change, labels: Labels | None, context: ErrorContext) -> di
 def _next_of_new_roots(
     change: Change, roots: Mapping[int, int], labels: Labels | None, context: ErrorContext
 ) -> dict[int, int]:
-    """The leaves of roots for which new ones are returned, with the places of their next values."""
+    """The leaves of roots that the function replaces, with the places of their next values."""
     structure = context.structure
     if structure.graphdef is None:
         return {}
@@ -301,9 +298,6 @@ def _built(graphdef: GraphDef[Any]) -> tuple[Any, list[Any]]:
     slots = build_slots(graphdef, list(map(np.asarray, range(graphdef.num_leaves))))
     program = program_of(graphdef)
     return slots[program.root], [slots[i] for i in program.indexed]
-
-
-# ----------------------------------------------------------------- what cannot be set
 
 
 def _is_set_and_replaced(leaf: int, context: ErrorContext) -> TransformError:

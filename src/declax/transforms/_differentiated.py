@@ -1,7 +1,7 @@
-"""The leaves that a transform differentiates, and their derivatives: gradients, cotangents or tangents.
+"""The leaves that a transform differentiates, and their gradients, cotangents or tangents.
 
-Users see these in the tree of what they belong to, with a State for each model. The leaves of a call, and those of a
-result, have one numbering: first those of the graph, then those in no model.
+Users see these in the tree of the arguments or of the result, with a State for each model. The leaves of a call, and
+those of a result, have one numbering: first those of the graph, then the plain ones.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Part(NamedTuple):
 
 
 class Target(NamedTuple):
-    """An argument or a result, as a tree with roots as leaves, with those of its leaves that are differentiated."""
+    """An argument or a result, as a tree with roots as leaves, with its differentiated leaves."""
 
     tree: Any
     parts: tuple[Part, ...]
@@ -63,7 +63,7 @@ class Target(NamedTuple):
         return [position for part in self.parts for position in part.positions]
 
     def name(self, where: str, position: int) -> str:
-        """What errors call one of its leaves, from what they call the whole."""
+        """The name of one of its leaves, from the name of the whole."""
         for path, (definition, positions) in zip(paths_in(self.tree), self.parts, strict=True):
             if position in positions:
                 below = () if definition is None else definition.paths[positions.index(position)]
@@ -71,7 +71,7 @@ class Target(NamedTuple):
         return where
 
     def unflatten(self, found: Mapping[int, Any]) -> Any:
-        """The derivatives as users see them; None for a leaf in no model that has none."""
+        """The derivatives as users see them; None for a plain leaf that has none."""
         leaves = [
             found.get(positions[0]) if definition is None else _of_root(definition, [found[i] for i in positions])
             for definition, positions in self.parts
@@ -79,9 +79,9 @@ class Target(NamedTuple):
         return jax.tree_util.tree_unflatten(self.tree, leaves)
 
     def flatten(self, given: Any, like: Sequence[Any] | Mapping[int, Any], where: str) -> list[tuple[int, Any]]:
-        """The derivatives that a user gives, checked and with their positions; several for a leaf that is there twice.
+        """The derivatives that a user passes, checked, with their positions; several for a leaf that occurs twice.
 
-        None stands for zeros, and so does anything for a leaf without real or complex numbers; zeros are left out.
+        None stands for zeros, and so does any value for a leaf that is not differentiable; zeros are left out.
         """
         found: list[tuple[int, Any]] = []
         if given is None:
@@ -114,7 +114,7 @@ def _misfit(where: str, expected: str, got: object) -> TransformError:
 
 
 def _of_root(definition: StateDef, leaves: list[Any]) -> Any:
-    """A State; for a root that is a Variable itself, a Variable of its kind."""
+    """A State; for a Variable, a Variable of its kind."""
     if definition.paths == ((),) and definition.leaf_defs[0] is not None:
         kind, metadata = definition.leaf_defs[0]
         return new_variable(kind, leaves[0], metadata, current_trace())
@@ -122,7 +122,7 @@ def _of_root(definition: StateDef, leaves: list[Any]) -> Any:
 
 
 def _leaves_of_root(definition: StateDef, given: Any, where: str) -> Sequence[Any]:
-    """What is given for each leaf of a root; None where nothing is."""
+    """The given derivative of each leaf of a root, or None."""
     if given is None:
         return [None] * len(definition.paths)
     if isinstance(given, State):
@@ -142,7 +142,7 @@ def _leaves_of_root(definition: StateDef, given: Any, where: str) -> Sequence[An
 
 
 def _fitted(derivative: Any, like: Any) -> Any:
-    """A derivative as JAX takes it, empty for integers and keys; MISSING where it has another shape or dtype."""
+    """A derivative as JAX takes it, empty for integers and keys; MISSING if the shape or dtype differs."""
     tree: Any
     leaves, tree = jax.tree_util.tree_flatten(like)
     given, tree_of_given = jax.tree_util.tree_flatten(derivative)
@@ -157,11 +157,8 @@ def _fitted(derivative: Any, like: Any) -> Any:
     return jax.tree_util.tree_unflatten(tree, [new if _is_inexact(old) else zeros_for(old) for new, old in pairs])
 
 
-# ----------------------------------------------------------------- arguments
-
-
 class Arguments:
-    """The positional arguments of a call, and where their leaves are among those of the call, `leaves`."""
+    """The positional arguments of a call, and the positions of their leaves in `leaves`."""
 
     def __init__(self, call: Call, args: tuple[Any, ...], function: Callable[..., Any]) -> None:
         self._call = call
@@ -171,7 +168,7 @@ class Arguments:
         self.leaves: list[Any] = [*call.values, *call.plain]
 
     def target(self, number: int, chosen: Filter = ...) -> Target:
-        """An argument, with the leaves of its models that a filter takes, and all others."""
+        """An argument, with its plain leaves and those of its models that a filter selects."""
         number = position_of("argnums", number, len(self._args), self._function)
         leaves, tree = flatten(self._args[number])
         before = len(flatten(self._args[:number])[0])
@@ -184,7 +181,7 @@ class Arguments:
         return Target(tree, tuple(parts))
 
     def _part(self, root: Any, chosen: Filter) -> Part:
-        """A root's leaves; one that it shares with another argument is one leaf of the call."""
+        """A root's leaves; a leaf that two arguments share is one leaf of the call."""
         own = bind(root)
         ((definition, positions),) = groups_of(own.graphdef.definition, own.read(), (chosen,), "", is_exhaustive=False)
         if sum(self._call.structure.is_root) == 1:
@@ -196,7 +193,7 @@ class Arguments:
         return Part(definition, tuple(self._by_identity[known[i]] for i in positions))
 
     def check_differentiable(self, positions: Iterable[int], *, allow_int: bool) -> None:
-        """Refuses array refs and, without `allow_int`, leaves that are no real or complex numbers."""
+        """Refuses array refs and, without `allow_int`, leaves that are not differentiable."""
         for position in positions:
             leaf = self.leaves[position]
             if not is_ref(leaf) and (allow_int or is_differentiable(leaf)):
@@ -210,7 +207,7 @@ class Arguments:
 
 
 def position_of(option: str, number: int, length: int, function: Callable[..., Any]) -> int:
-    """The position that an argnum means among the arguments of a call, also where it counts from the end."""
+    """The position of an argnum among the arguments of a call; it may count from the end."""
     if -length <= number < length:
         return number % length
     named = ", ".join(parameters(function) or ())
@@ -224,7 +221,7 @@ def position_of(option: str, number: int, length: int, function: Callable[..., A
 
 
 def argument_name(function: Callable[..., Any], number: int) -> str:
-    """What errors call an argument by position."""
+    """The name of an argument by position."""
     return parameter_name(list((parameters(function) or {}).values()), number)
 
 
@@ -242,11 +239,8 @@ def on_leaves(call: Call, closure: Closure, mode: Mode) -> Callable[[Derivatives
     return run
 
 
-# ----------------------------------------------------------------- results
-
-
 def target_of_result(outcome: Outcome, *, has_aux: bool = False) -> Target:
-    """What a function returned, or the first of it with `has_aux`; its leaves are those of `result_leaves`."""
+    """The result, or the first of it with `has_aux`; its leaves are those of `result_leaves`."""
     tree, is_root_at = output_tree(outcome)
     change = outcome.plan.change
     returned: Iterator[Binding] = iter(())
@@ -279,7 +273,7 @@ def target_of_result(outcome: Outcome, *, has_aux: bool = False) -> Target:
 
 
 def result_leaves(outcome: Outcome, leaves: Sequence[Any] | Mapping[int, Any]) -> list[Any]:
-    """The leaves of what a function returned, from those that went in: those of models first."""
+    """The leaves of a result, those of models first, from the leaves of the call."""
     change = outcome.plan.change
     if change is None:
         return jax.tree_util.tree_leaves(outcome.output)
@@ -287,11 +281,8 @@ def result_leaves(outcome: Outcome, leaves: Sequence[Any] | Mapping[int, Any]) -
     return [*(next(new) if i < 0 else leaves[i] for i in change.kept), *outcome.output]
 
 
-# ----------------------------------------------------------------- derivatives
-
-
 def add_derivatives(found: Iterable[tuple[int, Any]], to: Derivatives) -> Derivatives:
-    """Adds derivatives, of which there may be several for a leaf, to those that there are."""
+    """Adds derivatives, possibly several for a leaf, to existing ones."""
 
     def add(one: Any, other: Any) -> Any:
         return one + other if _is_inexact(one) else one
@@ -302,7 +293,7 @@ def add_derivatives(found: Iterable[tuple[int, Any]], to: Derivatives) -> Deriva
 
 
 def is_differentiable(value: Any) -> bool:
-    """Whether a leaf, or some array in one that is a container, has real or complex numbers."""
+    """Whether a leaf, or an array inside of it, has real or complex numbers."""
     return any(map(_is_inexact, jax.tree_util.tree_leaves(value)))
 
 
@@ -312,7 +303,7 @@ def _is_inexact(leaf: Any) -> bool:
 
 
 def zeros_for(value: Any) -> Any:
-    """The zero derivative of a leaf; of integers and keys, that of JAX, which has no numbers."""
+    """The zero derivative of a leaf; of integers and keys, the empty one of JAX."""
 
     def zero(leaf: Any) -> Any:
         if _is_inexact(leaf):

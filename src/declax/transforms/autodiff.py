@@ -240,7 +240,6 @@ def _gradient_function(
     options: dict[str, Any],
     modes: tuple[bool | None, bool | None],
 ) -> Any:
-    """What `grad` or `value_and_grad` makes of a function; a decorator where there is none."""
 
     def make(f: Callable[..., Any]) -> Callable[..., Any]:
         checked_function(name, "f", f)
@@ -263,7 +262,7 @@ def _gradient_function(
 
 
 class _Gradients(NamedTuple):
-    """What makes the gradients of a call."""
+    """Computes the gradients of a call."""
 
     closure: Closure
     mode: Mode
@@ -301,7 +300,7 @@ class _Gradients(NamedTuple):
         return outcome, tuple(target.unflatten(gradients) for target in targets)
 
     def _loss_of(self, outcome: Outcome, result: Sequence[Any]) -> Any:
-        """What the function returned, or the first of it with `has_aux`; a Variable stands for its value."""
+        """The result, or the first of it with `has_aux`; the value of a Variable."""
         loss = target_of_result(outcome, has_aux=self.has_aux).unflatten(dict(enumerate(result)))
         if isinstance(loss, Variable):
             loss = loss.value
@@ -320,7 +319,7 @@ class _Gradients(NamedTuple):
 
 
 def parse_argnums(option: str, argnums: Argnums) -> list[int | DiffState]:
-    """The entries of an option that says which arguments are differentiated, or are not."""
+    """The entries of an option that selects arguments."""
     is_one = isinstance(argnums, (DiffState, str)) or not isinstance(argnums, Sequence)
     found: list[Any] = [argnums] if is_one else list(argnums)  # type: ignore[arg-type]  # a sequence
     for entry in found:

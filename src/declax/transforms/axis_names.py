@@ -149,7 +149,7 @@ def _note(found: _Found, variables: Iterable[Variable[Any] | None], labels: Iter
 
 
 def _mapped(found: _Found) -> Iterator[tuple[Variable[Any], int]]:
-    """The Variables with an axis, and its number from the front in values that have it."""
+    """The Variables with an axis, and its number, counted from the front."""
     for variable, label in found.values():
         if isinstance(label, int):
             rank = getattr(variable.raw_value, "ndim", None)
@@ -157,7 +157,7 @@ def _mapped(found: _Found) -> Iterator[tuple[Variable[Any], int]]:
 
 
 def _check_name(variable: Variable[Any], axis: int, name: str | None) -> None:
-    """Checks that a sharding says of an axis what is going to be removed."""
+    """Checks the name of an axis in a sharding before it is removed."""
     for key in AXIS_NAMES:
         names = names_of_axes(variable._metadata.get(key))
         if names is not None and (names[axis] if axis < len(names) else MISSING) != name:

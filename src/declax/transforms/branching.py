@@ -130,7 +130,7 @@ def _run(
     mode: Mode,
     select: Callable[[Sequence[Callable[[], Any]]], Any],
 ) -> Any:
-    """Traces branches, has one of them run, and commits its outcome."""
+    """Traces the branches, runs one of them, and commits its outcome."""
     for name, function in functions.items():
         checked_function(transform, name, function)
     closure = combine_functions(*functions.values())
@@ -167,9 +167,6 @@ def _run(
     return run(lambda: Call(operands, {}, mode, closure.find()).check_arrays(), choose)
 
 
-# ----------------------------------------------------------------- what branches come to
-
-
 def _unchanged(operands: tuple[Any, ...], captured: tuple[Any, ...]) -> GraphDef[Any]:
     """The graph after a `Change` that changes nothing, and returns nothing."""
     leaves = jax.tree_util.tree_leaves((operands, captured), is_leaf=is_root)
@@ -177,7 +174,7 @@ def _unchanged(operands: tuple[Any, ...], captured: tuple[Any, ...]) -> GraphDef
 
 
 def _with_change(outcome: Outcome, unchanged: GraphDef[Any]) -> Outcome:
-    """The same with a `Change`, where it has none."""
+    """The same outcome with a `Change`, if it has none."""
     plan = outcome.plan
     if plan.change is not None:
         return outcome
@@ -190,7 +187,7 @@ def _with_change(outcome: Outcome, unchanged: GraphDef[Any]) -> Outcome:
 
 
 def _places(outcomes: Sequence[Outcome]) -> list[int]:
-    """The places that any branch gives another value than some other."""
+    """The places that two branches give different values."""
     if outcomes[0].plan.change is None:
         return sorted({place for outcome in outcomes for place in outcome.plan.changed})
     kept = [outcome.plan.change.kept for outcome in outcomes if outcome.plan.change is not None]
@@ -198,7 +195,7 @@ def _places(outcomes: Sequence[Outcome]) -> list[int]:
 
 
 def _check_structures(outcomes: Mapping[str, Outcome], context: ErrorContext) -> None:
-    """Checks that all branches return, and leave behind, the same structure as the first."""
+    """Checks that all branches return, and leave behind, the same structure."""
     first = outcomes[context.function]
     tree, is_one = output_tree(first)
     for name, outcome in outcomes.items():
@@ -222,7 +219,7 @@ def _check_structures(outcomes: Mapping[str, Outcome], context: ErrorContext) ->
 def _check_types(
     outcomes: Mapping[str, Outcome], places: Sequence[int], values: Sequence[Any], context: ErrorContext
 ) -> None:
-    """Checks that all branches return and set values of the same shapes and dtypes as the first."""
+    """Checks that all branches return and set values of the same shapes and dtypes."""
     tables = [_values_of(outcome, places, values, context) for outcome in outcomes.values()]
     for name, table in zip(outcomes, tables, strict=True):
         for (where, first), (_, value) in zip(tables[0], table, strict=True):
@@ -245,7 +242,6 @@ def _differs(
 
 
 def _name_of(path: Sequence[Any], context: ErrorContext) -> str:
-    """The name of a place in the graph after a branch."""
     if path[:1] == (0,) and len(path) > 1:
         return context.of_path(path[1:])
     return f"{context.transform}, the output"

@@ -110,7 +110,7 @@ def custom_vjp(
 
 
 class RuleOptions(NamedTuple):
-    """How rules are called: the mode; whether they see symbolic zeros; whether `bwd` has a parameter `updates_g`."""
+    """The mode; whether rules see symbolic zeros; whether `bwd` has the parameter `updates_g`."""
 
     mode: Mode
     is_symbolic: bool
@@ -184,12 +184,11 @@ class CustomVjp(Wrapped[P, R]):
 
     @property
     def _user(self) -> Callable[..., Any]:
-        """The function itself, of which there are rules."""
         function: Callable[..., Any] = self._closure.function.args[0]  # type: ignore[attr-defined]  # a partial
         return function
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """All arguments by position, with those that have defaults, as JAX does it."""
+        """All arguments by position, with defaults, as in JAX."""
         if self._parameters is None:
             bound, by_name = args, list(kwargs)
         else:
@@ -224,7 +223,7 @@ def _checked_fixed(name: str, value: Any) -> Any:
 
 
 class _Residuals:
-    """What `fwd` keeps for `bwd`: a pytree of the leaves, whose static part is their structure."""
+    """The residuals, and the models that `bwd` captures: a pytree of leaves, whose static part is their structure."""
 
     __slots__ = ("leaves", "structure")
 
@@ -239,7 +238,7 @@ jax.tree_util.register_pytree_node(
 
 
 class _Argument(NamedTuple):
-    """An argument that is not fixed: its name, all its leaves, and those for which `bwd` gives cotangents."""
+    """A differentiated argument: its name, all its leaves, and those for which `bwd` returns cotangents."""
 
     name: str
     whole: Target
@@ -259,16 +258,16 @@ class _CustomCall:
     shapes: list[Any] = dataclasses.field(default_factory=list)
 
     def run(self, leaves: list[Any]) -> Outcome:
-        """Calls the function, or leaves it to JAX which of its rules is called."""
+        """Calls the function; JAX chooses which rule runs."""
         function: Any = jax.custom_vjp(self.primal)
         function.defvjp(self.forward, self.backward, symbolic_zeros=True)
         outcome: Outcome = function(leaves)
         if self.captures.captured and any(isinstance(leaf, Tracer) for leaf in jax.tree_util.tree_leaves(leaves)):
-            self._hollow_out()
+            self._drop_captured_values()
         return outcome
 
-    def _hollow_out(self) -> None:
-        """Puts models without values in the place of those that the rules capture: what is called later gets others."""
+    def _drop_captured_values(self) -> None:
+        """Replaces the captured models by ones without values, so that later traces do not hold them."""
         count = 0 if self.structure.graphdef is None else self.structure.graphdef.num_leaves
         rebuilt = _rebuild(self.structure, [None] * (count + len(self.structure.is_root)))
         hollow = RebuiltClosure(self.captures, rebuilt.captured)
@@ -290,7 +289,7 @@ class _CustomCall:
         return outcome
 
     def forward(self, marked: Sequence[Any]) -> tuple[Outcome, _Residuals]:
-        """The rule for the result."""
+        """The rule for the result and the residuals."""
         self._check_perturbed(marked)
         bare = _without_marks(marked)
         self.shapes = list(map(shape_of, bare))
@@ -309,7 +308,7 @@ class _CustomCall:
                 )
             outcome = self._conclude(rebuilt, pair[0], leaves)
             if self.plan is not None:
-                outcome = _as_planned(outcome, self.plan, leaves)
+                outcome = _by_plan(outcome, self.plan, leaves)
             rules.conclude()
             copies = dict(zip(map(id, self.captures.values), rebuilt.captured, strict=True))
             kept = Call((pair[1], tuple(copies[id(root)] for root in self._captures_of_bwd().values)), {})
@@ -340,7 +339,7 @@ class _CustomCall:
         return Outcome(Plan((), change, plan.tree, plan.is_root), rest, outcome.output)
 
     def _check_perturbed(self, leaves: Sequence[Any]) -> None:
-        """Checks that no gradient is asked for that the rules do not give."""
+        """Checks that the rules give each gradient that is requested."""
         known = {i for argument in self.arguments for i in argument.differentiated.positions}
         for position, leaf in enumerate(leaves):
             arrays = jax.tree_util.tree_leaves(leaf, is_leaf=_is_marked)
@@ -356,7 +355,7 @@ class _CustomCall:
     # ------------------------------------------------------------- bwd
 
     def backward(self, residuals: _Residuals, cotangent: Outcome) -> tuple[list[Any]]:
-        """The rule for the cotangents of the arguments, as JAX wants them: one for each leaf, None for zeros."""
+        """The cotangents of the arguments as JAX expects them: one for each leaf, None for zeros."""
         kept, captured = _rebuild(residuals.structure, residuals.leaves).args
         before = bind_many(captured).read() if captured else []
         if not self.options.is_symbolic:
@@ -393,13 +392,13 @@ class _CustomCall:
         return Captures(self.captures.function.args[2])  # type: ignore[attr-defined]  # a partial
 
     def _of_result(self, cotangent: Outcome) -> Any:
-        """The cotangent of the result; of leaves that the function did not set, zero."""
+        """The cotangent of the result; zero for leaves that the function did not set."""
         change = cotangent.plan.change
         past = {} if change is None else {i: zeros_for(self.shapes[i]) for i in change.kept if i >= 0}
         return target_of_result(cotangent).unflatten(dict(enumerate(result_leaves(cotangent, past))))
 
     def _of_updates(self, cotangent: Outcome) -> tuple[Any, ...]:
-        """For each argument the cotangents of what its leaves were set to, zero where they were not."""
+        """For each argument, the cotangents of the values that the function set in it, or zeros."""
         plan, graphdef = cotangent.plan, self.structure.graphdef
         if graphdef is None:
             return tuple(argument.whole.unflatten({}) for argument in self.arguments)
@@ -416,8 +415,8 @@ def _rebuild(structure: Structure, leaves: Sequence[Any]) -> Rebuilt:
     return Rebuilt(structure, leaves[:split], leaves[split:])
 
 
-def _as_planned(outcome: Outcome, plan: Plan, leaves: Sequence[Any]) -> Outcome:
-    """What `fwd` did, told by the plan of the function, which JAX has traced before; an error if it did more."""
+def _by_plan(outcome: Outcome, plan: Plan, leaves: Sequence[Any]) -> Outcome:
+    """The outcome of `fwd`, by the plan of the function, which JAX traced before."""
     found, wanted = new_values(outcome.plan), new_values(plan)
     mine, theirs = outcome.plan.change, plan.change
     if mine is None or theirs is None:
@@ -436,9 +435,6 @@ def _as_planned(outcome: Outcome, plan: Plan, leaves: Sequence[Any]) -> Outcome:
     sources = range(len(leaves)) if mine is None else mine.kept
     new = tuple(outcome.new[found[place]] if place in found else leaves[sources[place]] for place in wanted)
     return Outcome(plan, new, outcome.output)
-
-
-# ----------------------------------------------------------------- marks of JAX
 
 
 def _is_marked(value: object) -> bool:

@@ -154,7 +154,7 @@ def _vjp(closure: Closure, mode: Mode, primals: tuple[Any, ...], has_aux: bool) 
 
 
 def _on_differentiated(call: Call, closure: Closure, mode: Mode, has_aux: bool) -> Callable[[Derivatives], Any]:
-    """A function of the differentiated leaves of a call, to those of its result; the Outcome is auxiliary."""
+    """A function of the differentiated leaves of a call to those of its result; the Outcome is auxiliary."""
     function = on_leaves(call, closure, mode)
 
     def on_differentiated(differentiated: Derivatives) -> tuple[Derivatives, Outcome]:
@@ -259,27 +259,27 @@ def _jvp(closure: Closure, mode: Mode, primals: Any, tangents: Any, has_aux: boo
 
     def push_forward(call: Call) -> tuple[Outcome, Any]:
         arguments = Arguments(call, primals, closure.function)
-        moving = _moving(arguments, tangents, closure.function)
-        at = {position: arguments.leaves[position] for position in moving}
-        _, found, outcome = jax.jvp(_on_differentiated(call, closure, mode, has_aux), (at,), (moving,), has_aux=True)
+        nonzero = _nonzero_tangents(arguments, tangents, closure.function)
+        at = {position: arguments.leaves[position] for position in nonzero}
+        _, found, outcome = jax.jvp(_on_differentiated(call, closure, mode, has_aux), (at,), (nonzero,), has_aux=True)
         return outcome, target_of_result(outcome, has_aux=has_aux).unflatten(found)
 
     output, tangent = run_with(lambda: Call(primals, {}, mode, closure.find()), push_forward)
     return (output[0], tangent, output[1]) if has_aux else (output, tangent)
 
 
-def _moving(arguments: Arguments, tangents: Sequence[Any], user: Callable[..., Any]) -> Derivatives:
-    """The tangents of the leaves that move."""
-    moving: Derivatives = {}
+def _nonzero_tangents(arguments: Arguments, tangents: Sequence[Any], user: Callable[..., Any]) -> Derivatives:
+    """The tangents that are not zero."""
+    nonzero: Derivatives = {}
     for number, tangent in enumerate(tangents):
         target, where = arguments.target(number), f"tangents, {argument_name(user, number)}"
         for position, found in target.flatten(tangent, arguments.leaves, where):
-            if moving.setdefault(position, found) is not found:
+            if nonzero.setdefault(position, found) is not found:
                 raise TransformError(
                     target.name(where, position),
                     "one Variable has two tangents",
                     why="another argument holds the same Variable",
                     fix="None, or a State without it, as the tangent of one of the two",
                 )
-    arguments.check_differentiable(moving, allow_int=True)
-    return moving
+    arguments.check_differentiable(nonzero, allow_int=True)
+    return nonzero

@@ -10,7 +10,7 @@ import numpy as np
 
 from declax._typing import ArrayLike
 from declax.errors import TransformError
-from declax.transforms._carry import ErrorContext, Part, Step, settle, step_of
+from declax.transforms._carry import ErrorContext, Part, Step, step_of, trace_until_stable
 from declax.transforms._engine.captures import Closure, combine_functions, select_function
 from declax.transforms._engine.lift import Call, Outcome, lifted, run, wait
 from declax.transforms._engine.structure import Mode, named, named_leaves, tree_of_jax
@@ -65,18 +65,18 @@ def while_loop(
         condition = Traced(named(lifted(closure, structure, mode, adapt=select_function(0)), cond_fun, structure))
         body = Traced(named(lifted(closure, structure, mode, adapt=select_function(1)), body_fun, structure))
         context = ErrorContext("while_loop", "body_fun", structure, lambda _: "init_val")
-        outcome, step, given = _settle(call, body, 0, context)
+        outcome, step, given = _trace_body(call, body, 0, context)
         _check_condition(condition.look(*given), context)
         _check_refs(call, condition, body)
 
-        def goes_on(carried: Any) -> Any:
+        def holds(carried: Any) -> Any:
             return condition(*step.put(carried, *given)).output
 
         def advance(carried: Any) -> Any:
             full = step.put(carried, *given)
             return step.next_values(body(*full), full[0])
 
-        last = jax.lax.while_loop(goes_on, advance, step.first(*given))
+        last = jax.lax.while_loop(holds, advance, step.first(*given))
         if condition.calls_back or body.calls_back:
             wait(last)
         return step.conclude(outcome, last)
@@ -130,7 +130,7 @@ def fori_loop(
     def loop(call: Call) -> Outcome:
         body = Traced(named(lifted(closure, call.structure, mode), body_fun, call.structure))
         context = ErrorContext("fori_loop", "body_fun", call.structure, lambda number: ("i", "init_val")[number])
-        outcome, step, (values, plain) = _settle(call, body, 1, context)
+        outcome, step, (values, plain) = _trace_body(call, body, 1, context)
 
         def advance(number: Any, carried: Any) -> Any:
             full = step.put(carried, values, [number, *plain[1:]])
@@ -148,7 +148,7 @@ def fori_loop(
 
 
 def _number_like(lower: Any, upper: Any) -> Any:
-    """Something of the type that `jax.lax.fori_loop` gives the number."""
+    """A value of the type that `jax.lax.fori_loop` passes as the number."""
     found: list[Any] = [0]
 
     def see(number: Any, carried: Any) -> Any:
@@ -160,10 +160,10 @@ def _number_like(lower: Any, upper: Any) -> Any:
     return found[-1]
 
 
-def _settle(
+def _trace_body(
     call: Call, body: Traced, argument: int, context: ErrorContext
 ) -> tuple[Outcome, Step, tuple[list[Any], list[Any]]]:
-    """The outcome of a step of a loop that carries one of its arguments; see `settle`."""
+    """As `trace_until_stable`, for a loop that carries one of its arguments."""
     parts = call.structure.tree.children()[0].children()
     start = sum(part.num_leaves for part in parts[:argument])
     tree = tree_of_jax(parts[argument])
@@ -174,11 +174,10 @@ def _settle(
         pairs = list(given.pairs(Part(tree, range(tree.num_leaves), is_root, "the output"), context))
         return step_of(outcome, pairs, is_root, context)[0]
 
-    return settle(body, call.values, call.plain, analyse, context)
+    return trace_until_stable(body, call.values, call.plain, analyse, context)
 
 
 def _check_condition(outcome: Outcome, context: ErrorContext) -> None:
-    """Checks that a condition sets nothing, and returns a boolean."""
     plan = outcome.plan
     if plan.change is not None or plan.changed:
         raise TransformError(
@@ -191,7 +190,7 @@ def _check_condition(outcome: Outcome, context: ErrorContext) -> None:
 
 
 def _check_refs(call: Call, condition: Traced, body: Traced) -> None:
-    """Checks that no array ref is used by both functions: JAX hands it to one of them only."""
+    """Checks that the condition and the body use different array refs."""
     shared = condition.refs & body.refs
     if shared:
         leaves = [name for name, value in named_leaves(call) for _ in jax.tree_util.tree_leaves(value)]

@@ -109,7 +109,7 @@ def _over_devices(
     options: dict[str, Any],
     placed: dict[str, Any],
 ) -> Callable[..., Any]:
-    """The mapped function, which `jit` compiles."""
+    """The mapped function, for `jit` to compile."""
     closure, warned = Closure(f), set[str]()
 
     def map_over(call: Call) -> Outcome:
@@ -144,7 +144,6 @@ def _over_devices(
 
 
 def _pmap(function: Callable[..., Grouped], call: Call, labels: Labels, **options: Any) -> Grouped:
-    """Calls a function of the leaves of a call by `jax.pmap`."""
     count = len(labels.values)
     itself = weakref.ref(function)  # since JAX keeps each function that it maps like this, and all it refers to
 

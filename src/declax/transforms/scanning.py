@@ -14,7 +14,7 @@ from jax.core import Tracer
 from declax._graph.nodes import is_ref, plain_key
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError
-from declax.transforms._carry import ErrorContext, Part, Step, is_own, settle, step_of
+from declax.transforms._carry import ErrorContext, Part, Step, has_step_axis, step_of, trace_until_stable
 from declax.transforms._engine.captures import Captures, content_of
 from declax.transforms._engine.lift import Call, Outcome, R, Wrapped, lifted, run, wait
 from declax.transforms._engine.prefixes import (
@@ -168,7 +168,7 @@ class Scanned(Wrapped[P, R]):
         return program
 
     def _program(self, structure: Structure) -> Callable[..., Outcome]:
-        """What runs the calls of one structure; JAX keeps a trace of it for each set of shapes."""
+        """The compiled steps for one structure; JAX keeps a trace for each set of shapes."""
         axes, closure, mode, options = self._axes, self._closure, self._mode, self._options
         adapt = functools.partial(name_axes, axes=axes, metadata=self._metadata) if self._metadata else None
         known = list((parameters(closure.function) or {}).values())
@@ -189,8 +189,6 @@ class Scanned(Wrapped[P, R]):
 
 
 class _Steps:
-    """All steps of one call."""
-
     def __init__(
         self, axes: Prefixes, function: Callable[..., Any], values: Sequence[Any], context: ErrorContext
     ) -> None:
@@ -207,14 +205,14 @@ class _Steps:
         """Runs all steps."""
         length = size_along_axes("scan", self._named(values, plain), length, "length")
         pairs = zip([*values, *plain], [*self.labels.values, *self.labels.plain], strict=True)
-        xs = [_move_axis(value, axis, 0) for value, axis in pairs if is_own(axis)]
-        outcome, step, shared = settle(
-            traced, *self._with_own(values, plain, _types_of_steps(xs)), self._analyse, self._context
+        xs = [_move_axis(value, axis, 0) for value, axis in pairs if has_step_axis(axis)]
+        outcome, step, shared = trace_until_stable(
+            traced, *self._with_slices(values, plain, _types_of_steps(xs)), self._analyse, self._context
         )
         places, results = self._places, self._results
 
         def advance(carried: Any, own: Any) -> Any:
-            full, full_plain = step.put(carried, *self._with_own(*shared, own))
+            full, full_plain = step.put(carried, *self._with_slices(*shared, own))
             made = traced(full, full_plain)
             at = new_values(made.plan)
             output = jax.tree_util.tree_leaves(made.output)
@@ -226,26 +224,30 @@ class _Steps:
         last, (ys, results_of_steps) = jax.lax.scan(advance, step.first(*shared), xs, length=length, **options)
         return step.conclude(outcome, last, _in_place(places, ys), _in_place(results, results_of_steps))
 
-    def _with_own(self, values: Sequence[Any], plain: Sequence[Any], own: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """All leaves, with the part of one step in the place of what has an axis."""
+    def _with_slices(
+        self, values: Sequence[Any], plain: Sequence[Any], own: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """All leaves, with the slices of one step in place of leaves with an axis."""
         each = iter(own)
-        full = [next(each) if is_own(axis) else v for v, axis in zip(values, self.labels.values, strict=True)]
-        return full, [next(each) if is_own(axis) else v for v, axis in zip(plain, self.labels.plain, strict=True)]
+        full = [next(each) if has_step_axis(axis) else v for v, axis in zip(values, self.labels.values, strict=True)]
+        return full, [
+            next(each) if has_step_axis(axis) else v for v, axis in zip(plain, self.labels.plain, strict=True)
+        ]
 
     def _named(self, values: Sequence[Any], plain: Sequence[Any]) -> Iterator[tuple[str, Any, Any]]:
-        """The name, value and axis of each leaf that has an axis."""
+        """The name, value and axis of each leaf with an axis."""
         for leaves, labels, name in (
             (values, self.labels.values, self._context.of_leaf),
             (plain, self.labels.plain, self._context.of_plain),
         ):
             for position, (value, axis) in enumerate(zip(leaves, labels, strict=True)):
-                if is_own(axis):
+                if has_step_axis(axis):
                     if any(map(is_ref, jax.tree_util.tree_leaves(value))):
                         raise no_ref(name(position), "this is an array ref, which cannot be scanned along an axis")
                     yield name(position), value, axis
 
     def _analyse(self, outcome: Outcome) -> Step:
-        """Finds what is carried, and what is stacked."""
+        """Finds the carry, and the stacked results."""
         tree, is_root = output_tree(outcome)
         is_root_given = self._context.structure.is_root
         prefix = self._axes.of_arguments
@@ -272,7 +274,7 @@ class _Steps:
         of_output = enumerate(outcome.plan.labels[len(new_values(outcome.plan)) :])
         self._results = {position: axis for position, axis in of_output if position not in step.results}
         for axis in self._results.values():
-            if not is_own(axis):
+            if not has_step_axis(axis):
                 raise TransformError(
                     "scan, out_axes",
                     "a result of each step needs an axis",
@@ -301,7 +303,7 @@ def _carried_parts(prefix: Any, tree: Any, is_root: Sequence[bool], name: Callab
 
 
 def _in_place(axes: Mapping[int, int], ys: Sequence[Any]) -> dict[int, Any]:
-    """What came out of all steps, with the axis of steps in its place."""
+    """The stacked results, with the axis of steps at its place."""
     for axis, y in zip(axes.values(), ys, strict=True):
         for leaf in jax.tree_util.tree_leaves(y):
             check_axis("scan, a result", axis, leaf, leaf.ndim)
@@ -313,7 +315,7 @@ def _move_axis(value: Any, source: int, destination: int) -> Any:
 
 
 def _types_of_steps(xs: Any) -> list[Any]:
-    """What a step sees of arrays that are scanned along axis 0: types in place of arrays."""
+    """The types of the slices of arrays that are scanned along axis 0."""
     leaves, tree = jax.tree_util.tree_flatten(xs)
     found: list[Any] = []
 

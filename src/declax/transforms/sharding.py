@@ -18,7 +18,7 @@ from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, look_lik
 from declax.transforms._engine.prefixes import LabelKind, Labels, Prefixes, from_groups, in_groups
 from declax.transforms._engine.structure import Mode, named_leaves
 from declax.transforms._engine.tracing import checked_function
-from declax.transforms.vectorization import check_refs, names_of_outputs, warn_of_draws
+from declax.transforms.vectorization import check_refs, names_of_outputs, warn_of_equal_draws
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -133,7 +133,7 @@ def _filled(labels: Iterable[Any]) -> list[PartitionSpec]:
 
 
 def _check_explicit(mesh: Mesh | AbstractMesh, axis_names: Set[str]) -> None:
-    """Checks that the types of arguments say their specs."""
+    """Checks that the types of the arguments have specs."""
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     automatic = [name for name in axis_names or kinds if kinds.get(name) is not AxisType.Explicit]
     if automatic:
@@ -146,7 +146,6 @@ def _check_explicit(mesh: Mesh | AbstractMesh, axis_names: Set[str]) -> None:
 
 
 def _can_split(spec: PartitionSpec, shape: Sequence[int], sizes: Mapping[Any, int]) -> bool:
-    """Whether an array of a shape can be split over axes of the mesh."""
     if len(spec) > len(shape):
         return False
     names = [_names_of(entry) for entry in spec]
@@ -167,7 +166,6 @@ def _cannot_split(where: str, spec: PartitionSpec, value: Any, sizes: Mapping[An
 
 
 def _names_of(entry: Any) -> tuple[str, ...]:
-    """The axes of the mesh that an entry of a spec names."""
     if entry is None or isinstance(entry, str):
         return () if entry is None else (entry,)
     return tuple(entry) if isinstance(entry, tuple) else ()
@@ -176,9 +174,9 @@ def _names_of(entry: Any) -> tuple[str, ...]:
 def _check_results(
     call: Call, labels: Labels, warned: set[str], sizes: Mapping[Any, int], plan: Plan, leaves: Sequence[Any]
 ) -> None:
-    """Checks specs against what the function set and returned; warns of draws that are the same for all instances."""
+    """Checks the specs of the results; warns if all instances draw the same random numbers."""
     if any(labels.plain):  # where only weights are split, all devices shall draw the same
-        warn_of_draws("shard_map", call, labels, plan, leaves, warned)
+        warn_of_equal_draws("shard_map", call, labels, plan, leaves, warned)
     for number, (label, leaf) in enumerate(zip(_filled(plan.labels or ()), leaves, strict=True)):
         if len(label) > jax.numpy.ndim(leaf):
             raise _cannot_split(names_of_outputs(call, plan)[number], label, leaf, sizes)

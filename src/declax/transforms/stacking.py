@@ -26,10 +26,10 @@ from declax._tree.read_only import ReadOnly
 from declax._typing import MISSING, Path
 from declax._variables.variable import Variable
 from declax._variables.variable import _set_trace as set_mark
-from declax.errors import LayerError, describe, format_path
+from declax.errors import LayerError, describe
 from declax.transforms._engine.captures import Captures
 from declax.transforms._engine.prefixes import Carry, StateAxes
-from declax.transforms._engine.structure import Mode, is_root
+from declax.transforms._engine.structure import Mode, is_root, joined
 from declax.transforms.axis_names import PARTITION_NAME
 from declax.transforms.rematerialization import remat as rematerialized
 from declax.transforms.scanning import scan
@@ -246,7 +246,6 @@ class Stacked(Module, Generic[M]):
         return (self[number] for number in range(self.length))
 
     def _layer(self, number: int) -> M:
-        """A copy of one layer."""
         graphdef, arrays = split(self.layers)
         layer: M = merge(graphdef, jax.tree.map(lambda leaf: leaf[number], arrays))
         if self.axis_name is not None:
@@ -327,11 +326,7 @@ class _Given:
         return self.layers
 
 
-# ----------------------------------------------------------------- how layers are made
-
-
 def _make_layers(build: Callable[..., Any], n: int, rngs: Rngs | None, metadata: dict[str, Any]) -> Any:
-    """The layers in one vectorised construction."""
     if rngs is None:
         return vmap(lambda: _checked(build(), build), axis_size=n, transform_metadata=metadata)()
     make = functools.partial(_make_layer, build)
@@ -378,7 +373,7 @@ def _checked(layer: Any, build: Callable[..., Any]) -> Any:
     for path, part in _with_arrays(layer):
         mark = part._trace if isinstance(part, Variable) else vars(part).get(TRACE_KEY, _jax.TOP)
         if id(part) in outside or mark is not _jax.current_trace():
-            raise _shared(f"layer{_behind(path)}, which the function does not create")
+            raise _shared(f"{joined('layer', path)}, which the function does not create")
     return layer
 
 
@@ -389,11 +384,6 @@ def _with_arrays(node: Any) -> list[tuple[Path, Any]]:
     holding = {path[:depth] for path, part in found if isinstance(part, arrays) for depth in range(len(path) + 1)}
     found.sort(key=lambda pair: len(pair[0]))
     return [(path, part) for path, part in found if path in holding and isinstance(part, (Pytree, Variable))]
-
-
-def _behind(path: Path) -> str:
-    text = format_path(path) if path else ""
-    return text if not text or text.startswith("[") else f".{text}"
 
 
 def _shared(got: str) -> LayerError:
@@ -408,7 +398,6 @@ def _shared(got: str) -> LayerError:
 
 
 def _stack(layers: list[Any], axis_name: str | None) -> Any:
-    """One module with the arrays of all layers."""
     graphdef, _ = split(layers[0])
     parts: list[Any] = []
     seen: dict[int, str] = {}
@@ -423,7 +412,7 @@ def _stack(layers: list[Any], axis_name: str | None) -> Any:
                 why="one program runs all layers",
                 fix="dx.List(layers)        # for different layers",
             )
-        places = {id(part): f"layers[{number}]{_behind(path)}" for path, part in _with_arrays(layer)}
+        places = {id(part): joined(f"layers[{number}]", path) for path, part in _with_arrays(layer)}
         for identity, place in places.items():
             if identity in seen:
                 raise _shared(f"one object at {place} and at {seen[identity]}")
@@ -444,7 +433,7 @@ def _variables(node: Any) -> list[Variable[Any]]:
 
 
 def _read_only(copy: X, place: str) -> X:
-    """The same copy of a layer, or of some, which from now on refuses to be changed."""
+    """The same copy of layers, which refuses changes from now on."""
     mark = ReadOnly(
         f"a copy, made by {place}",
         "the layers are stacked in one array, so indexing and iteration copy, and changes of a copy are lost",

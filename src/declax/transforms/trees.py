@@ -92,7 +92,7 @@ def _is_part(value: object) -> bool:
 
 
 def _label(part: Any, path: Path, label_of: LabelOf) -> Any:
-    """The label of a leaf; of States, the same States with labels in the place of values."""
+    """The label of a leaf; for States, the same States with labels in place of values."""
     if isinstance(part, NodeStates):
         states = tuple(_label(state, path, label_of) for state in part.states)
         return NodeStates(part._graphdef, states, part.metadata)
@@ -297,7 +297,7 @@ def from_tree(
 
 
 def _labels_of(prefix: Any, treedef: Any, where: str) -> list[Any]:
-    """The label of each leaf of a tree; `MISSING` where there is no prefix."""
+    """The label of each leaf of a tree; `MISSING` without a prefix."""
     if prefix is MISSING:
         return [MISSING] * treedef.num_leaves
     is_label: Callable[[object], bool] = lambda x: x is None or is_node_states(x) or jax.tree_util.all_leaves([x])  # noqa: E731

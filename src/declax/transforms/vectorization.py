@@ -145,7 +145,7 @@ def vmap(
 def check_shared(
     call: Call, labels: Labels, warned: set[str], plan: Plan, leaves: Sequence[Any], *, transform: str = "vmap"
 ) -> None:
-    """Checks what a mapped function did to leaves without an axis, and warns of draws that are the same for all."""
+    """Checks the leaves without an axis that a mapped function set; warns if all instances draw the same numbers."""
     assert plan.labels is not None  # the function has labels
     for number, (label, value) in enumerate(zip(plan.labels, leaves, strict=True)):
         if label is None:
@@ -157,21 +157,21 @@ def check_shared(
                 if not is_array_like(leaf):
                     raise no_array(name, leaf)
                 check_axis(name, label, leaf, jax.numpy.ndim(leaf) + 1)
-    warn_of_draws(transform, call, labels, plan, leaves, warned)
+    warn_of_equal_draws(transform, call, labels, plan, leaves, warned)
 
 
 _ENDS = (0, -1)
 
 
 def check_refs(call: Call, transform: str, is_refused: Sequence[bool]) -> None:
-    """Checks that none of some leaves of a call is an array ref."""
+    """Checks that some leaves of a call are not array refs."""
     for (name, value), is_one in zip(named_leaves(call), is_refused, strict=True):
         if is_one and is_ref(value):
             raise no_ref(name, f"this is an array ref, which {transform} cannot split")
 
 
 def _is_mapped(value: Any) -> bool:
-    """Whether a value, or a part of it, differs between the instances of the function that is traced now."""
+    """Whether a value differs between the instances of the function being traced."""
     if isinstance(value, Tracer):
         return _jax.is_mapped(value)
     return not isinstance(value, jax.Array) and any(
@@ -195,7 +195,7 @@ def _differs(call: Call, plan: Plan, number: int) -> TransformError:
 
 
 def leaves_set(call: Call, plan: Plan) -> Iterator[tuple[Path, LeafDef]]:
-    """The argument and path, and the kind, of each leaf that a function set."""
+    """The argument and path, and the kind, of each leaf that the function set."""
     if plan.change is not None:
         definition = plan.change.graphdef.definition
         for path, leaf_def, kept in zip(definition.paths, definition.leaf_defs, plan.change.kept, strict=True):
@@ -208,7 +208,7 @@ def leaves_set(call: Call, plan: Plan) -> Iterator[tuple[Path, LeafDef]]:
 
 
 def names_of_outputs(call: Call, plan: Plan) -> list[str]:
-    """What errors call each array that comes out: the leaves that the function set, then those of its result."""
+    """The names of the output arrays: the leaves that the function set, then those of its result."""
     roots, results = name_roots(call.structure), names_in_result(plan.tree)
     names = [joined(roots[cast(int, path[0])], path[1:]) for path, _ in leaves_set(call, plan)]
     if plan.change is None:
@@ -219,10 +219,10 @@ def names_of_outputs(call: Call, plan: Plan) -> list[str]:
     return names + [name for name, is_one in zip(results, plan.is_root, strict=True) if not is_one]
 
 
-def warn_of_draws(
+def warn_of_equal_draws(
     transform: str, call: Call, labels: Labels, plan: Plan, leaves: Sequence[Any], warned: set[str]
 ) -> None:
-    """Warns, once a path, where a stream without an axis counts draws: these are the same for all instances."""
+    """Warns, once for each path, if a stream without an axis counts draws."""
     for (path, leaf_def), label, value in zip(leaves_set(call, plan), plan.labels or (), leaves, strict=False):
         if _has_axis(label) or leaf_def is None or not issubclass(leaf_def[0], RngCount):
             continue
@@ -244,5 +244,4 @@ def warn_of_draws(
 
 
 def _has_axis(label: Any) -> bool:
-    """Whether a leaf is split: by the number of an axis, or by a spec that is not empty."""
     return bool(label) if isinstance(label, PartitionSpec) else label is not None
