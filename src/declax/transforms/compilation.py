@@ -225,10 +225,10 @@ class JitWrapped(Wrapped[P, R]):
         return cast("R", output)
 
     def _bind_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """Flattens the arguments, and the models that the function captures: `Closure.find` finds these."""
         return super()._bind_arguments(args, kwargs).check_arrays()
 
     def _program(self, call: Call) -> Program:
-        """The program of a call's structure; JAX traces it when it first runs."""
         return program_for(self._programs, call.structure, functools.partial(self._make_program, call))
 
     def _make_program(self, call: Call) -> Program:
@@ -383,7 +383,7 @@ class Program:
         self._compile()
 
     def _compile(self) -> None:
-        """Has JAX compile the function with what is donated now; its traces are kept."""
+        """Compiles the function anew for other donated leaves; JAX keeps its traces."""
         self._positions = None if self._donation is None else self._donation.positions
         self._jitted: Any = jax.jit(self._flat, donate_argnums=self._positions, **self._options)
         self.run_fast: Callable[..., Any] | None = None if self._is_packed else self._jitted
@@ -394,10 +394,7 @@ class Program:
         return name_of(self._flat)
 
     def run(self, call: Call) -> Outcome:
-        """Runs it on the leaves of a call, some of which are lost if it donates.
-
-        An error says which Variables have lost their buffers.
-        """
+        """Runs it on the leaves of a call, some of which are lost if it donates; an error names those."""
         leaves = (*call.values, *call.plain)
         try:
             result = self._apply(call, lambda jitted: jitted(*leaves))
@@ -431,7 +428,6 @@ class Program:
                 pass
 
     def _written_by(self, call: Call) -> set[int]:
-        """The leaves of the graph that the function sets in a call, for which JAX traces it."""
         traced = self._jitted.trace(*call.values, *call.plain)
         outcome = self.outcome(traced.out_info)
         outcome.plan.calls_back = calls_back(traced.jaxpr)

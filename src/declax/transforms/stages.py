@@ -10,7 +10,6 @@ import jax
 from declax.errors import TransformError
 from declax.transforms._engine.lift import Call, Outcome, Rebuilt, run, wait
 from declax.transforms._engine.retraces import differences
-from declax.transforms._engine.structure import Trace
 
 if TYPE_CHECKING:
     from declax.transforms.compilation import Program
@@ -87,10 +86,6 @@ class Lowered(Generic[R]):
         return Compiled(self.lowered.compile(compiler_options), *self._of)
 
 
-def _trace_of(call: Call) -> Trace:
-    return Trace.of(call.structure, (*call.values, *call.plain))
-
-
 class Compiled(Generic[R]):
     """A compiled function, to be called with arguments of one structure.
 
@@ -107,7 +102,7 @@ class Compiled(Generic[R]):
         self.compiled = compiled
         self._program = program
         self._take = take
-        self._trace = _trace_of(call)
+        self._trace = call.trace()
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         """Calls it with the arguments of the function, the static ones too.
@@ -126,7 +121,7 @@ class Compiled(Generic[R]):
         try:
             result = self.compiled(*call.values, *call.plain)
         except (TypeError, ValueError) as error:
-            if _trace_of(call).avals != self._trace.avals:
+            if call.trace().avals != self._trace.avals:
                 raise self._differs(call) from error
             raise
         outcome = self._program.outcome(result)
@@ -135,8 +130,7 @@ class Compiled(Generic[R]):
         return outcome
 
     def _differs(self, call: Call) -> TransformError:
-        """The error of a call with other arguments than those for which it was compiled."""
-        found = differences(self._trace, _trace_of(call))
+        found = differences(self._trace, call.trace())
         return TransformError(
             f"{self._program.name}, compiled",
             "it was compiled for other arguments",

@@ -389,7 +389,6 @@ class Captures:
         return kind is not None
 
     def _watch(self, holder: Any, sites: Sequence[CaptureSite]) -> None:
-        """Has what a holder keeps at these sites compared before each call."""
         kind, kinds_of_sites = capture_kind(holder), {site.kind for site in sites}
         if kind is CaptureKind.FUNCTION:
             cells = dict(zip(holder.__code__.co_freevars, holder.__closure__ or (), strict=True))
@@ -559,7 +558,6 @@ class RebuiltClosure:
             made.cell_contents = self._stand_in(cell.cell_contents)
 
     def _stand_in(self, content: Any) -> Any:
-        """What stands for something; itself where nothing captured is reached from it."""
         return self._new.get(id(content), content)
 
     def _sites_in(self, holder: Any) -> list[CaptureSite]:

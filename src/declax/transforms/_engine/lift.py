@@ -1,8 +1,7 @@
-"""The one engine under all transforms: JAX sees flat leaves, users see objects.
+"""The engine of all transforms: JAX sees flat leaves, users see objects.
 
-The arguments, and what the function captures, are taken apart into leaves and a hashable `Structure`. Inside of the
-JAX transform, objects are rebuilt and the user's function is called; what it changed is an `Outcome`, committed to the
-outer objects last. If another thread has written what a call is about to write, the call runs again.
+A `Call` flattens the arguments and captures. `lifted` rebuilds objects inside of the JAX transform, calls the user's
+function, and returns its results and changes as an `Outcome`, which `commit` applies to the caller's objects.
 """
 
 from __future__ import annotations
@@ -50,6 +49,7 @@ from declax.transforms._engine.structure import (
     Mode,
     Statics,
     Structure,
+    Trace,
     differing,
     explain,
     flatten,
@@ -145,6 +145,10 @@ class Call:
                     fix='dx.jit(f, static_argnames="...")        # or reach it by the closure; it is compiled in then',
                 )
         return self
+
+    def trace(self) -> Trace:
+        """The structure, and the shapes and dtypes of all leaves."""
+        return Trace.of(self.structure, (*self.values, *self.plain))
 
     def leaf_roots(self) -> list[int]:
         """For each leaf of the graph, the position of its root among all leaves."""
@@ -435,7 +439,6 @@ def write(binding: Binding, changed: tuple[int, ...], new: Iterable[Any]) -> Non
 
 
 def _is_current(binding: Binding, plan: Plan, read: Sequence[Any]) -> bool:
-    """Whether what a call is about to change is as the call has read it."""
     now = binding.read()
     if plan.change is None:
         return all(map(is_, map(now.__getitem__, plan.changed), map(read.__getitem__, plan.changed)))
@@ -700,7 +703,6 @@ def _numbers_of(positional: Sequence[str]) -> str:
 
 
 def _fix(option: str, kind: str, known: Sequence[Any]) -> str:
-    """The line that selects the last parameter."""
     return f"{option}_arg{kind}={known[-1]!r}" if known else f"leave out {option}_arg{kind}"
 
 
@@ -729,7 +731,6 @@ class Wrapped(Generic[P, R]):
         return made
 
     def _bind_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """Takes the arguments apart."""
         args, kwargs, statics = self._static.take(args, kwargs)
         return Call(args, kwargs, self._mode, self._closure.find(), statics)
 

@@ -231,7 +231,6 @@ def _places(function: Callable[..., Any], skipped: Collection[int]) -> list[str 
 
 
 def _with_starts(parts: Sequence[Any], start: int) -> Iterator[tuple[Any, int]]:
-    """Trees with the numbers of their first leaves."""
     for part in parts:
         yield part, start
         start += part.num_leaves
@@ -476,7 +475,6 @@ def leaves_of_objects(graphdef: GraphDef[Any]) -> dict[int, int]:
 
 
 def _references(graphdef: GraphDef[Any]) -> Iterator[tuple[Path, Path]]:
-    """The first path of each thing that is reached again, and the path where it is."""
     paths: list[Path] = []
     for path, token in walk_tokens(graphdef.tokens):
         if isinstance(token, int):
@@ -486,7 +484,6 @@ def _references(graphdef: GraphDef[Any]) -> Iterator[tuple[Path, Path]]:
 
 
 def _check_plain(labels: Sequence[Any], names: Callable[[], list[str]], where: str) -> None:
-    """Raises TransformError for a leaf outside of models that has labels for a model."""
     for number, label in enumerate(labels):
         if isinstance(label, StateLabels):
             raise TransformError(

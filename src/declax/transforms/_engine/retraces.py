@@ -60,7 +60,6 @@ def differences(before: Trace, after: Trace) -> list[Difference]:
 
 
 def _paths_of(trace: Trace) -> Sequence[Path]:
-    """The paths of the graph's leaves."""
     graphdef = trace.structure.graphdef
     return () if graphdef is None else graphdef.definition.paths
 

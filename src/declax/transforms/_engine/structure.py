@@ -49,8 +49,6 @@ _is_leaf_class: dict[type, bool] = {}
 
 
 class _RootClasses(dict[type, bool]):
-    """Whether the instances of a class are roots; decided once for each class."""
-
     def __missing__(self, cls: type) -> bool:
         found = self[cls] = issubclass(cls, (Variable, Pytree)) and not issubclass(cls, LightVariable)
         return found
@@ -229,7 +227,6 @@ def name_leaves(structure: Structure, name_argument: Callable[[int], str] | None
 
 
 def _name_captured(structure: Structure, number: int, rank: int) -> str:
-    """The variable of a captured model, or the name of its class."""
     variable = None if structure.key is None else structure.key.names[number]
     if variable is not None or structure.graphdef is None:
         return str(variable)
@@ -441,7 +438,6 @@ def no_array(where: str, value: object) -> TransformError:
 
 
 def _results(outcome: Outcome, structure: Structure, user: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
-    """What a function set and returned, with what to call it."""
     plan, name = outcome.plan, name_of(user)
     if plan.change is None:
         names = names_of_call(structure)
@@ -543,7 +539,6 @@ _REFUSED: Final = re.compile("not a valid JAX type|as an abstract array")
 
 
 def _check_arrays(call: Call, error: Exception) -> None:
-    """Says which leaves of models are no arrays, where JAX has refused one."""
     for name, value in named_leaves(call):
         for leaf in jax.tree_util.tree_leaves(value):
             if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -563,7 +558,6 @@ def _check_arrays(call: Call, error: Exception) -> None:
 
 
 def _check_refs_written(call: Call, error: Exception) -> None:
-    """Says which array refs there are, where JAX has refused a write to one."""
     names = [name for name, value in named_leaves(call) if is_ref(value)]
     if not names:
         return

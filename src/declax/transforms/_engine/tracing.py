@@ -62,7 +62,6 @@ class Traced:
 
 
 def _refs_in(jaxpr: Any) -> set[Hashable]:
-    """The array refs that a program reads or writes; see `Traced.refs`."""
     names: dict[Any, Hashable] = {variable: number for number, variable in enumerate(jaxpr.jaxpr.invars)}
     closed_over = zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True)
     names |= {variable: ("closed over", id(ref)) for variable, ref in closed_over}
