@@ -614,8 +614,8 @@ def test_a_part_of_the_wrong_class():
 
 def test_a_part_in_a_static_field():
     error = refused("up: dx.Static[dx.Linear] = dx.Linear(dim, dim, rngs=rngs)")
-    assert "is data, and its annotation makes it static" in str(error)
-    assert "is data, and its annotation makes it static" in str(refused("up: int = dx.Linear(dim, dim, rngs=rngs)"))
+    assert "is data, and its annotation or specifier makes it static" in str(error)
+    assert "and its annotation or specifier makes it static" in str(refused("up: int = dx.Linear(dim, dim, rngs=rngs)"))
 
 
 def test_defer_of_no_function():

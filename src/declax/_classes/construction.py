@@ -61,6 +61,7 @@ from declax.errors import (
 
 MAKER_KEY: Final = "_pytree__maker"
 EXPRESSIONS_KEY: Final = "_pytree__expressions"
+_OPTIONS: Final = ("init", "repr", "hash", "compare", "metadata")
 
 
 def is_init_var(field: dataclasses.Field[Any]) -> bool:
@@ -248,26 +249,42 @@ def _restore_inherited(cls: Any) -> None:
         inherited = getattr(cls, "__dataclass_fields__", {}).get(name)
         if name in cls.__dict__ or name not in expressions or inherited is None:
             continue
-        options = ("default", "default_factory", "init", "repr", "hash", "compare", "metadata")
+        options = ("default", "default_factory", *_OPTIONS)
         setattr(cls, name, dataclasses.field(**{option: getattr(inherited, option) for option in options}))
 
 
 def _declare_part(cls: type, name: str, expression: Expression, annotations: Mapping[str, Any]) -> None:
-    specifier = Specifier(_status_of(cls, expression), PartRecipe(expression))
-    if name not in annotations:
-        setattr(cls, name, standard_field(specifier, init=False))
+    status, recipe = _status_of(cls, expression), PartRecipe(expression)
+    given = expression._pytree__specified if expression._pytree__name == name else None
+    if name not in annotations and given is None:
+        setattr(cls, name, standard_field(Specifier(status, recipe), init=False))
         return
-    decision = decide(annotations[name], Scope(cls))
-    if specifier.status is Status.DATA and (decision.is_number or refuses_data(annotations[name], Scope(cls))):
+    _check_declaration(cls, name, None, annotations)
+    if isinstance(annotations[name], dataclasses.InitVar):
         raise FieldError(
             f"{type_name(cls)}.{name}",
-            f"the part {text_of_part(expression)} is data, and its annotation makes it static",
-            got=annotation_text(annotations[name]),
+            "an InitVar has no value that is computed from fields",
+            got=repr(expression),
+            fix=f"{name}: ... = {expression!r}        # a field",
+        )
+    specifier = (None if given is None else specifier_of(given)) or Specifier(None)
+    is_static = specifier.status is Status.STATIC
+    decision = decide(annotations[name], Scope(cls))
+    is_number = decision.is_number or refuses_data(annotations[name], Scope(cls))
+    if status is Status.DATA and (is_static or is_number):
+        raise FieldError(
+            f"{type_name(cls)}.{name}",
+            f"the part {text_of_part(expression)} is data, and its annotation or specifier makes it static",
+            got="dx.static(...)" if is_static else annotation_text(annotations[name]),
             fix=f"{name} = ...        # without an annotation, or with that of the part",
         )
-    if decision.status is not None and specifier.status is not Status.DATA:
-        specifier = specifier._replace(status=None)
-    setattr(cls, name, standard_field(specifier, default=expression))
+    if decision.status is not None and status is not Status.DATA:
+        status = None
+    specifier = specifier._replace(status=specifier.status or status, recipe=recipe)
+    options = {} if given is None else {option: getattr(given, option) for option in (*_OPTIONS, "kw_only")}
+    if options.get("init") is not False:
+        options["default"] = expression
+    setattr(cls, name, standard_field(specifier, **options))
 
 
 def text_of_part(expression: Expression) -> str:
@@ -485,7 +502,7 @@ class Maker:
         for name, expressions in known.items():
             for expression in expressions:
                 if id(expression) not in items:
-                    names.setdefault(id(expression), name if name in self._init_vars else f"self.{name}")
+                    names.setdefault(id(expression), _local(name) if name in self._init_vars else f"self.{name}")
                 if isinstance(expression, Literal):
                     items.update(id(item) for item, _ in items_of(expression._pytree__value) if id(item) not in names)
         names[id(OWN_RNGS)] = self._rngs
@@ -502,22 +519,36 @@ class Maker:
     # ------------------------------------------------------------- the generated function
 
     def _generate(self, known: Mapping[str, tuple[Expression, ...]]) -> None:
-        writer = Writer(self._names, {"self", "make_parts", RNGS, *self._init_vars})
+        arguments = ["self", *map(_local, self._init_vars)]
+        writer = Writer(self._names, {"make_parts", RNGS, *arguments})
         writer.constants["put"] = object.__setattr__
-        lines = [f"def make_parts({', '.join(['self', *self._init_vars])}):"]
+        lines = [f"def make_parts({', '.join(arguments)}):"]
         self._lines: list[Part | None] = [None]
         self._seen: dict[int, Part] = {}
         waiting = {part.name for part in self._parts}
         for part in self._parts:
+            overridden = self._take_names(part, writer)
             self._check_reads(part, waiting)
             self._find_shared(part, writer)
             statement = self._statement(part, writer)
             lines += statement
             self._lines += [part] * len(statement)
             waiting.discard(part.name)
+            self._names.update(overridden)
             self._name_items(part.name, known[part.name])
         self.source = "\n".join(lines)
         (self._function,) = compile_functions(f"{type_name(self._cls)} parts", [self.source], writer.constants)
+
+    def _take_names(self, part: Part, writer: Writer) -> dict[int, str]:
+        """Takes the names of what a part overrides, which it evaluates in its place; returns them."""
+        old = f"self.{part.name}"
+        overridden = [e for e in self._known[part.name][1:] if e is not part.expression]
+        overridden = [e for e in overridden if self._names.get(id(e)) == old]
+        for expression in overridden:
+            del self._names[id(expression)]
+            if isinstance(expression, Declaration) and expression._pytree__field.default is not dataclasses.MISSING:
+                self._names[id(expression)] = writer(expression._pytree__field.default)
+        return {id(expression): old for expression in overridden}
 
     def _find_shared(self, part: Part, writer: Writer) -> None:
         """Finds the calls without a name that a part has more than once; each is made once."""
@@ -543,9 +574,12 @@ class Maker:
             return [f"    {line}"]
         declared = writer.constant(part.expression, f"declared_{part.name}")
         lines = [f"    if self.{part.name} is {declared}:", f"        {line}"]
+        for notes in (check for check in self._checks if check.name == part.name):
+            check = writer.constant(notes, f"check_{part.name}")
+            lines += [f"        {check}(type(self), self.{part.name})"]
         part_check = PartCheck(self._cls, part.name, part.expression, is_data=makes_data(part.expression))
         if part_check.is_needed:
-            check = writer.constant(part_check, f"check_{part.name}")
+            check = writer.constant(part_check, f"check_class_of_{part.name}")
             lines += ["    else:", f"        {check}(self.{part.name})"]
         return lines
 
@@ -580,6 +614,13 @@ class Maker:
                     f"this part reads {name!r}, which is made later",
                     why="parts are made in the order of the class body, and an overriding part keeps its position",
                     fix=f"declare {name} before {part.name}",
+                )
+            if id(leaf) not in self._names and any(leaf is older for older in self._known[part.name]):
+                raise FieldError(
+                    f"{type_name(self._cls)}.{part.name}",
+                    f"the declaration reads the {part.name!r} that it overrides, and that has no default",
+                    why="it has a value in an instance only, which gets the new one",
+                    fix=f"other = ...        # under another name; {part.name!r} is then that of the base",
                 )
             if id(leaf) not in self._names:
                 raise FieldError(
@@ -659,7 +700,8 @@ class Maker:
             if call is not None:
                 raise self._without_rngs(part, call) from error
         shown = {key: _shown(instance, source) for key, source in self._names.items()}
-        shown.pop(id(part.expression))
+        for expression in self._known[part.name]:
+            shown.pop(id(expression))
         text = self._source_with(part, Writer(shown))
         error.add_note(f"while {type_name(type(instance))}.{part.name} was made: {text}")
 
@@ -677,6 +719,11 @@ class Maker:
         if isinstance(part.recipe, PartRecipe):
             return writer.whole(part.expression)
         return "dx.variable(...)" if isinstance(part.recipe, VariableRecipe) else "a method"
+
+
+def _local(name: str) -> str:
+    """The name of an InitVar in the generated function, which uses some names itself."""
+    return f"{name}_" if name in ("abs", "range", "put") else name
 
 
 def _is_standard_replace() -> bool:

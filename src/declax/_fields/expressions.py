@@ -57,10 +57,11 @@ class Expression(Unmade):
     Hashed by identity.
     """
 
-    __slots__ = ("__weakref__", "_pytree__name")  # JAX keeps weak references to arguments
+    __slots__ = ("__weakref__", "_pytree__name", "_pytree__specified")  # JAX keeps weak references to arguments
 
     def __init__(self) -> None:
         self._pytree__name: str | None = None
+        self._pytree__specified: dataclasses.Field[Any] | None = None  # by a specifier whose default it is
 
     def _pytree__source(self, write: Write) -> str:
         """The expression as Python source."""

@@ -7,6 +7,7 @@ evaluates it, in the constructor of the owner; so what is given is an expression
 from __future__ import annotations
 
 import abc
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn
@@ -14,6 +15,7 @@ from typing import Any, Final, NoReturn
 from declax._fields.expressions import (
     CONTAINERS,
     Choice,
+    Declaration,
     Deferred,
     Expression,
     Literal,
@@ -181,6 +183,8 @@ class Evaluation(abc.ABC):
             operands = [self.operand(self(operand)) for operand in value._pytree__operands()]
             names = {f"_{index}": operand for index, operand in enumerate(operands)}
             return eval(value._pytree__template.format(*names), {}, names)
+        if isinstance(value, Declaration) and value._pytree__field.default is not dataclasses.MISSING:
+            return value._pytree__field.default
         value = value._pytree__value if isinstance(value, Literal) else value
         if value.__class__ in CONTAINERS:
             return _rebuilt(value, {key: self(item) for key, item in _entries(value)})

@@ -29,7 +29,8 @@ from typing import (
     overload,
 )
 
-from declax._fields.expressions import Declaration, Expression
+from declax._fields.expressions import Declaration, Expression, Operation, has_expression
+from declax._fields.expressions import Literal as LiteralExpression
 from declax._typing import MISSING, MYPY, Dtype, Initializer, Missing
 from declax.errors import DeclaxError, FieldError, describe, suggest
 
@@ -185,7 +186,16 @@ def _field(specifier: Specifier, *, metadata: Mapping[Any, Any] | None, **option
     given = {k: v for k, v in options.items() if v is not MISSING}
     if "default" in given and isinstance(given["default"], Tagged):
         raise FieldError("field", "a tagged value is no default", fix="data(default=...) or static(default=...)")
-    return Declaration(standard_field(specifier, metadata=metadata, **given))
+    made = standard_field(specifier, metadata=metadata, **given)
+    default = given.get("default")
+    if not has_expression(default):
+        return Declaration(made)
+    if not isinstance(default, Expression):
+        default = LiteralExpression(default)
+    elif default._pytree__name is not None or isinstance(default, Declaration):
+        default = Operation("{}", default)  # a reference
+    default._pytree__specified = made
+    return default
 
 
 def standard_field(specifier: Specifier, *, metadata: Mapping[Any, Any] | None = None, **options: Any) -> Any:
