@@ -17,8 +17,8 @@ import pytest
 import declax as dx
 from declax.config._cli.main import main
 from declax.config._cli.output import write
+from declax.config._cli.overrides import load_target, read_words
 from declax.config._cli.parsing import declax_parser
-from declax.config._cli.words import load_target, read_words
 
 MODELS = '''
 import dataclasses

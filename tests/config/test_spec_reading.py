@@ -72,7 +72,7 @@ def test_frozen_values_stay_values():
 
 @pytest.mark.parametrize("thing", [3, "model", Model, half])
 def test_what_has_no_spec(thing):
-    with pytest.raises(ConfigError, match="this is no model"):
+    with pytest.raises(ConfigError, match="spec_of: not a model"):
         dx.spec_of(thing)
 
 

@@ -68,17 +68,17 @@ def spec_from_config(cls: Any, source: Source, /, *, extra: Iterable[Any] = (), 
       source: plain data, or the path of a TOML, JSON or YAML file.
       extra: classes that may be chosen by their names wherever an annotation names a base class of theirs.
       migrate: bring old names and versions up to date (``renamed_from``, ``config_version``) instead of refusing them;
-        a MigrationWarning lists the keys that are left out for it.
+        a MigrationWarning lists the keys that are left out.
 
     Returns:
-      The spec, with all names resolved; equal to the one that `spec` makes of the same arguments.
+      The spec, equal to the one that `spec` makes of the same arguments.
 
     Raises:
-      ConfigError: with all that is wrong, each with its path, file and line.
+      ConfigError: with all mistakes, each with its path, file and line.
       MissingExtraError: the file is YAML, and PyYAML is not installed.
 
     >>> import declax as dx
-    >>> spec_from_config(dx.Linear, {"in_features": 2, "out_features": 3}) == dx.spec(dx.Linear, 2, 3)
+    >>> dx.spec_from_config(dx.Linear, {"in_features": 2, "out_features": 3}) == dx.spec(dx.Linear, 2, 3)
     True
     """
     return _spec_of_source(cls, source, extra, migrate)
@@ -132,28 +132,23 @@ def from_config(
 ) -> Any:
     """Builds what a configuration describes.
 
-    Which classes, functions and dtypes data may name is decided by the annotations of `cls` and by code
-    (`register_kind`, `extra`); no file can name a module, an attribute or code.
+    The annotations of `cls` and code (`register_kind`, `extra`) decide which classes, functions and dtypes data may
+    name. No file can name a module, an attribute or code. An error of a constructor keeps its type, and gets a note
+    with the place of its arguments in the file.
 
     Args:
-      cls: the class that it describes; a union or a function may stand for it.
-      source: plain data, or the path of a TOML, JSON or YAML file.
+      cls, source, extra, migrate: as in `spec_from_config`.
       rngs: given to every part that takes them.
-      extra: classes that may be chosen by their names wherever an annotation names a base class of theirs.
-      migrate: bring old names and versions up to date (``renamed_from``, ``config_version``) instead of refusing them;
-        a MigrationWarning lists the keys that are left out for it.
 
     Returns:
       The object.
 
     Raises:
-      ConfigError: with all that is wrong, each with its path, file and line.
+      ConfigError: with all mistakes, each with its path, file and line.
       MissingExtraError: the file is YAML, and PyYAML is not installed.
 
-    An error of a constructor keeps its type, and gets a note that says where in the file its arguments are.
-
     >>> import declax as dx
-    >>> layer = from_config(dx.Linear, {"in_features": 2, "out_features": 3, "use_bias": False}, rngs=dx.Rngs(0))
+    >>> layer = dx.from_config(dx.Linear, {"in_features": 2, "out_features": 3, "use_bias": False}, rngs=dx.Rngs(0))
     >>> layer.kernel.shape, layer.bias
     ((2, 3), None)
     """
@@ -176,12 +171,7 @@ def structure(annotation: Any, data: object, context: Context, extra: Iterable[A
 
 
 def read_source(source: Source) -> Document:
-    """The document of plain data or of a file.
-
-    Raises:
-      ConfigError: it is neither, or the file cannot be read.
-      MissingExtraError: the file is YAML, and PyYAML is not installed.
-    """
+    """The document of plain data or of a file."""
     if isinstance(source, Document):
         return source
     if isinstance(source, Mapping):
@@ -212,7 +202,7 @@ def to_config(x: Any, /, *, full: bool = False, extra: Iterable[Any] = ()) -> di
       ConfigError: a value has no name that data could use, such as a lambda.
 
     >>> import declax as dx
-    >>> to_config(dx.spec(dx.Linear, 2, 3, kernel_init=dx.initializers.normal(0.02)))
+    >>> dx.to_config(dx.spec(dx.Linear, 2, 3, kernel_init=dx.initializers.normal(0.02)))
     {'kind': 'Linear', 'in_features': 2, 'out_features': 3, 'kernel_init': {'kind': 'normal', 'stddev': 0.02}}
     """
     spec = x if isinstance(x, SpecData) else spec_of(x)
@@ -273,10 +263,8 @@ def _name_of(cls: Any) -> str:
 def spec_of(model: M, /) -> Spec[M]:
     """The spec of a model: what its constructors would have to be given for an equal one.
 
-    Each argument is read from the attribute of its name, and an InitVar (an
-    initializer, say) from the record that a constructed object keeps. Values
-    of Variables are not looked at: a spec says what is built, not what was
-    learnt. A part that is met twice is a `Ref` the second time.
+    Each argument is read from the attribute of its name, and an InitVar (such as an initializer) from the record that
+    a constructed object keeps. Values of Variables are ignored. A shared part is a `Ref` in its second place.
 
     Args:
       model: a model, or an instance of any dataclass.
@@ -294,12 +282,12 @@ def spec_of(model: M, /) -> Spec[M]:
 
     >>> import declax as dx
     >>> layer = dx.Linear(3, 4, use_bias=False, rngs=dx.Rngs(0))
-    >>> spec_of(layer)
+    >>> dx.spec_of(layer)
     spec(Linear, in_features=3, out_features=4, use_bias=False)
     """
     if isinstance(model, type) or not (isinstance(model, Pytree) or dataclasses.is_dataclass(model)):
         raise ConfigError(
-            "spec_of", "this is no model", expected="a Module, or an instance of a dataclass", got=describe(model)
+            "spec_of", "not a model", expected="a Module, or an instance of a dataclass", got=describe(model)
         )
     reader = _Reader(model)
     found: Spec[M] = reader.value(model, ())

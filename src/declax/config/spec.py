@@ -34,21 +34,19 @@ P = ParamSpec("P")
 class Spec(SpecData, Generic[M_co]):
     """A description of a construction: immutable, hashable, compared by value.
 
-    Made by `spec`, or from a target and its arguments by name. Lists and dicts
-    may be arguments, as may other specs, which are built first. Two equal
-    specs are two objects when they are built; one object in two places is a
-    `Ref` in the second.
+    Arguments are values, lists, dicts and other specs, which are built first. Two equal specs build two objects; one
+    object in two places is a `Ref` in the second.
 
     Args:
       target: a class, or a function that makes something.
       arguments: its arguments by name.
 
     Raises:
-      ConstructionError: for names that are no parameters, and missing ones.
-      ConfigError: for values that are no part of a spec, such as arrays.
+      ConstructionError: for unknown names, and missing ones.
+      ConfigError: for values that a spec cannot hold, such as arrays.
 
     >>> import declax as dx
-    >>> layer = Spec(dx.Linear, {"in_features": 3, "out_features": 4, "use_bias": True})
+    >>> layer = dx.Spec(dx.Linear, {"in_features": 3, "out_features": 4, "use_bias": True})
     >>> layer == dx.spec(dx.Linear, 3, 4), layer
     (True, spec(Linear, in_features=3, out_features=4))
     """
@@ -78,22 +76,17 @@ class Spec(SpecData, Generic[M_co]):
         return get(self, path)
 
     def build(self, *, rngs: Rngs | RngStream | None = None) -> M_co:
-        """Makes what the spec describes.
+        """Builds the object: its parts first, in the order of the parameters, then the whole.
 
-        Parts are made first, in the order of the parameters, then the whole;
-        each that has a parameter `rngs` is given the same. So the draws are
-        those of constructor calls that are nested in the same way.
+        Each part that has a parameter `rngs` receives the same one. So the draws are those of nested constructor calls.
+        Errors of constructors keep their types, and get a note with the place in the spec.
 
         Args:
           rngs: the random streams.
 
         Raises:
-          ConfigError: for values that do not fit their parameters, all at once,
-            for a Ref to nothing, and where rngs are missing.
-          DepthError: for Refs that lead forwards one after the other.
-
-        Errors of constructors come as they are, with a note that says where in
-        the spec.
+          ConfigError: for values that do not fit their parameters, all at once, Refs to nothing, and missing rngs.
+          DepthError: for a long chain of Refs that lead forwards.
 
         >>> import declax as dx
         >>> dx.spec(dx.Linear, 3, 4).build(rngs=dx.Rngs(0)).kernel.shape
@@ -104,10 +97,10 @@ class Spec(SpecData, Generic[M_co]):
         return made
 
     def check(self) -> None:
-        """Looks for what can be seen to be wrong without building: types, ranges, choices, Refs.
+        """Checks types, ranges, choices and Refs, without building.
 
         Raises:
-          ConfigError: with all of it in `problems`.
+          ConfigError: with all mistakes in `problems`.
 
         >>> import declax as dx
         >>> dx.spec(dx.Linear, 3, 4).check()
@@ -118,13 +111,11 @@ class Spec(SpecData, Generic[M_co]):
         """The spec with other values at some paths.
 
         Args:
-          changes: values by path, such as ``blocks.0.hidden``; ``*`` stands for
-            each element of a list or dict.
-          **named: further ones; ``**{"blocks.0.hidden": 128}`` works as well.
+          changes: values by path, such as ``blocks.0.hidden``; ``*`` stands for each element.
+          **named: further ones.
 
         Raises:
-          ConfigError, ConstructionError: for a path to nothing, and values that
-            are no part of a spec.
+          ConfigError, ConstructionError: for a path to nothing, and values that a spec cannot hold.
 
         >>> import declax as dx
         >>> model = dx.spec(dx.Sequential, dx.spec(dx.Linear, 3, 4), dx.spec(dx.Linear, 4, 5))
@@ -134,11 +125,10 @@ class Spec(SpecData, Generic[M_co]):
         return replace(self, {**(changes or {}), **named})
 
     def diff(self, other: SpecData) -> SpecDiff:
-        """The differences to another spec; defaults count as the values that they are.
+        """The differences to another spec, defaults included.
 
         Returns:
-          One `SpecChange` for each path, with `path`, `old` and `new`; empty
-          for equal specs.
+          One `SpecChange` for each path, with `path`, `old` and `new`; empty for equal specs.
 
         >>> import declax as dx
         >>> dx.spec(dx.Linear, 3, 4).diff(dx.spec(dx.Linear, 3, 8, use_bias=False))
@@ -151,14 +141,13 @@ class Spec(SpecData, Generic[M_co]):
         """A hash of the spec that is the same in every process and on every machine.
 
         Args:
-          full: count defaults too, so that it changes when one of the code
-            does; and ``config_version`` of the classes.
+          full: count defaults and the ``config_version`` of the classes too.
 
         Returns:
           64 hexadecimal digits.
 
         Raises:
-          ConfigError: for values that have no name to be found by, as a lambda.
+          ConfigError: for values without a name, such as a lambda.
 
         >>> import declax as dx
         >>> dx.spec(dx.Linear, 3, 4).fingerprint()[:8]
@@ -186,21 +175,17 @@ class Spec(SpecData, Generic[M_co]):
         return to_python(self, name=name, rngs=rngs)
 
     def summary(self, *inputs: Any, **named_inputs: Any) -> SpecSummary:
-        """What would be built, and what it would answer; nothing is allocated or computed.
+        """The arrays of the model and the shapes of its output; nothing is allocated or computed.
 
         Args:
-          *inputs, **named_inputs: what to call it with: arrays, or
-            `jax.ShapeDtypeStruct`. It is not called where there are none.
+          *inputs, **named_inputs: arguments of the model, arrays or `jax.ShapeDtypeStruct`. Without any, the model is
+            not called.
 
         Returns:
-          The table of `dx.summary`, bytes by kind and dtype, and the shapes of
-          the answer.
+          The table of `dx.summary`, bytes by kind and dtype, and the shapes of the output.
 
         Raises:
-          ConfigError: as `build`.
-
-        Errors of the model, such as of sizes that do not fit, come as they are,
-        with a note that says where in the spec.
+          ConfigError: as `build`. Errors of the model get a note with the place in the spec.
 
         >>> import declax as dx, jax
         >>> found = dx.spec(dx.Linear, 4096, 4096).summary(jax.ShapeDtypeStruct((2, 4096), "float32"))
@@ -239,18 +224,15 @@ def spec(target: Callable[..., M], /, *args: Any, **kwargs: Any) -> Spec[M]:
 
     Args:
       target: the class or function.
-      *args, **kwargs: its arguments less `rngs`, which `build` takes. Where a
-        part is expected, its spec is given; where one object is in two places,
-        a `Ref` in the second. Refs of a spec that lead to its own parts do so
-        when it is a part of another.
+      *args, **kwargs: its arguments less `rngs`, which `build` takes; specs in the place of parts. One object in two
+        places is a `Ref` in the second. Refs of a spec to its own parts stay valid when it becomes a part of another.
 
     Returns:
       The spec.
 
     Raises:
-      ConstructionError: for arguments that the target does not take, or lacks.
-      ConfigError: for values that are no part of a spec: arrays, models, and
-        others that can change.
+      ConstructionError: for unknown arguments, and missing ones.
+      ConfigError: for values that a spec cannot hold: arrays, models, and others that can change.
       DepthError: for specs nested more than 100 levels deep.
 
     >>> import declax as dx

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from declax.config._cli.output import Output, ending_with_the_pipe, usage_error, write
+from declax.config._cli.overrides import load_target, read_words
 from declax.config._cli.parsing import completion_script, declax_parser
-from declax.config._cli.words import load_target, read_words
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,8 +11,8 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
 from declax._random.streams import Rngs
 from declax.config._cli.describing import parameter_table
 from declax.config._cli.output import Output, ending_with_the_pipe, usage_error, write
+from declax.config._cli.overrides import read_all, read_words
 from declax.config._cli.parsing import script_parser
-from declax.config._cli.words import read_all, read_words
 from declax.config._files.formatting import format_json
 from declax.config._reading.parameters import target_name
 from declax.config.loading import spec_from_config, to_config

@@ -19,8 +19,7 @@ from declax._module.summarizing import summary as summary_of
 from declax._random.streams import Rngs
 from declax.config._cli.describing import parameter_table, part_target
 from declax.config._cli.output import WRONG, Output, usage_error, write
-from declax.config._cli.overrides import Run
-from declax.config._cli.words import Words, document_of, read_all, read_runs
+from declax.config._cli.overrides import Run, Words, document_of, read_all, read_runs
 from declax.config._files.formatting import format_json
 from declax.config._files.reading import read_document
 from declax.config._reading.parameters import target_name
