@@ -39,9 +39,8 @@ def exports(package: str) -> dict[str, str]:
 def lazy_attributes(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """The ``__getattr__``, ``__dir__`` and ``__all__`` of a package.
 
-    A name is looked up once, and then is in the namespace of the package. No
-    public name may be that of a module of the package as well, since Python
-    puts modules there when they load.
+    A name is looked up once, and then is in the namespace of the package. No public name may be that of a module of the
+    package as well, since Python puts modules there when they load.
     """
     module_of = exports(package)
     public = sorted(name for name in module_of if not name.startswith("_"))

@@ -57,15 +57,10 @@ class _Mode:
 class set_graph_mode(_Mode):  # noqa: N801  # reads as a function
     """Sets what ``graph=None`` means: True for graphs, False for trees.
 
-    A call sets it from now on; as the subject of a ``with``, until the end of
-    the block. It holds in the thread or task that sets it. Declax starts with
-    True.
-
-    Args:
-      value: the default.
+    A call sets it from now on, or in a ``with`` until the end of the block, for this thread or task. Initially True.
 
     Raises:
-      GraphError: for what is no bool.
+      GraphError: the value is not a bool.
 
     >>> with set_graph_mode(False):
     ...     set_graph_mode.current_value()
@@ -81,15 +76,10 @@ class set_graph_mode(_Mode):  # noqa: N801  # reads as a function
 class set_graph_updates(_Mode):  # noqa: N801  # reads as a function
     """Sets what ``graph_updates=None`` means: whether changes of structure come back.
 
-    A call sets it from now on; as the subject of a ``with``, until the end of
-    the block. It holds in the thread or task that sets it. Declax starts with
-    True.
-
-    Args:
-      value: the default.
+    A call sets it from now on, or in a ``with`` until the end of the block, for this thread or task. Initially True.
 
     Raises:
-      GraphError: for what is no bool.
+      GraphError: the value is not a bool.
 
     >>> with set_graph_updates(False):
     ...     set_graph_updates.current_value()

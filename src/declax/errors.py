@@ -13,17 +13,13 @@ if TYPE_CHECKING:
 class DeclaxError(Exception):
     """Base of all exceptions of declax.
 
-    The message has the house form: what it is about, what was expected, what
-    came, why, and the line that mends it. The parts stay available as
-    attributes, so that tools need not parse the text.
-
-    Args:
-      where: the ``Class.field`` or path that the failure is about.
-      problem: one sentence that says what is wrong.
-      expected: what was expected.
-      got: what came (see `describe`).
+    Attributes:
+      where: the ``Class.field`` or path of the failure.
+      problem: one sentence.
+      expected: the expected value.
+      got: the given value (see `describe`).
       why: the reason, where it is not obvious.
-      fix: the line, or lines, of code that mend it.
+      fix: the line, or lines, of code that fix it.
 
     >>> print(StatusError("Block.dim", "an array was assigned to a static field"))
     Block.dim: an array was assigned to a static field. [status]
@@ -47,7 +43,7 @@ class DeclaxError(Exception):
         self.got = got
         self.why = why
         self.fix = fix
-        super().__init__(_word(self))
+        super().__init__(_format_message(self))
 
     def __str__(self) -> str:
         return str(self.args[0])  # a KeyError would show it quoted
@@ -227,15 +223,11 @@ def _rebuild(cls: type[DeclaxError], where: str, problem: str, parts: dict[str, 
     return cls(where, problem, **parts)
 
 
-def _word(error: DeclaxError) -> str:
+def _format_message(error: DeclaxError) -> str:
     stop = "" if error.problem.endswith("?") else "."
     lines = [f"{error.where}: {error.problem}{stop} [{error.code}]"]
-    for label, text in (
-        ("expected", error.expected),
-        ("got", error.got),
-        ("why", error.why),
-        ("fix", error.fix),
-    ):
+    for label in ("expected", "got", "why", "fix"):
+        text = getattr(error, label)
         if text is not None:
             first, *rest = text.splitlines() or [""]
             lines.append(f"  {label + ':':<10}{first}")
@@ -244,7 +236,7 @@ def _word(error: DeclaxError) -> str:
 
 
 def describe(value: object) -> str:
-    """Says of a value its type and, of an array, its shape and dtype."""
+    """The type of a value and, of an array, its shape and dtype."""
     if value is None:
         return "None"
     name = type_name(type(value)).replace("ArrayImpl", "Array")
@@ -277,9 +269,8 @@ def suggest(name: str, options: Iterable[str]) -> str | None:
 PATH_END = 16
 """How many keys of a very long path are shown at either end."""
 
-
 MAX_DEPTH = 400
-"""How many levels of plain containers there may be, one in the other."""
+"""How many levels plain containers may be nested."""
 
 
 def too_deep(where: str, path: Iterable[object]) -> DepthError:
@@ -312,5 +303,5 @@ def format_path(path: Iterable[object]) -> str:
 
 
 def note_path(error: BaseException, function: str, path: Iterable[object]) -> None:
-    """Adds to the error of a user's function where in the graph or State it was; its type and text stay."""
+    """Adds the path in the graph or State to the error of a user's function."""
     error.add_note(f"raised by {function}, at {format_path(path)}")

@@ -42,8 +42,7 @@ class NamedInitializer:
 
     Attributes:
       name: the name of the factory.
-      settings: its arguments, all of them, defaults included; None for an
-        initializer that takes none.
+      settings: its arguments, all of them, defaults included; None for an initializer that takes none.
 
     >>> init = normal(stddev=0.02)
     >>> init, init == normal(0.02), init.arguments["stddev"]
@@ -270,9 +269,8 @@ def variance_scaling(
 
     Args:
       scale: of the variance.
-      mode: `n` is the inputs of one output (``fan_in``), the outputs of one
-        input (``fan_out``), or their arithmetic (``fan_avg``) or geometric
-        (``fan_geo_avg``) mean.
+      mode: `n` is the inputs of one output (``fan_in``), the outputs of one input (``fan_out``), or their arithmetic
+        (``fan_avg``) or geometric (``fan_geo_avg``) mean.
       distribution: ``truncated_normal`` (at two deviations), ``normal`` or ``uniform``.
       in_axis: axis or axes of the inputs.
       out_axis: axis or axes of the outputs.
@@ -375,10 +373,7 @@ AxisHooks: TypeAlias = AxisHook | Sequence[AxisHook]
 
 @dataclasses.dataclass(frozen=True)
 class InitializerWithMetadata:
-    """An initializer whose values bring metadata; equal to another of the same parts.
-
-    Being hashable and equal by value, it can be a static field without causing retraces.
-    """
+    """An initializer whose values bring metadata; hashable and equal by value, so that it causes no retrace."""
 
     initializer: Callable[..., Any]
     metadata: Metadata

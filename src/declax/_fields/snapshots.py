@@ -1,8 +1,7 @@
 """Hashable snapshots of static values, taken whenever a treedef is made.
 
 A list that was changed in place then gives another treedef, and a program that was compiled for the old list is not
-used for the new one. Values in which nothing can change, and which have a hash, are *fixed*: they stand for
-themselves.
+used for the new one. Values in which nothing can change, and which have a hash, are *fixed*: they stand for themselves.
 """
 
 from __future__ import annotations

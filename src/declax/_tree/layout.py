@@ -1,9 +1,7 @@
-"""Interned descriptions of how instances of a class look to JAX.
+"""Layouts: interned descriptions of a class with its data and static names, and the functions that (un)flatten it.
 
-A layout is a class with its data names and its static names, in order, and owns the functions that flatten and
-unflatten. Instances have the *closed* layout of their class unless they deviate; transitions to layouts with a name
-more, less or of another status are cached, as a JavaScript engine gives objects classes. A class holds the small ones
-made lately.
+Instances have the *closed* layout of their class unless they deviate. Transitions to layouts with one name more, less
+or of another status are cached, like the hidden classes of a JavaScript engine.
 """
 
 from __future__ import annotations
@@ -68,8 +66,7 @@ class Layout:
       statuses: the status of each name, in the order of the names.
       data_names: the names of the children, in order.
       static_names: the names of static attributes, in order.
-      snapshots: the names of mutable static attributes, each with its place
-        among the statics that `flatten` gives.
+      snapshots: the names of mutable static attributes, each with its place among the statics that `flatten` gives.
       is_closed: whether it is the layout that its class has at creation.
       length: the number of elements, which have an index in place of a name.
       variables: the names of declared Variables, which no array may replace.
@@ -149,7 +146,7 @@ class Layout:
         return layout
 
     def _keep(self) -> None:
-        """Has the class hold the layout for a while, if it is small: the next instance will want it again."""
+        """Lets the class hold a small layout for a while, for its next instance."""
         root: Layout | None = self.cls.__dict__.get(LAYOUT_KEY)
         if root is not None and len(self.statuses) <= _RECENT:
             if root._recent is None:
@@ -308,7 +305,7 @@ def _rebuild(cls: type, statuses: Mapping[Name, Status]) -> Layout:
 
 
 def _generate(layout: Layout) -> tuple[Any, Any, Any]:
-    """The functions. They do not refer to the layout, which refers to them: it shall die without the collector."""
+    """The functions; they do not refer to the layout, so that it dies without the garbage collector."""
     make_key = getattr(layout.cls, "_pytree__make_key", jax.tree_util.GetAttrKey)
     parameters: dict[str, object] = {
         "Class": layout.cls,
@@ -336,12 +333,7 @@ def _generate(layout: Layout) -> tuple[Any, Any, Any]:
 
 
 def _bare_class(layout: Layout) -> type | None:
-    """A class whose instances can become instances of the layout's class.
-
-    It has no ``__setattr__`` of its own, so that its attributes are set at the
-    speed of the interpreter. None where the class cannot take its instances
-    over, or where a name cannot be written as an attribute.
-    """
+    """A class without ``__setattr__`` whose instances can become instances of the layout's class; None without."""
     bare: Any = type(layout.cls.__name__, (), {})
     probe = bare()
     try:

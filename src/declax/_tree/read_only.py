@@ -1,7 +1,6 @@
-"""Copies that are not to be changed, since nobody would see the change.
+"""Marks of objects that cannot be changed.
 
-They are marked by something that is no trace. Objects can be changed only under the trace that they are marked with,
-so each way of changing one refuses.
+An object can be changed only under the trace that it is marked with. These marks are not traces.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class ReadOnly:
 
 
 class WritesThrough(ReadOnly):
-    """A mark of Variables that show what something else holds: that is what a change of one changes."""
+    """The mark of Variables that are views: a change of one changes the object that it shows."""
 
     __slots__ = ()
 
@@ -45,15 +44,11 @@ class WritesThrough(ReadOnly):
         """The mark of the trace that may write."""
 
     def write(self, variable: Any, method: str, *args: Any, **options: Any) -> None:
-        """Does what a method of the Variable would do."""
+        """Does the work of a method of the Variable."""
 
 
 class EndedTrace(ReadOnly):
-    """The mark, and the value, of a Variable that has outlived the trace of a transform.
-
-    Args:
-      kind: the name of the class of the Variable.
-    """
+    """The mark, and the value, of a Variable that has outlived the trace of a transform; `kind` names its class."""
 
     __slots__ = ("_kind",)
 

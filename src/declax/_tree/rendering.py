@@ -52,11 +52,7 @@ _running: Final[set[tuple[int, int]]] = set()
 
 
 def object_repr(obj: object) -> str:
-    """An object with all that is inside, an entry a line.
-
-    What occurs more than once is printed once. Values of large arrays are not
-    fetched.
-    """
+    """An object with its contents, an entry a line; shared objects once, large arrays by shape."""
     key = (id(obj), threading.get_ident())
     if key in _running:
         return f"{type_name(type(obj))}(...)"
@@ -143,12 +139,7 @@ def size_comment(value: Any) -> str:
 
 
 def arrays_in(value: Any) -> Iterator[Any]:
-    """What has a shape and a dtype inside of a value.
-
-    Lists, tuples and dicts are opened here, since JAX does it by recursion, and
-    one that was appended to may have become deeper than it can take. One that
-    contains itself is opened once.
-    """
+    """The arrays in a value; lists, tuples and dicts are opened without recursion, also if they contain themselves."""
     stack: list[tuple[int, Iterator[Any]]] = [(0, iter((value,)))]
     around = {0}
     while stack:
@@ -232,10 +223,7 @@ def _has_own_repr(cls: type) -> bool:
 
 
 class _Contents:
-    """The entries of every object inside of a value, and the arrays that are first met in each.
-
-    Nothing recurs here, so that structures of any depth can be counted.
-    """
+    """The entries of every object in a value, and the arrays first found in each; without recursion."""
 
     def __init__(self, root: object) -> None:
         self.entries: dict[int, Entries] = {}

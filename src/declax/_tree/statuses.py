@@ -1,7 +1,4 @@
-"""What a value is by itself: data (a child of the tree), static, or static by snapshot.
-
-A *plain* type is one whose values are always static and hold nothing.
-"""
+"""The status of a value: data (a child of the tree), static, or a snapshot."""
 
 from __future__ import annotations
 
@@ -28,8 +25,7 @@ CONTAINERS: Final = (list, tuple, dict, set, frozenset)
 def is_data(value: object, /) -> bool:
     """Whether a value, by itself, is pytree data.
 
-    Arrays, array refs, Variables, Pytrees and types registered by
-    `register_data_type` are; all else is static.
+    Arrays, array refs, Variables, Pytrees and types registered by `register_data_type` are; all else is static.
 
     >>> is_data(jax.numpy.zeros(3)), is_data(3), is_data([jax.numpy.zeros(3)])
     (True, False, False)

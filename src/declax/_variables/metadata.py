@@ -33,9 +33,7 @@ NEAR: Final = 0.85
 
 
 class Metadata(Mapping[str, Any]):
-    """Immutable metadata. Equal contents are the same object: use `Metadata.of`.
-
-    Values that are equal but of different types (``1`` and ``True``) differ.
+    """Immutable metadata, interned by content and types of values: use `Metadata.of`.
 
     >>> Metadata.of({"trainable": False}) is Metadata.of({"trainable": False})
     True
@@ -127,10 +125,7 @@ def _new_metadata(frozen: Mapping[str, Hashable]) -> Metadata:
 
 
 def chain(hooks: Any) -> Callable[..., Any] | None:
-    """One function for a hook, a tuple of hooks, or none.
-
-    Hooks of values are fed one by the other; hooks of axes are called in turn.
-    """
+    """One function for a hook, a tuple of hooks, or none; each hook of values takes the result of the one before."""
     if not isinstance(hooks, tuple):
         return hooks  # type: ignore[no-any-return]  # checked by _checked_hooks when it came in
     if len(hooks) < 2:
@@ -186,10 +181,7 @@ Metadata.EMPTY = EMPTY
 
 
 class DeclaredMetadata:
-    """Descriptor of metadata that a kind declares by an annotation.
-
-    Without it the default in the class would hide the metadata of an instance.
-    """
+    """Descriptor of declared metadata; without it the default of the class would hide the metadata of an instance."""
 
     def __init__(self, name: str, default: Any) -> None:
         self.name = name
@@ -225,11 +217,7 @@ _spec: Callable[..., PartitionSpec] = PartitionSpec  # which jax leaves without 
 
 
 def insert_axis(names: Any, index: int, axis_name: str | None) -> Any:
-    """The names of the axes of an array that has got one more.
-
-    Takes tuples, lists, `PartitionSpec` and `NamedSharding`; anything else does
-    not name axes and stays as it is. Axes at the end need no entry.
-    """
+    """The names with one axis more: a tuple, list, `PartitionSpec` or `NamedSharding`; other values stay."""
     entries = names_of_axes(names)
     if entries is None:
         return names

@@ -1,7 +1,6 @@
-"""Variables: mutable boxes that hold the arrays of a model.
+"""Variables: mutable boxes that hold the arrays of a model, and all that reading and writing one does.
 
-A kind is a subclass, by which filters select. The raw value lies in the box; `value` is what hooks make of it. The
-mark is the trace under which a Variable was made, and may be written.
+`raw_value` is the value in the box; `value` is what the hooks make of it. Only its own trace may write a Variable.
 """
 
 from __future__ import annotations
@@ -71,10 +70,9 @@ class Variable(ArrayOperators, Generic[T]):
 
     Args:
       value: an array, or any pytree of arrays.
-      **metadata: hashable facts about the value. ``sharding``, ``trainable``,
-        ``weight_decay``, ``tag``, ``mesh``, the hooks ``on_get_value``,
-        ``on_set_value``, ``on_create_value``, ``on_add_axis`` and
-        ``on_remove_axis`` mean something to declax; other names are yours.
+      **metadata: hashable facts about the value. ``sharding``, ``trainable``, ``weight_decay``, ``tag``, ``mesh``, the
+        hooks ``on_get_value``, ``on_set_value``, ``on_create_value``, ``on_add_axis`` and ``on_remove_axis`` mean
+        something to declax; other names are yours.
 
     Raises:
       MetadataError: a name is a misspelling, or hides an attribute.
@@ -146,7 +144,7 @@ class Variable(ArrayOperators, Generic[T]):
         cls._sets_by_value = "value" not in cls.__dict__ and cls._sets_by_value
         cls._sets_plainly = cls.set_value is Variable.set_value and cls._set_hook is None
         if cls._sets_by_value and (cls.get_value is not Variable.get_value or cls._get_hook is not None):
-            cls.value = property(_hooked_value, _assign_value)  # type: ignore[assignment,method-assign]  # reads through get_value
+            cls.value = property(lambda self: self.get_value(), lambda self, value: self.set_value(value))  # type: ignore[assignment,method-assign]  # reads through get_value
         _register(cls)
 
     # ---- the value
@@ -425,11 +423,11 @@ class Variable(ArrayOperators, Generic[T]):
         return errors.MetadataError(where, "there is no such metadata", fix=errors.suggest(name, self._metadata))
 
     def add_axis(self, axis_index: int, axis_name: str | None) -> None:
-        """Tells the Variable that its value has got an axis: names it in the sharding, runs the hooks."""
+        """Inserts the name of a new axis of the value into the sharding, and runs the hooks."""
         self._move_axis(axis_index, axis_name, insert_axis, "on_add_axis")
 
     def remove_axis(self, axis_index: int, axis_name: str | None) -> None:
-        """Tells the Variable that its value has lost an axis; the inverse of `add_axis`.
+        """Removes the name of an axis from the sharding, and runs the hooks; the inverse of `add_axis`.
 
         Raises:
           MetadataError: the sharding calls the axis by another name.
@@ -629,11 +627,7 @@ jax.tree_util.register_pytree_node(EndedTrace, _refuse, lambda _, __: EndedTrace
 
 
 def change_elsewhere(variable: Any, part: str, method: str, *args: Any, **options: Any) -> None:
-    """Has a method change what a Variable shows, where the Variable is a view.
-
-    Raises:
-      DeclaxError: the Variable is none; see `foreign_trace`.
-    """
+    """Lets a view change the object that it shows; raises for other Variables."""
     if not isinstance(variable._trace, WritesThrough):
         raise foreign_trace(variable, part)
     variable._trace.write(variable, method, *args, **options)
@@ -655,13 +649,9 @@ def foreign_trace(variable: Any, part: str) -> errors.DeclaxError:
 
 
 def item_set(whole: Any, index: Any, part: Any) -> Any:
-    """A value with one item changed; the given one keeps its own, unless it is a Ref.
-
-    For arrays ``whole.at[index].set(part)``. At ``...`` a part of the same shape
-    and dtype is the new value itself, so no copy is made.
-    """
+    """A value with one item changed, a Ref in place; not copied at ``...`` where shape and dtype agree."""
     if isinstance(whole, jax.Array):
-        return part if index is ... and _alike(whole, part) else whole.at[index].set(part)
+        return part if index is ... and _has_shape_of(whole, part) else whole.at[index].set(part)
     if isinstance(whole, jax.Ref):
         whole[index] = part
         return whole
@@ -672,7 +662,7 @@ def item_set(whole: Any, index: Any, part: Any) -> Any:
     return changed
 
 
-def _alike(whole: Any, part: Any) -> bool:
+def _has_shape_of(whole: Any, part: Any) -> bool:
     return bool(whole.shape == getattr(part, "shape", None) and whole.dtype == getattr(part, "dtype", None))
 
 
@@ -693,14 +683,6 @@ def _is_ref(value: Any) -> bool:
 def _item(value: Any, index: Any) -> Any:
     """A part of a value; at ``...`` the value itself, whether or not it can be indexed."""
     return value if index is ... else value[index]
-
-
-def _hooked_value(variable: Variable[Any]) -> Any:
-    return variable.get_value()
-
-
-def _assign_value(variable: Variable[Any], value: Any) -> None:
-    variable.set_value(value)
 
 
 def _takes_index(method: Callable[..., Any]) -> bool:

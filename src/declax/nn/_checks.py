@@ -1,4 +1,4 @@
-"""What layers ask of their sizes and inputs, and the words they ask it in."""
+"""Checks of the sizes and inputs of layers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_last_axis(
 
 
 def check_axes_type(layer: object, field: str) -> None:
-    """Asks of a field to be an integer or a sequence of at least one."""
+    """Checks that a field is an integer or a sequence of at least one."""
     axes = getattr(layer, field)
     if is_integer(axes):
         return

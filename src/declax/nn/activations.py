@@ -1,8 +1,6 @@
 """Activations: the functions of ``jax.nn``, under the same names and with the same types.
 
-They are JAX's own objects, so a model that holds one in a static field is equal
-to a model that holds the same one, however it was imported. That has to hold for
-copies too: see `_restore`.
+They are JAX's own objects, so that models that hold the same one in a static field are equal, also copies of them.
 """
 
 from __future__ import annotations
@@ -52,12 +50,7 @@ _NAME_OF: Final = {id(getattr(_jax_nn, name)): name for name in _NAMES}
 
 
 def _restore(name: str) -> Any:
-    """The activation of a name, for `pickle` and `copy`.
-
-    Jitted functions neither pickle nor survive a copy: ``copy.deepcopy(jax.nn.relu)``
-    is another object, and two models that hold one each have different tree
-    definitions. Activations are therefore pickled and copied by their name.
-    """
+    """The activation of a name, for `pickle` and `copy`, which would make another object of a jitted function."""
     return getattr(_jax_nn, name)
 
 

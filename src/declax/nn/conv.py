@@ -78,33 +78,28 @@ class Conv(Module):
     """A convolution over the spatial axes of its input.
 
     In one dimension, without strides and dilation,
-    ``y[b, t, j] = sum_k sum_i x[b, t + k, i] * kernel[k, i, j] + bias[j]``,
-    where `x` is the padded input. As usual in the field, the kernel is not
-    turned around, so strictly this is a cross-correlation.
+    ``y[b, t, j] = sum_k sum_i x[b, t + k, i] * kernel[k, i, j] + bias[j]``, where `x` is the padded input. As usual in
+    the field, the kernel is not turned around, so strictly this is a cross-correlation.
 
     Args:
       in_features: size of the last axis of the input.
       out_features: size of the last axis of the output.
-      kernel_size: size of the kernel along each spatial axis. An integer is
-        one axis; it becomes a tuple.
+      kernel_size: size of the kernel along each spatial axis. An integer is one axis; it becomes a tuple.
       strides: steps of the kernel, for all axes or each.
-      padding: ``"SAME"``, ``"SAME_LOWER"`` or ``"VALID"`` as in `jax.lax`;
-        ``"CIRCULAR"`` and ``"REFLECT"`` keep the size and fill with the other
-        end or the mirror image of the input; ``"CAUSAL"``, for one spatial
-        axis, fills at the start only, so that no output depends on a later
-        input. Or numbers: one for all sides, or for each axis one or a pair.
-      input_dilation: spacing of the input's elements, for all axes or each.
-        Beside one, the padding is ``"VALID"`` or numbers.
+      padding: ``"SAME"``, ``"SAME_LOWER"`` or ``"VALID"`` as in `jax.lax`; ``"CIRCULAR"`` and ``"REFLECT"`` keep the
+        size and fill with the other end or the mirror image of the input; ``"CAUSAL"``, for one spatial axis, fills at
+        the start only, so that no output depends on a later input. Or numbers: one for all sides, or for each axis one
+        or a pair.
+      input_dilation: spacing of the input's elements, for all axes or each. Beside one, the padding is ``"VALID"`` or
+        numbers.
       kernel_dilation: spacing of the kernel's elements, for all axes or each.
       feature_group_count: number of groups; both sizes are multiples of it.
       use_bias: add a bias; without it, `bias` is None.
-      mask: of the kernel's shape, cast to its dtype and multiplied with it at
-        each call; data.
+      mask: of the kernel's shape, cast to its dtype and multiplied with it at each call; data.
       dtype: dtype of the computation; None infers it from input and parameters.
       param_dtype: dtype in which the parameters are stored.
       precision: numerical precision of the products, as `jax.lax.Precision`.
-      kernel_init: makes the kernel, of shape
-        ``(*kernel_size, in_features // feature_group_count, out_features)``.
+      kernel_init: makes the kernel, of shape ``(*kernel_size, in_features // feature_group_count, out_features)``.
       bias_init: makes the bias, of shape ``(out_features,)``.
       conv_general_dilated: stands in for `jax.lax.conv_general_dilated`.
       promote_dtype: brings ``(inputs, kernel, bias)`` to one dtype.
@@ -171,9 +166,8 @@ class Conv(Module):
         """Convolves.
 
         Args:
-          inputs: array of shape ``(*batch, *spatial, in_features)``, with as
-            many spatial axes as the kernel, and any number of batch axes, also
-            none.
+          inputs: array of shape ``(*batch, *spatial, in_features)``, with as many spatial axes as the kernel, and any
+            number of batch axes, also none.
           out_sharding: sharding of the output, under explicit sharding.
 
         Returns:

@@ -28,12 +28,10 @@ def canonicalize_dtype(*args: Any, dtype: Dtype | None = None, inexact: bool = T
     Args:
       *args: arrays or numbers; None is passed over.
       dtype: the answer, where it is given.
-      inexact: ask for a floating or complex dtype. Integers then count as
-        float32.
+      inexact: ask for a floating or complex dtype. Integers then count as float32.
 
     Raises:
-      LayerError: where `inexact` is asked for and `dtype` is an integer or
-        boolean dtype.
+      LayerError: where `inexact` is asked for and `dtype` is an integer or boolean dtype.
 
     >>> canonicalize_dtype(jnp.ones(2, jnp.bfloat16), None)
     dtype(bfloat16)
@@ -97,9 +95,7 @@ def statistics_dtype(dtype: Dtype) -> np.dtype[Any]:
 def add_bias(y: jax.Array, bias: jax.Array | None) -> jax.Array:
     """Adds a bias of shape ``(features,)`` to the last axis of `y`.
 
-    The two dtypes differ only where a layer has a `preferred_element_type`.
-    That is a promotion the user asked for, so it is done under strict
-    promotion as well.
+    The dtypes differ only where a layer has a `preferred_element_type`: a promotion that the user asked for.
 
     >>> add_bias(jnp.zeros((2, 3)), jnp.ones(3)).shape
     (2, 3)

@@ -48,8 +48,7 @@ class Linear(Module):
       bias_metadata: metadata of the bias.
 
     Raises:
-      LayerError: for a size below 1, and for an input whose last axis is not
-        `in_features`.
+      LayerError: for a size below 1, and for an input whose last axis is not `in_features`.
 
     >>> import declax as dx
     >>> layer = dx.Linear(3, 4, rngs=dx.Rngs(0))
@@ -116,8 +115,7 @@ class Embed(Module):
       dtype: dtype of the computation; None is that of the table.
       param_dtype: dtype in which the table is stored.
       embedding_init: makes the table, of shape ``(num_embeddings, features)``.
-      promote_dtype: brings ``(embedding,)``, and in `attend`
-        ``(query, embedding)``, to one dtype.
+      promote_dtype: brings ``(embedding,)``, and in `attend` ``(query, embedding)``, to one dtype.
       rngs: gives one key to the table, from `params`.
       embedding_metadata: metadata of the table.
 
@@ -150,9 +148,8 @@ class Embed(Module):
     def __call__(self, inputs: jax.Array, out_sharding: OutSharding = None) -> jax.Array:
         """Looks rows up.
 
-        As everywhere in JAX, no error can come from a value inside a compiled
-        program: a negative integer counts from the end, and a row that does not
-        exist is NaN.
+        As everywhere in JAX, no error can come from a value inside a compiled program: a negative integer counts from
+        the end, and a row that does not exist is NaN.
 
         Args:
           inputs: array of integers, of any shape ``(...,)``.
@@ -179,8 +176,7 @@ class Embed(Module):
     def attend(self, query: jax.Array, out_sharding: OutSharding = None) -> jax.Array:
         """Products of a query with every row: the logits of a tied output layer.
 
-        Press and Wolf, "Using the Output Embedding to Improve Language Models",
-        https://arxiv.org/abs/1608.05859.
+        Press and Wolf, "Using the Output Embedding to Improve Language Models", https://arxiv.org/abs/1608.05859.
 
         Args:
           query: array of shape ``(..., features)``.

@@ -32,11 +32,9 @@ class BatchNorm(Module):
 
     ``y = (x - mean) / sqrt(var + epsilon) * scale + bias``
 
-    In training, `mean` and `var` are those of the batch, over all axes but
-    `axis`, and the running ones move towards them:
-    ``running = momentum * running + (1 - momentum) * batch``. Otherwise they
-    are the running ones. The variance is the biased one, divided by the number
-    of elements, in both.
+    In training, `mean` and `var` are those of the batch, over all axes but `axis`, and the running ones move towards
+    them: ``running = momentum * running + (1 - momentum) * batch``. Otherwise they are the running ones. The variance
+    is the biased one, divided by the number of elements, in both.
 
     Ioffe and Szegedy, "Batch Normalization", https://arxiv.org/abs/1502.03167.
 
@@ -44,8 +42,7 @@ class BatchNorm(Module):
 
     Args:
       num_features: size of the feature axis.
-      use_running_average: normalize by the running mean and variance, and leave
-        them be. None leaves it to each call.
+      use_running_average: normalize by the running mean and variance, and leave them be. None leaves it to each call.
       axis: the feature axis.
       momentum: how much of the running values stays at each call, from 0 to 1.
       epsilon: added to the variance, against division by zero.
@@ -55,22 +52,20 @@ class BatchNorm(Module):
       use_scale: multiply by a scale; without it, `scale` is None.
       bias_init: makes the bias, of shape ``(num_features,)``.
       scale_init: makes the scale, of shape ``(num_features,)``.
-      axis_name: a mapped axis (of `jax.vmap`, `jax.shard_map`) over which to
-        average as well. Under `jit` none is needed: arrays there are whole.
+      axis_name: a mapped axis (of `jax.vmap`, `jax.shard_map`) over which to average as well. Under `jit` none is
+        needed: arrays there are whole.
       axis_index_groups: indices along `axis_name` that are averaged together.
-      use_fast_variance: take the variance as ``E[x^2] - E[x]^2``, in one pass
-        but with cancellation where the mean is far from 0, instead of
-        ``E[(x - E[x])^2]``.
+      use_fast_variance: take the variance as ``E[x^2] - E[x]^2``, in one pass but with cancellation where the mean is
+        far from 0, instead of ``E[(x - E[x])^2]``.
       promote_dtype: brings ``(inputs, mean, var, scale, bias)`` to one dtype.
       rngs: gives one key to the scale, then one to the bias, from `params`.
       bias_metadata: metadata of the bias.
       scale_metadata: metadata of the scale.
 
     Raises:
-      LayerError: for options out of bounds; for an input without `axis`, of
-        another number of features, or with nothing to average over; for a mask
-        that does not broadcast to the input; and for a call where
-        `use_running_average` is left open.
+      LayerError: for options out of bounds; for an input without `axis`, of another number of features, or with nothing
+        to average over; for a mask that does not broadcast to the input; and for a call where `use_running_average` is
+        left open.
 
     >>> import declax as dx
     >>> layer = dx.BatchNorm(2, momentum=0.9, rngs=dx.Rngs(0))
@@ -148,8 +143,7 @@ class BatchNorm(Module):
         """Sets what differs in a view; called by `dx.view`.
 
         Args:
-          use_running_average: normalize by the running mean and variance, and
-            leave them be.
+          use_running_average: normalize by the running mean and variance, and leave them be.
           **kwargs: arguments for other layers.
 
         Returns:
@@ -198,8 +192,7 @@ class BatchNorm(Module):
 class LayerNorm(Module):
     """Normalizes each example over its features.
 
-    ``y = (x - mean) / sqrt(var + epsilon) * scale + bias``, with mean and
-    (biased) variance over `reduction_axes`.
+    ``y = (x - mean) / sqrt(var + epsilon) * scale + bias``, with mean and (biased) variance over `reduction_axes`.
 
     Ba, Kiros and Hinton, "Layer Normalization", https://arxiv.org/abs/1607.06450.
 
@@ -214,21 +207,18 @@ class LayerNorm(Module):
       scale_init: makes the scale, of shape ``(num_features,)``.
       reduction_axes: the axis or axes over which mean and variance are taken.
       feature_axes: the axis or axes that scale and bias are laid along.
-      axis_name: a mapped axis (of `jax.vmap`, `jax.shard_map`) over which to
-        average as well.
+      axis_name: a mapped axis (of `jax.vmap`, `jax.shard_map`) over which to average as well.
       axis_index_groups: indices along `axis_name` that are averaged together.
-      use_fast_variance: take the variance as ``E[x^2] - E[x]^2``, in one pass
-        but with cancellation where the mean is far from 0, instead of
-        ``E[(x - E[x])^2]``.
+      use_fast_variance: take the variance as ``E[x^2] - E[x]^2``, in one pass but with cancellation where the mean is
+        far from 0, instead of ``E[(x - E[x])^2]``.
       promote_dtype: brings ``(inputs, scale, bias)`` to one dtype.
       rngs: gives one key to the scale, then one to the bias, from `params`.
       bias_metadata: metadata of the bias.
       scale_metadata: metadata of the scale.
 
     Raises:
-      LayerError: for options out of bounds; for an input without the axes, or
-        of another number of features; and for a mask that does not broadcast
-        to the input.
+      LayerError: for options out of bounds; for an input without the axes, or of another number of features; and for a
+        mask that does not broadcast to the input.
 
     >>> import declax as dx
     >>> layer = dx.LayerNorm(2, rngs=dx.Rngs(0))

@@ -34,9 +34,8 @@ def pool(
       reduce_fn: an associative function of two arrays, as ``jax.lax.add``.
       window_shape: extent of the window along each spatial axis.
       strides: steps of the window along each spatial axis; None means 1.
-      padding: ``"VALID"`` (none), ``"SAME"`` (as many windows as inputs at
-        stride 1, with the odd one at the end), ``"SAME_LOWER"`` (with the odd
-        one at the start), or a pair ``(before, after)`` for each spatial axis.
+      padding: ``"VALID"`` (none), ``"SAME"`` (as many windows as inputs at stride 1, with the odd one at the end),
+        ``"SAME_LOWER"`` (with the odd one at the start), or a pair ``(before, after)`` for each spatial axis.
 
     Returns:
       An array of shape ``(*batch, *windows, channels)``.
@@ -62,15 +61,12 @@ def avg_pool(
 
     Args:
       inputs: of shape ``(*batch, *spatial, channels)``; the batch axes may be missing.
-      window_shape: extent of the window along each spatial axis.
-      strides: steps of the window along each spatial axis; None means 1.
-      padding: as for `pool`.
+      window_shape, strides, padding: as for `pool`.
       count_include_pad: divide by the size of the window. If False, divide by
         the number of its elements that are no padding.
 
     Returns:
-      An array of shape ``(*batch, *windows, channels)``; of the default float
-      for integer inputs.
+      An array of shape ``(*batch, *windows, channels)``; of the default float for integer inputs.
 
     Raises:
       LayerError: as for `pool`.
@@ -98,9 +94,7 @@ def max_pool(
 
     Args:
       inputs: of shape ``(*batch, *spatial, channels)``; the batch axes may be missing.
-      window_shape: extent of the window along each spatial axis.
-      strides: steps of the window along each spatial axis; None means 1.
-      padding: as for `pool`.
+      window_shape, strides, padding: as for `pool`.
 
     Returns:
       An array of shape ``(*batch, *windows, channels)`` and the dtype of the inputs.
@@ -125,9 +119,7 @@ def min_pool(
 
     Args:
       inputs: of shape ``(*batch, *spatial, channels)``; the batch axes may be missing.
-      window_shape: extent of the window along each spatial axis.
-      strides: steps of the window along each spatial axis; None means 1.
-      padding: as for `pool`.
+      window_shape, strides, padding: as for `pool`.
 
     Returns:
       An array of shape ``(*batch, *windows, channels)`` and the dtype of the inputs.

@@ -26,22 +26,19 @@ class Dropout(Module):
     Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from
     Overfitting", https://jmlr.org/papers/v15/srivastava14a.html.
 
-    `model.eval()` switches it off and `model.train()` on, by setting
-    `deterministic`.
+    `model.eval()` switches it off and `model.train()` on, by setting `deterministic`.
 
     Args:
       rate: the probability of setting an element to zero, from 0 to 1.
       broadcast_dims: axes along which all elements share one fate.
       deterministic: answer the input unchanged. None leaves it to each call.
       rng_collection: the name of the stream that gives the keys.
-      rngs: where keys come from. The layer forks a stream of its own, so that
-        two layers made of one `Rngs` never share keys. Without it, each call
-        has to be given `rngs`.
+      rngs: where keys come from. The layer forks a stream of its own, so that two layers made of one `Rngs` never share
+        keys. Without it, each call has to be given `rngs`.
 
     Raises:
-      LayerError: for a rate outside of 0 to 1, bad axes, `rngs` of another
-        type, and a call that lacks `rngs` or `deterministic`, or whose input
-        is no floating or complex array.
+      LayerError: for a rate outside of 0 to 1, bad axes, `rngs` of another type, and a call that lacks `rngs` or
+        `deterministic`, or whose input is no floating or complex array.
 
     >>> import declax as dx
     >>> layer = dx.Dropout(0.5, rngs=dx.Rngs(0))
