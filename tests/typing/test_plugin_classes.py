@@ -12,13 +12,13 @@ import declax as dx
 from bases import Base, OpenBase
 
 
-class Undecorated(dx.Module):  # E: declax-undecorated | Undecorated declares width, rngs, scale and is not decora
+class Undecorated(dx.Module):  # E: declax-undecorated | Undecorated declares width, rngs, scale but is not decora
     width: int = dx.field()
     rngs: dx.InitVar[dx.Rngs] = dx.field()
     scale: dx.Param[jax.Array] = dx.variable((width,), initializer=dx.initializers.ones)
 
 
-class Several(dx.Pytree):  # E: declax-undecorated | Several declares a, b, d and is not decorated, so they are no
+class Several(dx.Pytree):  # E: declax-undecorated | Several declares a, b, d but is not decorated, so these are n
     a: int = dx.static(default=1)
     b: jax.Array = dx.data()
     d: int = field(default=2)

@@ -251,26 +251,26 @@ import declax as dx
 
 r = dx.Rngs(0)
 THREE: Final = 3
-a = dx.Sequential(dx.Linear(2, 3, rngs=r), dx.Linear(4, 5, rngs=r))  # E: declax-sizes | Sequential: Linear takes
-b = dx.Sequential(dx.Linear(2, 3, rngs=r), dx.relu, dx.Linear(4, 5, rngs=r))  # E: declax-sizes | Sequential: Linear t
+a = dx.Sequential(dx.Linear(2, 3, rngs=r), dx.Linear(4, 5, rngs=r))  # E: declax-sizes | Sequential: Linear expects
+b = dx.Sequential(dx.Linear(2, 3, rngs=r), dx.relu, dx.Linear(4, 5, rngs=r))  # E: declax-sizes | Sequential: Linear e
 c = dx.Sequential(
     [
         dx.Linear(2, 3, rngs=r),
         jax.nn.relu,
         jnp.tanh,
         dx.Dropout(0.1, rngs=r),
-        dx.Linear(out_features=4, in_features=4, rngs=r),  # E: declax-sizes | Sequential: Linear takes 4 features
+        dx.Linear(out_features=4, in_features=4, rngs=r),  # E: declax-sizes | Sequential: Linear expects 4 features
     ]
 )
-d = dx.Sequential(dx.Linear(2, 3, rngs=r), dx.LayerNorm(2, rngs=r))  # E: declax-sizes | Sequential: LayerNorm tak
-e = dx.Sequential(dx.Conv(1, 8, 3, rngs=r), dx.BatchNorm(4, rngs=r))  # E: declax-sizes | Sequential: BatchNorm ta
+d = dx.Sequential(dx.Linear(2, 3, rngs=r), dx.LayerNorm(2, rngs=r))  # E: declax-sizes | Sequential: LayerNorm exp
+e = dx.Sequential(dx.Conv(1, 8, 3, rngs=r), dx.BatchNorm(4, rngs=r))  # E: declax-sizes | Sequential: BatchNorm ex
 f = dx.Sequential(
     dx.Conv(1, 8, kernel_size=3, rngs=r),
     functools.partial(dx.avg_pool, window_shape=(2,)),
     dx.Conv(4, 4, kernel_size=3, rngs=r),
 )
-g = dx.Sequential(dx.Embed(10, 8, rngs=r), dx.Linear(10, 3, rngs=r))  # E: declax-sizes | Sequential: Linear takes
-i = dx.Sequential(dx.Linear(2, THREE, rngs=r), dx.Linear(4, 4, rngs=r))  # E: declax-sizes | gives 3
+g = dx.Sequential(dx.Embed(10, 8, rngs=r), dx.Linear(10, 3, rngs=r))  # E: declax-sizes | Sequential: Linear expects
+i = dx.Sequential(dx.Linear(2, THREE, rngs=r), dx.Linear(4, 4, rngs=r))  # E: declax-sizes | returns 3
 j = dx.Sequential(dx.relu, dx.Linear(2, 3, rngs=r), dx.BatchNorm(3, rngs=r), dx.Linear(2, 3, rngs=r))  # E: declax-sizes
 """
 

@@ -72,7 +72,7 @@ from models import Block, Wide
 
 model = Block(2, rngs=dx.Rngs(0))
 linear = dx.Linear(2, 3, rngs=dx.Rngs(0))
-dx.split(Block)  # E: declax-model | split: Block is a class, and no model
+dx.split(Block)  # E: declax-model | split: Block is a class, not a model
 dx.split(dx.Linear, dx.Param, ...)  # E: declax-model | fix: Linear(...)
 dx.state(dx.Linear)  # E: declax-model | state: Linear is a class
 dx.state(type(model))  # E: declax-model | state: Block is a class
@@ -84,7 +84,7 @@ dx.spec_of(dx.Linear)  # E: declax-model | spec_of: Linear is a class
 dx.view(dx.Linear)  # E: declax-model | view: Linear is a class
 dx.variables(dx.Linear)  # E: declax-model | variables: Linear is a class
 dx.iter_graph(dx.Linear), dx.iter_modules(Wide)  # E: declax-model | iter_modules: Wide is a class
-dx.Optimizer(Block, optax.sgd(0.1), wrt=dx.Param)  # E: declax-model | Optimizer: Block is a class, and no model
+dx.Optimizer(Block, optax.sgd(0.1), wrt=dx.Param)  # E: declax-model | Optimizer: Block is a class, not a model
 dx.update(linear, dx.state(model))  # E: declax-model | Linear has no 'linear', 'norm'
 dx.update(model, dx.state(linear))  # E: declax-model | update: a State of Linear does not fit; Block has no 'kern
 dx.update(model, dx.state(model), dx.state(model.linear))  # E: declax-model | Block has no 'kernel'
@@ -128,13 +128,13 @@ import declax as dx
 from models import Held, OfHeld
 
 linear = dx.Linear(2, 3, rngs=dx.Rngs(0))
-dx.Linear(2, 3, param_dtype=jnp.zeros(3), rngs=dx.Rngs(0))  # E: declax-field | param_dtype is static, and jax.Array is
-dx.Linear(2, 3, dtype=np.zeros(3), rngs=dx.Rngs(0))  # E: declax-field | Linear(...): dtype is static, and ndarray
+dx.Linear(2, 3, param_dtype=jnp.zeros(3), rngs=dx.Rngs(0))  # E: declax-field | param_dtype is static, but jax.Array is
+dx.Linear(2, 3, dtype=np.zeros(3), rngs=dx.Rngs(0))  # E: declax-field | Linear(...): dtype is static, but ndarray
 dx.Conv(2, 3, 3, param_dtype=linear.kernel, rngs=dx.Rngs(0))  # E: declax-field | Conv(...): param_dtype is static
 Held(linear)  # E: declax-field | fix: activation: dx.Data[...]
 Held(dx.relu, jnp.ones(2))  # E: declax-field | table is static
 Held(dx.relu, kept=linear.kernel.value)  # E: declax-field | kept is static
-OfHeld(activation=dx.relu, table=linear)  # E: declax-field | OfHeld(...): table is static, and Linear is data
+OfHeld(activation=dx.relu, table=linear)  # E: declax-field | OfHeld(...): table is static, but Linear is data
 Held(dx.relu, size=jnp.ones(2))  # E: arg-type
 """
 

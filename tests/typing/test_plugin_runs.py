@@ -46,7 +46,7 @@ PROGRAMS = {
 
         @dx.dataclass(frozen=False)
         class Child(Block):
-            a: int = dx.variable((2,), initializer=1)  # E: declax-part | makes a Variable, and int is none
+            a: int = dx.variable((2,), initializer=1)  # E: declax-part | makes a Variable, but the annotation is int
             b: dx.Module = dx.static(kw_only=True)  # E: declax-field | static(...) contradicts
 
 
@@ -55,7 +55,7 @@ PROGRAMS = {
 
 
         def replaced(block: Block, child: Child) -> None:
-            Block(1, kind=block, rngs=dx.Rngs(0))  # E: declax-field | Block(...): kind is static, and Block is data
+            Block(1, kind=block, rngs=dx.Rngs(0))  # E: declax-field | Block(...): kind is static, but Block is data
             dx.replace(block, widht=1, rngs=dx.Rngs(0))  # E: call-arg | did you mean "width"?
             dx.replace(child, scale=dx.Param(), rngs=dx.Rngs(0))  # E: call-arg | Unexpected keyword argument "scale"
     """,

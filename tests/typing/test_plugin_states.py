@@ -78,8 +78,8 @@ def paths(model: Model, state: dx.State[Model]) -> None:
     state["blocks"][0]["linear"]["weight"]  # E: declax-path | Linear has no field 'weight'
     state["blocks"]["0"]  # E: declax-path | State[list[Block]]: there is no '0': its keys are indices
     state.blocks[0].seeen  # E: declax-path | Block has no field 'seeen'
-    state.width  # E: declax-path | Model.width: int is static, and no State has it
-    state["linear"]["in_features"]  # E: declax-path | State[Linear]: Linear.in_features: int is static, and no St
+    state.width  # E: declax-path | Model.width: int is static, so States do not contain it
+    state["linear"]["in_features"]  # E: declax-path | State[Linear]: Linear.in_features: int is static, so St
     state.rngs  # E: declax-path | State[Model]: Model has no field 'rngs'
     state["pair"][2]  # E: declax-path | there is no 2: its keys are 0 to 1
     state[0]  # E: declax-path | State[Model]: Model has no field '0'
@@ -186,7 +186,7 @@ module = dx.state(model, dx.Linear)  # E: declax-filter | state: Linear is no ki
 predicate = dx.state(model, dx.PathContains)  # E: declax-filter | PathContains(...) is one
 combined = dx.state(model, dx.Not)  # E: declax-filter | Not is the class of a filter
 inner = dx.state(model, (dx.Param, [dx.Linear]))  # E: declax-filter | a filter is a kind of Variable, a tag, ...
-early = dx.state(model, ..., dx.Param)  # E: declax-filter | the filter ... takes all leaves
+early = dx.state(model, ..., dx.Param)  # E: declax-filter | the filter ... matches all leav
 early_true = dx.split(model, True, ...)  # E: declax-filter | fix: True as the last filter
 popped = dx.pop(model, dx.Rngs)  # E: declax-filter | pop: Rngs
 filtered = state.filter(dx.Linear)  # E: declax-filter | filter: Linear
@@ -196,7 +196,7 @@ unpacked = dx.unpack(model, dx.Linear, ...)  # E: declax-filter | unpack: Linear
 without = dx.Not(dx.Linear)  # E: declax-filter | Not: Linear
 either = dx.Any(dx.Param, dx.Linear)  # E: declax-filter | Any: Linear
 axes = dx.StateAxes({dx.Linear: 0, ...: None})  # E: declax-filter | StateAxes: Linear
-early_axes = dx.StateAxes({...: 0, dx.Param: None})  # E: declax-filter | the filters behind it take none
+early_axes = dx.StateAxes({...: 0, dx.Param: None})  # E: declax-filter | the filters after it match none
 sharding = dx.StateSharding({dx.Linear: None})  # E: declax-filter | StateSharding: Linear
 differentiated = dx.DiffState(0, dx.Linear)  # E: declax-filter | DiffState: Linear
 by_name = dx.DiffState(argnum=0, filter=dx.Linear)  # E: declax-filter | DiffState: Linear

@@ -13,7 +13,7 @@ from declax.mypy_plugin.reporting import error_code, suggest, text_of
 from declax.mypy_plugin.statuses import holds_no_leaf, is_unhashable
 from declax.mypy_plugin.transformed import Application, Parameter, applied
 
-ARGNAMES = error_code("declax-argnames", "An option of a transform selects an argument that there is not")
+ARGNAMES = error_code("declax-argnames", "An option of a transform selects a parameter that does not exist")
 
 _STATIC = ("static_argnames", "static_argnums", "static_broadcasted_argnums")
 _OPTIONS = (*_STATIC, "donate_argnames", "donate_argnums", "argnums", "nondiff_argnums")
@@ -72,9 +72,9 @@ def _check_type(found: Application, option: str, parameter: Parameter, where: st
     is_node = isinstance(typ, Instance) and typ.type.has_base(names.PYTREE)
     problem = None
     if option in _STATIC and is_unhashable(typ):
-        problem = "has no hash, which a static argument needs"
+        problem = "is not hashable, as a static argument must be"
     elif option in _STATIC and isinstance(typ, Instance) and is_node:
-        problem = "is a model, and no static argument" if any(names_with_leaves(typ.type, found.report.api)) else None
+        problem = "is a model, which cannot be static" if any(names_with_leaves(typ.type, found.report.api)) else None
     elif option == "argnums" and holds_no_leaf(typ):
         problem = "has no gradient"
     if problem is not None:

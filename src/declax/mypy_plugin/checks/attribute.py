@@ -17,7 +17,7 @@ from declax.mypy_plugin.expressions import nodes_in_module
 from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import Report, error_code
 
-ATTRIBUTE = error_code("declax-attribute", "A Variable has no such attribute, and one whose name is nearly the same")
+ATTRIBUTE = error_code("declax-attribute", "A Variable has no such attribute, but a similar one")
 
 _NEAR: Final = 0.8
 """How alike two names are (0 to 1) before one counts as a misspelling of the other."""

@@ -13,10 +13,10 @@ from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import Report, error_code, text_of
 from declax.mypy_plugin.statuses import holds_no_leaf, status_of
 
-FIELD = error_code("declax-field", "A field's status contradicts its annotation, or what a call gives for it")
+FIELD = error_code("declax-field", "A field's status contradicts its annotation or an argument")
 
 _DATA = "arrays, Variables and Pytrees are data"
-_NO_DATA = "nothing in it is a leaf that JAX can take"
+_NO_DATA = "it contains no leaf that JAX accepts"
 
 
 def register(hooks: Registry) -> None:
@@ -65,9 +65,9 @@ def check_call(info: TypeInfo, ctx: FunctionContext, report: Report) -> None:
             # a declaration that contradicts itself is told where it stands
             if field is not None and _is_data_for_static(typ, field):
                 report.error(
-                    f"{info.name}(...): {name} is static, and {text_of(typ)} is data",
+                    f"{info.name}(...): {name} is static, but {text_of(typ)} is data",
                     arg,
-                    notes=["arrays, Variables and Pytrees are parts of the tree; jit would bake static ones in"],
+                    notes=["arrays, Variables and Pytrees must be data; jit compiles static values into the program"],
                     fix=None if info.module_name.startswith("declax.") else f"{name}: dx.Data[...]  # in {info.name}",
                 )
 

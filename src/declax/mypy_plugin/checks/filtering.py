@@ -29,7 +29,7 @@ from declax.mypy_plugin.expressions import arguments_of, fullname_of, info_named
 from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import Report, error_code, text_of
 
-FILTER = error_code("declax-filter", "What stands in the place of a filter is none, or takes what later ones ask for")
+FILTER = error_code("declax-filter", "A value is not a filter, or a filter hides later ones")
 
 _GRAMMAR: Final = "a filter is a kind of Variable, a tag, ..., a function of path and value, or a tuple of these"
 
@@ -147,7 +147,7 @@ def _check_order(filters: Sequence[Expression], ctx: Any, report: Report) -> Non
         if place < len(filters) - 1 and (isinstance(entry, EllipsisExpr) or literal(entry) is True):
             said = "..." if isinstance(entry, EllipsisExpr) else "True"
             report.error(
-                f"{taker_of(ctx)}: the filter {said} takes all leaves, so the filters behind it take none",
+                f"{taker_of(ctx)}: the filter {said} matches all leaves, so the filters after it match none",
                 entry,
                 fix=f"{said} as the last filter",
             )

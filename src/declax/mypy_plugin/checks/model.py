@@ -22,7 +22,7 @@ from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import Report, error_code
 from declax.mypy_plugin.statuses import is_array
 
-MODEL = error_code("declax-model", "What stands in the place of a model is none, or a State is of another model")
+MODEL = error_code("declax-model", "A value is not a model, or a State belongs to another model")
 
 _MAX_DEPTH: Final = 5
 
@@ -38,7 +38,7 @@ def check_node(ctx: FunctionContext, report: Report) -> None:
     for expr, typ in _given(ctx, 0):
         info = class_of(typ)
         if info is not None and info.has_base(names.PYTREE):
-            report.error(f"{taker_of(ctx)}: {info.name} is a class, and no model", expr, fix=f"{info.name}(...)")
+            report.error(f"{taker_of(ctx)}: {info.name} is a class, not a model", expr, fix=f"{info.name}(...)")
 
 
 def check_states(ctx: FunctionContext, report: Report) -> None:

@@ -13,7 +13,7 @@ from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import Report, error_code, text_of
 from declax.mypy_plugin.statuses import is_unhashable, status_of
 
-PART = error_code("declax-part", "A part or Variable reads what is no field, or would be shared by all instances")
+PART = error_code("declax-part", "A part or Variable reads a constant, or all instances would share it")
 
 _RNGS_LINES = "_: dx.KW_ONLY; rngs: dx.InitVar[dx.Rngs] = dx.field()"
 
@@ -36,7 +36,7 @@ def check(cls: DeclaredClass, report: Report) -> None:
         if specifier not in (None, "variable"):
             continue
         if streams:
-            text = f"{cls.name}.{name} reads the {RNGS} of the module, as the class declares none"
+            text = f"{cls.name}.{name} reads the {RNGS} of the module, since the class declares none"
             report.error(text, statement, fix=_RNGS_LINES)
         elif is_made:
             _check_constants(cls, name, read, expressions, report)
@@ -68,7 +68,7 @@ def _check_constants(
         is_inherited = any(node.name in base.names for base in cls.info.mro[1:])
         if constant is None or node.name in expressions or node.name not in cls.fields or is_inherited:
             continue
-        problem, right = "is a constant here, which no argument changes", "dx.field(default=...)"
+        problem, right = "is a constant here, not the argument", "dx.field(default=...)"
         if isinstance(constant.rvalue, TempNode):
             problem, right = "has no value in the class body", "dx.field()"
         fix = f"{node.name}: {text_of(cls.fields[node.name].type)} = {right}"
@@ -92,14 +92,14 @@ def _check_variable(cls: DeclaredClass, field: DeclaredField, report: Report) ->
     assert field.statement is not None
     if not any(isinstance(part, AnyType) or _is_variable(part) for part in parts):
         report.error(
-            f"{cls.name}.{field.name}: variable(...) makes a Variable, and {text_of(field.type)} is none",
+            f"{cls.name}.{field.name}: variable(...) makes a Variable, but the annotation is {text_of(field.type)}",
             field.statement,
             fix=f"{field.name}: dx.Param[jax.Array] = dx.variable(...)",
         )
     stream = field.arguments.get("stream")
     is_drawn = stream is None or isinstance(literal(stream), str)
     if is_drawn and RNGS not in cls.fields and not cls.info.fallback_to_any:
-        text = f"{cls.name}.{field.name}: a declared Variable draws a key, and the class takes no {RNGS}"
+        text = f"{cls.name}.{field.name}: a declared Variable draws a key, but the class has no {RNGS}"
         report.error(text, field.statement, fix=f"{_RNGS_LINES}; or variable(..., stream=None)")
 
 
@@ -112,6 +112,6 @@ def _check_keyword(cls: DeclaredClass, field: DeclaredField, report: Report) -> 
     for base in cls.info.mro[1:]:
         inherited = declared_fields(base, cls.api).get(RNGS) if is_declared(base) else None
         if inherited is not None and inherited.kw_only and field.statement is not None:
-            text = f"{cls.name}.{RNGS} has a position, and that of {base.name} is keyword-only"
+            text = f"{cls.name}.{RNGS} is positional, but that of {base.name} is keyword-only"
             report.error(text, field.statement, fix=_RNGS_LINES)
             return

@@ -25,7 +25,7 @@ from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import Report, error_code, suggest, text_of
 from declax.mypy_plugin.statuses import is_container, status_of
 
-PATH = error_code("declax-path", "A path of a State leads to nothing")
+PATH = error_code("declax-path", "A State has no such path")
 
 _LEAVES: Final = (names.VARIABLE, *names.ARRAYS, "builtins.int", "builtins.float", "builtins.complex", "numpy.generic")
 
@@ -100,7 +100,7 @@ class _Lookup:
         typ = None if member is None else get_proper_type(member)
         is_static = field.is_static if field is not None else typ is not None and status_of(typ) == "static"
         if typ is not None and is_static:
-            self._tell(holder, f"{info.name}.{key}: {text_of(typ)} is static, and no State has it", place)
+            self._tell(holder, f"{info.name}.{key}: {text_of(typ)} is static, so States do not contain it", place)
             return None
         return None if typ is None else self._view(typ)
 

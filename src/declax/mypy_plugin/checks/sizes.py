@@ -13,7 +13,7 @@ from declax.mypy_plugin.expressions import arguments_of, fullname_of, items_of
 from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import Report, error_code
 
-SIZES = error_code("declax-sizes", "A layer of a Sequential does not take what the layer before it gives")
+SIZES = error_code("declax-sizes", "Adjacent layers of a Sequential have different sizes")
 
 _IN_OUT = ("in_features", "out_features")
 _SIZES: Final = {
@@ -48,7 +48,7 @@ def check(ctx: FunctionContext, report: Report) -> None:
         name = (fullname_of(layer.callee) or "").rpartition(".")[2] if isinstance(layer, CallExpr) else ""
         taken, given = _sizes_of(layer, report)
         if before is not None and taken is not None and before[1] != taken:
-            text = f"Sequential: {name} takes {taken} features, and {before[0]} before it gives {before[1]}"
+            text = f"Sequential: {name} expects {taken} features, but {before[0]} before it returns {before[1]}"
             report.error(text, layer)
         before = None if given is None else (name, given)
 

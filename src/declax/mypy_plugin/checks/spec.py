@@ -27,7 +27,7 @@ from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import Report, error_code, suggest
 from declax.mypy_plugin.statuses import is_container
 
-SPEC = error_code("declax-spec", "A spec has a path or lacks streams that its target does not have, or needs")
+SPEC = error_code("declax-spec", "A path of a spec is unknown, or `build` lacks streams")
 
 
 def register(hooks: Registry) -> None:

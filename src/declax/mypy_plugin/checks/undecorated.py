@@ -31,7 +31,7 @@ def check_specifier(ctx: FunctionContext, report: Report) -> None:
     declared = [name for name, value in values.items() if specifier_of(value) is not None]
     if any(value is ctx.context for value in values.values()):
         report.error(
-            f"{info.name} declares {', '.join(declared)} and is not decorated, so they are no fields",
+            f"{info.name} declares {', '.join(declared)} but is not decorated, so these are not fields",
             info.defn,
             fix=f"@dx.dataclass above class {info.name}",
         )
@@ -60,7 +60,7 @@ def check_decorated(cls: DeclaredClass, report: Report) -> None:
     if specified:
         problem = f"{', '.join(specified)}: the standard decorator does not know the specifiers of declax"
     elif cls.own and cls.info.has_base(names.MODULE) and literal(arguments_of(decorator).get("eq")) is not False:
-        problem = "the standard decorator compares models by value, array by array, and takes their hash"
+        problem = "the standard decorator compares models by value, and removes their hash"
     else:
         return
     report.error(f"{cls.name}: {problem}", cls.info.defn, fix=f"@dx.dataclass above class {cls.name}")
