@@ -75,7 +75,7 @@ class Reading(dx.Module):
     a: dx.Linear = dx.Linear(bare, width, rngs=rngs)
     b = dx.Linear(width, plain, rngs=rngs)
     c: dx.Param[jax.Array] = dx.variable((plain,), initializer=dx.initializers.ones)
-    d: int = dx.variable((2,), initializer=dx.initializers.ones)  # E: declax-part | makes a Variable, but the annotation is int
+    d: int = dx.variable((2,), initializer=dx.initializers.ones)  # E: declax-part | the annotation is int
     e = dx.Linear(2, 2, rngs=dx.Rngs(0))  # E: declax-part | all instances would share this Linear
 
 
@@ -91,7 +91,7 @@ class Forgetful(Reading):
 
 @dx.dataclass
 class Streamless(dx.Module):
-    a: dx.Param[jax.Array] = dx.variable((2,), initializer=dx.initializers.ones)  # E: declax-part | the class has no rngs
+    a: dx.Param[jax.Array] = dx.variable((2,), initializer=dx.initializers.ones)  # E: declax-part | has no rngs
 
 
 @dx.dataclass
