@@ -211,7 +211,7 @@ def test_lists_do_as_well_as_tuples():
 
 @pytest.mark.parametrize("given", [3, (), (3, 4), dx.State({}), (dx.graphdef(Open()),), "text"])
 def test_what_is_not_taken_apart(given):
-    with pytest.raises(GraphError, match="the argument is no graph that was taken apart"):
+    with pytest.raises(GraphError, match="the argument is not a split graph"):
         call(given)
 
 

@@ -840,7 +840,7 @@ def test_states_that_do_not_fit():
     with merge_context() as ctx:
         with pytest.raises(GraphError, match="scale: expected a Param, got nothing"):
             ctx.merge(graphdef, dx.State({}))
-        with pytest.raises(GraphError, match="the first argument is no GraphDef"):
+        with pytest.raises(GraphError, match="the first argument is not a GraphDef"):
             ctx.merge(state, graphdef)
         assert same_graph(ctx.merge(graphdef, state), model)
 

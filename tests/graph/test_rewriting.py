@@ -390,7 +390,7 @@ def test_an_error_of_the_function_leaves_the_original():
 def test_recursive_map_of_a_tree_only():
     with pytest.raises(GraphError, match=r"at linear and at tied"):
         recursive_map(lambda path, value: value, Block(), graph=False)
-    with pytest.raises(GraphError, match="this is a node that holds itself, so the argument is no tree"):
+    with pytest.raises(GraphError, match="this is a node that holds itself, so the argument is not a tree"):
         recursive_map(lambda path, value: value, cyclic(), graph=False)
     assert recursive_map(lambda path, value: value, Block().norm, graph=False).num_features == 2
 

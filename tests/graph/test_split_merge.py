@@ -453,7 +453,7 @@ def test_merge_takes_raw_values_for_variables():
 
 def test_merge_wants_a_definition():
     graphdef, state = dx.split(tied())
-    with pytest.raises(GraphError, match="the first argument is no GraphDef"):
+    with pytest.raises(GraphError, match="the first argument is not a GraphDef"):
         dx.merge(state, graphdef)
 
 

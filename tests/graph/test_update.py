@@ -494,7 +494,7 @@ def test_no_state_at_all():
 def test_no_model_at_all(node):
     functions = [dx.split, dx.state, dx.clone, dx.graphdef, lambda node: dx.update(node, {"a": 1})]
     for function in functions:
-        with pytest.raises(GraphError, match="this is no model"):
+        with pytest.raises(GraphError, match="this is not a model"):
             function(node)
 
 

@@ -378,7 +378,7 @@ def test_errors(run, text):
 
 def test_trees_share_nothing_where_the_mode_says_so():
     model = Counted()
-    with pytest.raises(GraphError, match="so the argument is no tree"):
+    with pytest.raises(GraphError, match="so the argument is not a tree"):
         fori_loop(0, 3, lambda i, v: v, (model, model), graph=False)
 
 

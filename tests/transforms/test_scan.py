@@ -764,7 +764,7 @@ def test_the_filter_that_mends_it_is_the_users():
 
 def test_trees_share_nothing_where_the_mode_says_so():
     model = Block()
-    with pytest.raises(GraphError, match="so the argument is no tree"):
+    with pytest.raises(GraphError, match="so the argument is not a tree"):
         scan(lambda pair, x: (pair, x), graph=False)((model, model), XS)
     with pytest.raises(TransformError, match="changes of structure do not come back"):
         scan(grow, graph_updates=False)(model, XS)

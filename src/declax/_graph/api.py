@@ -77,7 +77,7 @@ def refuse_state(where: str, node: object) -> None:
     if node.__class__ is State or node.__class__ is GraphState:
         raise GraphError(
             where,
-            "a State is the values of a graph, and no graph itself",
+            "a State holds the values of a graph, and is not a graph",
             got=repr(type(node).__name__),
             fix="state.filter(dx.Param)        # or state.split(dx.Param, ...)",
         )
@@ -583,7 +583,7 @@ def call(graphdef_state: Any, /) -> Caller[Any]:
     if len(parts) < 2 or not isinstance(parts[0], GraphDef):
         raise GraphError(
             "call",
-            "the argument is no graph that was taken apart",
+            "the argument is not a split graph",
             expected="(graphdef, state), as of dx.split, or the State of dx.unpack",
             got=f"({', '.join(map(describe, parts))})" if parts is graphdef_state else describe(graphdef_state),
             fix="dx.call(dx.split(model)).method(...)",

@@ -287,7 +287,7 @@ def _bind_anew(value: Any) -> Binding:
     if isinstance(value, _NO_MODELS):
         raise GraphError(
             "the node",
-            "this is no model",
+            "this is not a model",
             expected="a Module, a Variable, an array, or a container of such",
             got=describe(value),
         )

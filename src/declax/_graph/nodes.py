@@ -236,10 +236,10 @@ def _all_children(value: Any, kind: Kind) -> list[tuple[Any, Any]]:
 def not_a_tree(first: Path | None, second: Path) -> GraphError:
     """The error of a shared object where a tree is asked for; its first path is None in an earlier graph."""
     if first is None:
-        problem, got = "this is an object of a graph that was flattened before, so the two are no trees", None
+        problem, got = "this is an object of a graph that was flattened before, so the two are not trees", None
     else:
-        is_cycle = second[: len(first)] == first
-        problem = f"this is {'a node that holds itself' if is_cycle else 'reached twice'}, so the argument is no tree"
+        what = "a node that holds itself" if second[: len(first)] == first else "reached twice"
+        problem = f"this is {what}, so the argument is not a tree"
         got = f"the same object at {format_path(first)} and at {format_path(second)}"
     why = "graph=False, or dx.set_graph_mode(False), asks for a tree, in which nothing is shared"
     return GraphError(format_path(second), problem, got=got, why=why, fix="graph=True        # keeps what is shared")

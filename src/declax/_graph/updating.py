@@ -437,7 +437,7 @@ def join(graphdef: GraphDef[Any], states: Sequence[Any]) -> tuple[list[Any], lis
     """The leaves of States in the order of a GraphDef, and the metadata where some differs from its own."""
     if not isinstance(graphdef, GraphDef):
         fix = "dx.merge(graphdef, state)"
-        raise GraphError("merge", "the first argument is no GraphDef", got=describe(graphdef), fix=fix)
+        raise GraphError("merge", "the first argument is not a GraphDef", got=describe(graphdef), fix=fix)
     given = [as_state(s) for s in states]
     if len(given) == 1 and given[0].definition is graphdef.definition:
         return given[0].leaves, None
