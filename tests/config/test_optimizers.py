@@ -64,7 +64,7 @@ def test_of_others_it_cannot_be_told():
         (of_an_object, "Optimizer"),
         (lonely, "Optimizer"),
     ):
-        with pytest.raises(dx.ConfigError, match="how this optimizer was made cannot be told") as caught:
+        with pytest.raises(dx.ConfigError, match="the arguments of this optimizer are unknown") as caught:
             dx.spec_of(held)
         assert caught.value.where == where
 

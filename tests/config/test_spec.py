@@ -71,7 +71,7 @@ def test_names_and_arity_are_checked_at_once(make, text):
     ],
 )
 def test_rngs_are_given_to_build(make):
-    with pytest.raises(ConstructionError, match="random streams are no part of a spec") as caught:
+    with pytest.raises(ConstructionError, match="a spec cannot hold random streams") as caught:
         make()
     assert caught.value.fix == "dx.spec(...).build(rngs=dx.Rngs(0))"
 
@@ -79,12 +79,12 @@ def test_rngs_are_given_to_build(make):
 @pytest.mark.parametrize(
     ("value", "text", "fix"),
     [
-        (np.zeros(3), "an array is no part of a spec", "array.tolist()"),
-        (jnp.zeros(()), "an array is no part of a spec", "array.tolist()"),
-        (jax.ShapeDtypeStruct((), "float32"), "an array is no part of a spec", "array.tolist()"),
-        (dx.List([1]), "a model is no part of a spec", "dx.spec(List, ...), or dx.spec_of(model)"),
-        (dx.Param(1), "a model is no part of a spec", "dx.spec_of"),
-        ({1, 2}, "a value that can change is no part of a spec", "a tuple or list"),
+        (np.zeros(3), "a spec cannot hold an array", "array.tolist()"),
+        (jnp.zeros(()), "a spec cannot hold an array", "array.tolist()"),
+        (jax.ShapeDtypeStruct((), "float32"), "a spec cannot hold an array", "array.tolist()"),
+        (dx.List([1]), "a spec cannot hold a model", "dx.spec(List, ...), or dx.spec_of(model)"),
+        (dx.Param(1), "a spec cannot hold a model", "dx.spec_of"),
+        ({1, 2}, "a spec cannot hold a value that can change", "a tuple or list"),
         ({1.5: 2}, "the keys of a dict in a spec are strings", "a list of pairs"),
     ],
 )
@@ -103,9 +103,9 @@ def test_arguments_by_position_are_one_list():
 @pytest.mark.parametrize(
     ("target", "text"),
     [
-        (3, "this is nothing to construct"),
-        ([], "this is nothing to construct"),
-        (dict, "there is no telling which arguments this takes"),
+        (3, "not a class or function"),
+        ([], "not a class or function"),
+        (dict, "the arguments of this are unknown"),
     ],
 )
 def test_what_is_no_target(target, text):
@@ -222,7 +222,7 @@ def test_a_ref_is_a_path_from_the_root():
 
 @pytest.mark.parametrize(("path", "fix"), [("embed", "/embed"), ("a.b", "/a/b"), ("/", "/embed"), (3, "/embed")])
 def test_what_is_no_ref(path, fix):
-    with pytest.raises(ConfigError, match="this is no path to a part") as caught:
+    with pytest.raises(ConfigError, match="not a path to a part") as caught:
         dx.Ref(path)
     assert caught.value.fix == f"dx.Ref({fix!r})"
 

@@ -211,7 +211,7 @@ BAD = [
     (Point, {"x": 1, "kind": 3}, "wrong-type", "the name of a Point"),
     (Point, {1: 1, "x": 1}, "wrong-type", "a string as the key"),
     (Point, {"x": 1, "__class__": 2}, "unknown-key", "__class__"),
-    (Point, {"x": 1, "rngs": 2}, "unknown-key", "random streams are no configuration"),
+    (Point, {"x": 1, "rngs": 2}, "unknown-key", "random streams are not configuration"),
     (Point, {"x": 1, "<<": {}}, "unknown-key", "YAML 1.2 has no merge keys"),
     (Point | Pair, {"x": 1}, "missing-kind", 'kind = "Point"'),
     (Point | Pair, {"kind": "Pair", "a": 1, "y": 2}, "unknown-key", 'kind = "Point"'),

@@ -77,7 +77,7 @@ class Ref:
             fix = "/" + given.strip("./").replace(".", "/") if isinstance(given, str) else "/"
             raise ConfigError(
                 "Ref",
-                "this is no path to a part",
+                "not a path to a part",
                 expected="a path from the root: names and indices, with a / before each",
                 got=describe(given),
                 fix=f"dx.Ref({fix if len(fix) > 1 else '/embed'!r})",
@@ -297,7 +297,7 @@ def bind(parameters: Parameters, args: Sequence[object], named: Mapping[str, obj
 def _rngs_given(where: str, path: Path = ()) -> ConstructionError:
     return ConstructionError(
         where,
-        f"{path_text(path) if path else 'rngs'}: random streams are no part of a spec",
+        f"{path_text(path) if path else 'rngs'}: a spec cannot hold random streams",
         why="a spec says what to build; with which numbers is said when it is built",
         fix="dx.spec(...).build(rngs=dx.Rngs(0))",
     )
@@ -376,7 +376,7 @@ class _Freezing:
             noun, fix = "a value that can change", "a tuple or list of what is in it"
         raise ConfigError(
             self._where(path),
-            f"{noun} is no part of a spec",
+            f"a spec cannot hold {noun}",
             expected="numbers, texts, enums, dtypes, functions, lists and dicts of these, specs",
             got=describe(value),
             why="a spec is compared, hashed and written to files by value",

@@ -52,7 +52,7 @@ def parse_path(text: str) -> tuple[str, ...]:
     if end < len(given) or not keys:
         raise ConfigError(
             "spec",
-            f"{text!r} is no path of a part",
+            f"{text!r} is not a path of a part",
             expected="names and indices, such as blocks.0.hidden, blocks[0].hidden, or blocks.*.hidden",
         )
     return tuple(keys)

@@ -378,7 +378,7 @@ class _Reader:
         if isinstance(value, (Variable, jax.Array, np.ndarray)):
             raise ConfigError(
                 where,
-                "a constructor takes an array here, and an array is no part of a spec",
+                "a constructor takes an array here, and a spec cannot hold one",
                 got=describe(value),
                 fix="declare it with dx.variable(...), or make it in __post_init__",
             )
@@ -406,7 +406,7 @@ class _Reader:
         if model is None or tx is None:
             raise ConfigError(
                 f"{self.name}.{path_text(path)}" if path else self.name,
-                "how this optimizer was made cannot be told",
+                "the arguments of this optimizer are unknown",
                 why="it keeps neither its model nor the arguments of its transformation; of one that is built from a\n"
                 "spec these are remembered, of copies they are not",
                 fix='dx.spec(dx.Optimizer, dx.Ref("/model"), dx.spec(optax.adamw, 1e-3), wrt=dx.Param).build()',

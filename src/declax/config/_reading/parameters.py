@@ -153,7 +153,7 @@ def forget_targets() -> None:
 def _nothing_to_construct(target: object) -> ConfigError:
     return ConfigError(
         "spec",
-        "there is no telling which arguments this takes" if callable(target) else "this is nothing to construct",
+        "the arguments of this are unknown" if callable(target) else "not a class or function",
         expected="a class, or a function with a signature",
         got=describe(target),
         fix="dx.spec(Model, ...)",

@@ -447,7 +447,7 @@ class CallReader:
             message = f"{message}; it belongs to {one_of(others)}"
             hint = f'{KIND} = "{owner}", or leave the key out'
         elif key in _FORBIDDEN:
-            hint = "random streams are no configuration: give rngs= where the model is built"
+            hint = "random streams are not configuration: give rngs= where the model is built"
         elif key == "<<":
             hint = "YAML 1.2 has no merge keys: write the keys, or an alias for the whole table"
         else:
