@@ -42,7 +42,7 @@ from declax._tree.attributes import (
     not_a_variable,
     wrong_trace,
 )
-from declax._tree.layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY, Layout, Name
+from declax._tree.layout import ARRAY_CLASSES, BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY, Layout, Name
 from declax._tree.statuses import CONTAINERS, PLAIN, data_within
 from declax._tree.statuses import has_data as has_data
 from declax._tree.statuses import is_data as is_data
@@ -60,8 +60,6 @@ from declax.errors import (
 
 P = TypeVar("P", bound="Pytree")
 _ARRAYS = (jax.Array, np.ndarray)
-_ARRAY_CLASSES = frozenset({_jax.ArrayImpl, np.ndarray})
-_LOOKED_INTO = frozenset({Tagged, *CONTAINERS})
 MAKES_MEMBERS = "_declax_makes_members"
 """Marks a `__post_init__` that makes the declared members first."""
 
@@ -221,7 +219,9 @@ class Pytree(metaclass=PytreeMeta):
             raise wrong_trace(self, name)
         layout: Layout = attributes.get(LAYOUT_KEY) or type(self)._pytree__layout
         status, kind = layout.statuses.get(name), value.__class__
-        if (status is not Status.DATA and (status is None or kind not in PLAIN)) or kind in _LOOKED_INTO:
+        if (status is not Status.DATA and (status is None or kind not in PLAIN)) or kind in layout.looked_into:
+            if kind in ARRAY_CLASSES and name in layout.variables:
+                raise not_a_variable(self, name, value)
             is_behaviour, value, own = admit(self, name, value, layout)
             if is_behaviour:
                 object.__setattr__(self, name, value)
@@ -234,8 +234,6 @@ class Pytree(metaclass=PytreeMeta):
                 if BOUND_KEY in attributes:
                     epoch.advance()
                 return
-        elif kind in _ARRAY_CLASSES and name in layout.variables:
-            raise not_a_variable(self, name, value)
         if BOUND_KEY not in attributes:
             attributes[name] = value
             return

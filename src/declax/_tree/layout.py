@@ -19,11 +19,13 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
+import numpy as np
 
 from declax import _jax
 from declax._fields.snapshots import freeze, thaw
-from declax._fields.specifiers import Status
+from declax._fields.specifiers import Status, Tagged
 from declax._tree.codegen import compile_functions
+from declax._tree.statuses import CONTAINERS
 from declax._typing import BOUND_KEY as BOUND_KEY
 from declax._typing import INTERNAL_KEYS as INTERNAL_KEYS
 from declax._typing import LAYOUT_KEY as LAYOUT_KEY
@@ -38,6 +40,9 @@ Children = tuple[Any, ...]
 Flatten = Callable[[Any], tuple[Children, tuple[Any, ...]]]
 Unflatten = Callable[[Any, Iterable[Any]], Any]
 
+ARRAY_CLASSES = frozenset({_jax.ArrayImpl, np.ndarray})
+_LOOKED_INTO = frozenset({Tagged, *CONTAINERS})
+_WITH_ARRAYS = _LOOKED_INTO | ARRAY_CLASSES
 _RECENT = 128
 """How many recent layouts a class holds, and how many names such a layout may have."""
 _MOST_TRANSITIONS = 256
@@ -70,6 +75,7 @@ class Layout:
       is_closed: whether it is the layout that its class has at creation.
       length: the number of elements, which have an index in place of a name.
       variables: the names of declared Variables, which no array may replace.
+      looked_into: the classes of values that an assignment to data checks.
       flatten: the generated function from an instance to children and statics.
       flatten_with_keys: as `flatten`, each child with its key.
       unflatten: the generated function from statics and children to an instance.
@@ -88,6 +94,7 @@ class Layout:
     is_closed: bool
     length: int
     variables: frozenset[str]
+    looked_into: frozenset[type]
     snapshots: tuple[tuple[Name, int], ...]
     flatten: Flatten
     flatten_with_keys: Flatten
@@ -137,6 +144,7 @@ class Layout:
         layout.cls, layout.statuses, layout.is_closed = owner, statuses, is_closed
         layout.length, layout._hash = length, mixed
         layout.variables = getattr(owner, "_pytree__variables", frozenset())
+        layout.looked_into = _WITH_ARRAYS if layout.variables else _LOOKED_INTO
         layout._transitions = {}
         layout._recent = None
         layout._is_compiled = False
