@@ -96,8 +96,8 @@ class Walk:
         return made
 
     def arguments(self, spec: SpecData, path: Path) -> dict[str, Any]:
-        given = spec.arguments.items()
-        return {name: self.value(value, (*path, name), spec.reader_of(name)) for name, value in given}
+        reader_of = spec.reader_of
+        return {name: self.value(value, (*path, name), reader_of(name)) for name, value in spec.arguments.items()}
 
     def kept(self, spec: SpecData, path: Path) -> Any:
         """What is made of a spec that is kept."""

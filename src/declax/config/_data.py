@@ -198,9 +198,11 @@ class SpecData:
         full.update((name, value) for name, value in self._arguments.items() if name not in full)
         return MappingProxyType(full)
 
-    def reader_of(self, name: str) -> Reader | None:
+    @property
+    def reader_of(self) -> Callable[[str], Reader | None]:
+        """Gives the reader of an argument, by name; None where nothing interprets the arguments."""
         call = self._call(self._target)
-        return None if call is None else call.reader_of(name)
+        return (lambda name: None) if call is None else call.reader_of
 
     def with_arguments(self, arguments: Mapping[str, object]) -> Self:
         return type(self)(self._target, arguments)
