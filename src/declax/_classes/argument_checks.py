@@ -138,7 +138,7 @@ class PartCheck:
         cls = get_origin(option) or option
         if not isinstance(cls, type) or getattr(cls, "_is_protocol", False):
             return False
-        if issubclass(cls, _SEQUENCES | _MAPPINGS):
+        if issubclass(cls, _SEQUENCES + _MAPPINGS):
             items = [item for item in get_args(option) if item is not Ellipsis]
             return any(map(self._names_classes, items))
         return issubclass(cls, (NoneType, Pytree, Variable))
@@ -159,7 +159,7 @@ class PartCheck:
         made, cls = _class_of(value), get_origin(option) or option
         if made is None or not self._names_class(option):
             return None
-        is_container = issubclass(cls, _SEQUENCES | _MAPPINGS)
+        is_container = issubclass(cls, _SEQUENCES + _MAPPINGS)
         expected = cls if not is_container else Mapping if issubclass(cls, _MAPPINGS) else Sequence
         if not issubclass(made, expected):
             return Mismatch(path, option, value)
@@ -180,8 +180,8 @@ class PartCheck:
         return next((found for found in inside if found is not None), None)
 
 
-_SEQUENCES: Final = list | tuple | Sequence
-_MAPPINGS: Final = dict | Mapping
+_SEQUENCES: Final = (list, tuple, Sequence)
+_MAPPINGS: Final = (dict, Mapping)
 
 
 def _class_of(value: object) -> type | None:

@@ -120,7 +120,7 @@ class PlainLeaves:
         dicts: list[dict[Any, Any]] = []
         for owner, count in nodes:
             node = owner()
-            attributes = {} if node is None else node.__dict__  # another thread may have removed it
+            attributes: Any = {} if node is None else node.__dict__  # another thread may have removed it
             if attributes.get(TRACE_KEY, _jax.TOP) is not mark and node is not None:
                 raise wrong_trace(node, names[len(dicts)])
             dicts += (attributes,) * count

@@ -24,6 +24,8 @@ class Arguments(NamedTuple):
     kwargs: dict[str, Any]
 
 
+_RUNS_LATER: Final = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+
 Enter: TypeAlias = Callable[[Arguments], tuple[AbstractContextManager[object], Arguments]]
 """Makes the context of a call from its arguments, and the arguments that the function gets."""
 
@@ -32,7 +34,7 @@ def around_calls(where: str, enter: Enter) -> Callable[[Callable[P, R]], Callabl
     """A decorator named `where`, whose functions run in a context that is made from their arguments."""
 
     def decorate(f: Callable[P, R]) -> Callable[P, R]:
-        runs_later = inspect.isgeneratorfunction(f) or inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f)
+        runs_later = any(is_such(f) for is_such in _RUNS_LATER)
         if runs_later or not callable(f):
             raise RngError(
                 where,
