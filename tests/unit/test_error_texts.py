@@ -94,7 +94,7 @@ ERRORS = {
     "a text as an option": lambda: member(dtype="param_dtype"),
     "a function as a submodule": lambda: declare({}, w=dx.submodule(lambda self, rngs: None)),
     "an entry that is no size": lambda: member(shape=(1.5,))(1, "a", True),
-    "when without an Optional": lambda: member(when=dim_field > 1),
+    "when without an Optional": lambda: member(when=dim_field),
     "no Variable": lambda: member(jax.Array),
     "a stream without rngs": lambda: member(stream="params"),
     "an annotation that is never known": lambda: member("Unheard")(1, "a", True),
