@@ -1,5 +1,6 @@
 """Class bodies whose mistakes are refused, and objects that several places of a class body share."""
 
+import collections
 import copy
 import dataclasses
 import functools
@@ -10,8 +11,9 @@ import math
 import pickle
 import subprocess
 import sys
+import types
 import weakref
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +28,25 @@ class Mixer(Protocol):
     def __call__(self, x: jax.Array) -> jax.Array: ...
 
 
+class Size(NamedTuple):
+    height: Any
+    width: Any
+
+
+@dataclasses.dataclass
+class Config:
+    dim: Any
+
+
 def smaller(size):
     return min(size, 3)
 
 
+SUBCLASS = """
+@dx.dataclass
+class Sub(Model):
+    {}
+"""
 HEAD = """@dx.dataclass
 class Model(dx.Module):
     dim: int = dx.field()
@@ -201,6 +218,164 @@ def test_signatures_with_parts_compare():
     assert inspect.signature(first) != inspect.signature(second)
 
 
+@pytest.mark.parametrize(
+    ("line", "value", "problem"),
+    [
+        ("size", "Size(dim, 2)", "a Size holds the field expression dim"),
+        ("size", "Config(2 * dim)", "a Config holds the field expression"),
+        ("size", "[1, Config(dim)]", "a Config holds the field expression dim"),
+        ("part", "dx.Sequential(Config(dim), rngs)", "a Config holds the field expression dim"),
+        ("size", "collections.OrderedDict(a=dim)", "a OrderedDict holds the field expression dim"),
+        ("size", "collections.deque([dim])", "a deque holds the field expression dim"),
+        ("size", "types.SimpleNamespace(a=dim)", "a SimpleNamespace holds the field expression dim"),
+        ("size", "slice(0, dim)", "a slice holds the field expression dim"),
+    ],
+)
+def test_other_containers_hold_no_expressions(line, value, problem):
+    names = {"Size": Size, "Config": Config, "collections": collections, "types": types}
+    error = refused(f"{line} = {value}", **names)
+    assert error.where == f"Model.{line}"
+    assert problem in error.problem
+    assert error.fix.startswith("dx.defer(")
+
+
+def test_defaults_of_methods_hold_no_expressions():
+    error = refused("def size(self, n=dim): return n")
+    assert error.problem == "the default of a parameter is the field expression dim"
+    assert error.fix.startswith("def size(self, size=None)")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["layers = []", "for i in range(3): layers.append(dx.Linear(dim, dim, rngs=rngs))"],
+        ["layers: dict = {}", "layers['a'] = dx.Linear(dim, dim, rngs=rngs)"],
+    ],
+)
+def test_containers_that_statements_fill(lines):
+    error = refused(*lines)
+    assert error.where == "Model.layers"
+    assert "statements of the class body put expressions into this" in error.problem
+    assert "dx.repeat(depth, " in error.fix
+
+
+@pytest.mark.parametrize("operation", [lambda: dx.when(dx.field(), 3, 4), lambda: dx.repeat(3, dx.field())])
+def test_when_and_repeat_outside_of_class_bodies(operation):
+    with pytest.raises(errors.ExpressionError, match="this is not in the body of a declared class"):
+        operation()
+
+
+def test_the_text_of_constants_outside_of_class_bodies():
+    model = declare()
+    with pytest.raises(errors.ExpressionError) as caught:
+        dx.Linear(model.dim, 10, use_bias=True, rngs=dx.Rngs(0))
+    assert caught.value.where == "Linear(dim, 10, use_bias=True, rngs=Rngs(...))"
+
+
+@pytest.mark.parametrize("condition", ["flag is None", "flag is not None"])
+def test_a_condition_that_is_no_expression(condition):
+    error = refused(f"part = dx.when({condition}, dx.Linear(dim, dim, rngs=rngs))")
+    assert error.problem == f"the condition is the constant {'not' in condition}"
+    assert "size != None" in error.fix
+    equal = condition.replace("is not", "!=").replace("is", "==")
+    part = declare(f"part = dx.when({equal}, dx.Linear(dim, dim, rngs=rngs))")(2, rngs=dx.Rngs(0)).part
+    assert (part is not None) is ("not" in condition)
+
+
+def test_the_fixes_of_unpacking_and_formatting():
+    line = "part = dx.Sequential(*dx.repeat(dim, dx.Linear(dim, dim, rngs=rngs)))"
+    error = refused(line, has_source=True)
+    assert error.fix == "dx.Sequential(dx.repeat(dim, dx.Linear(dim, dim, rngs=rngs)))"
+    assert len(declare(f"part = {error.fix}")(2, rngs=dx.Rngs(0)).part.layers) == 2
+    assert refused("name = f'{dim}'").fix == 'dx.defer("{}".format)(dim)'
+
+
+# --- constants and defaults -----------------------------------------------------------------
+
+
+def test_constants_of_constants():
+    error = refused("rate: float = 0.1", "half = rate / 2", "drop = dx.Dropout(half, rngs=rngs)")
+    assert error.where == "Model.rate"
+    assert error.fix == "rate: float = dx.field(default=0.1)"
+
+
+@pytest.mark.parametrize("annotation", ["ClassVar[int]", "Final"])
+def test_constants_of_the_class(annotation):
+    names = {"ClassVar": ClassVar, "Final": Final}
+    lines = [f"EXPANSION: {annotation} = 4", "up = dx.Linear(dim, EXPANSION * dim, rngs=rngs)"]
+    assert declare(*lines, **names)(2, rngs=dx.Rngs(0)).up.out_features == 8
+
+
+def test_specifiers_of_the_standard_are_expressions():
+    lines = ["rate: int = dataclasses.field(default=3)", "part = dx.Linear(dim, 2 * rate, rngs=rngs)"]
+    model = declare(*lines, dataclasses=dataclasses)
+    assert model(2, rngs=dx.Rngs(0)).part.out_features == 6
+    assert model(2, rngs=dx.Rngs(0)).rate == 3
+
+
+def test_specifiers_with_expressions_as_defaults():
+    model = declare(
+        "hidden: int = dx.field(default=4 * dim, ge=1)",
+        "same: int = dx.field(default=dim, metadata={'unit': 'm'}, repr=False)",
+        "sizes: tuple[int, ...] = dx.static(default=(dim, hidden))",
+        "up: dx.Linear = dx.field(default=dx.Linear(dim, hidden, rngs=rngs), help='widens')",
+    )
+    made = model(2, rngs=dx.Rngs(0))
+    assert (made.hidden, made.same, made.sizes, made.up.out_features) == (8, 2, (2, 8), 8)
+    given = model(2, hidden=3, same=7, rngs=dx.Rngs(0))
+    assert (given.hidden, given.same, given.sizes, given.up.out_features) == (3, 7, (2, 3), 3)
+    with pytest.raises(errors.LayerError, match=r"Model\.hidden: this value is out of bounds"):
+        model(2, hidden=0, rngs=dx.Rngs(0))
+    fields = {field.name: field for field in dataclasses.fields(model)}
+    assert fields["same"].metadata["unit"] == "m"
+    assert not fields["same"].repr
+    assert dx.replace(made, dim=3, rngs=dx.Rngs(0)).up.out_features == 12
+    assert dx.spec_of(made) == dx.spec(model, 2)
+    assert dx.from_config(model, {"dim": 2, "up": {"use_bias": False}}, rngs=dx.Rngs(0)).up.bias is None
+
+
+# --- names of bases ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "match"),
+    [
+        ({}, r"Sub\.dim: the class body reads 'dim', a field of the base Model"),
+        ({"dim": 5}, r"Sub\.up: the expression reads 'dim', a field of the base Model, and Python finds a global"),
+    ],
+)
+def test_inherited_names_are_not_visible(names, match):
+    source = SUBCLASS.format(
+        "_: dx.KW_ONLY\n    rngs: dx.InitVar[dx.Rngs] = dx.field()\n    up = dx.Linear(dim, 2, rngs=rngs)"
+    )
+    with pytest.raises(errors.FieldError, match=match) as caught:
+        exec(source, {"dx": dx, "Model": declare(), **names})
+    assert caught.value.fix == "Model.dim"
+
+
+def test_a_field_without_a_specifier_has_no_expression():
+    model = declare("plain: int", "size: int = dx.field(kw_only=True)")
+    with pytest.raises(AttributeError, match=r"Declare it as `plain: \.\.\. = dx.field"):
+        _ = model.plain
+
+
+def test_replace_takes_instances():
+    with pytest.raises(errors.FieldError, match="replace takes an instance of a dataclass"):
+        dx.replace(declare(), dim=3)
+
+
+def test_an_internal_part_as_an_argument():
+    with pytest.raises(errors.ConstructionError, match="there is no parameter 'up'") as caught:
+        declare("up = dx.Linear(dim, dim, rngs=rngs)")(2, up=3, rngs=dx.Rngs(0))
+    assert caught.value.fix.startswith("up: ... = ...        # an annotated part")
+
+
+def test_names_that_the_generated_source_uses():
+    lines = ["range: dx.InitVar[int] = dx.field(default=3)", "put: dx.InitVar[int] = dx.field(default=4)"]
+    model = declare(*lines, "parts = dx.repeat(2, dx.defer(list)((dim, put)))")
+    assert model(1, rngs=dx.Rngs(0)).parts == [[1, 4], [1, 4]]
+
+
 # --- names that inner scopes do not see -----------------------------------------------------
 
 
@@ -331,13 +506,6 @@ def test_class_variables_hold_objects():
 
 
 # --- random keys ----------------------------------------------------------------------------------
-
-
-SUBCLASS = """
-@dx.dataclass
-class Sub(Model):
-    {}
-"""
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,17 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType, MethodType, TracebackType
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, get_origin
 
 from declax._classes.argument_checks import ArgumentCheck, PartCheck, is_checked
 from declax._classes.declared_variables import RNGS, VariableMaker
 from declax._classes.pytree import Pytree, PytreeMeta
 from declax._classes.records import Record
+from declax._classes.shared_objects import call_of_shared, fix_of_shared, objects_shared_in
 from declax._fields.annotations import Scope, annotation_text, decide, own_annotations, refuses_data
-from declax._fields.class_body import BODY_KEY, RNGS_LINES, Body, text_of_annotation
+from declax._fields.class_body import BODY_KEY, RNGS_LINES, Body, base_with, text_of_annotation
 from declax._fields.expressions import (
+    CONTAINERS,
     Choice,
     Declaration,
     Deferred,
@@ -49,9 +51,8 @@ from declax._fields.specifiers import (
     standard_field,
 )
 from declax._tree.codegen import compile_functions
-from declax._tree.statuses import PLAIN, data_within, is_data
+from declax._tree.statuses import is_data
 from declax._typing import MISSING, RECORD_KEY
-from declax._variables.variable import Variable
 from declax.errors import (
     DeclaxError,
     FieldError,
@@ -87,8 +88,8 @@ def declare(cls: Any) -> dict[str, Expression]:
     Raises:
       FieldError: for what the rules of class bodies forbid.
     """
-    _check_shared(cls)
     body: Body = cls.__dict__.get(BODY_KEY) or Body()
+    _check_shared(cls, body)
     if body.bound:
         delattr(cls, BODY_KEY)
         _check_body(cls, body)
@@ -134,10 +135,19 @@ def _check_declaration(cls: type, name: str, recipe: Recipe | None, annotations:
         )
 
 
-def _check_shared(cls: type) -> None:
+def _check_shared(cls: type, body: Body) -> None:
     annotations = own_annotations(cls)
     for name, value in vars(cls).items():
         refuse_hidden(value, f"{type_name(cls)}.{name}")
+        is_bound = name in body.bound or name.startswith("_pytree__")
+        if not is_bound and value.__class__ in CONTAINERS and has_expression(value):
+            raise FieldError(
+                f"{type_name(cls)}.{name}",
+                f"statements of the class body put expressions into this {type_name(type(value))}",
+                why="all instances would share it, and nothing would evaluate them",
+                fix=f"{name} = dx.repeat(depth, dx.Linear(dim, dim, rngs=rngs))\n"
+                f"@dx.submodule\ndef {name}(self, rngs: dx.Rngs) -> list[dx.Linear]: ...        # what needs Python",
+            )
         shared = [] if name.startswith("__") or name in annotations else objects_shared_in(value)
         if shared:
             raise FieldError(
@@ -162,39 +172,8 @@ def _check_constants(cls: type, name: str, expression: Expression) -> None:
                 "all instances would share an object in this part",
                 got=describe(value),
                 why="only a call with a field among its arguments is made anew by each instance",
-                fix=_call_of_shared(shared[0]),
+                fix=call_of_shared(shared[0]),
             )
-
-
-def objects_shared_in(value: object) -> list[object]:
-    """The Pytrees and Variables in a value that is made once for all instances of a class."""
-    if value.__class__ in PLAIN or isinstance(value, Expression):
-        return []
-    is_looked_into = isinstance(value, (Pytree, Variable, list, tuple, dict))
-    return [
-        item
-        for item in (data_within(value) if is_looked_into else ())
-        if isinstance(item, (Pytree, Variable)) and not getattr(item, "_pytree__is_frozen", False)
-    ]
-
-
-def fix_of_shared(name: str, value: object, item: object) -> str:
-    """The line that makes a shared object anew in each instance."""
-    call = _call_of_shared(item)
-    if call == RNGS_LINES:
-        return call
-    forms: dict[type, str] = {list: "[{}]", tuple: "({},)", dict: "{{'a': {}}}"}
-    return f"{name} = {forms.get(value.__class__, '{}').format(call)}        # each instance makes it"
-
-
-def _call_of_shared(item: object) -> str:
-    cls = type(item)
-    name = f"dx.{type_name(cls)}" if cls.__module__.startswith("declax.") else type_name(cls)
-    if isinstance(item, Variable):
-        return "dx.variable((dim,), initializer=dx.initializers.ones)"
-    if name == "dx.Rngs":
-        return RNGS_LINES
-    return f"{name}(..., rngs=rngs)" if RNGS in inspect.signature(cls).parameters else f"dx.defer({name})(...)"
 
 
 def _check_bases(cls: type) -> None:
@@ -226,10 +205,20 @@ def _check_body(cls: type, body: Body) -> None:
             fix="give the second one another name",
         )
     annotations = own_annotations(cls)
-    for name, reads in body.reads.items():
-        for read in reads:
+    for name in body.bound:
+        for read in _names_read(body, name, annotations):
+            if read in body.bound:
+                continue
+            base = base_with(read, cls.__mro__[1:])
+            if base is not None and read not in cls.__dict__ and read not in annotations:
+                raise FieldError(
+                    f"{type_name(cls)}.{name}",
+                    f"the expression reads {read!r}, a field of the base {type_name(base)}, and Python finds a global",
+                    why="in Python, a class body does not see inherited names",
+                    fix=RNGS_LINES if read == RNGS else f"{type_name(base)}.{read}",
+                )
             value = cls.__dict__.get(read, dataclasses.MISSING)
-            if read not in annotations or read in body.bound or isinstance(value, dataclasses.Field):
+            if read not in annotations or _is_class_variable(annotations[read]):
                 continue
             is_missing = value is dataclasses.MISSING
             what = "has no specifier" if is_missing else f"gives it the constant {value!r}"
@@ -240,6 +229,22 @@ def _check_body(cls: type, body: Body) -> None:
                 why="only a field with a specifier has the value of the instance in the class body",
                 fix=f"{read}: {text_of_annotation(annotations[read])} = dx.field({default})",
             )
+
+
+def _names_read(body: Body, name: str, annotations: Collection[str]) -> Iterator[str]:
+    """The names that a statement read, also by constants that the class body computed before."""
+    waiting, seen = [name], {name}
+    while waiting:
+        for read in body.reads.get(waiting.pop(), ()):
+            if read not in seen:
+                seen.add(read)
+                yield read
+                if read not in annotations and read not in body.bound:
+                    waiting.append(read)
+
+
+def _is_class_variable(annotation: Any) -> bool:
+    return annotation in (ClassVar, Final) or get_origin(annotation) in (ClassVar, Final)
 
 
 def _restore_inherited(cls: Any) -> None:
@@ -569,7 +574,9 @@ class Maker:
     def _statement(self, part: Part, writer: Writer) -> list[str]:
         source = self._source(part, writer)
         is_frozen = self._cls.__dataclass_params__.frozen
-        line = f"put(self, {part.name!r}, {source})" if is_frozen else f"self.{part.name} = {source}"
+        line = f"self.{part.name} = {source}"
+        if is_frozen:
+            line = f"put(self, {part.name!r}, {source})"
         if not part.is_argument:
             return [f"    {line}"]
         declared = writer.constant(part.expression, f"declared_{part.name}")

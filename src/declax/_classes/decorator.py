@@ -19,15 +19,14 @@ from declax._classes.argument_checks import is_checked
 from declax._classes.construction import (
     LOST_RECORD,
     declare,
-    fix_of_shared,
     init_var_of,
     install,
     is_init_var,
-    objects_shared_in,
 )
 from declax._classes.declared_variables import RNGS, check_variable
 from declax._classes.pytree import MAKES_MEMBERS, Pytree, has_data, is_data, prepare
 from declax._classes.records import Record
+from declax._classes.shared_objects import fix_of_shared, objects_shared_in
 from declax._fields import specifiers
 from declax._fields.annotations import Scope, annotation_text, decide, own_annotations, refuses_data
 from declax._fields.class_body import RNGS_LINES, text_of_annotation
@@ -388,7 +387,7 @@ def replace(obj: P, /, **changes: Any) -> P:  # pyright: ignore[reportInconsiste
     3
     """
     cls = type(obj)
-    if not dataclasses.is_dataclass(obj):
+    if not dataclasses.is_dataclass(obj) or not hasattr(cls, "__dataclass_fields__"):  # a class passes the first
         raise FieldError(type_name(cls), "replace takes an instance of a dataclass", got=describe(obj))
     fields: dict[str, dataclasses.Field[Any]] = obj.__dataclass_fields__
     for name in changes:

@@ -104,14 +104,17 @@ class PytreeMeta(_ProtocolMeta):
 
         @classmethod
         def __prepare__(mcs, name: str, bases: tuple[type, ...], **kwargs: Any) -> ClassBody:  # noqa: N804
-            return ClassBody()
+            return ClassBody(bases)
 
         def __getattr__(cls, name: str) -> Any:  # noqa: N805  # of a metaclass
             """The expression of a field, for the bodies of subclasses."""
             if not name.startswith("_pytree__") and name in cls._pytree__expressions:
                 used_up = class_attribute(cls, name)  # an InitVar: its descriptor raises once more
                 return cls._pytree__expressions[name][0] if used_up is None else used_up.__get__(None, cls)
-            raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}", name=name, obj=cls)
+            text = f"type object {cls.__name__!r} has no attribute {name!r}"
+            if not name.startswith("__") and name in getattr(cls, "__dataclass_fields__", {}):
+                text += f": only fields with a specifier have an expression. Declare it as `{name}: ... = dx.field()`"
+            raise AttributeError(text, name=name, obj=cls)
 
         # What a Protocol does at these is not for classes that only implement one.
         __new__ = ABCMeta.__new__
@@ -589,6 +592,7 @@ def _explain_arguments(cls: Any, kwargs: dict[str, Any]) -> None:
                 expected=", ".join(known) or "no parameters",
                 got=f"{name}=...",
                 why=f"{name} is made by the object itself" if name in made else None,
+                fix=f"{name}: ... = ...        # an annotated part is an argument" if name in made else None,
             ) from None
 
 

@@ -12,7 +12,7 @@ import dataclasses
 import dis
 import inspect
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from types import CodeType
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ class Body:
 
     Attributes:
       bound: the expressions, and the containers that hold some, by name, in order.
-      reads: the names that the statement of each of these read.
+      reads: the names that the statement of each name read.
       twice: the first name that is bound again after an expression, if any.
     """
 
@@ -46,12 +46,13 @@ class Body:
 class ClassBody(dict[str, Any]):
     """A namespace in which each binding of a name ends a statement."""
 
-    __slots__ = ("_body", "_inner", "_read")
+    __slots__ = ("_bases", "_body", "_inner", "_read")
 
     _pytree__is_class_body = True
 
-    def __init__(self) -> None:
+    def __init__(self, bases: tuple[type, ...] = ()) -> None:
         super().__init__()
+        self._bases = bases
         self._body = Body()
         self._inner: dict[str, str] | None = None
         self._read: list[str] = []
@@ -68,6 +69,8 @@ class ClassBody(dict[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         read, self._read = self._read, []
         body = self._body
+        if isinstance(value, dataclasses.Field):
+            value = Declaration(value)
         if name in body.bound and body.twice is None:
             body.twice = name
         if has_expression(value):
@@ -80,6 +83,7 @@ class ClassBody(dict[str, Any]):
             if not body.bound:
                 super().__setitem__(BODY_KEY, body)
             body.bound[name] = value
+        if read and not name.startswith("__"):
             body.reads[name] = tuple(read)
         super().__setitem__(name, value)
 
@@ -124,6 +128,14 @@ class ClassBody(dict[str, Any]):
                 why="an InitVar is not inherited by name",
                 fix=RNGS_LINES,
             )
+        base = base_with(name, self._bases)
+        if base is not None:
+            raise FieldError(
+                where,
+                f"the class body reads {name!r}, a field of the base {type_name(base)}",
+                why="in Python, a class body does not see inherited names",
+                fix=f"{type_name(base)}.{name}",
+            )
 
 
 _SCOPES: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>")
@@ -153,6 +165,15 @@ def _names_read(code: CodeType, scope: str, operations: Collection[str]) -> Iter
         if instruction.opname in operations and instruction.argval not in bound:
             line = instruction.positions.lineno if instruction.positions else None
             yield instruction.argval, f"{scope} in line {line or code.co_firstlineno}"
+
+
+def base_with(name: str, bases: Iterable[type]) -> type | None:
+    """The base that has a field of a name."""
+    for base in bases:
+        field = getattr(base, "__dataclass_fields__", {}).get(name)
+        if field is not None and field._field_type is not dataclasses._FIELD_CLASSVAR:  # type: ignore[attr-defined]  # the standard offers no public way
+            return base
+    return None
 
 
 def collect(cls: Any, annotations: Collection[str]) -> None:

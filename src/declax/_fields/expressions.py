@@ -7,17 +7,19 @@ arguments are deferred. The constructor evaluates them (`_construction`).
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import dis
+import enum
 import functools
 import inspect
 import keyword
 import linecache
 import math
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
-from types import FrameType
+from types import FrameType, FunctionType, NoneType, SimpleNamespace
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar, overload
 
 from declax.errors import DeclaxError, ExpressionError, FieldError, MissingAttributeError, describe, type_name
@@ -33,8 +35,6 @@ Write = Callable[[Any], str]
 CONTAINERS: Final = frozenset({list, tuple, dict})
 """The containers whose literals may hold expressions."""
 
-_HASHED: Final = frozenset({set, frozenset, dict})
-_OPENED: Final = CONTAINERS | _HASHED
 
 _OF_JAX: Final = frozenset({"aval", "dtype", "ndim", "shape", "weak_type", "_evaluate"})
 """The attributes that JAX asks of arrays, and of symbolic dimensions."""
@@ -148,7 +148,7 @@ class Expression(Unmade):
         self._pytree__refuse("`in`")
 
     def __format__(self, spec: str) -> str:
-        self._pytree__refuse("formatting")
+        self._pytree__refuse("formatting", f'dx.defer("{{}}".format)({_bare(self, text_of)})')
 
     def __str__(self) -> str:
         return repr(self) if _class_body() is None else self._pytree__refuse("str()", f"dx.defer(str)({self!r})")
@@ -450,7 +450,10 @@ def text_of(value: object) -> str:
         return name if name is not None else value._pytree__source(text_of)
     if value.__class__ in CONTAINERS:
         return _container(value, text_of)
-    return type_name(value) if isinstance(value, type) else getattr(value, "__name__", None) or repr(value)
+    if isinstance(value, type):
+        return type_name(value)
+    is_long = not isinstance(value, (int, float, complex, str, bytes, enum.Enum, NoneType))
+    return getattr(value, "__name__", None) or (f"{type_name(type(value))}(...)" if is_long else repr(value))
 
 
 def _bare(value: Expression, write: Write) -> str:
@@ -606,6 +609,8 @@ def _running_call(expression: Expression) -> str | None:
     source = linecache.getline(frame.f_code.co_filename, line or 0, frame.f_globals).encode()[start:end].decode()
     function, _, arguments = source.partition("(")
     if arguments and line == last:
+        if arguments.startswith("*"):
+            return f"{function}({arguments[1:]}"
         return None if function == "range" else f"dx.defer({function})({arguments}"
     called: Any = sys._getframe(1)
     while called.f_back is not frame:
@@ -663,28 +668,45 @@ def defer(function: Callable[P, R], /) -> Callable[P, R]:
 
 
 def refuse_hidden(value: Any, where: str, depth: int = 8) -> None:
-    """Raises for expressions where nothing evaluates them: in a partial, in a set, and as the key of a dict."""
+    """Raises for expressions where nothing evaluates them: in all containers but literal lists, tuples and dicts."""
     cls: Any = value.__class__
-    if issubclass(cls, functools.partial) and is_deferred_call(value.args, value.keywords):
-        held = next(v for v in (*value.args, *value.keywords.values()) if has_expression(v))
-        raise FieldError(
-            where,
-            f"a partial holds the field expression {text_of(held)}",
-            why="whoever calls the partial would get the expression instead of its value",
-            fix="dx.defer(functools.partial)(f, dim)        # each instance makes the partial",
-        )
-    held = next(filter(has_expression, value), None) if cls in _HASHED else None
-    if held is not None:
-        raise FieldError(
-            where,
-            f"the field expression {text_of(held)} is {'a key' if cls is dict else 'an element'} of a {cls.__name__}",
-            why="it would be found by its identity, not by its value",
-            fix="dx.defer(dict)([(dim, part)])" if cls is dict else f"dx.defer({cls.__name__})([dim])",
-        )
-    if cls in CONTAINERS and depth:
-        for item in _items(value):
-            if isinstance(item, functools.partial) or item.__class__ in _OPENED:
+    held = next(filter(has_expression, _hidden_items(value)), None)
+    if held is None:
+        if cls in CONTAINERS and depth:
+            for item in _items(value):
                 refuse_hidden(item, where, depth - 1)
+        return
+    text, why = text_of(held), "nothing evaluates it there, and whoever reads it would get the expression"
+    problem = f"a {cls.__name__} holds the field expression {text}"
+    fix = f"dx.defer({cls.__name__})(...)        # each instance makes it"
+    if issubclass(cls, functools.partial):
+        fix = "dx.defer(functools.partial)(f, dim)        # each instance makes the partial"
+    elif cls in (set, frozenset, dict):
+        problem = f"the field expression {text} is {'a key' if cls is dict else 'an element'} of a {cls.__name__}"
+        why = "it would be found by its identity, not by its value"
+        fix = "dx.defer(dict)([(dim, part)])" if cls is dict else f"dx.defer({cls.__name__})([dim])"
+    elif cls is FunctionType:
+        problem = f"the default of a parameter is the field expression {text}"
+        fix = f"def {value.__name__}(self, size=None): ...        # and read self.{text} there"
+    raise FieldError(where, problem, why=why, fix=fix)
+
+
+def _hidden_items(value: Any) -> Iterable[Any]:
+    """What a value holds where nothing evaluates expressions."""
+    cls: Any = value.__class__
+    if isinstance(value, functools.partial):
+        return (*value.args, *value.keywords.values())
+    if cls is FunctionType:
+        return (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+    if cls is slice:
+        return (value.start, value.stop, value.step)
+    if cls is SimpleNamespace or (dataclasses.is_dataclass(cls) and hasattr(value, "__dict__")):
+        return tuple(vars(value).values())
+    if cls in (list, tuple):
+        return ()
+    if isinstance(value, dict):
+        return value if cls is dict else (*value, *value.values())
+    return value if isinstance(value, (set, frozenset, tuple, list, collections.deque)) else ()
 
 
 def repeat(n: int, item: T, /) -> list[T]:
@@ -699,6 +721,7 @@ def repeat(n: int, item: T, /) -> list[T]:
 
     Raises:
       FieldError: if all elements would be one object: `item` is not an expression, or a part that has a name.
+      ExpressionError: outside of a class body.
 
     >>> import declax as dx
     >>> @dx.dataclass
@@ -724,7 +747,9 @@ def repeat(n: int, item: T, /) -> list[T]:
             why="the name of a part refers to the object that an instance has",
             fix=f"dx.repeat(depth, {item._pytree__source(text_of)})",
         )
-    return Repeated(n, item)  # type: ignore[return-value]  # an expression stands for its value
+    made = Repeated(n, item)
+    _require_class_body(made)
+    return made  # type: ignore[return-value]  # an expression stands for its value
 
 
 @overload
@@ -742,6 +767,10 @@ def when(flag: bool, item: Any, other: Any = None, /) -> Any:
     Returns:
       The part, to type checkers; in the class body, an expression.
 
+    Raises:
+      FieldError: if the condition is True or False, as `size is None` is.
+      ExpressionError: outside of a class body.
+
     >>> import declax as dx
     >>> @dx.dataclass
     ... class Head(dx.Module):
@@ -751,4 +780,13 @@ def when(flag: bool, item: Any, other: Any = None, /) -> Any:
     >>> Head(3).width, Head(3, is_small=False).width
     (3, 12)
     """
-    return Choice(flag, item, other)
+    made = Choice(flag, item, other)
+    if isinstance(flag, bool):
+        raise FieldError(
+            _where("when"),
+            f"the condition is the constant {flag}",
+            why="`is` compares the expression itself with None, where no value exists yet",
+            fix="dx.when(size != None, part, other)        # in place of `size is not None`",
+        )
+    _require_class_body(made)
+    return made
