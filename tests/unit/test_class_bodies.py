@@ -557,7 +557,7 @@ def test_a_method_that_passes_no_rngs():
     lines = ["@dx.submodule", "def up(self, rngs):", "    return dx.Linear(self.dim, 2)"]
     with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'rngs'") as caught:
         declare(*lines)(3, rngs=dx.Rngs(0))
-    assert caught.value.__notes__ == ["while Model.up was made: a method"]
+    assert caught.value.__notes__ == ["while Model.up was made: the method up(self, rngs)"]
 
 
 def test_a_field_without_an_annotation():

@@ -118,10 +118,12 @@ def declare(cls: Any) -> dict[str, Expression]:
 def _check_declaration(cls: type, name: str, recipe: Recipe | None, annotations: Collection[str]) -> None:
     """Refuses fields and Variables without an annotation, and functions that are no methods of the class body."""
     if isinstance(recipe, SubmoduleRecipe):
-        if name in annotations or getattr(recipe.build, "__name__", None) != name:
+        code = getattr(recipe.build, "__code__", None)
+        is_method = getattr(recipe.build, "__name__", None) == name and (code is None or code.co_argcount > 1)
+        if name in annotations or not is_method:
             raise FieldError(
                 f"{type_name(cls)}.{name}",
-                "submodule decorates a method, and takes nothing else",
+                "submodule decorates a method of (self, rngs), and takes nothing else",
                 got=describe(recipe.build),
                 fix=f"{name} = dx.Linear(dim, dim, rngs=rngs)        # with fields that are declared above\n"
                 f"@dx.submodule\ndef {name}(self, rngs: dx.Rngs) -> dx.Linear: ...",
@@ -615,6 +617,15 @@ class Maker:
     def _check_reads(self, part: Part, later: set[str]) -> None:
         for leaf in leaves_of(_Reads(part), self._names):
             name = self._names.get(id(leaf), "").removeprefix("self.")
+            field = self._cls.__dataclass_fields__.get(name)
+            is_unset = field is not None and not field.init and field.default is field.default_factory
+            if field is not None and is_unset and recipe_of(field) is None:
+                raise FieldError(
+                    f"{type_name(self._cls)}.{part.name}",
+                    f"this part reads {name!r}, which the constructor does not set",
+                    why="init=False without a default leaves it to __post_init__, which runs after the parts are made",
+                    fix=f"{name} = ...        # an expression of fields",
+                )
             if name in later and name != part.name:
                 raise FieldError(
                     f"{type_name(self._cls)}.{part.name}",
@@ -725,7 +736,9 @@ class Maker:
     def _source_with(self, part: Part, writer: Writer) -> str:
         if isinstance(part.recipe, PartRecipe):
             return writer.whole(part.expression)
-        return "dx.variable(...)" if isinstance(part.recipe, VariableRecipe) else "a method"
+        if isinstance(part.recipe, VariableRecipe):
+            return f"dx.variable({writer(part.recipe.shape)}, initializer={writer(part.recipe.initializer)})"
+        return f"the method {part.name}(self, {self._rngs})"
 
 
 def _local(name: str) -> str:

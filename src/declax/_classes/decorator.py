@@ -392,7 +392,7 @@ def replace(obj: P, /, **changes: Any) -> P:  # pyright: ignore[reportInconsiste
     fields: dict[str, dataclasses.Field[Any]] = obj.__dataclass_fields__
     for name in changes:
         if name not in fields:
-            hint = suggest(name, fields)
+            hint = suggest(name, [known for known, field in fields.items() if field.init])
             raise FieldError(f"{type_name(cls)}.{name}", "replace got no field's name" + (f"; {hint}" if hint else ""))
         if not fields[name].init:
             raise FieldError(f"{type_name(cls)}.{name}", "the object makes this field itself; replace cannot set it")

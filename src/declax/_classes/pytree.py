@@ -192,6 +192,7 @@ class Pytree(metaclass=PytreeMeta):
     _pytree__expressions: ClassVar[Mapping[str, tuple[Expression, ...]]] = {}
     _pytree__maker: ClassVar[Any] = None
     _pytree__entry: ClassVar[Callable[..., None] | None] = None
+    __annotations__.clear()  # `typing.get_type_hints` of a model shows its fields
 
     def __init_subclass__(cls, *, pytree: bool | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -216,9 +216,14 @@ def _check_hidden(cls: Any, declared: Collection[str]) -> None:
             f"{type_name(cls)}.{name}",
             "this value hides a field or part of a base class, which the constructor would set all the same",
             got=describe(value),
-            fix=f"{name}: ... = dx.field(default=...)        # a field\n"
+            fix=f"{name}: {_annotation_of(cls, name)} = dx.field(default={value!r:.40})        # a field\n"
             f"{name} = dx.Linear(Base.dim, 1, rngs=rngs)        # a part, or a method under @dx.submodule",
         )
+
+
+def _annotation_of(cls: Any, name: str) -> str:
+    annotation = cls.__dataclass_fields__[name].type
+    return "..." if annotation is Any else text_of_annotation(annotation)
 
 
 def text_of_annotation(annotation: object) -> str:

@@ -151,7 +151,8 @@ class Expression(Unmade):
         self._pytree__refuse("formatting", f'dx.defer("{{}}".format)({_bare(self, text_of)})')
 
     def __str__(self) -> str:
-        return repr(self) if _class_body() is None else self._pytree__refuse("str()", f"dx.defer(str)({self!r})")
+        text = repr(self)
+        return text if _class_body() is None else self._pytree__refuse("str()", f'dx.defer("{{}}".format)({text})')
 
 
 _ARITHMETIC: Final = (
