@@ -62,10 +62,11 @@ class set_graph_mode(_Mode):  # noqa: N801  # reads as a function
     Raises:
       GraphError: the value is not a bool.
 
-    >>> with set_graph_mode(False):
-    ...     set_graph_mode.current_value()
+    >>> import declax as dx
+    >>> with dx.set_graph_mode(False):
+    ...     dx.set_graph_mode.current_value()
     False
-    >>> set_graph_mode.current_value()
+    >>> dx.set_graph_mode.current_value()
     True
     """
 
@@ -81,8 +82,9 @@ class set_graph_updates(_Mode):  # noqa: N801  # reads as a function
     Raises:
       GraphError: the value is not a bool.
 
-    >>> with set_graph_updates(False):
-    ...     set_graph_updates.current_value()
+    >>> import declax as dx
+    >>> with dx.set_graph_updates(False):
+    ...     dx.set_graph_updates.current_value()
     False
     """
 

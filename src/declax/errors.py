@@ -21,7 +21,8 @@ class DeclaxError(Exception):
       why: the reason, where it is not obvious.
       fix: the line, or lines, of code that fix it.
 
-    >>> print(StatusError("Block.dim", "an array was assigned to a static field"))
+    >>> import declax as dx
+    >>> print(dx.errors.StatusError("Block.dim", "an array was assigned to a static field"))
     Block.dim: an array was assigned to a static field. [status]
     """
 

@@ -44,8 +44,9 @@ class NamedInitializer:
       name: the name of the factory.
       settings: its arguments, all of them, defaults included; None for an initializer that takes none.
 
-    >>> init = normal(stddev=0.02)
-    >>> init, init == normal(0.02), init.arguments["stddev"]
+    >>> import declax as dx
+    >>> init = dx.initializers.normal(stddev=0.02)
+    >>> init, init == dx.initializers.normal(0.02), init.arguments["stddev"]
     (normal(stddev=0.02), True, 0.02)
     """
 
@@ -75,7 +76,8 @@ class NamedInitializer:
         Raises:
           InitializerError: the shape does not suit, or the key is missing.
 
-        >>> ones(None, (2,))
+        >>> import declax as dx
+        >>> dx.initializers.ones(None, (2,))
         Array([1., 1.], dtype=float32)
         """
         if key is None and self.name not in _KEYLESS:
@@ -201,7 +203,8 @@ ones: Final = NamedInitializer("ones")
 def zeros_init() -> NamedInitializer:
     """The initializer `zeros`, for code that calls every factory.
 
-    >>> zeros_init()
+    >>> import declax as dx
+    >>> dx.initializers.zeros_init()
     zeros
     """
     return zeros
@@ -210,7 +213,8 @@ def zeros_init() -> NamedInitializer:
 def ones_init() -> NamedInitializer:
     """The initializer `ones`, for code that calls every factory.
 
-    >>> ones_init()
+    >>> import declax as dx
+    >>> dx.initializers.ones_init()
     ones
     """
     return ones
@@ -219,7 +223,8 @@ def ones_init() -> NamedInitializer:
 def constant(value: ArrayLike, dtype: Dtype | None = None) -> NamedInitializer:
     """Arrays full of `value`, which may be an array that broadcasts to the shape.
 
-    >>> constant(3)(None, (2,))
+    >>> import declax as dx
+    >>> dx.initializers.constant(3)(None, (2,))
     Array([3., 3.], dtype=float32)
     """
     return _make("constant", value=value, dtype=dtype)
@@ -228,7 +233,8 @@ def constant(value: ArrayLike, dtype: Dtype | None = None) -> NamedInitializer:
 def uniform(scale: ArrayLike = 1e-2, dtype: Dtype | None = None) -> NamedInitializer:
     """Uniform between 0 and `scale`.
 
-    >>> uniform(scale=0.5)
+    >>> import declax as dx
+    >>> dx.initializers.uniform(scale=0.5)
     uniform(scale=0.5)
     """
     return _make("uniform", scale=scale, dtype=dtype)
@@ -237,7 +243,8 @@ def uniform(scale: ArrayLike = 1e-2, dtype: Dtype | None = None) -> NamedInitial
 def normal(stddev: ArrayLike = 1e-2, dtype: Dtype | None = None) -> NamedInitializer:
     """Normal with mean 0 and standard deviation `stddev`.
 
-    >>> normal(stddev=0.02)
+    >>> import declax as dx
+    >>> dx.initializers.normal(stddev=0.02)
     normal(stddev=0.02)
     """
     return _make("normal", stddev=stddev, dtype=dtype)
@@ -250,7 +257,8 @@ def truncated_normal(
 
     The deviation of the result is smaller than `stddev`, since the tails are gone.
 
-    >>> truncated_normal(0.02)
+    >>> import declax as dx
+    >>> dx.initializers.truncated_normal(0.02)
     truncated_normal(stddev=0.02)
     """
     return _make("truncated_normal", stddev=stddev, dtype=dtype, lower=lower, upper=upper)
@@ -280,7 +288,8 @@ def variance_scaling(
     Raises:
       InitializerError: an unknown mode or distribution.
 
-    >>> variance_scaling(2.0, "fan_in", "normal")
+    >>> import declax as dx
+    >>> dx.initializers.variance_scaling(2.0, "fan_in", "normal")
     variance_scaling(scale=2.0, mode='fan_in', distribution='normal')
     """
     return _make(
@@ -310,7 +319,7 @@ def _fan_factory(name: str, doc: str) -> _FanFactory:
         return _make(name, in_axis=in_axis, out_axis=out_axis, batch_axis=batch_axis, dtype=dtype)
 
     make.__name__ = make.__qualname__ = name
-    make.__doc__ = f"{doc}\n\n>>> {name}()\n{name}()\n"
+    make.__doc__ = f"{doc}\n\n>>> import declax as dx\n>>> dx.initializers.{name}()\n{name}()\n"
     return make
 
 
@@ -338,7 +347,8 @@ def orthogonal(scale: ArrayLike = 1.0, column_axis: int = -1, dtype: Dtype | Non
 
     More than two axes are taken as matrices with columns along `column_axis`.
 
-    >>> orthogonal(scale=2.0)
+    >>> import declax as dx
+    >>> dx.initializers.orthogonal(scale=2.0)
     orthogonal(scale=2.0)
     """
     return _make("orthogonal", scale=scale, column_axis=column_axis, dtype=dtype)
@@ -349,7 +359,8 @@ def delta_orthogonal(scale: ArrayLike = 1.0, column_axis: int = -1, dtype: Dtype
 
     The shape must have three to five axes.
 
-    >>> delta_orthogonal()
+    >>> import declax as dx
+    >>> dx.initializers.delta_orthogonal()
     delta_orthogonal()
     """
     return _make("delta_orthogonal", scale=scale, column_axis=column_axis, dtype=dtype)

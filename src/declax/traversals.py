@@ -49,9 +49,10 @@ def flatten_mapping(
       GraphError: `xs` is not a mapping, or contains itself; with ``sep``, a key
         is not a string or has ``sep`` in it.
 
-    >>> flatten_mapping({"a": 1, "b": {"c": 2, "d": {}}})
+    >>> import declax as dx
+    >>> dx.traversals.flatten_mapping({"a": 1, "b": {"c": 2, "d": {}}})
     {('a',): 1, ('b', 'c'): 2}
-    >>> flatten_mapping({"a": 1, "b": {"c": 2, "d": {}}}, keep_empty_nodes=True, sep="/")
+    >>> dx.traversals.flatten_mapping({"a": 1, "b": {"c": 2, "d": {}}}, keep_empty_nodes=True, sep="/")
     {'a': 1, 'b/c': 2, 'b/d': empty_node}
     """
     if sep is not None:
@@ -69,7 +70,8 @@ def flatten_to_sequence(xs: Mapping[Any, Any], /, *, is_leaf: IsLeaf | None = No
 
     Arguments, order and errors are those of `flatten_mapping`.
 
-    >>> flatten_to_sequence({"a": 1, "b": {"c": 2}})
+    >>> import declax as dx
+    >>> dx.traversals.flatten_to_sequence({"a": 1, "b": {"c": 2}})
     [(('a',), 1), (('b', 'c'), 2)]
     """
     found = walk_mapping(xs, is_leaf, "flatten_to_sequence")
@@ -88,9 +90,10 @@ def unflatten_mapping(
     Raises:
       GraphError: a path is invalid, or paths contradict each other.
 
-    >>> unflatten_mapping({("a",): 1, ("b", "c"): 2})
+    >>> import declax as dx
+    >>> dx.traversals.unflatten_mapping({("a",): 1, ("b", "c"): 2})
     {'a': 1, 'b': {'c': 2}}
-    >>> unflatten_mapping({"a": 1, "b/c": 2}, sep="/")
+    >>> dx.traversals.unflatten_mapping({"a": 1, "b/c": 2}, sep="/")
     {'a': 1, 'b': {'c': 2}}
     """
     if sep is not None:

@@ -90,9 +90,9 @@ def dataclass(cls: type[P] | None = None, /, **options: Any) -> Any:
     Raises:
       FieldError: for declarations that contradict themselves.
 
-    >>> from declax._module.module import Module
-    >>> @dataclass
-    ... class Scale(Module):
+    >>> import declax as dx
+    >>> @dx.dataclass
+    ... class Scale(dx.Module):
     ...     dim: int
     ...     weight: jax.Array
     >>> jax.tree.leaves(Scale(2, jax.numpy.ones(2)))
@@ -379,11 +379,11 @@ def replace(obj: P, /, **changes: Any) -> P:  # pyright: ignore[reportInconsiste
       FieldError: for names that are no field, fields that are made by the
         object itself, and an ``InitVar`` that is missing.
 
-    >>> from declax._module.module import Module
-    >>> @dataclass
-    ... class Scale(Module):
+    >>> import declax as dx
+    >>> @dx.dataclass
+    ... class Scale(dx.Module):
     ...     dim: int
-    >>> replace(Scale(2), dim=3).dim
+    >>> dx.replace(Scale(2), dim=3).dim
     3
     """
     cls = type(obj)

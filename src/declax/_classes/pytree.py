@@ -170,7 +170,8 @@ class Pytree(metaclass=PytreeMeta):
       StatusError: for data in a static attribute.
       TraceContextError: for a change from another trace level.
 
-    >>> class Scale(Pytree):
+    >>> import declax as dx
+    >>> class Scale(dx.Pytree):
     ...     def __init__(self, dim):
     ...         self.dim = dim
     ...         self.weight = jax.numpy.ones(dim)
@@ -319,7 +320,8 @@ class Object(Pytree, pytree=False):
     The graph API and the lifted transforms take them: containers, arrays and
     Variables in their attributes are state, all else is static.
 
-    >>> class Counter(Object):
+    >>> import declax as dx
+    >>> class Counter(dx.Object):
     ...     def __init__(self):
     ...         self.values = [jax.numpy.zeros(())]
     >>> jax.tree_util.all_leaves([Counter()])

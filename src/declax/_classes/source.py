@@ -25,10 +25,11 @@ def source_of(target: type[Pytree] | Pytree, /) -> str:
       FieldError: for what has no generated code, such as a class whose
         instances take shape one by one.
 
-    >>> class Scale(Pytree):
+    >>> import declax as dx
+    >>> class Scale(dx.Pytree):
     ...     def __init__(self):
     ...         self.dim = 3
-    >>> print(source_of(Scale()).splitlines()[0])
+    >>> print(dx.source_of(Scale()).splitlines()[0])
     def flatten(self):
     """
     cls: Any = target if isinstance(target, type) else type(target)

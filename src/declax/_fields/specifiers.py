@@ -440,7 +440,8 @@ def data(value: Any = MISSING, /, **options: Any) -> Any:
     Raises:
       FieldError: for a value together with the options of a field, and for a `check` that nothing would call.
 
-    >>> data(3)
+    >>> import declax as dx
+    >>> dx.data(3)
     data(3)
     """
     _check_options(options)
@@ -528,7 +529,8 @@ def static(value: Any = MISSING, /, **options: Any) -> Any:
     Raises:
       FieldError: for a value together with the options of a field, and for a `check` that nothing would call.
 
-    >>> static("relu")
+    >>> import declax as dx
+    >>> dx.static("relu")
     static('relu')
     """
     _check_options(options)

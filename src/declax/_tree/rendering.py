@@ -444,9 +444,9 @@ def display(*objects: object) -> None:
     Args:
       *objects: what to show, one after the other.
 
+    >>> import declax as dx
     >>> import jax.numpy as jnp
-    >>> from declax._variables.variable import Param
-    >>> display({"scale": Param(jnp.ones(2))})
+    >>> dx.display({"scale": dx.Param(jnp.ones(2))})
     {
       'scale': Param( # 2 (8 B)
         value=Array([1., 1.], dtype=float32)

@@ -27,7 +27,8 @@ def is_data(value: object, /) -> bool:
 
     Arrays, array refs, Variables, Pytrees and types registered by `register_data_type` are; all else is static.
 
-    >>> is_data(jax.numpy.zeros(3)), is_data(3), is_data([jax.numpy.zeros(3)])
+    >>> import declax as dx
+    >>> dx.is_data(jax.numpy.zeros(3)), dx.is_data(3), dx.is_data([jax.numpy.zeros(3)])
     (True, False, False)
     """
     cls = value.__class__
@@ -37,7 +38,8 @@ def is_data(value: object, /) -> bool:
 def has_data(value: object, /) -> bool:
     """Whether a value is data or, being a container, holds some.
 
-    >>> has_data([1, {"a": jax.numpy.zeros(3)}])
+    >>> import declax as dx
+    >>> dx.has_data([1, {"a": jax.numpy.zeros(3)}])
     True
     """
     return next(data_within(value), None) is not None
@@ -151,9 +153,10 @@ def register_data_type(cls: type, /) -> type:
     Returns:
       The class.
 
-    >>> @register_data_type
+    >>> import declax as dx
+    >>> @dx.register_data_type
     ... class Table: pass
-    >>> is_data(Table())
+    >>> dx.is_data(Table())
     True
     """
     add_data_type(cls)

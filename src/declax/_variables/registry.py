@@ -38,10 +38,11 @@ def register_variable_name(name: str, typ: Any = MISSING, *, overwrite: bool = F
     Raises:
       RegistryError: another kind has the name, or ``typ`` is no kind of Variable.
 
-    >>> @register_variable_name("visits")
-    ... class Visits(Variable[Any]):
+    >>> import declax as dx
+    >>> @dx.register_variable_name("visits")
+    ... class Visits(dx.Variable[int]):
     ...     pass
-    >>> variable_type_from_name("visits") is Visits
+    >>> dx.variable_type_from_name("visits") is Visits
     True
     """
     if isinstance(typ, Missing):
@@ -76,7 +77,8 @@ def variable_type_from_name(
     Raises:
       RegistryError: no kind has the name.
 
-    >>> variable_type_from_name("params").__name__
+    >>> import declax as dx
+    >>> dx.variable_type_from_name("params").__name__
     'Param'
     """
     with _lock:
@@ -103,7 +105,8 @@ def variable_name_from_type(typ: type[Variable[Any]], *, allow_register: bool = 
     Raises:
       RegistryError: the kind has no name, or the name of its class is taken.
 
-    >>> variable_name_from_type(BatchStat)
+    >>> import declax as dx
+    >>> dx.variable_name_from_type(dx.BatchStat)
     'batch_stats'
     """
     with _lock:

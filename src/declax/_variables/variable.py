@@ -81,8 +81,9 @@ class Variable(ArrayOperators, Generic[T]):
     A kind of your own is a subclass. Annotations declare metadata and their
     defaults; methods with the names of hooks are hooks.
 
+    >>> import declax as dx
     >>> import jax.numpy as jnp
-    >>> class Count(Variable[jax.Array]):
+    >>> class Count(dx.Variable[jax.Array]):
     ...     unit: str = "steps"
     >>> count = Count(jnp.array(1))
     >>> count += 1
@@ -161,8 +162,9 @@ class Variable(ArrayOperators, Generic[T]):
         def value(self):
             """What the box holds, as the ``on_get_value`` hooks show it; assign to it to put a value in.
 
+            >>> import declax as dx
             >>> import jax.numpy as jnp
-            >>> scale = Param(jnp.ones(2))
+            >>> scale = dx.Param(jnp.ones(2))
             >>> scale.value = scale.value * 3
             >>> scale.value
             Array([3., 3.], dtype=float32)
@@ -461,7 +463,8 @@ class Variable(ArrayOperators, Generic[T]):
     def copy(self, value: Any = MISSING, **updates: Any) -> Self:
         """A box of the same kind, with the same or another raw value and changed metadata.
 
-        >>> kernel = Param(1.0, tag="a")
+        >>> import declax as dx
+        >>> kernel = dx.Param(1.0, tag="a")
         >>> kernel.copy(2.0, tag="b").tag
         'b'
         """
@@ -728,8 +731,9 @@ _register(Variable)
 class Param(Variable[T]):
     """A parameter: what an optimizer learns.
 
+    >>> import declax as dx
     >>> import jax.numpy as jnp
-    >>> kernel = Param(jnp.ones((2, 3)))
+    >>> kernel = dx.Param(jnp.ones((2, 3)))
     >>> (jnp.ones(2) @ kernel).shape
     (3,)
     """

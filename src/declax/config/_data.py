@@ -64,7 +64,8 @@ class Ref:
     Raises:
       ConfigError: for what is no such path.
 
-    >>> Ref("/blocks/0").keys
+    >>> import declax as dx
+    >>> dx.Ref("/blocks/0").keys
     ('blocks', '0')
     """
 
@@ -89,7 +90,8 @@ class Ref:
     def to(cls, path: Iterable[str | int]) -> Ref:
         """The Ref to a path of names and indices.
 
-        >>> Ref.to(("blocks", 0))
+        >>> import declax as dx
+        >>> dx.Ref.to(("blocks", 0))
         Ref('/blocks/0')
         """
         return cls("".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in path))

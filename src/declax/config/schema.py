@@ -44,7 +44,7 @@ def json_schema(cls: Any, /, *, extra: Iterable[Any] = ()) -> Schema:
       ConfigError: for what no configuration can describe.
 
     >>> import declax as dx
-    >>> schema = json_schema(dx.Linear)
+    >>> schema = dx.json_schema(dx.Linear)
     >>> schema["properties"]["in_features"]["minimum"], schema["required"]
     (1, ['in_features', 'out_features'])
     """

@@ -44,7 +44,8 @@ def pool(
       LayerError: the window, the strides, the padding and the inputs do not
         have the same number of spatial axes, or the window does not fit.
 
-    >>> pool(jnp.arange(4.0).reshape(4, 1), 0.0, jax.lax.add, (2,), (2,), "VALID")[:, 0]
+    >>> import declax as dx
+    >>> dx.pool(jnp.arange(4.0).reshape(4, 1), 0.0, jax.lax.add, (2,), (2,), "VALID")[:, 0]
     Array([1., 5.], dtype=float32)
     """
     return _pool("pool", jnp.asarray(inputs), init, reduce_fn, window_shape, strides, padding)
@@ -71,7 +72,8 @@ def avg_pool(
     Raises:
       LayerError: as for `pool`.
 
-    >>> avg_pool(jnp.arange(4.0).reshape(4, 1), (2,), strides=(2,))[:, 0]
+    >>> import declax as dx
+    >>> dx.avg_pool(jnp.arange(4.0).reshape(4, 1), (2,), strides=(2,))[:, 0]
     Array([0.5, 2.5], dtype=float32)
     """
     inputs = jnp.asarray(inputs)
@@ -102,7 +104,8 @@ def max_pool(
     Raises:
       LayerError: as for `pool`.
 
-    >>> max_pool(jnp.arange(4.0).reshape(4, 1), (2,))[:, 0]
+    >>> import declax as dx
+    >>> dx.max_pool(jnp.arange(4.0).reshape(4, 1), (2,))[:, 0]
     Array([1., 2., 3.], dtype=float32)
     """
     inputs = jnp.asarray(inputs)
@@ -127,7 +130,8 @@ def min_pool(
     Raises:
       LayerError: as for `pool`.
 
-    >>> min_pool(jnp.arange(4.0).reshape(4, 1), (2,))[:, 0]
+    >>> import declax as dx
+    >>> dx.min_pool(jnp.arange(4.0).reshape(4, 1), (2,))[:, 0]
     Array([0., 1., 2.], dtype=float32)
     """
     inputs = jnp.asarray(inputs)

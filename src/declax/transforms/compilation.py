@@ -120,11 +120,10 @@ def jit(
         without a hash, and for a changed structure with ``graph_updates=False``.
       GraphError: for a graph where trees are asked for; names both paths.
 
-    >>> from declax._module.module import Module
-    >>> from declax._variables.variable import Variable
-    >>> counter = Module()
-    >>> counter.count = Variable(0)
-    >>> @jit
+    >>> import declax as dx
+    >>> counter = dx.Module()
+    >>> counter.count = dx.Variable(0)
+    >>> @dx.jit
     ... def step(counter):
     ...     counter.count += 1
     >>> step(counter)
@@ -253,7 +252,8 @@ class JitWrapped(Wrapped[P, R]):
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Traced[R]:
         """Traces the function for arguments, without compiling or running it.
 
-        >>> jit(lambda x: x + 1).trace(1).out_info.shape
+        >>> import declax as dx
+        >>> dx.jit(lambda x: x + 1).trace(1).out_info.shape
         ()
         """
         call = self._bind_arguments(args, kwargs)
@@ -264,7 +264,8 @@ class JitWrapped(Wrapped[P, R]):
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered[R]:
         """Lowers the function for arguments, without compiling or running it.
 
-        >>> "add" in jit(lambda x: x + 1).lower(1).as_text()
+        >>> import declax as dx
+        >>> "add" in dx.jit(lambda x: x + 1).lower(1).as_text()
         True
         """
         return self.trace(*args, **kwargs).lower()
@@ -272,7 +273,8 @@ class JitWrapped(Wrapped[P, R]):
     def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """What a call would return, with shapes and dtypes in the place of arrays.
 
-        >>> jit(lambda x: x + 1).eval_shape(1).dtype
+        >>> import declax as dx
+        >>> dx.jit(lambda x: x + 1).eval_shape(1).dtype
         dtype('int32')
         """
         return self.trace(*args, **kwargs).out_info

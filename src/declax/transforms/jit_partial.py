@@ -68,16 +68,14 @@ def cached_partial(
     Raises:
       TransformError: where `f` is no function.
 
+    >>> import declax as dx
     >>> import jax.numpy as jnp
-    >>> from declax._module.module import Module
-    >>> from declax._variables.variable import Variable
-    >>> from declax.transforms.compilation import jit
-    >>> counter = Module()
-    >>> counter.count = Variable(jnp.array(0))
-    >>> @jit
+    >>> counter = dx.Module()
+    >>> counter.count = dx.Variable(jnp.array(0))
+    >>> @dx.jit
     ... def step(counter, by):
     ...     counter.count += by
-    >>> cached_step = cached_partial(step, counter)
+    >>> cached_step = dx.cached_partial(step, counter)
     >>> cached_step(2), cached_step(3)
     (None, None)
     >>> int(counter.count.value)
@@ -138,12 +136,12 @@ def jit_partial(fun: Callable[..., R], /, *partial_args: Any, **options: Unpack[
     Raises:
       TransformError: where `fun` is no function, and for options that name no parameter.
 
+    >>> import declax as dx
     >>> import jax.numpy as jnp
-    >>> from declax._variables.variable import Variable
-    >>> count = Variable(jnp.array(0))
+    >>> count = dx.Variable(jnp.array(0))
     >>> def step(count, by):
     ...     count += by
-    >>> step_by = jit_partial(step, count)
+    >>> step_by = dx.jit_partial(step, count)
     >>> step_by(2), step_by(3), int(count.value)
     (None, None, 5)
     """

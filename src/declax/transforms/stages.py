@@ -92,8 +92,8 @@ class Compiled(Generic[R]):
     Attributes:
       compiled: the stage of JAX.
 
-    >>> from declax.transforms.compilation import jit
-    >>> twice = jit(lambda x: 2 * x).lower(1.0).compile()
+    >>> import declax as dx
+    >>> twice = dx.jit(lambda x: 2 * x).lower(1.0).compile()
     >>> float(twice(4.0))
     8.0
     """

@@ -94,9 +94,9 @@ def cli(
     ... class Train:
     ...     steps: int = 100
     ...     rate: float = 0.1
-    >>> cli(Train, ["rate=0.5"])
+    >>> dx.cli(Train, ["rate=0.5"])
     Train(steps=100, rate=0.5)
-    >>> [run.name for run in cli(Train, ["rate=0.5,0.25", "steps=1"], sweep=True)]
+    >>> [run.name for run in dx.cli(Train, ["rate=0.5,0.25", "steps=1"], sweep=True)]
     ['rate=0.5', 'rate=0.25']
     """
     given = sys.argv[1:] if argv is None else argv

@@ -105,8 +105,8 @@ class StateAxes(StateLabels["int | type[Carry] | None"]):
         share, or `Carry` (in `scan`) for those that go from step to step.
         ``...`` as the last filter takes the rest.
 
-    >>> from declax._variables.variable import Param
-    >>> StateAxes({Param: 0, ...: None})
+    >>> import declax as dx
+    >>> dx.StateAxes({dx.Param: 0, ...: None})
     StateAxes({Param: 0, ...: None})
     """
 
@@ -604,9 +604,9 @@ class StateSharding(StateLabels[Hashable]):
       labels: for each filter a sharding or `PartitionSpec`, or None for leaves
         whose place JAX chooses.
 
+    >>> import declax as dx
     >>> import jax
-    >>> from declax._variables.variable import Param
-    >>> StateSharding({Param: jax.P("data"), ...: None}).shardings
+    >>> dx.StateSharding({dx.Param: jax.P("data"), ...: None}).shardings
     (P('data',), None)
     """
 

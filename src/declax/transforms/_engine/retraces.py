@@ -135,15 +135,14 @@ def explain_retrace(f: Callable[..., Any], /) -> None:
     Raises:
       TransformError: for what is no function of `jit`.
 
-    >>> from declax._module.module import Module
-    >>> from declax.transforms.compilation import jit
-    >>> m = Module()
+    >>> import declax as dx
+    >>> m = dx.Module()
     >>> m.calls = 0
-    >>> f = jit(lambda m, x: x + m.calls)
+    >>> f = dx.jit(lambda m, x: x + m.calls)
     >>> _ = f(m, 1.0)
     >>> m.calls += 1
     >>> _ = f(m, 1.0)
-    >>> explain_retrace(f)
+    >>> dx.explain_retrace(f)
     <lambda> was traced 2 times. What changed the last time:
       m.calls: the static value was 0, and is 1
     """
