@@ -22,7 +22,7 @@ def is_on(flag: str, value: object, default: Callable[[], bool] | None = None) -
     expected = "True or False" if default is None else "True, False, or None for the default"
     why = "a flag is on or off, and takes no other value for one of the two"
     raise GraphError(
-        flag, "this is no value of a flag", expected=expected, got=describe(value), why=why, fix=f"{flag}=True"
+        flag, "this is not a value of a flag", expected=expected, got=describe(value), why=why, fix=f"{flag}=True"
     )
 
 

@@ -110,7 +110,7 @@ class RegistryError(DeclaxError, ValueError):
 
 
 class FilterError(DeclaxError, ValueError):
-    """Something is no filter, or filters leave something over."""
+    """A value is not a filter, or filters do not match all leaves."""
 
     code = "filter"
 
@@ -134,7 +134,7 @@ class RngError(DeclaxError, ValueError):
 
 
 class MissingStreamError(RngError, AttributeError, KeyError):
-    """There is no stream of a name, and no `default` to fall back to."""
+    """There is neither a stream of this name nor a `default`."""
 
 
 class TransformError(DeclaxError, ValueError):

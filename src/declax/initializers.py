@@ -175,7 +175,7 @@ _SETTINGS: Final[dict[str, tuple[Callable[[Any], Hashable], str]]] = {
     "mode": (functools.partial(_one_of, get_args(Mode)), f"one of {get_args(Mode)}"),
     "distribution": (functools.partial(_one_of, get_args(Distribution)), f"one of {get_args(Distribution)}"),
 }
-"""For each setting that is no number, what makes it hashable, and what it may be."""
+"""For each setting that is not a number, a function that makes it hashable, and its description."""
 
 
 def _make(name: str, /, **arguments: Any) -> NamedInitializer:
@@ -419,10 +419,10 @@ def with_metadata(
         ``get_value_hooks``, ``create_value_hooks``, ``add_axis_hooks`` and ``remove_axis_hooks`` add to the hooks.
 
     Returns:
-      An initializer of the same arguments. Where a layer passes metadata of its own, that of the initializer wins.
+      An initializer of the same arguments. The metadata of the initializer takes precedence over that of the layer.
 
     Raises:
-      MetadataError: the initializer or a hook is no function.
+      MetadataError: the initializer or a hook is not a function.
       StatusError: the value of a name has no hash.
 
     >>> import declax as dx

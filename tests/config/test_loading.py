@@ -121,7 +121,7 @@ def test_a_file_that_is_no_toml_is_one_error(tmp_path):
     assert str(error).splitlines() == [
         f"{path}: the configuration has one problem. [config]",
         f"  {path}:5:9 (the whole): not valid TOML: Invalid value",
-        "    fix:      text stands in quotes, bools are true and false, and there is no null",
+        "    fix:      strings need quotes, bools are true and false, and TOML has no null",
     ]
 
 

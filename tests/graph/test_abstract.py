@@ -178,7 +178,7 @@ class TestEvalShape:
             eval_shape(eval_shape(net), shape(5, 7))
 
     def test_what_is_no_function(self):
-        with pytest.raises(dx.DeclaxError, match="eval_shape, f: this is no function"):
+        with pytest.raises(dx.DeclaxError, match="eval_shape, f: this is not a function"):
             eval_shape(3)  # type: ignore[arg-type]  # on purpose
 
     def test_trees_are_asked_for(self):

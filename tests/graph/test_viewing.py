@@ -271,8 +271,7 @@ def test_view_info_of_layers():
         == """\
 BatchNorm:
   use_running_average: bool | None = None
-    use_running_average: normalize by the running mean and variance, and
-      leave them be.
+    use_running_average: normalize by the running mean and variance, and leave them unchanged.
     **kwargs: arguments for other layers.
 Dropout:
   deterministic: bool | None = None

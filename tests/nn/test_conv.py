@@ -295,7 +295,7 @@ def test_features_that_cannot_be_grouped(field):
 
 @pytest.mark.parametrize("size", [0, (3, 0), (), "3", None, (3, 1.0), True, {3}])
 def test_a_bad_kernel_size(size):
-    with pytest.raises(LayerError, match=r"Conv.kernel_size: these are no sizes of spatial axes") as caught:
+    with pytest.raises(LayerError, match=r"Conv.kernel_size: these are not sizes of spatial axes") as caught:
         Conv(1, 1, size, rngs=Rngs(0))
     assert caught.value.expected == "an integer of at least 1, or any number of them"
     assert caught.value.got == repr(size)
@@ -304,14 +304,14 @@ def test_a_bad_kernel_size(size):
 @pytest.mark.parametrize("field", ["strides", "input_dilation", "kernel_dilation"])
 @pytest.mark.parametrize("sizes", [0, (1,), (1, 1, 1), (1, 0), (2, "1")])
 def test_bad_strides_and_dilations(field, sizes):
-    with pytest.raises(LayerError, match=f"Conv.{field}: these are no sizes of spatial axes") as caught:
+    with pytest.raises(LayerError, match=f"Conv.{field}: these are not sizes of spatial axes") as caught:
         Conv(1, 1, (3, 3), **{field: sizes}, rngs=Rngs(0))
     assert caught.value.expected == "an integer of at least 1, or a sequence of 2"
 
 
 @pytest.mark.parametrize("padding", ["SOME", (1,), (1, 2, 3), ((1, 2, 3), 1), 1.5, None, ("SAME", "SAME"), True])
 def test_a_bad_padding(padding):
-    with pytest.raises(LayerError, match=r"Conv.padding: this is no padding of 2 spatial axes") as caught:
+    with pytest.raises(LayerError, match=r"Conv.padding: this is not a padding of 2 spatial axes") as caught:
         Conv(1, 1, (3, 3), padding=padding, rngs=Rngs(0))
     assert "one of SAME, SAME_LOWER, VALID, CIRCULAR, REFLECT, CAUSAL; an integer;" in caught.value.expected
     assert caught.value.got == repr(padding)

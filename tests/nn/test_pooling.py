@@ -134,10 +134,10 @@ POOLS = [pooling.max_pool, pooling.min_pool, pooling.avg_pool]
 @pytest.mark.parametrize("pool", POOLS)
 def test_bad_windows(pool: Callable[..., Any]) -> None:
     name = pool.__name__
-    fix = r"(?s)window_shape: is no sequence of integers.*fix: +window_shape=\(2, 2\)"
+    fix = r"(?s)window_shape: is not a sequence of integers.*fix: +window_shape=\(2, 2\)"
     with pytest.raises(errors.LayerError, match=name + r"\." + fix[4:].replace(".*", r"[\s\S]*")):
         pool(X, 2)
-    with pytest.raises(errors.LayerError, match=r"window_shape: is no sequence of integers"):
+    with pytest.raises(errors.LayerError, match=r"window_shape: is not a sequence of integers"):
         pool(X, (2.0, 2))
     with pytest.raises(errors.LayerError, match=r"window_shape: has an entry below 1"):
         pool(X, (0, 2))
@@ -150,7 +150,7 @@ def test_bad_windows(pool: Callable[..., Any]) -> None:
 def test_bad_strides() -> None:
     with pytest.raises(errors.LayerError, match=r"max_pool.strides: has another number of axes than the window"):
         pooling.max_pool(X, (2, 2), strides=(2,))
-    with pytest.raises(errors.LayerError, match=r"(?s)strides: is no sequence of integers.*strides=\(3, 3\)"):
+    with pytest.raises(errors.LayerError, match=r"(?s)strides: is not a sequence of integers.*strides=\(3, 3\)"):
         pooling.max_pool(X, (2, 2), strides=3)  # type: ignore[arg-type]  # under test
     with pytest.raises(errors.LayerError, match=r"strides: has an entry below 1"):
         pooling.max_pool(X, (2, 2), strides=(0, 1))
@@ -160,9 +160,9 @@ def test_bad_paddings() -> None:
     with pytest.raises(errors.LayerError, match=r"(?s)there is no padding called 'SANE'.*did you mean 'SAME'"):
         pooling.max_pool(X, (2, 2), padding="SANE")
     with pytest.raises(
-        errors.LayerError, match=r"(?s)is no padding for this window.*fix: +padding=\(\(1, 1\), \(1, 1\)\)"
+        errors.LayerError, match=r"(?s)is not a padding for this window.*fix: +padding=\(\(1, 1\), \(1, 1\)\)"
     ):
         pooling.max_pool(X, (2, 2), padding=1)  # type: ignore[arg-type]  # under test
     for padding in (((1, 1),), (1, 1), ((1, 1), (1, 1, 1)), ((1.5, 1), (1, 1))):
-        with pytest.raises(errors.LayerError, match=r"avg_pool.padding: is no padding for this window"):
+        with pytest.raises(errors.LayerError, match=r"avg_pool.padding: is not a padding for this window"):
             pooling.avg_pool(X, (2, 2), padding=padding)  # type: ignore[arg-type]  # under test

@@ -410,9 +410,9 @@ def test_modes_are_held():
 
 
 def test_wrong_arguments_of_pmap():
-    with pytest.raises(TransformError, match="pmap, f: this is no function"):
+    with pytest.raises(TransformError, match="pmap, f: this is not a function"):
         pmap(3)
-    with pytest.raises(TransformError, match="in_axes: this is no label of leaves"):
+    with pytest.raises(TransformError, match="in_axes: this is not a label of leaves"):
         pmap(lambda x: x, in_axes="a")
     with pytest.raises(TransformError, match="transform_metadata: this does not name an axis"):
         pmap(lambda x: x, transform_metadata={"partition": "layers"})

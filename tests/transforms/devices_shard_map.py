@@ -331,13 +331,13 @@ def test_specs_that_do_not_fit_are_named():
 
 def test_wrong_arguments_of_shard_map():
     options = {"mesh": MESH, "out_specs": P()}
-    with pytest.raises(TransformError, match="shard_map, f: this is no function"):
+    with pytest.raises(TransformError, match="shard_map, f: this is not a function"):
         shard_map(3, in_specs=P(), **options)
-    with pytest.raises(TransformError, match="in_specs: this is no label of leaves"):
+    with pytest.raises(TransformError, match="in_specs: this is not a label of leaves"):
         shard_map(lambda x: x, in_specs=jax.NamedSharding(MESH, P("d")), **options)
-    with pytest.raises(TransformError, match="in_specs: this is no label of leaves"):
+    with pytest.raises(TransformError, match="in_specs: this is not a label of leaves"):
         shard_map(lambda x: x, in_specs=StateSharding({...: 0}), **options)
-    with pytest.raises(TransformError, match="out_specs: this is no label of leaves"):
+    with pytest.raises(TransformError, match="out_specs: this is not a label of leaves"):
         shard_map(lambda x: x, mesh=MESH, in_specs=P(), out_specs="d")
     with pytest.raises(TransformError, match="in_specs: the prefix does not fit the tree"):
         shard_map(lambda x: x, in_specs=(P(), P()), **options)(1)

@@ -226,12 +226,12 @@ def test_an_axis_of_another_name_is_an_error(mapped, sharding, axis):
 
 
 def test_wrong_arguments_of_transform_metadata():
-    with pytest.raises(TransformError, match="transform_metadata, f: this is no function"):
+    with pytest.raises(TransformError, match="transform_metadata, f: this is not a function"):
         transform_metadata(3, partition="layers")
     with pytest.raises(TransformError, match="transform_metadata: this does not name an axis"):
         transform_metadata(lambda x: x, partition=3)
     for metadata in ("layers", {"partition_nam": "layers"}):
         with pytest.raises(TransformError, match="transform_metadata: this does not name an axis"):
             vmap(lambda x: x, transform_metadata=metadata)
-    with pytest.raises(TransformError, match="in_axes: this is no label of leaves"):
+    with pytest.raises(TransformError, match="in_axes: this is not a label of leaves"):
         transform_metadata(lambda x: x, in_axes="a", partition="layers")

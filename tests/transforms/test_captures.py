@@ -1216,7 +1216,7 @@ def test_an_exception_leaves_globals_and_attributes(module):
     assert made.count == 0
     holder = Holder(Scale())
     step = dx.jit(holder.step)
-    with pytest.raises(TransformError, match="this is no array, no number and no model"):
+    with pytest.raises(TransformError, match="this is not an array, a number or a model"):
         step("no array")
     assert holder.steps == 0
     assert calls_of(holder.model) == 0

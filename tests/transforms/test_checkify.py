@@ -121,6 +121,6 @@ def test_errors_of_checkify():
         checkify(lambda m: setattr(m, "name", "x"), graph_updates=False)(model)
     with pytest.raises(GraphError, match="reached twice"):
         checkify(lambda a, b: 1, graph=False)(model, model)
-    with pytest.raises(TransformError, match="checkify, f: this is no function"):
+    with pytest.raises(TransformError, match="checkify, f: this is not a function"):
         checkify(3)
     assert int(model.count.value) == 0

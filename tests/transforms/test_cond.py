@@ -330,7 +330,7 @@ def grow(model):
             lambda m: cond(True, lambda: setattr(m.seen, "value", jnp.ones(3)), lambda: None),
             r"(?s)cond, captured m\.seen: false_fun differs from.*expected: float32.*int32",
         ),
-        (lambda m: cond(True, 3, lambda: 1), "cond, true_fun: this is no function"),
+        (lambda m: cond(True, 3, lambda: 1), "cond, true_fun: this is not a function"),
     ],
 )
 def test_errors(run, text):

@@ -605,10 +605,10 @@ def test_the_numbers_of_nnx():
 def test_without_rules():
     with pytest.raises(TransformError, match="the function has no gradient rules yet"):
         custom_vjp(compute)(foo(), 1.0)
-    with pytest.raises(TransformError, match="custom_vjp, fun: this is no function"):
+    with pytest.raises(TransformError, match="custom_vjp, fun: this is not a function"):
         custom_vjp(3)
     for rules, name in (((None, compute), "fwd"), ((compute, 3), "bwd")):
-        with pytest.raises(TransformError, match=f"custom_vjp, {name}: this is no function"):
+        with pytest.raises(TransformError, match=f"custom_vjp, {name}: this is not a function"):
             custom_vjp(compute).defvjp(*rules)
 
 

@@ -369,7 +369,7 @@ def set_mode(i, model):
             lambda m: fori_loop(0, 3, lambda i, x: x.astype(jnp.int32), jnp.ones(2)),
             "changes the structure or type of this",
         ),
-        (lambda m: fori_loop(0, 3, None, 0), "fori_loop, body_fun: this is no function"),
+        (lambda m: fori_loop(0, 3, None, 0), "fori_loop, body_fun: this is not a function"),
     ],
 )
 def test_errors(run, text):

@@ -563,7 +563,7 @@ def test_auxiliary_results_that_are_missing():
 
 def test_a_function_that_is_none():
     for wrong in (3, net_of()):
-        with pytest.raises(TransformError, match="grad, f: this is no function"):
+        with pytest.raises(TransformError, match="grad, f: this is not a function"):
             dx.grad(wrong)
 
 

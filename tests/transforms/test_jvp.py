@@ -343,7 +343,7 @@ def test_two_tangents_of_one_variable():
 
 
 def test_other_mistakes():
-    with pytest.raises(TransformError, match="jvp, f: this is no function"):
+    with pytest.raises(TransformError, match="jvp, f: this is not a function"):
         jvp(3)
     with pytest.raises(TransformError, match="the function does not return a pair"):
         jvp(apply, (net_of(), X), (None, XT), has_aux=True)

@@ -141,6 +141,6 @@ def test_errors_of_make_jaxpr():
         make_jaxpr(lambda m: setattr(m, "name", "x"), graph_updates=False)(model)
     with pytest.raises(GraphError, match="reached twice"):
         make_jaxpr(lambda a, b: 1, graph=False)(model, model)
-    with pytest.raises(TransformError, match="make_jaxpr, f: this is no function"):
+    with pytest.raises(TransformError, match="make_jaxpr, f: this is not a function"):
         make_jaxpr(3)
     assert dx.split(model) == state

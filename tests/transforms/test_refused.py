@@ -30,7 +30,7 @@ def test_a_variable_that_holds_no_array_is_named():
 
 
 def test_numbers_of_parameters_are_numbers():
-    with pytest.raises(dx.errors.TransformError, match="this is no number of a parameter") as caught:
+    with pytest.raises(dx.errors.TransformError, match="this is not the number of a parameter") as caught:
         dx.jit(lambda model, k: k, static_argnums="k")
     assert "static_argnames='k'" in str(caught.value)
     assert int(dx.jit(lambda x, k: x + k, static_argnums=np.int64(1))(1, 2)) == 3

@@ -360,11 +360,11 @@ def test_the_numbers_of_nnx():
 
 
 def test_mistakes():
-    with pytest.raises(TransformError, match="remat, f: this is no function"):
+    with pytest.raises(TransformError, match="remat, f: this is not a function"):
         remat(3)
     with pytest.raises(TransformError, match="the argument is a class"):
         remat(Block)
-    with pytest.raises(TransformError, match="remat, policy: this is no function"):
+    with pytest.raises(TransformError, match="remat, policy: this is not a function"):
         remat(Block(), policy="dots")
     with pytest.raises(TransformError, match="the function has no positional parameter 5"):
         remat(lambda m, x: x, static_argnums=5)

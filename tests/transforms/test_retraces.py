@@ -169,7 +169,7 @@ def test_functions_that_were_traced_once_or_never(capsys):
 
 
 def test_only_functions_of_jit_are_explained():
-    with pytest.raises(dx.errors.TransformError, match=r"this is no function of dx\.jit"):
+    with pytest.raises(dx.errors.TransformError, match=r"this is not a function of dx\.jit"):
         explain_retrace(len)
 
 

@@ -724,8 +724,8 @@ CASES = [
     ),
     (lambda m: scan(lambda *xs: xs[0], in_axes=0, out_axes=0)(XS, 1.0), r"xs\[1\]: this cannot have the axis 0"),
     (lambda m: scan(lambda x: x, in_axes=Carry, out_axes=Carry)(0), "no argument has an axis, and there is no length"),
-    (lambda m: scan(3), "scan, f: this is no function"),
-    (lambda m: scan(lambda x: x, in_axes="0"), "in_axes: this is no label of leaves"),
+    (lambda m: scan(3), "scan, f: this is not a function"),
+    (lambda m: scan(lambda x: x, in_axes="0"), "in_axes: this is not a label of leaves"),
     (lambda m: scan(lambda x: x, in_axes=(0, 0))(XS), "the prefix does not fit the tree"),
     (lambda m: scan(lambda x: x, transform_metadata={"name": 1}), "this does not name an axis"),
     (

@@ -87,7 +87,7 @@ def test_branches_that_capture(mode):
         ),
         (lambda m: switch(0, [lambda: {"a": 1}, lambda: {"a": 1.0}]), r"switch, the output\.a: "),
         (lambda m: switch(0, []), "this is not a sequence of functions"),
-        (lambda m: switch(0, [lambda: 1, "f"]), "switch, branch 1: this is no function"),
+        (lambda m: switch(0, [lambda: 1, "f"]), "switch, branch 1: this is not a function"),
     ],
 )
 def test_errors(run, text):

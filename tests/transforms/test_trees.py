@@ -188,7 +188,7 @@ def test_wrong_labels():
     for labels in (prefix(other, {...: 0}), dx.State({"v": 0})):
         with pytest.raises(TransformError, match=r"in_axes: the graph of labels has none at (w|mean|parts.a)"):
             vmap(compute, in_axes=(labels, 0))(model, jnp.ones(4))
-    with pytest.raises(TransformError, match="in_axes: this is no label of leaves"):
+    with pytest.raises(TransformError, match="in_axes: this is not a label of leaves"):
         vmap(compute, in_axes=(prefix(model, {...: "rows"}), 0))
 
 

@@ -426,7 +426,7 @@ def test_cotangents_that_do_not_fit():
 
 def test_other_mistakes():
     for wrong in ((3,), (net_of(), X)):
-        with pytest.raises(TransformError, match="vjp, f: this is no function"):
+        with pytest.raises(TransformError, match="vjp, f: this is not a function"):
             vjp(*wrong)
     with pytest.raises(TransformError, match="the function does not return a pair"):
         vjp(apply, net_of(), X, has_aux=True)

@@ -318,11 +318,11 @@ def test_graphs_of_axes():
 
 def test_axes_that_do_not_fit():
     net = Net()
-    with pytest.raises(TransformError, match="this is no label of leaves"):
+    with pytest.raises(TransformError, match="this is not a label of leaves"):
         dx.vmap(lambda n: n, in_axes="a")
-    with pytest.raises(TransformError, match="this is no label of leaves"):
+    with pytest.raises(TransformError, match="this is not a label of leaves"):
         dx.vmap(lambda n: n, in_axes=dx.StateAxes({...: dx.Carry}))
-    with pytest.raises(TransformError, match="this is no label of leaves"):
+    with pytest.raises(TransformError, match="this is not a label of leaves"):
         dx.vmap(lambda n: n, out_axes=True)
     with pytest.raises(TransformError, match="the prefix does not fit the tree"):
         dx.vmap(lambda n: 1.0, in_axes=(AXES, 0))(net)
@@ -337,7 +337,7 @@ def test_axes_that_do_not_fit():
         dx.vmap(lambda x: x, axis_size=4)(X)
     with pytest.raises(ValueError, match="the user's own"):
         dx.vmap(lambda x: (_ for _ in ()).throw(ValueError("the user's own")))(X)
-    with pytest.raises(TransformError, match="vmap, f: this is no function"):
+    with pytest.raises(TransformError, match="vmap, f: this is not a function"):
         dx.vmap(3)
 
 

@@ -249,9 +249,9 @@ def count(value):
             "cond_fun changes this",
         ),
         (lambda m: while_loop(lambda x: x, lambda x: x, 0), r"(?s)cond_fun: this is not one boolean.*got: +int32\[\]"),
-        (lambda m: while_loop(lambda x: None, lambda x: x, 0), "cond_fun: this is no array"),
-        (lambda m: while_loop(3, lambda x: x, 0), "while_loop, cond_fun: this is no function"),
-        (lambda m: while_loop(lambda x: x, None, 0), "while_loop, body_fun: this is no function"),
+        (lambda m: while_loop(lambda x: None, lambda x: x, 0), "cond_fun: this is not an array"),
+        (lambda m: while_loop(3, lambda x: x, 0), "while_loop, cond_fun: this is not a function"),
+        (lambda m: while_loop(lambda x: x, None, 0), "while_loop, body_fun: this is not a function"),
     ],
 )
 def test_errors(run, text):

@@ -646,13 +646,13 @@ def test_an_array_as_a_default(default):
 
 
 def test_a_tag_as_a_default():
-    with pytest.raises(errors.FieldError, match=r"Model.a: a tagged value is no default"):
+    with pytest.raises(errors.FieldError, match=r"Model.a: a tagged value cannot be a default"):
 
         @dx.dataclass
         class Model(dx.Module):
             a: int = dx.data(3)
 
-    with pytest.raises(errors.FieldError, match=r"field: a tagged value is no default"):
+    with pytest.raises(errors.FieldError, match=r"field: a tagged value cannot be a default"):
         dx.static(default=dx.data(3))
 
 

@@ -116,7 +116,7 @@ def declare(cls: Any) -> dict[str, Expression]:
 
 
 def _check_declaration(cls: type, name: str, recipe: Recipe | None, annotations: Collection[str]) -> None:
-    """Refuses fields and Variables without an annotation, and functions that are no methods of the class body."""
+    """Refuses fields and Variables without an annotation, and functions that are not methods of the class body."""
     if isinstance(recipe, SubmoduleRecipe):
         code = getattr(recipe.build, "__code__", None)
         is_method = getattr(recipe.build, "__name__", None) == name and (code is None or code.co_argcount > 1)

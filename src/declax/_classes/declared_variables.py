@@ -146,7 +146,7 @@ def check_variable(cls: type, name: str, recipe: VariableRecipe, annotation: obj
       known: the names of all fields and InitVars.
 
     Raises:
-      FieldError: for options that are no values, a stream without rngs, and
+      FieldError: for options that are not values, a stream without rngs, and
         an annotation that does not suit.
     """
     where = f"{type_name(cls)}.{name}"

@@ -235,7 +235,7 @@ def _check_defaults(cls: type) -> None:
         if isinstance(default, Tagged):
             raise FieldError(
                 where,
-                "a tagged value is no default",
+                "a tagged value cannot be a default",
                 got=repr(default),
                 fix=f"{name} = dx.{default.status.value}(default={default.value!r})",
             )
@@ -316,7 +316,7 @@ def _check_contradiction(cls: type, field: dataclasses.Field[Any], status: Statu
     raise FieldError(
         f"{type_name(cls)}.{field.name}",
         f"{said} contradicts the annotation {annotation_text(field.type)}",
-        why="arrays and Pytrees are data; strings and functions are no leaves that JAX can take",
+        why="arrays and Pytrees are data; JAX does not accept strings and functions as leaves",
         fix=fix,
     )
 
@@ -376,7 +376,7 @@ def replace(obj: P, /, **changes: Any) -> P:  # pyright: ignore[reportInconsiste
       The new object.
 
     Raises:
-      FieldError: for names that are no field, fields that are made by the
+      FieldError: for names that are not fields, fields that are made by the
         object itself, and an ``InitVar`` that is missing.
 
     >>> import declax as dx

@@ -4,7 +4,7 @@ Vocabulary
 ----------
 status:    of an attribute: data, static, or static by snapshot (`_fields`).
 deviating: an instance whose attributes differ from its class's declaration;
-           it carries a layout of its own.
+           it has its own layout.
 bound:     known to a cached description of a graph, so that a change of its
            structure advances the epoch.
 """
@@ -206,7 +206,7 @@ class Pytree(metaclass=PytreeMeta):
             raise FieldError(
                 type_name(cls),
                 "a Pytree takes no __slots__",
-                why="attributes in slots are no part of the tree",
+                why="attributes in slots are not part of the tree",
                 fix="leave __slots__ out",
             )
         if "<locals>" in cls.__qualname__ and (names := local_names(cls)):

@@ -62,7 +62,7 @@ def _layout(target: Any) -> Layout:
             return layout
         raise FieldError(
             target.__name__,
-            "the instances of this class take shape one by one; there is no code of the class",
+            "each layout of instances has its own code; the class has none",
             fix="dx.source_of(instance)",
         )
     raise FieldError("source_of", "only Pytrees have generated code", got=describe(target))

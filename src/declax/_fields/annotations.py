@@ -313,7 +313,7 @@ def _decide_union(args: tuple[Any, ...], scope: Scope) -> Decision:
     rest = [d for arg, d in zip(args, decisions, strict=True) if arg is not type(None)]
     joined = _join(rest)
     if joined.status is Status.DATA and not all(d.status is Status.DATA or d.is_number or d is _OPEN for d in rest):
-        # `Linear | Callable`: a function is no leaf that JAX could take, so the value decides
+        # `Linear | Callable`: a function cannot be a leaf of JAX, so the value decides
         joined = Decision(None, is_container=True)
     return joined._replace(is_optional=is_optional)
 

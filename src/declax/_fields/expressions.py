@@ -417,10 +417,10 @@ def calls_of(value: Any, known: Mapping[int, object]) -> Iterator[tuple[Expressi
 
 
 def constants_of(value: Any) -> Iterator[Any]:
-    """The values in an expression that are no expressions, containers apart."""
+    """The values in an expression that are not expressions or containers."""
     for operand in value._pytree__operands():
         if isinstance(operand, Expression):
-            if operand._pytree__name is None:  # what has a name is a part of its own
+            if operand._pytree__name is None:  # a named expression is a separate part
                 yield from constants_of(operand)
         elif operand.__class__ in CONTAINERS and has_expression(operand):
             if operand.__class__ is dict:

@@ -185,7 +185,7 @@ def specifier_of(field: dataclasses.Field[Any]) -> Specifier | None:
 def _field(specifier: Specifier, *, metadata: Mapping[Any, Any] | None, **options: Any) -> Any:
     given = {k: v for k, v in options.items() if v is not MISSING}
     if "default" in given and isinstance(given["default"], Tagged):
-        raise FieldError("field", "a tagged value is no default", fix="data(default=...) or static(default=...)")
+        raise FieldError("field", "a tagged value cannot be a default", fix="data(default=...) or static(default=...)")
     made = standard_field(specifier, metadata=metadata, **given)
     default = given.get("default")
     if not has_expression(default):

@@ -396,7 +396,7 @@ def _misfit(before: Any, after: Any) -> str | None:
     if kind_of(before) is Kind.CONTAINER:
         return _misfit_of_trees(before, after)
     shape = _shape_of(before)
-    if shape is None:  # an object of its own kind, or nothing yet
+    if shape is None:  # another kind of object, or nothing yet
         return None
     if _shape_of(after) != shape:
         return f"shape {shape}" if _shape_of(after) is not None else f"an array of shape {shape}"

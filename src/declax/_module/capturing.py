@@ -79,7 +79,7 @@ def capture(fn: Any, /, *var_types: VariableKind, init: Init = None, method_outp
     Args:
       fn: a module, a method of one, or a function whose first argument is a module or a container of modules. If it
         is the first of the kinds, `capture` returns a decorator for such functions.
-      *var_types: the kinds of Variables to return. A Variable is in the State of its own kind, or else of the first
+      *var_types: the kinds of Variables to return. A Variable is in the State of its kind, or else of the first
         base class. Perturbations do not count as intermediates; name `Perturbation` for them.
       init: a State, or a nested dict, of Variables that the modules have at the start, such as perturbations to
         differentiate. Raw values are perturbations.

@@ -41,7 +41,7 @@ class Module(Pytree):
     6
     """
 
-    if TYPE_CHECKING:  # most modules are called, and each has parameters of its own
+    if TYPE_CHECKING:  # most modules are callable, each with other parameters
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 

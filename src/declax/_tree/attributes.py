@@ -162,7 +162,7 @@ def never_made(self: Any, name: str) -> ConstructionError:
     return ConstructionError(
         f"{cls}.{name}",
         "a declared member was never made",
-        why="the constructor that dataclass generates makes it, and the class has an `__init__` of its own",
+        why="the generated constructor makes it, but the class defines `__init__`",
         fix=f"class {cls}: ...   # without `__init__`; put its code into `__post_init__`",
     )
 

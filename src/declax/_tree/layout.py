@@ -193,7 +193,7 @@ class Layout:
         return found
 
     def with_elements(self, statuses: Sequence[Status]) -> Layout:
-        """The layout with elements of these statuses in place of its own."""
+        """The layout with these statuses of elements."""
         old = list(islice(self.statuses.values(), self.length))
         same = min(len(old), len(statuses))
         if old[:same] != statuses[:same]:

@@ -130,7 +130,7 @@ def check_depth(value: object, where: str) -> None:
 
 
 def own_containers(value: Any) -> Any:
-    """The same leaves in lists, dicts and tuples of one's own."""
+    """The same leaves in new lists, dicts and tuples."""
     if not isinstance(value, (list, dict, tuple)):
         return value
     check_depth(value, "Variable.value")

@@ -36,7 +36,7 @@ def register_variable_name(name: str, typ: Any = MISSING, *, overwrite: bool = F
       overwrite: take the name from the kind that has it.
 
     Raises:
-      RegistryError: another kind has the name, or ``typ`` is no kind of Variable.
+      RegistryError: another kind has the name, or ``typ`` is not a kind of Variable.
 
     >>> import declax as dx
     >>> @dx.register_variable_name("visits")

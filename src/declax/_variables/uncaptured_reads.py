@@ -83,7 +83,7 @@ _here: Final = _Here()
 def body() -> Generator[None, None, None]:
     """Watches what is read while a user's function is traced, and warns at its end.
 
-    Without a trace, copies cannot be told from other Variables, and nothing is watched.
+    Without a trace, copies are like other Variables, and nothing is watched.
     """
     if _trace_state.value is _jax.TOP:
         yield

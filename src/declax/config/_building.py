@@ -182,7 +182,7 @@ def model_of(optimizer: Optimizer[Any]) -> Any:
 
 
 def positions(parameters: Parameters, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments by name as those of a call: by position where there is no other way."""
+    """Converts arguments by name to a call: by position only where necessary."""
     left = dict(arguments)
     args: list[Any] = []
     rest = left.pop(parameters.variadic, ()) if parameters.variadic is not None else ()

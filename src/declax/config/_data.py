@@ -62,7 +62,7 @@ class Ref:
       path: from the root of the spec that is built, as a JSON pointer: ``/embed``, ``/blocks/0/mixer``.
 
     Raises:
-      ConfigError: for what is no such path.
+      ConfigError: the path does not exist.
 
     >>> import declax as dx
     >>> dx.Ref("/blocks/0").keys
@@ -186,7 +186,7 @@ class SpecData:
 
     @property
     def full_arguments(self) -> Mapping[str, Any]:
-        """All arguments, defaults included; a default that is no value of a spec (an array, say) is left out."""
+        """All arguments, defaults included; a default that a spec cannot hold, such as an array, is omitted."""
         full: dict[str, Any] = {}
         call = self._call(self._target)
         for parameter in self.parameters:

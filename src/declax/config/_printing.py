@@ -433,7 +433,7 @@ _LIBRARIES: Final = ("jax.nn", "jax.lax", "jax.numpy", "jax.nn.initializers", "j
 
 
 def public_name(obj: Any) -> str | None:
-    """``module:qualname`` of a class or function; None for what has no name of its own, such as a lambda.
+    """``module:qualname`` of a class or function; None for a value without a name, such as a lambda.
 
     A class inside of a function has a name, though no import reaches it. The
     main script counts as the module that it would be when it is imported.

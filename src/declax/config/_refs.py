@@ -198,7 +198,7 @@ def _leads_inside(whole: SpecData, ref: Ref) -> bool:
 
 
 def moved_out(value: S, path: Path) -> S:
-    """A part at a path as a whole of its own: Refs to what is in it start there."""
+    """A part at a path as a separate spec: internal Refs start at the part."""
     start = tuple(map(str, path))
     inside = len(start)
 

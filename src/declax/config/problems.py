@@ -53,7 +53,7 @@ class Problem:
       expected: what was expected.
       got: what came.
       owner: the class whose parameter the key would be, where it belongs to another choice.
-      hint: how to mend it.
+      hint: the fix.
       place: the file, line and column.
     """
 

@@ -70,7 +70,7 @@ def register_kind(base: Any, kind: Any = None, /, *, name: str | None = None) ->
         raise RegistryError(
             "register_kind",
             f"the name {tag!r} is already that of another kind of {target_name(base)}",
-            expected="a name of its own",
+            expected="an unused name",
             got=f"{taken.__module__}.{target_name(taken)}, and {kind.__module__}.{target_name(kind)}",
             fix=f"dx.register_kind({target_name(base)}, {target_name(kind)}, name=...)",
         )

@@ -37,7 +37,7 @@ def json_schema(cls: Any, /, *, extra: Iterable[Any] = ()) -> Schema:
       extra: as in `from_config`.
 
     Returns:
-      The schema, as plain data. Parts are ``oneOf`` the classes that may stand there, each told by its tag; fields have
+      The schema, as plain data. Parts are ``oneOf`` the allowed classes, each identified by its tag; fields have
       their types, ranges, choices and defaults, and their help or the text of the docstring.
 
     Raises:

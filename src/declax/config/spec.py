@@ -283,7 +283,7 @@ class SpecSummary(Summary):
 
 
 def _built(spec: SpecData) -> Any:
-    """What the spec builds; of what is no model, such as a plain dataclass, the models in it by path."""
+    """The object that the spec builds; for a plain dataclass, the models in it by path."""
     builder = Builder(spec, Rngs(0))
     made = builder.run()
     if isinstance(made, Pytree):

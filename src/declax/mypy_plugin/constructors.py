@@ -39,7 +39,7 @@ class Wider:
 
     Args:
       api: mypy's checker.
-      of: what may be given for a value that is no container and no plain data; that itself where None.
+      of: the type accepted for a value that is neither a container nor plain data; None means no other.
     """
 
     def __init__(self, api: Any, of: Callable[[Type], Type] | None = None) -> None:
@@ -146,7 +146,7 @@ def check_value(where: str, wanted: Type, wider: Wider, value: Expression, repor
 
 
 def tell_unknown(where: str, name: str, signature: CallableType, place: Context, report: Report) -> None:
-    """Says that there is no parameter of a name."""
+    """Reports an unknown parameter."""
     known = [known for known in signature.arg_names if known is not None]
     report.error(f"{where}: there is no parameter {name!r}{suggest(name, known)}", place)
 

@@ -109,7 +109,7 @@ class DeclaredField:
         """Its type, with the type variables of bases filled in."""
         node = self.owner.names.get(self.name)
         found: Type | None = node.node.type if node is not None and isinstance(node.node, Var) else None
-        if found is None:  # an InitVar, which is no attribute of the class
+        if found is None:  # an InitVar, which is not an attribute of the class
             found = deserialize_type(self._attribute["type"])
             found.accept(TypeFixer(self._cls.api.modules, allow_missing=True))
             return get_proper_type(found)

@@ -35,7 +35,7 @@ N = TypeVar("N", bound=Node)
 
 
 class Unknown(enum.Enum):
-    """What an expression gives that is no literal."""
+    """The value of an expression that is not a literal."""
 
     UNKNOWN = "UNKNOWN"
 
@@ -134,7 +134,7 @@ _CHILDREN: Final = {
 
 
 class _Children(dict[type, "tuple[str, ...] | None"]):
-    """Where the children of a node are, by class and last first; None for what is no node. Filled as classes come."""
+    """Where the children of a node are, by class and last first; None for other values. Filled as classes occur."""
 
     def __missing__(self, kind: type) -> tuple[str, ...] | None:
         names = [name for name in _CHILDREN.get(kind.__name__, ()) if hasattr(kind, name)]

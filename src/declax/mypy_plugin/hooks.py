@@ -85,7 +85,7 @@ class DeclaxPlugin(Plugin):
         return self._declare if fullname in _DECORATORS else None
 
     def _declare(self, ctx: ClassDefContext) -> bool:
-        # a hook of one's own replaces mypy's, which makes the constructor
+        # another hook would replace mypy's, which makes the constructor
         is_ready = dataclass_class_maker_callback(ctx)
         if ctx.cls.info.has_base(names.PYTREE):
             self._run(Entry(lambda ctx, report: note_declaration(ctx), FAILED), ctx.api, ctx.cls, ctx)
@@ -104,7 +104,7 @@ class DeclaxPlugin(Plugin):
     def _class_decorated(self, context: Context) -> TypeInfo | None:
         """The class of the decorator that is being checked, when all that is in the class has been.
 
-        The call of ``@dx.dataclass(...)`` is checked without being told of the class.
+        The call of ``@dx.dataclass(...)`` is checked before the class is known.
         """
         if isinstance(context, ClassDef):
             return context.info
@@ -174,7 +174,7 @@ class DeclaxPlugin(Plugin):
         return run if entries else None
 
     def _run(self, entry: Entry, api: Any, place: Context, *args: Any) -> Any:
-        """Runs a check; one that fails has found nothing, which is told once."""
+        """Runs a check; a failure is reported once."""
         try:
             return entry.check(*args, Report(api, entry.code))
         except Exception as error:  # mypy would end the run for any of them

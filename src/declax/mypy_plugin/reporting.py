@@ -3,7 +3,7 @@
 Vocabulary
 ----------
 code:  the name in brackets behind an error; each check has one, by which it is switched off.
-trial: mypy tries an overload and throws its errors away; what is found then must still be told.
+trial: mypy tries an overload and discards its errors; findings must still be reported.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Report:
         self._code = code
 
     def error(self, message: str, node: Context, *, fix: str | None = None, notes: Iterable[str] = ()) -> None:
-        """Tells one finding, with the line that mends it."""
+        """Reports one finding, with the line that fixes it."""
         with outside_of_trials(self.api) as is_shown:
             if is_shown:
                 self.api.fail(message, node, code=self._code)

@@ -110,7 +110,7 @@ def holds_no_leaf(typ: Type, within: frozenset[Type] = frozenset()) -> bool:
 
     Args:
       typ: the type.
-      within: the recursive aliases that it is in, which are no leaf by themselves.
+      within: the recursive aliases around it, which are not leaves themselves.
     """
     if isinstance(typ, TypeAliasType) and typ.is_recursive:
         if typ in within:

@@ -66,7 +66,7 @@ def _per_axis(where: str, value: PerAxis, rank: int | None = None) -> tuple[int,
         number = "any number of them" if rank is None else f"a sequence of {rank}"
         raise errors.LayerError(
             where,
-            "these are no sizes of spatial axes",
+            "these are not sizes of spatial axes",
             expected=f"an integer of at least 1, or {number}",
             got=repr(value),
         )
@@ -251,7 +251,7 @@ def _padding(conv: Conv) -> str | Pairs:
             return pairs
     raise errors.LayerError(
         field_of(conv, "padding"),
-        f"this is no padding of {rank} spatial {'axis' if rank == 1 else 'axes'}",
+        f"this is not a padding of {rank} spatial {'axis' if rank == 1 else 'axes'}",
         expected=f"one of {', '.join(PADDINGS)}; an integer; or a sequence of {rank} integers or pairs",
         got=repr(padding),
         why="'CAUSAL' is for one spatial axis" if isinstance(padding, str) and padding.upper() == "CAUSAL" else None,

@@ -42,7 +42,8 @@ class BatchNorm(Module):
 
     Args:
       num_features: size of the feature axis.
-      use_running_average: normalize by the running mean and variance, and leave them be. None leaves it to each call.
+      use_running_average: normalize by the running mean and variance, and leave them unchanged. None means:
+        decided by each call.
       axis: the feature axis.
       momentum: how much of the running values stays at each call, from 0 to 1.
       epsilon: added to the variance, against division by zero.
@@ -143,7 +144,7 @@ class BatchNorm(Module):
         """Sets what differs in a view; called by `dx.view`.
 
         Args:
-          use_running_average: normalize by the running mean and variance, and leave them be.
+          use_running_average: normalize by the running mean and variance, and leave them unchanged.
           **kwargs: arguments for other layers.
 
         Returns:

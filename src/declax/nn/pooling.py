@@ -64,7 +64,7 @@ def avg_pool(
       inputs: of shape ``(*batch, *spatial, channels)``; the batch axes may be missing.
       window_shape, strides, padding: as for `pool`.
       count_include_pad: divide by the size of the window. If False, divide by
-        the number of its elements that are no padding.
+        the number of its elements that are not padding.
 
     Returns:
       An array of shape ``(*batch, *windows, channels)``; of the default float for integer inputs.
@@ -187,7 +187,7 @@ def _sizes(where: str, argument: str, sizes: object, count: int | None = None) -
     """A window shape or strides, once they are seen to be positive integers, as many as asked for."""
     problem = None
     if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Sequence) or not all(map(is_integer, sizes)):
-        problem = "is no sequence of integers"
+        problem = "is not a sequence of integers"
     elif count is not None and len(sizes) != count:
         problem = "has another number of axes than the window"
     elif any(size < 1 for size in sizes):
@@ -241,7 +241,7 @@ def _given_pads(where: str, padding: object, count: int) -> tuple[tuple[int, int
         return tuple((int(low), int(high)) for low, high in padding)
     raise errors.LayerError(
         f"{where}.padding",
-        "is no padding for this window",
+        "is not a padding for this window",
         expected=f"{count} pairs (before, after), one for each spatial axis, or one of "
         + ", ".join(map(repr, _NAMED_PADDINGS)),
         got=repr(padding),

@@ -33,12 +33,12 @@ class Dropout(Module):
       broadcast_dims: axes along which all elements share one fate.
       deterministic: answer the input unchanged. None leaves it to each call.
       rng_collection: the name of the stream that gives the keys.
-      rngs: where keys come from. The layer forks a stream of its own, so that two layers made of one `Rngs` never share
+      rngs: the source of keys. The layer forks its own stream, so that two layers made from one `Rngs` never share
         keys. Without it, each call has to be given `rngs`.
 
     Raises:
       LayerError: for a rate outside of 0 to 1, bad axes, `rngs` of another type, and a call that lacks `rngs` or
-        `deterministic`, or whose input is no floating or complex array.
+        `deterministic`, or whose input is not a floating or complex array.
 
     >>> import declax as dx
     >>> layer = dx.Dropout(0.5, rngs=dx.Rngs(0))

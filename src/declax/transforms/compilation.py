@@ -159,7 +159,7 @@ class JitWrapped(Wrapped[P, R]):
         mode: Mode,
     ) -> None:
         if not callable(fun):
-            raise TransformError("jit", "the argument is no function", got=describe(fun), fix="dx.jit(function)")
+            raise TransformError("jit", "the argument is not a function", got=describe(fun), fix="dx.jit(function)")
         selected = Selection(fun, "static", *static)
         super().__init__(fun, mode, selected)
         self._options = options
@@ -173,7 +173,7 @@ class JitWrapped(Wrapped[P, R]):
         self._traces = Traces()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Calls the function with arguments of its own signature."""
+        """Calls the function with the arguments of its signature."""
         # The fast path is one frame: XLA has just used the cache of the processor, so each function costs more.
         entry = self._entry
         if entry is not None:

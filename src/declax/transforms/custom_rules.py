@@ -151,7 +151,7 @@ class CustomVjp(Wrapped[P, R]):
         self._options = RuleOptions(self._mode, symbolic_zeros, "updates_g" in (parameters(bwd) or ()))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Calls the function with arguments of its own signature."""
+        """Calls the function with the arguments of its signature."""
         options = self._options
         if options is None:
             name = getattr(self, "__name__", "f")

@@ -66,7 +66,7 @@ def cached_partial(
       The function of the other arguments.
 
     Raises:
-      TransformError: where `f` is no function.
+      TransformError: `f` is not a function.
 
     >>> import declax as dx
     >>> import jax.numpy as jnp
@@ -83,7 +83,7 @@ def cached_partial(
     """
     if not callable(f):
         fix = "dx.cached_partial(train_step, model, optimizer)"
-        raise TransformError("cached_partial", "the first argument is no function", got=describe(f), fix=fix)
+        raise TransformError("cached_partial", "the first argument is not a function", got=describe(f), fix=fix)
     for argument in cached_args:
         bind(argument, graph)
     if graph_updates is None:
@@ -134,7 +134,7 @@ def jit_partial(fun: Callable[..., R], /, *partial_args: Any, **options: Unpack[
       The function of the other arguments.
 
     Raises:
-      TransformError: where `fun` is no function, and for options that name no parameter.
+      TransformError: `fun` is not a function, or an option names no parameter.
 
     >>> import declax as dx
     >>> import jax.numpy as jnp

@@ -101,10 +101,10 @@ class Rematerialized(Wrapped[P, R]):
         self._functions: dict[Hashable, Callable[..., Outcome]] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Calls the function with arguments of its own signature."""
+        """Calls the function with the arguments of its signature."""
 
         def body(call: Call) -> Outcome:
-            # A function of its own for each structure, by which JAX knows its traces.
+            # A separate function for each structure, by which JAX identifies its traces.
             return program_for(self._functions, call.structure, lambda: self._make(call))(call.values, call.plain)
 
         result: R = run(lambda: self._bind_arguments(args, kwargs), body)

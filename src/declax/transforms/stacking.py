@@ -217,7 +217,7 @@ class Stacked(Module, Generic[M]):
         ``dx.clone(stack[0])`` can be changed, and ``stack[0] = layer`` writes it back.
 
         Raises:
-          IndexError: there is no such layer.
+          IndexError: the layer does not exist.
         """
         made: M | Stacked[M]
         if isinstance(index, slice):
@@ -233,7 +233,7 @@ class Stacked(Module, Generic[M]):
 
         Raises:
           GraphError: the structure or a shape differs.
-          IndexError: there is no such layer.
+          IndexError: the layer does not exist.
         """
         number = range(self.length)[index]
         part = self._layer(number)

@@ -361,7 +361,7 @@ _EXPECTED: Final = "module:Class, or file.py:Class"
 
 
 class Words(NamedTuple):
-    """The words of a command line that are no options."""
+    """The words of a command line that are not options."""
 
     target: str | None
     files: tuple[str, ...]

@@ -20,7 +20,7 @@ from declax.config.problems import did_you_mean
 from declax.errors import ConfigError
 
 _AT: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
-_QUOTES: Final = "text stands in quotes, bools are true and false, and there is no null"
+_QUOTES: Final = "strings need quotes, bools are true and false, and TOML has no null"
 
 
 def read_document(path: str | os.PathLike[str]) -> Document:
@@ -40,7 +40,7 @@ def read_document(path: str | os.PathLike[str]) -> Document:
             name,
             "the file is too large for a configuration",
             expected=f"at most {MAX_BYTES // 1024} KiB",
-            fix="keep data in files of its own, and name those here",
+            fix="keep data in separate files, and name them here",
         )
     try:
         text = content.decode("utf-8-sig")

@@ -209,7 +209,7 @@ class Catalog:
         return ChoiceReader(self, choices, noun, annotations, bases, objects, declared, keeps_specs=keeps_specs)
 
     def _choices(self, member: Any) -> dict[str, Any] | None:
-        """What data may choose where a member of an annotation stands; None where that is no part."""
+        """The choices of data for a member of an annotation; None if it is not a part."""
         if choice_tables.is_transformation_class(member):
             return {**choice_tables.transformations(), **kinds_of(member)}
         if _is_schedule(member):

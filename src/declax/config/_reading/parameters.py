@@ -426,7 +426,7 @@ def is_dtype(value: object) -> bool:
 
 
 def is_dtype_like(value: object) -> bool:
-    """Whether `jax.numpy.dtype` takes a value that is no text: a dtype, a type of Python's numbers, that of a key."""
+    """Whether `jax.numpy.dtype` accepts a value that is not a string: a dtype, a type of numbers, that of a key."""
     if is_dtype(value) or any(value is number for number in _PYTHON_DTYPES):
         return True
     scalar = None if isinstance(value, type) else getattr(value, "type", None)

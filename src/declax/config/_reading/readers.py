@@ -560,7 +560,7 @@ def is_made(value: object) -> bool:
 
 
 def _is_only_typed(cls: type) -> bool:
-    """Whether instances cannot be told by their class, as those of most protocols."""
+    """Whether the class does not identify instances, as for most protocols."""
     try:
         return not isinstance(issubclass(int, cls), bool)
     except TypeError:
@@ -691,7 +691,7 @@ def _limited(schema: Schema, limits: dict[str, float]) -> Schema:
         return schema | {"additionalProperties": _limited(schema["additionalProperties"], limits)}
     if "anyOf" in schema:
         return schema | {"anyOf": [_limited(option, limits) for option in schema["anyOf"]]}
-    return schema | limits  # these say nothing of what is no number
+    return schema | limits  # these apply to numbers only
 
 
 # --- helpers ----------------------------------------------------------------------

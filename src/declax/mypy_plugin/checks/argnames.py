@@ -65,7 +65,7 @@ def _check_selected(found: Application, option: str, selected: int | str, place:
 
 
 def _check_type(found: Application, option: str, parameter: Parameter, where: str, place: Expression) -> None:
-    """Checks that a static argument has a hash and is no model, and that one can be differentiated."""
+    """Checks that static arguments are hashable and not models, and that `argnums` are differentiable."""
     typ = parameter.type
     if typ is None:
         return

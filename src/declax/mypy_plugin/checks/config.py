@@ -37,7 +37,7 @@ def check(ctx: FunctionContext, report: Report) -> None:
     given = arguments_of(call, ("cls", "source"))
     if not isinstance(call, CallExpr) or "migrate" in given or "cls" not in given:
         return
-    # tables and names describe what is no plain data
+    # tables and names describe values other than plain data
     wider = Wider(report.api, lambda typ: _ANY)
     signature = signature_of(report.api.lookup_type_or_none(given["cls"]), wider)
     if signature is not None:

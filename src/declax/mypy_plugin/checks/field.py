@@ -62,7 +62,7 @@ def check_call(info: TypeInfo, ctx: FunctionContext, report: Report) -> None:
     for name, given, types in zip(ctx.callee_arg_names, ctx.args, ctx.arg_types, strict=True):
         field = fields.get(name or "")
         for arg, typ in zip(given, types, strict=True):
-            # a declaration that contradicts itself is told where it stands
+            # a contradictory declaration is reported at the class
             if field is not None and _is_data_for_static(typ, field):
                 report.error(
                     f"{info.name}(...): {name} is static, but {text_of(typ)} is data",

@@ -167,7 +167,7 @@ def taker_of(ctx: Any) -> str:
 
 def _problem_of(expr: Expression, api: Any) -> str | None:
     if fullname_of(expr) == "typing.Any":
-        return "typing.Any is no filter; dx.Any(filter, ...) is, and ... takes all leaves"
+        return "typing.Any is not a filter; use dx.Any(filter, ...), or ... for all leaves"
     typ = get_proper_type(api.lookup_type_or_none(expr))
     info = class_of(typ)
     if info is None:
@@ -178,7 +178,7 @@ def _problem_of(expr: Expression, api: Any) -> str | None:
     if any(info.has_base(base) for base in names.PREDICATES):
         return f"{info.name} is the class of a filter, and no filter; {info.name}(...) is one"
     if info.has_base(names.PYTREE):
-        return f"{info.name} is no kind of Variable; leaves are Variables and arrays, never modules"
+        return f"{info.name} is not a kind of Variable; leaves are Variables and arrays, not modules"
     return None
 
 

@@ -1,6 +1,6 @@
 """The types of gradients that no annotation says: of lambdas and of generic losses.
 
-No errors of its own: mypy then finds what is wrong with what is done with the gradient.
+It reports no errors: mypy checks the uses of the gradient.
 
 Vocabulary
 ----------

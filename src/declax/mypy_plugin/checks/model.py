@@ -34,7 +34,7 @@ def register(hooks: Registry) -> None:
 
 
 def check_node(ctx: FunctionContext, report: Report) -> None:
-    """Checks that the first argument is no class."""
+    """Checks that the first argument is not a class."""
     for expr, typ in _given(ctx, 0):
         info = class_of(typ)
         if info is not None and info.has_base(names.PYTREE):

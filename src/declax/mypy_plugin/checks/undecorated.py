@@ -1,4 +1,4 @@
-"""declax-undecorated: fields that are declared in a Pytree which is no dataclass, or in one of the standard."""
+"""declax-undecorated: fields declared in a Pytree without the decorator, or with the standard's."""
 
 from __future__ import annotations
 

@@ -341,7 +341,7 @@ class Captures:
         self.sites: list[CaptureSite] = []
         self.captured: list[CaptureSite] = []
         self.key: CaptureKey
-        self._has_unfinished = False  # a model that is being made is no argument yet, but will be one
+        self._has_unfinished = False  # a model under construction becomes an argument later
         self._cells: list[types.CellType] = []
         self._names: list[tuple[dict[str, Any], str]] = []
         self._defaults: list[tuple[types.FunctionType, Any, Any]] = []

@@ -139,7 +139,7 @@ class Call:
             if label is not None and not is_array_like(leaf):
                 raise TransformError(
                     name,
-                    "this is no array, no number and no model",
+                    "this is not an array, a number or a model",
                     expected="a tree of arrays, numbers and models",
                     got=describe(leaf),
                     fix='dx.jit(f, static_argnames="...")        # or reach it by the closure; it is compiled in then',
@@ -577,7 +577,7 @@ class Selection:
             if not isinstance(number, SupportsIndex):
                 raise TransformError(
                     f"{option}_argnums",
-                    "this is no number of a parameter",
+                    "this is not the number of a parameter",
                     expected="an int or several",
                     got=describe(number),
                     fix=f"{option}_argnames={number!r}" if isinstance(number, str) else f"{option}_argnums=0",
@@ -649,7 +649,7 @@ class Selection:
             if is_root(value) and bind(value).graphdef.num_leaves:
                 raise TransformError(
                     f"argument {label!r}",
-                    "a model is no static argument",
+                    "a model cannot be a static argument",
                     got=describe(value),
                     why="its values would be compiled in, and later ones not be seen",
                     fix="leave it out of the static arguments: what is static in a model is compiled in anyway",

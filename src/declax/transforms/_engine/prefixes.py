@@ -153,7 +153,7 @@ class Prefixes:
             for label in _labels_in(prefix, kind.is_label):
                 if not kind.is_label(label):
                     fix = f"{name}={kind.example}"
-                    problem = "this is no label of leaves"
+                    problem = "this is not a label of leaves"
                     raise TransformError(name, problem, expected=kind.expected, got=describe(label), fix=fix)
 
     def labels(
@@ -323,7 +323,7 @@ def _label_in(graph: Any, path: Path, where: str) -> Any:
         held = _walk(graph, path)
     if held is MISSING:
         raise TransformError(where, f"the graph of labels has none at {format_path(path)}", got=describe(graph))
-    return held._raw if isinstance(held, Variable) else held  # a label is no value, of which `raw_value` might warn
+    return held._raw if isinstance(held, Variable) else held  # labels are not values, so `raw_value` must not warn
 
 
 def _walk(held: Any, path: Path) -> Any:
@@ -542,7 +542,7 @@ def kind_and_filter(path: Sequence[Any], leaf_def: LeafDef) -> tuple[str, str]:
 
 
 class OutputGroups:
-    """Results in groups of one label each: JAX is told which labels there can be before the function runs."""
+    """Results in groups of one label each, since JAX needs the labels before the function runs."""
 
     __slots__ = ("known", "number")
 

@@ -133,7 +133,7 @@ def explain_retrace(f: Callable[..., Any], /) -> None:
       f: the function, as `jit` or `jit_partial` returned it.
 
     Raises:
-      TransformError: for what is no function of `jit`.
+      TransformError: the argument is not a function of `jit`.
 
     >>> import declax as dx
     >>> m = dx.Module()
@@ -154,7 +154,7 @@ def explain_retrace(f: Callable[..., Any], /) -> None:
     if traces is None:
         raise TransformError(
             "explain_retrace",
-            "this is no function of dx.jit",
+            "this is not a function of dx.jit",
             got=describe(f),
             fix="f = dx.jit(f); dx.explain_retrace(f)",
         )

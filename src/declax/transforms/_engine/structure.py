@@ -110,12 +110,12 @@ def add_labels(graph: object) -> None:
 
 
 def is_labels(root: object) -> bool:
-    """Whether a root holds labels, as `prefix` makes: it is no model, and transforms that reach it leave it alone."""
+    """Whether a root holds labels, as from `prefix`: it is not a model, and transforms ignore it."""
     return _labels.get(id(root)) is root
 
 
 def is_finished(root: object) -> bool:
-    """Whether a root has all that its class declares: not so while it is being made, and it is no argument then."""
+    """Whether a root is complete: during its construction it is not, and is not an argument."""
     if not isinstance(root, Pytree) or not root._pytree__is_pytree:
         return True
     return layout_of(root).statuses.keys() <= vars(root).keys()
@@ -395,7 +395,7 @@ class LeafNames(inspect.Signature):
         self._is_flat = is_flat
 
     def flat(self) -> LeafNames:
-        """The same where each leaf is an argument of its own."""
+        """The same with one argument for each leaf."""
         return LeafNames(self._structure, is_flat=True)
 
     def bind(self, /, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
@@ -430,7 +430,7 @@ def no_array(where: str, value: object) -> TransformError:
     """The error of a result that JAX cannot hold."""
     return TransformError(
         where,
-        "this is no array, no number and no model",
+        "this is not an array, a number or a model",
         expected="a tree of arrays, numbers and models, as the result of a function that JAX traces",
         got=describe(value),
         fix="return arrays only, and make the rest of them outside: a name, a text or an object does not change",
@@ -530,7 +530,7 @@ def _check_donated_once(call: Call, error: Exception) -> None:
                     f"this array is also at {seen[buffer]}, and a buffer can be donated once",
                     got=describe(leaf),
                     why="dx.update and dx.merge share arrays, as does `a.value = b.value`",
-                    fix="dx.update(target, dx.state(model, copy=True))        # or dx.clone(model): arrays of its own",
+                    fix="dx.update(target, dx.state(model, copy=True))        # or dx.clone(model), which copies",
                 ) from error
             seen[buffer] = name
 
@@ -553,7 +553,7 @@ def _check_arrays(call: Call, error: Exception) -> None:
                     name,
                     "this is in a Variable, or a child of the tree, and no array",
                     got=describe(leaf),
-                    fix="self.name = dx.static(value)        # an attribute that is no array is compiled in",
+                    fix="self.name = dx.static(value)        # other values are compiled in",
                 ) from error
 
 

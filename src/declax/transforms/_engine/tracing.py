@@ -166,7 +166,7 @@ def checked_function(where: str, name: str, function: object) -> None:
     """Checks that an argument is a function."""
     if not callable(function):
         fix = f"dx.{where}(...), with a function as {name}"
-        raise TransformError(f"{where}, {name}", "this is no function", got=describe(function), fix=fix)
+        raise TransformError(f"{where}, {name}", "this is not a function", got=describe(function), fix=fix)
 
 
 def check_scalar(where: str, value: Any, expected: str, *kinds: Any, fix: str) -> None:
@@ -174,7 +174,7 @@ def check_scalar(where: str, value: Any, expected: str, *kinds: Any, fix: str) -
     try:
         shape, dtype, _ = type_of(value.value if isinstance(value, Variable) else value)
     except TypeError:
-        raise TransformError(where, "this is no array", expected=expected, got=describe(value), fix=fix) from None
+        raise TransformError(where, "this is not an array", expected=expected, got=describe(value), fix=fix) from None
     if shape != ():
         problem = "this is an array of several, and one of them has to be chosen"
         raise TransformError(where, problem, expected=expected, got=text_of_type(value), fix=fix)
