@@ -97,7 +97,7 @@ is_graph_mode = set_graph_mode._current.get
 
 
 def is_graph(graph: object) -> bool:
-    """What an argument `graph` says: False asks for a tree."""
+    """The graph mode of an argument `graph`: False requires a tree."""
     return is_on("graph", graph, is_graph_mode)
 
 

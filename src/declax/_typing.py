@@ -24,7 +24,7 @@ Shape: TypeAlias = tuple[int, ...]
 if TYPE_CHECKING:
 
     class SupportsDtype(Protocol):
-        """What has a dtype: the scalar types of `jax.numpy`, to a checker."""
+        """An object with a dtype: the scalar types of `jax.numpy`, to a checker."""
 
         @property
         def dtype(self) -> np.dtype[Any]:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
             ...
 
     Dtype: TypeAlias = str | type[Any] | np.dtype[Any] | SupportsDtype
-    """What `jax.numpy.dtype` takes: scalar types, dtypes and their names."""
+    """Arguments of `jax.numpy.dtype`: scalar types, dtypes and their names."""
 else:
     Dtype = Annotated[Any, "dtype"]  # to tell a field of a dtype from one of anything, which configurations have to
 

@@ -444,7 +444,7 @@ def is_recorded(cls: type, name: str) -> bool:
 
 
 def init_var_of(obj: Any, field: dataclasses.Field[Any]) -> Any:
-    """What an object was given for an InitVar; MISSING if it has no record of that."""
+    """The argument of an object for an InitVar; MISSING if it is not recorded."""
     if not is_recorded(type(obj), field.name) or RECORD_KEY not in obj.__dict__:
         return MISSING
     record: Record = obj.__dict__[RECORD_KEY]
@@ -664,7 +664,7 @@ class Maker:
             maker.make(instance, init_vars)
 
     def _over(self, overrides: Mapping[str, Any]) -> Maker:
-        """What makes the parts where some are declared calls with other arguments."""
+        """A function that makes the parts if some are declared calls with other arguments."""
         key = tuple((name, id(value)) for name, value in overrides.items())
         if key not in self._overridden:
             self._overridden.clear()  # what is repeated has the same ones
@@ -683,7 +683,7 @@ class Maker:
             raise
 
     def _record(self, attributes: Mapping[str, Any], init_vars: Sequence[object]) -> Record:
-        """What was given and will not be kept; one object for all instances that are made with the defaults."""
+        """The record of the arguments that are not kept; one object for all instances made with the defaults."""
         given = [entry for entry in self._kept if init_vars[entry[0]] is not entry[2]]
         supplied = {
             part.name: attributes[part.name] for part in self._defaults if attributes[part.name] is not part.expression
@@ -778,7 +778,7 @@ def _shown(instance: Any, source: str) -> str:
 
 
 class _Reads(Expression):
-    """What a part reads, of whichever kind it is."""
+    """The names that a part of any kind reads."""
 
     __slots__ = ("_pytree__part",)
 

@@ -10,7 +10,7 @@ from declax._tree.statuses import PLAIN, data_within
 
 
 class Record(NamedTuple):
-    """What a constructor was called with and did not keep.
+    """The arguments that a constructor received and did not keep.
 
     Attributes:
       values: the InitVars that were given and are not their defaults, with MISSING in place of data.

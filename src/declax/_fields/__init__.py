@@ -1,1 +1,1 @@
-"""What a class declares: specifiers, expressions, annotations, and snapshots of static values."""
+"""Declarations of classes: specifiers, expressions, annotations, and snapshots of static values."""

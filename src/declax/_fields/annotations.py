@@ -55,7 +55,7 @@ _CALLABLE: object = collections.abc.Callable
 
 
 caches_by_type: list[dict[type, Any]] = []
-"""What upper layers keep of types that depends on which are data; cleared when another one is."""
+"""Caches of upper layers that depend on the types that are data; cleared when one is registered."""
 
 
 def add_data_type(cls: type) -> None:
@@ -192,7 +192,7 @@ def refuses_data(annotation: object, scope: Scope) -> bool:
 
 
 class Decision(NamedTuple):
-    """What an annotation says of a field's status.
+    """The status that an annotation gives a field.
 
     Attributes:
       status: the status, or None where only the value decides.
@@ -319,7 +319,7 @@ def _decide_union(args: tuple[Any, ...], scope: Scope) -> Decision:
 
 
 def _join(decisions: list[Decision]) -> Decision:
-    """What is said of a value with parts of several types, as those of a tuple."""
+    """The decision for a value with parts of several types, such as a tuple."""
     statuses = {d.status for d in decisions if d is not _OPEN}
     if decisions and not statuses:
         return _OPEN

@@ -27,7 +27,7 @@ RNGS_LINES: Final = "_: dx.KW_ONLY\nrngs: dx.InitVar[dx.Rngs] = dx.field()"
 
 
 class Body:
-    """What a class body binds to expressions.
+    """The names that a class body binds to expressions.
 
     Attributes:
       bound: the expressions, and the containers that hold some, by name, in order.

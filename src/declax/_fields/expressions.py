@@ -45,7 +45,7 @@ METHOD: Final = (
 
 
 class Unmade:
-    """What an attribute has until its constructor makes a part in its place."""
+    """The value of an attribute until its constructor makes the part."""
 
     __slots__ = ()
 
@@ -693,7 +693,7 @@ def refuse_hidden(value: Any, where: str, depth: int = 8) -> None:
 
 
 def _hidden_items(value: Any) -> Iterable[Any]:
-    """What a value holds where nothing evaluates expressions."""
+    """The value, in a place where nothing evaluates expressions."""
     cls: Any = value.__class__
     if isinstance(value, functools.partial):
         return (*value.args, *value.keywords.values())

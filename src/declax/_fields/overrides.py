@@ -92,7 +92,7 @@ class DeclaredPart:
 
 
 class PartOverride(Unmade):
-    """What a constructor is given for a part: its declared call with other arguments.
+    """The argument of a constructor for a part: its declared call with other arguments.
 
     Args:
       part: the declared part.
@@ -110,7 +110,7 @@ class PartOverride(Unmade):
 
     @property
     def expression(self) -> Expression:
-        """What makes the part."""
+        """The function that makes the part."""
         made: Expression = _over(self.part, self.part.expression, self.arguments)
         return made
 

@@ -55,7 +55,7 @@ def _compared_fields(cls: Any) -> tuple[str, ...]:
 
 
 def exact_types(value: Any) -> Hashable:
-    """What tells equal values of different types apart: 1, True and 1.0; 0.0 and -0.0.
+    """A key that distinguishes equal values of different types: 1, True and 1.0; 0.0 and -0.0.
 
     Looks into tuples, named tuples, frozensets and dataclasses.
     """

@@ -1,4 +1,4 @@
-"""What a class declares about each of its fields.
+"""The facts that a class declares about its fields.
 
 Vocabulary
 ----------
@@ -47,7 +47,7 @@ if not TYPE_CHECKING or MYPY:
 else:
 
     class _UsedUp(Any):
-        """What an InitVar is to who reads it; assignable to all types, as are names in a class body."""
+        """The type of an InitVar that is read; assignable to all types, as are names in a class body."""
 
         def __get__(self, instance: Never, owner: Never) -> Never: ...
 
@@ -56,7 +56,7 @@ else:
 
 
 class Status(enum.Enum):
-    """What an attribute is to JAX."""
+    """The role of an attribute in the tree that JAX sees."""
 
     DATA = "data"
     """A child of the pytree."""
@@ -107,7 +107,7 @@ Recipe: TypeAlias = VariableRecipe | SubmoduleRecipe | PartRecipe
 
 
 class Notes(NamedTuple):
-    """What other layers read of a field; none of it changes the pytree."""
+    """Facts of a field for other layers; none changes the pytree."""
 
     sharding: object = None
     help: str | None = None
@@ -122,7 +122,7 @@ class Notes(NamedTuple):
 
 
 class Specifier(NamedTuple):
-    """What a specifier puts into the metadata of its `dataclasses.Field`."""
+    """The entry of a specifier in the metadata of its `dataclasses.Field`."""
 
     status: Status | None
     recipe: Recipe | None = None
@@ -685,7 +685,7 @@ def _check_check(check: object, options: Mapping[str, Any]) -> None:
 
 
 def objection(check: Callable[[Any], object], value: object) -> str | None:
-    """What the check of a field has against a value, or None.
+    """The objection of a field's check to a value, or None.
 
     >>> objection(lambda size: size % 2 == 0, 3)
     'the value does not pass the check of its field'

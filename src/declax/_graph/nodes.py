@@ -29,7 +29,7 @@ from declax.errors import MAX_DEPTH, GraphError, StatusError, format_path, too_d
 
 
 class Kind(enum.Enum):
-    """What a value is to a graph, by its type."""
+    """The role of a value in a graph, by its type."""
 
     NODE = "node"
     OBJECT = "object"

@@ -180,7 +180,7 @@ RngValue: TypeAlias = "int | np.integer[Any] | jax.Array | np.ndarray[Any, Any] 
 
 
 class RngState(Variable[jax.Array]):
-    """What a stream holds: its key and its count. Selects both as a filter."""
+    """The Variables of a stream: its key and its count. Selects both as a filter."""
 
     __slots__ = ()
     tag: str

@@ -136,7 +136,7 @@ class StateDef:
         return [by_position[i] for i in range(len(self.order))]
 
     def node(self, path: Path) -> Any:
-        """What the tree has at a path: the position of a leaf, a dict, or None."""
+        """The entry of the tree at a path: the position of a leaf, a dict, or None."""
         found: Any = self.tree
         for key in path:
             found = found.get(key) if isinstance(found, dict) else None
@@ -283,7 +283,7 @@ def pair_of(definition: StateDef, values: Sequence[Any]) -> tuple[StateDef, list
 
 
 def call_each(where: str, f: Callable[..., Any], paths: Sequence[Path], arguments: Iterable[Any]) -> list[Any]:
-    """What the function of a user gives for the arguments at each path; an error of it tells the path."""
+    """The results of a user's function for the arguments at each path; its errors get a note with the path."""
     if not callable(f):
         raise GraphError(where, "this argument has to be a function", got=describe(f), fix=f"{where}(function)")
     results: list[Any] = []

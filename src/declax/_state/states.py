@@ -88,7 +88,7 @@ class Splits(Generic[S]):
     @overload
     def split(self, a: Filter, /, *filters: Filter) -> Any: ...
     def split(self, a: Filter, /, *filters: Filter) -> Any:
-        """What each filter takes, as States, or as FlatStates of a FlatState.
+        """The leaves that each filter matches, as States, or as FlatStates of a FlatState.
 
         Raises:
           FilterError: for leaves that no filter takes.
@@ -147,7 +147,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
     _pair: tuple[StateDef, list[Any]]
     """Another tuple after each write; `__getattr__` computes that of a nested view."""
     _rest: _Kept | _View | None
-    """What is kept with a State, if anything; of a nested view, its place."""
+    """The cache of a State, if any; for a nested view, its place."""
     _trace: Any
     """The mark of the trace that may write; a nested view has that of its root."""
 
@@ -506,7 +506,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
 
 
 class _Kept:
-    """What is kept with a State: what JAX saw of a pair last, and views by path."""
+    """The cache of a State: the children that JAX last saw of a pair, and views by path."""
 
     __slots__ = ("shown", "views")
 

@@ -37,7 +37,7 @@ def is_behaviour(value: object) -> bool:
 
 
 def class_attribute(cls: type, name: str) -> Any:
-    """What a class or its bases define under a name, as it stands in the class body; None without."""
+    """The definition of a name in the body of a class or its bases; None if there is none."""
     return next((base.__dict__[name] for base in cls.__mro__ if name in base.__dict__), None)
 
 

@@ -381,7 +381,7 @@ def _targets(items: Iterable[str]) -> str:
 
 
 def _where(layout: Layout, name: Name) -> str:
-    """What an error of a snapshot is about, as a literal."""
+    """The subject of an error of a snapshot, as a literal."""
     place = f".{name}" if _is_plain(name) else f"[{name!r}]"
     return repr(type_name(layout.cls) + place)
 

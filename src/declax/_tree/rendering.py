@@ -34,7 +34,7 @@ MAX_VALUE: Final = 2000
 
 Entries: TypeAlias = list[tuple[Any, Any]]
 _NO_LABEL, _NAME_LABEL, _KEY_LABEL = "", "{}=", "{!r}: "
-"""What stands before an entry: nothing, its name, or its key."""
+"""The text before an entry: nothing, its name, or its key."""
 Counts: TypeAlias = dict[str, tuple[int, int]]
 """Elements and bytes by kind of Variable."""
 
@@ -416,7 +416,7 @@ def _plain_text(value: Any) -> str:
 
 
 def treescope_repr(obj: Any, path: str | None, subtree_renderer: Any) -> Any:
-    """What treescope shows of an expandable, a Variable or a State; the arguments are those that it gives."""
+    """The rendering of an expandable, a Variable or a State in treescope, with the arguments of treescope."""
     lib: Any = importlib.import_module("treescope.repr_lib")
     options: dict[str, Any] = {"object_type": type(obj), "path": path, "subtree_renderer": subtree_renderer}
     if _is_variable(obj):

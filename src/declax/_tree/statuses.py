@@ -77,7 +77,7 @@ def tags_within(value: object, place: Callable[[], str] | None = None) -> Iterat
 
 
 def _items_within(value: Any, place: Callable[[], str] | None = None) -> Iterable[object]:
-    """What is neither plain nor a container in a value: the value itself, or what containers in containers hold."""
+    """The values in nested containers that are neither plain nor containers; the value itself if it is one."""
     cls = value.__class__
     if cls is not list and cls is not dict and not _may_open(value):
         return () if cls in PLAIN else (value,)

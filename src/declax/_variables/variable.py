@@ -160,7 +160,7 @@ class Variable(ArrayOperators, Generic[T]):
 
         @property
         def value(self):
-            """What the box holds, as the ``on_get_value`` hooks show it; assign to it to put a value in.
+            """The value, after the ``on_get_value`` hooks; assign to it to set a value.
 
             >>> import declax as dx
             >>> import jax.numpy as jnp
@@ -180,7 +180,7 @@ class Variable(ArrayOperators, Generic[T]):
 
         @property
         def raw_value(self):
-            """What lies in the box, past all hooks; assign to it to put a value in."""
+            """The stored value, without hooks; assign to it to set a value."""
             if uncaptured_reads.is_watching:
                 uncaptured_reads.warn_if_uncaptured(self)
             return self._raw
@@ -222,12 +222,12 @@ class Variable(ArrayOperators, Generic[T]):
         set_raw(self, content)
 
     def create_value(self, value: T) -> T:
-        """What a new Variable holds of the value it is made from: runs the ``on_create_value`` hooks."""
+        """The stored value of a new Variable: the result of the ``on_create_value`` hooks."""
         hook = self._metadata.create_hook or self._create_hook
         return value if hook is None else hook(self, value)
 
     def get_raw_value(self) -> T:
-        """What lies in the box, past all hooks."""
+        """The stored value, without hooks."""
         return self.raw_value
 
     def set_raw_value(self, value: T) -> None:
@@ -748,7 +748,7 @@ class BatchStat(Variable[T]):
 
 
 class Cache(Variable[T]):
-    """What a layer remembers between calls, such as the keys and values of attention."""
+    """Values that a layer keeps between calls, such as the keys and values of attention."""
 
     __slots__ = ()
 

@@ -54,7 +54,7 @@ class Walk:
         return self.value(self.root, (), None)
 
     def value(self, value: Any, path: Path, reader: Reader | None) -> Any:
-        """What is made of one value at its place."""
+        """The object built from one value at its place."""
         if isinstance(value, SpecData):
             if path and keeps_specs(reader):
                 return self.kept(value, path)
@@ -66,7 +66,7 @@ class Walk:
         return self.leaf(value, path)
 
     def shared(self, ref: Ref, path: Path, reader: Reader | None) -> Any:
-        """What is made of the part that a Ref means."""
+        """The object built from the target of a Ref."""
         place = locate(self.root, ref, path)
         target = place.path
         if target in self._open and target not in self.made:
@@ -100,7 +100,7 @@ class Walk:
         return {name: self.value(value, (*path, name), reader_of(name)) for name, value in spec.arguments.items()}
 
     def kept(self, spec: SpecData, path: Path) -> Any:
-        """What is made of a spec that is kept."""
+        """The result for a spec that is kept."""
         return spec
 
     def leaf(self, value: Any, path: Path) -> Any:

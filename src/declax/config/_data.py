@@ -428,7 +428,7 @@ def overrides(value: Any) -> bool:
 
 
 def key_of(value: Any) -> Hashable:
-    """What stands for a frozen value in comparisons."""
+    """The key of a frozen value in comparisons."""
     kind = type(value)
     if kind is float:
         return (float, value) if math.isfinite(value) and value != 0 else (float, repr(value))

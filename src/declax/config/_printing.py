@@ -429,7 +429,7 @@ def fingerprint(spec: SpecData, *, full: bool) -> str:
 # --- the names of classes and functions in code ---------------------------------
 
 _LIBRARIES: Final = ("jax.nn", "jax.lax", "jax.numpy", "jax.nn.initializers", "jax.random", "jax", "optax")
-"""Where objects whose own module is private have their public names."""
+"""The modules with the public names of objects whose module is private."""
 
 
 def public_name(obj: Any) -> str | None:

@@ -13,7 +13,7 @@ from declax.errors import ConfigError, DepthError, describe
 
 S = TypeVar("S", bound=SpecData)
 Change: TypeAlias = Callable[[Any, "Reader | None", Path], Any]
-"""What becomes of a spec or Ref, by its reader and path."""
+"""The replacement of a spec or Ref, by its reader and path."""
 
 MAX_AHEAD: Final = 20
 """How many Refs may lead to parts that are not made yet, one from the other."""
@@ -54,7 +54,7 @@ def reader_below(value: Any, reader: Reader | None, key: Any) -> Reader | None:
 
 
 def child(place: Place, key: str, *, has_defaults: bool = False) -> Place | None:
-    """What is at the written key of a place; None where nothing is."""
+    """The value at the written key of a place, or None."""
     value: Any = place.value
     held: Any = value
     step: str | int | None = None

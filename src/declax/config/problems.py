@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, and how a report of it reads."""
+"""Problems of a configuration, and the text of their report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BIG: Final = 1 << 256  # longer numbers are not written out, which Python may r
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value is written.
+    """The place of a value in a file.
 
     Attributes:
       file: the name of the file; None for data that came from no file.

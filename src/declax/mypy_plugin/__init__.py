@@ -26,7 +26,7 @@ except ModuleNotFoundError as _error:
     ) from None
 
 __version__ = FINGERPRINT
-"""What mypy asks a plugin for, to tell that its cache is stale."""
+"""The version of the plugin, by which mypy recognizes a stale cache."""
 
 
 def plugin(version: str) -> type[Plugin]:

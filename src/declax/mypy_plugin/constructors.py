@@ -35,7 +35,7 @@ RNGS: Final = "rngs"
 
 
 class Wider:
-    """What may be given in the place of a value of a type: of a container, any sequence or mapping.
+    """The types accepted in place of a value of a type; for a container, any sequence or mapping.
 
     Args:
       api: mypy's checker.
@@ -72,7 +72,7 @@ class Wider:
 
 
 def signature_of(typ: Type | None, wider: Wider) -> CallableType | None:
-    """What a class or function takes besides `rngs`, with wider types."""
+    """The parameters of a class or function except `rngs`, with wider types."""
     typ = get_proper_type(typ)
     if not isinstance(typ, CallableType) or typ.is_ellipsis_args:
         return None
@@ -90,7 +90,7 @@ def signature_of(typ: Type | None, wider: Wider) -> CallableType | None:
 
 
 def signature_of_class(typ: Type, wider: Wider) -> CallableType | None:
-    """What the constructor of an instance's class takes besides `rngs`, where that is a Pytree."""
+    """The parameters of the constructor of an instance's class except `rngs`, if it is a Pytree."""
     typ = get_proper_type(typ)
     if not isinstance(typ, Instance) or not typ.type.has_base(names.PYTREE) or typ.type.fallback_to_any:
         return None
@@ -164,7 +164,7 @@ def entries_of(expr: Expression | None, api: Any) -> dict[str, Expression] | Non
 
 
 def _value_of(var: Var, api: Any) -> Expression | None:
-    """What a name stands for that one statement sets, and that is only passed on as arguments or a configuration."""
+    """The value of a name that one statement sets, and that is only passed on as arguments or a configuration."""
     values = [found for found in nodes_in_module(api, AssignmentStmt) if _is(found.lvalues[0], var)]
     uses = sum(found.node is var for found in nodes_in_module(api, NameExpr))
     read = sum(

@@ -1,4 +1,4 @@
-"""What a class declares, as mypy sees it.
+"""The declarations of a class, as mypy sees them.
 
 Vocabulary
 ----------
@@ -152,7 +152,7 @@ class DeclaredClass:
 
     @cached_property
     def _declarations(self) -> list[tuple[TypeInfo, dict[str, dict[str, Any]]]]:
-        """What the class and its bases declare, in the order in which attributes are looked up."""
+        """The declarations of the class and its bases, in method resolution order."""
         bases = [base for base in self.info.mro if _KEY in base.metadata]
         return [(base, {entry["name"]: entry for entry in base.metadata[_KEY]["fields"]}) for base in bases]
 

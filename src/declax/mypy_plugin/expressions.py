@@ -130,11 +130,11 @@ _CHILDREN: Final = {
         if line.strip()
     )
 }
-"""Where the children of a node are. By name, since not every version of mypy has every class."""
+"""The attributes with the children of a node. By name, since not every version of mypy has every class."""
 
 
 class _Children(dict[type, "tuple[str, ...] | None"]):
-    """Where the children of a node are, by class and last first; None for other values. Filled as classes occur."""
+    """The attributes with the children of a node, by class and last first; None for other values."""
 
     def __missing__(self, kind: type) -> tuple[str, ...] | None:
         names = [name for name in _CHILDREN.get(kind.__name__, ()) if hasattr(kind, name)]

@@ -77,7 +77,7 @@ class DeclaxPlugin(Plugin):
         self._methods = Answers(self._find_method, options)
 
     def report_config_data(self, ctx: ReportConfigContext) -> Any:
-        """What makes cached results stale when it changes."""
+        """The data whose changes make cached results stale."""
         return FINGERPRINT
 
     def get_class_decorator_hook_2(self, fullname: str) -> Callable[[ClassDefContext], bool] | None:

@@ -41,7 +41,7 @@ class Parameter(NamedTuple):
 
 
 class Function(NamedTuple):
-    """What is known of a function.
+    """The known facts of a function.
 
     Attributes:
       name: as messages say it.
@@ -132,7 +132,7 @@ def _name_of(expr: Expression) -> str:
 
 
 def function_of(name: str, typ: ProperType | None) -> Function | None:
-    """What a type of functions, or of objects that can be called, says of one."""
+    """The facts of a function in its type, or in the type of a callable object."""
     if isinstance(typ, Instance):
         member = find_member("__call__", typ, typ, is_operator=True)
         typ = None if member is None else get_proper_type(member)

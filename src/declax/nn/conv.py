@@ -280,7 +280,7 @@ def _pair(sides: object) -> tuple[int, int] | None:
 
 
 def _fill(conv: Conv, padding: str) -> Pairs:
-    """What to add to each axis of the input, so that the size stays."""
+    """The padding of each axis of the input that preserves its size."""
     dilations = _sizes(conv, "kernel_dilation", conv._rank)
     missing = [dilation * (size - 1) for dilation, size in zip(dilations, _sizes(conv, "kernel_size"), strict=True)]
     if padding == "CAUSAL":

@@ -15,7 +15,7 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 
 class PromoteDtype(Protocol):
-    """What a layer calls to bring its input and parameters to one dtype."""
+    """A function that converts the input and parameters of a layer to one dtype."""
 
     def __call__(self, args: T, /, *, dtype: Dtype | None = None, inexact: bool = True) -> T:
         """Casts the arrays of a tuple, as `promote_dtype` does."""

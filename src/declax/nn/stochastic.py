@@ -114,7 +114,7 @@ class Dropout(Module):
         return kwargs
 
     def _keep(self, key: jax.Array, inputs: jax.Array) -> jax.Array:
-        """What to keep, of size 1 along `broadcast_dims`, laid out over devices as the input is."""
+        """The mask, of size 1 along `broadcast_dims`, with the sharding of the input."""
         shared = axes_of(self, "broadcast_dims", inputs, "inputs")
         shape = tuple(1 if axis in shared else size for axis, size in enumerate(inputs.shape))
         sharding = jax.typeof(inputs).sharding

@@ -271,7 +271,7 @@ class JitWrapped(Wrapped[P, R]):
         return self.trace(*args, **kwargs).lower()
 
     def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """What a call would return, with shapes and dtypes in the place of arrays.
+        """The result of a call, with shapes and dtypes in place of arrays.
 
         >>> import declax as dx
         >>> dx.jit(lambda x: x + 1).eval_shape(1).dtype
@@ -314,7 +314,7 @@ class Donation:
 
     @staticmethod
     def of(call: Call, selection: Selection) -> Donation | None:
-        """What a selection donates of a call; None for nothing."""
+        """The donated leaves of a call; None if there are none."""
         if selection.is_empty:
             return None
         structure = call.structure
@@ -340,7 +340,7 @@ class Donation:
 
 
 class Program:
-    """What is compiled for one structure.
+    """The compiled programs of one structure.
 
     JAX traces the function once for each set of shapes, at the first call with them. Each trace has its own `Plan`.
     Only a program that donates is traced before its first call: what it donates depends on what the function sets.
@@ -453,7 +453,7 @@ class Program:
         explain(call, error)
 
     def outcome(self, result: Any) -> Outcome:
-        """What a result of JAX's function says, whether it comes in groups or not."""
+        """The plan and values in a result of JAX's function, grouped or not."""
         return from_groups(result) if self._is_packed else Outcome(*result)
 
 

@@ -42,7 +42,7 @@ class Traced(Generic[R]):
 
     @property
     def out_info(self) -> R:
-        """What a call would return, with shapes and dtypes in the place of arrays."""
+        """The result of a call, with shapes and dtypes in place of arrays."""
         program, _, call = self._of
         outcome = program.outcome(self.traced.out_info)
         found: R = Rebuilt(call.structure, call.values, call.plain).apply(outcome)
@@ -78,7 +78,7 @@ class Lowered(Generic[R]):
         return self.lowered.as_text(dialect, debug_info=debug_info)
 
     def cost_analysis(self) -> Any:
-        """What the compiler estimates of the cost, before it optimises."""
+        """The compiler's estimate of the cost, before optimization."""
         return self.lowered.cost_analysis()
 
     def compile(self, compiler_options: dict[str, Any] | None = None) -> Compiled[R]:
@@ -144,9 +144,9 @@ class Compiled(Generic[R]):
         return str(self.compiled.as_text())
 
     def cost_analysis(self) -> Any:
-        """What the compiler estimates of the cost."""
+        """The compiler's estimate of the cost."""
         return self.compiled.cost_analysis()
 
     def memory_analysis(self) -> Any:
-        """What the compiler knows of the memory, in bytes."""
+        """The compiler's analysis of the memory, in bytes."""
         return self.compiled.memory_analysis()

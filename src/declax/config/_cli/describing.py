@@ -24,7 +24,7 @@ _FEW: Final = 4  # kinds, each of which is listed
 
 
 def parameter_table(target: Any, *, has_parts: bool = False, extra: tuple[Any, ...] = ()) -> str:
-    """What a class takes: name, type, default, range and help of each parameter.
+    """The parameters of a class: name, type, default, range and help.
 
     >>> import declax as dx
     >>> print(parameter_table(dx.Dropout).splitlines()[2])

@@ -1,4 +1,4 @@
-"""What commands print: text, coloured on a terminal where rich is installed, or one JSON document."""
+"""Output of commands: text, coloured on a terminal if rich is installed, or one JSON document."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Override(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What one combination of values describes."""
+    """The run that one combination of values describes."""
 
     name: str
     source: Document
@@ -291,7 +291,7 @@ def _keys(holder: Any) -> Collection[Any]:
 
 
 def _keys_at(holder: Any, key: str | int, *, may_add: bool) -> list[Any]:
-    """What an item of a path names in a table or list; where it may be added, also what is not there yet."""
+    """The key that an item of a path names in a table or list; a new one where it may be added."""
     if key == _EACH:
         return list(_keys(holder))
     if isinstance(holder, dict):
@@ -403,7 +403,7 @@ def document_of(words: Words) -> Document:
 def read_runs(
     document: Document, overrides: Sequence[Override], read: Callable[[Document], T]
 ) -> tuple[list[tuple[Run, T]], ConfigError | None]:
-    """What reading gives for each run, and one error with the problems of all runs, each once."""
+    """The result for each run, and one error with the problems of all runs, each once."""
     found: list[tuple[Run, T]] = []
     failures: list[ConfigError] = []
     for run in expand(document, overrides):
@@ -427,7 +427,7 @@ def read_all(words: Words, read: Callable[[Document], T]) -> list[tuple[Run, T]]
 
 
 def _read_fitting(run: Run, read: Callable[[Document], T]) -> T:
-    """What reading gives; a value that its field refuses is read in the other way where that has the right type."""
+    """The result of reading; a value that its field refuses is read in the other way if that has the right type."""
     try:
         return read(run.document())
     except ConfigError as error:

@@ -56,7 +56,7 @@ class Document:
     _places: Places | None = None
 
     def place_of(self, path: Path) -> Place:
-        """Where a path is written; where it is not, the place of the nearest part that contains it.
+        """The place of a path in the file, or that of the nearest part that contains it.
 
         That of a reference is the place of its ``$ref``.
         """

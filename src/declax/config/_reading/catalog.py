@@ -381,7 +381,7 @@ def _check_resolved(parameter: Parameter) -> None:
 
 
 def _of_spec(member: Any) -> list[Any]:
-    """What the parts are that a member ``Spec[...]`` describes."""
+    """The annotation of the parts that a member ``Spec[...]`` describes."""
     args = typing.get_args(member) if is_spec_class(_class_of(member)) else ()
     return [inner for arg in args for inner in allowed_classes(arg)]
 

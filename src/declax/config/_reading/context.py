@@ -1,4 +1,4 @@
-"""What one reading of a configuration has found: values, problems, parts and references."""
+"""The results of reading one configuration: values, problems, parts and references."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class _Invalid(enum.Enum):
 Make: TypeAlias = Callable[[Any, Mapping[str, Any]], SpecData]
 
 INVALID: Final = _Invalid.INVALID
-"""What a reader gives for data that does not fit; the problem is in the report then."""
+"""The result of a reader for data that does not fit; the report contains the problem."""
 
 
 class Context:
-    """What one reading has found so far."""
+    """The results of one reading."""
 
     def __init__(
         self,

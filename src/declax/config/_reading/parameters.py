@@ -59,7 +59,7 @@ class Parameter:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Parameters:
-    """What a target takes, less its rngs."""
+    """The parameters of a target, except rngs."""
 
     target: Target
     by_name: Mapping[str, Parameter]
@@ -91,7 +91,7 @@ def target_name(target: Any) -> str:
 
 
 def parameters_of(target: Target) -> Parameters:
-    """What a class's constructor, or a function, takes.
+    """The parameters of a constructor or a function.
 
     For a declared class all comes from its fields; for others from the signature and its annotations.
     """
@@ -102,7 +102,7 @@ def parameters_of(target: Target) -> Parameters:
 
 
 def called(target: Target) -> Target:
-    """What a target calls: of a part that a class declares, the class of the part."""
+    """The function that a target calls; for a declared part, the class of the part."""
     return target.function if isinstance(target, DeclaredPart) else target
 
 
@@ -161,7 +161,7 @@ def _nothing_to_construct(target: object) -> ConfigError:
 
 
 def _reader(target: Any, signature: inspect.Signature) -> Callable[[inspect.Parameter], Parameter]:
-    """What makes a `Parameter` of one of the signature."""
+    """A function that converts a parameter of the signature to a `Parameter`."""
     is_declared = isinstance(target, type) and dataclasses.is_dataclass(target)
     fields = target.__dataclass_fields__ if is_declared and _has_generated_init(target) else {}
     specs: Mapping[str, FieldSpec] = getattr(target, "_pytree__specs", {}) if fields else {}
@@ -280,7 +280,7 @@ Bindings = Mapping[Any, Mapping[Any, Any]]
 
 
 def bindings_of(annotation: Any) -> Bindings:
-    """What the type variables of a class with arguments, such as ``Wrap[Mlp]``, and of its bases stand for."""
+    """The types of the type variables of a generic alias, such as ``Wrap[Mlp]``, and of its bases."""
     cls, args = plain_target(annotation), typing.get_args(annotation)
     if not isinstance(cls, type):
         return {}
@@ -323,7 +323,7 @@ _ENTRY: Final = re.compile(r"(?P<names>\*{0,2}\w+(?:,\s*\*{0,2}\w+)*)(?:\s*\([^)
 
 
 def _helps(target: Any) -> dict[str, str]:
-    """What the docstrings of a target and its bases say of its arguments, by name."""
+    """The descriptions of arguments in the docstrings of a target and its bases, by name."""
     if not isinstance(target, type):
         return docstring_arguments(inspect.getdoc(target) or "")
     found: dict[str, str] = {}
@@ -334,7 +334,7 @@ def _helps(target: Any) -> dict[str, str]:
 
 
 def docstring_arguments(text: str) -> dict[str, str]:
-    r"""What a docstring in Google's style says of each argument.
+    r"""The description of each argument in a docstring in Google's style.
 
     >>> docstring_arguments("Adds.\n\nArgs:\n  a, b: the numbers,\n    any two.\n  c: another.")
     {'a': 'the numbers, any two.', 'b': 'the numbers, any two.', 'c': 'another.'}
@@ -352,7 +352,7 @@ def docstring_arguments(text: str) -> dict[str, str]:
 # --- what an annotation allows --------------------------------------------------
 
 DTYPE_MARK: Final = "dtype"
-"""What `declax._typing.Dtype` is annotated with at run time."""
+"""The annotation of `declax._typing.Dtype` at run time."""
 
 _ALIASES: Final[tuple[Any, ...]] = (
     typing_extensions.TypeAliasType,

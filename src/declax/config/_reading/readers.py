@@ -638,7 +638,7 @@ class CheckedReader(WrappingReader):
         return _limited(self.reader.schema(schemas), {n: limit for n, limit in limits.items() if limit is not None})
 
     def _noted(self, found: Any, value: Any, path: Path, context: Context) -> Any:
-        """What was read, where the notes of the field allow it; parts are not made yet."""
+        """The value, if the notes of the field allow it; parts are not made yet."""
         if found is INVALID or found is None:
             return found
         if self.choices is not None and found not in self.choices and not _has_parts(found):

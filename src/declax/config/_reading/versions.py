@@ -95,7 +95,7 @@ def removal_of(target: Any, name: str) -> Removal | None:
 
 
 def dropped_text(where: str, dropped: Iterable[tuple[Path, str, Removal]]) -> str:
-    """What a warning says of the keys that a migration has left out."""
+    """The text of a warning about keys that a migration has removed."""
     lines = [
         f"  {path_text(path)}: removed from {name} in version {removal.version}"
         + (f"; {removal.advice}" if removal.advice else "")

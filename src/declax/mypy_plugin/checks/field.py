@@ -42,7 +42,7 @@ def check(cls: DeclaredClass, report: Report) -> None:
 
 
 def _contradiction(field: DeclaredField) -> tuple[str, str, str] | None:
-    """What says another status than the annotation, why that is wrong, and the right specifier."""
+    """The specifier or mark that contradicts the annotation, the reason, and the right specifier."""
     said, mark = field.specifier, field.mark
     if said == "static" and (mark == "data" or (mark is None and status_of(field.type) == "data")):
         return "static(...)", "" if mark else f": {_DATA}", "data"

@@ -36,7 +36,7 @@ _ARRAY: Final = "jax._src.basearray.Array"
 
 
 class Shape(NamedTuple):
-    """What stands beside the gradient in a result."""
+    """The type beside the gradient in a result."""
 
     has_value: bool
     has_aux: bool
@@ -60,7 +60,7 @@ _FACTORIES: Final = {
     names.OF_VALUE_AND_GRAD: Shape(has_value=True, has_aux=False),
     names.OF_VALUE_AND_GRAD_AUX: Shape(has_value=True, has_aux=True),
 }
-"""What the transforms are with options only, which differentiates the first argument."""
+"""The types of the transforms with options only, which differentiate the first argument."""
 
 
 def register(hooks: Registry) -> None:
@@ -116,7 +116,7 @@ def of_lambda(ctx: MethodContext, report: Report) -> Type | None:
 
 
 def _shape_of(call: CallExpr) -> Shape | None:
-    """What a call of a transform with a function makes, where it differentiates the first argument."""
+    """The result of a call of a transform with a function, if it differentiates the first argument."""
     transform = fullname_of(call.callee)
     if transform not in _TRANSFORMS or call.arg_kinds[:1] != [ArgKind.ARG_POS]:
         return None

@@ -58,14 +58,14 @@ def check_states(ctx: FunctionContext, report: Report) -> None:
 
 
 def _given(ctx: FunctionContext, at: int) -> Iterator[tuple[Expression, ProperType]]:
-    """What is given for one parameter."""
+    """The argument for one parameter."""
     if at < len(ctx.args):
         for expr, typ in zip(ctx.args[at], ctx.arg_types[at], strict=False):
             yield expr, get_proper_type(typ)
 
 
 def _model_of(expr: Expression, state: ProperType, ctx: FunctionContext) -> ProperType | None:
-    """What a State is of; where a State of Any is asked for, mypy takes the result of a call for that."""
+    """The model of a State; mypy infers Any for the result of a call if a State of Any is expected."""
     if isinstance(state, Instance) and state.args and isinstance(get_proper_type(state.args[0]), AnyType):
         if isinstance(expr, CallExpr):
             with ctx.api.msg.filter_errors():

@@ -122,7 +122,7 @@ class _Lookup:
         return isinstance(typ, Instance) and typ.type.has_base(names.STATE)
 
     def _element(self, holder: Instance, key: object, place: Context) -> Type | None:
-        """What is at a key of a container."""
+        """The type at a key of a container."""
         is_sequence = holder.type.has_base("typing.Sequence")
         if is_sequence and isinstance(key, str):
             self._tell(holder, f"there is no {key!r}: its keys are indices", place)

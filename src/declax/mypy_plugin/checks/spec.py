@@ -49,7 +49,7 @@ def check(ctx: FunctionContext, report: Report) -> None:
 
 
 def _wider(api: Any) -> Wider:
-    """Where a part is wanted, a spec of it may be given, or a Ref."""
+    """A spec or a Ref may replace a part."""
     spec, ref = (info_named(name, api) for name in (names.SPEC_CLASS, names.REF))
 
     def of(typ: Type) -> Type:

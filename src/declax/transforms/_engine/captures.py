@@ -68,7 +68,7 @@ class Names(dict[str, Any]):
         self[name] = self.replaced[name] = value
 
     def assigned(self) -> dict[str, Any]:
-        """What a function has assigned with ``global``."""
+        """The names that a function has assigned with ``global``."""
         given = self._lent | self.replaced
         return {name: value for name, value in self.items() if given.get(name, MISSING) is not value}
 
@@ -93,11 +93,11 @@ LIBRARIES: Final = frozenset({"declax", "jax", "jaxlib", "numpy", "optax"})
 
 _NUMBERS_AND_TEXTS = (int, float, complex, str, bytes)
 INERT: Final = (types.ModuleType, type, types.BuiltinFunctionType, jax.Array, np.ndarray, *_NUMBERS_AND_TEXTS)
-"""What holds no model; a site that holds it is not compared again."""
+"""Types that hold no model; a site with such a value is not compared again."""
 
 
 class CaptureKind(enum.Enum):
-    """What a value is for the search: a node, or a kind of holder."""
+    """The role of a value in the search: a node, or a kind of holder."""
 
     NODE = enum.auto()
     FUNCTION = enum.auto()
@@ -111,7 +111,7 @@ class CaptureKind(enum.Enum):
 
 
 STUBS: Final = frozenset({CaptureKind.FUNCTION, CaptureKind.LIST, CaptureKind.DICT})
-"""What can be part of a cycle: it is made first, and filled later."""
+"""Kinds that can be part of a cycle: they are made first, and filled later."""
 
 _kinds: Final[dict[type, CaptureKind | None]] = {
     types.FunctionType: CaptureKind.FUNCTION,
@@ -127,7 +127,7 @@ WITHOUT_KIND: Final[set[type]] = set()
 
 
 def capture_kind(value: object) -> CaptureKind | None:
-    """What a value is; None for what is neither a node nor a holder."""
+    """The kind of a value; None if it is neither a node nor a holder."""
     cls = type(value)  # and not `value.__class__`, which a proxy may compute
     try:
         return _kinds[cls]
@@ -152,7 +152,7 @@ def _kind_of_class(value: object, cls: type) -> CaptureKind | None:
 
 
 class CaptureSite(NamedTuple):
-    """Where a holder, given by its number (-1: the function itself), keeps something: a "variable", an "item", ..."""
+    """The site of a value in a holder, given by its number (-1: the function itself): a "variable", an "item", ..."""
 
     holder: int
     kind: str
@@ -231,7 +231,7 @@ def names_in(code: types.CodeType) -> dict[str, bool]:
 
 
 def content_of(cell: types.CellType) -> Any:
-    """What a cell holds; `MISSING` where it is not filled yet."""
+    """The contents of a cell, or `MISSING`."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -283,7 +283,7 @@ class Closure:
         self._keys: dict[Hashable, CaptureKey] = {}
 
     def find(self) -> Captures:
-        """What the function captures now; to be called once for a call."""
+        """The captures of the function now; call it once for each call."""
         captures = self.captures
         if captures is None or not captures.is_current():
             captures = Captures(self.function)
@@ -320,7 +320,7 @@ def _check_returns(function: Any) -> None:
 
 
 class Captures:
-    """What a function captures: found by one search along all that it reaches.
+    """The captures of a function, found by one search.
 
     Attributes:
       numbers: the number of each holder, by identity.
@@ -426,7 +426,7 @@ class Captures:
         return sites
 
     def describe(self) -> Hashable:
-        """What calls have in common that can run one program: the functions, and the sites that lead to each node."""
+        """The key of calls that can run one program: the functions, and the sites that lead to each node."""
         codes = tuple(h.__code__ for h in self.holders if isinstance(h, types.FunctionType))
         ranks = {id(self.holders[number]): ("holder", rank) for rank, number in enumerate(self.rebuilt)}
         ranks |= {id(node): ("node", rank) for rank, node in enumerate(self.values)}
@@ -504,7 +504,7 @@ def _hold(*functions: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
 
 
 def select_function(number: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What picks one of several functions again, for `lifted`."""
+    """A function that selects one of several functions, for `lifted`."""
 
     def select(held: Any) -> Callable[..., Any]:
         function: Callable[..., Any] = held.args[number]
@@ -517,7 +517,7 @@ def select_function(number: int) -> Callable[[Callable[..., Any]], Callable[...,
 
 
 class _Active(threading.local):
-    """What this thread has rebuilt for the traces that it is in, the outermost first."""
+    """The rebuilt objects of this thread's traces, the outermost first."""
 
     def __init__(self) -> None:
         self.closures: list[RebuiltClosure] = []

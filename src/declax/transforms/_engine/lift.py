@@ -212,11 +212,11 @@ class Rebuilt:
         self.args, self.kwargs, self.captured = jax.tree_util.tree_unflatten(structure.tree, leaves)
 
     def apply(self, outcome: Outcome) -> Any:
-        """What a function returns, with its outcome applied to these objects instead of the caller's."""
+        """The result of a function, with its outcome applied to these objects instead of the caller's."""
         return apply(outcome, self._objects, self._values)
 
     def conclude(self, output: Any, mode: Mode, labels: Labels | None = None) -> Outcome:
-        """What the user's function returned and changed; a value that goes from one label to another counts as new."""
+        """The results and changes of the user's function; a value that moves to another label counts as new."""
         found = Walk()
         found.visit(self._roots)
         is_same = found.graphdef is self._structure.graphdef and all(map(is_, found.objects, self._objects))
@@ -287,7 +287,7 @@ def is_same_value(a: Any, b: Any) -> bool:
 
 
 class Plan:
-    """What an Outcome's arrays are; made while tracing, used at each call. To JAX, a tree without leaves.
+    """The static half of an Outcome; made while tracing, used at each call. To JAX, a tree without leaves.
 
     Attributes:
       changed: positions of leaves that got new values, where nothing else changed.
@@ -336,7 +336,7 @@ def _unchanged(labels: Labels | None, tree: Any) -> Plan:
 
 
 class Outcome:
-    """What a traced function gives back: a pytree whose static part is the plan."""
+    """The result of a traced function: a pytree whose static part is the plan."""
 
     __slots__ = ("new", "output", "plan")
 
@@ -735,7 +735,7 @@ class Wrapped(Generic[P, R]):
         return Call(args, kwargs, self._mode, self._closure.find(), statics)
 
     def _adapt(self, call: Call) -> Callable[[Callable[..., Any]], Callable[..., Any]] | None:
-        """What gives the function its static arguments, for `lifted`; None where there are none."""
+        """A function that inserts the static arguments, for `lifted`; None if there are none."""
         statics = call.structure.statics
         return None if statics is None else functools.partial(self._static.give, statics=statics)
 

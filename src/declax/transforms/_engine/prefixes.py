@@ -301,7 +301,7 @@ def label_by_filter(spec: StateLabels[Any], path: Path, held: Any, where: str) -
 
 
 def held_at(leaf_def: LeafDef, value: Any) -> Any:
-    """What filters see of a leaf: its Variable, or the array where there is none."""
+    """The value that filters see for a leaf: its Variable, or the array."""
     return value if leaf_def is None else new_variable(leaf_def[0], value, leaf_def[1], None)
 
 
@@ -531,7 +531,7 @@ def size_along_axes(transform: str, leaves: Iterable[tuple[str, Any, Any]], size
 
 
 def kind_and_filter(path: Sequence[Any], leaf_def: LeafDef) -> tuple[str, str]:
-    """What errors call a leaf, and a filter that takes it."""
+    """The name of a leaf in errors, and a filter that selects it."""
     if leaf_def is None:
         return "leaf", f"dx.PathContains({path[-1]!r})"
     kind = type_name(leaf_def[0])
@@ -554,7 +554,7 @@ class OutputGroups:
 
 @jax.tree_util.register_static
 class _Static:
-    """What is static of grouped results; compares by identity."""
+    """The static half of grouped results; compares by identity."""
 
     __slots__ = ("order", "plan", "tree")
 
@@ -632,7 +632,7 @@ _SHARDINGS = LabelKind(
 
 
 def jit_shardings(in_shardings: Any, out_shardings: Any) -> Prefixes | None:
-    """What a user wrote of shardings; None if nothing."""
+    """The shardings that a user gave, or None."""
     if in_shardings is None and out_shardings is None:
         return None
     return Prefixes(in_shardings, out_shardings, _SHARDINGS)

@@ -88,7 +88,7 @@ def _of_graphs(before: Structure, after: Structure) -> Iterator[Difference]:
 
 
 def _described(structure: Structure) -> dict[Path, tuple[str, str]]:
-    """What a structure says of each path: static values of nodes one by one."""
+    """The facts of a structure by path: static values of nodes one by one."""
     found: dict[Path, tuple[str, str]] = {}
     objects: list[Path] = []
     for path, token in () if structure.graphdef is None else walk_tokens(structure.graphdef.tokens):

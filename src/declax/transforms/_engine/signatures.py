@@ -1,4 +1,4 @@
-"""What the types of transforms are made of; only type checkers read this.
+"""The types of transforms; only type checkers read this.
 
 In the names, a loss is a function that returns a number, whose gradient is a State for the class `M` of a model, of the
 same kind for `A`, an array or a State, and an array for `L`, another number.
@@ -53,7 +53,7 @@ No: TypeAlias = Literal[False]
 
 
 class Unannotated:
-    """What no one annotates an argument with."""
+    """A type that no argument has."""
 
 
 F = TypeVar("F", bound=Callable[Concatenate[Unannotated, ...], Any])
@@ -164,7 +164,7 @@ AxisTree: TypeAlias = "_Axis | tuple[AxisTree, ...] | list[Any] | Mapping[Any, A
 
 
 class OfGrad(Protocol):
-    """What `grad(...)` without a function is: a decorator."""
+    """The type of `grad(...)` without a function: a decorator."""
 
     @overload
     def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
@@ -175,7 +175,7 @@ class OfGrad(Protocol):
 
 
 class OfGradAux(Protocol):
-    """What `grad(has_aux=True)` is."""
+    """The type of `grad(has_aux=True)`."""
 
     @overload
     def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
@@ -186,7 +186,7 @@ class OfGradAux(Protocol):
 
 
 class OfValueAndGrad(Protocol):
-    """What `value_and_grad(...)` without a function is."""
+    """The type of `value_and_grad(...)` without a function."""
 
     @overload
     def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
@@ -197,7 +197,7 @@ class OfValueAndGrad(Protocol):
 
 
 class OfValueAndGradAux(Protocol):
-    """What `value_and_grad(has_aux=True)` is."""
+    """The type of `value_and_grad(has_aux=True)`."""
 
     @overload
     def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
@@ -208,7 +208,7 @@ class OfValueAndGradAux(Protocol):
 
 
 class OfScan(Protocol):
-    """What `scan(...)` without a function and without axes is: a decorator."""
+    """The type of `scan(...)` without a function and without axes: a decorator."""
 
     @overload
     def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F

@@ -210,12 +210,12 @@ def joined(name: str, path: Sequence[Any]) -> str:
 
 
 def names_in_result(tree: Any) -> list[str]:
-    """What errors call each leaf of a result."""
+    """The name of each leaf of a result in errors."""
     return [joined("the result", path) for path in paths_in(tree)]
 
 
 def name_leaves(structure: Structure, name_argument: Callable[[int], str] | None = None) -> list[str]:
-    """What errors call each leaf of ``(args, kwargs, captured)``: by the parameters of the function."""
+    """The name of each leaf of ``(args, kwargs, captured)`` in errors, by the parameters of the function."""
     name_argument = name_argument or _argument_namer(structure)
     found: list[str] = []
     for part, first, *below in paths_in(structure.tree):
@@ -237,7 +237,7 @@ def _name_captured(structure: Structure, number: int, rank: int) -> str:
 
 
 def _argument_namer(structure: Structure) -> Callable[[int], str]:
-    """What a function calls its arguments, from their numbers in a call without the static ones."""
+    """The names of arguments, from their numbers in a call without the static ones."""
     taken = structure.static_numbers
     known = [] if structure.key is None else list((parameters(structure.key.function) or {}).values())
     rest = [place for place in range(len(known) + len(taken)) if place not in taken]
@@ -249,7 +249,7 @@ def _argument_namer(structure: Structure) -> Callable[[int], str]:
 
 
 def parameter_name(known: Sequence[inspect.Parameter], place: int) -> str:
-    """What a function with these parameters calls an argument by position."""
+    """The name of a positional argument of a function with these parameters."""
     for i, parameter in enumerate(known):
         if parameter.kind is parameter.VAR_POSITIONAL and place >= i:
             return f"{parameter.name}[{place - i}]"
@@ -259,22 +259,22 @@ def parameter_name(known: Sequence[inspect.Parameter], place: int) -> str:
 
 
 def name_path(structure: Structure, path: Sequence[Any], name_argument: Callable[[int], str] | None = None) -> str:
-    """What errors call a place of the graph of a call, from the rank of the root and the path below it."""
+    """The name of a place in the graph of a call in errors, from the rank of the root and the path below it."""
     return joined(name_roots(structure, name_argument)[path[0]], path[1:])
 
 
 def name_roots(structure: Structure, name_argument: Callable[[int], str] | None = None) -> list[str]:
-    """What errors call each root of a call."""
+    """The name of each root of a call in errors."""
     return list(compress(name_leaves(structure, name_argument), structure.is_root))
 
 
 def name_plain(structure: Structure) -> list[str]:
-    """What errors call each leaf of a call that is in no model."""
+    """The name of each leaf of a call outside of models, in errors."""
     return list(compress(name_leaves(structure), map(not_, structure.is_root)))
 
 
 def names_of_call(structure: Structure) -> list[str]:
-    """What errors call each leaf of a call: those of the graph, then the plain ones."""
+    """The name of each leaf of a call in errors: those of the graph, then the array leaves."""
     names = name_leaves(structure)
     plain = list(compress(names, map(not_, structure.is_root)))
     if structure.graphdef is None:
@@ -301,7 +301,7 @@ class Differing(NamedTuple):
     values: tuple[Any, Any] | None = None
 
     def told(self, fix: str) -> dict[str, Any]:
-        """What an error says of it, with a fix for values that are not static."""
+        """The parts of the error, with a fix for values that are not static."""
         if self.values is None:
             return {"fix": fix}
         before, after = map(repr, self.values)
@@ -455,7 +455,7 @@ def _results(outcome: Outcome, structure: Structure, user: Callable[..., Any]) -
 
 
 def name_of(user: Callable[..., Any]) -> str:
-    """What to call a function in errors."""
+    """The name of a function in errors."""
     return str(getattr(traced_code(user), "__name__", type(user).__name__))
 
 

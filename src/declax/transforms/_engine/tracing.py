@@ -43,7 +43,7 @@ class Traced:
         self._types: list[Any] = []
 
     def look(self, values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
-        """What comes out for leaves like these: shapes and dtypes, and the plan."""
+        """The results for leaves of these types: shapes and dtypes, and the plan."""
         jaxpr, outcome = jax.make_jaxpr(self._function, return_shape=True)(values, plain)
         self._program = functools.partial(jax.core.eval_jaxpr, jaxpr.jaxpr, jaxpr.consts)
         self.calls_back = calls_back(jaxpr)
@@ -53,7 +53,7 @@ class Traced:
         return cast("Outcome", outcome)
 
     def __call__(self, values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
-        """What comes out for leaves of the types that were looked at last."""
+        """The results for leaves of the types of the last call."""
         if cast("Any", jax.config).jax_disable_jit:  # whoever sets this wants to see the user's function run
             return self._function(values, plain)
         leaves = jax.tree_util.tree_leaves((values, plain))
