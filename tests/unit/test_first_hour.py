@@ -175,3 +175,34 @@ def test_saving_a_state_with_keys_names_key_data():
     state = dx.state(dx.Dropout(0.5, rngs=dx.Rngs(0)))
     with pytest.raises(TypeError, match=r"jax\.random\.key_data"):
         np.savez(io.BytesIO(), *jax.tree.leaves(state))
+
+
+# ---- parts in the wrong order
+
+
+def test_a_part_that_reads_a_later_one():
+    with pytest.raises(dx.errors.FieldError, match="the class body reads this name above its declaration") as caught:
+
+        @dx.dataclass
+        class Early(dx.Module):
+            rngs: dx.InitVar[dx.Rngs] = dx.field()
+            last = dx.Sequential(first, dx.relu)  # noqa: F821  # it is declared below
+            first = dx.Linear(2, 3, rngs=rngs)
+
+    assert caught.value.fix == "declare 'first' first"
+
+
+def test_a_method_that_reads_a_later_part():
+    @dx.dataclass
+    class Early(dx.Module):
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+
+        @dx.submodule
+        def last(self, rngs: dx.Rngs) -> dx.Linear:
+            return dx.Linear(self.first.out_features, 2, rngs=rngs)
+
+        first = dx.Linear(2, 3, rngs=rngs)
+
+    with pytest.raises(AttributeError) as caught:
+        Early(dx.Rngs(0))
+    assert caught.value.__notes__[-1] == "first is declared below last: declare it first"

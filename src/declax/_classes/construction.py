@@ -722,6 +722,8 @@ class Maker:
             shown.pop(id(expression))
         text = self._source_with(part, Writer(shown))
         error.add_note(f"while {type_name(type(instance))}.{part.name} was made: {text}")
+        if isinstance(error, AttributeError) and error.obj is instance and error.name in instance.__dataclass_fields__:
+            error.add_note(f"{error.name} is declared below {part.name}: declare it first")
 
     def _without_rngs(self, part: Part, call: Deferred) -> FieldError:
         given = {**call._pytree__kwargs, RNGS: OWN_RNGS}

@@ -128,6 +128,10 @@ class ClassBody(dict[str, Any]):
                 why="an InitVar is not inherited by name",
                 fix=RNGS_LINES,
             )
+        if any(made.opname == "STORE_NAME" and made.argval == name for made in dis.get_instructions(frame.f_code)):
+            raise FieldError(
+                where, "the class body reads this name above its declaration", fix=f"declare {name!r} first"
+            )
         base = base_with(name, self._bases)
         if base is not None:
             raise FieldError(
