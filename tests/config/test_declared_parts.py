@@ -439,3 +439,23 @@ def test_words_override_or_replace_declared_parts(tmp_path, monkeypatch, capsys)
     status, text = run("check", "wide:Wide", "wide.toml", "up.use_bia=false")
     assert status == 1
     assert "command line: up.use_bia=false up.use_bia: Linear has no parameter 'use_bia'" in text
+
+
+def test_a_second_name_of_a_part_follows_its_overrides():
+    @dx.dataclass
+    class Tied(dx.Module):
+        features: int = dx.field()
+        rngs: dx.InitVar[dx.Rngs] = dx.field(kw_only=True)
+        embed: dx.Embed = dx.Embed(10, features, rngs=rngs)
+        out: dx.Embed = embed
+        norm = dx.LayerNorm(embed.features, rngs=rngs)
+
+    for spec in (dx.spec(Tied, 3).replace({"embed.features": 9}), dx.spec(Tied, 3, embed=dx.spec(dx.Embed, 10, 9))):
+        model = spec.build(rngs=dx.Rngs(0))
+        assert model.out is model.embed
+        assert (model.out.features, model.norm.num_features) == (9, 9)
+        assert str(spec).splitlines()[1:] == [
+            "  embed: Embed(num_embeddings=10, features=9)",
+            "  out: Embed(num_embeddings=10, features=9)",
+            "  norm: LayerNorm(num_features=9)",
+        ]

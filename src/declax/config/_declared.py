@@ -21,7 +21,11 @@ class Scope(Evaluation):
         target: Any = owner.target
         known = getattr(target, "_pytree__expressions", {})
         self.parts = {n: freeze(with_parts(target, (n,), known[n][0]), self._make) for n in known}
-        self._names = {id(expression): n for n, expressions in known.items() for expression in expressions}
+        # One expression may have several names: the first one declares the part, the others refer to it.
+        names = [(id(expression), n) for n, expressions in known.items() for expression in expressions]
+        self._names = dict(reversed(names))
+        aliases = {n: self._names[id(expressions[0])] for n, expressions in known.items()}
+        self._aliases = {n: first for n, first in aliases.items() if first != n and n not in owner.arguments}
         self._given = owner.full_arguments
         self._open: set[str] = set()
 
@@ -30,6 +34,7 @@ class Scope(Evaluation):
         return None if name in self._open else name
 
     def read(self, name: str) -> Any:
+        name = self._aliases.get(name, name)
         value = self._given[name] if name in self._given else self.parts[name]
         self._open.add(name)
         found = self.value(value)
