@@ -30,7 +30,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     def load(name: str) -> ModuleType:
         return importlib.import_module(f"benchmarks.{name}")
 
-    return SimpleNamespace(**{name: load(name) for name in ("harness", "figures", "report", "core", "systems")})
+    return SimpleNamespace(**{name: load(name) for name in ("harness", "figures", "report", "core", "structure", "systems")})
 
 
 def test_ratios_are_formed_within_a_round(benchmarks):
@@ -188,3 +188,13 @@ def test_a_call_of_jit_passes_no_more_frames_than_it_did():
     rows = {name: tuple(map(int, row)) for name, *row in (line.split(";") for line in run.stdout.splitlines())}
     grown = {name: rows[name] for name, known in FRAMES.items() if any(map(operator.gt, rows[name], known))}
     assert grown == {}
+
+
+def test_the_sizes_of_the_code_that_have_a_bound(benchmarks):
+    structure = benchmarks.structure
+    sizes = structure.sizes()
+    ignores = sum(path.read_text(encoding="utf-8").count("# type: ignore") for path in structure.SOURCE.rglob("*.py"))
+    assert sizes["mypy_plugin"].lines < 3000
+    assert sizes["config"].lines < 8000
+    assert sizes["all"].mean_function <= 12
+    assert ignores <= 2.8 * sizes["all"].code_lines / 1000
