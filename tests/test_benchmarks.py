@@ -30,7 +30,8 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     def load(name: str) -> ModuleType:
         return importlib.import_module(f"benchmarks.{name}")
 
-    return SimpleNamespace(**{name: load(name) for name in ("harness", "figures", "report", "core", "structure", "systems")})
+    names = ("harness", "figures", "report", "core", "structure", "systems")
+    return SimpleNamespace(**{name: load(name) for name in names})
 
 
 def test_ratios_are_formed_within_a_round(benchmarks):
