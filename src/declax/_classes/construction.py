@@ -722,7 +722,7 @@ class Maker:
             shown.pop(id(expression))
         text = self._source_with(part, Writer(shown))
         error.add_note(f"while {type_name(type(instance))}.{part.name} was made: {text}")
-        if isinstance(error, AttributeError) and error.obj is instance and error.name in instance.__dataclass_fields__:
+        if isinstance(error, AttributeError) and error.obj is instance and error.name in self._known:
             error.add_note(f"{error.name} is declared below {part.name}: declare it first")
 
     def _without_rngs(self, part: Part, call: Deferred) -> FieldError:

@@ -164,7 +164,8 @@ def _names_of_inner_scopes(code: CodeType, scope: str = "") -> Iterator[tuple[st
 
 def _names_read(code: CodeType, scope: str, operations: Collection[str]) -> Iterator[tuple[str, str]]:
     instructions = list(dis.get_instructions(code))
-    bound = {instruction.argval for instruction in instructions if instruction.opname == "STORE_NAME"}
+    is_class = operations is _OF_CLASSES
+    bound = {found.argval for found in instructions if found.opname == "STORE_NAME"} if is_class else set[str]()
     for instruction in instructions:
         if instruction.opname in operations and instruction.argval not in bound:
             line = instruction.positions.lineno if instruction.positions else None

@@ -128,10 +128,10 @@ class Expression(Unmade):
 
     @property
     def __jax_array__(self) -> None:
-        if not str(sys._getframe(1).f_globals.get("__name__")).endswith(
-            "array_methods"
-        ):  # array * dim is an expression
+        # The functions of jax.numpy check their arguments by it. Other parts of JAX only probe for it.
+        if str(sys._getframe(1).f_globals.get("__name__")).endswith("numpy.util"):
             self._pytree__refuse("a function of JAX", f"dx.defer(function)({_bare(self, text_of)})")
+        raise AttributeError("__jax_array__")
 
     def __divmod__(self, other: object) -> Any:
         self._pytree__refuse("divmod()")
