@@ -194,7 +194,8 @@ def test_a_call_of_jit_passes_no_more_frames_than_it_did():
 def test_the_sizes_of_the_code_that_have_a_bound(benchmarks):
     structure = benchmarks.structure
     sizes = structure.sizes()
-    ignores = sum(path.read_text(encoding="utf-8").count("# type: ignore") for path in structure.SOURCE.rglob("*.py"))
+    comment = "# type: " + "ignore"
+    ignores = sum(path.read_text(encoding="utf-8").count(comment) for path in structure.SOURCE.rglob("*.py"))
     assert sizes["mypy_plugin"].lines < 3000
     assert sizes["config"].lines < 8000
     assert sizes["all"].mean_function <= 12
