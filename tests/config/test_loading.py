@@ -130,7 +130,7 @@ def test_a_file_that_is_no_toml_is_one_error(tmp_path):
     [
         ("a.toml", 'kind = "Data"\npath = \n', 2, "not valid TOML", None),
         ("a.toml", "path = 'x'\nbatch = True\n", 2, "not valid TOML", "bools are true and false"),
-        ("a.toml", "path = null\n", 1, "not valid TOML", "there is no null"),
+        ("a.toml", "path = null\n", 1, "not valid TOML", "TOML has no null"),
         ("a.toml", "path = 'x'\n[options\na = 1\n", 2, "not valid TOML", None),
         ("a.toml", "path = 'x\n", 1, "not valid TOML", None),
         ("a.json", '{"path": "x",\n "batch": 3,}', 2, "not valid JSON", None),

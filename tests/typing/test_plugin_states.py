@@ -182,7 +182,7 @@ import declax as dx
 
 model = dx.Linear(2, 3, rngs=dx.Rngs(0))
 state = dx.state(model)
-module = dx.state(model, dx.Linear)  # E: declax-filter | state: Linear is no kind of Variable
+module = dx.state(model, dx.Linear)  # E: declax-filter | state: Linear is not a kind of Variable
 predicate = dx.state(model, dx.PathContains)  # E: declax-filter | PathContains(...) is one
 combined = dx.state(model, dx.Not)  # E: declax-filter | Not is the class of a filter
 inner = dx.state(model, (dx.Param, [dx.Linear]))  # E: declax-filter | a filter is a kind of Variable, a tag, ...
@@ -207,7 +207,7 @@ dx.explain_filters(model, dx.Linear)  # E: declax-filter | explain_filters: Line
 
 
 def by_class(kind: type[dx.Module]) -> None:
-    dx.state(model, kind)  # E: declax-filter | Module is no kind of Variable
+    dx.state(model, kind)  # E: declax-filter | Module is not a kind of Variable
 """
 
 RIGHT_FILTERS = """

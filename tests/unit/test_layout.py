@@ -478,7 +478,7 @@ def test_source_of_a_class_whose_layout_is_open():
 
 
 def test_source_of_what_has_none():
-    with pytest.raises(errors.FieldError, match="the instances of this class take shape one by one"):
+    with pytest.raises(errors.FieldError, match="each layout of instances has its own code; the class has none"):
         dx.source_of(Open)
     for target in (3, int, dx.Object()):
         with pytest.raises(errors.FieldError, match="only Pytrees have generated code"):
