@@ -380,9 +380,6 @@ def test_gradients_that_are_no_state() -> None:
 
 def test_gradients_of_another_filter() -> None:
     model = Net()
-    grads = dx.state(model)
-    error = refused(model, grads, "the gradients do not match the parameters")
-    assert error.got == "unexpected: calls, lora"
     error = refused(model, dx.state(model, dx.PathContains("bias")), "the gradients do not match")
     assert error.got == "missing: layers[0].kernel, layers[1].kernel"
     pairs = list(dx.state(model, dx.Param).flat_state())
@@ -390,8 +387,21 @@ def test_gradients_of_another_filter() -> None:
     error = refused(model, renamed, "the gradients do not match")
     assert error.got is not None
     assert "unexpected: layers[0].kernle" in error.got
+    unknown = dx.State.from_flat_path([*pairs, (("other",), dx.Param(jnp.ones(2)))])
+    assert refused(model, unknown, "do not match").got == "unexpected: other"
+
+
+def test_gradients_in_another_order_and_for_other_variables() -> None:
+    grads = dx.grad(loss_of)(Net())
+    pairs = [*grads.flat_state(), *dx.state(Net(), dx.BatchStat, LoRA)[1].flat_state()]
     backwards = dx.State.from_flat_path(dx.FlatState(pairs[::-1]))  # plain pairs would be put in order
-    assert refused(model, backwards, "do not match").got == "the same paths in another order"
+    results = []
+    for given in (grads, backwards):
+        model = Net()
+        updates = dx.Optimizer(model, optax.sgd(0.1)).update(model, given)
+        assert len(updates.paths) == 4
+        results.append(dx.state(model))
+    assert_same(*results)
 
 
 def test_gradients_of_another_shape() -> None:
@@ -631,14 +641,19 @@ def test_what_no_spec_describes_equals_only_itself() -> None:
 
 def test_branches_read_and_write() -> None:
     branch = dx.Optimizer(Net(), optax.adam(0.1)).opt_state[0]
-    assert list(branch) == ["count", "mu", "nu"]
+    assert branch.names() == list(branch._fields) == ["count", "mu", "nu"]
+    assert list(branch) == [branch.count, branch.mu, branch.nu]
+    assert list(branch.mu) == ["layers"]
     assert len(branch) == 3
     assert branch.mu is branch["mu"]
     with pytest.raises(errors.OptimizerError, match="there is nothing under 'nuu'") as caught:
         branch["nuu"]
     assert caught.value.fix == "did you mean 'nu'?"
-    with pytest.raises(errors.OptimizerError, match="there is nothing under 7"):
-        branch[7] = 1
+    for key in (7, -4, "_fields"):
+        with pytest.raises(errors.OptimizerError, match=f"there is nothing under {key!r}"):
+            branch[key] = 1
+    branch[0] = OptArray(jnp.array(3))
+    assert branch["count"].value == 3
 
     @jax.jit
     def leak(x: jax.Array) -> jax.Array:

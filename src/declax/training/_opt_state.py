@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,12 @@ from declax._variables.metadata import Metadata
 from declax._variables.variable import Variable, new_variable
 
 T = TypeVar("T")
+
+Fields: TypeAlias = "tuple[Name, ...] | None"
+"""The names or indexes of the items of a tuple; None for a dict."""
+
+_FIELDS: Final = "_fields"
+"""The attribute of the `Branch` of a tuple, which no item of a NamedTuple can have."""
 
 _VALUE_HOOKS: Final = frozenset({"on_get_value", "on_set_value", "on_create_value"})
 
@@ -57,50 +63,68 @@ def _make_key(name: Name) -> Any:
 class Branch(Pytree):
     """One level of a stored optax state: children by ``[key]`` and, if they have names, by ``.name``.
 
-    Unlike the tuples and dicts of optax, it reports changes, so a jitted call
-    need not look into it.
+    That of a tuple has the names, or the indexes, of its items in `_fields`. It
+    is read by position too, and iterates over its items; others iterate over
+    their keys. Unlike the tuples and dicts of optax, it reports changes, so a
+    jitted call need not look into it.
     """
 
     _pytree__make_key: ClassVar[Any] = staticmethod(_make_key)
 
-    def __init__(self, children: Mapping[Name, Any]) -> None:
+    def __init__(self, children: Mapping[Name, Any], fields: Fields = None) -> None:
         attributes: dict[Any, Any] = vars(self)
-        attributes[LAYOUT_KEY] = Layout.of(Branch, dict.fromkeys(children, Status.DATA))
+        statuses: dict[Name, Status] = dict.fromkeys(children, Status.DATA)
         attributes.update(children)
+        if fields is not None:
+            statuses[_FIELDS] = Status.STATIC
+            attributes[_FIELDS] = fields
+        attributes[LAYOUT_KEY] = Layout.of(Branch, statuses)
         if _jax.trace_state.value is not _jax.TOP:
             attributes[TRACE_KEY] = _jax.trace_state.value
 
+    def names(self) -> list[Name]:
+        """The keys of the children, in order."""
+        return [name for name in layout_of(self).statuses if name != _FIELDS]
+
+    def _name_at(self, key: Name) -> Name:
+        """The key of a child, given by its key or its position; raises if there is none."""
+        fields: tuple[Name, ...] = vars(self).get(_FIELDS, ())
+        if type(key) is int and key not in self and -len(fields) <= key < len(fields):
+            key = fields[key]
+        if key in self:
+            return key
+        raise errors.OptimizerError(
+            "Optimizer.opt_state",
+            f"there is nothing under {key!r}",
+            expected=f"one of {self.names()}",
+            fix=errors.suggest(str(key), map(str, self.names())),
+        )
+
     def __getitem__(self, key: Name) -> Any:
         attributes: dict[Any, Any] = vars(self)
-        if key not in self:
-            raise errors.OptimizerError(
-                "Optimizer.opt_state",
-                f"there is nothing under {key!r}",
-                expected=f"one of {list(self)}",
-                fix=errors.suggest(str(key), map(str, self)),
-            )
-        return attributes[key]
+        return attributes[self._name_at(key)]
 
     def __setitem__(self, key: Name, value: Any) -> None:
-        self[key]  # raises if there is none
+        name = self._name_at(key)
         attributes: dict[Any, Any] = vars(self)
         if attributes.get(TRACE_KEY, _jax.TOP) is not _jax.trace_state.value:
-            raise wrong_trace(self, key)
-        attributes[key] = value
+            raise wrong_trace(self, name)
+        attributes[name] = value
         if BOUND_KEY in attributes:
             epoch.advance()
 
     def __contains__(self, key: object) -> bool:
-        return key in layout_of(self).statuses
+        return key != _FIELDS and key in layout_of(self).statuses
 
-    def __iter__(self) -> Iterator[Name]:
-        return iter(layout_of(self).statuses)
+    def __iter__(self) -> Iterator[Any]:
+        fields: Fields = vars(self).get(_FIELDS)
+        return iter(self.names()) if fields is None else map(self.__getitem__, fields)
 
     def __len__(self) -> int:
-        return len(layout_of(self).statuses)
+        return len(self.names())
 
     def _pytree__fields_for_repr(self) -> Iterable[tuple[Any, object]]:
-        return ((name, self[name]) for name in self)
+        return ((name, self[name]) for name in self.names())
 
 
 class Leaf(NamedTuple):
@@ -177,7 +201,21 @@ def store(tree: PyTree, parameters: State[Any]) -> PyTree:
         )
     }
     taken = {id(value) for value in parameters.leaves}
-    return _nested([(leaf.path, _variable_for(leaf, sources, taken)) for leaf in leaves_of(tree)])
+    variables = [(leaf.path, _variable_for(leaf, sources, taken)) for leaf in leaves_of(tree)]
+    return _nested(variables, dict(_fields_of(tree, ())))
+
+
+def _fields_of(tree: PyTree, path: Path) -> Iterator[tuple[Path, Fields]]:
+    """The `Fields` of each container in an optax state, with its path."""
+    if isinstance(tree, State):
+        return
+    if isinstance(tree, dict):
+        yield path, None
+    elif isinstance(tree, (tuple, list)):
+        yield path, getattr(tree, "_fields", tuple(range(len(tree))))
+    for keys, child in _flatten_with_path(tree, is_leaf=lambda part: part is not tree):
+        if keys:  # not a leaf itself
+            yield from _fields_of(child, (*path, *map(plain_key, keys)))
 
 
 def slots_of(stored: PyTree, layout: OptLayout) -> list[Any]:
@@ -225,20 +263,30 @@ def _without_hooks(metadata: Metadata) -> Metadata:
     return Metadata.of({name: value for name, value in metadata.frozen.items() if name not in _VALUE_HOOKS})
 
 
-def _nested(items: Iterable[tuple[Path, OptState[Any]]]) -> PyTree:
+def _nested(items: Iterable[tuple[Path, OptState[Any]]], fields: Mapping[Path, Fields]) -> PyTree:
     root: dict[Name, Any] = {}
+    for path in fields:
+        _level_at(root, path)
     for path, variable in items:
         if not path:  # the optax state is a bare array
             return variable
-        level = root
-        for key in path[:-1]:
-            level = level.setdefault(_name_of(key), {})
-        level[_name_of(path[-1])] = variable
-    return _branch(root)
+        _level_at(root, path[:-1])[_name_of(path[-1])] = variable
+    return _branch(root, (), {tuple(map(_name_of, path)): names for path, names in fields.items()})
 
 
-def _branch(level: dict[Name, Any]) -> Branch:
-    return Branch({name: _branch(child) if isinstance(child, dict) else child for name, child in level.items()})
+def _level_at(root: dict[Name, Any], path: Path) -> dict[Name, Any]:
+    level = root
+    for key in path:
+        level = level.setdefault(_name_of(key), {})
+    return level
+
+
+def _branch(level: dict[Name, Any], path: Path, fields: Mapping[Path, Fields]) -> Branch:
+    children = {
+        name: _branch(child, (*path, name), fields) if isinstance(child, dict) else child
+        for name, child in level.items()
+    }
+    return Branch(children, fields.get(path))
 
 
 def _name_of(key: Hashable) -> Name:

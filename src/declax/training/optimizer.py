@@ -13,7 +13,7 @@ from declax import errors
 from declax._classes.pytree import Pytree
 from declax._fields.specifiers import static
 from declax._filters import Filter, as_written
-from declax._graph.api import advise_param
+from declax._graph.api import advise_param, graphdef
 from declax._graph.api import state as state_of
 from declax._graph.updating import update as update_graph
 from declax._state.states import State, make_state
@@ -35,13 +35,15 @@ class Optimizer(Pytree, Generic[M]):
       model: a Module, or any tree or graph of them. It is read, not kept.
       tx: an optax transformation, or `optax.MultiSteps`.
       wrt: a filter that selects the parameters; use the same for the gradient.
+      graph: False if the model must be a tree; None for the default of `set_graph_mode`.
 
     Attributes:
       step: the number of updates so far, a uint32 in an `OptState`.
       opt_state: the optax state, each array in a Variable: an `OptVariable`
         with the metadata of the parameter that it mirrors, or an `OptArray`. It
-        reads like the optax state, ``opt_state[0].mu["linear"]["kernel"]``, also
-        in the paths of ``dx.state(optimizer)``. Its Variables can be assigned to:
+        reads like the optax state, ``opt_state[0].mu["linear"]["kernel"]`` or
+        ``opt_state[0][1]["linear"]["kernel"]``, also in the paths of
+        ``dx.state(optimizer)``. Its Variables can be assigned to:
         ``optimizer.opt_state.hyperparams["learning_rate"].value = 1e-4``.
 
     Raises:
@@ -65,7 +67,7 @@ class Optimizer(Pytree, Generic[M]):
     step: OptState[jax.Array]
     opt_state: PyTree
 
-    def __init__(self, model: M, tx: Transformation, wrt: Filter = Param) -> None:
+    def __init__(self, model: M, tx: Transformation, wrt: Filter = Param, *, graph: bool | None = None) -> None:
         if not is_transformation(tx):
             raise errors.OptimizerError(
                 "Optimizer.tx",
@@ -74,7 +76,7 @@ class Optimizer(Pytree, Generic[M]):
                 got=errors.describe(tx),
                 fix="optimizer = dx.Optimizer(model, optax.adam(1e-3), wrt=dx.Param)",
             )
-        parameters = state_of(model, wrt)
+        parameters = state_of(model, wrt, graph=graph)
         if not parameters.paths:
             raise errors.OptimizerError(
                 "Optimizer.wrt",
@@ -111,8 +113,10 @@ class Optimizer(Pytree, Generic[M]):
         Args:
           model: the model that the optimizer was made for, or one whose
             parameters have the same paths and shapes.
-          grads: their gradients: a `State` with the same paths, as `dx.grad`
-            returns, or a tree with the structure of the model, as of `jax.grad`.
+          grads: their gradients: a `State`, as `dx.grad` returns, or a tree with
+            the structure of the model, as of `jax.grad`; for a list, tuple or
+            dict of models, one of States. Gradients of other Variables of the
+            model are ignored.
           **extra: arguments of the transformation, such as ``value=loss`` for
             `optax.contrib.reduce_on_plateau`, or ``value=, grad=, value_fn=``
             for `optax.lbfgs`, where ``value_fn`` takes a State of the parameters.
@@ -135,7 +139,7 @@ class Optimizer(Pytree, Generic[M]):
             )
         slots = slots_of(self.opt_state, self._layout)
         parameters = self._parameters_of(model, slots)
-        gradients = self._gradients_for(parameters, grads)
+        gradients = self._gradients_for(model, parameters, grads)
         before = self._layout.unflatten(map(_content, slots))
         tx: Any = self.tx  # optax types its trees so that no State is one
         with jax.numpy_dtype_promotion("standard"):  # which optax needs
@@ -171,14 +175,21 @@ class Optimizer(Pytree, Generic[M]):
             )
         return parameters
 
-    def _gradients_for(self, parameters: State[Any], grads: Any) -> State[Any]:
+    def _gradients_for(self, model: M, parameters: State[Any], grads: Any) -> State[Any]:
+        """The gradients under the definition of the parameters: they may have lost the metadata."""
+        grads = _combined(grads)
         if isinstance(grads, Pytree) and not isinstance(grads, State):
             grads = state_of(grads, self.wrt)
         if isinstance(grads, State):
-            rows = zip(parameters.paths, map(_shape, parameters.leaves), map(_shape, grads.leaves), strict=False)
-            misfit = _difference(parameters.paths, grads.paths) or _resized(rows)
-            if not misfit:  # one definition for both: a gradient may have lost the metadata of its parameter
-                return make_state(parameters.definition, list(grads.leaves))
+            paths, known = parameters.paths, graphdef(model).definition
+            surplus = {path for path in set(grads.paths).difference(paths) if known.position(path) is not None}
+            misfit = _difference(paths, [path for path in grads.paths if path not in surplus])
+            if not misfit:
+                by_path = dict(zip(grads.paths, grads.leaves, strict=True))
+                leaves = [by_path[path] for path in paths]
+                misfit = _resized(zip(paths, map(_shape, parameters.leaves), map(_shape, leaves), strict=True))
+            if not misfit:
+                return make_state(parameters.definition, leaves)
         else:
             misfit = errors.describe(grads)
         raise errors.OptimizerError(
@@ -225,14 +236,26 @@ def _shape(leaf: Any) -> Any:
     return getattr(leaf, "shape", ())
 
 
-def _difference(wanted: tuple[Path, ...], given: tuple[Path, ...]) -> str:
+def _combined(grads: Any) -> Any:
+    """One State for a list, tuple or dict of States, nested to any depth; anything else as it is."""
+    if isinstance(grads, (list, tuple)):
+        grads = dict(enumerate(grads))
+    if type(grads) is not dict:
+        return grads
+    parts = {key: _combined(part) for key, part in grads.items()}
+    return State(parts) if all(isinstance(part, State) for part in parts.values()) else grads
+
+
+def _difference(wanted: Iterable[Path], given: Iterable[Path]) -> str:
     """The paths that are missing, and those that are unexpected; empty if there are none."""
     if wanted == given:
         return ""
-    missing = [errors.format_path(path) for path in wanted if path not in set(given)]
-    unexpected = [errors.format_path(path) for path in given if path not in set(wanted)]
-    lines = [f"{what}: {_listed(names)}" for what, names in (("missing", missing), ("unexpected", unexpected)) if names]
-    return "\n".join(lines) or "the same paths in another order"
+    wanted, given = dict.fromkeys(wanted), dict.fromkeys(given)
+    missing = [errors.format_path(path) for path in wanted if path not in given]
+    unexpected = [errors.format_path(path) for path in given if path not in wanted]
+    return "\n".join(
+        f"{what}: {_listed(names)}" for what, names in (("missing", missing), ("unexpected", unexpected)) if names
+    )
 
 
 def _resized(rows: Iterable[tuple[Path, Any, Any]]) -> str:
