@@ -16,7 +16,8 @@ from declax._filters import Filter, as_written
 from declax._graph.api import advise_param, graphdef
 from declax._graph.api import state as state_of
 from declax._graph.updating import update as update_graph
-from declax._state.states import State, make_state
+from declax._state.definition import StateDef
+from declax._state.states import FlatState, State, make_state
 from declax._typing import MISSING, Path, PyTree
 from declax._variables.variable import Param, Variable
 from declax.training._opt_state import OptLayout, OptState, OptVariable, slots_of, store
@@ -181,15 +182,12 @@ class Optimizer(Pytree, Generic[M]):
         if isinstance(grads, Pytree) and not isinstance(grads, State):
             grads = state_of(grads, self.wrt)
         if isinstance(grads, State):
-            paths, known = parameters.paths, graphdef(model).definition
-            surplus = {path for path in set(grads.paths).difference(paths) if known.position(path) is not None}
-            misfit = _difference(paths, [path for path in grads.paths if path not in surplus])
+            if grads.paths != parameters.paths:
+                grads = _relevant(grads, parameters.paths, graphdef(model).definition)
+            rows = zip(parameters.paths, map(_shape, parameters.leaves), map(_shape, grads.leaves), strict=False)
+            misfit = _difference(parameters.paths, grads.paths) or _resized(rows)
             if not misfit:
-                by_path = dict(zip(grads.paths, grads.leaves, strict=True))
-                leaves = [by_path[path] for path in paths]
-                misfit = _resized(zip(paths, map(_shape, parameters.leaves), map(_shape, leaves), strict=True))
-            if not misfit:
-                return make_state(parameters.definition, leaves)
+                return make_state(parameters.definition, list(grads.leaves))
         else:
             misfit = errors.describe(grads)
         raise errors.OptimizerError(
@@ -244,6 +242,13 @@ def _combined(grads: Any) -> Any:
         return grads
     parts = {key: _combined(part) for key, part in grads.items()}
     return State(parts) if all(isinstance(part, State) for part in parts.values()) else grads
+
+
+def _relevant(grads: State[Any], paths: Iterable[Path], known: StateDef) -> State[Any]:
+    """The gradients at some paths, in this order, and those at paths that are not known."""
+    given = dict(grads.flat_state())
+    chosen = [path for path in paths if path in given] + [path for path in given if known.position(path) is None]
+    return State(FlatState([(path, given[path]) for path in chosen]))
 
 
 def _difference(wanted: Iterable[Path], given: Iterable[Path]) -> str:
