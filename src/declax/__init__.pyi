@@ -2,7 +2,9 @@
 
 # The public names, and the only table of them: type checkers read this file, and `_lazy` does at run time.
 
+from declax import compat as compat
 from declax import filterlib as filterlib
+from declax import ids as ids
 from declax import initializers as initializers
 from declax import statelib as statelib
 from declax import traversals as traversals
@@ -39,6 +41,7 @@ from declax._filters import PathIn as PathIn
 from declax._filters import PathMatches as PathMatches
 from declax._filters import WithTag as WithTag
 from declax._graph.api import GraphState as GraphState
+from declax._graph.api import PureState as PureState
 from declax._graph.api import call as call
 from declax._graph.api import clone as clone
 from declax._graph.api import graphdef as graphdef
@@ -55,7 +58,9 @@ from declax._graph.array_refs import pure as pure
 from declax._graph.array_refs import to_arrays as to_arrays
 from declax._graph.array_refs import to_refs as to_refs
 from declax._graph.array_refs import with_vars as with_vars
+from declax._graph.contexts import MergeContext as MergeContext
 from declax._graph.contexts import RefMap as RefMap
+from declax._graph.contexts import SplitContext as SplitContext
 from declax._graph.contexts import UpdateContext as UpdateContext
 from declax._graph.contexts import current_update_context as current_update_context
 from declax._graph.contexts import flatten as flatten
@@ -81,6 +86,8 @@ from declax._module.containers import Dict as Dict
 from declax._module.containers import List as List
 from declax._module.containers import Sequence as Sequence
 from declax._module.containers import Sequential as Sequential
+from declax._module.module import A as A
+from declax._module.module import M as M
 from declax._module.module import Module as Module
 from declax._module.module import iter_module_children as iter_module_children
 from declax._module.module import iter_modules as iter_modules
@@ -105,6 +112,8 @@ from declax._random.tables import StreamBackup as StreamBackup
 from declax._state.states import FlatState as FlatState
 from declax._state.states import State as State
 from declax._tree.rendering import display as display
+from declax._typing import Initializer as Initializer
+from declax._variables.defaults import var_defaults as var_defaults
 from declax._variables.registry import register_variable_name as register_variable_name
 from declax._variables.registry import variable_name_from_type as variable_name_from_type
 from declax._variables.registry import variable_type_from_name as variable_type_from_name
@@ -168,6 +177,7 @@ from declax.nn.activations import squareplus as squareplus
 from declax.nn.activations import standardize as standardize
 from declax.nn.activations import swish as swish
 from declax.nn.activations import tanh as tanh
+from declax.nn.lora import LoRAParam as LoRAParam
 from declax.nn.pooling import avg_pool as avg_pool
 from declax.nn.pooling import max_pool as max_pool
 from declax.nn.pooling import min_pool as min_pool
@@ -186,6 +196,7 @@ from declax.training import OptArray as OptArray
 from declax.training import Optimizer as Optimizer
 from declax.training import OptState as OptState
 from declax.training import OptVariable as OptVariable
+from declax.training import TrainState as TrainState
 from declax.transforms import DiffState as DiffState
 from declax.transforms import grad as grad
 from declax.transforms import jit as jit

@@ -12,13 +12,13 @@ from typing import Any
 from declax import errors
 
 NOT_YET = frozenset(
-    """Bidirectional ConvTranspose EMA Einsum GRUCell GroupNorm Initializer InstanceNorm LSTMCell LinearGeneral LoRA
-    LoRALinear LoRAParam MergeContext Metric ModelAndOptimizer MultiHeadAttention MultiMetric OptimizedLSTMCell
-    PReLU PureState RMSNorm RNN RNNCellBase SimpleCell SpectralNorm SplitContext TrainState WeightNorm
-    abstract_with_sharding bridge combine_masks compat deprecations dot_product_attention extract
+    """Bidirectional ConvTranspose EMA Einsum GRUCell GroupNorm InstanceNorm LSTMCell LinearGeneral LoRA
+    LoRALinear Metric ModelAndOptimizer MultiHeadAttention MultiMetric OptimizedLSTMCell
+    PReLU RMSNorm RNN RNNCellBase SimpleCell SpectralNorm   WeightNorm
+    abstract_with_sharding bridge combine_masks deprecations dot_product_attention extract
     get_abstract_model get_named_sharding get_partition_spec graph graphlib helpers logical_axis_rules
     make_attention_mask make_causal_mask metrics module object optimizer proxy_caller pytreelib reprlib rnglib
-    spmd tabulate tracers use_eager_sharding using_eager_sharding var_defaults variablelib vars_as visualization
+    spmd tabulate tracers use_eager_sharding using_eager_sharding variablelib vars_as visualization
     with_partitioning wrappers""".split()
 )
 """The public names of ``flax.nnx`` that declax does not have."""

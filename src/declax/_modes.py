@@ -6,11 +6,15 @@ of structure inside of a transform come back, not only new values of Variables.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from declax.errors import GraphError, describe
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def is_on(flag: str, value: object, default: Callable[[], bool] | None = None) -> bool:
@@ -26,8 +30,36 @@ def is_on(flag: str, value: object, default: Callable[[], bool] | None = None) -
     )
 
 
-class _Mode:
-    """A default: set from now on, or for the block of a ``with``."""
+class Default(Generic[T]):
+    """A default: set from now on, for the block of a ``with``, or for the calls of a decorated function."""
+
+    _current: ClassVar[ContextVar[Any]]
+
+    def __init__(self, value: T, /) -> None:
+        self._value = value
+        self._before: T = self._current.get()
+        self._current.set(value)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *error: object) -> None:
+        self._current.set(self._before)
+
+    def __call__(self, function: F, /) -> F:
+        """The function with this default during its calls; it holds no longer outside of them."""
+        self._current.set(self._before)
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with type(self)(self._value):
+                return function(*args, **kwargs)
+
+        return call  # type: ignore[return-value]  # has the parameters of the function
+
+
+class _Mode(Default[bool]):
+    """A default that is on or off."""
 
     _name: ClassVar[str]
     _current: ClassVar[ContextVar[bool]]
@@ -36,14 +68,7 @@ class _Mode:
         if not isinstance(value, bool):
             fix = f"dx.{self._name}(True)"
             raise GraphError(self._name, "a mode is on or off", expected="True or False", got=describe(value), fix=fix)
-        self._before = self._current.get()
-        self._current.set(value)
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *error: object) -> None:
-        self._current.set(self._before)
+        super().__init__(value)
 
     @classmethod
     def current_value(cls) -> bool:
@@ -57,7 +82,8 @@ class _Mode:
 class set_graph_mode(_Mode):  # noqa: N801  # reads as a function
     """Sets what ``graph=None`` means: True for graphs, False for trees.
 
-    A call sets it from now on, or in a ``with`` until the end of the block, for this thread or task. Initially True.
+    A call sets it from now on, in a ``with`` until the end of the block, and as a decorator during the calls of a
+    function; for this thread or task. Initially True.
 
     Raises:
       GraphError: the value is not a bool.
@@ -77,7 +103,8 @@ class set_graph_mode(_Mode):  # noqa: N801  # reads as a function
 class set_graph_updates(_Mode):  # noqa: N801  # reads as a function
     """Sets what ``graph_updates=None`` means: whether changes of structure come back.
 
-    A call sets it from now on, or in a ``with`` until the end of the block, for this thread or task. Initially True.
+    A call sets it from now on, in a ``with`` until the end of the block, and as a decorator during the calls of a
+    function; for this thread or task. Initially True.
 
     Raises:
       GraphError: the value is not a bool.
@@ -101,4 +128,4 @@ def is_graph(graph: object) -> bool:
     return is_on("graph", graph, is_graph_mode)
 
 
-__all__ = ["is_graph", "is_graph_mode", "is_on", "set_graph_mode", "set_graph_updates"]
+__all__ = ["Default", "is_graph", "is_graph_mode", "is_on", "set_graph_mode", "set_graph_updates"]

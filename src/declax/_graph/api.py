@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from operator import attrgetter
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +57,9 @@ class GraphState(State[M]):
     def _recipe(self) -> tuple[Any, ...]:
         return _make_graph_state, self._graphdef
 
+
+PureState: TypeAlias = tuple[GraphDef[N], State[N]]
+"""The type of the result of `split`."""
 
 _set_graphdef = GraphState._graphdef.__set__  # type: ignore[attr-defined]  # a slot descriptor
 
@@ -600,5 +603,5 @@ def advise_param(node: Any, filter: object) -> str | None:
     return f"self.{format_path(path)} = dx.Param(...)        # it is a plain array" if path else None
 
 
-__all__ = ["Caller", "GraphState", "advise_param", "call", "clone", "graphdef", "merge", "refuse_state", "split"]
-__all__ += ["state", "unpack", "variables"]
+__all__ = ["Caller", "GraphState", "PureState", "advise_param", "call", "clone", "graphdef", "merge", "refuse_state"]
+__all__ += ["split", "state", "unpack", "variables"]

@@ -23,7 +23,10 @@ from declax._variables.variable import Perturbation, Variable
 from declax.errors import GraphError, describe, type_name
 
 A = TypeVar("A")
+"""A type variable, for annotations."""
 B = TypeVar("B")
+M = TypeVar("M", bound="Module")
+"""A type variable for a class of modules, for annotations."""
 
 
 def _append(kept: tuple[Any, ...], value: Any) -> tuple[Any, ...]:

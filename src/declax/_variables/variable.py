@@ -25,7 +25,7 @@ from declax._tree import epoch, rendering
 from declax._tree.read_only import EndedTrace, ReadOnly, WritesThrough
 from declax._tree.statuses import check_depth, own_containers
 from declax._typing import MISSING, ArrayLike, Shape
-from declax._variables import uncaptured_reads
+from declax._variables import defaults, uncaptured_reads
 from declax._variables.metadata import (
     AXIS_NAMES,
     KNOWN,
@@ -70,6 +70,7 @@ class Variable(ArrayOperators, Generic[T]):
 
     Args:
       value: an array, or any pytree of arrays.
+      ref: True puts the value into a ref, which a function under ``jax.jit`` can write to. See `var_defaults`.
       **metadata: hashable facts about the value. ``sharding``, ``trainable``, ``weight_decay``, ``tag``, ``mesh``, the
         hooks ``on_get_value``, ``on_set_value``, ``on_create_value``, ``on_add_axis`` and ``on_remove_axis`` mean
         something to declax; other names are yours.
@@ -118,10 +119,13 @@ class Variable(ArrayOperators, Generic[T]):
             if isinstance(content, Variable):
                 content = content.get_value()
             _check_depth(cls, content)
+        is_by_ref = defaults.take_ref(metadata, errors.type_name(cls)) if metadata or defaults.is_used else False
         _set_trace(self, _trace_state.value)
         _set_raw(self, content)
         _set_metadata(self, cls._make_metadata(metadata) if metadata else cls._defaults)
-        made = self.create_value(content)
+        made: Any = self.create_value(content)
+        if is_by_ref and not _is_ref(made):
+            made = jax.new_ref(made)
         if made is not content:
             if made.__class__ not in _FLAT:
                 _check_depth(cls, made)
@@ -242,6 +246,16 @@ class Variable(ArrayOperators, Generic[T]):
         if value.__class__ not in _FLAT:
             _check_depth(type(self), value)
         set_raw(self, value)
+
+    @property
+    def ref(self) -> bool:
+        """Whether the stored value is a ref."""
+        return _is_ref(self.raw_value)
+
+    @property
+    def hijax(self) -> bool:
+        """False: declax has no hijax Variables."""
+        return False
 
     @property
     def shape(self) -> Shape:
