@@ -226,7 +226,7 @@ def step_of(
         leaf = origins.get(place)
         if place in new and has_step_axis(new[place]):
             stacked[place] = new[place]
-        elif leaf is not None and new.get(place, Carry) is Carry:
+        elif leaf is not None:  # a label of None too: the next step sees the new value
             if leaf in places:
                 raise _is_set_and_replaced(leaf, context)
             places[leaf] = place
@@ -248,8 +248,11 @@ def _origins(change: Change, labels: Labels | None, context: ErrorContext) -> di
     if context.structure.graphdef is None:
         return {}
     found = leaf_origins(context.structure, change)
-    carried = {i for i in range(context.structure.graphdef.num_leaves) if labels is None or labels.values[i] is Carry}
-    for leaf in carried.difference(found.values()):
+    count = context.structure.graphdef.num_leaves
+    labels_of_leaves = [Carry] * count if labels is None else labels.values
+    carried = {i for i, label in enumerate(labels_of_leaves) if not has_step_axis(label)}
+    kept = {i for i in carried if labels_of_leaves[i] is Carry}
+    for leaf in kept.difference(found.values()):
         raise context.changed(context.of_leaf(leaf), "remove it after the loop, for example by dx.pop")
     return {
         place: leaf
@@ -322,8 +325,7 @@ def _cannot_set(outcome: Outcome, place: int, label: Any, context: ErrorContext)
         return context.changed(where, fix)
     return TransformError(
         where,
-        f"{context.function} sets this {kind}, whose axis is None",
-        why="all steps share a leaf with the axis None",
-        fix=f"in_axes=dx.StateAxes({{{filter_}: dx.Carry, ...: None}})"
-        "        # dx.Carry: steps pass it on; 0: each step has its slice",
+        f"{context.function} creates this {kind}, whose axis is None",
+        why="the steps share a leaf with the axis None, so it has to exist before the first step",
+        fix=f"in_axes=dx.StateAxes({{{filter_}: 0, ...: None}})        # each step has its own",
     )

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from declax._graph.nodes import is_ref, plain_key
+from declax._random.streams import RngState
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError
 from declax.transforms._carry import ErrorContext, Part, Step, has_step_axis, step_of, trace_until_stable
@@ -20,6 +21,7 @@ from declax.transforms._engine.lift import Call, Outcome, R, Wrapped, lifted, ru
 from declax.transforms._engine.prefixes import (
     STEP_AXES,
     Carry,
+    Labels,
     Prefixes,
     check_axis,
     is_spec,
@@ -30,6 +32,7 @@ from declax.transforms._engine.prefixes import (
 from declax.transforms._engine.structure import Mode, Structure, joined, named, no_ref, parameter_name, parameters
 from declax.transforms._engine.tracing import Traced, checked_function, new_values, output_tree
 from declax.transforms.axis_names import check_metadata, name_axes
+from declax.transforms.vectorization import warn_of_equal_draws
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -175,7 +178,7 @@ class Scanned(Wrapped[P, R]):
         context = ErrorContext("scan", "the function", structure, functools.partial(parameter_name, known))
 
         def run(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
-            steps = _Steps(axes, closure.function, values, context)
+            steps = _Steps(axes, closure.function, values, context, mode)
             step = lifted(closure, structure, mode, steps.labels, adapt)
             traced = Traced(named(step, closure.function, structure))
             outcome = steps.run(traced, values, plain, **options)
@@ -190,12 +193,19 @@ class Scanned(Wrapped[P, R]):
 
 class _Steps:
     def __init__(
-        self, axes: Prefixes, function: Callable[..., Any], values: Sequence[Any], context: ErrorContext
+        self,
+        axes: Prefixes,
+        function: Callable[..., Any],
+        values: Sequence[Any],
+        context: ErrorContext,
+        mode: Mode,
     ) -> None:
         self._axes = axes
         self._context = context
         self._arguments = positioned(function, context.structure.tree)
         self.labels = axes.labels_of(context.structure, values, self._arguments, default=Carry, of_keywords=0)
+        self._streams = _shared_streams(context.structure, self.labels) if mode.updates else []
+        self._warned: set[str] = set()
         self._places: dict[int, int] = {}  # of stacked new values of the graph, with their axes
         self._results: dict[int, Any] = {}  # of stacked plain leaves of the output, likewise
 
@@ -213,6 +223,8 @@ class _Steps:
 
         def advance(carried: Any, own: Any) -> Any:
             full, full_plain = step.put(carried, *self._with_slices(*shared, own))
+            for leaf in self._streams:
+                full[leaf] = shared[0][leaf]
             made = traced(full, full_plain)
             at = new_values(made.plan)
             output = jax.tree_util.tree_leaves(made.output)
@@ -271,6 +283,9 @@ class _Steps:
         pairs = [pair for a, b in zip(given, returned, strict=True) for pair in a.pairs(b, self._context)]
         step, self._places = step_of(outcome, pairs, is_root, self._context, self.labels)
         assert outcome.plan.labels is not None  # the function has labels
+        if self._streams:
+            structure = self._context.structure
+            warn_of_equal_draws("scan", structure, self.labels, outcome.plan, outcome.new, self._warned)
         of_output = enumerate(outcome.plan.labels[len(new_values(outcome.plan)) :])
         self._results = {position: axis for position, axis in of_output if position not in step.results}
         for axis in self._results.values():
@@ -300,6 +315,14 @@ def _carried_parts(prefix: Any, tree: Any, is_root: Sequence[bool], name: Callab
 
     jax.tree_util.tree_map_with_path(see, prefix, numbered, is_leaf=lambda value: is_spec(value, is_step_axis))
     return found
+
+
+def _shared_streams(structure: Structure, labels: Labels) -> list[int]:
+    """The leaves of streams without an axis, from which each step draws the same numbers."""
+    if structure.graphdef is None:
+        return []
+    pairs = zip(structure.graphdef.definition.leaf_defs, labels.values, strict=True)
+    return [i for i, (d, label) in enumerate(pairs) if label is None and d is not None and issubclass(d[0], RngState)]
 
 
 def _in_place(axes: Mapping[int, int], ys: Sequence[Any]) -> dict[int, Any]:

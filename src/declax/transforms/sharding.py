@@ -176,7 +176,7 @@ def _check_results(
 ) -> None:
     """Checks the specs of the results; warns if all instances draw the same random numbers."""
     if any(labels.plain):  # where only weights are split, all devices shall draw the same
-        warn_of_equal_draws("shard_map", call, labels, plan, leaves, warned)
+        warn_of_equal_draws("shard_map", call.structure, labels, plan, leaves, warned, call.values)
     for number, (label, leaf) in enumerate(zip(_filled(plan.labels or ()), leaves, strict=True)):
         if len(label) > jax.numpy.ndim(leaf):
             raise _cannot_split(names_of_outputs(call, plan)[number], label, leaf, sizes)

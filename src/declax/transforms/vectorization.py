@@ -34,6 +34,7 @@ from declax.transforms._engine.prefixes import (
 )
 from declax.transforms._engine.structure import (
     Mode,
+    Structure,
     is_array_like,
     joined,
     name_path,
@@ -157,7 +158,7 @@ def check_shared(
                 if not is_array_like(leaf):
                     raise no_array(name, leaf)
                 check_axis(name, label, leaf, jax.numpy.ndim(leaf) + 1)
-    warn_of_equal_draws(transform, call, labels, plan, leaves, warned)
+    warn_of_equal_draws(transform, call.structure, labels, plan, leaves, warned, call.values)
 
 
 _ENDS = (0, -1)
@@ -180,7 +181,7 @@ def _is_mapped(value: Any) -> bool:
 
 
 def _differs(call: Call, plan: Plan, number: int) -> TransformError:
-    found = list(leaves_set(call, plan))
+    found = list(leaves_set(call.structure, plan))
     fix = "out_axes=0        # or reduce it, for example by jax.lax.pmean"
     if number < len(found):
         _, filter_ = kind_and_filter(*found[number])
@@ -194,15 +195,15 @@ def _differs(call: Call, plan: Plan, number: int) -> TransformError:
     )
 
 
-def leaves_set(call: Call, plan: Plan) -> Iterator[tuple[Path, LeafDef]]:
+def leaves_set(structure: Structure, plan: Plan) -> Iterator[tuple[Path, LeafDef]]:
     """The argument and path, and the kind, of each leaf that the function set."""
     if plan.change is not None:
         definition = plan.change.graphdef.definition
         for path, leaf_def, kept in zip(definition.paths, definition.leaf_defs, plan.change.kept, strict=True):
             if kept < 0 and path[0] == 0:
                 yield path[1:], leaf_def
-    elif call.structure.graphdef is not None:
-        definition = call.structure.graphdef.definition
+    elif structure.graphdef is not None:
+        definition = structure.graphdef.definition
         for i in plan.changed:
             yield definition.paths[i], definition.leaf_defs[i]
 
@@ -210,7 +211,7 @@ def leaves_set(call: Call, plan: Plan) -> Iterator[tuple[Path, LeafDef]]:
 def names_of_outputs(call: Call, plan: Plan) -> list[str]:
     """The names of the output arrays: the leaves that the function set, then those of its result."""
     roots, results = name_roots(call.structure), names_in_result(plan.tree)
-    names = [joined(roots[cast(int, path[0])], path[1:]) for path, _ in leaves_set(call, plan)]
+    names = [joined(roots[cast(int, path[0])], path[1:]) for path, _ in leaves_set(call.structure, plan)]
     if plan.change is None:
         return names + results
     returned = list(itertools.compress(results, plan.is_root))
@@ -220,23 +221,30 @@ def names_of_outputs(call: Call, plan: Plan) -> list[str]:
 
 
 def warn_of_equal_draws(
-    transform: str, call: Call, labels: Labels, plan: Plan, leaves: Sequence[Any], warned: set[str]
+    transform: str,
+    structure: Structure,
+    labels: Labels,
+    plan: Plan,
+    leaves: Sequence[Any],
+    warned: set[str],
+    given: Sequence[Any] = (),
 ) -> None:
-    """Warns, once for each path, if a stream without an axis counts draws."""
-    for (path, leaf_def), label, value in zip(leaves_set(call, plan), plan.labels or (), leaves, strict=False):
+    """Warns, once for each path, if a stream without an axis counts draws; a count that is one of `given` does not."""
+    graphdef = structure.graphdef
+    for (path, leaf_def), label, value in zip(leaves_set(structure, plan), plan.labels or (), leaves, strict=False):
         if _has_axis(label) or leaf_def is None or not issubclass(leaf_def[0], RngCount):
             continue
-        graphdef = call.structure.graphdef
         key = None if graphdef is None else graphdef.definition.position((*path[:-1], "key"))
-        if (key is not None and _has_axis(labels.values[key])) or any(value is given for given in call.values):
+        if (key is not None and _has_axis(labels.values[key])) or any(value is before for before in given):
             continue
-        where = name_path(call.structure, path)
+        where = name_path(structure, path)
         if where in warned or is_broadcast_allowed(path[1:], new_variable(leaf_def[0], None, leaf_def[1], None)):
             continue
         warned.add(where)
         stream = str(leaf_def[1].get("tag"))
+        part = "step" if transform == "scan" else "instance"
         warnings.warn(
-            f"{transform}: each instance draws the same random numbers from the stream {stream!r} ({where}), "
+            f"{transform}: each {part} draws the same random numbers from the stream {stream!r} ({where}), "
             f"which has no axis. dx.split_rngs(model, splits=n, only={stream!r}) and an axis for it give each its own; "
             f"where the same draws are meant, call it inside of `with dx.broadcast_rngs({stream!r}):`.",
             stacklevel=_jax.level_of_user(sys._getframe()),

@@ -1,0 +1,114 @@
+"""`scan` and the other loops where programs of NNX rely on them."""
+
+from __future__ import annotations
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import declax as dx
+
+MODES = [{"graph": False}, {"graph_updates": False}, {"graph_updates": True}]
+FUNCTIONAL = MODES[:2]
+each_mode = pytest.mark.parametrize("mode", MODES, ids=["tree", "no-updates", "updates"])
+functional = pytest.mark.parametrize("mode", FUNCTIONAL, ids=["tree", "no-updates"])
+
+
+def assert_agree(program, mode):
+    """Checks that a program has the same result with declax and with the peer."""
+    peer = pytest.importorskip("flax.nnx")
+    jax.tree.map(np.testing.assert_allclose, program(dx, mode), program(peer, mode))
+
+
+def cell_of(nnx):
+    class Cell(nnx.Module):
+        def __init__(self):
+            self.count = nnx.BatchStat(jnp.array(0))
+            self.drop = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+
+        def __call__(self, h, x):
+            self.count[...] += 1
+            return h + x, self.drop(x)
+
+    return Cell()
+
+
+# ================================================================= scan: axis None
+
+
+def count_steps(nnx, mode):
+    cell = cell_of(nnx)
+
+    @nnx.scan(in_axes=(None, nnx.Carry, 0), **mode)
+    def unroll(cell, h, x):
+        cell.count[...] += 1
+        return h + x, cell.count * x
+
+    return *unroll(cell, 0.0, jnp.arange(4.0)), cell.count[...]
+
+
+@functional
+def test_a_variable_with_axis_none_goes_from_step_to_step(mode):
+    assert_agree(count_steps, mode)
+
+
+def test_a_variable_with_axis_none_is_not_lost_with_graph_updates():
+    last, outputs, count = count_steps(dx, {})
+    assert float(last) == 6
+    assert outputs.tolist() == [0, 2, 6, 12]
+    assert int(count) == 4
+
+
+def test_axis_none_by_filter_leaves_the_other_leaves_as_they_are():
+    model = dx.Dict(mean=dx.BatchStat(jnp.array(1.0)), scale=dx.Param(jnp.arange(3.0)), rest=jnp.array(2.0))
+
+    @dx.scan(in_axes=(dx.StateAxes({dx.Param: 0, ...: None}), 0), out_axes=0)
+    def step(model, x):
+        model.mean.value = model.mean.value * model.rest
+        model.scale.value = model.scale.value + model.mean.value
+        return model.mean.value * x
+
+    assert step(model, jnp.ones(3)).tolist() == [2, 4, 8]
+    assert (float(model.mean.value), model.scale.value.tolist(), float(model.rest)) == (8, [2, 5, 10], 2)
+
+
+def draw(nnx, mode):
+    rngs = nnx.Rngs(dropout=0)
+    step = nnx.scan(lambda rngs, x: rngs.dropout.uniform() * x, in_axes=(None, 0), out_axes=0, **mode)
+    return step(rngs, jnp.ones(3))
+
+
+@each_mode
+def test_a_stream_with_axis_none_draws_as_in_the_peer(mode):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        assert_agree(draw, mode)
+
+
+def test_steps_that_draw_the_same_numbers_are_warned_of():
+    rngs = dx.Rngs(0)
+    step = dx.scan(lambda rngs, x: x * rngs.uniform(), in_axes=(None, 0), out_axes=0)
+    with pytest.warns(UserWarning, match=r"scan: each step draws the same random numbers.*rngs\.default\.count"):
+        drawn = step(rngs, jnp.ones(3))
+    assert len(set(drawn.tolist())) == 1
+    assert int(rngs.default.count.value) == 1
+    assert step(rngs, jnp.ones(3))[0] != drawn[0]
+
+
+def recurrent_dropout(nnx, mode):
+    cell = cell_of(nnx)
+    many = nnx.with_rngs(cell, broadcast=4, graph=False)
+    axes = nnx.prefix(many, {"default": 0, ...: None}, graph=False)
+
+    @nnx.scan(in_axes=(axes, nnx.Carry, 0), graph=False)
+    def unroll(cell, h, x):
+        return cell(h, x)
+
+    return *unroll(many, 0.0, jnp.ones(4)), cell.count[...]
+
+
+def test_recurrent_dropout_with_broadcast_streams():
+    assert_agree(recurrent_dropout, {})
