@@ -7,7 +7,7 @@ those of a result, have one numbering: first those of the graph, then the plain 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import count
+from itertools import chain, count
 from typing import Any, NamedTuple
 
 import jax
@@ -25,12 +25,14 @@ from declax._typing import MISSING
 from declax._variables.variable import new_variable
 from declax.errors import TransformError, describe
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, lifted
+from declax.transforms._engine.lift import Call, Outcome, Rebuilt, lifted
 from declax.transforms._engine.structure import (
     Mode,
+    Structure,
     flatten,
     is_root,
     joined,
+    name_roots,
     names_of_call,
     no_ref,
     parameter_name,
@@ -45,10 +47,22 @@ Derivatives = dict[int, Any]
 
 
 class Part(NamedTuple):
-    """A root with the definition and the positions of its leaves; or, without a definition, a leaf in no model."""
+    """A root with the definition and the positions of its leaves; or, without a definition, a leaf in no model.
+
+    `rank` counts the roots of the call.
+    """
 
     definition: StateDef | None
     positions: tuple[int, ...]
+    rank: int = -1
+
+    def without_those_of_others(self, first: dict[int, int]) -> Part:
+        """The same without the leaves of a root that another rank has; `first` has the first rank of each leaf."""
+        if self.definition is None:
+            return self
+        pairs = enumerate(self.positions)
+        kept = tuple([i for i, position in pairs if first.setdefault(position, self.rank) == self.rank])
+        return Part(self.definition.select(kept), tuple([self.positions[i] for i in kept]), self.rank)
 
 
 class Target(NamedTuple):
@@ -64,7 +78,7 @@ class Target(NamedTuple):
 
     def name(self, where: str, position: int) -> str:
         """The name of one of its leaves, from the name of the whole."""
-        for path, (definition, positions) in zip(paths_in(self.tree), self.parts, strict=True):
+        for path, (definition, positions, _) in zip(paths_in(self.tree), self.parts, strict=True):
             if position in positions:
                 below = () if definition is None else definition.paths[positions.index(position)]
                 return joined(where, (*path, *below))
@@ -74,7 +88,7 @@ class Target(NamedTuple):
         """The derivatives as users see them; None for a plain leaf that has none."""
         leaves = [
             found.get(positions[0]) if definition is None else _of_root(definition, [found[i] for i in positions])
-            for definition, positions in self.parts
+            for definition, positions, _ in self.parts
         ]
         return jax.tree_util.tree_unflatten(self.tree, leaves)
 
@@ -91,7 +105,7 @@ class Target(NamedTuple):
         except (ValueError, TypeError, KeyError):
             shape = jax.tree_util.tree_unflatten(self.tree, ["*"] * len(self.parts))
             raise _misfit(where, repr(shape), given) from None
-        for (definition, positions), leaf in zip(self.parts, leaves, strict=True):
+        for (definition, positions, _), leaf in zip(self.parts, leaves, strict=True):
             derivatives = [leaf] if definition is None else _leaves_of_root(definition, leaf, where)
             for position, derivative in zip(positions, derivatives, strict=True):
                 if derivative is None or not is_differentiable(like[position]):
@@ -173,24 +187,52 @@ class Arguments:
         leaves, tree = flatten(self._args[number])
         before = len(flatten(self._args[:number])[0])
         pattern = self._call.structure.is_root
+        ranks = count(sum(pattern[:before]))
         positions = count(len(self._call.values) + before - sum(pattern[:before]))
         parts = [
-            self._part(leaf, chosen) if is_one else Part(None, (next(positions),))
+            self._part(leaf, chosen, next(ranks)) if is_one else Part(None, (next(positions),))
             for leaf, is_one in zip(leaves, pattern[before:], strict=False)
         ]
         return Target(tree, tuple(parts))
 
-    def _part(self, root: Any, chosen: Filter) -> Part:
+    def _part(self, root: Any, chosen: Filter, rank: int) -> Part:
         """A root's leaves; a leaf that two arguments share is one leaf of the call."""
         own = bind(root)
         ((definition, positions),) = groups_of(own.graphdef.definition, own.read(), (chosen,), "", is_exhaustive=False)
         if sum(self._call.structure.is_root) == 1:
-            return Part(definition, positions)
+            return Part(definition, positions, rank)
         if not self._by_identity:
             assert self._call.binding is not None  # there is a root
             self._by_identity = {identity: i for i, identity in enumerate(self._call.binding.identities())}
         known = own.identities()
-        return Part(definition, tuple(self._by_identity[known[i]] for i in positions))
+        return Part(definition, tuple(self._by_identity[known[i]] for i in positions), rank)
+
+    def objects(self, found: Mapping[int, Any]) -> tuple[Any, ...]:
+        """The arguments with derivatives in place of their leaves, which share as the arguments do."""
+        return arguments_of(self._call.structure, found)
+
+    def check_aliasing(self, targets: Sequence[Target]) -> None:
+        """Refuses a Variable that is differentiated in one argument, and not in another."""
+        structure = self._call.structure
+        if structure.graphdef is None or not program_of(structure.graphdef).references:
+            return
+        chosen: dict[int, set[int]] = {}
+        for part in chain.from_iterable(target.parts for target in targets):
+            chosen.setdefault(part.rank, set()).update(part.positions)
+        differentiated = set().union(*chosen.values())
+        for rank, root in enumerate(self._call.roots[: _number_of_passed(structure)]):
+            definition, positions, _ = self._part(root, ..., rank)
+            assert definition is not None  # it is a root
+            for path, leaf_def, position in zip(definition.paths, definition.leaf_defs, positions, strict=True):
+                if leaf_def is None or position not in differentiated or position in chosen.get(rank, ()):
+                    continue
+                raise TransformError(
+                    joined(name_roots(structure)[rank], path),
+                    "this Variable is differentiated in another argument, and not here",
+                    got=f"the same Variable as {names_of_call(structure)[position]}",
+                    why="its gradient would cover only one of its uses",
+                    fix="argnums=(0, 1)        # both arguments; or pass dx.clone(...) in one place",
+                )
 
     def check_differentiable(self, positions: Iterable[int], *, allow_int: bool) -> None:
         """Refuses array refs and, without `allow_int`, leaves that are not differentiable."""
@@ -204,6 +246,30 @@ class Arguments:
             problem = "this is not a real or complex number, so it has no gradient"
             fix = "argnums=dx.DiffState(0, dx.Param)        # a filter without it, or allow_int=True"
             raise TransformError(name, problem, got=describe(leaf), fix=fix)
+
+
+def _number_of_passed(structure: Structure) -> int:
+    """The number of roots that are arguments; captured ones follow."""
+    captured = structure.tree.children()[2].num_leaves
+    return sum(structure.is_root[: len(structure.is_root) - captured])
+
+
+def arguments_of(structure: Structure, found: Mapping[int, Any]) -> tuple[Any, ...]:
+    """The positional arguments of a call with derivatives in place of their leaves: objects of the same classes."""
+    split = 0 if structure.graphdef is None else structure.graphdef.num_leaves
+    leaves = [found.get(i) for i in range(split + structure.is_root.count(False))]
+    args: tuple[Any, ...] = Rebuilt(structure, leaves[:split], leaves[split:]).args
+    return args
+
+
+def each_leaf_once(targets: Iterable[Target]) -> list[Target]:
+    """The targets, each leaf of a root only in the first place that reaches it."""
+    first: dict[int, int] = {}
+    found = []
+    for target in targets:
+        parts = [part.without_those_of_others(first) for part in target.parts]
+        found.append(Target(target.tree, tuple(parts)))
+    return found
 
 
 def position_of(option: str, number: int, length: int, function: Callable[..., Any]) -> int:
@@ -279,6 +345,20 @@ def result_leaves(outcome: Outcome, leaves: Sequence[Any] | Mapping[int, Any]) -
         return jax.tree_util.tree_leaves(outcome.output)
     new = iter(outcome.new)
     return [*(next(new) if i < 0 else leaves[i] for i in change.kept), *outcome.output]
+
+
+def result_of(outcome: Outcome, found: Mapping[int, Any]) -> Any:
+    """The result with derivatives in place of its leaves: objects of the same classes."""
+    tree, is_root_at = output_tree(outcome)
+    change, start = outcome.plan.change, 0
+    returned: Iterator[Any] = iter(())
+    if change is not None:
+        start = change.graphdef.num_leaves
+        slots = build_slots(change.graphdef, [found.get(i) for i in range(start)])
+        returned = iter(slots[program_of(change.graphdef).root][1])
+    plain = count(start)
+    leaves = [next(returned) if is_one else found.get(next(plain)) for is_one in is_root_at]
+    return jax.tree_util.tree_unflatten(tree, leaves)
 
 
 def add_derivatives(found: Iterable[tuple[int, Any]], to: Derivatives) -> Derivatives:

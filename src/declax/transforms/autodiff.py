@@ -21,7 +21,14 @@ from declax._graph.api import advise_param
 from declax._typing import MISSING, Missing
 from declax._variables.variable import Param, Variable
 from declax.errors import TransformError, describe
-from declax.transforms._differentiated import Arguments, Derivatives, argument_name, on_leaves, target_of_result
+from declax.transforms._differentiated import (
+    Arguments,
+    Derivatives,
+    argument_name,
+    each_leaf_once,
+    on_leaves,
+    target_of_result,
+)
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, look_like, run_with
 from declax.transforms._engine.structure import Mode, is_array_like, name_of
@@ -34,10 +41,13 @@ if TYPE_CHECKING:
     from declax.transforms._engine.signatures import (
         VX,
         A,
+        AnyGradOptions,
         B,
         Both,
         F,
         First,
+        GradOfGraph,
+        GradOfUpdates,
         GradOptions,
         L,
         Loss,
@@ -83,7 +93,7 @@ def grad(
     *,
     argnums: Argnums = 0,
     has_aux: bool = False,
-    **options: Unpack[GradOptions],
+    **options: Unpack[AnyGradOptions],
 ) -> Untyped: ...
 @overload
 def grad(
@@ -127,7 +137,23 @@ def grad(*, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptio
 def grad(*, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]) -> OfGradAux: ...
 @overload
 def grad(
+    f: Callable[P, Any], /, *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[GradOfGraph]
+) -> Callable[P, Any]: ...
+@overload
+def grad(
+    f: Callable[P, Any], /, *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[GradOfUpdates]
+) -> Callable[P, Any]: ...
+@overload
+def grad(
     *, argnums: Argnums, has_aux: bool = False, **options: Unpack[GradOptions]
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
+@overload
+def grad(
+    *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[GradOfGraph]
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
+@overload
+def grad(
+    *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[GradOfUpdates]
 ) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def grad(
     f: Callable[..., Any] | Missing = MISSING,
@@ -145,18 +171,21 @@ def grad(
     Args:
       f: the function; it returns a scalar, or with `has_aux` a pair of a scalar and another result. Omit it to
         use `grad` as a decorator with options.
-      argnums: the arguments to differentiate. Of a model, these are the Params; ``DiffState(argnum, filter)``
-        selects other leaves.
+      argnums: the arguments to differentiate. Of a model, these are the Params, or with ``graph_updates=False`` all
+        leaves; ``DiffState(argnum, filter)`` selects others.
       has_aux: whether `f` returns a pair.
       holomorphic, allow_int: as in `jax.grad`.
       graph, graph_updates: as in `jit`.
 
     Returns:
       A function with the arguments of `f` that returns the gradient: for a model, a State with the paths of the
-      leaves; for several argnums, a tuple; with `has_aux`, a pair with the auxiliary result.
+      leaves, or with ``graph_updates=False`` or ``graph=False`` and without `DiffState` a model of the same class; for
+      several argnums, a tuple; with `has_aux`, a pair with the auxiliary result. A Variable that is reached twice has
+      one gradient, in the first State.
 
     Raises:
-      TransformError: an argnum is not a position, or there is nothing to differentiate.
+      TransformError: an argnum is not a position, there is nothing to differentiate, or a Variable is differentiated
+        in one argument and not in another.
 
     >>> import declax as dx
     >>> m = dx.Module()
@@ -176,7 +205,7 @@ def value_and_grad(
     *,
     argnums: Argnums = 0,
     has_aux: bool = False,
-    **options: Unpack[GradOptions],
+    **options: Unpack[AnyGradOptions],
 ) -> Untyped: ...
 @overload
 def value_and_grad(
@@ -204,7 +233,23 @@ def value_and_grad(*, argnums: First = 0, has_aux: No = False, **options: Unpack
 def value_and_grad(*, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]) -> OfValueAndGradAux: ...
 @overload
 def value_and_grad(
+    f: Callable[P, V], /, *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[GradOfGraph]
+) -> Callable[P, tuple[V, Any]]: ...
+@overload
+def value_and_grad(
+    f: Callable[P, V], /, *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[GradOfUpdates]
+) -> Callable[P, tuple[V, Any]]: ...
+@overload
+def value_and_grad(
     *, argnums: Argnums, has_aux: bool = False, **options: Unpack[GradOptions]
+) -> Callable[[Callable[P, V]], Callable[P, tuple[V, Any]]]: ...
+@overload
+def value_and_grad(
+    *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[GradOfGraph]
+) -> Callable[[Callable[P, V]], Callable[P, tuple[V, Any]]]: ...
+@overload
+def value_and_grad(
+    *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[GradOfUpdates]
 ) -> Callable[[Callable[P, V]], Callable[P, tuple[V, Any]]]: ...
 def value_and_grad(
     f: Callable[..., Any] | Missing = MISSING,
@@ -272,23 +317,14 @@ class _Gradients(NamedTuple):
 
     def of_call(self, call: Call, args: tuple[Any, ...]) -> tuple[Outcome, tuple[Any, ...]]:
         """The outcome of the function, and the gradients, one for each argnum."""
-        user = self.closure.function
-        arguments = Arguments(call, args, user)
-        targets = []
-        for argnum in self.argnums:
-            number, chosen = argnum if isinstance(argnum, DiffState) else (argnum, Param)
-            target = arguments.target(number, chosen)
-            if not target.positions:
-                raise TransformError(
-                    argument_name(user, number % len(args)),
-                    "there is nothing to differentiate with respect to",
-                    got=describe(args[number]),
-                    why=f"the filter {as_written(chosen)} matches no leaf",
-                    fix=advise_param(args[number], chosen)
-                    or f"argnums=dx.DiffState({number}, ...)        # or another filter or argument",
-                )
+        arguments = Arguments(call, args, self.closure.function)
+        selected = [arguments.target(*self._selected(argnum)) for argnum in self.argnums]
+        arguments.check_aliasing(selected)
+        targets = each_leaf_once(selected)
+        if not any(target.positions for target in targets):
+            raise self._nothing(args)
+        for target in targets:
             arguments.check_differentiable(target.positions, allow_int=self.options["allow_int"])
-            targets.append(target)
         function = on_leaves(call, self.closure, self.mode)
 
         def loss_and_outcome(differentiated: Derivatives) -> tuple[Any, Outcome]:
@@ -297,7 +333,31 @@ class _Gradients(NamedTuple):
 
         take = jax.value_and_grad(loss_and_outcome, has_aux=True, **self.options)
         (_, outcome), gradients = take({i: arguments.leaves[i] for target in targets for i in target.positions})
-        return outcome, tuple(target.unflatten(gradients) for target in targets)
+        states = [target.unflatten(gradients) for target in targets]
+        if self.mode.updates:
+            return outcome, tuple(states)
+        objects = arguments.objects(gradients)
+        return outcome, tuple(
+            state if isinstance(argnum, DiffState) else objects[argnum]
+            for state, argnum in zip(states, self.argnums, strict=True)
+        )
+
+    def _selected(self, argnum: int | DiffState) -> tuple[int, Filter]:
+        """The number and the filter of an entry of argnums."""
+        if isinstance(argnum, DiffState):
+            return argnum
+        return argnum, Param if self.mode.updates else ...
+
+    def _nothing(self, args: tuple[Any, ...]) -> TransformError:
+        number, chosen = self._selected(self.argnums[0])
+        return TransformError(
+            argument_name(self.closure.function, number % len(args)),
+            "there is nothing to differentiate with respect to",
+            got=describe(args[number]),
+            why=f"the filter {as_written(chosen)} matches no leaf",
+            fix=advise_param(args[number], chosen)
+            or f"argnums=dx.DiffState({number}, ...)        # or another filter or argument",
+        )
 
     def _loss_of(self, outcome: Outcome, result: Sequence[Any]) -> Any:
         """The result, or the first of it with `has_aux`; the value of a Variable."""

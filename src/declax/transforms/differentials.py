@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, TypeVarTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar, TypeVarTuple, overload
 
 import jax
 
@@ -15,14 +15,17 @@ from declax.transforms._differentiated import (
     Target,
     add_derivatives,
     argument_name,
+    arguments_of,
+    each_leaf_once,
     on_leaves,
+    result_of,
     shape_of,
     target_of_result,
     zeros_for,
 )
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, look_like, run_with
-from declax.transforms._engine.structure import Mode, is_array_like, no_array
+from declax.transforms._engine.structure import Mode, Structure, is_array_like, no_array
 from declax.transforms._engine.tracing import checked_function
 
 if TYPE_CHECKING:
@@ -36,6 +39,18 @@ A = TypeVar("A")
 Ts = TypeVarTuple("Ts")
 
 
+class _StaticPullback(NamedTuple):
+    """The static part of a Pullback: its result, the types of that, and what the gradients look like.
+
+    `arguments` are targets, whose gradients are States, or the structure of the call, whose gradients are objects.
+    """
+
+    result: Target
+    shapes: tuple[Any, ...]
+    tree: Any
+    arguments: tuple[Target, ...] | Structure
+
+
 class Pullback:
     """Maps a cotangent of a function's result to the gradients of its arguments; `vjp` returns it.
 
@@ -44,7 +59,7 @@ class Pullback:
 
     __slots__ = ("_pull", "_static")
 
-    def __init__(self, pull: Any, static: tuple[Target, tuple[Any, ...], Any, tuple[Target, ...]]) -> None:
+    def __init__(self, pull: Any, static: _StaticPullback) -> None:
         self._pull = pull
         self._static = static
 
@@ -57,11 +72,13 @@ class Pullback:
         Raises:
           TransformError: the structure, a shape or a dtype differs.
         """
-        result, shapes, tree, targets = self._static
+        result, shapes, tree, arguments = self._static
         like: dict[int, Any] = tree.unflatten(shapes)
         found = add_derivatives(result.flatten(cotangent, like, "the cotangent"), {})
         (gradients,) = self._pull({i: found[i] if i in found else zeros_for(shape) for i, shape in like.items()})
-        return tuple(target.unflatten(gradients) for target in targets)
+        if isinstance(arguments, Structure):
+            return arguments_of(arguments, gradients)
+        return tuple(target.unflatten(gradients) for target in arguments)
 
 
 jax.tree_util.register_pytree_node(
@@ -108,8 +125,9 @@ def vjp(  # type: ignore[misc]  # no signature takes both `*Ts` and any number o
 
     Returns:
       The result; the pullback, which maps a cotangent to a tuple with one gradient for each argument; and with
-      `has_aux` the auxiliary result. The gradient of a model is a State of all its leaves. The gradient of a leaf
-      that is not differentiable is empty, with dtype `float0`, as in JAX.
+      `has_aux` the auxiliary result. The gradient of a model is a State of all its leaves, or with
+      ``graph_updates=False`` or ``graph=False`` a model of the same class. The gradient of a leaf that is not
+      differentiable is empty, with dtype `float0`, as in JAX.
 
     Raises:
       TransformError: `f` is not a function, or does not return a pair with `has_aux`.
@@ -141,13 +159,15 @@ def vjp(  # type: ignore[misc]  # no signature takes both `*Ts` and any number o
 def _vjp(closure: Closure, mode: Mode, primals: tuple[Any, ...], has_aux: bool) -> Any:
     def pull_back(call: Call) -> tuple[Outcome, Pullback]:
         arguments = Arguments(call, primals, closure.function)
-        targets = tuple(map(arguments.target, range(len(primals))))
+        targets = tuple(each_leaf_once(map(arguments.target, range(len(primals)))))
         positions = {position for target in targets for position in target.positions}
         arguments.check_differentiable(positions, allow_int=True)
         function = _on_differentiated(call, closure, mode, has_aux)
         found, pull, outcome = jax.vjp(function, {i: arguments.leaves[i] for i in positions}, has_aux=True)
         shapes, tree = jax.tree_util.tree_flatten({position: shape_of(leaf) for position, leaf in found.items()})
-        return outcome, Pullback(pull, (target_of_result(outcome, has_aux=has_aux), tuple(shapes), tree, targets))
+        gradients = targets if mode.updates else call.structure._replace(key=None)
+        result = target_of_result(outcome, has_aux=has_aux)
+        return outcome, Pullback(pull, _StaticPullback(result, tuple(shapes), tree, gradients))
 
     output, pullback = run_with(lambda: Call(primals, {}, mode, closure.find()), pull_back)
     return (output[0], pullback, output[1]) if has_aux else (output, pullback)
@@ -217,7 +237,8 @@ def jvp(
       graph, graph_updates: as in `jit`.
 
     Returns:
-      The result and its tangent, a State for a model; with `has_aux` also the auxiliary result.
+      The result and its tangent: for a model a State, or with ``graph_updates=False`` or ``graph=False`` a model of
+      the same class; with `has_aux` also the auxiliary result.
 
     Raises:
       TransformError: `f` is not a function, does not return a pair with `has_aux`, or tangents do not match.
@@ -262,7 +283,10 @@ def _jvp(closure: Closure, mode: Mode, primals: Any, tangents: Any, has_aux: boo
         nonzero = _nonzero_tangents(arguments, tangents, closure.function)
         at = {position: arguments.leaves[position] for position in nonzero}
         _, found, outcome = jax.jvp(_on_differentiated(call, closure, mode, has_aux), (at,), (nonzero,), has_aux=True)
-        return outcome, target_of_result(outcome, has_aux=has_aux).unflatten(found)
+        if mode.updates:
+            return outcome, target_of_result(outcome, has_aux=has_aux).unflatten(found)
+        tangent = result_of(outcome, found)
+        return outcome, tangent[0] if has_aux else tangent
 
     output, tangent = run_with(lambda: Call(primals, {}, mode, closure.find()), push_forward)
     return (output[0], tangent, output[1]) if has_aux else (output, tangent)
