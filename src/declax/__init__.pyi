@@ -114,6 +114,7 @@ from declax._state.states import State as State
 from declax._tree.rendering import display as display
 from declax._typing import Initializer as Initializer
 from declax._variables.defaults import var_defaults as var_defaults
+from declax._variables.metadata import VariableMetadata as VariableMetadata
 from declax._variables.registry import register_variable_name as register_variable_name
 from declax._variables.registry import variable_name_from_type as variable_name_from_type
 from declax._variables.registry import variable_type_from_name as variable_type_from_name
@@ -123,7 +124,6 @@ from declax._variables.variable import Intermediate as Intermediate
 from declax._variables.variable import Param as Param
 from declax._variables.variable import Perturbation as Perturbation
 from declax._variables.variable import Variable as Variable
-from declax._variables.variable import VariableMetadata as VariableMetadata
 from declax._variables.variable import VariableState as VariableState
 from declax._version import __version__ as __version__
 from declax.config._cli.scripts import CliRun as CliRun

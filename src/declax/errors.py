@@ -97,6 +97,10 @@ class MetadataError(DeclaxError, ValueError):
     code = "metadata"
 
 
+class MissingMetadataError(MetadataError, KeyError):
+    """A Variable has no metadata of that name."""
+
+
 class MissingAttributeError(DeclaxError, AttributeError):
     """An object has no attribute of that name, or none that may be set."""
 

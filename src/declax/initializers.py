@@ -23,8 +23,8 @@ from jax.nn import initializers as _jax_initializers
 from declax import errors
 from declax._typing import MISSING, ArrayLike, Dtype
 from declax._typing import Initializer as Initializer
-from declax._variables.metadata import Metadata
-from declax._variables.variable import Variable, VariableMetadata
+from declax._variables.metadata import Metadata, VariableMetadata
+from declax._variables.variable import Variable
 
 Axes: TypeAlias = int | Sequence[int]
 Mode: TypeAlias = Literal["fan_in", "fan_out", "fan_avg", "fan_geo_avg"]
@@ -61,7 +61,7 @@ class NamedInitializer:
     def __call__(
         self,
         key: jax.Array | None,
-        shape: Sequence[int],
+        shape: int | Sequence[int],
         dtype: Dtype | None = None,
         out_sharding: Any = None,
     ) -> jax.Array:
@@ -69,7 +69,7 @@ class NamedInitializer:
 
         Args:
           key: a PRNG key; `zeros`, `ones` and `constant` ignore it.
-          shape: of the array.
+          shape: of the array; an int stands for one axis.
           dtype: of the array; None means the factory's, or the default float.
           out_sharding: of the array, as ``jax.random.normal`` takes it.
 
@@ -80,22 +80,23 @@ class NamedInitializer:
         >>> dx.initializers.ones(None, (2,))
         Array([1., 1.], dtype=float32)
         """
+        sizes = (int(shape),) if isinstance(shape, int | np.integer) else tuple(shape)
         if key is None and self.name not in _KEYLESS:
             raise errors.InitializerError(
                 repr(self),
                 "draws random numbers and was given no key",
                 expected="a PRNG key",
                 got="None",
-                fix=f"{self!r}(jax.random.key(0), {tuple(shape)})",
+                fix=f"{self!r}(jax.random.key(0), {sizes})",
             )
         given = {"dtype": dtype, "out_sharding": out_sharding}
         try:
             if self.settings is None and dtype is not None and out_sharding is None:
-                filled: jax.Array = _filled(int(self.name == "ones"), tuple(shape), dtype)
+                filled: jax.Array = _filled(int(self.name == "ones"), sizes, dtype)
                 return filled
-            return self._resolve()(key, tuple(shape), **{k: v for k, v in given.items() if v is not None})
+            return self._resolve()(key, sizes, **{k: v for k, v in given.items() if v is not None})
         except (ValueError, IndexError) as error:
-            problem = f"makes no array of shape {tuple(shape)}"
+            problem = f"makes no array of shape {sizes}"
             raise errors.InitializerError(repr(self), problem, why=str(error)) from error
 
     def _resolve(self) -> Callable[..., jax.Array]:

@@ -349,7 +349,6 @@ class TestWhatCanBeDone:
             lambda v: v < 1,
             lambda v: divmod(2, v),
             float,
-            bool,
             list,
             jnp.asarray,
             np.asarray,

@@ -467,7 +467,7 @@ def test_set_metadata_of_all_that_match():
 
 @pytest.mark.parametrize(
     ("metadata", "error"),
-    [({"trainabel": False}, MetadataError), ({"note": jnp.ones(1)}, StatusError), ({"shape": 1}, MetadataError)],
+    [({"trainabel": False}, MetadataError), ({"note": jnp.ones(1)}, StatusError), ({"copy": 1}, MetadataError)],
 )
 def test_set_metadata_is_all_or_nothing(metadata, error):
     model = Block()

@@ -11,8 +11,8 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from declax import errors
-from declax._variables.metadata import EMPTY, Metadata, _table, insert_axis, remove_axis
-from declax._variables.variable import Param, Variable, VariableMetadata
+from declax._variables.metadata import EMPTY, Metadata, VariableMetadata, _table, insert_axis, remove_axis
+from declax._variables.variable import Param, Variable
 from declax.initializers import with_metadata
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from declax import _jax, errors
 from declax._tree import epoch
-from declax._variables.metadata import EMPTY, Metadata
+from declax._variables.metadata import EMPTY, Metadata, VariableMetadata
 from declax._variables.variable import (
     BatchStat,
     Cache,
@@ -23,7 +23,6 @@ from declax._variables.variable import (
     Param,
     Perturbation,
     Variable,
-    VariableMetadata,
     VariableState,
     new_variable,
     set_raw,
@@ -304,7 +303,7 @@ class TestMetadata:
     def test_other_names_are_taken(self, name):
         assert getattr(Param(1.0, **{name: "x"}), name) == "x"
 
-    @pytest.mark.parametrize("name", ["copy", "shape", "set_value", "type"])
+    @pytest.mark.parametrize("name", ["copy", "var_type", "set_value", "type"])
     def test_names_that_hide_an_attribute_are_refused(self, name):
         with pytest.raises(errors.MetadataError, match=rf"Param\.{name}: metadata would hide an attribute"):
             Param(1.0).set_metadata(name, 1)

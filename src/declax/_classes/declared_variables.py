@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from declax._fields.annotations import Scope, annotation_text, decide, variable_class
 from declax._fields.expressions import Expression
 from declax._fields.specifiers import VariableRecipe
-from declax._variables.variable import Variable, VariableMetadata
+from declax._variables.metadata import VariableMetadata
+from declax._variables.variable import Variable
 from declax.errors import FieldError, InitializerError, describe, type_name
 
 RNGS: Final = "rngs"

@@ -24,7 +24,7 @@ from declax._state.definition import StateDef
 from declax._state.states import State, fill_state, like, make_state, register_state, split_leaves
 from declax._tree.statuses import check_depth
 from declax._typing import RECORD_KEY, Tuple2, Tuple3, Tuple4
-from declax._variables.variable import Param
+from declax._variables.variable import Param, Variable
 from declax.errors import GraphError, MissingAttributeError, describe, format_path
 
 N = TypeVar("N")
@@ -504,7 +504,7 @@ class Caller(Generic[R]):
             except Exception as error:
                 error.add_note(f"raised at call(...){_chain_text(chain[: place + 1])}")
                 raise
-        if not callable(function):
+        if not callable(function) or isinstance(function, Variable):
             raise GraphError(
                 f"call(...){_chain_text(chain)}",
                 "this is not callable",

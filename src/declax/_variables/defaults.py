@@ -93,3 +93,18 @@ def take_ref(metadata: dict[str, Any], where: str) -> bool:
             fix="nnx.jit(f)(model)   # or ref=True, to use jax.jit",
         )
     return is_on("ref", metadata.pop("ref", defaults.ref), lambda: defaults.ref)
+
+
+def without_fixed(metadata: Mapping[str, Any], where: str, is_ref: bool) -> dict[str, Any]:
+    """Metadata of an existing Variable, less `ref` and `hijax`, which have to be as they are."""
+    fixed = {"hijax": False, "ref": is_ref}
+    for name in metadata.keys() & fixed.keys():
+        if bool(metadata[name]) is not fixed[name]:
+            raise MetadataError(
+                f"{where}.{name}",
+                f"`{name}` is decided when a Variable is made",
+                expected=repr(fixed[name]),
+                got=repr(metadata[name]),
+                fix="dx.with_vars(variable, ref=True)        # or False" if name == "ref" else None,
+            )
+    return {name: value for name, value in metadata.items() if name not in fixed}

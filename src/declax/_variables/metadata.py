@@ -6,14 +6,15 @@ import difflib
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic
 
 from jax.sharding import NamedSharding, PartitionSpec
 
 from declax import errors
 from declax._fields import snapshots
 from declax._fields.annotations import annotations_of
-from declax._typing import MISSING
+from declax._tree import rendering
+from declax._typing import MISSING, T
 
 HOOKS: Final = ("on_get_value", "on_set_value", "on_create_value", "on_add_axis", "on_remove_axis")
 
@@ -24,6 +25,9 @@ KNOWN: Final = frozenset(
     {*HOOKS, *AXIS_NAMES, "sharding_rules", "eager_sharding", "mesh", "tag", "trainable", "weight_decay"}
 )
 """Names that mean something to declax; what is spelt nearly like one is an error."""
+
+OF_VALUE: Final = frozenset({"dtype", "ndim", "shape", "size"})
+"""Attributes of the value that a Variable has too, and that metadata may be named like."""
 
 _VALUE: Final = {"".join(sorted(name)): name for name in ("value", "raw_value")}
 """By its letters in order, what is misspelt by swapping some of them; `v.vaule = x` would leave the value as it was."""
@@ -39,13 +43,15 @@ class Metadata(Mapping[str, Any]):
     True
     """
 
-    __slots__ = ("__weakref__", "create_hook", "frozen", "get_hook", "set_hook")
+    __slots__ = ("__weakref__", "create_hook", "frozen", "get_hook", "is_plain", "set_hook")
 
     frozen: Mapping[str, Hashable]
     """The values as they are hashed, with snapshots in place of containers."""
     get_hook: Callable[..., Any] | None
     set_hook: Callable[..., Any] | None
     create_hook: Callable[..., Any] | None
+    is_plain: bool
+    """Whether the attributes of a Variable's value are those of its raw value: no hook, and none of `OF_VALUE`."""
 
     EMPTY: ClassVar[Metadata]
 
@@ -121,6 +127,7 @@ def _new_metadata(frozen: Mapping[str, Hashable]) -> Metadata:
     metadata.get_hook = chain(frozen.get("on_get_value"))
     metadata.set_hook = chain(frozen.get("on_set_value"))
     metadata.create_hook = chain(frozen.get("on_create_value"))
+    metadata.is_plain = metadata.get_hook is None and OF_VALUE.isdisjoint(frozen)
     return metadata
 
 
@@ -154,7 +161,7 @@ def _checked_hooks(value: Any, where: str) -> Hashable:
 def check_names(names: Iterable[str], where: str, known: frozenset[str], reserved: Callable[[str], bool]) -> None:
     """Refuses names that hide what a Variable has, or look like a misspelling."""
     for name in names:
-        if name in known:
+        if name in known or name in OF_VALUE:
             continue
         if reserved(name):
             raise errors.MetadataError(
@@ -175,6 +182,30 @@ def check_names(names: Iterable[str], where: str, known: frozenset[str], reserve
 
 EMPTY: Final = _intern({})
 Metadata.EMPTY = EMPTY
+
+
+class VariableMetadata(Generic[T]):
+    """A value on its way into a Variable, with the metadata that the Variable shall have.
+
+    What an initializer wrapped by `with_metadata` returns; `Variable` unpacks it.
+    """
+
+    __slots__ = ("metadata", "value")
+
+    value: T
+    metadata: Mapping[str, Any]
+
+    def __init__(self, value: T, metadata: Mapping[str, Any]) -> None:
+        self.value = value
+        self.metadata = metadata
+
+    @property
+    def raw_value(self) -> T:
+        """The value, by its name in NNX."""
+        return self.value
+
+    def __repr__(self) -> str:
+        return f"VariableMetadata({rendering.value_text(self.value)}, {dict(self.metadata)!r})"
 
 
 # --- what a kind declares -------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import operator
 from collections.abc import Callable, Iterator
@@ -10,6 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from declax._variables import uncaptured_reads
+from declax._variables.metadata import Metadata
+
+_NEVER_REFS: Final[set[Any]] = uncaptured_reads.never_refs
 
 _BINARY: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "add": operator.add,
@@ -34,7 +40,6 @@ _UNARY: Final[dict[str, Callable[[Any], Any]]] = {
     "pos": operator.pos,
     "abs": operator.abs,
     "invert": operator.invert,
-    "bool": bool,
     "int": int,
     "float": float,
     "complex": complex,
@@ -55,9 +60,81 @@ class BoxOperators:
     __array_priority__ = 100  # NumPy arrays on the left let the box answer, as they do for JAX arrays
 
     if TYPE_CHECKING:
+        _raw: Any
+        _metadata: Metadata
+        _reads_plainly: bool
+        value: Any
 
         def get_value(self) -> Any: ...
         def set_value(self, value: Any) -> None: ...
+        def set_metadata(self, name: str, value: Any, /) -> None: ...
+
+    # Properties that Python code spells out: `x.dtype` is read often, and an attrgetter would be slower.
+
+    @property
+    def shape(self) -> Any:
+        """The shape of the value; metadata of that name does not hide it."""
+        raw = self._raw
+        if self._reads_plainly and self._metadata.is_plain and raw.__class__ in _NEVER_REFS:
+            return raw.shape
+        return self.value.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the value, or metadata of that name."""
+        raw = self._raw
+        if self._reads_plainly and self._metadata.is_plain and raw.__class__ in _NEVER_REFS:
+            return raw.dtype
+        return self._of_metadata_or_value("dtype")
+
+    @dtype.setter
+    def dtype(self, dtype: Any) -> None:
+        self.set_metadata("dtype", dtype)
+
+    @property
+    def ndim(self) -> Any:
+        """The number of axes of the value, or metadata of that name."""
+        raw = self._raw
+        if self._reads_plainly and self._metadata.is_plain and raw.__class__ in _NEVER_REFS:
+            return raw.ndim
+        return self._of_metadata_or_value("ndim")
+
+    @ndim.setter
+    def ndim(self, ndim: Any) -> None:
+        self.set_metadata("ndim", ndim)
+
+    @property
+    def size(self) -> Any:
+        """The number of elements of the value, or metadata of that name."""
+        raw = self._raw
+        if self._reads_plainly and self._metadata.is_plain and raw.__class__ in _NEVER_REFS:
+            return raw.size
+        return self._of_metadata_or_value("size")
+
+    @size.setter
+    def size(self, size: Any) -> None:
+        self.set_metadata("size", size)
+
+    @property
+    def __numpy_dtype__(self) -> Any:
+        """The dtype of the value, which NumPy asks for by this name first."""
+        return self.value.dtype
+
+    def _of_metadata_or_value(self, name: str) -> Any:
+        return self._metadata[name] if name in self._metadata.frozen else getattr(self.value, name)
+
+    def __bool__(self) -> bool:
+        value = self.get_value()
+        shape = getattr(value, "shape", None)
+        return bool(shape[0]) if shape else bool(value)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self.get_value()(*args, **options)
+
+    def __delitem__(self, key: Any) -> None:
+        changed = copy.copy(self.get_value())
+        del changed[key]
+        self.set_value(changed)
 
     def __divmod__(self, other: Any) -> Any:
         return divmod(self.get_value(), operand(other))

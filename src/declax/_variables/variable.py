@@ -24,12 +24,13 @@ from declax._fields import snapshots
 from declax._tree import epoch, rendering
 from declax._tree.read_only import EndedTrace, ReadOnly, WritesThrough
 from declax._tree.statuses import check_depth, own_containers
-from declax._typing import MISSING, ArrayLike, Shape
+from declax._typing import MISSING, ArrayLike
 from declax._variables import defaults, uncaptured_reads
 from declax._variables.metadata import (
     AXIS_NAMES,
     KNOWN,
     Metadata,
+    VariableMetadata,
     check_names,
     declared_metadata,
     insert_axis,
@@ -44,25 +45,6 @@ _Type: TypeAlias = type[V]  # Variable.type hides the builtin inside the class
 _trace_state: Final = _jax.trace_state
 _NEVER_REFS: Final = uncaptured_reads.never_refs
 _new: Final = object.__new__
-
-
-class VariableMetadata(Generic[T]):
-    """A value on its way into a Variable, with the metadata that the Variable shall have.
-
-    What an initializer wrapped by `with_metadata` returns; `Variable` unpacks it.
-    """
-
-    __slots__ = ("metadata", "value")
-
-    value: T
-    metadata: Mapping[str, Any]
-
-    def __init__(self, value: T, metadata: Mapping[str, Any]) -> None:
-        self.value = value
-        self.metadata = metadata
-
-    def __repr__(self) -> str:
-        return f"VariableMetadata({rendering.value_text(self.value)}, {dict(self.metadata)!r})"
 
 
 class Variable(ArrayOperators, Generic[T]):
@@ -104,6 +86,7 @@ class Variable(ArrayOperators, Generic[T]):
     _get_hook: ClassVar[Callable[..., Any] | None] = None
     _set_hook: ClassVar[Callable[..., Any] | None] = None
     _create_hook: ClassVar[Callable[..., Any] | None] = None
+    _reads_plainly: ClassVar[bool] = True
     _sets_by_value: ClassVar[bool] = True
     _sets_plainly: ClassVar[bool] = True
     _index_get: ClassVar[bool] = True
@@ -150,6 +133,7 @@ class Variable(ArrayOperators, Generic[T]):
         cls._sets_plainly = cls.set_value is Variable.set_value and cls._set_hook is None
         if cls._sets_by_value and (cls.get_value is not Variable.get_value or cls._get_hook is not None):
             cls.value = property(lambda self: self.get_value(), lambda self, value: self.set_value(value))  # type: ignore[assignment,method-assign]  # reads through get_value
+        cls._reads_plainly = cls.__dict__.get("value") is None and cls._reads_plainly
         _register(cls)
 
     # ---- the value
@@ -256,26 +240,6 @@ class Variable(ArrayOperators, Generic[T]):
     def hijax(self) -> bool:
         """False: declax has no hijax Variables."""
         return False
-
-    @property
-    def shape(self) -> Shape:
-        """The shape of the value."""
-        return self.value.shape  # type: ignore[attr-defined,no-any-return]  # an array, or __getattr__ words the error
-
-    @property
-    def dtype(self) -> Any:
-        """The dtype of the value."""
-        return self.value.dtype  # type: ignore[attr-defined]  # as for shape
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes of the value."""
-        return self.value.ndim  # type: ignore[attr-defined,no-any-return]  # as for shape
-
-    @property
-    def size(self) -> int:
-        """The number of elements of the value."""
-        return self.value.size  # type: ignore[attr-defined,no-any-return]  # as for shape
 
     if TYPE_CHECKING:
 
@@ -401,14 +365,22 @@ class Variable(ArrayOperators, Generic[T]):
                 "set_metadata was called with arguments that do not go together",
                 expected="keywords, one mapping, or a name and a value",
             )
+        metadata = defaults.without_fixed(metadata, errors.type_name(cls), self.ref)
         cls._check_metadata(metadata)
         self._change_metadata(Metadata.of({**kept, **metadata}, errors.type_name(cls)))
 
-    def get_metadata(self, name: str | None = None, default: Any = MISSING) -> Any:
+    def get_metadata(
+        self, name: str | None = None, default: Any = MISSING, *, exclude_required: bool | None = None
+    ) -> Any:
         """The metadata of a name, or a dict of all of it.
 
+        Args:
+          name: of the metadata.
+          default: the result if there is none of that name.
+          exclude_required: has no effect; NNX has metadata that each Variable must have, and declax has none.
+
         Raises:
-          MetadataError: there is none of that name, and no default was given.
+          MissingMetadataError: there is none of that name, and no default was given.
         """
         if name is None:
             return dict(self._metadata)
@@ -426,7 +398,7 @@ class Variable(ArrayOperators, Generic[T]):
         """Takes metadata away.
 
         Raises:
-          MetadataError: there is none of that name.
+          MissingMetadataError: there is none of that name.
           TraceContextError: the Variable belongs to another trace.
         """
         if name not in self._metadata:
@@ -434,9 +406,9 @@ class Variable(ArrayOperators, Generic[T]):
         rest = {key: value for key, value in self._metadata.items() if key != name}
         self._change_metadata(Metadata.of(rest, errors.type_name(type(self))))
 
-    def _no_metadata(self, name: str) -> errors.MetadataError:
+    def _no_metadata(self, name: str) -> errors.MissingMetadataError:
         where = f"{errors.type_name(type(self))}.{name}"
-        return errors.MetadataError(where, "there is no such metadata", fix=errors.suggest(name, self._metadata))
+        return errors.MissingMetadataError(where, "there is no such metadata", fix=errors.suggest(name, self._metadata))
 
     def add_axis(self, axis_index: int, axis_name: str | None) -> None:
         """Inserts the name of a new axis of the value into the sharding, and runs the hooks."""
@@ -468,6 +440,7 @@ class Variable(ArrayOperators, Generic[T]):
     def from_metadata(cls, value: T, metadata: Mapping[str, Any]) -> Self:
         """A Variable of a value as it is: no hook runs, no default is added."""
         if not isinstance(metadata, Metadata):
+            metadata = defaults.without_fixed(metadata, errors.type_name(cls), _is_ref(value))
             cls._check_metadata(metadata)
             metadata = Metadata.of(metadata, errors.type_name(cls))
         if value.__class__ not in _FLAT:
@@ -556,6 +529,8 @@ class Variable(ArrayOperators, Generic[T]):
     def type(self) -> _Type[Self]:
         """The kind of the Variable."""
         return self.__class__
+
+    var_type = type  # noqa: A003  # as its other name
 
 
 _SLOTS: Final = frozenset(Variable.__slots__)
