@@ -112,3 +112,58 @@ def recurrent_dropout(nnx, mode):
 
 def test_recurrent_dropout_with_broadcast_streams():
     assert_agree(recurrent_dropout, {})
+
+
+# ================================================================= axes by filter, and names of axes
+
+
+@pytest.fixture(params=["declax", "flax.nnx"])
+def nnx(request):
+    return pytest.importorskip(request.param)
+
+
+def test_state_axes_are_a_mapping(nnx):
+    axes = nnx.StateAxes({nnx.Param: 0, "dropout": nnx.Carry, ...: None})
+    assert dict(axes) == {nnx.Param: 0, "dropout": nnx.Carry, ...: None}
+    assert axes["dropout"] is nnx.Carry
+    assert len(axes) == 3
+    assert axes == nnx.StateAxes(axes)
+    assert axes.map_prefix(("a", "b"), nnx.Param(1.0)) == 0
+    assert axes.map_prefix(("a", "b"), nnx.BatchStat(1.0)) is None
+
+
+def test_the_axis_of_a_leaf_from_a_state_of_axes(nnx):
+    state = nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+    state["kernel"], state["bias"] = 0, 1
+    axes = nnx.StateAxes(state)
+    assert [axes.map_prefix((name,), None) for name in ("kernel", "bias")] == [0, 1]
+    layer = nnx.vmap(lambda: nnx.Linear(2, 3, rngs=nnx.Rngs(0)), out_axes=axes, axis_size=5)()
+    assert (layer.kernel.shape, layer.bias.shape) == ((5, 2, 3), (3, 5))
+    with pytest.raises(ValueError, match=r"no filter takes this leaf|No axis found"):
+        axes.map_prefix(("other",), None)
+
+
+def test_a_filter_that_state_axes_do_not_have():
+    axes = dx.StateAxes({dx.Param: 0})
+    assert dx.BatchStat not in axes
+    with pytest.raises(KeyError, match=r"StateAxes: there is no such filter(?s:.)*expected: Param"):
+        axes[dx.BatchStat]
+
+
+def test_names_of_axes_around_a_carry(nnx):
+    with jax.set_mesh(jax.make_mesh((1,), ("layers",), axis_types=(jax.sharding.AxisType.Auto,))):
+        model = nnx.Dict(kernel=nnx.Param(jnp.arange(1.0, 4.0), out_sharding=("layers",)), count=nnx.BatchStat(0))
+        axes = nnx.prefix(model, {nnx.Param: 0, ...: None}, graph=False)
+        seen = []
+
+        @nnx.scan(in_axes=(axes, nnx.Carry), out_axes=nnx.Carry, graph=False)
+        @nnx.transform_metadata(in_axes=(axes, nnx.Carry), out_axes=nnx.Carry, partition="layers", graph=False)
+        def run(model, x):
+            seen.append(model.kernel.out_sharding)
+            model.count[...] += 1
+            return model.kernel * x
+
+        assert float(run(model, jnp.array(2.0))) == 12
+        assert set(seen) == {()}
+        assert model.kernel.out_sharding == ("layers",)
+        assert int(model.count[...]) == 3

@@ -17,7 +17,7 @@ from declax._variables.variable import Variable
 from declax.errors import TransformError, type_name
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, look_like
-from declax.transforms._engine.prefixes import Prefixes, label_at
+from declax.transforms._engine.prefixes import STEP_AXES, Prefixes, label_at
 from declax.transforms._engine.structure import Mode, is_root
 from declax.transforms._engine.tracing import checked_function
 
@@ -53,7 +53,7 @@ def transform_metadata(
 
     Args:
       f: the function; omit it to use this as a decorator with options.
-      in_axes, out_axes: as in `vmap`; Variables without an axis do not change.
+      in_axes, out_axes: as in `vmap` or `scan`; Variables without an axis, or with `Carry`, do not change.
       partition: the name of the axis in the shardings.
       graph: False if the arguments must be trees; None for the default of `set_graph_mode`.
 
@@ -72,7 +72,7 @@ def transform_metadata(
     >>> make(jnp.arange(2.0)).sharding
     ('layers', 'model')
     """
-    axes = Prefixes(in_axes, out_axes)
+    axes = Prefixes(in_axes, out_axes, STEP_AXES)
     mode = Mode.of(graph, None)
     metadata = {PARTITION_NAME: partition}
     check_metadata(metadata)

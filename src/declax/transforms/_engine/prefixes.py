@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from declax._state.definition import LeafDef
 from declax._state.states import State
 from declax._typing import MISSING, Path
 from declax._variables.variable import Variable, new_variable
-from declax.errors import TransformError, describe, format_path, type_name
+from declax.errors import MissingKeyError, TransformError, describe, format_path, type_name
 from declax.transforms._engine.lift import Call, Outcome, Plan
 from declax.transforms._engine.structure import (
     Structure,
@@ -51,7 +51,7 @@ class Carry:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False, repr=False)
-class StateLabels(Generic[L]):
+class StateLabels(Mapping[Any, L]):
     """Labels by filter, the first that takes a leaf decides; a State of labels gives one to each of its paths."""
 
     filters: tuple[Filter, ...]
@@ -75,12 +75,29 @@ class StateLabels(Generic[L]):
         object.__setattr__(self, "labels", values)
         object.__setattr__(self, "predicates", tuple(map(to_predicate, filters)))
 
-    def items(self) -> Iterator[tuple[Filter, L]]:
-        """The filters with their labels."""
-        return zip(self.filters, self.labels, strict=True)
+    def map_prefix(self, path: Path, leaf: Any) -> L:
+        """The label of the leaf at a path below a model: a Variable, or an array outside of Variables.
+
+        Raises:
+          TransformError: no filter takes the leaf.
+        """
+        label: L = label_by_filter(self, path, leaf, type(self).__name__)
+        return label
+
+    def __getitem__(self, filter_: Filter) -> L:
+        if filter_ not in self.filters:
+            known = ", ".join(map(as_written, self.filters))
+            raise MissingKeyError(type(self).__name__, "there is no such filter", expected=known, got=repr(filter_))
+        return self.labels[self.filters.index(filter_)]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.filters)
+
+    def __len__(self) -> int:
+        return len(self.filters)
 
     def __repr__(self) -> str:
-        entries = ", ".join(f"{as_written(f)}: {_text_of(v)}" for f, v in self.items())
+        entries = ", ".join(f"{as_written(f)}: {_text_of(v)}" for f, v in zip(self.filters, self.labels, strict=True))
         return f"{type(self).__name__}({{{entries}}})"
 
 
@@ -419,7 +436,7 @@ class Labels:
                     (_, one), (option, other) = name(definition.paths[i]), name(path)
                     raise TransformError(
                         f"{option}, {other}",
-                        "one Variable has two labels here",
+                        "inconsistent aliasing: one Variable has two labels here",
                         expected=f"{_text_of(own)}, as at {one}",
                         got=_text_of(found),
                         why="it is reached twice, and is one thing",
