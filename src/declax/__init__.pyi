@@ -17,9 +17,9 @@ from declax._classes.pytree import has_data as has_data
 from declax._classes.pytree import is_data as is_data
 from declax._classes.pytree import register_data_type as register_data_type
 from declax._classes.source import source_of as source_of
-from declax._fields.expressions import defer as defer
-from declax._fields.expressions import repeat as repeat
-from declax._fields.expressions import when as when
+from declax._fields.deferring import defer as defer
+from declax._fields.deferring import repeat as repeat
+from declax._fields.deferring import when as when
 from declax._fields.specifiers import KW_ONLY as KW_ONLY
 from declax._fields.specifiers import Data as Data
 from declax._fields.specifiers import InitVar as InitVar

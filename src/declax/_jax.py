@@ -46,6 +46,17 @@ def is_mapped(tracer: Any) -> bool:
     return tracer._trace._weakref is trace_state.value and getattr(tracer, "batch_dim", None) is not None
 
 
+# --- what jax asks of arguments -------------------------------------------------
+
+PROBED: Final = frozenset({"aval", "dtype", "ndim", "shape", "weak_type", "_evaluate"})
+"""The attributes by which jax recognizes arrays, and symbolic dimensions (``_evaluate``)."""
+
+
+def is_argument_check(frame: FrameType) -> bool:
+    """Whether a frame checks the arguments of a function of `jax.numpy`, by their ``__jax_array__``."""
+    return name_of(frame)[0] == "jax._src.numpy.util"
+
+
 # --- who calls ----------------------------------------------------------------
 
 

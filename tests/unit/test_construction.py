@@ -153,10 +153,9 @@ def test_when():
         rngs: dx.InitVar[dx.Rngs] = dx.field(default=None)
         bias: dx.Param[jax.Array] | None = dx.variable((2,), initializer=ones, when=use_bias)
         part = dx.when(use_bias, dx.Linear(1, 1, rngs=rngs))
-        never: dx.Param[jax.Array] | None = dx.variable((2,), initializer=ones, when=False)
 
     without = Model(False)
-    assert without.bias is without.part is without.never is None
+    assert without.bias is without.part is None
     assert jax.tree.leaves(without) == []
     assert len(jax.tree.leaves(Model(rngs=dx.Rngs(0)))) == 3
 

@@ -1,8 +1,12 @@
 """Errors of class bodies that name the class, the field and the line to write."""
 
+import dataclasses
+import functools
 import typing
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import declax as dx
@@ -120,3 +124,259 @@ def test_the_fix_of_unpacked_layers_is_a_list():
 
 def test_type_hints_of_a_model_are_its_fields():
     assert list(typing.get_type_hints(Base)) == ["dim", "size", "_", "rngs", "up"]
+
+
+# --- constants of bases ------------------------------------------------------------
+
+
+@dx.dataclass
+class Rated(dx.Module):
+    dim: int = dx.field()
+    rate: float = 0.1
+    COUNT: typing.ClassVar[int] = 3
+
+
+class Undecorated(Rated):
+    pass
+
+
+@dataclasses.dataclass
+class Standard:
+    rate: float = 0.2
+
+
+@pytest.mark.parametrize(
+    ("line", "reader"),
+    [
+        ("drop = dx.Dropout(Rated.rate, rngs=rngs)", "drop"),
+        ("drop = dx.Dropout(Undecorated.rate, rngs=rngs)", "drop"),
+        ("drop = dx.Dropout(scope.Rated.rate / 2, rngs=rngs)", "drop"),
+        ("half = Rated.rate / 2\n    drop = dx.Dropout(half, rngs=rngs)", "drop"),
+        ("wide: int = Rated.dim * Rated.rate", "wide"),
+        ("wide: float = dx.field(default=Rated.rate)", "wide"),
+        ("w: dx.Param[jax.Array] = dx.variable((Rated.rate,), initializer=dx.initializers.ones)", "w"),
+    ],
+)
+def test_a_plain_default_of_a_base_in_an_expression(line, reader):
+    scope = {**globals(), "scope": type("scope", (), {"Rated": Rated})}
+    body = f"class Sub(Undecorated):\n    _: dx.KW_ONLY\n    rngs: dx.InitVar[dx.Rngs] = dx.field()\n    {line}\n"
+    with pytest.raises(errors.FieldError) as caught:
+        exec(f"@dx.dataclass\n{body}", scope)
+    assert f"Rated.rate: the expression of 'Sub.{reader}' reads this field, which gives it" in str(caught.value)
+    assert str(caught.value).endswith("rate: float = dx.field(default=0.1)        # in Rated")
+
+
+def test_a_plain_default_of_a_base_that_is_local():
+    @dx.dataclass
+    class Local(dx.Module):
+        rate: float = 0.1
+
+    with pytest.raises(errors.FieldError, match=r"Local\.rate: the expression of 'Sub\.drop' reads this field"):
+
+        @dx.dataclass
+        class Sub(Local):
+            rngs: dx.InitVar[dx.Rngs] = dx.field(kw_only=True)
+            drop = dx.Dropout(Local.rate, rngs=rngs)
+
+
+def test_a_plain_default_of_a_standard_dataclass():
+    with pytest.raises(errors.FieldError, match=r"dx\.field\(default=0\.2\)        # again in Sub; read rate"):
+
+        @dx.dataclass
+        class Sub(dx.Module, Standard):
+            rngs: dx.InitVar[dx.Rngs] = dx.field(kw_only=True)
+            drop = dx.Dropout(Standard.rate, rngs=rngs)
+
+
+def test_constants_of_bases_that_no_expression_reads():
+    @dx.dataclass
+    class Sub(Rated):
+        rate: float = 2 * Rated.rate
+        half: float = Rated.rate / 2
+        _: dx.KW_ONLY
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        up = dx.Linear(Rated.dim, Rated.COUNT, rngs=rngs)
+
+    sub = Sub(2, rngs=dx.Rngs(0))
+    assert (sub.rate, sub.half, sub.up.out_features) == (0.2, 0.05, 3)
+
+
+# --- statements and calls --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "fix"),
+    [
+        ("wide = 4 * dim\n    del wide", "4 * dim        # in each place that reads wide"),
+        ("parts = [dim, 3]\n    del parts", "[dim, 3]        # in each place that reads parts"),
+        ("del dim", "leave `del dim` out"),
+    ],
+)
+def test_a_name_that_the_class_body_deletes(lines, fix):
+    with pytest.raises(
+        errors.FieldError, match=r"Model\.\w+: the class body deletes '\w+', and each instance"
+    ) as caught:
+        exec(f"@dx.dataclass\nclass Model(dx.Module):\n    dim: int = dx.field()\n    {lines}", {"dx": dx})
+    assert str(caught.value).endswith(fix)
+
+
+def test_constants_that_the_class_body_deletes():
+    @dx.dataclass
+    class Model(dx.Module):
+        dim: int = dx.field()
+        four = 4
+        wide = four * dim
+        del four
+
+    assert Model(2).wide == 8
+    assert not hasattr(Model, "four")
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_a_constant_condition_of_a_variable(condition):
+    with pytest.raises(
+        errors.FieldError, match=rf"Model\.w: the condition of variable\(\.\.\.\) is the constant {condition}"
+    ):
+
+        @dx.dataclass
+        class Model(dx.Module):
+            size: int | None = dx.field(default=None)
+            w: dx.BatchStat[jax.Array] | None = dx.variable(
+                (2,), initializer=dx.initializers.ones, stream=None, when=(size is not None) is condition
+            )
+
+
+def test_a_compared_condition_of_a_variable():
+    @dx.dataclass
+    class Model(dx.Module):
+        size: int | None = dx.field(default=None)
+        w: dx.BatchStat[jax.Array] | None = dx.variable(
+            (2,),
+            initializer=dx.initializers.ones,
+            stream=None,
+            when=size != None,  # noqa: E711
+        )
+
+    assert Model().w is None
+    assert Model(3).w is not None
+
+
+def test_submodule_with_parentheses():
+    with pytest.raises(
+        errors.FieldError, match=r"submodule: the decorator takes no parentheses(.*\n)+.*@dx\.submodule$"
+    ):
+
+        class Model(dx.Module):
+            @dx.submodule()
+            def part(self, rngs): ...
+
+
+@pytest.mark.parametrize(
+    ("call", "fix"),
+    [
+        ("dx.repeat(dx.Linear(dim, 3), 2)", "dx.repeat(2, Linear(dim, 3))"),
+        ("dx.repeat(dx.Linear(dim, 3), dim)", "dx.repeat(dim, Linear(dim, 3))"),
+        ("dx.repeat(2.0, dx.Linear(dim, 3))", "dx.repeat(depth, Linear(dim, 3))"),
+    ],
+)
+def test_the_length_of_a_repeated_part(call, fix):
+    with pytest.raises(
+        errors.FieldError, match=r"Model\.repeat: the first argument of dx\.repeat is the length"
+    ) as caught:
+        exec(f"class Model(dx.Module):\n    dim: int = dx.field()\n    parts = {call}", {"dx": dx})
+    assert str(caught.value).endswith(fix)
+
+
+def test_a_class_that_is_decorated_twice():
+    with pytest.raises(errors.FieldError, match=r"Rated: the class is decorated twice"):
+        dx.dataclass(Rated)
+
+
+@pytest.mark.parametrize("kind", [property, functools.cached_property])
+def test_a_part_that_reads_a_property(kind):
+    with pytest.raises(errors.FieldError, match=r"Model\.down: the expression reads the property 'width'"):
+
+        @dx.dataclass
+        class Model(dx.Module):
+            dim: int = dx.field()
+
+            @kind
+            def width(self):
+                return 2 * self.dim
+
+            down = dx.Linear(width, dim)
+
+
+def test_notes_show_constants():
+    class Config:
+        def __repr__(self):
+            return "Config(1)"
+
+    @dx.dataclass
+    class Model(dx.Module):
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        part = dx.Linear(
+            np.float32(0.5), Config(), precision=np.arange(100), kernel_init=dx.initializers.ones, rngs=rngs
+        )
+
+    with pytest.raises(errors.StatusError) as caught:
+        Model(dx.Rngs(0))
+    (note,) = caught.value.__notes__
+    assert note.endswith("Linear(np.float32(0.5), Config(1), precision=ndarray(...), kernel_init=ones, rngs=rngs)")
+
+
+# --- attributes --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("made", [dx.field, dx.static, lambda: dx.variable((), initializer=dx.initializers.ones)])
+def test_a_specifier_in_an_assignment(made):
+    class Model(dx.Module):
+        weight: dx.Param[jax.Array]
+
+        def __init__(self):
+            self.dim = made()
+
+    with pytest.raises(
+        errors.FieldError, match=r"Model\.dim: an attribute cannot hold a declaration(.*\n)+.*dim: int ="
+    ):
+        Model()
+    base = Base(3, 4, rngs=dx.Rngs(0))
+    with pytest.raises(errors.FieldError, match=r"Base\.up: an attribute cannot hold a declaration"):
+        base.up = made()
+    assert isinstance(base.up, dx.Linear)
+
+
+def test_an_expression_in_an_assignment():
+    base = Base(3, 4, rngs=dx.Rngs(0))
+    for name in ("dim", "other", "up"):
+        with pytest.raises(errors.FieldError, match=rf"Base\.{name}: an attribute cannot hold a field expression"):
+            setattr(base, name, Base.dim)
+    assert (base.dim, hasattr(base, "other")) == (3, False)
+
+
+class Double:
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return 2 * x
+
+
+class Function(typing.Protocol):
+    def __call__(self, x: jax.Array, /) -> jax.Array: ...
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("function", [jnp.tanh, Double(), lambda x: x])
+def test_a_function_as_a_part(frozen, function):
+    @dx.dataclass(frozen=frozen)
+    class Model(dx.Module):
+        rngs: dx.InitVar[dx.Rngs] = dx.field(kw_only=True)
+        dim: int = dx.field()
+        part: Function = dx.Linear(dim, dim, rngs=rngs)
+        again = part
+
+    model = Model(2, function, rngs=dx.Rngs(0))
+    assert model.part is model.again is function
+    assert jax.tree.leaves(model) == []
+    assert jax.jit(lambda model, x: model.again(x))(model, jnp.ones(2)).shape == (2,)
+    assert dx.merge(*dx.split(model)).part is function
+    layer = dx.Linear(2, 2, rngs=dx.Rngs(0))
+    assert len(jax.tree.leaves(Model(2, layer, rngs=dx.Rngs(0)))) == 4

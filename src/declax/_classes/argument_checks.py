@@ -9,11 +9,12 @@ from typing import Any, Final, NamedTuple, Union, get_args, get_origin
 
 import numpy as np
 
-from declax._classes.pytree import Pytree
+from declax._classes.pytree import Pytree, layout_of, set_layout
 from declax._fields.annotations import Scope, annotation_text
-from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated, text_of
+from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated
+from declax._fields.sources import text_of
 from declax._fields.specifiers import objection, specifier_of
-from declax._tree.statuses import PLAIN
+from declax._tree.statuses import CONTAINERS, PLAIN, has_data, static_status
 from declax._variables.variable import Variable
 from declax.errors import ConstructionError, FieldError, LayerError, describe, type_name
 
@@ -88,10 +89,12 @@ class PartCheck:
 
     Attributes:
       is_needed: whether something is known about what a caller may supply.
+      names: the part, and internal parts that refer to it.
     """
 
     def __init__(self, cls: Any, name: str, declared: Expression, *, is_data: bool) -> None:
         self._where = f"{type_name(cls)}.{name}"
+        self.names = [name]
         self._scope = Scope(cls)
         self._annotation: Any = self._scope.resolve(cls.__dataclass_fields__[name].type)
         self._is_known = self._names_classes(self._annotation)
@@ -110,9 +113,11 @@ class PartCheck:
                 fix=f"{name}: {wider} = ...",
             )
 
-    def __call__(self, value: object) -> None:
+    def __call__(self, instance: Pytree) -> None:
+        """Checks what the caller gave for the part; a function in the place of a Module is static."""
+        value = vars(instance)[self.names[0]]
         found = self._mismatch(value, self._annotation)
-        is_plain = value.__class__ in PLAIN or isinstance(value, type)
+        is_plain = isinstance(value, type) or (value.__class__ in PLAIN and not callable(value))
         if found is None and is_plain and value is not None and not self._is_known:
             found = Mismatch("", self._annotation, value)
         if found is not None:
@@ -122,6 +127,10 @@ class PartCheck:
                 expected=annotation_text(found.annotation),
                 got=describe(found.value),
             )
+        is_empty = isinstance(value, CONTAINERS) and not value
+        if not (is_plain or is_empty or self._is_known or has_data(value)):
+            for name in self.names:
+                set_layout(instance, layout_of(instance).with_status(name, static_status(value)))
 
     def _options(self, annotation: Any) -> tuple[Any, ...]:
         annotation = self._scope.resolve(annotation)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from declax._fields.annotations import Scope, annotation_text, decide, variable_class
 from declax._fields.expressions import Expression
+from declax._fields.refusals import WHY_CONSTANT
 from declax._fields.specifiers import VariableRecipe
 from declax._variables.metadata import VariableMetadata
 from declax._variables.variable import Variable
@@ -152,6 +153,7 @@ def check_variable(cls: type, name: str, recipe: VariableRecipe, annotation: obj
     """
     where = f"{type_name(cls)}.{name}"
     _check_options(where, recipe)
+    _check_condition(where, recipe.when)
     if recipe.stream is not None and RNGS not in known:
         raise FieldError(
             where,
@@ -160,7 +162,7 @@ def check_variable(cls: type, name: str, recipe: VariableRecipe, annotation: obj
         )
     scope = Scope(cls)
     decision = decide(annotation, scope)
-    if recipe.when is not None and recipe.when is not True and not decision.is_optional and scope.is_complete:
+    if recipe.when is not None and not decision.is_optional and scope.is_complete:
         raise FieldError(
             where,
             f"`when={recipe.when!r}` can leave the field None, which its annotation does not allow",
@@ -173,6 +175,16 @@ def check_variable(cls: type, name: str, recipe: VariableRecipe, annotation: obj
             expected="a kind of Variable, as Param[jax.Array]",
             got=annotation_text(annotation),
             fix=f"{name}: dx.Param[jax.Array] = dx.variable(...)",
+        )
+
+
+def _check_condition(where: str, condition: bool | None) -> None:
+    if isinstance(condition, bool):
+        raise FieldError(
+            where,
+            f"the condition of variable(...) is the constant {condition}",
+            why=WHY_CONSTANT,
+            fix="dx.variable(..., when=size != None)        # in place of `size is not None`",
         )
 
 

@@ -18,12 +18,13 @@ from typing_extensions import dataclass_transform, deprecated
 from declax._classes.argument_checks import is_checked
 from declax._classes.construction import (
     LOST_RECORD,
-    declare,
+    MAKER_KEY,
     init_var_of,
     install,
-    is_init_var,
 )
 from declax._classes.declared_variables import RNGS, check_variable
+from declax._classes.declaring import declare
+from declax._classes.parts import is_init_var
 from declax._classes.pytree import MAKES_MEMBERS, Pytree, has_data, is_data, prepare
 from declax._classes.records import Record
 from declax._classes.shared_objects import fix_of_shared, objects_shared_in
@@ -221,6 +222,13 @@ def _check_call(cls: Any, options: Mapping[str, Any]) -> None:
             "dataclass decorates subclasses of Pytree",
             got=describe(cls),
             fix=f"class {getattr(cls, '__name__', 'Model')}(dx.Module): ...   # or use dataclasses.dataclass",
+        )
+    if MAKER_KEY in cls.__dict__:
+        raise FieldError(
+            type_name(cls),
+            "the class is decorated twice",
+            why="the first @dx.dataclass generated the constructor from the class body",
+            fix=f"@dx.dataclass        # once\nclass {type_name(cls)}(...): ...",
         )
 
 

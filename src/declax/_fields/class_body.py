@@ -16,7 +16,8 @@ from collections.abc import Collection, Iterable, Iterator
 from types import CodeType
 from typing import Any, Final
 
-from declax._fields.expressions import Declaration, Expression, has_expression
+from declax._fields.expressions import Declaration, Expression
+from declax._fields.sources import has_expression
 from declax.errors import FieldError, describe, type_name
 
 BODY_KEY: Final = "_pytree__body"
@@ -33,14 +34,34 @@ class Body:
       bound: the expressions, and the containers that hold some, by name, in order.
       reads: the names that the statement of each name read.
       twice: the first name that is bound again after an expression, if any.
+      deleted: the last name of an expression that is deleted, if any.
+      code: of the class body, if it binds an expression.
     """
 
-    __slots__ = ("bound", "reads", "twice")
+    __slots__ = ("bound", "code", "deleted", "reads", "twice")
 
     def __init__(self) -> None:
         self.bound: dict[str, Any] = {}
         self.reads: dict[str, tuple[str, ...]] = {}
         self.twice: str | None = None
+        self.deleted: str | None = None
+        self.code: CodeType | None = None
+
+    def attributes_read(self) -> dict[str, list[str]]:
+        """The dotted names, such as ``Base.rate``, that the statement of each name read."""
+        found: dict[str, list[str]] = {}
+        dotted, reads = "", list[str]()
+        for instruction in () if self.code is None else dis.get_instructions(self.code):
+            if instruction.opname in (*_OF_CLASSES, *_OUTSIDE):
+                dotted = instruction.argval
+            elif dotted and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+                dotted = f"{dotted}.{instruction.argval}"
+                reads.append(dotted)
+            else:
+                dotted = ""
+            if instruction.opname == "STORE_NAME":
+                found[instruction.argval], reads = reads, []
+        return found
 
 
 class ClassBody(dict[str, Any]):
@@ -77,7 +98,8 @@ class ClassBody(dict[str, Any]):
             if isinstance(value, Expression) and value._pytree__name is None:
                 value._pytree__name = name
             if self._inner is None:
-                self._inner = dict(_names_of_inner_scopes(sys._getframe(1).f_code))
+                body.code = sys._getframe(1).f_code
+                self._inner = dict(_names_of_inner_scopes(body.code))
             if name in self._inner:
                 raise self._read_inside(name)
             if not body.bound:
@@ -87,10 +109,20 @@ class ClassBody(dict[str, Any]):
             body.reads[name] = tuple(read)
         super().__setitem__(name, value)
 
+    def __delitem__(self, name: str) -> None:
+        if name in self._body.bound:
+            self._body.deleted = name  # an error that is raised here would become a NameError
+        super().__delitem__(name)
+
+    @property
+    def _class_name(self) -> str:
+        qualified: str = dict.get(self, "__qualname__", "class")
+        return qualified.rpartition("<locals>.")[2]
+
     def _read_inside(self, name: str) -> FieldError:
         """The error for an inner scope that reads a field, which it cannot see."""
         scope = (self._inner or {})[name]
-        cls = dict.get(self, "__qualname__", "class").rpartition("<locals>.")[2]
+        cls = self._class_name
         fix = (
             "dx.repeat(3, dx.Linear(dim, dim, rngs=rngs))        # in place of a comprehension\n"
             "dx.defer(function)(dim)        # in place of a lambda\n"
@@ -114,7 +146,7 @@ class ClassBody(dict[str, Any]):
         if name in frame.f_globals or name in frame.f_code.co_freevars or hasattr(builtins, name):
             return
         annotations = dict.get(self, "__annotations__", {})
-        where = f"{dict.get(self, '__qualname__', 'class')}.{name}"
+        where = f"{self._class_name}.{name}"
         if name in annotations:
             raise FieldError(
                 where,

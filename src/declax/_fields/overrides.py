@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 from declax._fields.expressions import (
-    CONTAINERS,
     Choice,
     Declaration,
     Deferred,
@@ -21,11 +20,8 @@ from declax._fields.expressions import (
     Literal,
     Operation,
     Repeated,
-    Unmade,
-    Write,
-    has_expression,
-    text_of,
 )
+from declax._fields.sources import CONTAINERS, Unmade, Write, has_expression, text_of
 from declax.errors import ConstructionError, type_name
 
 

@@ -29,8 +29,9 @@ from typing import (
     overload,
 )
 
-from declax._fields.expressions import Declaration, Expression, Operation, has_expression
+from declax._fields.expressions import Declaration, Expression, Operation
 from declax._fields.expressions import Literal as LiteralExpression
+from declax._fields.sources import has_expression
 from declax._typing import MISSING, MYPY, Dtype, Initializer, Missing
 from declax.errors import DeclaxError, FieldError, describe, suggest
 
@@ -623,7 +624,10 @@ def variable(
     return _field(specifier, init=False, repr=repr, compare=compare, metadata=None)
 
 
-def submodule(build: Callable[[Any, Any], M], /) -> M:
+_NO_METHOD: Any = MISSING
+
+
+def submodule(build: Callable[[Any, Any], M] = _NO_METHOD, /) -> M:
     """Declares a part that a method makes, for parts that need statements.
 
     The method is called with ``rngs`` of the constructor, or None, in its
@@ -638,6 +642,9 @@ def submodule(build: Callable[[Any, Any], M], /) -> M:
     Returns:
       A field specifier; to a type checker, what the method returns.
 
+    Raises:
+      FieldError: for parentheses without a method.
+
     >>> import declax as dx
     >>> @dx.dataclass
     ... class MLP(dx.Module):
@@ -649,6 +656,8 @@ def submodule(build: Callable[[Any, Any], M], /) -> M:
     >>> len(MLP((4, 3, 2), rngs=dx.Rngs(0)).layers)
     2
     """
+    if build is _NO_METHOD:
+        raise FieldError("submodule", "the decorator takes no parentheses", fix="@dx.submodule")
     made: M = _field(Specifier(Status.DATA, SubmoduleRecipe(build)), init=False, metadata=None)
     return made
 

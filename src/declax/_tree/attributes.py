@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from declax._fields.expressions import Expression, Unmade
+from declax._fields.expressions import Declaration, Expression
+from declax._fields.sources import Unmade, text_of
 from declax._fields.specifiers import FieldSpec, Status, Tagged
 from declax._tree.layout import Layout, Name
 from declax._tree.read_only import ReadOnly
@@ -55,6 +56,7 @@ def admit(self: Any, name: Any, value: Any, layout: Layout) -> tuple[bool, Any, 
         if name in self._pytree__reserved:
             raise _hides_method(self, name)
     if isinstance(value, Unmade):
+        check_unmade(self, name, value)
         return False, value, layout
     is_checked = self._pytree__is_pytree
     if value.__class__ is Tagged:
@@ -72,6 +74,23 @@ def admit(self: Any, name: Any, value: Any, layout: Layout) -> tuple[bool, Any, 
     if status is Status.STATIC and static_status(value) is Status.SNAPSHOT:
         return False, value, layout.with_status(name, Status.SNAPSHOT)
     return False, value, layout
+
+
+def check_unmade(self: Any, name: Name, value: Unmade) -> None:
+    """Raises for an expression that is not the default of its field: the constructor would not evaluate it."""
+    fields = getattr(type(self), "__dataclass_fields__", {})
+    if not isinstance(value, Expression) or (name in fields and fields[name].default is value):
+        return
+    is_new = isinstance(value, Declaration) and value._pytree__name is None
+    raise FieldError(
+        _place(self, name),
+        "an attribute cannot hold a declaration" if is_new else "an attribute cannot hold a field expression",
+        got="the result of a specifier, such as dx.field()" if is_new else repr(value),
+        why="only class bodies declare fields, and only the constructor of their class gives them values",
+        fix=f"{name}: int = dx.field()        # in the class body, under @dx.dataclass"
+        if is_new
+        else f"{_target(self, name)} = block.{text_of(value)}        # the attribute of an instance",
+    )
 
 
 def _explicit_status(self: Any, name: Name, tag: Tagged[Any], is_checked: bool) -> Status:

@@ -22,6 +22,7 @@ import jax
 import numpy as np
 
 from declax import _jax
+from declax._fields.expressions import Declaration
 from declax._fields.snapshots import freeze, thaw
 from declax._fields.specifiers import Status, Tagged
 from declax._tree.codegen import compile_functions
@@ -41,7 +42,7 @@ Flatten = Callable[[Any], tuple[Children, tuple[Any, ...]]]
 Unflatten = Callable[[Any, Iterable[Any]], Any]
 
 ARRAY_CLASSES = frozenset({_jax.ArrayImpl, np.ndarray})
-_LOOKED_INTO = frozenset({Tagged, *CONTAINERS})
+_LOOKED_INTO = frozenset({Tagged, Declaration, *CONTAINERS})
 _WITH_ARRAYS = _LOOKED_INTO | ARRAY_CLASSES
 _RECENT = 128
 """How many recent layouts a class holds, and how many names such a layout may have."""

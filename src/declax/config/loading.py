@@ -12,7 +12,8 @@ from typing import Any, Final, TypeAlias, TypeVar, overload
 import jax
 import numpy as np
 
-from declax._classes.construction import LOST_RECORD, init_var_of, is_init_var, is_recorded
+from declax._classes.construction import LOST_RECORD, init_var_of, is_recorded
+from declax._classes.parts import is_init_var
 from declax._classes.pytree import Pytree
 from declax._classes.records import Record
 from declax._fields.annotations import annotation_text

@@ -13,7 +13,7 @@ from jax import lax
 
 from declax import errors
 from declax._classes.decorator import dataclass
-from declax._fields.expressions import defer
+from declax._fields.deferring import defer
 from declax._fields.specifiers import KW_ONLY, field, static, variable
 from declax._module.module import Module
 from declax._random.streams import Rngs

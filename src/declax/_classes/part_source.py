@@ -1,0 +1,286 @@
+"""The function that makes the parts of an instance, generated as straight-line source."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from declax._classes.argument_checks import ArgumentCheck, PartCheck
+from declax._classes.declared_variables import RNGS, VariableMaker
+from declax._classes.parts import Part, Reads, makes_data, recipe_of, text_of_part
+from declax._classes.pytree import PytreeMeta
+from declax._fields.class_body import RNGS_LINES
+from declax._fields.expressions import Declaration, Deferred, Expression, Literal, calls_of, items_of, leaves_of
+from declax._fields.overrides import OWN_RNGS
+from declax._fields.sources import NoteWriter, Writer, text_of
+from declax._fields.specifiers import PartRecipe, SubmoduleRecipe, VariableRecipe
+from declax._tree.codegen import compile_functions
+from declax.errors import DeclaxError, FieldError, type_name
+
+
+class PartsFunction:
+    """Makes the parts of an instance, in the order of the class body.
+
+    Args:
+      cls: the class.
+      known: its expressions by name, the nearest first.
+      parts: the attributes to make.
+      init_vars: the names of the InitVars of the constructor.
+      checks: the checks of arguments, some of which are parts.
+
+    Attributes:
+      source: the function as text.
+
+    Raises:
+      FieldError: for an expression of a class that is not a base, for a part that reads one that is made later, and
+        for a call without a name at places that are not made together.
+    """
+
+    def __init__(
+        self,
+        cls: Any,
+        known: Mapping[str, tuple[Expression, ...]],
+        parts: Sequence[Part],
+        init_vars: Sequence[str],
+        checks: Sequence[ArgumentCheck],
+    ) -> None:
+        self._cls = cls
+        self._known = known
+        self._parts = parts
+        self._init_vars = init_vars
+        self._checks = checks
+        self._part_checks: dict[str, PartCheck] = {}
+        self._names = self._names_of()
+        self._lines: list[Part | None] = [None]
+        self._seen: dict[int, Part] = {}
+        self._generate()
+
+    def __call__(self, instance: Any, init_vars: Sequence[object]) -> None:
+        """Makes the parts; an error gets a note that names the part."""
+        try:
+            self._function(instance, *init_vars)
+        except Exception as error:
+            self._add_note(instance, error)
+            raise
+
+    # ------------------------------------------------------------- names
+
+    def _names_of(self) -> dict[int, str]:
+        """The source of each expression that has a name; of several names, the first.
+
+        The items of literals get theirs when the literal is made.
+        """
+        names: dict[int, str] = {}
+        items: set[int] = set()
+        for name, expressions in self._known.items():
+            for expression in expressions:
+                if id(expression) not in items:
+                    names.setdefault(id(expression), _local(name) if name in self._init_vars else f"self.{name}")
+                if isinstance(expression, Literal):
+                    items.update(id(item) for item, _ in items_of(expression._pytree__value) if id(item) not in names)
+        names[id(OWN_RNGS)] = self._rngs
+        return names
+
+    def _name_items(self, name: str, expressions: Sequence[Expression]) -> None:
+        """Lets the parts that are made next refer to a literal and its items."""
+        for expression in expressions:
+            if isinstance(expression, Literal):
+                self._names[id(expression._pytree__value)] = f"self.{name}"
+                for item, path in items_of(expression._pytree__value):
+                    self._names.setdefault(id(item), f"self.{name}{path}")
+
+    # ------------------------------------------------------------- source
+
+    def _generate(self) -> None:
+        arguments = ["self", *map(_local, self._init_vars)]
+        writer = Writer(self._names, {"make_parts", RNGS, *arguments})
+        writer.constants["put"] = object.__setattr__
+        lines = [f"def make_parts({', '.join(arguments)}):"]
+        waiting = {part.name for part in self._parts}
+        for part in self._parts:
+            overridden = self._take_names(part, writer)
+            self._check_reads(part, waiting)
+            self._find_shared(part, writer)
+            statement = self._statement(part, writer)
+            lines += statement
+            self._lines += [part] * len(statement)
+            waiting.discard(part.name)
+            self._names.update(overridden)
+            self._name_items(part.name, self._known[part.name])
+        self.source = "\n".join(lines)
+        (self._function,) = compile_functions(f"{type_name(self._cls)} parts", [self.source], writer.constants)
+
+    def _take_names(self, part: Part, writer: Writer) -> dict[int, str]:
+        """Takes the names of what a part overrides, which it evaluates in its place; returns them."""
+        old = f"self.{part.name}"
+        overridden = [e for e in self._known[part.name][1:] if e is not part.expression]
+        overridden = [e for e in overridden if self._names.get(id(e)) == old]
+        for expression in overridden:
+            del self._names[id(expression)]
+            if isinstance(expression, Declaration) and expression._pytree__field.default is not dataclasses.MISSING:
+                self._names[id(expression)] = writer(expression._pytree__field.default)
+        return {id(expression): old for expression in overridden}
+
+    def _find_shared(self, part: Part, writer: Writer) -> None:
+        """Finds the calls without a name that a part has more than once; each is made once."""
+        found: dict[int, tuple[int, ...]] = {}
+        found_once = set[int]()
+        for call, around in calls_of(Reads(part), self._names):
+            if found.setdefault(id(call), around) != around or self._seen.setdefault(id(call), part) is not part:
+                raise FieldError(
+                    f"{type_name(self._cls)}.{part.name}",
+                    f"the call {text_of(call)} has no name, and is one object at places that are not made together",
+                    why="a list or a branch may be made without the other, and a part without the other",
+                    fix=f"shared = {text_of(call)}        # then use `shared`",
+                )
+            if id(call) in found_once:
+                writer.shared.setdefault(id(call), "")
+            found_once.add(id(call))
+
+    def _statement(self, part: Part, writer: Writer) -> list[str]:
+        source = self._source(part, writer)
+        is_frozen = self._cls.__dataclass_params__.frozen
+        line = f"self.{part.name} = {source}"
+        if is_frozen:
+            line = f"put(self, {part.name!r}, {source})"
+        if not part.is_argument:
+            if source.removeprefix("self.") in self._part_checks:
+                self._part_checks[source.removeprefix("self.")].names.append(part.name)
+            return [f"    {line}"]
+        declared = writer.constant(part.expression, f"declared_{part.name}")
+        lines = [f"    if self.{part.name} is {declared}:", f"        {line}"]
+        for notes in (check for check in self._checks if check.name == part.name):
+            check = writer.constant(notes, f"check_{part.name}")
+            lines += [f"        {check}(type(self), self.{part.name})"]
+        part_check = PartCheck(self._cls, part.name, part.expression, is_data=makes_data(part.expression))
+        if part_check.is_needed:
+            self._part_checks[part.name] = part_check
+            check = writer.constant(part_check, f"check_class_of_{part.name}")
+            lines += ["    else:", f"        {check}(self)"]
+        return lines
+
+    def _source(self, part: Part, writer: Writer) -> str:
+        recipe = part.recipe
+        if isinstance(recipe, PartRecipe):
+            name = self._names[id(part.expression)]
+            return writer.whole(part.expression) if name == f"self.{part.name}" else name
+        if isinstance(recipe, SubmoduleRecipe):
+            return f"{writer(recipe.build)}(self, {self._rngs})"
+        source = self._variable_source(part, recipe, writer)
+        return source if recipe.when is None else f"{source} if {writer(recipe.when)} else None"
+
+    def _variable_source(self, part: Part, recipe: VariableRecipe, writer: Writer) -> str:
+        maker = writer.constant(VariableMaker(self._cls, part.name, recipe), f"make_{part.name}")
+        options = (recipe.shape, recipe.initializer, recipe.dtype, recipe.metadata)
+        return f"{maker}({', '.join([self._rngs, *map(writer, options)])})"
+
+    @property
+    def _rngs(self) -> str:
+        if RNGS in self._init_vars:
+            return RNGS
+        return f"self.{RNGS}" if RNGS in self._cls.__dataclass_fields__ else "None"
+
+    def _check_reads(self, part: Part, later: set[str]) -> None:
+        for leaf in leaves_of(Reads(part), self._names):
+            name = self._names.get(id(leaf), "").removeprefix("self.")
+            field = self._cls.__dataclass_fields__.get(name)
+            is_unset = field is not None and not field.init and field.default is field.default_factory
+            if field is not None and is_unset and recipe_of(field) is None:
+                raise FieldError(
+                    f"{type_name(self._cls)}.{part.name}",
+                    f"this part reads {name!r}, which the constructor does not set",
+                    why="init=False without a default leaves it to __post_init__, which runs after the parts are made",
+                    fix=f"{name} = ...        # an expression of fields",
+                )
+            if name in later and name != part.name:
+                raise FieldError(
+                    f"{type_name(self._cls)}.{part.name}",
+                    f"this part reads {name!r}, which is made later",
+                    why="parts are made in the order of the class body, and an overriding part keeps its position",
+                    fix=f"declare {name} before {part.name}",
+                )
+            if id(leaf) not in self._names and any(leaf is older for older in self._known[part.name]):
+                raise FieldError(
+                    f"{type_name(self._cls)}.{part.name}",
+                    f"the declaration reads the {part.name!r} that it overrides, and that has no default",
+                    why="it has a value in an instance only, which gets the new one",
+                    fix=f"other = ...        # under another name; {part.name!r} is then that of the base",
+                )
+            if id(leaf) not in self._names:
+                raise FieldError(
+                    f"{type_name(self._cls)}.{part.name}",
+                    f"this part reads {text_of(leaf)!r}, a field of a class that is not a base",
+                    fix="use fields of this class, or of one that it derives from",
+                )
+
+    # ------------------------------------------------------------- errors
+
+    def _add_note(self, instance: Any, error: Exception) -> None:
+        """Says which part could not be made, with the values of its arguments."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code is not self._function.__code__:
+            trace = trace.tb_next
+        part = None if trace is None else self._lines[trace.tb_lineno - 1]
+        is_named = isinstance(error, DeclaxError) and error.where.startswith(f"{type_name(type(instance))}.")
+        if part is None or is_named:
+            return
+        if trace is not None and _misses_rngs(error, trace):
+            call = _call_without_rngs(part.expression)
+            if call is not None:
+                raise self._without_rngs(part, call) from error
+        shown = {key: _shown(instance, source) for key, source in self._names.items()}
+        for expression in self._known[part.name]:
+            shown.pop(id(expression))
+        text = self._source_with(part, NoteWriter(shown))
+        error.add_note(f"while {type_name(type(instance))}.{part.name} was made: {text}")
+        if isinstance(error, AttributeError) and error.obj is instance and error.name in self._known:
+            error.add_note(f"{error.name} is declared below {part.name}: declare it first")
+
+    def _without_rngs(self, part: Part, call: Deferred) -> FieldError:
+        given = {**call._pytree__kwargs, RNGS: OWN_RNGS}
+        old, new = map(text_of_part, (call, Deferred(call._pytree__function, call._pytree__args, given)))
+        lines = [] if RNGS in self._init_vars else [RNGS_LINES]
+        return FieldError(
+            f"{type_name(self._cls)}.{part.name}",
+            f"the part {old} needs random keys, and no {RNGS} are passed to it",
+            fix="\n".join([*lines, f"{part.name} = {text_of_part(part.expression).replace(old, new)}"]),
+        )
+
+    def _source_with(self, part: Part, writer: Writer) -> str:
+        if isinstance(part.recipe, PartRecipe):
+            return writer.whole(part.expression)
+        if isinstance(part.recipe, VariableRecipe):
+            return f"dx.variable({writer(part.recipe.shape)}, initializer={writer(part.recipe.initializer)})"
+        return f"the method {part.name}(self, {self._rngs})"
+
+
+def _local(name: str) -> str:
+    """The name of an InitVar in the generated function, which uses some names itself."""
+    return f"{name}_" if name in ("abs", "range", "put") else name
+
+
+def _misses_rngs(error: Exception, trace: TracebackType) -> bool:
+    """Whether the function of the parts called a class without `rngs`, which it needs."""
+    inner = trace.tb_next
+    while inner is not None and inner.tb_frame.f_globals is vars(sys.modules[PytreeMeta.__module__]):
+        inner = inner.tb_next
+    return inner is None and str(error).endswith(f"argument: '{RNGS}'") and "missing 1 required" in str(error)
+
+
+def _call_without_rngs(expression: Expression) -> Deferred | None:
+    for call, _ in calls_of(Literal([expression]), {}):
+        if isinstance(call, Deferred) and RNGS not in call._pytree__kwargs:
+            function = call._pytree__function
+            if isinstance(function, type) and RNGS in inspect.signature(function).parameters:
+                return call
+    return None
+
+
+def _shown(instance: Any, source: str) -> str:
+    name = source.removeprefix("self.")
+    value = instance.__dict__.get(name, instance) if source != name else instance
+    return repr(value) if value is None or value.__class__ in (int, float, str, bool, tuple) else name

@@ -1,0 +1,76 @@
+"""The attributes that a constructor makes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from declax._classes.pytree import Pytree
+from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated
+from declax._fields.sources import text_of
+from declax._fields.specifiers import PartRecipe, Recipe, VariableRecipe, specifier_of
+
+
+def is_init_var(field: dataclasses.Field[Any]) -> bool:
+    """Whether an entry of ``__dataclass_fields__`` is an InitVar."""
+    return field._field_type is dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]  # the standard offers no public way
+
+
+def recipe_of(field: dataclasses.Field[Any]) -> Recipe | None:
+    """How the field of a class is made, if its object makes it."""
+    specifier = specifier_of(field)
+    return None if specifier is None else specifier.recipe
+
+
+class Part(NamedTuple):
+    """One attribute that the constructor makes.
+
+    Attributes:
+      name: of the attribute.
+      expression: how the class body declares it.
+      recipe: how it is made.
+      is_argument: whether the caller may supply it.
+    """
+
+    name: str
+    expression: Expression
+    recipe: Recipe
+    is_argument: bool
+
+
+class Reads(Expression):
+    """The names that a part of any kind reads."""
+
+    __slots__ = ("_pytree__part",)
+
+    def __init__(self, part: Part) -> None:
+        super().__init__()
+        self._pytree__part = part
+
+    def _pytree__operands(self) -> Iterator[Any]:
+        part = self._pytree__part
+        recipe = part.recipe
+        if isinstance(recipe, VariableRecipe):
+            yield from (recipe.shape, recipe.initializer, recipe.dtype, recipe.metadata, recipe.when)
+        elif isinstance(recipe, PartRecipe):
+            yield from part.expression._pytree__operands()
+
+
+def makes_data(value: object) -> bool:
+    """Whether a value gives a Pytree, or a container of some, whatever the values of the fields are."""
+    if isinstance(value, Deferred):
+        function = value._pytree__function
+        return isinstance(function, type) and issubclass(function, Pytree)
+    if isinstance(value, Repeated):
+        return makes_data(value._pytree__item)
+    if isinstance(value, Choice):
+        return any(map(makes_data, value._pytree__pair))
+    if isinstance(value, Literal):
+        return any(map(makes_data, value._pytree__operands()))
+    return value.__class__ in (list, tuple, dict) and makes_data(Literal(value))
+
+
+def text_of_part(expression: Expression) -> str:
+    """The call that makes a part, as the class body writes it."""
+    return expression._pytree__source(text_of)

@@ -1,0 +1,148 @@
+"""Functions that declare parts: `defer`, `repeat` and `when`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, overload
+
+from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated, defer_call
+from declax._fields.refusals import WHY_CONSTANT, in_class_body, refuse_hidden, require_class_body
+from declax._fields.sources import has_expression, text_of
+from declax.errors import FieldError, describe
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def defer(function: Callable[P, R], /) -> Callable[P, R]:
+    """Defers the call of a function, or of a class, to the creation of each instance.
+
+    Calls of Pytree classes with fields among their arguments are deferred
+    without it.
+
+    Args:
+      function: what to call.
+
+    Returns:
+      A function of the same arguments; its call declares a part.
+
+    Raises:
+      FieldError: if the argument cannot be called.
+
+    >>> import declax as dx
+    >>> @dx.dataclass
+    ... class Table(dx.Module):
+    ...     size: int = dx.field()
+    ...     names: list[str] = dx.defer(sorted)(["b", "a"])
+    >>> Table(3).names
+    ['a', 'b']
+    """
+    if not callable(function):
+        raise FieldError("defer", "the argument cannot be called", got=describe(function), fix="dx.defer(f)(dim)")
+    refuse_hidden(function, "defer")
+
+    def deferred(*args: P.args, **kwargs: P.kwargs) -> Any:
+        return defer_call(function, args, kwargs)
+
+    return deferred
+
+
+def repeat(n: int, item: T, /) -> list[T]:
+    """Declares a list part: evaluates a deferred call several times.
+
+    Args:
+      n: the length of the list, usually a field.
+      item: the deferred call.
+
+    Returns:
+      The list, to type checkers; in the class body, an expression.
+
+    Raises:
+      FieldError: if all elements would be one object: `item` is not an expression, or a part that has a name.
+      ExpressionError: outside of a class body.
+
+    >>> import declax as dx
+    >>> @dx.dataclass
+    ... class Tower(dx.Module):
+    ...     depth: int = dx.field()
+    ...     dim: int = dx.field()
+    ...     rngs: dx.InitVar[dx.Rngs] = dx.field()
+    ...     layers = dx.repeat(depth, dx.Linear(dim, dim, rngs=rngs))
+    >>> len(Tower(3, 4, rngs=dx.Rngs(0)).layers)
+    3
+    """
+    _check_count(n, item)
+    if not has_expression(item):
+        raise FieldError(
+            "repeat",
+            "the repeated value is not a deferred call, so that all elements would be one object",
+            got=describe(item),
+            fix="dx.repeat(depth, dx.defer(Block)())",
+        )
+    if isinstance(item, Deferred) and item._pytree__name is not None:
+        raise FieldError(
+            "repeat",
+            f"the repeated value is the part {item._pytree__name}, so that all elements would be one object",
+            why="the name of a part refers to the object that an instance has",
+            fix=f"dx.repeat(depth, {item._pytree__source(text_of)})",
+        )
+    made = Repeated(n, item)
+    require_class_body(made)
+    return made  # type: ignore[return-value]  # an expression stands for its value
+
+
+def _check_count(n: object, item: object) -> None:
+    """Refuses a part, or a constant that is not an int, as the length of a list."""
+    function = n._pytree__function if isinstance(n, Deferred) else None
+    is_part = isinstance(n, Repeated | Literal) or hasattr(function, "_pytree__is_pytree")
+    if not is_part and (isinstance(n, Expression) or hasattr(n, "__index__")):
+        return
+    raise FieldError(
+        in_class_body("repeat"),
+        "the first argument of dx.repeat is the length of the list",
+        expected="an int, or an expression of fields that gives one",
+        got=text_of(n),
+        fix=f"dx.repeat({text_of(item)}, {text_of(n)})" if is_part else f"dx.repeat(depth, {text_of(item)})",
+    )
+
+
+@overload
+def when(flag: bool, item: T, /) -> T | None: ...
+@overload
+def when(flag: bool, item: T, other: U, /) -> T | U: ...
+def when(flag: bool, item: Any, other: Any = None, /) -> Any:
+    """Declares one of two parts; the other is not made.
+
+    Args:
+      flag: a condition on fields.
+      item: the part if the condition holds.
+      other: the part if it does not.
+
+    Returns:
+      The part, to type checkers; in the class body, an expression.
+
+    Raises:
+      FieldError: if the condition is True or False, as `size is None` is.
+      ExpressionError: outside of a class body.
+
+    >>> import declax as dx
+    >>> @dx.dataclass
+    ... class Head(dx.Module):
+    ...     dim: int = dx.field()
+    ...     is_small: bool = dx.field(default=True)
+    ...     width = dx.when(is_small, dim, 4 * dim)
+    >>> Head(3).width, Head(3, is_small=False).width
+    (3, 12)
+    """
+    made = Choice(flag, item, other)
+    if isinstance(flag, bool):
+        raise FieldError(
+            in_class_body("when"),
+            f"the condition is the constant {flag}",
+            why=WHY_CONSTANT,
+            fix="dx.when(size != None, part, other)        # in place of `size is not None`",
+        )
+    require_class_body(made)
+    return made

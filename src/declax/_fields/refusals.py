@@ -1,0 +1,141 @@
+"""Errors of operations on fields that a class body cannot evaluate."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import dis
+import functools
+import inspect
+import linecache
+import sys
+from collections.abc import Iterable
+from itertools import islice
+from types import FrameType, FunctionType, SimpleNamespace
+from typing import Any, Final, NoReturn
+
+from declax._fields.sources import CONTAINERS, Term, bare, has_expression, items, text_of
+from declax.errors import DeclaxError, ExpressionError, FieldError
+
+METHOD: Final = (
+    "@dx.submodule\ndef part(self, rngs: dx.Rngs) -> dx.Linear: ...        # self has all fields declared above"
+)
+WHY_CONSTANT: Final = "`is` compares the expression itself with None, and gives a constant in the class body"
+
+_OPERATORS: Final = "declax._fields.expressions"
+"""The module of the operators of expressions."""
+
+
+def refuse(term: Term, operation: str, fix: str = METHOD) -> NoReturn:
+    """Raises for an operation that needs the value of a field."""
+    require_class_body(term)
+    raise ExpressionError(
+        in_class_body(bare(term)),
+        f"a field has no value until an instance is created, and {operation} needs one",
+        fix=_running_call(term) or fix,
+    )
+
+
+def class_body() -> FrameType | None:
+    """The innermost class body of a Pytree among the frames that run."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        # The locals of functions are left alone: they would be copied.
+        if not frame.f_code.co_flags & inspect.CO_OPTIMIZED and hasattr(type(frame.f_locals), "_pytree__is_class_body"):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def is_library(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__"))
+    return module.startswith("jax.") or module == "inspect"
+
+
+def in_class_body(text: str) -> str:
+    """An expression with the class whose body uses it, where that runs."""
+    frame = class_body()
+    if frame is None:
+        return text
+    return f"{frame.f_code.co_name}.{text}" if text.isidentifier() else f"{frame.f_code.co_name}: {text}"
+
+
+def _name_of_instruction(frame: FrameType) -> str:
+    """The instruction that a frame runs; the interpreter may stand in the caches behind it."""
+    return next(name for code in frame.f_code.co_code[frame.f_lasti :: -2] if (name := dis.opname[code]) != "CACHE")
+
+
+def _running_call(term: Term) -> str | None:
+    """The call that the class body makes now, written as a deferred one; None where there is none."""
+    frame = class_body()
+    if frame is None or not _name_of_instruction(frame).startswith("CALL"):
+        return None
+    line, last, start, end = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    source = linecache.getline(frame.f_code.co_filename, line or 0, frame.f_globals).encode()[start:end].decode()
+    function, _, arguments = source.partition("(")
+    if arguments and line == last:
+        if arguments.startswith("*"):
+            return f"{function}({arguments[1:]}"
+        return None if function == "range" else f"dx.defer({function})({arguments}"
+    called: Any = sys._getframe(1)
+    while called.f_back is not frame:
+        called = called.f_back
+    if called.f_globals.get("__name__") != _OPERATORS:
+        name = called.f_code.co_name
+        return f"dx.defer({name})(...)" if name.isidentifier() else None
+    if called.f_code.co_name != "__bool__":
+        return None
+    operands = ", ".join(map(text_of, term._pytree__operands())) or text_of(term)
+    return f"dx.defer(f)({operands})        # in place of f({operands}), such as max or min"
+
+
+def require_class_body(term: Term, error: type[DeclaxError] = ExpressionError) -> None:
+    """Raises outside of a class body, where nothing would ever evaluate an operation."""
+    if class_body() is None:
+        raise error(
+            bare(term),
+            "a field has no value until an instance is created, and this is not in the body of a declared class",
+            fix="block.dim        # the field of an instance, in place of Block.dim",
+        )
+
+
+def refuse_hidden(value: Any, where: str, depth: int = 8) -> None:
+    """Raises for expressions where nothing evaluates them: in all containers but literal lists, tuples and dicts."""
+    cls: Any = value.__class__
+    held = next(filter(has_expression, _hidden_items(value)), None)
+    if held is None:
+        if cls in CONTAINERS and depth:
+            for item in items(value):
+                refuse_hidden(item, where, depth - 1)
+        return
+    text, why = text_of(held), "nothing evaluates it there, and whoever reads it would get the expression"
+    problem = f"a {cls.__name__} holds the field expression {text}"
+    fix = f"dx.defer({cls.__name__})(...)        # each instance makes it"
+    if issubclass(cls, functools.partial):
+        fix = "dx.defer(functools.partial)(f, dim)        # each instance makes the partial"
+    elif cls in (set, frozenset, dict):
+        problem = f"the field expression {text} is {'a key' if cls is dict else 'an element'} of a {cls.__name__}"
+        why = "it would be found by its identity, not by its value"
+        fix = "dx.defer(dict)([(dim, part)])" if cls is dict else f"dx.defer({cls.__name__})([dim])"
+    elif cls is FunctionType:
+        problem = f"the default of a parameter is the field expression {text}"
+        fix = f"def {value.__name__}(self, size=None): ...        # and read self.{text} there"
+    raise FieldError(where, problem, why=why, fix=fix)
+
+
+def _hidden_items(value: Any) -> Iterable[Any]:
+    """The value, in a place where nothing evaluates expressions."""
+    cls: Any = value.__class__
+    if isinstance(value, functools.partial):
+        return (*value.args, *value.keywords.values())
+    if cls is FunctionType:
+        return (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+    if cls is slice:
+        return (value.start, value.stop, value.step)
+    if cls is SimpleNamespace or (dataclasses.is_dataclass(cls) and hasattr(value, "__dict__")):
+        return tuple(vars(value).values())
+    if cls in (list, tuple):
+        return ()
+    if isinstance(value, dict):
+        return value if cls is dict else (*value, *value.values())
+    return value if isinstance(value, (set, frozenset, tuple, list, collections.deque)) else ()
