@@ -23,6 +23,11 @@ def assert_agree(program, mode):
     jax.tree.map(np.testing.assert_allclose, program(dx, mode), program(peer, mode))
 
 
+@pytest.fixture(params=["declax", "flax.nnx"])
+def nnx(request):
+    return pytest.importorskip(request.param)
+
+
 def cell_of(nnx):
     class Cell(nnx.Module):
         def __init__(self):
@@ -114,12 +119,39 @@ def test_recurrent_dropout_with_broadcast_streams():
     assert_agree(recurrent_dropout, {})
 
 
+# ================================================================= scan: what is refused, and when
+
+
+@each_mode
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"out_axes": (dx.Carry, None)},
+        {"out_axes": (dx.Carry, dx.StateAxes({...: None}))},
+        {"in_axes": 0, "out_axes": None},
+        {"in_axes": 0, "out_axes": (dx.Carry, 0)},
+    ],
+)
+def test_axes_that_no_call_can_have_are_refused_at_once(mode, axes):
+    with pytest.raises(ValueError, match=r"scan, out_axes: (a result of each|there are as many results)"):
+        dx.scan(lambda carry, x: (carry, x), **axes, **mode)
+
+
+def test_a_function_that_counts_its_traces_is_traced_once(nnx):
+    traces = 0
+
+    @nnx.scan
+    def step(carry, x):
+        nonlocal traces
+        traces += 1
+        return carry + 1, x
+
+    for _ in range(3):
+        step(jnp.array(0), jnp.arange(3))
+    assert traces == 1
+
+
 # ================================================================= axes by filter, and names of axes
-
-
-@pytest.fixture(params=["declax", "flax.nnx"])
-def nnx(request):
-    return pytest.importorskip(request.param)
 
 
 def test_state_axes_are_a_mapping(nnx):

@@ -699,7 +699,7 @@ CASES = [
     (lambda m: scan(lambda x: x, in_axes=Carry, out_axes=Carry)(0), "no argument has an axis, and there is no length"),
     (lambda m: scan(3), "scan, f: this is not a function"),
     (lambda m: scan(lambda x: x, in_axes="0"), "in_axes: this is not a label of leaves"),
-    (lambda m: scan(lambda x: x, in_axes=(0, 0))(XS), "the prefix does not fit the tree"),
+    (lambda m: scan(lambda x: x, in_axes=(0, 0), out_axes=0)(XS), "the prefix does not fit the tree"),
     (lambda m: scan(lambda x: x, transform_metadata={"name": 1}), "this does not name an axis"),
     (
         lambda m: scan(lambda a, b: a.scale, in_axes=(0, None), out_axes=0)((b := stack()), b),

@@ -26,6 +26,7 @@ from declax.transforms._engine.prefixes import (
     check_axis,
     is_spec,
     is_step_axis,
+    labels_in,
     positioned,
     size_along_axes,
 )
@@ -121,6 +122,7 @@ def scan(
         checked_function("scan", "f", f)
         check_metadata(transform_metadata)
         axes = Prefixes(in_axes, out_axes, STEP_AXES)
+        _check_out_axes(axes)
         return Scanned(f, axes, transform_metadata, Mode.of(graph, graph_updates), settings)
 
     return make if f is MISSING else make(f)
@@ -145,6 +147,7 @@ class Scanned(Wrapped[P, R]):
 
     def _forget(self) -> None:
         self._seen: list[Any] = []
+        self._traces = 0
         self._programs: dict[Structure, Callable[..., Outcome]] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -153,14 +156,17 @@ class Scanned(Wrapped[P, R]):
         return result
 
     def _run(self, call: Call) -> Outcome:
-        outcome = self._program_of(call.structure, call.captures)(call.values, call.plain)
+        program, traces = self._program_of(call.structure, call.captures), self._traces
+        outcome = program(call.values, call.plain)
+        if self._traces != traces and self._programs.get(call.structure) is program:
+            self._seen = self._closed_over(call.captures)  # the function may rebind what it closes over, as a counter
         if self._calls_back:
             wait(outcome)
         return outcome
 
     def _program_of(self, structure: Structure, captures: Captures | None) -> Callable[..., Outcome]:
         """The compiled steps for one structure, kept while the function closes over the same values without tracers."""
-        seen: list[Any] = [captures, *map(content_of, getattr(self._closure.function, "__closure__", None) or ())]
+        seen = self._closed_over(captures)
         if any(isinstance(content, Tracer) for content in seen):
             return self._program(structure)
         if len(seen) != len(self._seen) or not all(map(is_, seen, self._seen)):
@@ -169,6 +175,9 @@ class Scanned(Wrapped[P, R]):
         if program is None:
             program = self._programs[structure] = self._program(structure)
         return program
+
+    def _closed_over(self, captures: Captures | None) -> list[Any]:
+        return [captures, *map(content_of, getattr(self._closure.function, "__closure__", None) or ())]
 
     def _program(self, structure: Structure) -> Callable[..., Outcome]:
         """The compiled steps for one structure; JAX keeps a trace for each set of shapes."""
@@ -183,6 +192,7 @@ class Scanned(Wrapped[P, R]):
             traced = Traced(named(step, closure.function, structure))
             outcome = steps.run(traced, values, plain, **options)
             self._calls_back |= traced.calls_back
+            self._traces += 1
             return outcome
 
         return jax.jit(run, inline=True)
@@ -273,13 +283,7 @@ class _Steps:
         if len(given) != len(returned):  # models need not be returned
             given = [part for part in given if not all(part.is_root[leaf] for leaf in part.leaves)]
         if len(given) != len(returned):
-            raise TransformError(
-                "scan, out_axes",
-                "there are as many results with Carry as there are arguments with it",
-                expected=", ".join(part.name for part in given) or "none",
-                got=", ".join(part.name for part in returned) or "none",
-                fix="in_axes=(dx.Carry, 0), out_axes=(dx.Carry, 0)",
-            )
+            raise _unequal_carries([part.name for part in given], [part.name for part in returned])
         pairs = [pair for a, b in zip(given, returned, strict=True) for pair in a.pairs(b, self._context)]
         step, self._places = step_of(outcome, pairs, is_root, self._context, self.labels)
         assert outcome.plan.labels is not None  # the function has labels
@@ -290,17 +294,46 @@ class _Steps:
         self._results = {position: axis for position, axis in of_output if position not in step.results}
         for axis in self._results.values():
             if not has_step_axis(axis):
-                raise TransformError(
-                    "scan, out_axes",
-                    "a result of each step needs an axis",
-                    expected="an int, or Carry as in in_axes",
-                    got="None" if axis is None else "Carry, in a new model",
-                    fix="out_axes=(dx.Carry, 0)",
-                )
+                raise _no_axis("Carry, in a new model")
         return step
 
     def _name(self, path: Sequence[Any]) -> str:
         return joined(self._context.argument(path[0]), path[1:]) if path else "the arguments"
+
+
+def _check_out_axes(axes: Prefixes) -> None:
+    """Checks that each result has an axis, and that one with Carry has an argument."""
+    if any(label is None for label in labels_in(axes.of_results, is_step_axis)):
+        raise _no_axis("None")
+    carried = [_specs_with_carry(prefix) for prefix in (axes.of_arguments, axes.of_results)]
+    if carried[1] and not carried[0]:
+        raise _unequal_carries([], [f"{carried[1]} with Carry"])
+
+
+def _specs_with_carry(prefix: Any) -> int:
+    specs = jax.tree_util.tree_leaves(prefix, is_leaf=lambda value: is_spec(value, is_step_axis))
+    return sum(spec is Carry for spec in specs)
+
+
+def _no_axis(got: str) -> TransformError:
+    return TransformError(
+        "scan, out_axes",
+        "a result of each step needs an axis",
+        expected="an int, or Carry as in in_axes",
+        got=got,
+        why="each step returns its own result, and None would broadcast one for all",
+        fix="out_axes=(dx.Carry, 0)",
+    )
+
+
+def _unequal_carries(given: Sequence[str], returned: Sequence[str]) -> TransformError:
+    return TransformError(
+        "scan, out_axes",
+        "there are as many results with Carry as there are arguments with it",
+        expected=", ".join(given) or "none",
+        got=", ".join(returned) or "none",
+        fix="in_axes=(dx.Carry, 0), out_axes=(dx.Carry, 0)",
+    )
 
 
 def _carried_parts(prefix: Any, tree: Any, is_root: Sequence[bool], name: Callable[[Sequence[Any]], str]) -> list[Part]:

@@ -167,7 +167,7 @@ class Prefixes:
         self.of_results = of_results
         self._kind = kind
         for prefix, name in zip((self.of_arguments, of_results), kind.names, strict=True):
-            for label in _labels_in(prefix, kind.is_label):
+            for label in labels_in(prefix, kind.is_label):
                 if not kind.is_label(label):
                     fix = f"{name}={kind.example}"
                     problem = "this is not a label of leaves"
@@ -202,8 +202,8 @@ class Prefixes:
     def groups(self, labels: Labels, *more: Any) -> OutputGroups:
         """Of all labels that results can have, and of some more."""
         written = [
-            *_labels_in(self.of_arguments, self._kind.is_label),
-            *_labels_in(self.of_results, self._kind.is_label),
+            *labels_in(self.of_arguments, self._kind.is_label),
+            *labels_in(self.of_results, self._kind.is_label),
         ]
         return OutputGroups((*more, *labels.values, *labels.plain, *written))
 
@@ -256,7 +256,7 @@ def _with_starts(parts: Sequence[Any], start: int) -> Iterator[tuple[Any, int]]:
 # --- from prefixes to leaves -----------------------------------------------------
 
 
-def _labels_in(prefix: Any, is_label: Callable[[object], bool]) -> Iterator[Any]:
+def labels_in(prefix: Any, is_label: Callable[[object], bool]) -> Iterator[Any]:
     """All labels of a prefix, those inside of `StateLabels` and graphs of labels too."""
     for spec in jax.tree_util.tree_leaves(prefix, is_leaf=lambda value: is_spec(value, is_label)):
         if isinstance(spec, StateLabels):
