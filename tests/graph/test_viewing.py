@@ -271,12 +271,10 @@ def test_view_info_of_layers():
         == """\
 BatchNorm:
   use_running_average: bool | None = None
-    use_running_average: normalize by the running mean and variance, and leave them unchanged.
-    **kwargs: arguments for other layers.
+    normalize by the running mean and variance, and leave them unchanged.
 Dropout:
   deterministic: bool | None = None
-    deterministic: answer the input unchanged.
-    **kwargs: arguments for other layers."""
+    answer the input unchanged."""
     )
     assert view_info(Block(), only=dx.Dropout).startswith("Dropout:")
     assert view_info(Block().linear) == ""
@@ -297,8 +295,8 @@ def test_view_info_of_ones_own():
               second: nothing.
             """
 
-    expected = "Odd:\n  first\n  second: dx.Module = 3\n  third: Any = Ellipsis\n"
-    expected += "    first (int): the first,\n      and more: of it.\n    third:\n      the third."
+    expected = f"{Odd.__qualname__}:\n  first\n    the first,\n    and more: of it.\n"
+    expected += "  second: dx.Module = 3\n  third: Any = Ellipsis\n    the third."
     assert view_info(Odd()) == expected
     assert view_info([Mode()], only=Mode) == "Mode:\n  size: int | None = None\n  deterministic: bool | None = None"
 

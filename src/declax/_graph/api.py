@@ -321,14 +321,18 @@ def graphdef(node: N, /, *, graph: bool | None = None) -> GraphDef[N]:
     return bind(node, graph).graphdef
 
 
-def clone(node: N, variables: bool = True, *, graph: bool | None = None) -> N:
+def clone(node: N, variables: bool = True, *, arrays: bool | None = None, graph: bool | None = None) -> N:
     """A copy of a graph; objects that the graph shares are shared in the copy.
 
     Args:
       node: a model, or a container of models.
-      variables: whether the Variables and all arrays are copied too; otherwise
-        the copy has the same Variables in new nodes.
+      variables: whether the Variables are copied too; otherwise the copy has the same Variables in new nodes.
+      arrays: whether the arrays are copied too; None for the same as `variables`. NumPy arrays and refs, which can be
+        written to, are copied with the Variables.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
+
+    Raises:
+      GraphError: arrays of Variables that are not copied were to be copied, or the node is not a tree.
 
     >>> import jax.numpy as jnp
     >>> import declax as dx
@@ -339,11 +343,20 @@ def clone(node: N, variables: bool = True, *, graph: bool | None = None) -> N:
     >>> dx.clone(m, variables=False).scale is m.scale
     True
     """
+    has_new_variables = variables is True or is_on("variables", variables)
+    has_new_arrays = is_on("arrays", arrays, lambda: has_new_variables)
+    if has_new_arrays and not has_new_variables:
+        raise GraphError(
+            "clone",
+            "only with its Variables can a graph have copies of their arrays",
+            fix="variables=True, arrays=True",
+        )
     binding = bind(node, graph)
     leaves = list(binding.values())
     root: N
-    if variables is True or is_on("variables", variables):
-        slots = build_slots(binding.graphdef, copy_leaves(leaves, binding.graphdef))
+    if has_new_variables:
+        leaves = copy_leaves(leaves, binding.graphdef) if has_new_arrays else _copy_mutable(leaves)
+        slots = build_slots(binding.graphdef, leaves)
     else:
         slots = build_slots(binding.graphdef, leaves, variables=binding.variables)
     program = program_of(binding.graphdef)
@@ -385,6 +398,12 @@ def copy_leaves(leaves: Sequence[Any], graphdef: GraphDef[Any]) -> list[Any]:
         check_depth(copied[place], f"leaf {place}" if paths is None else format_path(paths[place]))
         copied[place] = jax.tree.map(lambda leaf: _copy_other(leaf, refs), copied[place])
     return copied
+
+
+def _copy_mutable(leaves: Sequence[Any]) -> list[Any]:
+    """Leaves that own what can be written to in place; arrays of JAX are shared."""
+    refs: dict[int, Any] = {}
+    return jax.tree.map(lambda leaf: leaf if _is_array_class(type(leaf)) else _copy_other(leaf, refs), list(leaves))  # type: ignore[no-any-return]  # a list, as it came
 
 
 def _is_array_class(cls: type) -> bool:
@@ -592,6 +611,9 @@ def call(graphdef_state: Any, /) -> Caller[Any]:
             fix="dx.call(dx.split(model)).method(...)",
         )
     return Caller(_Source(parts[0], parts[1:], is_single=False))
+
+
+GraphDef._call = staticmethod(call)
 
 
 def advise_param(node: Any, filter: object) -> str | None:

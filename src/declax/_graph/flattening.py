@@ -106,6 +106,8 @@ class GraphDef(Generic[N]):
     _lock: ClassVar[threading.RLock] = threading.RLock()
     _merge: ClassVar[Callable[..., Any]]
     """The function `merge`, whose module sets it here."""
+    _call: ClassVar[Callable[..., Any]]
+    """The function `call`, likewise."""
 
     tokens: tuple[Token, ...]
     num_leaves: int
@@ -185,6 +187,10 @@ class GraphDef(Generic[N]):
         """A new graph of this structure; see `declax.merge`."""
         root: N = GraphDef._merge(self, state, *states, copy=copy)
         return root
+
+    def apply(self, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> Any:
+        """Calls a method of a new graph of this structure: ``declax.call((graphdef, state, ...))``."""
+        return GraphDef._call((self, state, *states))
 
     def __repr__(self) -> str:
         nodes = [t for t in self.tokens if isinstance(t, tuple) and t[0] in (NODE, OBJECT)]

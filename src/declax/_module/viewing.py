@@ -124,25 +124,41 @@ def view_info(node: Any, /, *, only: Filter = ..., graph: bool | None = None) ->
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
-      The text, with the part ``Args:`` of the docstrings of `set_view`; empty if no module has one.
+      The text, with the part ``Args:`` of the docstrings of `set_view`; empty if no module has such a method.
 
     >>> import declax as dx
     >>> print(dx.view_info(dx.Dropout(0.5)))
     Dropout:
       deterministic: bool | None = None
-        deterministic: answer the input unchanged.
-        **kwargs: arguments for other layers.
+        answer the input unchanged.
     """
     is_graph(graph)
     predicate = predicate_of(only, "view_info, only")
     classes = {type(m) for path, m in iter_modules(node, graph=graph) if ask(predicate, path, m)}
-    methods = [(type_name(cls), method) for cls in classes if (method := _set_view_of(cls)) is not None]
+    methods = [(cls.__qualname__, method) for cls in classes if (method := _set_view_of(cls)) is not None]
     lines: list[str] = []
     for name, method in sorted(methods, key=lambda entry: entry[0]):
-        lines.extend([f"{name}:", *(f"  {_as_declared(parameter)}" for parameter in _named(method).values())])
-        docs = (inspect.getdoc(method) or "").partition("Args:\n")[2].partition("\n\n")[0]
-        lines.extend(textwrap.indent(textwrap.dedent(docs), "    ").splitlines())
+        lines.append(f"{name}:")
+        descriptions = _descriptions(method)
+        for parameter in _named(method).values():
+            lines.append(f"  {_as_declared(parameter)}")
+            lines.extend(f"    {line}" for line in descriptions.get(parameter.name, ()))
     return "\n".join(lines)
+
+
+def _descriptions(method: Callable[..., Any]) -> dict[str, list[str]]:
+    """The lines of the part ``Args:`` of a docstring, by parameter."""
+    docs = textwrap.dedent((inspect.getdoc(method) or "").partition("Args:\n")[2].partition("\n\n")[0])
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in docs.splitlines():
+        text = line.strip()
+        if line[:1] != " ":
+            head, _, text = line.partition(":")
+            lines = found.setdefault(head.partition("(")[0].strip(), [])
+        if text:
+            lines.append(text.strip())
+    return found
 
 
 def _chosen(node: Any, only: Filter, where: str) -> list[tuple[Path, Module]]:
