@@ -1293,9 +1293,10 @@ def test_a_captured_model_without_an_axis_is_set_to_one_value():
 def test_grad_of_jit_and_jit_of_grad(options):
     model, head = Scale(), Scale(3.0)
     loss = dx.jit(lambda m, x: head(m(x)), **options)
-    inner = dx.grad(lambda m, x: loss(m, x), **options)
-    outer = dx.jit(dx.grad(lambda m, x: head(m(x)), **options), **options)
-    for grads in (inner, outer, dx.grad(loss, **options)):
+    grad = functools.partial(dx.grad, argnums=dx.DiffState(0, dx.Param), **options)
+    inner = grad(lambda m, x: loss(m, x))
+    outer = dx.jit(grad(lambda m, x: head(m(x))), **options)
+    for grads in (inner, outer, grad(loss)):
         assert float(grads(model, 5.0)["factor"].value) == 15
     assert calls_of(head) == calls_of(model) == 3
 

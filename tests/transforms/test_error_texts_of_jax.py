@@ -373,8 +373,8 @@ MISTAKES = {
         "the function does not return a pair",
         "return loss, ",
     ),
-    "an argument without Params": (
-        lambda: dx.grad(lambda model, other: 1.0, argnums=(0, 1))(net(), no_params()),
+    "arguments without Params": (
+        lambda: dx.grad(lambda model, other: 1.0, argnums=(1, 0))(no_params(), no_params()),
         "other: there is nothing to differentiate",
         "dx.DiffState(1, ...)",
     ),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from counted import Scaled, each_mode
+from counted import Scaled
 from declax.errors import GraphError
 from strategies import build, modes_and_recipes, objects_of, on_state, same_graph, set_some
 
@@ -26,17 +26,15 @@ def test_random_models_against_jax_on_explicit_state(moded, numbers):
     x = jnp.ones((3,))
     expected, shapes = jax.eval_shape(on_state(graphdef, compute), state, x)
     assert dx.eval_shape(compute, model, x, **mode) == expected
-    output, made = dx.eval_shape(lambda m, x: (compute(m, x), m), model, x, **mode)
+    output, left = dx.eval_shape(lambda m, x: (compute(m, x), dx.state(m)), model, x, **mode)
     assert output == expected
-    left = dx.state(made)
     assert left.paths == shapes.paths
     assert [(leaf.shape, leaf.dtype) for leaf in left.leaves] == [(leaf.shape, leaf.dtype) for leaf in shapes.leaves]
     assert same_graph(model, twin, list(zip(objects_of(model), objects_of(twin), strict=True)))
 
 
-@each_mode
-def test_eval_shape_of_what_captures(mode):
-    model = Scaled()
+def test_eval_shape_of_what_captures():
+    model, mode = Scaled(), {}
 
     def call(x):
         return model(x), model

@@ -89,7 +89,7 @@ def test_the_shape_of_the_result(mode):
     @make_jaxpr(return_shape=True, **mode)
     def both(model, x):
         model.count.value = model.count.value + 1
-        return {"y": model.scale * x, "made": Scaled(), "same": model}
+        return {"y": model.scale * x, "made": Scaled(), "same": dx.clone(model)}
 
     made, out = both(model, jnp.ones(3))
     assert (out["y"].shape, out["y"].dtype) == ((3,), jnp.float32)

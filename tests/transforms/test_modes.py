@@ -98,12 +98,36 @@ def test_trees_share_nothing(name):
     assert shared.scale.value.tolist() == [4, 4]
 
 
-def test_models_may_be_returned_in_each_mode():
+def test_new_models_may_be_returned_in_each_mode():
     for mode in MODES:
-        model = Model()
-        assert dx.jit(lambda m: m, **mode)(model) is model
-        made = dx.jit(lambda m: Model(), **mode)(model)
+        made = dx.jit(lambda m: Model(), **mode)(Model())
         assert made.scale.value.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("run", [dx.jit, dx.remat, dx.vmap, dx.checkify, dx.make_jaxpr], ids=lambda run: run.__name__)
+@each_mode
+def test_variables_of_arguments_in_results(run, mode):
+    model = Model()
+    state = dx.state(model)
+    for f, where in ((lambda m: [m], "the result[0].scale"), (lambda m: (1, {"a": m.scale}), "the result[1].a")):
+        with pytest.raises(TransformError, match="returns a Variable of its arguments") as caught:
+            run(f, **mode)(model)
+        assert str(caught.value).startswith(f"{where}:")
+        assert "m.scale" in str(caught.value)
+    assert dx.state(model).leaves == state.leaves
+    assert dx.jit(lambda m: [m])(model)[0] is model
+    run(dx.clone, **mode)(model)
+
+
+def test_trees_in_results_share_nothing():
+    def twice():
+        made = Model()
+        return [made, made]
+
+    with pytest.raises(TransformError, match=r"the result\[1\]: this is reached twice, so the result is not a tree"):
+        dx.jit(twice, graph=False)()
+    one, other = dx.jit(twice, graph_updates=False)()
+    assert one is other
 
 
 def test_a_transform_takes_the_default_where_it_is_made():

@@ -462,9 +462,10 @@ def test_inside_and_outside_of_jit_and_grad(mode):
 
     expected = [2 * w * s**2 for w, s in zip([1.0, 2.0, 3.0], [1.0, 5.0, 9.0], strict=True)]
     model = Weighted()
-    grads = dx.vmap(dx.grad(energy, **mode), **mode)(model, X)
+    grad = functools.partial(dx.grad, argnums=dx.DiffState(0, dx.Param), **mode)
+    grads = dx.vmap(grad(energy), **mode)(model, X)
     assert grads["weight"].value.tolist() == expected
-    grads = dx.jit(dx.grad(lambda m, x: dx.vmap(energy, **mode)(m, x).sum(), **mode), **mode)(model, X)
+    grads = dx.jit(grad(lambda m, x: dx.vmap(energy, **mode)(m, x).sum()), **mode)(model, X)
     assert grads["weight"].value.tolist() == expected
     assert dx.vmap(dx.jit(energy, **mode), **mode)(model, X).tolist() == [1.0, 100.0, 729.0]
     assert model.count.value.tolist() == [3, 3, 3]

@@ -12,7 +12,6 @@ from jax.core import Tracer
 from declax._graph.binding import bind
 from declax._graph.nodes import is_ref
 from declax._graph.unflattening import build
-from declax._modes import is_graph, is_on, set_graph_updates
 from declax._typing import MISSING, Missing
 from declax.errors import AbstractModelError
 from declax.transforms._engine.captures import Closure
@@ -42,7 +41,7 @@ def eval_shape(
       *args, **kwargs: its arguments: models, Variables, arrays and numbers, abstract or not; other values pass
         unchanged. The function changes abstract copies of them.
       graph: False if the arguments must be trees; None for the default of `set_graph_mode`.
-      graph_updates: accepted as in other transforms; it has no effect, since no argument changes.
+      graph_updates: False if the result must not have Variables of the arguments; no argument changes.
 
     Returns:
       The result, made of abstract models, Variables and arrays, with its sharing.
@@ -57,12 +56,12 @@ def eval_shape(
     (1000000, 1000000)
     """
     checked_function("eval_shape", "f", f)
-    is_on("graph_updates", graph_updates, set_graph_updates.current_value)  # is checked, though it means nothing here
     closure = Closure(f)
-    call = Call(args, kwargs, Mode(is_graph(graph)), closure.find())
+    mode = Mode.of(graph, graph_updates)._replace(updates=True)  # of copies of the arguments
+    call = Call(args, kwargs, mode, closure.find())
     shapes = _Shapes()
     values, plain = shapes.of(call.values), shapes.of(call.plain)
-    outcome = _trace(lifted(closure, call.structure), values, plain)
+    outcome = _trace(lifted(closure, call.structure, mode), values, plain)
     result: R = Rebuilt(call.structure, values, plain).apply(outcome)  # on copies of the arguments
     return result
 

@@ -57,7 +57,7 @@ def while_loop(
     """
     checked_function("while_loop", "cond_fun", cond_fun)
     checked_function("while_loop", "body_fun", body_fun)
-    mode = Mode.of(graph, graph_updates)
+    mode = Mode.of(graph, graph_updates)._replace(returns=True)
     closure = combine_functions(cond_fun, body_fun)
 
     def loop(call: Call) -> Outcome:
@@ -124,7 +124,7 @@ def fori_loop(
     for name, bound in (("lower", lower), ("upper", upper)):
         fix = "dx.fori_loop(0, len(x), body_fun, init_val)"
         check_scalar(f"fori_loop, {name}", bound, "one integer", np.integer, fix=fix)
-    mode = Mode.of(graph, graph_updates)
+    mode = Mode.of(graph, graph_updates)._replace(returns=True)
     closure = Closure(body_fun)
 
     def loop(call: Call) -> Outcome:

@@ -50,6 +50,7 @@ from declax.transforms._engine.structure import (
     Statics,
     Structure,
     Trace,
+    check_returned,
     differing,
     explain,
     flatten,
@@ -225,6 +226,8 @@ class Rebuilt:
             raise _structure_changed(self._structure, found.graphdef, replaced)
         leaves, tree = jax.tree_util.tree_flatten(output, is_leaf=is_root)
         has_roots = True in which_are_roots(leaves)
+        if has_roots and not mode.returns:
+            check_returned(self._structure, self._objects, leaves, tree, mode)
         if self._structure.graphdef is None and not has_roots:
             return Outcome(_unchanged(labels, tree), (), output)
         if is_same and not has_roots:

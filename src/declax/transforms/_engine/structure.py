@@ -29,6 +29,7 @@ from declax._graph.flattening import (
     VARIABLE,
     GraphDef,
     Token,
+    Walk,
     child_keys,
     node_statics,
     types_of,
@@ -122,16 +123,24 @@ def is_finished(root: object) -> bool:
 
 
 class Mode(NamedTuple):
-    """Whether arguments may share, else they are trees; and whether changes of structure come back, else are errors."""
+    """Which of these are allowed; others are errors.
+
+    Attributes:
+      graph: arguments that share objects; else they are trees.
+      updates: changes of structure, which come back.
+      returns: results with Variables of the arguments, as those of loops always are.
+    """
 
     graph: bool = True
     updates: bool = True
+    returns: bool = True
 
     @staticmethod
     def of(graph: bool | None, graph_updates: bool | None) -> Mode:
         """The mode of a transform that is made now, from its options and the defaults."""
         updates = is_on("graph_updates", graph_updates, set_graph_updates.current_value)
-        return Mode(is_graph(graph), is_graph(graph) and updates)
+        updates = is_graph(graph) and updates
+        return Mode(is_graph(graph), updates, updates)
 
 
 class CaptureKey:
@@ -452,6 +461,36 @@ def _results(outcome: Outcome, structure: Structure, user: Callable[..., Any]) -
         returned = [n for n, is_one in zip(in_result, plan.is_root, strict=True) if not is_one]
     values = (*outcome.new, *jax.tree_util.tree_leaves(outcome.output))
     yield from zip((f"{name}, {where}" for where in (*set_, *returned)), values, strict=True)
+
+
+def check_returned(structure: Structure, objects: Sequence[Any], leaves: Sequence[Any], tree: Any, mode: Mode) -> None:
+    """Refuses Variables of the arguments in a result; and without sharing, objects that it has twice."""
+    pattern = which_are_roots(leaves)
+    found = Walk()
+    found.visit(tuple(compress(leaves, pattern)))
+    names = list(compress(names_in_result(tree), pattern))
+    inputs = {id(value): index for index, value in enumerate(objects) if isinstance(value, Variable)}
+    for index, value in enumerate(found.objects):
+        if id(value) in inputs:
+            assert structure.graphdef is not None  # it has objects
+            argument = name_path(structure, paths_of_objects(structure.graphdef)[inputs[id(value)]])
+            raise TransformError(
+                _name_below(names, paths_of_objects(found.graphdef)[index]),
+                "the function returns a Variable of its arguments, and Variables in results are new ones",
+                got=f"the Variable at {argument}",
+                why="graph_updates=False, graph=False or a default of these says so",
+                fix=f"dx.clone({argument})        # or return its value; graph_updates=True returns it",
+            )
+    if not mode.graph and found.graphdef.shared is not None:
+        first, again = (_name_below(names, path) for path in found.graphdef.shared)
+        problem = "this is reached twice, so the result is not a tree"
+        raise TransformError(
+            again, problem, got=f"the same object as {first}", fix="graph=True        # keeps what is shared"
+        )
+
+
+def _name_below(names: Sequence[str], path: Any) -> str:
+    return joined(names[path[0]], path[1:])
 
 
 def name_of(user: Callable[..., Any]) -> str:
