@@ -199,3 +199,117 @@ def test_names_of_axes_around_a_carry(nnx):
         assert set(seen) == {()}
         assert model.kernel.out_sharding == ("layers",)
         assert int(model.count[...]) == 3
+
+
+# ================================================================= what a loop may return in place of its carry
+
+
+def loop_of(nnx, name, step, carry, mode):
+    """The carry after three steps; the step takes a carry, and returns the next."""
+    if name == "scan":
+        return nnx.scan(lambda carry, x: (step(carry), x), **mode)(carry, jnp.arange(3))[0]
+    if name == "fori_loop":
+        return nnx.fori_loop(0, 3, lambda i, carry: step(carry), carry, **mode)
+    return nnx.while_loop(lambda c: c[1] < 3, lambda c: (step(c[0]), c[1] + 1), (carry, 0), **mode)[0]
+
+
+def counter_of(nnx, value):
+    return nnx.Dict(count=nnx.BatchStat(value))
+
+
+def outcome_of(nnx, name, make, step, mode):
+    """The values of the object that a loop was given and of the one that it returns, or None for an error."""
+    carry = make(nnx)
+    try:
+        last = loop_of(nnx, name, lambda carry: step(nnx, carry), carry, mode)
+    except ValueError:
+        return None
+    return [int(leaf) for leaf in jax.tree.leaves((carry, last))]
+
+
+def new_model(nnx, model):
+    return counter_of(nnx, model.count[...] + 1)
+
+
+def same_variable_in_a_new_model(nnx, model):
+    made = counter_of(nnx, 0)
+    made.count = model.count
+    made.count[...] += 1
+    return made
+
+
+def new_variable_in_the_model(nnx, model):
+    model.count = nnx.BatchStat(model.count[...] + 1)
+    return model
+
+
+def set_in_place(nnx, model):
+    model.count[...] += 1
+    return model
+
+
+STEPS = [new_model, same_variable_in_a_new_model, new_variable_in_the_model, set_in_place]
+
+
+@each_mode
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("name", ["scan", "while_loop", "fori_loop"])
+def test_loops_accept_the_models_that_the_peer_accepts(name, step, mode):
+    peer = pytest.importorskip("flax.nnx")
+
+    def make(nnx):
+        return counter_of(nnx, jnp.array(0))
+
+    assert outcome_of(dx, name, make, step, mode) == outcome_of(peer, name, make, step, mode)
+
+
+@each_mode
+@pytest.mark.parametrize("name", ["scan", "while_loop", "fori_loop"])
+def test_loops_accept_the_variables_that_the_peer_accepts(name, mode):
+    peer = pytest.importorskip("flax.nnx")
+
+    def make(nnx):
+        return nnx.Param(jnp.array(1))
+
+    def step(nnx, variable):
+        return nnx.Param(variable[...] + 1)
+
+    assert outcome_of(dx, name, make, step, mode) == outcome_of(peer, name, make, step, mode)
+
+
+def test_an_object_without_variables_may_be_new_in_each_step():
+    @dx.dataclass
+    class Point(dx.Pytree):
+        x: jax.Array
+
+    for name in ("scan", "while_loop", "fori_loop"):
+        first = Point(jnp.array(1.0))
+        last = loop_of(dx, name, lambda point: Point(point.x * 2), first, {})
+        assert (float(first.x), float(last.x)) == (1, 8)
+
+
+def test_a_new_variable_is_the_callers_after_the_loop():
+    model = counter_of(dx, jnp.array(0))
+    model.other = before = model.count
+
+    def step(model, x):
+        model.count = model.other = dx.BatchStat(model.count[...] + 1)
+        return model, model.other[...]
+
+    last, seen = dx.scan(step)(model, jnp.arange(3))
+    assert last is model
+    assert model.count is model.other is not before
+    assert (int(model.count[...]), int(before[...]), seen.tolist()) == (3, 0, [1, 2, 3])
+
+
+def test_a_new_variable_that_splits_two_references_is_refused():
+    model = counter_of(dx, jnp.array(0))
+    model.other = model.count
+
+    def step(model, x):
+        model.count = dx.BatchStat(model.count[...] + 1)
+        return model, x
+
+    with pytest.raises(ValueError, match="changes the structure or type"):
+        dx.scan(step)(model, jnp.arange(3))
+    assert model.count is model.other

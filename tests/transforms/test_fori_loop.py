@@ -119,8 +119,7 @@ def test_against_the_peer():
 # ================================================================= what is handed on
 
 
-@each_mode
-def test_new_models_may_be_returned(mode):
+def test_new_models_may_be_returned():
     model = Counted(1.0)
 
     def body(i, value):
@@ -129,7 +128,7 @@ def test_new_models_may_be_returned(mode):
         made.scale.value = made.scale.value * 2
         return made, x + made.scale.value.sum()
 
-    returned, x = fori_loop(0, 3, body, (model, 0.0), **mode)
+    returned, x = fori_loop(0, 3, body, (model, 0.0))
     assert returned is not model
     assert isinstance(returned, Counted)
     assert returned.scale.value.tolist() == [8.0, 8.0]
@@ -300,7 +299,7 @@ def forget(i, model):
 
 
 def replace(i, model):
-    model.scale = dx.Param(model.scale.value)
+    model.scale = dx.BatchStat(model.scale.value)
     return model
 
 

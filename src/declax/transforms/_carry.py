@@ -10,13 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from declax._graph.flattening import GraphDef, walk
+from declax._graph.flattening import GraphDef, Walk, walk
 from declax._graph.unflattening import Change, build_slots, program_of
+from declax._variables.variable import Variable
 from declax.errors import TransformError
 from declax.transforms._engine.lift import Outcome
 from declax.transforms._engine.prefixes import CAPTURED, Carry, Labels, kind_and_filter
 from declax.transforms._engine.structure import (
     Differing,
+    Mode,
     Structure,
     differing,
     joined,
@@ -47,6 +49,7 @@ class ErrorContext(NamedTuple):
     function: str
     structure: Structure
     argument: Callable[[int], str]
+    mode: Mode = Mode()
 
     def of_plain(self, position: int) -> str:
         """The name of a plain leaf of the arguments."""
@@ -212,14 +215,15 @@ def step_of(
     """
     is_root, change = context.structure.is_root, outcome.plan.change
     new: dict[int, Any] = dict.fromkeys(new_values(outcome.plan), Carry)
-    origins, places = {place: place for place in new}, {}
+    origins: dict[int, int] = {place: place for place in new}
+    places: dict[int, int] = {}
     if labels is not None:
         assert outcome.plan.labels is not None  # the function has labels
         new = dict(zip(new, outcome.plan.labels, strict=False))  # behind them are those of the output
     if change is not None:
         roots = {sum(is_root[:a]): sum(is_root_returned[:b]) for a, b in pairs if is_root[a]}
-        places = _next_of_new_roots(change, roots, labels, context)
-        origins = _origins(change, labels, context)
+        places = _places_of_new(change, roots, labels, context)
+        origins = _origins(change, labels, context, places)
     replaced = set(places.values())
     stacked: dict[int, int] = {}
     for place in sorted((new.keys() | origins.keys()) - replaced):
@@ -243,7 +247,9 @@ def has_step_axis(axis: Any) -> bool:
     return axis is not None and axis is not Carry
 
 
-def _origins(change: Change, labels: Labels | None, context: ErrorContext) -> dict[int, int]:
+def _origins(
+    change: Change, labels: Labels | None, context: ErrorContext, replaced: Mapping[int, int]
+) -> dict[int, int]:
     """The leaves that a function sets, or that get the value of another leaf, by place."""
     if context.structure.graphdef is None:
         return {}
@@ -252,7 +258,7 @@ def _origins(change: Change, labels: Labels | None, context: ErrorContext) -> di
     labels_of_leaves = [Carry] * count if labels is None else labels.values
     carried = {i for i, label in enumerate(labels_of_leaves) if not has_step_axis(label)}
     kept = {i for i in carried if labels_of_leaves[i] is Carry}
-    for leaf in kept.difference(found.values()):
+    for leaf in kept.difference(found.values(), replaced):
         raise context.changed(context.of_leaf(leaf), "remove it after the loop, for example by dx.pop")
     return {
         place: leaf
@@ -261,10 +267,10 @@ def _origins(change: Change, labels: Labels | None, context: ErrorContext) -> di
     }
 
 
-def _next_of_new_roots(
+def _places_of_new(
     change: Change, roots: Mapping[int, int], labels: Labels | None, context: ErrorContext
 ) -> dict[int, int]:
-    """The leaves of roots that the function replaces, with the places of their next values."""
+    """The leaves whose root or Variable the function replaces, with the places of their next values."""
     structure = context.structure
     if structure.graphdef is None:
         return {}
@@ -275,21 +281,66 @@ def _next_of_new_roots(
     origin_of = {id(made): objects[origin] for made, origin in pairs if origin >= 0}
     new = {a: returned[b] for a, b in roots.items() if origin_of.get(id(returned[b])) is not before[a]}
     walked = walk(tuple(before[rank] for rank in whole))
+    places: dict[int, int] = {}
     for replaced in ({}, new):  # the roots that were handed in, then those that come next
         next_roots = dict(enumerate(after)) | replaced
         found = walk(tuple(next_roots[rank] for rank in whole))
         differs = differing(walked.graphdef, found.graphdef)
         if walked.graphdef is found.graphdef:
-            pairs_of_objects = zip(walked.objects, found.objects, strict=True)
-            is_same = [origin_of.get(id(b), a if replaced else None) is a for a, b in pairs_of_objects]
+            pairs_of_objects = list(zip(walked.objects, found.objects, strict=True))
+            is_same = [_is_kept(a, b, origin_of, replaced, context) for a, b in pairs_of_objects]
             if all(is_same):
+                places |= _rebound(walked, found, origin_of)
                 continue
             differs = Differing(paths_of_objects(walked.graphdef)[is_same.index(False)])
         path: Any = differs.path
         fix = "create the Variable before the loop, set its value in the loop, and return the model that was passed in"
         raise context.changed(context.of_path((whole[path[0]], *path[1:])), **differs.told(fix))
+    for rank, root in new.items():
+        _check_replaced(before[rank], root, origin_of, context, rank)
     first = walk(tuple(before[rank] for rank in new)).read()
-    return dict(zip(map(int, first), map(int, walk(tuple(new.values())).read()), strict=True))
+    return places | dict(zip(map(int, first), map(int, walk(tuple(new.values())).read()), strict=True))
+
+
+def _is_kept(
+    before: Any, after: Any, origin_of: Mapping[int, Any], replaced: Mapping[int, Any], context: ErrorContext
+) -> bool:
+    """Whether an object of the next step is that of this one, or a new one that may take its place."""
+    origin = origin_of.get(id(after))
+    if origin is None:
+        return bool(replaced) or (isinstance(after, Variable) and context.transform in _REBINDING)
+    return origin is before
+
+
+_REBINDING = ("scan", "fori_loop")
+"""The loops in which an attribute of a model may get another Variable of the same kind, as in the peer."""
+
+
+def _rebound(walked: Walk, found: Walk, origin_of: Mapping[int, Any]) -> dict[int, int]:
+    """The leaves whose Variable has another Variable in its place, with the places of their next values."""
+    leaves, variables = zip(walked.read(), found.read(), strict=True), found.variables
+    pairs = zip(leaves, variables, strict=True)
+    return {int(a): int(b) for (a, b), made in pairs if made is not None and id(made) not in origin_of}
+
+
+def _check_replaced(before: Any, after: Any, origin_of: Mapping[int, Any], context: ErrorContext, rank: int) -> None:
+    """Checks that a loop may return a new root: the peer's loops differ in the references that they keep."""
+    walked, found = walk((before,)), walk((after,))
+    if not any(variable is not None for variable in walked.variables):
+        return  # nothing in it is a reference to anything of the caller
+    if not context.mode.updates:
+        pairs = zip(walked.variables, found.variables, strict=True)
+        may_replace = all(a is None or origin_of.get(id(b)) is a for a, b in pairs)
+    else:
+        may_replace = context.transform == "fori_loop" or (context.transform == "scan" and isinstance(after, Variable))
+    if not may_replace:
+        kind = "Variable" if isinstance(after, Variable) else "model"
+        raise TransformError(
+            context.of_path((rank,)),
+            f"{context.function} returns a new {kind} in place of this one",
+            why="the loop updates the caller's objects, so each step returns the Variables that it received",
+            fix="model.count[...] += 1; return model        # set values, and return the object itself",
+        )
 
 
 def _is_whole(spec: Any) -> bool:

@@ -30,8 +30,7 @@ def while_loop(
     """Calls a function on its own result while a condition holds.
 
     What `body_fun` sets, in its arguments or in captured models, is written to the caller's models; what it
-    only reads stays outside of the loop. It returns the models that it receives, or new ones of the same
-    structure.
+    only reads stays outside of the loop. It returns the models that it receives.
 
     Args:
       cond_fun: whether to take another step; it sets nothing.
@@ -43,8 +42,8 @@ def while_loop(
       The result of the last step. A model that the steps pass on is the caller's own.
 
     Raises:
-      TransformError: a step changes the structure, shape or dtype of its argument; the condition sets
-        something, or does not return a boolean.
+      TransformError: a step changes the structure, shape or dtype of its argument, or returns a new model in
+        place of one that it received; the condition sets something, or does not return a boolean.
 
     >>> import declax as dx
     >>> import jax.numpy as jnp
@@ -64,7 +63,7 @@ def while_loop(
         structure = call.structure
         condition = Traced(named(lifted(closure, structure, mode, adapt=select_function(0)), cond_fun, structure))
         body = Traced(named(lifted(closure, structure, mode, adapt=select_function(1)), body_fun, structure))
-        context = ErrorContext("while_loop", "body_fun", structure, lambda _: "init_val")
+        context = ErrorContext("while_loop", "body_fun", structure, lambda _: "init_val", mode)
         outcome, step, given = _trace_body(call, body, 0, context)
         _check_condition(condition.look(*given), context)
         _check_refs(call, condition, body)
@@ -96,7 +95,8 @@ def fori_loop(
 ) -> T:
     """Calls a function on its own result, for each number of a range; otherwise as `while_loop`.
 
-    With Python ints as bounds, the loop can be differentiated in reverse mode.
+    With Python ints as bounds, the loop can be differentiated in reverse mode. Unless `graph_updates` is off, a step
+    may return a new model of the same structure; the caller's model then stays unchanged.
 
     Args:
       lower, upper: the first number, and the one after the last.
@@ -129,7 +129,8 @@ def fori_loop(
 
     def loop(call: Call) -> Outcome:
         body = Traced(named(lifted(closure, call.structure, mode), body_fun, call.structure))
-        context = ErrorContext("fori_loop", "body_fun", call.structure, lambda number: ("i", "init_val")[number])
+        names = ("i", "init_val")
+        context = ErrorContext("fori_loop", "body_fun", call.structure, lambda number: names[number], mode)
         outcome, step, (values, plain) = _trace_body(call, body, 1, context)
 
         def advance(number: Any, carried: Any) -> Any:

@@ -86,8 +86,9 @@ def scan(
 
     `Carry` labels what goes from step to step, in the arguments and, in the same order, in the results. A
     carried model is one object in all steps and need not be returned. Of a model with an axis, each step sees
-    one slice; what the function sets in it, and new Variables, get that axis. A captured model is carried if
-    the function sets it.
+    one slice; what the function sets in it, and new Variables, get that axis. A captured model, and one with the
+    axis None, is carried if the function sets it; but a stream with the axis None gives all steps the same numbers,
+    unless `graph_updates` is off.
 
     Args:
       f: the function of one step; omit it to use `scan` as a decorator with options.
@@ -105,8 +106,8 @@ def scan(
       A function of the same arguments that runs all steps.
 
     Raises:
-      TransformError: axes or lengths do not match; a step sets a leaf that all steps share; a carried value
-        changes its structure, shape or dtype.
+      TransformError: axes or lengths do not match; a carried value changes its structure, shape or dtype, or is a
+        new model in place of the one that the step received.
 
     >>> import declax as dx
     >>> import jax.numpy as jnp
@@ -184,7 +185,7 @@ class Scanned(Wrapped[P, R]):
         axes, closure, mode, options = self._axes, self._closure, self._mode, self._options
         adapt = functools.partial(name_axes, axes=axes, metadata=self._metadata) if self._metadata else None
         known = list((parameters(closure.function) or {}).values())
-        context = ErrorContext("scan", "the function", structure, functools.partial(parameter_name, known))
+        context = ErrorContext("scan", "the function", structure, functools.partial(parameter_name, known), mode)
 
         def run(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
             steps = _Steps(axes, closure.function, values, context, mode)
