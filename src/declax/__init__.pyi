@@ -3,11 +3,25 @@
 # The public names, and the only table of them: type checkers read this file, and `_lazy` does at run time.
 
 from declax import compat as compat
+from declax import extract as extract
 from declax import filterlib as filterlib
+from declax import graph as graph
+from declax import graphlib as graphlib
+from declax import helpers as helpers
 from declax import ids as ids
 from declax import initializers as initializers
+from declax import module as module
+from declax import nn as nn
+from declax import object as object  # noqa: A004  # the name that it has in NNX
+from declax import pytreelib as pytreelib
+from declax import rnglib as rnglib
+from declax import spmd as spmd
 from declax import statelib as statelib
+from declax import training as training
+from declax import transforms as transforms
 from declax import traversals as traversals
+from declax import variablelib as variablelib
+from declax import visualization as visualization
 from declax._classes.decorator import dataclass as dataclass
 from declax._classes.decorator import replace as replace
 from declax._classes.pytree import Object as Object
@@ -57,6 +71,7 @@ from declax._graph.array_refs import is_array_ref as is_array_ref
 from declax._graph.array_refs import pure as pure
 from declax._graph.array_refs import to_arrays as to_arrays
 from declax._graph.array_refs import to_refs as to_refs
+from declax._graph.array_refs import vars_as as vars_as
 from declax._graph.array_refs import with_vars as with_vars
 from declax._graph.contexts import MergeContext as MergeContext
 from declax._graph.contexts import RefMap as RefMap
@@ -197,6 +212,8 @@ from declax.training import Optimizer as Optimizer
 from declax.training import OptState as OptState
 from declax.training import OptVariable as OptVariable
 from declax.training import TrainState as TrainState
+from declax.training import metrics as metrics
+from declax.training import optimizer as optimizer
 from declax.transforms import DiffState as DiffState
 from declax.transforms import grad as grad
 from declax.transforms import jit as jit

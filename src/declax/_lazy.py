@@ -6,22 +6,13 @@ import importlib
 import pkgutil
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from opcode import opmap
+from types import FrameType
 from typing import Any
 
 from declax import errors
-
-NOT_YET = frozenset(
-    """Bidirectional ConvTranspose EMA Einsum GRUCell GroupNorm InstanceNorm LSTMCell LinearGeneral LoRA
-    LoRALinear Metric ModelAndOptimizer MultiHeadAttention MultiMetric OptimizedLSTMCell
-    PReLU RMSNorm RNN RNNCellBase SimpleCell SpectralNorm   WeightNorm
-    abstract_with_sharding bridge combine_masks deprecations dot_product_attention extract
-    get_abstract_model get_named_sharding get_partition_spec graph graphlib helpers logical_axis_rules
-    make_attention_mask make_causal_mask metrics module object optimizer proxy_caller pytreelib reprlib rnglib
-    spmd tabulate tracers use_eager_sharding using_eager_sharding variablelib vars_as visualization
-    with_partitioning wrappers""".split()
-)
-"""The public names of ``flax.nnx`` that declax does not have."""
+from declax._absent import ABSENT
 
 _EXPORT = re.compile(r"^from (\S+) import (\w+) as \2\b", re.MULTILINE)
 
@@ -39,27 +30,40 @@ def exports(package: str) -> dict[str, str]:
 def lazy_attributes(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """The ``__getattr__``, ``__dir__`` and ``__all__`` of a package.
 
-    A name is looked up once, and then is in the namespace of the package. No public name may be that of a module of the
-    package as well, since Python puts modules there when they load.
+    No public name may be that of a module of the package as well, since Python puts modules there when they load.
     """
     module_of = exports(package)
     public = sorted(name for name in module_of if not name.startswith("_"))
+    return lazy_names(package, **module_of), lambda: list(public), public
+
+
+def lazy_names(where: str, /, **module_of: str) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a module: names of other modules, and why others are missing.
+
+    A name is looked up once; then it is in the namespace of the module.
+    """
 
     def load(name: str) -> Any:
         if name not in module_of:
-            is_known = package == "declax" and name in NOT_YET
-            near = None if name.startswith("_") else errors.suggest(name, public)  # Python asks for modules here too
-            raise errors.MissingAttributeError(
-                f"module {package}",
-                f"it has no attribute {name!r}",
-                why=f"flax.nnx.{name} is not in declax yet" if is_known else None,
-                fix='see "What is not there yet" in docs/coming_from_nnx.md' if is_known else near,
-            )
-        module = module_of[name]
-        is_module = module == package
-        value = importlib.import_module(f"{package}.{name}" if is_module else module)
+            raise _missing(where, name, module_of, sys._getframe(1))
+        source = module_of[name]
+        is_module = source == where
+        value = importlib.import_module(f"{where}.{name}" if is_module else source)
         value = value if is_module else getattr(value, name)
-        vars(sys.modules[package])[name] = value
+        vars(sys.modules[where])[name] = value
         return value
 
-    return load, lambda: list(public), public
+    return load
+
+
+def _missing(where: str, name: str, known: Iterable[str], caller: FrameType) -> errors.DeclaxError:
+    """The error of a missing name: Python replaces an AttributeError by its own in ``from module import name``."""
+    why = ABSENT.get(name) or ABSENT.get(where.rpartition(".")[2])
+    if why is None or name.startswith("_"):
+        public = [other for other in (*known, *vars(sys.modules[where])) if not other.startswith("_")]
+        near = None if name.startswith("_") else errors.suggest(name, public)  # Python asks for modules here too
+        return errors.MissingAttributeError(f"module {where}", f"it has no attribute {name!r}", fix=near)
+    is_import = caller.f_code.co_code[caller.f_lasti] == opmap["IMPORT_FROM"]
+    error = errors.MissingNameError if is_import else errors.MissingAttributeError
+    fix = 'see "Names" in docs/coming_from_nnx.md'
+    return error(f"module {where}", f"it has no attribute {name!r}, which Flax NNX has", why=why, fix=fix)

@@ -205,6 +205,12 @@ class MissingExtraError(DeclaxError, ImportError):
     code = "missing-extra"
 
 
+class MissingNameError(DeclaxError, ImportError):
+    """A module has no such name to import, and Flax NNX has it."""
+
+    code = "missing-name"
+
+
 class OverlookedModelWarning(UserWarning):
     """A transformed function reads a model where captures are not looked for; the text names where and the remedy."""
 

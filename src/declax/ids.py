@@ -12,8 +12,8 @@ class UUID:
     """A number that compares and hashes by value; a copy has a new number.
 
     >>> import copy
-    >>> from declax import ids
-    >>> number = ids.uuid()
+    >>> import declax as dx
+    >>> number = dx.ids.uuid()
     >>> number == number, number == copy.copy(number)
     (True, False)
     """

@@ -198,6 +198,7 @@ def as_pure(tree: N, /, *, graph: bool | None = None) -> N:
 
 
 pure = as_pure
+vars_as = with_vars
 
 
 def _array_of(raw_value: Any) -> Any:
@@ -328,5 +329,6 @@ __all__ = [
     "pure",
     "to_arrays",
     "to_refs",
+    "vars_as",
     "with_vars",
 ]

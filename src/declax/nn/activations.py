@@ -8,7 +8,7 @@ from __future__ import annotations
 import copyreg
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jax import nn as _jax_nn
 from jax.nn import celu as celu
@@ -41,6 +41,8 @@ from jax.nn import standardize as standardize
 from jax.nn import swish as swish
 from jax.nn import tanh as tanh
 
+from declax._lazy import lazy_names
+
 _NAMES: Final = (
     "celu elu gelu glu hard_sigmoid hard_silu hard_tanh identity leaky_relu log_sigmoid log_softmax logsumexp mish "
     "one_hot relu relu6 selu sigmoid silu soft_sign softmax softplus sparse_plus sparse_sigmoid squareplus "
@@ -62,3 +64,7 @@ def _reduce(function: Callable[..., Any]) -> str | tuple[Any, ...]:
 
 for _kind in {type(getattr(_jax_nn, _name)) for _name in _NAMES} - {FunctionType}:
     copyreg.pickle(_kind, _reduce)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar  # pyright knows it by this module only
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from jax import lax
 from declax import errors
 from declax._classes.decorator import dataclass
 from declax._fields.specifiers import KW_ONLY, field, static, variable
+from declax._lazy import lazy_names
 from declax._module.module import Module
 from declax._random.streams import Rngs
 from declax._typing import Dtype, Initializer, PrecisionLike
@@ -21,6 +22,11 @@ from declax._variables.variable import Param
 from declax.initializers import lecun_normal, variance_scaling, zeros
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of
+from declax.nn.conv import Conv as Conv  # the peer's module of linear layers has it
+
+default_kernel_init = lecun_normal()
+default_bias_init = zeros
+default_embed_init = variance_scaling(1.0, "fan_in", "normal", out_axis=0)
 
 OutSharding: TypeAlias = jax.NamedSharding | jax.P | None
 
@@ -63,8 +69,8 @@ class Linear(Module):
     dtype: Dtype | None = static(default=None)
     param_dtype: Dtype = static(default=jnp.float32)
     precision: PrecisionLike = field(default=None)
-    kernel_init: InitVar[Initializer] = field(default=lecun_normal())
-    bias_init: InitVar[Initializer] = field(default=zeros)
+    kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
+    bias_init: InitVar[Initializer] = field(default=default_bias_init)
     dot_general: Callable[..., jax.Array] = field(default=lax.dot_general)
     promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
     preferred_element_type: Dtype | None = static(default=None)
@@ -134,7 +140,7 @@ class Embed(Module):
     _: KW_ONLY
     dtype: Dtype | None = static(default=None)
     param_dtype: Dtype = static(default=jnp.float32)
-    embedding_init: InitVar[Initializer] = field(default=variance_scaling(1.0, "fan_in", "normal", out_axis=0))
+    embedding_init: InitVar[Initializer] = field(default=default_embed_init)
     promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
     rngs: InitVar[Rngs] = field()
     embedding_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
@@ -196,3 +202,7 @@ class Embed(Module):
 
     def _dtype_of(self, table: jax.Array) -> Dtype:
         return table.dtype if self.dtype is None else self.dtype
+
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar  # pyright knows it by this module only
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jax import lax
 from declax import errors
 from declax._classes.decorator import dataclass
 from declax._fields.specifiers import KW_ONLY, field, static, variable
+from declax._lazy import lazy_names
 from declax._module.module import Module
 from declax._random.streams import Rngs
 from declax._typing import Dtype, Initializer
@@ -361,3 +362,7 @@ def _normalize(
     if bias is not None:
         y = y + bias.reshape(shape).astype(y.dtype)
     return y.astype(x.dtype if layer.dtype is None else layer.dtype)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)

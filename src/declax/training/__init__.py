@@ -1,5 +1,7 @@
 """Training: optimizers over optax, and the state of a training loop."""
 
+from declax.training import metrics as metrics
+from declax.training import optimizer as optimizer
 from declax.training._opt_state import OptArray as OptArray
 from declax.training._opt_state import OptState as OptState
 from declax.training._opt_state import OptVariable as OptVariable

@@ -16,10 +16,12 @@ from declax._filters import Filter, as_written
 from declax._graph.api import advise_param, graphdef
 from declax._graph.api import state as state_of
 from declax._graph.updating import update as update_graph
+from declax._lazy import lazy_names
 from declax._state.definition import StateDef
 from declax._state.states import FlatState, State, make_state
 from declax._typing import MISSING, Path, PyTree
 from declax._variables.variable import Param, Variable
+from declax.training._opt_state import OptArray as OptArray
 from declax.training._opt_state import OptLayout, OptState, OptVariable, slots_of, store
 from declax.training._transformation import StaticTransformation, Transformation, is_transformation
 
@@ -272,3 +274,7 @@ def _resized(rows: Iterable[tuple[Path, Any, Any]]) -> str:
 def _listed(names: list[str]) -> str:
     more = f", and {len(names) - 4} more" if len(names) > 4 else ""
     return ", ".join(names[:4]) + more
+
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)

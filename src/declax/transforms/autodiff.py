@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from declax._filters import Filter, as_written
 from declax._graph.api import advise_param
+from declax._lazy import lazy_names
 from declax._typing import MISSING, Missing
 from declax._variables.variable import Param, Variable
 from declax.errors import TransformError, describe
@@ -68,6 +69,18 @@ if TYPE_CHECKING:
         V,
         X,
         Yes,
+    )
+    from declax.transforms.custom_rules import custom_vjp as custom_vjp
+    from declax.transforms.differentials import jvp as jvp
+    from declax.transforms.differentials import vjp as vjp
+    from declax.transforms.rematerialization import remat as remat
+else:
+    __getattr__ = lazy_names(  # the peer's module of this name has them too
+        __name__,
+        custom_vjp="declax.transforms.custom_rules",
+        jvp="declax.transforms.differentials",
+        remat="declax.transforms.rematerialization",
+        vjp="declax.transforms.differentials",
     )
 
 

@@ -19,6 +19,7 @@ import jax
 
 from declax._classes.pytree import Pytree
 from declax._graph.binding import Binding
+from declax._lazy import lazy_names
 from declax._tree import epoch
 from declax._tree.codegen import compile_functions
 from declax._typing import MISSING, Missing
@@ -59,7 +60,17 @@ from declax.transforms.stages import Lowered, Traced
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from declax.transforms._engine.prefixes import StateSharding as StateSharding
     from declax.transforms._engine.signatures import JitOptions
+    from declax.transforms.jit_partial import jit_partial as jit_partial
+    from declax.transforms.sharding import shard_map as shard_map
+else:
+    __getattr__ = lazy_names(  # the peer's module of this name has them too
+        __name__,
+        StateSharding="declax.transforms._engine.prefixes",
+        jit_partial="declax.transforms.jit_partial",
+        shard_map="declax.transforms.sharding",
+    )
 
 P = ParamSpec("P")
 

@@ -32,11 +32,12 @@ def split_inputs(f: Any = None, *, ctxtag: Hashable = _TAG) -> Any:
       f: a function that a transform of JAX made; without it, a decorator is returned.
       ctxtag: the tag of the update context that the pair uses.
 
-    >>> import jax, declax as dx
-    >>> from declax.transforms.general import merge_inputs, split_inputs
-    >>> @split_inputs
+    >>> import jax
+    >>> import declax as dx
+    >>> import declax.transforms.general as general
+    >>> @general.split_inputs
     ... @jax.jit
-    ... @merge_inputs
+    ... @general.merge_inputs
     ... def double(scale):
     ...     scale.value *= 2
     >>> scale = dx.Param(1.5)

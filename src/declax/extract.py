@@ -1,0 +1,12 @@
+"""Models as trees of States, under the peer's name of their module."""
+
+from typing import TYPE_CHECKING
+
+from declax._lazy import lazy_names
+from declax.transforms.trees import NodeStates as NodeStates
+from declax.transforms.trees import from_tree as from_tree
+from declax.transforms.trees import prefix as prefix
+from declax.transforms.trees import to_tree as to_tree
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)

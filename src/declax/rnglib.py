@@ -1,0 +1,20 @@
+"""Random streams, under the peer's name of their module."""
+
+from typing import TYPE_CHECKING
+
+from declax._lazy import lazy_names
+from declax._random.changes import backup_keys as backup_keys
+from declax._random.changes import fork_rngs as fork_rngs
+from declax._random.changes import reseed as reseed
+from declax._random.changes import restore_rngs as restore_rngs
+from declax._random.changes import split_rngs as split_rngs
+from declax._random.changes import with_rngs as with_rngs
+from declax._random.streams import RngCount as RngCount
+from declax._random.streams import RngKey as RngKey
+from declax._random.streams import Rngs as Rngs
+from declax._random.streams import RngState as RngState
+from declax._random.streams import RngStream as RngStream
+from declax._random.tables import StreamBackup as StreamBackup
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)

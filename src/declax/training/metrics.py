@@ -1,0 +1,8 @@
+"""Metrics, under the peer's name of their module."""
+
+from typing import TYPE_CHECKING
+
+from declax._lazy import lazy_names
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)

@@ -1,0 +1,9 @@
+"""Displays, under the peer's name of their module."""
+
+from typing import TYPE_CHECKING
+
+from declax._lazy import lazy_names
+from declax._tree.rendering import display as display
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)

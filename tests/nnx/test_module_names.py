@@ -1,0 +1,130 @@
+"""The modules that programs import from: each has the peer's names, as the objects that the root has."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import types
+import typing
+
+import jax
+import numpy as np
+import pytest
+
+import declax
+import declax as dx
+from declax._absent import ABSENT
+from declax.errors import MissingAttributeError, MissingNameError
+
+MODULES = [
+    "extract",
+    "filterlib",
+    "graphlib",
+    "helpers",
+    "ids",
+    "module",
+    "nn.activations",
+    "nn.attention",
+    "nn.dtypes",
+    "nn.initializers",
+    "nn.linear",
+    "nn.lora",
+    "nn.normalization",
+    "nn.recurrent",
+    "nn.stochastic",
+    "pytreelib",
+    "rnglib",
+    "spmd",
+    "statelib",
+    "training.ema",
+    "training.metrics",
+    "training.optimizer",
+    "transforms.autodiff",
+    "transforms.compilation",
+    "transforms.general",
+    "transforms.iteration",
+    "transforms.transforms",
+    "traversals",
+    "variablelib",
+    "visualization",
+]
+
+
+OLDER_NAMES = {"graph": "graphlib", "object": "pytreelib"}
+
+
+def own_names(module: types.ModuleType) -> list[str]:
+    """The names that a module of the peer defines."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if not isinstance(value, types.ModuleType | typing.TypeVar)
+        if getattr(value, "__module__", module.__name__) == module.__name__
+    ]
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_a_module_has_the_public_names_of_the_peers_module(path):
+    peer = pytest.importorskip("flax.nnx")
+    theirs = importlib.import_module(f"flax.nnx.{path}")
+    ours = importlib.import_module(f"declax.{path}")
+    root = vars(peer)
+    for name in [name for name in own_names(theirs) if root.get(name) is vars(theirs)[name]]:
+        if name in ABSENT:
+            with pytest.raises(MissingAttributeError, match="which Flax NNX has") as caught:
+                getattr(ours, name)
+            assert caught.value.why == ABSENT[name]
+        elif not name.startswith("_"):
+            assert getattr(ours, name) is getattr(dx, name), name
+
+
+@pytest.mark.parametrize(("older", "newer"), OLDER_NAMES.items())
+def test_a_module_with_an_older_name(older, newer):
+    older, newer = getattr(dx, older), getattr(dx, newer)
+    assert {name for name in vars(newer) if not name.startswith("_")} <= vars(older).keys()
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_a_module_of_the_peers_root_is_at_the_root(path):
+    peer = pytest.importorskip("flax.nnx")
+    first = path.partition(".")[0]
+    assert hasattr(peer, first) is (first in dx.__all__)
+    assert importlib.import_module(f"declax.{first}") is getattr(dx, first)
+
+
+@pytest.mark.parametrize("name", ["default_kernel_init", "default_bias_init", "default_embed_init"])
+def test_the_default_initializers_draw_the_peers_numbers(name):
+    theirs = getattr(pytest.importorskip("flax.nnx.nn.linear"), name)
+    ours = getattr(dx.nn.linear, name)
+    key = jax.random.key(0)
+    np.testing.assert_array_equal(ours(key, (3, 4), "float32"), theirs(key, (3, 4), "float32"))
+
+
+def test_the_bridge_to_linen_is_refused_with_the_reason():
+    with pytest.raises(MissingNameError, match="'ToNNX', which Flax NNX has") as caught:
+        from declax.bridge import ToNNX  # noqa: F401
+    assert "Linen" in str(caught.value)
+    with pytest.raises(MissingAttributeError, match="'to_linen', which Flax NNX has"):
+        declax.bridge.to_linen  # the access is what is tested
+
+
+def test_an_import_of_a_missing_name_gives_the_reason():
+    with pytest.raises(MissingNameError, match="module declax: it has no attribute 'deprecations'") as caught:
+        from declax import deprecations  # noqa: F401
+    assert caught.value.why == ABSENT["deprecations"]
+    assert not hasattr(dx, "deprecations")
+
+
+def test_an_import_of_a_name_that_nobody_has():
+    with pytest.raises(ImportError, match="cannot import name 'Lineer' from 'declax'"):
+        from declax import Lineer  # noqa: F401
+    with pytest.raises(MissingAttributeError, match="did you mean 'default_kernel_init'"):
+        dx.nn.linear.default_kernal_init  # the access is what is tested
+
+
+def test_the_modules_load_when_they_are_used():
+    names = "graphlib variablelib training transforms compat"
+    lines = [f"assert 'declax.{name}' not in sys.modules, {name!r}" for name in names.split()]
+    program = "\n".join(["import sys", "import declax", *lines, "assert declax.graph.split is declax.split"])
+    subprocess.run([sys.executable, "-c", program], check=True)

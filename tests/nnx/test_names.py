@@ -1,0 +1,85 @@
+"""The table of names in ``docs/coming_from_nnx.md`` agrees with the peer that is installed, and with declax."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import types
+import typing
+from pathlib import Path
+
+import pytest
+
+import declax as dx
+from declax._absent import ABSENT
+from declax.errors import MissingAttributeError
+from declax.transforms._engine.signatures import JitOptions
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming_from_nnx.md"
+ROW = re.compile(
+    r"^\| (?P<names>`\w+`(?:, `\w+`)*) \| (?P<status>same|different|absent) \| (?P<note>.*?) ?\|$", re.MULTILINE
+)
+
+
+class Row(typing.NamedTuple):
+    name: str
+    status: str
+    note: str
+
+
+def rows() -> list[Row]:
+    text = PAGE.read_text(encoding="utf-8")
+    return [Row(n, row["status"], row["note"]) for row in ROW.finditer(text) for n in re.findall(r"\w+", row["names"])]
+
+
+NAMES = [row.name for row in rows()]
+
+
+def test_the_table_has_each_name_of_the_peer_once():
+    nnx = pytest.importorskip("flax.nnx")
+    importlib.import_module("flax.nnx.ids")  # the only module that flax.nnx does not load
+    public = {name for name in dir(nnx) if not name.startswith("_")}
+    assert sorted(NAMES) == sorted(set(NAMES)), "a name stands twice"
+    assert sorted(public - set(NAMES)) == [], "the peer has these, and the table does not"
+    assert sorted(set(NAMES) - public) == [], "the table has these, and the peer does not"
+
+
+@pytest.mark.parametrize("row", [row for row in rows() if row.status != "absent"], ids=lambda row: row.name)
+def test_a_name_of_the_table_that_is_there(row):
+    getattr(dx, row.name)
+    assert row.name in dx.__all__
+    assert row.name not in ABSENT
+    assert (row.status == "different") is (row.note != "")
+
+
+@pytest.mark.parametrize("row", [row for row in rows() if row.status == "absent"], ids=lambda row: row.name)
+def test_a_name_of_the_table_that_is_absent_raises_the_reason(row):
+    assert row.name not in dx.__all__
+    with pytest.raises(MissingAttributeError, match=f"'{row.name}', which Flax NNX has") as caught:
+        dx.__getattr__(row.name)
+    assert caught.value.why == row.note == ABSENT[row.name]
+    assert "docs/coming_from_nnx.md" in str(caught.value)
+
+
+def test_a_reason_is_of_a_name_that_the_peer_has():
+    nnx = pytest.importorskip("flax.nnx")
+    modules = [nnx.spmd, nnx.variablelib, nnx.metrics, nnx.nn.attention, nnx.nn.recurrent]
+    known = {name for module in (nnx, *modules) for name in dir(module)}
+    assert set(ABSENT) <= known
+
+
+def test_functions_that_are_the_same_have_the_keywords_of_the_peers():
+    nnx = pytest.importorskip("flax.nnx")
+    same = [row.name for row in rows() if row.status == "same"]
+    functions = [name for name in same if isinstance(getattr(nnx, name), types.FunctionType)]
+    lacking = {name: _keywords(getattr(nnx, name)) - _keywords(getattr(dx, name)) for name in functions}
+    assert not {name: missing for name, missing in lacking.items() if missing}
+    assert len(functions) > 60
+
+
+def _keywords(function: typing.Any) -> set[str]:
+    """The arguments that a program must name; of a function that takes all names, those that it is documented for."""
+    parameters = inspect.signature(function).parameters.values()
+    options = set(JitOptions.__annotations__) if any(p.kind is p.VAR_KEYWORD for p in parameters) else set()
+    return options | {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
