@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import declax as dx
-from declax.errors import GraphError
+from declax.errors import FieldError, GraphError
 
 
 @pytest.fixture(params=["declax", "flax.nnx"])
@@ -81,3 +81,79 @@ def test_view_info_describes_each_argument(nnx):
         "  mode: str | None = None\n    of the block.\n  size: int | None = None\n    of the cache,\n    in tokens."
     )
     assert nnx.view_info(Block()).partition(":\n")[2].rstrip() == expected
+
+
+# ----------------------------------------------------------------------------- specifiers in open classes
+
+
+def test_bare_specifiers_give_statuses_in_a_class_with_an_init(nnx):
+    class Counter(nnx.Pytree):
+        total: jax.Array = nnx.data()
+        steps: int = nnx.data()
+        size: int = nnx.static()
+
+        def __init__(self):
+            self.total, self.steps, self.size, self.name = jnp.array(1), 3, 4, "a"
+
+    class Named(Counter):
+        def __init__(self):
+            super().__init__()
+            self.scale = nnx.Param(5)
+
+    assert jax.tree.map(int, jax.tree.leaves(Named())) == [5, 3, 1]
+    assert jax.tree.map(int, jax.tree.leaves(Counter())) == [3, 1]
+    assert jax.tree.map(lambda x: x * 2, Counter()).size == 4
+
+
+def test_an_attribute_with_a_bare_specifier_is_missing_until_it_is_set():
+    class Late(dx.Module):
+        size: int = dx.static()
+
+        def __init__(self):
+            pass
+
+    with pytest.raises(AttributeError, match="size"):
+        _ = Late().size
+
+
+def test_other_specifiers_need_the_decorator():
+    class Default(dx.Module):
+        size: int = dx.data(default=3)
+
+        def __init__(self):
+            pass
+
+    class Mixed(dx.Module):
+        width: int = dx.data()
+        size: int = dx.field()
+
+        def __init__(self):
+            pass
+
+    class WithoutInit(dx.Module):
+        size: int = dx.data()
+
+    class Heir(Default):
+        def __init__(self):
+            super().__init__()
+
+    for cls in (Default, Mixed, WithoutInit, Heir):
+        with pytest.raises(FieldError, match=r"\.size: only the decorator of declax makes what a class declares"):
+            cls()
+
+
+def test_a_decorated_class_may_derive_from_one_with_marks():
+    class Base(dx.Module):
+        steps: int = dx.data()
+
+        def __init__(self):
+            self.steps = 3
+
+    @dx.dataclass
+    class Heir(Base):
+        size: int = 2
+
+        def __post_init__(self):
+            self.steps = 4
+
+    assert jax.tree.leaves(Heir()) == [4]

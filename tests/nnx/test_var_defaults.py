@@ -84,3 +84,22 @@ def test_hijax_variables_are_refused():
         make()
     assert not dx.Param(1.0, hijax=False).hijax
     assert not dx.Param(1.0).has_metadata("hijax")
+
+
+def test_a_copy_may_hold_a_ref_or_not(nnx):
+    made = nnx.Variable(jnp.ones(2), a=1).copy(ref=True, hijax=False)
+    assert made.ref
+    assert made.a == 1
+    assert isinstance(made.get_raw_value(), jax.Ref)
+    back = made.copy(ref=False, a=2)
+    assert not back.ref
+    assert back.a == 2
+    np.testing.assert_array_equal(back[...], [1.0, 1.0])
+
+
+def test_variables_of_numbers_are_put_into_refs(nnx):
+    made = nnx.with_vars([nnx.Variable(1.0), nnx.Variable(1.0), nnx.Variable(2.0, ref=True)], ref=True)
+    assert [isinstance(variable.get_raw_value(), jax.Ref) for variable in made] == [True, True, True]
+    assert [float(variable[...]) for variable in made] == [1.0, 1.0, 2.0]
+    chosen = nnx.with_vars([nnx.Variable(1.0), nnx.Variable(2.0)], ref=True, only=lambda path, variable: path[0] == 0)
+    assert [variable.ref for variable in chosen] == [True, False]

@@ -25,6 +25,7 @@ from declax._fields.specifiers import (
     specifier_of,
     standard_field,
 )
+from declax._fields.table import take_marks
 from declax.errors import FieldError, describe, type_name
 
 EXPRESSIONS_KEY: Final = "_pytree__expressions"
@@ -149,6 +150,8 @@ def _check_bases(cls: type) -> None:
         if EXPRESSIONS_KEY in base.__dict__ or base.__module__.startswith("declax."):
             continue
         name = next((n for n, v in vars(base).items() if has_expression(v)), None)
+        if BODY_KEY in base.__dict__ and "__dataclass_fields__" not in base.__dict__:
+            take_marks(base)
         if BODY_KEY in base.__dict__:
             raise FieldError(
                 f"{type_name(base)}.{next(iter(base.__dict__[BODY_KEY].bound))}",

@@ -27,9 +27,9 @@ import numpy as np
 from declax import _jax
 from declax._fields.annotations import LOCALS_KEY, add_data_type, local_names, own_annotations
 from declax._fields.class_body import BODY_KEY, ClassBody, collect
-from declax._fields.expressions import Declaration, Expression, defer_call, is_deferred_call
+from declax._fields.expressions import Expression, defer_call, is_deferred_call
 from declax._fields.specifiers import FieldSpec, Status, Tagged, VariableRecipe, specifier_of
-from declax._fields.table import read_specs
+from declax._fields.table import read_specs, take_marks
 from declax._tree import epoch, rendering
 from declax._tree.attributes import (
     admit,
@@ -384,13 +384,12 @@ def prepare(cls: type[Pytree]) -> None:
       FieldError: for declared members that nothing would make.
     """
     with _preparing:
+        for base in cls.__mro__:
+            if BODY_KEY in base.__dict__ and (name := take_marks(base)) is not None:
+                raise _not_decorated(base, name)
         specs, is_complete = read_specs(cls)
         is_first = not cls.__dict__.get("_pytree__is_registered")
         declared = dataclasses.is_dataclass(cls)
-        if BODY_KEY in cls.__dict__:
-            for name, value in cls.__dict__[BODY_KEY].bound.items():
-                if "__dataclass_fields__" not in cls.__dict__ or not isinstance(value, Declaration):
-                    raise _not_decorated(cls, name)
         if declared:
             _ensure_members_are_made(cls, specs)
         cls._pytree__is_frozen = declared and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]  # of dataclasses

@@ -1,20 +1,54 @@
 """Reads what a class declares of its fields.
 
-An open class declares nothing but data: programs annotate ``count: int`` and assign arrays.
+An open class declares nothing but statuses: programs annotate ``count: int`` and assign arrays.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Final
 
 from declax._fields.annotations import Scope, decide, own_annotations
-from declax._fields.specifiers import FieldSpec, Notes, PartRecipe, Status, specifier_of
+from declax._fields.class_body import BODY_KEY, Body
+from declax._fields.expressions import Declaration
+from declax._fields.specifiers import FieldSpec, Notes, PartRecipe, Specifier, Status, specifier_of
+
+_MARKS_KEY: Final = "_pytree__marks"
+"""The entry of an open class for the fields of its bare specifiers, by name."""
+
+
+def take_marks(cls: type) -> str | None:
+    """Turns ``x: T = data()`` of an open class into a mark; the first name that a decorator would have to make."""
+    body: Body = cls.__dict__[BODY_KEY]
+    if "__dataclass_fields__" in cls.__dict__:
+        return next((name for name, value in body.bound.items() if not isinstance(value, Declaration)), None)
+    marks = {name: v._pytree__field for name, v in body.bound.items() if isinstance(v, Declaration) and _is_bare(v)}
+    if len(marks) < len(body.bound) or not _has_init_of_its_own(cls):
+        return next((name for name in body.bound if name not in marks), next(iter(body.bound)))
+    for name in marks:
+        delattr(cls, name)
+    setattr(cls, _MARKS_KEY, marks)
+    delattr(cls, BODY_KEY)
+    return None
+
+
+def _is_bare(declaration: Declaration) -> bool:
+    """Whether a declaration says nothing but data or static."""
+    field, missing = declaration._pytree__field, dataclasses.MISSING
+    bare = field.default is missing and field.default_factory is missing
+    return bare and specifier_of(field) in (Specifier(Status.DATA), Specifier(Status.STATIC))
+
+
+def _has_init_of_its_own(cls: type) -> bool:
+    owner = next(base for base in cls.__mro__ if "__init__" in base.__dict__)
+    is_generated = "__dataclass_fields__" in owner.__dict__ or owner.__module__.startswith("declax.")
+    return owner is not object and not is_generated
 
 
 def read_specs(cls: type) -> tuple[dict[str, FieldSpec], bool]:
     """The specs of all fields that a class declares, and whether all names resolved."""
     fields = {f.name: f for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
+    marks = {n: f for base in reversed(cls.__mro__) for n, f in base.__dict__.get(_MARKS_KEY, {}).items()}
     owners: dict[str, tuple[object, Scope]] = {}
     for base in reversed(cls.__mro__):
         annotations = own_annotations(base) if base is not object else {}
@@ -26,8 +60,14 @@ def read_specs(cls: type) -> tuple[dict[str, FieldSpec], bool]:
     for name, (annotation, scope) in owners.items():
         if name.startswith("_pytree__"):
             continue
-        spec = _read_spec(name, annotation, fields.get(name), scope)
-        if name in fields or spec.status is Status.DATA or spec.is_nested_undecided or _is_marked(annotation, scope):
+        spec = _read_spec(name, annotation, fields.get(name, marks.get(name)), scope)
+        if (
+            name in fields
+            or name in marks
+            or spec.status is Status.DATA
+            or spec.is_nested_undecided
+            or _is_marked(annotation, scope)
+        ):
             specs[name] = spec
     return specs, all(scope.is_complete for _, scope in owners.values())
 

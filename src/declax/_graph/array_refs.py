@@ -123,7 +123,7 @@ def with_vars(
     allow_duplicates: bool = False,
     graph: bool | None = None,
 ) -> N:
-    """A copy of a graph whose Variables hold refs, or arrays; other arrays and refs stay.
+    """A copy of a graph whose Variables hold refs, or arrays; numbers become refs too. Other arrays and refs stay.
 
     Args:
       node: a model, a State, or a container of such.
@@ -160,7 +160,7 @@ def with_vars(
         binding = bind(node, graph)
         copied: N = build(binding.graphdef, binding.read())
         return copied
-    change = _TO_REFS if is_by_ref else _TO_ARRAYS
+    change = _VALUES_TO_REFS if is_by_ref else _TO_ARRAYS
     chosen = All(Variable, predicate_of(only, "with_vars, only"))
     return _convert(node, change._replace(where="with_vars"), chosen, graph, allow_duplicates)
 
@@ -242,6 +242,8 @@ _TO_REFS = _Change(
     "an array in several places would become as many refs, which no more change together",
     "model.b = model.a      # one Variable, or one ref, in both places; or jnp.copy(array) in one",
 )
+_NUMBERS = (bool, int, float, complex, np.generic)
+_VALUES_TO_REFS = _TO_REFS._replace(is_meant=lambda leaf: _TO_REFS.is_meant(leaf) or isinstance(leaf, _NUMBERS))
 _TO_ARRAYS = _Change(
     "to_arrays",
     is_array_ref,
@@ -303,7 +305,7 @@ def _check_duplicates(change: _Change, places: Sequence[tuple[Path, Any]]) -> No
     for path, leaf in places:
         is_one = kind_of(leaf) in (Kind.LEAF, Kind.REF)
         for keys, part in [((), leaf)] if is_one else jax.tree_util.tree_leaves_with_path(leaf):
-            if change.is_meant(part):
+            if change.is_meant(part) and not isinstance(part, _NUMBERS):
                 found.setdefault(id(part), []).append((*path, *map(plain_key, keys)))
     duplicates = [paths for paths in found.values() if len(paths) > 1]
     if duplicates:

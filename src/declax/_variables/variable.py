@@ -448,7 +448,7 @@ class Variable(ArrayOperators, Generic[T]):
         return new_variable(cls, value, metadata, _trace_state.value)
 
     def copy(self, value: Any = MISSING, **updates: Any) -> Self:
-        """A box of the same kind, with the same or another raw value and changed metadata.
+        """A box of the same kind, with the same or another raw value and changed metadata; or with a ref, or without.
 
         >>> import declax as dx
         >>> kernel = dx.Param(1.0, tag="a")
@@ -460,6 +460,8 @@ class Variable(ArrayOperators, Generic[T]):
             _check_depth(type(self), raw)
         if not updates:
             return new_variable(self.__class__, raw, self._metadata, _trace_state.value)
+        if "ref" in updates and updates.pop("ref") != _is_ref(raw):
+            raw = raw[...] if _is_ref(raw) else jax.new_ref(raw)
         return self.__class__.from_metadata(raw, {**self._metadata, **updates})
 
     def replace(self, value: Any = MISSING, **updates: Any) -> Self:
