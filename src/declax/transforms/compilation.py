@@ -43,6 +43,7 @@ from declax.transforms._engine.lift import (
     wait,
     written_leaves,
 )
+from declax.transforms._engine.placement import place, shardings_of
 from declax.transforms._engine.prefixes import Labels, OutputGroups, Prefixes, from_groups, in_groups, jit_shardings
 from declax.transforms._engine.structure import (
     Mode,
@@ -112,7 +113,7 @@ def jit(
       fun: the function; leave it out to use `jit` as a decorator with options.
       in_shardings: a sharding, a `PartitionSpec`, None, or a tree of these: a
         prefix of the tuple of arguments that are not static. `StateSharding`
-        places a model's leaves by filter. What the function sets stays so placed.
+        places a model's leaves by filter. After the call, the model's arrays are there.
       out_shardings: likewise for the result.
       static_argnums, static_argnames: arguments that are compiled in; hashable.
       donate_argnums, donate_argnames: arguments whose buffers may be reused.
@@ -231,6 +232,7 @@ class JitWrapped(Wrapped[P, R]):
             outcome = program.run(call)
             output = commit(call.binding, call.values, outcome.parts())
             if output is not CONFLICT:
+                program.place(call)
                 break
         return cast("R", output)
 
@@ -358,7 +360,7 @@ class Program:
     `run_fast` is JAX's function, where its result is the parts of an Outcome; None where results come in groups.
     """
 
-    __slots__ = ("_donation", "_flat", "_is_packed", "_jitted", "_options", "_positions", "run_fast")
+    __slots__ = ("_donation", "_flat", "_is_packed", "_jitted", "_labels", "_options", "_positions", "run_fast")
 
     def __init__(
         self,
@@ -372,6 +374,7 @@ class Program:
     ) -> None:
         self._donation = donation
         self._is_packed = placed is not None
+        self._labels: Sequence[Any] = ()
         self._options: dict[str, Any] = options
 
         def traced(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
@@ -386,6 +389,7 @@ class Program:
             run = in_groups(traced, groups)
             shardings = {"in_shardings": (*labels.values, *labels.plain), "out_shardings": (None, groups.known)}
             self._options = {**options, **shardings}
+            self._labels = labels.values
 
         def flat(*leaves: Any) -> Any:
             traces.note(Trace.of(structure, leaves))
@@ -417,6 +421,11 @@ class Program:
             self.explain(call, error)
             raise
         return outcome
+
+    def place(self, call: Call) -> None:
+        """Moves the arrays of the arguments that the function has not set to where `in_shardings` says."""
+        if self._is_packed:
+            place(call, shardings_of(call, self._labels, jax.sharding.get_mesh()))
 
     def trace(self, call: Call) -> Any:
         """The stage of JAX for a call."""

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 import jax
 from jax.core import Tracer
-from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec, Sharding
 
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, look_like, run, wait
+from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, look_like, run_with, wait
+from declax.transforms._engine.placement import place, shardings_of
 from declax.transforms._engine.prefixes import LabelKind, Labels, Prefixes, from_groups, in_groups
 from declax.transforms._engine.structure import Mode, named_leaves
 from declax.transforms._engine.tracing import checked_function
@@ -49,8 +50,8 @@ def shard_map(
 ) -> Any:
     """Maps a function of models over the shards of its arguments.
 
-    What the function sets is written to the caller's models, with the spec of the argument. Captured models are
-    replicated.
+    What the function sets is written to the caller's models, with the spec of the argument, and their other arrays are
+    placed by it. Captured models are replicated.
 
     Args:
       f: the function; omit it to use `shard_map` as a decorator with options.
@@ -88,7 +89,7 @@ def shard_map(
         closure = Closure(f)
         warned: set[str] = set()
 
-        def map_over(call: Call) -> Outcome:
+        def map_over(call: Call) -> tuple[Outcome, tuple[Call, dict[int, Sharding]]]:
             found = jax.sharding.get_abstract_mesh() if mesh is None else mesh
             labels = specs.labels(call, closure.function, default=_REPLICATED, of_keywords=None)
             if is_inferred:
@@ -106,10 +107,16 @@ def shard_map(
             of_arguments = (_filled(labels.values), _filled(labels.plain))
             of_results = (_REPLICATED, _filled(groups.known))
             function = jax.shard_map(body, in_specs=of_arguments, out_specs=of_results, **options)
-            return wait(from_groups(function(call.values, call.plain)))  # type: ignore[no-any-return]  # it gives back what it gets
+            outcome = wait(from_groups(function(call.values, call.plain)))
+            concrete = jax.sharding.get_mesh() if mesh is None else mesh
+            return outcome, (call, {} if is_inferred else shardings_of(call, of_arguments[0], concrete))
 
         def mapped(*args: Any, **kwargs: Any) -> Any:
-            return run(lambda: Call(args, kwargs, mode, closure.find()).check_arrays(), map_over)
+            output, (call, shardings) = run_with(
+                lambda: Call(args, kwargs, mode, closure.find()).check_arrays(), map_over
+            )
+            place(call, shardings)
+            return output
 
         return look_like(mapped, f)
 
