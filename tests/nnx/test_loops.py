@@ -313,3 +313,36 @@ def test_a_new_variable_that_splits_two_references_is_refused():
     with pytest.raises(ValueError, match="changes the structure or type"):
         dx.scan(step)(model, jnp.arange(3))
     assert model.count is model.other
+
+
+# ================================================================= streams around a scan
+
+
+def test_a_decorator_splits_the_streams_that_there_are(nnx):
+    """The layers have no stream named params, since their parameters exist."""
+    axes = nnx.StateAxes({(nnx.Param, "params"): 0, ...: None})
+
+    class Layers(nnx.Module):
+        @nnx.split_rngs(splits=3, only="params")
+        @nnx.vmap(in_axes=(axes, axes))
+        def __init__(self, rngs):
+            self.linear = nnx.Linear(2, 2, rngs=rngs)
+            self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+        @nnx.split_rngs(splits=3, only="params")
+        @nnx.scan(in_axes=(axes, nnx.Carry))
+        def __call__(self, x):
+            return self.drop(self.linear(x)), None
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        y, _ = Layers(nnx.Rngs(params=0, dropout=1))(jnp.ones((1, 2)))
+    assert y.shape == (1, 2)
+
+
+def test_a_decorator_without_any_stream(nnx):
+    @nnx.split_rngs(splits=2)
+    def run(x):
+        return x + 1
+
+    assert run(1) == 2

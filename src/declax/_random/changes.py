@@ -16,7 +16,7 @@ from declax._graph.binding import bind_many, check_mode
 from declax._graph.nodes import Kind, enter_container, kind_of, open_container
 from declax._graph.unflattening import build
 from declax._modes import is_graph, is_on, set_graph_updates
-from declax._random.calls import around_calls
+from declax._random.calls import Arguments, around_calls
 from declax._random.streams import RngCount, RngKey, Rngs, RngValue
 from declax._random.tables import (
     FORK,
@@ -212,7 +212,7 @@ def backup_keys(node: Any = MISSING, /, *, only: Filter = ..., graph: Flag = Non
     """
 
     def keep(given: Any) -> RngBackups:
-        streams = select("backup_keys", StreamTable(given, graph).streams, [(only, None)])
+        streams = select("backup_keys", StreamTable(given, graph).streams, [(only, None)], _is_node(given))
         check_can_change(streams)
         with committing:
             return RngBackups(StreamBackup(s, jnp.copy(s.key.value), jnp.copy(s.count.value)) for s in streams)
@@ -230,13 +230,18 @@ def _run(where: str, change: Callable[[Any], RngBackups], node: Any) -> Any:
     return change(node)
 
 
-def _replace(where: str, node: Any, graph: Flag, make: Callable[[list[Stream]], Keys]) -> Any:
+def _is_node(given: Any) -> bool:
+    """Whether a user gave a node; of the arguments of a decorated function, some may have no streams."""
+    return not isinstance(given, Arguments)
+
+
+def _replace(where: str, node: Any, graph: Flag, make: Callable[[list[Stream], bool], Keys]) -> Any:
     """Gives the streams of a node new keys, or on an error none."""
 
     def change(given: Any) -> RngBackups:
         streams = StreamTable(given, graph).streams
         with committing:
-            return RngBackups(replace_keys(make(streams)))
+            return RngBackups(replace_keys(make(streams, _is_node(given))))
 
     return _run(where, change, node)
 
@@ -244,13 +249,13 @@ def _replace(where: str, node: Any, graph: Flag, make: Callable[[list[Stream]], 
 def _draw(where: str, node: Any, groups: Sequence[Rules], only: Filter, graph: Flag, graph_updates: Flag) -> Any:
     """Gives streams keys that are drawn from them, in place or in a new node; a tree is never changed in place."""
 
-    def make(streams: list[Stream]) -> Keys:
-        return new_keys(where, list(select(where, streams, [(only, None)])), groups)
+    def make(streams: list[Stream], required: bool) -> Keys:
+        return new_keys(where, list(select(where, streams, [(only, None)], required)), groups, required)
 
     def copy(given: Any) -> Any:
         table = StreamTable(given, graph)
         with committing:
-            return table.copy(make(table.streams))
+            return table.copy(make(table.streams, _is_node(given)))
 
     updates = is_on("graph_updates", graph_updates, set_graph_updates.current_value)
     if is_graph(graph) and updates:
@@ -293,7 +298,7 @@ def split_rngs(
     Args:
       node: a model, an Rngs, or a container of such. Without it, this is a
         decorator: the streams of all arguments are changed before each call,
-        and restored after it, also if it fails.
+        and restored after it, also if it fails; they need not have any.
       splits: the number of keys, or the shape of the array.
       only: selects streams by name, kind or path.
       squeeze: with ``splits=1``, gives one key in place of an array of one.
@@ -307,8 +312,8 @@ def split_rngs(
       have their keys again, and count one draw more; or the new node.
 
     Raises:
-      RngError: for an invalid size, a filter that matches no stream, and a
-        stream that holds an array of keys.
+      RngError: for an invalid size, a filter that matches no stream of a
+        node, and a stream that holds an array of keys.
       TraceContextError: for a stream of another trace level; names its path.
 
     >>> import declax as dx
@@ -516,8 +521,8 @@ def reseed(
             fix=suggest(policy, _POLICIES) if isinstance(policy, str) else None,
         )
 
-    def seeded(streams: list[Stream]) -> Keys:
-        named = select("reseed", streams, [(name, None) for name in stream_keys])
+    def seeded(streams: list[Stream], required: bool) -> Keys:
+        named = select("reseed", streams, [(name, None) for name in stream_keys], required)
         check_can_change(named)
         sources = Rngs(**stream_keys)
         return {stream: _seeded_keys(stream, make, sources[stream.tag]()) for stream in named}

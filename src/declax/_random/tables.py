@@ -89,13 +89,13 @@ def size_rules(where: str, how: How, sizes: Sizes, default: Change | None = None
     return [(f, default if size is None else (how, shape_of(where, size))) for f, size in sizes.items()]
 
 
-def select(where: str, streams: Sequence[Stream], rules: Rules) -> dict[Stream, Change | None]:
-    """The change of each stream that a filter matches, by its path or by its key."""
+def select(where: str, streams: Sequence[Stream], rules: Rules, required: bool = True) -> dict[Stream, Change | None]:
+    """The change of each stream that a filter matches, by its path or key; refuses idle filters if `required`."""
     selected: dict[Stream, Change | None] = {}
     for wanted, change in rules:
         matches = to_predicate(wanted)
         matched = [s for s in streams if matches((*s.path, "key"), s.key) or matches(s.path, s.key)]
-        if not matched:
+        if not matched and required:
             shown = ", ".join(f"{stream.tag!r} at {stream.label}" for stream in streams[:6])
             more = f" and {len(streams) - 6} more" if len(streams) > 6 else ""
             raise RngError(
@@ -110,14 +110,14 @@ def select(where: str, streams: Sequence[Stream], rules: Rules) -> dict[Stream, 
     return selected
 
 
-def new_keys(where: str, streams: Sequence[Stream], groups: Sequence[Rules]) -> Keys:
+def new_keys(where: str, streams: Sequence[Stream], groups: Sequence[Rules], required: bool = True) -> Keys:
     """Keys drawn from the streams that rules change; a later group has what the earlier ones left.
 
     All is checked before the first key is drawn.
     """
     changes: dict[Stream, Change] = {}
     for rules in groups:
-        for stream, change in select(where, streams, rules).items():
+        for stream, change in select(where, streams, rules, required).items():
             if change is not None:
                 changes.setdefault(stream, change)
     check_can_change(changes)
