@@ -147,13 +147,11 @@ class List(_Elements, MutableSequence[T], Generic[T]):
     @overload
     def __getitem__(self, index: SupportsIndex) -> T: ...
     @overload
-    def __getitem__(self, index: slice) -> List[T]: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> T | List[T]:
-        """The element at an index, or a new List of the elements of a slice."""
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> T | list[T]:
+        """The element at an index, or a list of the elements of a slice."""
         if isinstance(index, slice):
-            part: List[T] = List()
-            part._pytree__give(self._pytree__values()[index], self._pytree__statuses()[index])
-            return part
+            return self._pytree__values()[index]
         attributes: dict[Any, Any] = vars(self)
         element: T = attributes[range(len(self))[index]]
         return element
@@ -211,14 +209,16 @@ class List(_Elements, MutableSequence[T], Generic[T]):
         self._pytree__give([], [])
 
     def copy(self) -> List[T]:
-        """A new List of the same elements."""
-        return self[:]
+        """A new List of the same elements, each with its status."""
+        copied: List[T] = List()
+        copied._pytree__give(self._pytree__values(), self._pytree__statuses())
+        return copied
 
     def __iter__(self) -> Iterator[T]:
         return iter(self._pytree__values())
 
     def __add__(self, other: Iterable[T]) -> List[T]:
-        made = self[:]
+        made = self.copy()
         made.extend(other)
         return made
 
@@ -412,10 +412,10 @@ class Sequential(Module, Generic[P, R]):
           rngs: passed to each layer that has a parameter of this name.
 
         Returns:
-          The result of the last layer.
+          The result of the last layer; without layers, the arguments, of which a single one stands alone.
         """
         if not len(self.layers):
-            return args[0] if len(args) == 1 else args
+            return _returned(args, kwargs)
         output: Any = None
         for index, layer in enumerate(self.layers):
             if index:
@@ -441,6 +441,13 @@ class Sequential(Module, Generic[P, R]):
 
 
 Sequence = Sequential
+
+
+def _returned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The arguments as a layer would return them."""
+    if args:
+        return args[0] if len(args) == 1 else args
+    return kwargs or None
 
 
 def _as_arguments(output: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -302,7 +302,7 @@ def _check_options(build: object, n: object, remat: object) -> None:
         raise LayerError(
             "Stacked", problem, expected="an int of at least 1", got=describe(n), fix="dx.Stacked(build, 12)"
         )
-    if isinstance(build, Module) or not callable(build):
+    if isinstance(build, (Module, Variable)) or not callable(build):
         problem = "this is not a function that makes a layer"
         fix = f"{EXAMPLE}\ndx.Stacked.of([block_0, block_1])        # existing layers"
         raise LayerError("Stacked", problem, got=describe(build), fix=fix)
