@@ -77,8 +77,9 @@ LAYOUT_KEY: Final = "_pytree__layout"
 TRACE_KEY: Final = "_pytree__trace"
 BOUND_KEY: Final = "_pytree__bound"
 RECORD_KEY: Final = "_pytree__record"
+SOWN_KEY: Final = "_pytree__sown"
 CAPTURES_KEY: Final = "__captures__"
 """The attribute in which a module keeps what it sows during a captured call."""
-INTERNAL_KEYS: Final = frozenset({LAYOUT_KEY, TRACE_KEY, BOUND_KEY, RECORD_KEY})
-"""The entries of a Pytree's ``__dict__`` that are not attributes: its layout, its mark, what is bound to it, and the
-arguments of its construction."""
+INTERNAL_KEYS: Final = frozenset({LAYOUT_KEY, TRACE_KEY, BOUND_KEY, RECORD_KEY, SOWN_KEY})
+"""The entries of a Pytree's ``__dict__`` that are not attributes: its layout, its mark, what is bound to it, the
+arguments of its construction, and the names of what was sown while tracing."""

@@ -13,7 +13,7 @@ import pytest
 import declax as dx
 from declax._module.capturing import capture
 from declax._typing import BOUND_KEY, INTERNAL_KEYS
-from declax.errors import FilterError, GraphError, TraceContextError
+from declax.errors import FilterError, GraphError, TraceContextError, TransformError
 from strategies import Open
 
 X = jnp.array([1.0, 2.0])
@@ -252,7 +252,7 @@ def test_the_module_during_the_call():
         model.a(x)
         assert not hasattr(model.a, "h")
         assert (model.a.__captures__.h.value[0] == X).all()
-        assert "h" in dx.state(model)["a"]["__captures__"]
+        assert dx.state(model)["a"]["__captures__"].value is model.a.__captures__
 
     net = Net()
     capture(look, method_outputs=dx.Intermediate)(net, X)
@@ -587,15 +587,78 @@ def test_a_model_that_is_split_and_merged_during_the_call():
         graphdef, state = dx.split(model)
         merged = dx.merge(graphdef, state)
         merged(x)
-        assert ("a", "__captures__", "h") in dx.state(merged).paths
+        assert ("a", "__captures__") in dx.state(merged).paths
+        assert merged.a.__captures__ is model.a.__captures__
         return merged
 
     net = Net()
     before = as_it_was(net)
     merged, seen = run(net, X)
-    assert seen.paths == ()  # the modules of the model sowed nothing: those that were merged are others
+    assert seen.paths == (("a", "h"), ("b", "h"))
     assert as_it_was(net) == before
     assert dx.graphdef(merged) is dx.graphdef(Net())
+
+
+@pytest.mark.parametrize("mode", [{}, {"graph_updates": False}, {"graph": False}], ids=str)
+def test_states_with_captures_pass_through_transforms(mode):
+    @capture(dx.Intermediate)
+    def run(model, x):
+        graphdef, sown, rest = dx.split(model, dx.Intermediate, ...)
+        assert sown.paths == (("a", "__captures__"), ("b", "__captures__"), ("__captures__",))
+        assert all(path[-1] != "__captures__" for path in rest.paths)
+        forward = lambda sown, rest, x: dx.merge(graphdef, sown, rest)(x)  # noqa: E731  # as users write it
+        return dx.vmap(forward, in_axes=(0, None, 0), **mode)(sown, rest, jnp.stack([x, 2 * x, 3 * x]))
+
+    net = Net()
+    before = as_it_was(net)
+    y, seen = run(net, X)
+    assert (y == 4 * jnp.stack([X, 2 * X, 3 * X])).all()
+    assert seen.a.h.value[0].shape == seen.b.h.value[0].shape == (3, 2)
+    assert as_it_was(net) == before
+
+
+def test_functions_of_states_during_the_call():
+    @capture(dx.Intermediate)
+    def run(model, x):
+        state = dx.state(model)
+        dx.update(model, jax.tree.map(jnp.zeros_like, state))
+        assert dx.update(model, state, strict=False)
+        assert dx.graphdef(model) is dx.split(model)[0] is dx.unpack(model).graphdef
+        assert dx.state(model, dx.Param).paths == (("weight",),)
+        with pytest.raises(FilterError, match="no filter takes"):
+            dx.split(model, dx.Param, dx.BatchStat)
+        with pytest.raises(GraphError, match="reached twice"):
+            dx.split([model, model], graph=False)
+        return dx.merge(dx.unpack(model))(x)
+
+    net = Net()
+    y, seen = run(net, X)
+    assert (y == 4 * X).all()
+    assert seen.paths == (("a", "h"), ("b", "h"))
+
+
+@pytest.mark.parametrize("mode", [{"graph_updates": False}, {"graph": False}], ids=str)
+@pytest.mark.parametrize("transform", [dx.jit, dx.remat])
+def test_sowing_in_every_mode(transform, mode):
+    net = Net()
+    run = transform(lambda m, x: m(x), **mode)
+    y, seen = capture(dx.jit(run, **mode), dx.Intermediate)(net, X)
+    assert (y == 4 * X).all()
+    assert seen.a.h.value[0].tolist() == [1, 2]
+    for _ in range(2):
+        dx.jit(lambda m, x: m(x), **mode)(net, X)
+    assert [value.tolist() for value in net.a.h.value] == [[1, 2], [1, 2]]
+    assert net.p.value.tolist() == [0, 0]
+
+
+def test_a_change_beside_what_was_sown():
+    @dx.jit(graph_updates=False)
+    def run(model, x):
+        model(x)
+        model.a.rate = 2
+
+    with pytest.raises(TransformError, match=r"model\.a\.rate: the function changes the structure"):
+        run(Net(), X)
 
 
 # ================================================================= errors

@@ -17,13 +17,14 @@ from declax._filters import Filter
 from declax._graph.binding import bind, check_mode
 from declax._graph.flattening import GraphDef, walk
 from declax._graph.nodes import is_ref
+from declax._graph.sown import captured_calls, give_captures, read_without_captures, take_captures
 from declax._graph.unflattening import build, build_slots, program_of
 from declax._graph.updating import checked_plain, join
 from declax._modes import is_on
 from declax._state.definition import StateDef
 from declax._state.states import State, fill_state, like, make_state, register_state, split_leaves
 from declax._tree.statuses import check_depth
-from declax._typing import RECORD_KEY, Tuple2, Tuple3, Tuple4
+from declax._typing import RECORD_KEY, Path, Tuple2, Tuple3, Tuple4
 from declax._variables.variable import Param, Variable
 from declax.errors import GraphError, MissingAttributeError, describe, format_path
 
@@ -166,11 +167,18 @@ def split(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     (2.0, 0.0)
     """
     refuse_state("split", node)
-    binding = bind(node, graph)
-    graphdef, leaves = binding.graphdef, list(binding.values())
+    graphdef, definition, leaves = _read(node, graph)
     if not filters:
-        return graphdef, make_state(graphdef.definition, leaves)
-    return graphdef, *split_leaves(graphdef.definition, leaves, filters, "split", is_exhaustive=True)
+        return graphdef, make_state(definition, leaves)
+    return graphdef, *split_leaves(definition, leaves, filters, "split", is_exhaustive=True)
+
+
+def _read(node: Any, graph: bool | None) -> tuple[GraphDef[Any], StateDef, list[Any]]:
+    """The GraphDef of a graph, and the definition and leaves of its State."""
+    if captured_calls:
+        return read_without_captures(node, graph)
+    binding = bind(node, graph)
+    return binding.graphdef, binding.graphdef.definition, list(binding.values())
 
 
 @overload
@@ -206,11 +214,10 @@ def unpack(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     >>> dx.merge(params, rest).mean.value
     0.0
     """
-    binding = bind(node, graph)
-    graphdef, leaves = binding.graphdef, list(binding.values())
+    graphdef, definition, leaves = _read(node, graph)
     if not filters:
-        return _make_graph_state(graphdef, graphdef.definition, leaves)
-    found = split_leaves(graphdef.definition, leaves, filters, "unpack", is_exhaustive=True)
+        return _make_graph_state(graphdef, definition, leaves)
+    found = split_leaves(definition, leaves, filters, "unpack", is_exhaustive=True)
     states = tuple(_make_graph_state(graphdef, part.definition, part.leaves) for part in found)
     return states if len(filters) > 1 else states[0]
 
@@ -239,12 +246,17 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False) -> Any:
     """
     if isinstance(graphdef, GraphState):
         graphdef, states = graphdef.graphdef, (graphdef, *states)
+    captures: dict[Path, Any] = {}
+    if captured_calls:
+        states, captures = take_captures(states)
     leaves, metadata = join(graphdef, states)
     if program_of(graphdef).has_plain:
         leaves = checked_plain(graphdef, leaves)
     if copy is not False and is_on("copy", copy):
         leaves = copy_leaves(leaves, graphdef)
-    return build(graphdef, leaves, metadata)
+    root = build(graphdef, leaves, metadata)
+    give_captures(root, captures)
+    return root
 
 
 GraphDef._merge = staticmethod(merge)
@@ -293,12 +305,11 @@ def state(node: Any, /, *filters: Filter, copy: bool = False, graph: bool | None
     if isinstance(node, State):
         own: Any = node.filter(*filters) if filters else node
         return _copy_states(own) if copy is not False and is_on("copy", copy) else own
-    binding = bind(node, graph)
-    graphdef, leaves = binding.graphdef, list(binding.values())
+    graphdef, definition, leaves = _read(node, graph)
     if filters:
-        found = split_leaves(graphdef.definition, leaves, filters, "state", is_exhaustive=False)
+        found = split_leaves(definition, leaves, filters, "state", is_exhaustive=False)
     else:
-        found = (make_state(graphdef.definition, leaves),)
+        found = (make_state(definition, leaves),)
     if copy is not False and is_on("copy", copy):  # after the filters: only their leaves are copied
         found = tuple(make_state(s.definition, copy_leaves(s.leaves, graphdef)) for s in found)
     return found if len(filters) > 1 else found[0]
@@ -318,7 +329,7 @@ def graphdef(node: N, /, *, graph: bool | None = None) -> GraphDef[N]:
     >>> dx.graphdef(dx.Module()) is dx.graphdef(dx.Module())
     True
     """
-    return bind(node, graph).graphdef
+    return _read(node, graph)[0] if captured_calls else bind(node, graph).graphdef
 
 
 def clone(node: N, variables: bool = True, *, arrays: bool | None = None, graph: bool | None = None) -> N:

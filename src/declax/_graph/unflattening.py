@@ -33,7 +33,7 @@ from declax._tree import epoch
 from declax._tree.attributes import wrong_trace
 from declax._tree.layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, RECORD_KEY, TRACE_KEY, blank_maker
 from declax._tree.read_only import ReadOnly
-from declax._typing import MISSING
+from declax._typing import MISSING, SOWN_KEY
 from declax._variables.variable import Variable, fill_raw, new_variable, set_raw
 from declax._variables.variable import _set_metadata as set_metadata
 from declax._variables.variable import _set_trace as set_mark
@@ -302,11 +302,13 @@ class Change(NamedTuple):
       graphdef: the structure.
       kept: for each leaf, the position of the value that it keeps, or -1.
       origins: for each Variable and node, the existing object, or -1.
+      sown: the indexes of nodes, and names of attributes that were sown into them while tracing.
     """
 
     graphdef: GraphDef[Any]
     kept: tuple[int, ...]
     origins: tuple[int, ...]
+    sown: tuple[tuple[int, str], ...] = ()
 
 
 def apply_change(
@@ -355,7 +357,15 @@ def apply_change(
             del attributes[name]
     if is_structural:
         epoch.advance()
+    for index, name in change.sown:
+        note_sown(slots[own[index]], name)
     return slots
+
+
+def note_sown(node: Pytree, name: str) -> None:
+    """Notes, in a node that a transform has rebuilt, that an attribute was sown."""
+    if TRACE_KEY in node.__dict__:
+        node.__dict__.setdefault(SOWN_KEY, set()).add(name)
 
 
 def _differences(node: Pytree, wanted: dict[Any, Any], mark: object) -> tuple[dict[Any, Any], list[Any]]:

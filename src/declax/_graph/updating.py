@@ -19,6 +19,7 @@ from declax._classes.pytree import Pytree
 from declax._graph.binding import Binding, bind
 from declax._graph.flattening import GraphDef
 from declax._graph.nodes import Kind, children_of, is_number, is_ref, kind_of, put_in_container
+from declax._graph.sown import captured_calls, take_captures
 from declax._graph.unflattening import BATCH, check_marks, program_of
 from declax._modes import is_on
 from declax._state.definition import LeafDef, StateDef
@@ -144,7 +145,7 @@ def update(
     """
     binding = bind(node, graph)
     definition = binding.graphdef.definition
-    given = [as_state(s) for s in (state, *states)]
+    given = take_captures((state, *states))[0] if captured_calls else [as_state(s) for s in (state, *states)]
     fits = [fit_of(definition, s.definition) for s in given]
     if strict is not True or complete is not False:
         strict, complete = is_on("strict", strict), is_on("complete", complete)

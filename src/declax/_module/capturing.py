@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypedDict, T
 import jax
 
 from declax import _jax
-from declax._classes.pytree import Pytree, delete_attribute, layout_of, set_layout
-from declax._fields.specifiers import Status
+from declax._classes.pytree import Pytree, delete_attribute
 from declax._graph.nodes import Kind, Link, is_number, kind_of, path_of, walk_values
+from declax._graph.sown import captured_calls, put_captures, put_sown
 from declax._module.containers import Dict, List
 from declax._module.module import Captures, Module
 from declax._state.states import State
@@ -139,12 +139,14 @@ def _capturing(fn: Any, var_types: Sequence[Any], init: Init, method_outputs: An
         root = owner if isinstance(owner, Module) else next(iter((*args, *kwargs.values())), None)
         recording = _Recording(root, kinds, method_kind)
         result: Any = None
+        captured_calls.append(recording)
         try:
             recording.begin({} if init is None else init)
             with recording.sown_outputs():
                 call: Any = getattr(owner, name) if is_method else fn  # the method that the class has now may sow
                 result = call(*args, **kwargs)
         finally:
+            captured_calls.remove(recording)
             pairs = recording.end(result)
         return (result, *map(State.from_flat_path, pairs)) if kinds else result
 
@@ -170,7 +172,8 @@ class _Recording:
             modules[path_of(link)] = module
             outer: Captures | None = module.__dict__.get(CAPTURES_KEY)
             self._outer[id(module)] = module, outer
-            captures = Captures(self._method_outputs or getattr(outer, "__method_outputs__", None))
+            kind = next(iter(self._kinds), getattr(outer, "__kind__", Intermediate))
+            captures = Captures(kind, self._method_outputs or getattr(outer, "__method_outputs__", None))
             self._hand_over(outer, captures)
             _put_captures(module, captures)
         if not modules:
@@ -244,16 +247,14 @@ class _Recording:
         """Gives the Variables that this call does not return to other `Captures`."""
         for name, variable in captures.variables().items() if captures else ():
             if _position_of(variable, self._kinds) is None:
-                setattr(to, name, variable)
+                put_sown(to, name, variable)
 
 
 def _put_captures(module: Any, captures: Captures) -> None:
-    """Sets the attribute, bypassing the `__setattr__` of the module, which may be frozen or a Dict."""
     attributes = module.__dict__
     if attributes.get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
         raise wrong_trace(module, CAPTURES_KEY)
-    set_layout(module, layout_of(module).with_status(CAPTURES_KEY, Status.DATA))
-    attributes[CAPTURES_KEY] = captures
+    put_captures(module, captures)
     if BOUND_KEY in attributes:
         epoch.advance()
 

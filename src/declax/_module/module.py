@@ -15,6 +15,7 @@ from declax._graph.binding import bind
 from declax._graph.editing import attribute_changes, check_may_change
 from declax._graph.flattening import GraphDef
 from declax._graph.nodes import children_of, walk_nodes
+from declax._graph.sown import put_sown
 from declax._graph.updating import update
 from declax._modes import is_graph
 from declax._typing import CAPTURES_KEY, ArrayLike, Path
@@ -81,7 +82,7 @@ class Module(Pytree):
         kind = _sown_kind(self, "sow", name, variable_type)
         holder = _holder_of(self)
         if not hasattr(holder, name):
-            setattr(holder, name, kind(reduce_fn(init_fn(), value)))
+            put_sown(holder, name, kind(reduce_fn(init_fn(), value)))
             return True
         variable = _own_variable(self, name, kind, "sow")
         variable.set_value(reduce_fn(variable.get_value(), value))
@@ -118,7 +119,7 @@ class Module(Pytree):
         kind = _sown_kind(self, "perturb", name, variable_type)
         holder = _holder_of(self)
         if not hasattr(holder, name):
-            setattr(holder, name, kind(jax.tree.map(jnp.zeros_like, value)))
+            put_sown(holder, name, kind(jax.tree.map(jnp.zeros_like, value)))
         added = _own_variable(self, name, kind, "perturb").get_value()
         shapes = jax.tree.map(jnp.shape, added)
         if holder is not self and shapes != jax.tree.map(jnp.shape, value):
@@ -281,11 +282,12 @@ def iter_module_children(node: Any, /, *, graph: bool | None = None) -> Iterator
 class Captures(Pytree):
     """The Variables that one module sows during a captured call, by name.
 
-    It is an attribute of the module, so split, merge and transforms carry it along, and compiled functions trace a
-    captured call separately.
+    It is an attribute of the module, so transforms carry it along, and compiled functions trace a captured call
+    separately. A State refers to it, under a Variable of its `__kind__`, which filters see.
     """
 
-    def __init__(self, method_outputs: type[Variable[Any]] | None = None) -> None:
+    def __init__(self, kind: type[Variable[Any]], method_outputs: type[Variable[Any]] | None = None) -> None:
+        self.__kind__ = kind
         if method_outputs is not None:
             self.__method_outputs__ = method_outputs
 

@@ -37,6 +37,7 @@ from declax import _jax
 from declax._fields.snapshots import exact_types
 from declax._graph.binding import Binding, bind, bind_many, check_mode
 from declax._graph.flattening import GraphDef, Walk, walk
+from declax._graph.sown import graph_without_sown, sown_attributes
 from declax._graph.unflattening import Change, apply_change, build_slots, check_marks, program_of
 from declax._tree import epoch
 from declax._tree.epoch import committing
@@ -222,8 +223,10 @@ class Rebuilt:
         found.visit(self._roots)
         is_same = found.graphdef is self._structure.graphdef and all(map(is_, found.objects, self._objects))
         if not is_same and not mode.updates and self._structure.graphdef is not None:
-            replaced = [a is not b for a, b in zip(found.objects, self._objects, strict=False)]
-            raise _structure_changed(self._structure, found.graphdef, replaced)
+            after, objects = graph_without_sown(self._roots, found.objects)
+            replaced = [a is not b for a, b in zip(objects, self._objects, strict=False)]
+            if after is not self._structure.graphdef or True in replaced:
+                raise _structure_changed(self._structure, after, replaced)
         leaves, tree = jax.tree_util.tree_flatten(output, is_leaf=is_root)
         has_roots = True in which_are_roots(leaves)
         if has_roots and not mode.returns:
@@ -253,7 +256,7 @@ class Rebuilt:
         ranks = {id(o): i for i, o in enumerate(self._objects)}
         origins = tuple(ranks.get(id(o), -1) for o in found.objects)
         pattern = which_are_roots(leaves)
-        change = Change(found.graphdef, kept, origins)
+        change = Change(found.graphdef, kept, origins, tuple(sown_attributes(found.objects)))
         of_results = None
         if labels is not None:
             of_graph, of_plain = labels.of_change(change, values, pattern, tree)
