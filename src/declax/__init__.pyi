@@ -207,6 +207,7 @@ from declax.statelib import restore_int_paths as restore_int_paths
 from declax.statelib import split_state as split_state
 from declax.statelib import to_flat_state as to_flat_state
 from declax.statelib import to_pure_dict as to_pure_dict
+from declax.training import ModelAndOptimizer as ModelAndOptimizer
 from declax.training import OptArray as OptArray
 from declax.training import Optimizer as Optimizer
 from declax.training import OptState as OptState

@@ -19,7 +19,6 @@ ABSENT: Final[dict[str, str]] = {
         _ATTENTION: """MultiHeadAttention combine_masks dot_product_attention dot_product_attention_weights
             make_attention_mask make_causal_mask""",
         _METRICS: "Accuracy Average Metric MetricState MultiMetric Statistics Welford",
-        "an optimizer class of a later release; keep the model beside the optimizer": "ModelAndOptimizer",
         "an average of parameters comes in a later release": "EMA",
         _SHARDING: """abstract_with_sharding add_axis get_abstract_model get_named_sharding get_partition_spec
             get_var_pspec logical_axis_rules remove_axis use_eager_sharding using_eager_sharding with_partitioning""",

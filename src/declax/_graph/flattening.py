@@ -151,13 +151,19 @@ class GraphDef(Generic[N]):
 
     @property
     def shared(self) -> tuple[Path | None, Path] | None:
-        """The paths of the first object that is reached twice (None for one in an earlier graph); None for a tree."""
+        """Both paths of the first object that is reached twice, or twice that of an Object; None for a tree.
+
+        The first path is None if the object is in an earlier graph.
+        """
         if self._shared is False:
             paths: list[Path | None] = [None] * self.base
             found = None
             for path, token in walk_tokens(self.tokens):
                 if isinstance(token, int):
                     found = paths[token], path
+                    break
+                if token[0] == OBJECT:
+                    found = path, path
                     break
                 if token[0] in HAS_INDEX:
                     paths.append(path)

@@ -217,6 +217,8 @@ def walk_values(root: object, *, is_tree: bool = False) -> Iterator[tuple[Link, 
                     raise not_a_tree(path_of(seen[id(value)]), path_of(link))
                 continue
             seen[id(value)] = link
+        if is_tree and kind is Kind.OBJECT:
+            raise not_a_tree(path_of(link), path_of(link))
         within = enter_container(value, within) if kind is Kind.CONTAINER else ()
         stack.append((link, value, True, ()))
         stack.extend(((link, key), child, False, within) for key, child in reversed(_all_children(value, kind)))
@@ -235,7 +237,9 @@ def _all_children(value: Any, kind: Kind) -> list[tuple[Any, Any]]:
 
 def not_a_tree(first: Path | None, second: Path) -> GraphError:
     """The error of a shared object where a tree is asked for; its first path is None in an earlier graph."""
-    if first is None:
+    if first == second:
+        problem, got = "this is an object of a class with pytree=False, which JAX cannot take apart", None
+    elif first is None:
         problem, got = "this is an object of a graph that was flattened before, so the two are not trees", None
     else:
         what = "a node that holds itself" if second[: len(first)] == first else "reached twice"

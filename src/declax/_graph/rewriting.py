@@ -27,7 +27,7 @@ from declax._graph.nodes import (
     open_container,
 )
 from declax._graph.unflattening import build, program_of
-from declax._modes import is_graph
+from declax._modes import is_graph, is_on
 from declax._state.definition import call_each
 from declax._state.states import make_state
 from declax._tree.attributes import admit
@@ -41,7 +41,9 @@ N = TypeVar("N")
 # --- leaves --------------------------------------------------------------------
 
 
-def map(f: Callable[[Path, Any], Any], node: N, /, *, graph: bool | None = None) -> N:  # noqa: A001  # the peers' name
+def map(  # noqa: A001  # the peers' name
+    f: Callable[[Path, Any], Any], node: N, /, *, recreate_variables: bool = True, graph: bool | None = None
+) -> N:
     """A new graph of the same structure whose leaves are ``f(path, value)``.
 
     Each leaf is seen once, under its first path. Shared objects stay shared.
@@ -51,6 +53,7 @@ def map(f: Callable[[Path, Any], Any], node: N, /, *, graph: bool | None = None)
         change. For a Variable it returns a Variable of any kind and metadata,
         or a raw value; for an array, an array or a number.
       node: a model, or a container of models.
+      recreate_variables: False puts each result in the place of its Variable, also a raw value.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
@@ -72,16 +75,23 @@ def map(f: Callable[[Path, Any], Any], node: N, /, *, graph: bool | None = None)
     graphdef, contained = binding.graphdef, program_of(binding.graphdef).contained
     leaves: list[Any] = []
     leaf_defs: list[tuple[type, Any]] = []
+    is_recreating = is_on("recreate_variables", recreate_variables)
     own = list(jax.tree.map(lambda leaf: leaf, binding.read()))  # f may change what a Variable holds
     flat = make_state(graphdef.definition, own).flat_state()
     for (path, value), result in zip(flat, call_each("map", f, flat.paths, flat), strict=True):
-        if isinstance(value, Variable):
+        if isinstance(value, Variable) and not is_recreating:
+            leaf = result
+        elif isinstance(value, Variable):
             leaf, leaf_def = _in_variable(path, value, result)
             leaf_defs.append(leaf_def)
         else:
             leaf = _checked_plain(path, value, result, is_in_container=len(leaves) in contained)
         leaves.append(leaf)
-    root: N = build(_with_leaf_defs(graphdef, leaf_defs), leaves)
+    root: N
+    if is_recreating:
+        root = build(_with_leaf_defs(graphdef, leaf_defs), leaves)
+    else:
+        root = build(graphdef, leaves, variables=leaves)
     return root
 
 

@@ -75,7 +75,7 @@ def read_without_captures(node: Any, graph: bool | None) -> Reading:
     return Reading(own.graphdef, both, [*own.read(), *(captures for _, captures in found.values())])
 
 
-def take_captures(states: Sequence[Any]) -> tuple[list[State[Any]], dict[Path, Any]]:
+def take_captures(states: Sequence[Any]) -> tuple[tuple[State[Any], ...], dict[Path, Any]]:
     """States without captures, and these by the path of their module."""
     found: dict[Path, Any] = {}
     rest = []
@@ -85,7 +85,7 @@ def take_captures(states: Sequence[Any]) -> tuple[list[State[Any]], dict[Path, A
             found.update({path[:-1]: leaf for path, leaf in pairs if path[-1:] == (CAPTURES_KEY,)})
             state = State(FlatState([pair for pair in state.flat_state() if pair[0][-1:] != (CAPTURES_KEY,)]))
         rest.append(state)
-    return rest, found
+    return tuple(rest), found
 
 
 def give_captures(root: Any, found: dict[Path, Any]) -> None:

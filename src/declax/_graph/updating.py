@@ -145,7 +145,9 @@ def update(
     """
     binding = bind(node, graph)
     definition = binding.graphdef.definition
-    given = take_captures((state, *states))[0] if captured_calls else [as_state(s) for s in (state, *states)]
+    given = [as_state(s) for s in (state, *states)]
+    if captured_calls:
+        given = list(take_captures(given)[0])
     fits = [fit_of(definition, s.definition) for s in given]
     if strict is not True or complete is not False:
         strict, complete = is_on("strict", strict), is_on("complete", complete)
@@ -403,7 +405,7 @@ def _misfit(before: Any, after: Any) -> str | None:
         return f"shape {shape}" if _shape_of(after) is not None else f"an array of shape {shape}"
     if isinstance(after, jax.ShapeDtypeStruct) and not isinstance(before, jax.ShapeDtypeStruct):
         return f"an array of shape {shape}, not its description"
-    if isinstance(after, (np.ndarray, np.generic)) and after.dtype.kind in "OSUV":
+    if isinstance(after, (np.ndarray, np.generic)) and (after.dtype.kind in "OSU" or after.dtype.type is np.void):
         return f"an array of numbers of shape {shape}"
     if _is_key(before) != _is_key(after):
         return "keys of random numbers" if _is_key(before) else f"an array of {getattr(before, 'dtype', 'numbers')}"

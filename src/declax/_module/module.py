@@ -190,12 +190,15 @@ class Module(Pytree):
         """
         return iter_module_children(self)
 
-    def set_attributes(self, *filters: Filter, raise_if_not_found: bool = True, **attributes: Any) -> None:
+    def set_attributes(
+        self, *filters: Filter, raise_if_not_found: bool = True, graph: bool | None = None, **attributes: Any
+    ) -> None:
         """Sets attributes of all modules inside that have them; on an error, of none.
 
         Args:
           *filters: which modules; without filters, all.
           raise_if_not_found: whether a name that no module has is an error.
+          graph: False if the module must be a tree; None for the default of `set_graph_mode`.
           **attributes: the new values.
 
         Raises:
@@ -211,7 +214,7 @@ class Module(Pytree):
         0.5
         """
         predicates = [predicate_of(f, f"set_attributes, filter {i}") for i, f in enumerate(filters or (True,))]
-        chosen = [m for path, m in self.iter_modules() if any(ask(p, path, m) for p in predicates)]
+        chosen = [m for path, m in iter_modules(self, graph=graph) if any(ask(p, path, m) for p in predicates)]
         where = type_name(type(self))
         changes = attribute_changes(chosen, attributes, where, must_exist=raise_if_not_found)
         for module, name, _ in changes:

@@ -15,6 +15,7 @@ from declax._fields.specifiers import static
 from declax._filters import Filter, as_written
 from declax._graph.api import advise_param, graphdef
 from declax._graph.api import state as state_of
+from declax._graph.array_refs import as_pure
 from declax._graph.updating import update as update_graph
 from declax._lazy import lazy_names
 from declax._state.definition import StateDef
@@ -125,7 +126,7 @@ class Optimizer(Pytree, Generic[M]):
             for `optax.lbfgs`, where ``value_fn`` takes a State of the parameters.
 
         Returns:
-          The updates that were added to the parameters.
+          The updates that were added to the parameters: a State of arrays.
 
         Raises:
           OptimizerError: the gradients or the model do not fit; nothing is changed.
@@ -149,7 +150,7 @@ class Optimizer(Pytree, Generic[M]):
             updates, after = tx.update(gradients, before, parameters, **extra)
             applied = _applied(parameters, updates)
         self._write(model, applied, slots, after)
-        return updates  # type: ignore[no-any-return]  # a tree map over the gradients keeps their type
+        return as_pure(updates)  # type: ignore[no-any-return]  # a tree map over the gradients keeps their type
 
     def _parameters_of(self, model: M, slots: list[Any]) -> State[Any]:
         """The parameters of a model; raises if the optimizer was made for other paths or shapes."""
@@ -216,6 +217,35 @@ class Optimizer(Pytree, Generic[M]):
         else:
             self.opt_state = stored
             self._layout = OptLayout(after, parameters.paths)
+
+
+class ModelAndOptimizer(Optimizer[M]):
+    """An `Optimizer` that keeps its model, so that `update` takes the gradients only.
+
+    Args:
+      model, tx, wrt, graph: as for `Optimizer`.
+
+    Attributes:
+      model: the model.
+
+    >>> import optax
+    >>> import declax as dx
+    >>> model = dx.Linear(2, 2, rngs=dx.Rngs(0))
+    >>> optimizer = dx.ModelAndOptimizer(model, optax.sgd(1.0))
+    >>> updates = optimizer.update(dx.state(model, dx.Param))
+    >>> bool((optimizer.model.kernel == 0).all())
+    True
+    """
+
+    model: M
+
+    def __init__(self, model: M, tx: Transformation, wrt: Filter = Param, *, graph: bool | None = None) -> None:
+        super().__init__(model, tx, wrt, graph=graph)
+        self.model = model
+
+    def update(self, grads: State[M] | M, /, **extra: Any) -> State[M]:  # type: ignore[override]  # it has the model
+        """As `Optimizer.update`, for its own model."""
+        return super().update(self.model, grads, **extra)
 
 
 def _content(slot: Any) -> Any:

@@ -1,0 +1,68 @@
+"""Programs with the graph functions, which do the same with `import declax as nnx` as with Flax NNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+import declax as dx
+
+flax_nnx = pytest.importorskip("flax.nnx")
+
+
+def same(program: Callable[[Any], Any]) -> Any:
+    """What a program returns with both libraries."""
+    ours, peers = program(dx), program(flax_nnx)
+    assert ours == peers
+    return ours
+
+
+def opaque(nnx: Any) -> Any:
+    class Opaque(nnx.Pytree, pytree=False):
+        def __init__(self) -> None:
+            self.x = nnx.Param(jnp.ones(2))
+
+    return Opaque()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda nnx, node: nnx.split(node, graph=False),
+        lambda nnx, node: nnx.state(node, graph=False),
+        lambda nnx, node: list(nnx.iter_graph(node, graph=False)),
+        lambda nnx, node: list(nnx.iter_children(node[0], graph=False)),
+        lambda nnx, node: nnx.recursive_map(lambda path, value: value, node, graph=False),
+    ],
+)
+def test_a_class_that_is_no_pytree_where_a_tree_is_asked_for(function: Any) -> None:
+    for nnx in (dx, flax_nnx):
+        with pytest.raises(ValueError, match="pytree=False"):
+            function(nnx, nnx.List([opaque(nnx)]))
+    assert len(dx.split(dx.List([opaque(dx)]))[1].paths) == 1
+
+
+def test_values_in_the_place_of_variables() -> None:
+    def program(nnx: Any) -> Any:
+        made = nnx.map(lambda path, value: len(path), nnx.Rngs(0), recreate_variables=False)
+        return made.default.count, made.default.key
+
+    assert same(program) == (2, 2)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_attributes_of_all_modules_in_both_modes(graph: bool) -> None:
+    def program(nnx: Any) -> Any:
+        model = nnx.List([nnx.Dropout(0.5, rngs=nnx.Rngs(0)), nnx.Dropout(0.1)])
+        model.set_attributes(rate=0.2, graph=graph)
+        model.eval(graph=graph)
+        return [(layer.rate, layer.deterministic) for layer in model]
+
+    same(program)
+    layer = dx.Dropout(0.1)
+    with pytest.raises(ValueError, match="reached twice"):
+        dx.List([layer, layer]).set_attributes(rate=0.3, graph=False)
+    assert layer.rate == 0.1
