@@ -150,7 +150,7 @@ class Optimizer(Pytree, Generic[M]):
             updates, after = tx.update(gradients, before, parameters, **extra)
             applied = _applied(parameters, updates)
         self._write(model, applied, slots, after)
-        return as_pure(updates)  # type: ignore[no-any-return]  # a tree map over the gradients keeps their type
+        return as_pure(updates)
 
     def _parameters_of(self, model: M, slots: list[Any]) -> State[Any]:
         """The parameters of a model; raises if the optimizer was made for other paths or shapes."""
