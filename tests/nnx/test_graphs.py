@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import declax as dx
@@ -66,3 +68,14 @@ def test_attributes_of_all_modules_in_both_modes(graph: bool) -> None:
     with pytest.raises(ValueError, match="reached twice"):
         dx.List([layer, layer]).set_attributes(rate=0.3, graph=False)
     assert layer.rate == 0.1
+
+
+def test_values_of_ml_dtypes_from_numpy() -> None:
+    def program(nnx: Any) -> Any:
+        model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+        nnx.update(model, jax.tree.map(lambda x: np.asarray(x.astype(jnp.bfloat16)), nnx.state(model)))
+        return str(model.kernel.dtype), model.bias.shape
+
+    same(program)
+    with pytest.raises(ValueError, match="an array of numbers of shape"):
+        dx.update(dx.Param(jnp.ones(2)), dx.State({(): dx.Param(np.zeros(2, dtype="i4,f4"))}))
