@@ -32,6 +32,7 @@ Distribution: TypeAlias = Literal["truncated_normal", "normal", "uniform"]
 
 _KEYLESS: Final = frozenset({"zeros", "ones", "constant"})
 _PYTHON_SCALARS: Final = (bool, int, float, complex)
+_INTEGERS: Final = (int, np.integer)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -80,7 +81,7 @@ class NamedInitializer:
         >>> dx.initializers.ones(None, (2,))
         Array([1., 1.], dtype=float32)
         """
-        sizes = (int(shape),) if isinstance(shape, int | np.integer) else tuple(shape)
+        sizes = (int(shape),) if isinstance(shape, _INTEGERS) else tuple(shape)
         if key is None and self.name not in _KEYLESS:
             raise errors.InitializerError(
                 repr(self),

@@ -102,7 +102,9 @@ class Variable(ArrayOperators, Generic[T]):
             if isinstance(content, Variable):
                 content = content.get_value()
             _check_depth(cls, content)
-        is_by_ref = defaults.take_ref(metadata, errors.type_name(cls)) if metadata or defaults.is_used else False
+        is_by_ref = False
+        if defaults.is_used or (metadata and ("ref" in metadata or "hijax" in metadata)):
+            is_by_ref = defaults.take_ref(metadata, errors.type_name(cls))
         _set_trace(self, _trace_state.value)
         _set_raw(self, content)
         _set_metadata(self, cls._make_metadata(metadata) if metadata else cls._defaults)
@@ -365,7 +367,8 @@ class Variable(ArrayOperators, Generic[T]):
                 "set_metadata was called with arguments that do not go together",
                 expected="keywords, one mapping, or a name and a value",
             )
-        metadata = defaults.without_fixed(metadata, errors.type_name(cls), self.ref)
+        if "ref" in metadata or "hijax" in metadata:
+            metadata = defaults.without_fixed(metadata, errors.type_name(cls), self.ref)
         cls._check_metadata(metadata)
         self._change_metadata(Metadata.of({**kept, **metadata}, errors.type_name(cls)))
 
@@ -440,7 +443,8 @@ class Variable(ArrayOperators, Generic[T]):
     def from_metadata(cls, value: T, metadata: Mapping[str, Any]) -> Self:
         """A Variable of a value as it is: no hook runs, no default is added."""
         if not isinstance(metadata, Metadata):
-            metadata = defaults.without_fixed(metadata, errors.type_name(cls), _is_ref(value))
+            if "ref" in metadata or "hijax" in metadata:
+                metadata = defaults.without_fixed(metadata, errors.type_name(cls), _is_ref(value))
             cls._check_metadata(metadata)
             metadata = Metadata.of(metadata, errors.type_name(cls))
         if value.__class__ not in _FLAT:
