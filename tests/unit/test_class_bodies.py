@@ -489,7 +489,7 @@ def test_what_fields_of_a_class_are_outside_of_class_bodies():
         ("t: list = dx.static(default=[dx.Dropout(0.5)])", "t = [dx.Dropout(..., rngs=rngs)]"),
         ("t: dx.Linear = dx.Linear(2, 2, rngs=dx.Rngs(0))", "t = dx.Linear(..., rngs=rngs)"),
         ("t = [dx.Linear(2, 2, rngs=dx.Rngs(0))]", "t = [dx.Linear(..., rngs=rngs)]"),
-        ("t: dx.Param = dx.Param(1)", "t = dx.variable((dim,), initializer=dx.initializers.ones)"),
+        ("t: dx.Param = dx.Param(1)", "t: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.ones)"),
         ("t = (dx.Rngs(0),)", "_: dx.KW_ONLY\nrngs: dx.InitVar[dx.Rngs] = dx.field()"),
     ],
 )

@@ -359,7 +359,9 @@ def test_a_submodule_that_is_no_method(line):
 
 
 def test_an_annotation_that_is_no_variable():
-    with pytest.raises(errors.FieldError, match=r"variable\(...\) declares a Variable, and the annotation is none"):
+    with pytest.raises(
+        errors.FieldError, match=r"variable\(...\) declares a Variable, and the annotation is not a kind"
+    ):
         declare({"w": jax.Array}, w=variable())
 
 

@@ -93,6 +93,9 @@ def test_the_notes_of_variables_and_methods():
     ("line", "fix"),
     [
         ("text = f'{dim}'", 'dx.defer("{}".format)(dim)'),
+        ("a, b = dim", "first, second = dim[0], dim[1]"),
+        ("flag = 3 in dim", "dx.defer(operator.contains)(dim, 3)"),
+        ("last = pow(dim, 2, 3)", "dx.defer(pow)(dim, 2, 3)"),
         ("text = '%s' % dim", 'dx.defer("{}".format)(dim)'),
         ("parts = dx.Sequential(*dx.repeat(dim, dx.Linear(dim, dim)))", "dx.repeat("),
     ],
@@ -120,6 +123,50 @@ def test_the_fix_of_unpacked_layers_is_a_list():
         parts = dx.Sequential(dx.repeat(dim, dx.Linear(dim, dim, rngs=rngs)))
 
     assert len(Fixed(2, rngs=dx.Rngs(0)).parts.layers) == 2
+
+
+def test_the_fix_of_a_shared_variable():
+    with pytest.raises(errors.FieldError, match=r"fix:      w: dx\.Param\[jax\.Array\] = dx\.variable\("):
+
+        @dx.dataclass
+        class Model(dx.Module):
+            w = dx.Param(jnp.ones(3))
+
+
+def test_a_subclass_without_a_decorator_is_given_its_field():
+    class Sub(Base):
+        wide: int = 3
+
+    with pytest.raises(errors.FieldError, match=r"Sub\.wide: only the decorator of declax makes what a class declares"):
+        Sub(2, 3, wide=4, rngs=dx.Rngs(0))
+
+
+@pytest.mark.parametrize("wrong", [3, dx.Sequential()])
+def test_the_fix_of_a_part_of_the_wrong_class(wrong):
+    @dx.dataclass
+    class Model(dx.Module):
+        dim: int = dx.field()
+        up: dx.Dropout = dx.Dropout(dim / 10)
+
+    fix = "up=Dropout(...)" if wrong == 3 else "up: Dropout | Sequential = ...        # to allow both"
+    with pytest.raises(errors.ConstructionError) as caught:
+        Model(3, up=wrong)
+    assert fix in str(caught.value)
+
+
+def test_a_transform_over_an_object_whose_parts_are_not_all_made():
+    @dx.dataclass
+    class Model(dx.Module):
+        dim: int = dx.field()
+        rngs: dx.InitVar[dx.Rngs] = dx.field(kw_only=True)
+        up = dx.Linear(dim, dim, rngs=rngs)
+        stack = dx.Stacked(dx.Linear(dim, dim, rngs=rngs), 3)
+        out: dx.Linear = up
+        names = dx.defer(sorted)(["b", "a"])  # its status is known by the value only, so that the layout is open
+
+    model = Model(2, rngs=dx.Rngs(0))
+    assert model.out is model.up
+    assert model.stack.length == 3
 
 
 def test_type_hints_of_a_model_are_its_fields():

@@ -104,13 +104,12 @@ class PartCheck:
             expected, made = annotation_text(found.annotation), type_name(_class_of(found.value) or NoneType)
             is_expression = isinstance(found.value, Expression)
             text = found.value._pytree__source(text_of) if is_expression else text_of(found.value)
-            wider = annotation_text(self._annotation).replace(expected, f"{expected} | {made}")
             raise FieldError(
                 self._where + found.path,
                 "the declared part does not have the class of its annotation",
                 expected=expected,
                 got=f"{text}, which gives {made}",
-                fix=f"{name}: {wider} = ...",
+                fix=f"{name}: {self._wider(found, made)} = ...",
             )
 
     def __call__(self, instance: Pytree) -> None:
@@ -126,11 +125,19 @@ class PartCheck:
                 "the given part is of the wrong class",
                 expected=annotation_text(found.annotation),
                 got=describe(found.value),
+                fix=f"{self.names[0]}: {self._wider(found, type_name(type(found.value)))} = ...        # to allow both"
+                if isinstance(found.value, Pytree)
+                else f"{self.names[0]}={annotation_text(found.annotation)}(...)",
             )
         is_empty = isinstance(value, CONTAINERS) and not value
         if not (is_plain or is_empty or self._is_known or has_data(value)):
             for name in self.names:
                 set_layout(instance, layout_of(instance).with_status(name, static_status(value)))
+
+    def _wider(self, found: Mismatch, made: str) -> str:
+        """The annotation of the part that allows the class of a value too."""
+        expected = annotation_text(found.annotation)
+        return annotation_text(self._annotation).replace(expected, f"{expected} | {made}")
 
     def _options(self, annotation: Any) -> tuple[Any, ...]:
         annotation = self._scope.resolve(annotation)

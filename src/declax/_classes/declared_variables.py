@@ -171,7 +171,7 @@ def check_variable(cls: type, name: str, recipe: VariableRecipe, annotation: obj
     if variable_class(scope.resolve(annotation), scope, Variable) is None and scope.is_complete:
         raise FieldError(
             where,
-            "variable(...) declares a Variable, and the annotation is none",
+            "variable(...) declares a Variable, and the annotation is not a kind of Variable",
             expected="a kind of Variable, as Param[jax.Array]",
             got=annotation_text(annotation),
             fix=f"{name}: dx.Param[jax.Array] = dx.variable(...)",

@@ -587,6 +587,8 @@ def _explain_arguments(cls: Any, kwargs: dict[str, Any]) -> None:
     made = {f.name for f in fields if not f.init}
     for name in kwargs:
         if name not in known:
+            if fields and name in own_annotations(cls) and "__dataclass_fields__" not in cls.__dict__:
+                raise _not_decorated(cls, name) from None
             hint = suggest(name, known)
             raise ConstructionError(
                 where,

@@ -30,6 +30,8 @@ def fix_of_shared(name: str, value: object, item: object) -> str:
     call = call_of_shared(item)
     if call == RNGS_LINES:
         return call
+    if item is value and isinstance(item, Variable):
+        name = f"{name}: dx.{type_name(type(item))}[jax.Array]"
     forms: dict[type, str] = {list: "[{}]", tuple: "({},)", dict: "{{'a': {}}}"}
     return f"{name} = {forms.get(value.__class__, '{}').format(call)}        # each instance makes it"
 

@@ -24,6 +24,7 @@ from declax._fields.sources import (
     has_expression,
     items,
     operand_text,
+    text_of,
 )
 from declax.errors import ExpressionError, MissingAttributeError
 
@@ -87,6 +88,11 @@ class Expression(Term):
             refuse(self, "a function of JAX", f"dx.defer(function)({self!r})")
         raise AttributeError("__jax_array__")
 
+    def __pow__(self, other: object, modulus: object = None) -> Expression:
+        if modulus is not None:
+            refuse(self, "pow() of three arguments", f"dx.defer(pow)({self!r}, {text_of(other)}, {text_of(modulus)})")
+        return _operation("({} ** {})", self, other)
+
     def __divmod__(self, other: object) -> Any:
         refuse(self, "divmod()")
 
@@ -99,7 +105,7 @@ class Expression(Term):
         refuse(self, "iteration or unpacking", "blocks = dx.repeat(depth, Block(dim, rngs=rngs))")
 
     def __contains__(self, item: object) -> bool:
-        refuse(self, "`in`")
+        refuse(self, "`in`", f"dx.defer(operator.contains)({self!r}, {text_of(item)})")
 
     def __format__(self, spec: str) -> str:
         refuse(self, "formatting", f'dx.defer("{{}}".format)({self!r})')
@@ -141,7 +147,8 @@ def _operation(template: str, *operands: object) -> Operation:
 def _add_operators() -> None:
     for entry in f"{_ARITHMETIC} {_COMPARISONS}".split():
         name, symbol = entry.split(":")
-        setattr(Expression, f"__{name}__", _binary(f"({{}} {symbol} {{}})"))
+        if name != "pow":  # which has a third argument
+            setattr(Expression, f"__{name}__", _binary(f"({{}} {symbol} {{}})"))
         if entry in _ARITHMETIC.split():
             setattr(Expression, f"__r{name}__", _reflected(f"({{}} {symbol} {{}})"))
     for entry in _UNARY.split():

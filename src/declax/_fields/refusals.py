@@ -66,9 +66,14 @@ def _name_of_instruction(frame: FrameType) -> str:
 
 
 def _running_call(term: Term) -> str | None:
-    """The call that the class body makes now, written as a deferred one; None where there is none."""
+    """The statement that the class body runs now, written with a deferred call; None if it is not known."""
     frame = class_body()
-    if frame is None or not _name_of_instruction(frame).startswith("CALL"):
+    if frame is None:
+        return None
+    instruction = _name_of_instruction(frame)
+    if instruction.startswith("UNPACK"):
+        return f"first, second = {text_of(term)}[0], {text_of(term)}[1]"
+    if not instruction.startswith("CALL"):
         return None
     line, last, start, end = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
     source = linecache.getline(frame.f_code.co_filename, line or 0, frame.f_globals).encode()[start:end].decode()

@@ -90,7 +90,11 @@ def text_of(value: object) -> str:
     if isinstance(value, type):
         return type_name(value)
     is_long = not isinstance(value, (int, float, complex, str, bytes, enum.Enum, NoneType))
-    return getattr(value, "__name__", None) or (f"{type_name(type(value))}(...)" if is_long else repr(value))
+    return getattr(value, "__name__", None) or (f"{_class_name(value)}(...)" if is_long else repr(value))
+
+
+def _class_name(value: object) -> str:
+    return type_name(type(value)).replace("ArrayImpl", "Array")
 
 
 def bare(value: Term, write: Write = text_of) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from declax import _jax
 from declax._classes.pytree import Pytree
 from declax._fields.snapshots import Frozen, exact_types, freeze, is_frozen, thaw
+from declax._fields.sources import Unmade
 from declax._graph.flattening import (
     CONTAINER,
     HAS_INDEX,
@@ -373,7 +374,7 @@ def _differences(node: Pytree, wanted: dict[Any, Any], mark: object) -> tuple[di
     attributes = tuple(node.__dict__.items())
     own = {name: value for name, value in attributes if name not in INTERNAL_KEYS or name == LAYOUT_KEY}
     changed = {name: value for name, value in wanted.items() if not same_content(own.get(name, MISSING), value)}
-    gone = [name for name in own if name not in wanted]
+    gone = [name for name, value in own.items() if name not in wanted and not isinstance(value, Unmade)]
     if (changed or gone) and node.__dict__.get(TRACE_KEY, _jax.TOP) is not mark:
         raise wrong_trace(node, next((name for name in (*changed, *gone) if name not in INTERNAL_KEYS), "..."))
     return changed, gone
