@@ -1,5 +1,7 @@
 """Filters by name: everything that says which leaves of a graph are meant."""
 
+from typing import TypeAlias
+
 from declax._filters import All as All
 from declax._filters import Any as Any
 from declax._filters import Everything as Everything
@@ -14,3 +16,6 @@ from declax._filters import Predicate as Predicate
 from declax._filters import WithTag as WithTag
 from declax._filters import filters_to_predicates as filters_to_predicates
 from declax._filters import to_predicate as to_predicate
+from declax._typing import Path
+
+PathParts: TypeAlias = Path

@@ -9,6 +9,7 @@ from declax._module.capturing import capture as capture
 from declax._module.module import A as A
 from declax._module.module import M as M
 from declax._module.module import Module as Module
+from declax._module.module import first_from as first_from
 from declax._module.module import iter_module_children as iter_module_children
 from declax._module.module import iter_modules as iter_modules
 from declax._module.viewing import view as view

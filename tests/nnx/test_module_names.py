@@ -15,7 +15,7 @@ import pytest
 import declax
 import declax as dx
 from declax._absent import ABSENT
-from declax.errors import MissingAttributeError, MissingNameError
+from declax.errors import GraphError, LayerError, MissingAttributeError, MissingNameError
 
 MODULES = [
     "extract",
@@ -128,3 +128,29 @@ def test_the_modules_load_when_they_are_used():
     lines = [f"assert 'declax.{name}' not in sys.modules, {name!r}" for name in names.split()]
     program = "\n".join(["import sys", "import declax", *lines, "assert declax.graph.split is declax.split"])
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_first_value_that_is_not_none():
+    theirs = pytest.importorskip("flax.nnx.module").first_from
+    for first_from in (declax.module.first_from, theirs):
+        assert first_from(None, False, True, error_msg="no flag") is False
+        with pytest.raises(ValueError, match="no flag"):
+            first_from(None, None, error_msg="no flag")
+    with pytest.raises(GraphError, match="first_from: all values are None: no flag"):
+        declax.module.first_from(None, error_msg="no flag")
+
+
+@pytest.mark.parametrize("padding", ["SAME", 2, (1, 2), [(0, 1), 3]])
+def test_paddings(padding):
+    theirs = pytest.importorskip("flax.nnx.nn.linear").canonicalize_padding
+    assert dx.nn.linear.canonicalize_padding(padding, 2) == theirs(padding, 2)
+
+
+def test_what_is_no_padding():
+    with pytest.raises(LayerError, match="canonicalize_padding: this is not a padding of 2 spatial axes"):
+        dx.nn.linear.canonicalize_padding((1, 2, 3), 2)
+
+
+def test_types_of_paths():
+    assert declax.filterlib.PathParts is not None
+    assert issubclass(declax.graph.VariableState, dx.Variable)

@@ -30,6 +30,14 @@ M = TypeVar("M", bound="Module")
 """A type variable for a class of modules, for annotations."""
 
 
+def first_from(*values: A | None, error_msg: str) -> A:
+    """The first value that is not None; a GraphError with this message if all are None."""
+    for value in values:
+        if value is not None:
+            return value
+    raise GraphError("first_from", f"all values are None: {error_msg}")
+
+
 def _append(kept: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     return (*kept, value)
 

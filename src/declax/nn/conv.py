@@ -243,20 +243,40 @@ def _padding(conv: Conv) -> str | Pairs:
         name = padding.upper()
         if name in PADDINGS and (name != "CAUSAL" or rank == 1):
             return name
-    elif is_integer(padding):
-        return ((padding, padding),) * rank
-    elif isinstance(padding, Sequence) and len(padding) == rank:
-        pairs = tuple(pair for side in padding if (pair := _pair(side)) is not None)
-        if len(pairs) == rank:
-            return pairs
-    raise errors.LayerError(
-        field_of(conv, "padding"),
+    elif (pairs := _pairs(padding, rank)) is not None:
+        return pairs
+    raise _wrong_padding(field_of(conv, "padding"), padding, rank)
+
+
+def canonicalize_padding(padding: Padding, rank: int) -> str | list[tuple[int, int]]:
+    """A name of a padding as it is, or a pair of numbers for each spatial axis; a LayerError for anything else."""
+    if isinstance(padding, str):
+        return padding
+    pairs = _pairs(padding, rank)
+    if pairs is None:
+        raise _wrong_padding("canonicalize_padding", padding, rank)
+    return list(pairs)
+
+
+def _wrong_padding(where: str, padding: object, rank: int) -> errors.LayerError:
+    return errors.LayerError(
+        where,
         f"this is not a padding of {rank} spatial {'axis' if rank == 1 else 'axes'}",
         expected=f"one of {', '.join(PADDINGS)}; an integer; or a sequence of {rank} integers or pairs",
         got=repr(padding),
         why="'CAUSAL' is for one spatial axis" if isinstance(padding, str) and padding.upper() == "CAUSAL" else None,
         fix=errors.suggest(padding.upper(), PADDINGS) if isinstance(padding, str) else None,
     )
+
+
+def _pairs(padding: object, rank: int) -> Pairs | None:
+    """A pair for each spatial axis, if the padding is a number or a sequence for this many axes."""
+    if is_integer(padding):
+        return ((padding, padding),) * rank
+    if not isinstance(padding, Sequence) or len(padding) != rank:
+        return None
+    pairs = tuple(pair for side in padding if (pair := _pair(side)) is not None)
+    return pairs if len(pairs) == rank else None
 
 
 def _check_dilated(conv: Conv, padding: str | Pairs) -> None:

@@ -22,7 +22,8 @@ from declax._variables.variable import Param
 from declax.initializers import lecun_normal, variance_scaling, zeros
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of
-from declax.nn.conv import Conv as Conv  # the peer's module of linear layers has it
+from declax.nn.conv import Conv as Conv  # the peer's module of linear layers has these
+from declax.nn.conv import canonicalize_padding as canonicalize_padding
 
 default_kernel_init = lecun_normal()
 default_bias_init = zeros
