@@ -145,10 +145,30 @@ def test_modules_may_have_their_own_method_of_that_name():
     assert average.total.value == 3
 
 
-def test_names_of_the_methods_are_taken():
+def test_names_of_the_methods_of_nnx_are_taken():
     model = dx.Module()
     with pytest.raises(FieldError, match="hides a method of its base class"):
-        model.split = 3
+        model.sow = 3
+
+
+def test_attributes_may_have_the_names_of_shorthands():
+    class Automaton(dx.Module):
+        def __init__(self, rngs):
+            self.split = dx.Linear(2, 4, rngs=rngs)
+            self.update = dx.Linear(4, 2, rngs=rngs)
+
+        def __call__(self, x):
+            return x + self.update(self.split(x))
+
+    @dx.dataclass
+    class Declared(dx.Module):
+        update: dx.Linear = dx.field()
+        get_state: int = 3
+
+    model = Automaton(dx.Rngs(0))
+    assert dx.jit(lambda model, x: model(x))(model, jnp.ones(2)).shape == (2,)
+    assert sorted(dx.state(model)) == ["split", "update"]
+    assert Declared(model.update).update is model.update
 
 
 def test_containers_update_as_containers():

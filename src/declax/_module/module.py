@@ -249,6 +249,10 @@ class Module(Pytree):
         self.set_attributes(raise_if_not_found=False, **mode)
 
 
+# Programs give these names to parts of models: the functions `dx.split`, `dx.state` and `dx.update` do the same.
+Module._pytree__reserved -= {"split", "get_state", "update"}
+
+
 def iter_modules(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Module]]:
     """All modules of a graph, each once, children first.
 
