@@ -1,8 +1,366 @@
-"""Metrics, under the peer's name of their module."""
+"""Metrics: numbers that training and evaluation accumulate over batches."""
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
 
-from declax._lazy import lazy_names
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-if not TYPE_CHECKING:
-    __getattr__ = lazy_names(__name__)
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from declax import errors
+from declax._classes.decorator import dataclass
+from declax._classes.pytree import Pytree
+from declax._fields.specifiers import KW_ONLY, field, variable
+from declax._filters import Filter
+from declax._graph.api import split
+from declax._variables.variable import Variable
+from declax.initializers import zeros
+
+AxisName: TypeAlias = str | tuple[str, ...] | None
+Mask: TypeAlias = jax.Array | None
+
+
+class MetricState(Variable[Any]):
+    """A Variable that holds what a metric has accumulated."""
+
+
+class Metric(Pytree):
+    """The base class of metrics: a subclass defines `reset`, `update` and `compute`.
+
+    >>> import declax as dx
+    >>> class Largest(dx.Metric):
+    ...     def __init__(self):
+    ...         self.value = dx.metrics.MetricState(jnp.float32(-jnp.inf))
+    ...     def reset(self):
+    ...         self.value[...] = -jnp.inf
+    ...     def update(self, *, values, **_):
+    ...         self.value[...] = jnp.maximum(self.value[...], values.max())
+    ...     def compute(self):
+    ...         return self.value[...]
+    >>> largest = Largest()
+    >>> largest.update(values=jnp.array([1.0, 3.0]))
+    >>> float(largest.compute())
+    3.0
+    """
+
+    def reset(self) -> None:
+        """Sets the metric back to its start."""
+        raise NotImplementedError(f"{type(self).__name__} does not define reset()")
+
+    def update(self, **kwargs: Any) -> None:
+        """Takes a batch into the metric, in place."""
+        raise NotImplementedError(f"{type(self).__name__} does not define update()")
+
+    def compute(self) -> Any:
+        """The value of the metric over all batches since the last reset."""
+        raise NotImplementedError(f"{type(self).__name__} does not define compute()")
+
+    def split(self, *filters: Filter) -> Any:
+        """The GraphDef and States of the metric, as `dx.split` gives them."""
+        return split(self, *filters)
+
+
+@dataclass
+class Average(Metric):
+    """The mean of all values.
+
+    ``sum(values) / number of values``, in float32; NaN before the first update.
+
+    Args:
+      argname: the keyword of `update` that holds the values.
+      axis_name: a mapped axis, or several, (of `jax.vmap`, `jax.shard_map`) over which each batch is summed. Under
+        `jit` none is needed: arrays there are whole.
+
+    Raises:
+      LayerError: for an update without the values, and for a mask that does not broadcast to them.
+
+    >>> import declax as dx
+    >>> loss = dx.metrics.Average("loss")
+    >>> loss.update(loss=jnp.array([1.0, 2.0]))
+    >>> loss.update(loss=jnp.array([6.0, 9.0]), mask=jnp.array([True, False]))
+    >>> float(loss.compute())
+    3.0
+    """
+
+    argname: str = field(default="values")
+    _: KW_ONLY
+    axis_name: AxisName = field(default=None)
+    total: MetricState = variable((), initializer=zeros, stream=None)
+    count: MetricState = variable((), initializer=zeros, dtype=jnp.int32, stream=None)
+
+    def reset(self) -> None:
+        """Forgets all values."""
+        self.total[...] = jnp.zeros((), jnp.float32)
+        self.count[...] = jnp.zeros((), jnp.int32)
+
+    def update(self, mask: Mask = None, **kwargs: Any) -> None:
+        """Adds values.
+
+        Args:
+          mask: nonzero where a value counts; of a shape that broadcasts to that of the values. It gives no weights.
+          **kwargs: the values, a number or an array, under `argname`. Other keywords are for other metrics.
+        """
+        values, where = _batch_of(self, self.argname, mask, kwargs)
+        total, count = _over_axis(
+            self.axis_name, jnp.sum(values, dtype=jnp.float32, where=where), _count(values, where)
+        )
+        self.total[...] += total
+        self.count[...] += count
+
+    def compute(self) -> jax.Array:
+        """The mean, a float32 scalar."""
+        return self.total[...] / self.count[...]  # type: ignore[no-any-return]  # a Variable of any content
+
+
+@dataclass
+class Statistics(Pytree):
+    """What `Welford` computes.
+
+    Attributes:
+      mean: the mean.
+      standard_error_of_mean: the standard deviation divided by the root of the number of values.
+      standard_deviation: the root of the biased variance.
+    """
+
+    mean: jax.Array
+    standard_error_of_mean: jax.Array
+    standard_deviation: jax.Array
+
+
+@dataclass
+class Welford(Metric):
+    """Mean and standard deviation of all values, in one pass without cancellation.
+
+    Batches are merged by the formula of Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for
+    Computing Sample Variances" (1979). The variance is the biased one. NaN before the first update, but for the mean.
+
+    Args:
+      argname: the keyword of `update` that holds the values.
+      axis_name: a mapped axis, or several, over which each batch is merged.
+
+    Raises:
+      LayerError: for an update without the values, and for a mask that does not broadcast to them.
+
+    >>> import declax as dx
+    >>> statistics = dx.metrics.Welford()
+    >>> statistics.update(values=jnp.array([1.0, 3.0]))
+    >>> found = statistics.compute()
+    >>> float(found.mean), float(found.standard_deviation)
+    (2.0, 1.0)
+    """
+
+    argname: str = field(default="values")
+    _: KW_ONLY
+    axis_name: AxisName = field(default=None)
+    count: MetricState = variable((), initializer=zeros, dtype=jnp.int32, stream=None)
+    mean: MetricState = variable((), initializer=zeros, stream=None)
+    m2: MetricState = variable((), initializer=zeros, stream=None)
+
+    def reset(self) -> None:
+        """Forgets all values."""
+        self.count[...] = jnp.zeros((), jnp.int32)
+        self.mean[...] = jnp.zeros((), jnp.float32)
+        self.m2[...] = jnp.zeros((), jnp.float32)
+
+    def update(self, mask: Mask = None, **kwargs: Any) -> None:
+        """Adds values.
+
+        Args:
+          mask: nonzero where a value counts; of a shape that broadcasts to that of the values. It gives no weights.
+          **kwargs: the values, a number or an array, under `argname`. Other keywords are for other metrics.
+        """
+        values, where = _batch_of(self, self.argname, mask, kwargs)
+        values = values.astype(jnp.float32)
+        total, added = _over_axis(self.axis_name, jnp.sum(values, where=where), _count(values, where))
+        mean = total / jnp.maximum(added, 1)
+        (deviation,) = _over_axis(self.axis_name, jnp.sum(jnp.square(values - mean), where=where))
+        before = self.count[...]
+        count = before + added
+        delta = mean - self.mean[...]
+        self.count[...] = count
+        self.mean[...] += delta * added / jnp.maximum(count, 1)
+        self.m2[...] += deviation + delta**2 * added * before / jnp.maximum(count, 1)
+
+    def compute(self) -> Statistics:
+        """The statistics, float32 scalars."""
+        count = self.count[...]
+        standard_deviation = jnp.sqrt(self.m2[...] / count)
+        return Statistics(self.mean[...], standard_deviation / jnp.sqrt(count), standard_deviation)
+
+
+class Accuracy(Average):
+    """The share of predictions that are right.
+
+    Without a threshold the prediction is the class of the largest logit. With one it is positive from the threshold on.
+
+    Args:
+      threshold: a float, for binary classification; None for several classes.
+      axis_name: a mapped axis, or several, over which each batch is summed.
+
+    Raises:
+      LayerError: for labels that are not integers, shapes that do not fit, and a mask that does not broadcast to the
+        labels.
+      FieldError: for a threshold that is not a float.
+
+    >>> import declax as dx
+    >>> accuracy = dx.metrics.Accuracy()
+    >>> accuracy.update(logits=jnp.array([[1.0, 2.0], [1.0, 0.0]]), labels=jnp.array([1, 1]))
+    >>> float(accuracy.compute())
+    0.5
+    """
+
+    threshold: float | None
+
+    def __init__(self, threshold: float | None = None, *, axis_name: AxisName = None) -> None:
+        if threshold is not None and not isinstance(threshold, float):
+            raise errors.FieldError(
+                "Accuracy.threshold", "this is not a threshold", expected="a float or None", got=repr(threshold)
+            )
+        super().__init__(axis_name=axis_name)
+        self.threshold = threshold
+
+    def update(self, mask: Mask = None, **kwargs: Any) -> None:
+        """Compares predictions with labels.
+
+        Args:
+          mask: nonzero where a label counts; of a shape that broadcasts to that of the labels.
+          **kwargs: `logits`, of shape ``(..., classes)``, or with a threshold the shape of the labels; and `labels`,
+            integers. Other keywords are for other metrics.
+        """
+        logits, labels = (jnp.asarray(_argument(self, name, kwargs)) for name in ("logits", "labels"))
+        self._check(logits, labels)
+        if self.threshold is None:
+            is_right = logits.argmax(axis=-1) == labels
+        else:
+            is_right = (logits >= self.threshold) == (labels > 0)
+        super().update(mask, **{self.argname: is_right})
+
+    def _check(self, logits: jax.Array, labels: jax.Array) -> None:
+        if not jnp.issubdtype(labels.dtype, jnp.integer):
+            raise errors.LayerError(
+                "Accuracy.update",
+                "labels are numbers of classes",
+                expected="an array of an integer dtype",
+                got=errors.describe(labels),
+                fix="metric.update(logits=logits, labels=labels.astype(jnp.int32))",
+            )
+        shape = logits.shape[:-1] if self.threshold is None else logits.shape
+        if shape != labels.shape or (self.threshold is None and not logits.ndim):
+            named = "(*labels.shape, classes)" if self.threshold is None else "the shape of the labels"
+            raise errors.LayerError(
+                "Accuracy.update",
+                "logits and labels do not fit",
+                expected=f"logits of {named}",
+                got=f"logits: {errors.describe(logits)}, labels: {errors.describe(labels)}",
+                fix="dx.metrics.Accuracy(threshold=0.5)   # for binary classification"
+                if shape != labels.shape
+                else None,
+            )
+
+
+class MultiMetric(Metric):
+    """Several metrics that are updated by one call.
+
+    Args:
+      **metrics: the metrics, which are attributes of these names.
+
+    Raises:
+      FieldError: for a value that is not a metric, and for the name of a method.
+
+    >>> import declax as dx
+    >>> metrics = dx.MultiMetric(accuracy=dx.metrics.Accuracy(), loss=dx.metrics.Average("loss"))
+    >>> metrics.update(logits=jnp.array([[1.0, 2.0]]), labels=jnp.array([1]), loss=0.25)
+    >>> {name: float(value) for name, value in metrics.compute().items()}
+    {'accuracy': 1.0, 'loss': 0.25}
+    """
+
+    def __init__(self, **metrics: Metric) -> None:
+        for name, metric in metrics.items():
+            if hasattr(type(self), name):
+                raise errors.FieldError(
+                    f"MultiMetric.{name}", "this is the name of a method", fix=f"dx.MultiMetric({name}_metric=...)"
+                )
+            if not isinstance(metric, Metric):
+                raise errors.FieldError(
+                    f"MultiMetric.{name}",
+                    "this is not a metric",
+                    expected="an object of a subclass of dx.Metric",
+                    got=errors.describe(metric),
+                )
+        self._metric_names = tuple(metrics)
+        for name, metric in metrics.items():
+            setattr(self, name, metric)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Metric: ...
+
+    def reset(self) -> None:
+        """Resets all metrics."""
+        for metric in self._metrics().values():
+            metric.reset()
+
+    def update(self, mask: Mask | Mapping[str, Mask] = None, **kwargs: Any) -> None:
+        """Updates all metrics.
+
+        Args:
+          mask: the mask for all metrics, or a dict of masks by the names of metrics.
+          **kwargs: the keywords of all metrics; each takes those that it knows.
+        """
+        metrics = self._metrics()
+        masks = mask if isinstance(mask, Mapping) else dict.fromkeys(metrics, mask)
+        unknown = [name for name in masks if name not in metrics]
+        if unknown:
+            raise errors.LayerError(
+                "MultiMetric.update", f"there is no metric {unknown[0]!r}", expected=f"masks for {list(metrics)}"
+            )
+        for name, metric in metrics.items():
+            given = {} if masks.get(name) is None else {"mask": masks[name]}
+            metric.update(**kwargs, **given)
+
+    def compute(self) -> dict[str, Any]:
+        """The values of all metrics by name."""
+        return {name: metric.compute() for name, metric in self._metrics().items()}
+
+    def _metrics(self) -> dict[str, Metric]:
+        return {name: getattr(self, name) for name in self._metric_names}
+
+
+def _argument(metric: Metric, name: str, given: Mapping[str, Any]) -> Any:
+    if name in given:
+        return given[name]
+    raise errors.ConstructionError(
+        f"{errors.type_name(type(metric))}.update",
+        f"the argument {name!r} is missing",
+        expected=f"update({name}=...)",
+        got=", ".join(given) or "no arguments",
+    )
+
+
+def _batch_of(metric: Metric, name: str, mask: Mask, given: Mapping[str, Any]) -> tuple[jax.Array, Mask]:
+    """The values, and a boolean mask of their shape."""
+    values = jnp.asarray(_argument(metric, name, given))
+    if mask is None:
+        return values, None
+    try:
+        return values, jnp.broadcast_to(jnp.asarray(mask) != 0, values.shape)
+    except ValueError:
+        raise errors.LayerError(
+            f"{errors.type_name(type(metric))}.update",
+            "'mask' does not broadcast to the values",
+            expected=f"a shape that broadcasts to {values.shape}",
+            got=errors.describe(mask),
+        ) from None
+
+
+def _count(values: jax.Array, where: Mask) -> jax.Array:
+    return jnp.int32(values.size) if where is None else jnp.sum(where, dtype=jnp.int32)
+
+
+def _over_axis(axis_name: AxisName, *batch: jax.Array) -> tuple[jax.Array, ...]:
+    if axis_name is None:
+        return batch
+    psum: Callable[..., tuple[jax.Array, ...]] = lax.psum  # jax leaves it untyped
+    return psum(batch, axis_name)
