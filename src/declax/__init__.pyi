@@ -161,8 +161,13 @@ from declax.nn import BatchNorm as BatchNorm
 from declax.nn import Conv as Conv
 from declax.nn import Dropout as Dropout
 from declax.nn import Embed as Embed
+from declax.nn import GroupNorm as GroupNorm
+from declax.nn import InstanceNorm as InstanceNorm
 from declax.nn import LayerNorm as LayerNorm
 from declax.nn import Linear as Linear
+from declax.nn import LoRA as LoRA
+from declax.nn import LoRALinear as LoRALinear
+from declax.nn import RMSNorm as RMSNorm
 from declax.nn.activations import celu as celu
 from declax.nn.activations import elu as elu
 from declax.nn.activations import gelu as gelu

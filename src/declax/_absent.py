@@ -4,7 +4,6 @@ from typing import Final
 
 _LAYERS = "a layer of a later release"
 _ATTENTION = "attention comes with the layers of a later release"
-_METRICS = "metrics come in a later release"
 _SHARDING = "sharding by names of axes comes in a later release"
 _LINEN = "it leads to Flax Linen, which declax does not need; nnx.state and nnx.update move weights"
 _HIJAX = "declax has no hijax Variables: its own transforms write Variables back, and refs are written under jax.jit"
@@ -13,12 +12,11 @@ _INTERNAL = "an internal module of Flax"
 ABSENT: Final[dict[str, str]] = {
     name: why
     for why, names in {
-        _LAYERS: """Bidirectional ConvTranspose Einsum GRUCell GroupNorm InstanceNorm LSTMCell LinearGeneral LoRA
-            LoRALinear OptimizedLSTMCell PReLU RMSNorm RNN RNNCellBase SimpleCell SpectralNorm WeightNorm
+        _LAYERS: """Bidirectional ConvTranspose Einsum GRUCell LSTMCell LinearGeneral
+            OptimizedLSTMCell PReLU RNN RNNCellBase SimpleCell SpectralNorm WeightNorm
             flip_sequences modified_orthogonal""",
         _ATTENTION: """MultiHeadAttention combine_masks dot_product_attention dot_product_attention_weights
             make_attention_mask make_causal_mask""",
-        _METRICS: "Accuracy Average Metric MetricState MultiMetric Statistics Welford",
         "an average of parameters comes in a later release": "EMA",
         _SHARDING: """abstract_with_sharding add_axis get_abstract_model get_named_sharding get_partition_spec
             get_var_pspec logical_axis_rules remove_axis use_eager_sharding using_eager_sharding with_partitioning""",

@@ -36,8 +36,13 @@ from declax.nn.dtypes import canonicalize_dtype as canonicalize_dtype
 from declax.nn.dtypes import promote_dtype as promote_dtype
 from declax.nn.linear import Embed as Embed
 from declax.nn.linear import Linear as Linear
+from declax.nn.lora import LoRA as LoRA
+from declax.nn.lora import LoRALinear as LoRALinear
 from declax.nn.normalization import BatchNorm as BatchNorm
+from declax.nn.normalization import GroupNorm as GroupNorm
+from declax.nn.normalization import InstanceNorm as InstanceNorm
 from declax.nn.normalization import LayerNorm as LayerNorm
+from declax.nn.normalization import RMSNorm as RMSNorm
 from declax.nn.pooling import avg_pool as avg_pool
 from declax.nn.pooling import max_pool as max_pool
 from declax.nn.pooling import min_pool as min_pool

@@ -220,19 +220,21 @@ class Optimizer(Pytree, Generic[M]):
 
 
 class ModelAndOptimizer(Optimizer[M]):
-    """An `Optimizer` that keeps its model, so that `update` takes the gradients only.
+    """An `Optimizer` that keeps its model, so that `update` takes gradients alone.
 
     Args:
-      model, tx, wrt, graph: as for `Optimizer`.
+      model: a Module, or any tree or graph of them; kept as the attribute `model`.
+      tx: an optax transformation, or `optax.MultiSteps`.
+      wrt: a filter that selects the parameters; use the same for the gradient.
+      graph: False if the model must be a tree; None for the default of `set_graph_mode`.
 
-    Attributes:
-      model: the model.
+    Raises:
+      OptimizerError: as `Optimizer`.
 
     >>> import optax
     >>> import declax as dx
-    >>> model = dx.Linear(2, 2, rngs=dx.Rngs(0))
-    >>> optimizer = dx.ModelAndOptimizer(model, optax.sgd(1.0))
-    >>> updates = optimizer.update(dx.state(model, dx.Param))
+    >>> optimizer = dx.ModelAndOptimizer(dx.Linear(2, 2, rngs=dx.Rngs(0)), optax.sgd(1.0))
+    >>> updates = optimizer.update(dx.state(optimizer.model, dx.Param))
     >>> bool((optimizer.model.kernel == 0).all())
     True
     """
@@ -244,7 +246,19 @@ class ModelAndOptimizer(Optimizer[M]):
         self.model = model
 
     def update(self, grads: State[M] | M, /, **extra: Any) -> State[M]:  # type: ignore[override]  # it has the model
-        """As `Optimizer.update`, for its own model."""
+        """Updates the model's parameters, the optimizer's state and the step, in place.
+
+        Args:
+          grads: the gradients, as for `Optimizer.update`.
+          **extra: arguments of the transformation.
+
+        Returns:
+          The updates that were added to the parameters.
+
+        Raises:
+          OptimizerError: the gradients do not fit; nothing is changed.
+          TraceContextError: the model or the optimizer belongs to another trace.
+        """
         return super().update(self.model, grads, **extra)
 
 
