@@ -46,7 +46,7 @@ class ArgumentCheck:
         self._is_number = annotation in (int, float)
 
     def __call__(self, cls: type, value: object) -> None:
-        """Raises where a value does not pass; None and the defaults of parts always do."""
+        """Raises if a value does not pass; None and the defaults of parts always pass."""
         if (value is None and not self._is_number) or isinstance(value, Expression):
             return
         notes = self._notes
@@ -201,7 +201,7 @@ _MAPPINGS: Final = (dict, Mapping)
 
 
 def _class_of(value: object) -> type | None:
-    """The class of a value, or of what an expression gives; None where that is not known."""
+    """The class of a value, or of what an expression gives; None if it is not known."""
     if isinstance(value, Repeated):
         return list
     if isinstance(value, Literal):

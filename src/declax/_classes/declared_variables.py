@@ -110,7 +110,7 @@ def _check_made(where: str, value: Any, shape: tuple[int, ...], dtype: Any) -> N
 
 
 def _draw(cls: type, where: str, rngs: Any, stream: str) -> Any:
-    """The next key of a stream; of the one stream, where the constructor got that."""
+    """The next key of a stream; or of the one stream that the constructor got."""
     if rngs is None:
         raise FieldError(
             where,

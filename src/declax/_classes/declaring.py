@@ -262,7 +262,7 @@ def _is_class_variable(annotation: Any) -> bool:
 
 
 def _restore_inherited(cls: Any) -> None:
-    """Keeps the declaration of a base where a class repeats an annotation without a value, as the standard does."""
+    """Keeps the declaration of a base if a class repeats an annotation without a value, as the standard does."""
     expressions = getattr(cls, EXPRESSIONS_KEY, {})
     for name in own_annotations(cls):
         inherited = getattr(cls, "__dataclass_fields__", {}).get(name)
@@ -312,7 +312,7 @@ def _class_of(expression: Expression) -> Any:
 
 
 def _status_of(cls: Any, expression: Expression) -> Status | None:
-    """The status of a part whatever the values of the fields are, or None where a value decides."""
+    """The status of a part for all values of the fields; None if the value decides."""
     if makes_data(expression):
         return Status.DATA
     return Status.STATIC if _is_static_number(cls, expression) else None

@@ -186,7 +186,7 @@ def wrap_post_init(cls: Any) -> None:
     original: Callable[..., None] | None = cls.__dict__.get("__post_init__")
 
     def __post_init__(self: Any, *init_vars: object, **named: object) -> None:
-        is_entry = type(self)._pytree__entry is __post_init__  # not where a subclass calls it by super()
+        is_entry = type(self)._pytree__entry is __post_init__  # not if a subclass calls it by super()
         if is_entry:
             type(self)._pytree__maker(self, init_vars)
         if original is not None:
@@ -289,7 +289,7 @@ def _check_fields(cls: Any) -> None:
 
 
 def _check_rngs(cls: Any, own: Mapping[str, Any]) -> None:
-    """Refuses positional streams in a subclass where those of a base are keyword-only."""
+    """Refuses positional streams in a subclass if those of a base are keyword-only."""
     field = cls.__dataclass_fields__.get(RNGS)
     if RNGS not in own or not is_init_var(field) or field.kw_only:
         return

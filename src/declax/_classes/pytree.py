@@ -81,7 +81,7 @@ class PytreeMeta(_ProtocolMeta):
     """
 
     def _construct(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  # of a metaclass
-        """Constructs an instance, or defers the call where an argument is a field of the class body around it."""
+        """Constructs an instance, or defers the call if an argument is a field of the class body around it."""
         if is_deferred_call(args, kwargs):
             return defer_call(cls, args, kwargs)
         if "_pytree__specs" not in cls.__dict__ or not cls._pytree__is_complete:  # type: ignore[attr-defined]  # set on Pytree
@@ -257,7 +257,7 @@ class Pytree(metaclass=PytreeMeta):
         delete_attribute(self, name)
 
     def _pytree__finish(self) -> None:
-        """Checks a new instance, and gives it its own layout where it deviates."""
+        """Checks a new instance, and gives it its own layout if it deviates."""
         for name in self._pytree__members:
             if name not in self.__dict__:
                 raise never_made(self, name)
@@ -498,7 +498,7 @@ def settle(self: Pytree) -> None:
             continue
         if isinstance(class_attribute(type(self), name), functools.cached_property):
             if not holds_objects(value):
-                continue  # it is computed anew where it is needed
+                continue  # it is computed again when it is needed
             value = Tagged(Status.DATA, value)  # also a list, which nobody could tag
         _, attributes[name], own = admit(self, name, value, own)
     if own is not layout:
@@ -568,7 +568,7 @@ def check_pytree(node: object, /) -> None:
 
 
 def _explain_arguments(cls: Any, kwargs: dict[str, Any]) -> None:
-    """Raises a better error, where a constructor was given arguments that it does not have."""
+    """Raises a better error if a constructor was given arguments that it does not have."""
     if cls.__new__ is not object.__new__:
         return
     if cls.__init__ is object.__init__ and own_annotations(cls):

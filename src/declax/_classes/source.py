@@ -17,7 +17,7 @@ def source_of(target: type[Pytree] | Pytree, /) -> str:
       target: a dataclass that derives from `Pytree`, or any Pytree instance.
 
     Returns:
-      The function that makes the parts of an instance, where the class declares
+      The function that makes the parts of an instance, if the class declares
       some, and `flatten`, `flatten_with_keys` and `unflatten`, as text. For a
       class whose instances take shape one by one, the former only.
 

@@ -1,4 +1,4 @@
-"""From an annotation to a status, also where names cannot be resolved.
+"""From an annotation to a status, also if names cannot be resolved.
 
 An *unresolved* name exists for type checkers only, or not yet. Upper layers add the classes whose instances are data.
 """
@@ -195,7 +195,7 @@ class Decision(NamedTuple):
     """The status that an annotation gives a field.
 
     Attributes:
-      status: the status, or None where only the value decides.
+      status: the status, or None if only the value decides.
       is_container: whether an undecided annotation is of a container, so that
         a value is looked into.
       is_optional: whether None is allowed.

@@ -141,7 +141,7 @@ class ClassBody(dict[str, Any]):
         )
 
     def _explain_missing(self, name: str) -> None:
-        """Raises for a field without a specifier, where Python would raise a NameError."""
+        """Raises for a name that has a fix, in place of Python's NameError."""
         frame = sys._getframe(2)
         if name in frame.f_globals or name in frame.f_code.co_freevars or hasattr(builtins, name):
             return

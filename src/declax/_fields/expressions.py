@@ -405,7 +405,7 @@ def defer_call(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     """A deferred call, in a class body.
 
     Raises:
-      FieldError: outside of a class body, where nothing would ever make the call.
+      FieldError: outside of a class body: nothing would make the call.
     """
     call = Deferred(function, args, kwargs)
     require_class_body(call)

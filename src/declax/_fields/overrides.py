@@ -48,7 +48,7 @@ class DeclaredPart:
 
     Args:
       owner: the class.
-      steps: the name of the part; where it is a part of that, the arguments and keys that lead to it.
+      steps: the name of the part; for a part of that, the arguments and keys that lead to it.
       expression: of the part.
 
     Attributes:
@@ -146,11 +146,11 @@ def overriding(value: Any) -> Expression | None:
 
 
 class Evaluation(abc.ABC):
-    """Evaluates expressions where there is no instance; raises whatever their operations do."""
+    """Evaluates expressions without an instance; raises the errors of their operations."""
 
     @abc.abstractmethod
     def name(self, expression: Expression) -> str | None:
-        """The name of an expression, where it has one."""
+        """The name of an expression, if it has one."""
 
     @abc.abstractmethod
     def read(self, name: str) -> Any:
@@ -191,7 +191,7 @@ class Evaluation(abc.ABC):
 
 
 def _call_in(expression: Any) -> Deferred | None:
-    """The one call whose arguments a part has; None where there is none, or two."""
+    """The one call whose arguments a part has; None if there is none, or two."""
     if isinstance(expression, Deferred):
         return None if isinstance(expression._pytree__function, Expression) else expression
     if isinstance(expression, Repeated):
@@ -276,7 +276,7 @@ _ANY: Final = object()
 
 
 def _opened(value: Any, declared: Any = _ANY) -> Any:
-    """A value with the expressions of the overrides in it, where they are of the part that is declared there."""
+    """A value with the expressions of the overrides in it, if they are of the part that is declared there."""
     if value.__class__ is PartOverride:
         return value.expression if declared is _ANY or value.part == declared else value
     if value.__class__ not in CONTAINERS:

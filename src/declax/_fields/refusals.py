@@ -53,7 +53,7 @@ def is_library(frame: FrameType) -> bool:
 
 
 def in_class_body(text: str) -> str:
-    """An expression with the class whose body uses it, where that runs."""
+    """An expression with the class whose body runs, if one does."""
     frame = class_body()
     if frame is None:
         return text
@@ -95,7 +95,7 @@ def _running_call(term: Term) -> str | None:
 
 
 def require_class_body(term: Term, error: type[DeclaxError] = ExpressionError) -> None:
-    """Raises outside of a class body, where nothing would ever evaluate an operation."""
+    """Raises outside of a class body: nothing would evaluate the operation."""
     if class_body() is None:
         raise error(
             bare(term),
@@ -105,7 +105,7 @@ def require_class_body(term: Term, error: type[DeclaxError] = ExpressionError) -
 
 
 def refuse_hidden(value: Any, where: str, depth: int = 8) -> None:
-    """Raises for expressions where nothing evaluates them: in all containers but literal lists, tuples and dicts."""
+    """Raises for expressions that nothing evaluates: in containers other than literal lists, tuples and dicts."""
     cls: Any = value.__class__
     held = next(filter(has_expression, _hidden_items(value)), None)
     if held is None:
@@ -129,7 +129,7 @@ def refuse_hidden(value: Any, where: str, depth: int = 8) -> None:
 
 
 def _hidden_items(value: Any) -> Iterable[Any]:
-    """The value, in a place where nothing evaluates expressions."""
+    """The items of a value that holds them, but does not evaluate expressions."""
     cls: Any = value.__class__
     if isinstance(value, functools.partial):
         return (*value.args, *value.keywords.values())

@@ -188,7 +188,7 @@ class FrozenDict(Frozen, Mapping[Any, T]):
 
 
 class Compared(Frozen):
-    """Stands for an object without a hash that cannot be taken apart: equal where the objects are, by their ``==``."""
+    """Stands for an object without a hash that cannot be taken apart: equal if the objects are, by their ``==``."""
 
     __slots__ = ()
 
@@ -373,7 +373,7 @@ def _freeze(value: Any, where: str) -> Any:
 
 
 def _check(item: Any, around: list[_Opened], where: str) -> None:
-    """Raises where a value, in those around it, cannot be frozen."""
+    """Raises if a value, in those around it, cannot be frozen."""
     if any(outer.value is item for outer in around):
         raise errors.StatusError(
             _place(where, around),

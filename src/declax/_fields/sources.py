@@ -160,7 +160,7 @@ class Writer:
         return self.constant(value, getattr(value, "__name__", None) or repr(value))
 
     def _shared(self, value: Term) -> str:
-        """The source of an expression that is evaluated where it stands first."""
+        """The source of an expression that is evaluated at its first place."""
         name = self.shared[id(value)]
         if name:
             return name

@@ -136,7 +136,7 @@ class FieldSpec(NamedTuple):
     Attributes:
       name: the field's name.
       annotation: its resolved annotation.
-      status: data, static or snapshot; None where only the value decides.
+      status: data, static or snapshot; None if only the value decides.
       is_nested_undecided: whether an undecided annotation is a container.
       recipe: how the field is made, for `variable` and `submodule`.
       notes: what other layers read.
@@ -604,8 +604,8 @@ def variable(
       shape: its sizes, or one size. Like the other arguments it may contain
         fields of the class.
       initializer: called with a key, the shape and the dtype.
-      dtype: the dtype; float32 where None.
-      when: a condition; where it is False, this field is None.
+      dtype: the dtype; None means float32.
+      when: a condition; if it is False, this field is None.
       sharding: becomes the Variable's metadata ``sharding``.
       stream: the stream of ``rngs`` that gives the key; None draws no key, and
         the initializer is called with None.

@@ -176,13 +176,13 @@ def _remember(made: object, spec: SpecData, model: object) -> None:
 
 
 def model_of(optimizer: Optimizer[Any]) -> Any:
-    """The model that an optimizer was built for; None where that is not known, or the model is gone."""
+    """The model that an optimizer was built for; None if that is not known, or the model is gone."""
     found = _MODELS.get(optimizer)
     return None if found is None else found()
 
 
 def positions(parameters: Parameters, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Converts arguments by name to a call: by position only where necessary."""
+    """Converts arguments by name to a call: by position only if necessary."""
     left = dict(arguments)
     args: list[Any] = []
     rest = left.pop(parameters.variadic, ()) if parameters.variadic is not None else ()

@@ -46,7 +46,7 @@ _DICTS: Final = (dict, FrozenDict, MappingProxyType, Metadata)
 
 
 def key_like(frozen: FrozenDict[Any], key: str) -> str | int | None:
-    """The key that a path means by a text: the text, or an int that is written so; None where it is not there."""
+    """The key that a path means by a text: the text, or an int that is written so; None if it is not there."""
     if key in frozen:
         return key
     return next((known for known in frozen if type(known) is int and str(known) == key), None)
@@ -128,7 +128,7 @@ class SpecData:
 
     @classmethod
     def _call(cls, target: Target) -> CallReader | None:
-        """The reader that interprets the arguments of a target; None where they are kept as they are."""
+        """The reader that interprets the arguments of a target; None if they are kept as they are."""
         return None
 
     def _set(self, target: Target, arguments: Mapping[str, object], *, is_read: bool) -> None:
@@ -202,7 +202,7 @@ class SpecData:
 
     @property
     def reader_of(self) -> Callable[[str], Reader | None]:
-        """Gives the reader of an argument, by name; None where nothing interprets the arguments."""
+        """Gives the reader of an argument, by name; None if nothing interprets the arguments."""
         call = self._call(self._target)
         return (lambda name: None) if call is None else call.reader_of
 
@@ -455,7 +455,7 @@ def _dtype_name(value: Any) -> str:
 
 @functools.lru_cache(maxsize=65536)
 def _default_key(parameter: Parameter, reader: Reader | None) -> Hashable:
-    """The key of a default; MISSING where that is none. Kept, since a factory may take long."""
+    """The key of a default; MISSING if there is none. Kept, since a factory may take long."""
     default = _frozen_default(parameter, reader)
     return MISSING if default is MISSING else key_of(default)
 

@@ -128,7 +128,7 @@ class SpecChange:
 
     Attributes:
       path: where.
-      old: the value in the first spec, defaults included; MISSING where it has none.
+      old: the value in the first spec, defaults included; MISSING if it has none.
       new: the value in the second.
     """
 

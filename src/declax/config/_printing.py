@@ -63,7 +63,7 @@ class Code(NamedTuple):
         return f"{self.opening}{', '.join(map(str, self.items))}{self.closing}"
 
     def wrapped(self, depth: int = 0) -> str:
-        """The code with each item on a line where one line is too short."""
+        """The code with each item on a line if one line is too short."""
         line = str(self)
         if not self.items or len(line) + len(_INDENT) * depth <= WIDTH:
             return line

@@ -272,7 +272,7 @@ def spec_of(model: M, /) -> Spec[M]:
 
     Returns:
       The spec, for which ``dx.spec_of(spec.build(rngs=rngs)) == spec``. It has arguments as the constructor keeps
-      them, where that is another form of what it was given: ``kernel_size=(3,)`` of ``dx.Conv(4, 6, 3, rngs=rngs)``.
+      them, if that is another form of what it was given: ``kernel_size=(3,)`` of ``dx.Conv(4, 6, 3, rngs=rngs)``.
 
     Raises:
       ConfigError: for an argument that no attribute and no record has, as of
@@ -456,7 +456,7 @@ class _Reader:
 def _is_constructed(value: Any, reader: Reader | None) -> bool:
     """Whether an instance of a dataclass is described by a spec, and not a value that a spec holds as it is.
 
-    A frozen one is a value where the annotation does not name its class.
+    A frozen one is a value if the annotation does not name its class.
     """
     if isinstance(value, type):
         return False

@@ -27,7 +27,7 @@ class Place:
 
     Attributes:
       file: the name of the file; None for data that came from no file.
-      line, column: from 1; None where they are not known.
+      line, column: from 1; None if they are not known.
     """
 
     file: str | None = None
@@ -52,7 +52,7 @@ class Problem:
       message: what is wrong, in one sentence without a full stop.
       expected: what was expected.
       got: what came.
-      owner: the class whose parameter the key would be, where it belongs to another choice.
+      owner: the class whose parameter the key would be, if it belongs to another choice.
       hint: the fix.
       place: the file, line and column.
     """
@@ -176,7 +176,7 @@ def shown(value: object, size: int = _MAX_SHOWN) -> str:
 
 
 def described(value: object) -> str:
-    """A value with the word for its type, where the value alone could mislead.
+    """A value with the word for its type, if the value alone could mislead.
 
     >>> described("3"), described(True), described(0.5)
     ("the string '3'", 'the bool true', 'the float 0.5')

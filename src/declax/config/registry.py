@@ -129,7 +129,7 @@ def check_extra(extra: Iterable[Any]) -> None:
 
 
 def _returned_classes(function: Any) -> list[Any]:
-    """The classes that a function is annotated to return, None left out; none of them where it does not say."""
+    """The classes that a function is annotated to return, None left out; none of them if it does not say."""
     if not isinstance(function, types.FunctionType) or "return" not in function.__annotations__:
         return []
     returned = resolve(function.__annotations__["return"], Scope(cast(type, function)))
@@ -148,7 +148,7 @@ def _stands_for(cls: type, base: type) -> bool:
 
 
 def choices_of(base: Any, extra: Iterable[Any] = ()) -> dict[str, Any]:
-    """All that may stand for a base, by tag: itself where it can be constructed, what is registered, what is extra."""
+    """All that may stand for a base, by tag: itself if it can be constructed, what is registered, what is extra."""
     found: dict[str, Any] = {}
     if not (inspect.isabstract(base) or getattr(base, "_is_protocol", False)):
         found[target_name(base).rpartition(".")[2]] = base

@@ -216,7 +216,7 @@ class Spec(SpecData, Generic[M_co]):
 @overload
 def spec(target: Callable[P, M], /, *args: P.args, **kwargs: P.kwargs) -> Spec[M]: ...
 @overload
-def spec(  # type: ignore[overload-cannot-match]  # it can: where parts are specs, and where rngs are left out
+def spec(  # type: ignore[overload-cannot-match]  # it can: if parts are specs, and if rngs are left out
     target: Callable[..., M], /, *args: Any, **kwargs: Any
 ) -> Spec[M]: ...
 def spec(target: Callable[..., M], /, *args: Any, **kwargs: Any) -> Spec[M]:
@@ -254,7 +254,7 @@ class SpecSummary(Summary):
 
     Attributes:
       rows: one for each module that holds arrays itself.
-      output: what the model would answer, in shapes; None where it was not called.
+      output: what the model would answer, in shapes; None if it was not called.
     """
 
     __slots__ = ("output",)

@@ -110,7 +110,7 @@ def arguments_in(call: CallExpr) -> list[Argument]:
 
 
 def expanded(given: list[Argument], api: Any) -> list[Argument] | None:
-    """Arguments with the entries of dicts in their place; None where not all are known."""
+    """Arguments with the entries of dicts in their place; None if not all are known."""
     found: list[Argument] = []
     for arg, kind, name in given:
         entries = entries_of(arg, api) if kind is ArgKind.ARG_STAR2 else None

@@ -82,12 +82,12 @@ class DeclaredField:
       name: its name.
       owner: the class that declares it.
       specifier: "field", "data", "static", "variable", "submodule", "standard" (that of the standard), or None.
-      mark: "data" or "static" where the annotation is ``dx.Data`` or ``dx.Static``.
+      mark: "data" or "static" if the annotation is ``dx.Data`` or ``dx.Static``.
       is_init_var: whether it is an ``InitVar``.
       has_default: whether it has a default.
       in_init: whether the constructor takes it.
       kw_only: whether the constructor takes it by name only.
-      statement: its declaration, where the class is in the module that is being checked.
+      statement: its declaration, if the class is in the module that is being checked.
     """
 
     def __init__(self, cls: DeclaredClass, attribute: dict[str, Any], statement: AssignmentStmt | None) -> None:
@@ -224,6 +224,6 @@ def declared_class(info: TypeInfo, api: Any) -> DeclaredClass:
 
 
 def declared_fields(info: TypeInfo, api: Any) -> dict[str, DeclaredField]:
-    """The fields of the nearest declared class among a class and its bases; empty where there is none."""
+    """The fields of the nearest declared class among a class and its bases; empty if there is none."""
     nearest = next((base for base in info.mro if is_declared(base)), None)
     return {} if nearest is None else declared_class(nearest, api).fields

@@ -191,7 +191,7 @@ class DeclaxPlugin(Plugin):
             return None
 
     def _pytree(self, fullname: str) -> TypeInfo | None:
-        """The class of this name, where it is a Pytree."""
+        """The class of this name, if it is a Pytree."""
         if fullname.startswith(("builtins.", "typing.", "jax.")):
             return None
         found = self.lookup_fully_qualified(fullname)

@@ -60,7 +60,7 @@ class Report:
 
 @contextlib.contextmanager
 def outside_of_trials(api: Any) -> Generator[bool]:
-    """Lets errors through that mypy would throw away in a trial; yields False where the trial has already failed."""
+    """Lets errors through that mypy would throw away in a trial; yields False if the trial has already failed."""
     errors = getattr(getattr(api, "msg", None), "errors", None)
     watchers = getattr(errors, "_watchers", None)
     if not watchers:

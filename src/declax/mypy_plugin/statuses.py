@@ -2,7 +2,7 @@
 
 Vocabulary
 ----------
-status: "data", "static", "snapshot" (static and mutable), or None where only the value decides.
+status: "data", "static", "snapshot" (static and mutable), or None if only the value decides.
 leaf:   what JAX can take as part of a tree: an array or a number.
 """
 

@@ -33,7 +33,7 @@ _KEEPING: Final = frozenset(
 
 
 class Parameter(NamedTuple):
-    """A parameter of a function; the name is None where only a position is known."""
+    """A parameter of a function; the name is None if only a position is known."""
 
     name: str | None
     kind: ArgKind
@@ -46,7 +46,7 @@ class Function(NamedTuple):
     Attributes:
       name: as messages say it.
       parameters: what it takes.
-      result: the type of what it returns, where that is known.
+      result: the type of what it returns, if that is known.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Application(NamedTuple):
 def applied(
     transform: str, check: Callable[[Application], None], options: Sequence[str]
 ) -> Callable[[FunctionContext, Report], None]:
-    """A check of the calls of a transform, of those with one of the options where there are any."""
+    """A check of the calls of a transform, of those with one of the options if there are any."""
     name = transform.rpartition(".")[2]
 
     def run(ctx: FunctionContext, report: Report) -> None:

@@ -127,7 +127,7 @@ def write(text: str, style: str = "", stream: IO[str] | None = None) -> None:
 
 
 def _rich(stream: IO[str]) -> Any:
-    """The package rich, for a terminal and where it is installed; it respects NO_COLOR."""
+    """The package rich, for a terminal and if it is installed; it respects NO_COLOR."""
     if not stream.isatty():
         return None
     try:

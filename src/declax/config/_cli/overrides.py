@@ -274,7 +274,7 @@ def _copied(data: Any) -> Any:
 
 
 def _moved(places: Mapping[Path, _P], move: tuple[Path, int | None]) -> dict[Path, _P]:
-    """Places without those inside of a path, or where an index is said, with those of the items after it moved up."""
+    """Places without those inside of a path, or if an index is said, with those of the items after it moved up."""
     above, index = move
     size = len(above)
     made: dict[Path, _P] = {}
@@ -291,7 +291,7 @@ def _keys(holder: Any) -> Collection[Any]:
 
 
 def _keys_at(holder: Any, key: str | int, *, may_add: bool) -> list[Any]:
-    """The key that an item of a path names in a table or list; a new one where it may be added."""
+    """The key that an item of a path names in a table or list; a new one if it may be added."""
     if key == _EACH:
         return list(_keys(holder))
     if isinstance(holder, dict):

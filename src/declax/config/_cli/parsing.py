@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         return action
 
     def add_command(self, name: str, about: str, words: str | None, *examples: str) -> Parser:
-        """Adds a command, which takes words where there is a help for them."""
+        """Adds a command, which takes words if there is a help for them."""
         if self._made is None:
             self._made = self.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
         made: Parser = self._made.add_parser(name, help=about, description=about, epilog=_examples(*examples))

@@ -71,14 +71,14 @@ def cli(
     """Reads the configuration of a script from its command line.
 
     The command line has at most one file and any number of overrides: ``run.toml model.hidden=128 ~model.head``.
-    Several values (``model.hidden=64,128``) make as many runs where `sweep` allows it. ``--help`` shows the fields of
+    Several values (``model.hidden=64,128``) make as many runs if `sweep` allows it. ``--help`` shows the fields of
     the class, ``--show`` the configuration as it is resolved, ``--check`` only checks it, ``--schema`` prints the JSON
     schema.
 
     Args:
       target: the class that the configuration describes: a dataclass of the script's settings.
       argv: the words; those of the process by default.
-      default: the file that is read where none is named.
+      default: the file that is read if none is named.
       rngs: given to every part that takes them. A part that is built by the script itself is a field ``Spec[Model]``.
       extra: as in `from_config`.
       sweep: whether there may be several runs; they are returned as a list then.

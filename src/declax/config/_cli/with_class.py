@@ -105,7 +105,7 @@ def build(cls: Any, words: Words, options: argparse.Namespace, output: Output) -
 
 
 def _summarize(cls: Any, words: Words, output: Output, make: Callable[[Spec[Any]], Summary]) -> None:
-    """Prints the summary of each run; where the whole has no arrays, says which parts may have some."""
+    """Prints the summary of each run; if the whole has no arrays, says which parts may have some."""
     for run, spec in _specs(cls, words):
         with _placed(run, words.part):
             found = make(spec)
@@ -121,7 +121,7 @@ def _summarize(cls: Any, words: Words, output: Output, make: Callable[[Spec[Any]
 
 
 def diff(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
-    """Prints in which values two configurations differ; the exit status is 1 where they do."""
+    """Prints in which values two configurations differ; the exit status is 1 if they do."""
     del options
     sweep = next((override.text for override in words.overrides if len(override.values) > 1), None)
     if len(words.files) != 2 or sweep is not None:

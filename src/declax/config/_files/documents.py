@@ -23,7 +23,7 @@ REF: Final = "$ref"
 TOO_DEEP: Final = f"tables and lists are nested more than {MAX_DEPTH} levels deep"
 
 Position: TypeAlias = tuple[int | None, int | None]
-"""A line and a column, both from 1; None where they are not known."""
+"""A line and a column, both from 1; None if they are not known."""
 
 Places: TypeAlias = Mapping[Path, Position]
 """The position of each path; for a member of a table, that of its key."""

@@ -51,7 +51,7 @@ class _Composer:
         self._count = 0
 
     def document(self) -> Any:
-        """The data of the only document; an empty table where there is none."""
+        """The data of the only document; an empty table if there is none."""
         data: Any = {}
         documents = 0
         for event in self._events:

@@ -125,7 +125,7 @@ class Catalog:
         return ListReader(reader, tuple) if parameter.kind is parameter.kind.VAR_POSITIONAL else reader
 
     def _by_default(self, parameter: Parameter, default: object) -> Reader | None:
-        """The reader of an open annotation where the default tells more."""
+        """The reader of an open annotation if the default tells more."""
         if parameter.owner is Sequential:
             layer = [ChoiceReader(self, anywhere(self.extra), "a layer"), self._function(MISSING)]
             return UnionReader([ListReader(UnionReader(layer), list), *layer])
@@ -333,7 +333,7 @@ def _is_array_type(member: Any) -> bool:
 
 
 def _scalar_of(member: Any) -> Reader:
-    """The reader of a jaxtyping annotation: a number where it has no axes."""
+    """The reader of a jaxtyping annotation: a number if it has no axes."""
     if getattr(member, "dim_str", "").strip():
         return _array_reader(member, member)
     kinds = {str(dtype).rstrip("0123456789_") for dtype in member.dtypes}
@@ -376,7 +376,7 @@ def _check_resolved(parameter: Parameter) -> None:
             f"the annotation names {unresolved.name!r}, which does not exist at run time",
             got=parameter.written,
             why="data is checked by annotations, and by this one nothing could be",
-            fix="an import outside of `if TYPE_CHECKING:`, or Any where all plain data is fine",
+            fix="an import outside of `if TYPE_CHECKING:`, or Any if all plain data is fine",
         )
 
 

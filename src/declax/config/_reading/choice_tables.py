@@ -97,7 +97,7 @@ def _needs_function(parameter: inspect.Parameter) -> bool:
 
 
 def is_transformation_class(annotation: object) -> bool:
-    """Whether an annotation is of optax's transformations; where optax is not loaded, none is."""
+    """Whether an annotation is of optax's transformations; if optax is not loaded, none is."""
     optax = sys.modules.get("optax")
     if optax is None or not isinstance(annotation, type):
         return False

@@ -231,7 +231,7 @@ class InitializerReader(ChoiceReader):
 
 
 class UnionReader(Reader):
-    """One of several readers: by the type of the data, and by trial where several take that."""
+    """One of several readers: by the type of the data, and by trial if several take that."""
 
     def __init__(self, members: Sequence[Reader]) -> None:
         self.members = tuple(members)
@@ -358,7 +358,7 @@ class CallReader:
         return self.readers.get(name, self.extra)
 
     def check_readable(self) -> None:
-        """Raises the refusal, where there is one; the names in annotations may exist at the next use."""
+        """Raises the refusal, if there is one; the names in annotations may exist at the next use."""
         if self.refusal is not None:
             self.catalog.forget(self.target)
             forget_targets()

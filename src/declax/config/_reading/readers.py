@@ -48,7 +48,7 @@ _INT_BITS: Final = 64
 REF: Final = "$ref"
 
 TUPLE: Final = "$tuple"
-"""The key of a table that stands for a tuple, where no annotation tells one from a list."""
+"""The key of a table that stands for a tuple, if no annotation tells one from a list."""
 
 
 class Reader(abc.ABC):
@@ -69,7 +69,7 @@ class Reader(abc.ABC):
         return WORDS.get(type(value)) in self.exact
 
     def below(self, value: Any, key: Any) -> Reader | None:
-        """The reader of an element of a list or table; None where the annotation does not tell."""
+        """The reader of an element of a list or table; None if the annotation does not tell."""
         return None
 
     def holds_inner(self, value: Any) -> bool:
@@ -93,7 +93,7 @@ class Reader(abc.ABC):
                     reader.visit(item, (*path, key), context)
 
     def interpret(self, value: Any, make: Make) -> Any:
-        """A frozen value as `read` gives it; itself where it does not fit, which `check` reports."""
+        """A frozen value as `read` gives it; itself if it does not fit, which `check` reports."""
         if self.holds(value):
             return value
         found = self.read(value, (), Context(Report(), make=make))
@@ -330,7 +330,7 @@ def _no_choice(expected: str, value: object, path: Path, context: Context, choic
 
 
 class EnumReader(Reader):
-    """A member of an enum, by its name; by its value where no member has that name."""
+    """A member of an enum, by its name; by its value if no member has that name."""
 
     words = exact = frozenset({"string", "int", "float", "bool"})
 
@@ -372,7 +372,7 @@ class ListReader(Reader):
         declared: Sequence[Reader] = (),
     ) -> None:
         self.item = item
-        self.declared = declared  # of the first items, where the class body declares them
+        self.declared = declared  # of the first items, if the class body declares them
         self.make = make
         self.kind: Any = {list: FrozenList}.get(make, make)  # type: ignore[call-overload]  # other functions are themselves
         self.keeps_parts = keeps_parts
@@ -449,7 +449,7 @@ class TupleReader(Reader):
 
 
 class MappingReader(Reader):
-    """A table with any keys; those of parts that the class body declares are there also where they are not given."""
+    """A table with any keys; those of parts that the class body declares are there also if they are not given."""
 
     words: frozenset[str] = frozenset({"table"})
     exact: frozenset[str] = words
@@ -671,7 +671,7 @@ class CheckedReader(WrappingReader):
 
 
 def checked(parameter: Parameter, reader: Reader) -> Reader:
-    """The reader of a parameter, with its notes where it has some."""
+    """The reader of a parameter, with its notes if it has some."""
     notes = parameter.notes
     has_checks = any(note is not None for note in (notes.ge, notes.le, notes.choices, notes.check))
     return CheckedReader(reader, parameter) if has_checks else reader

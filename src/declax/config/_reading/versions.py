@@ -15,7 +15,7 @@ MIGRATE: Final = "pass migrate=True, which brings old files up to date, and writ
 
 
 def version_of(target: Any) -> int:
-    """The version of a class's parameters; 1 where it says nothing."""
+    """The version of a class's parameters; 1 if it says nothing."""
     version = getattr(target, "config_version", 1)
     if type(version) is not int or version < 1:
         raise FieldError(

@@ -59,7 +59,7 @@ def check(ctx: AttributeContext, report: Report) -> None:
 
 
 def _names_of_value(variable: Instance) -> set[str] | None:
-    """The attributes of a Variable's value; None where it may have any."""
+    """The attributes of a Variable's value; None if it may have any."""
     info = next((base for base in variable.type.mro if base.fullname == names.VARIABLE), None)
     args = () if info is None else map_instance_to_supertype(variable, info).args
     typ = get_proper_type(args[0]) if args else None

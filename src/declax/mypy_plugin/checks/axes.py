@@ -43,7 +43,7 @@ def check(found: Application) -> None:
 
 
 def _count(found: Application, axes: Expression | None) -> int | None:
-    """How many entries a tuple of axes has; None for one axis for all, and where it is not known."""
+    """How many entries a tuple of axes has; None for one axis for all, and if it is not known."""
     items = items_of(axes)
     if items is not None:
         return None if any(isinstance(item, StarExpr) for item in items) else len(items)

@@ -38,7 +38,7 @@ class Taker(NamedTuple):
     """A function or method that gives a State for each filter.
 
     Attributes:
-      given: the class of these States, which are of the node; None where they are as the State that is parted.
+      given: the class of these States, which are of the node; None if they are as the State that is parted.
       is_headed: whether the GraphDef comes before them.
     """
 
@@ -121,7 +121,7 @@ def _check_named(parameters: tuple[str, ...], wanted: str) -> Check:
 
 
 def _positional(ctx: FunctionContext | MethodContext) -> list[Expression]:
-    """The arguments by position; none where their number is not known."""
+    """The arguments by position; none if their number is not known."""
     call = ctx.context
     if not isinstance(call, CallExpr) or ArgKind.ARG_STAR in call.arg_kinds:
         return []
@@ -129,7 +129,7 @@ def _positional(ctx: FunctionContext | MethodContext) -> list[Expression]:
 
 
 def _exact(taker: Taker, node: Type, count: int, ctx: FunctionContext | MethodContext) -> Type | None:
-    """The tuple of the result, where there are more filters than the annotations have overloads for."""
+    """The tuple of the result, if there are more filters than the annotations have overloads for."""
     found = get_proper_type(ctx.default_return_type)
     if count < 2 or isinstance(found, TupleType) or isinstance(get_proper_type(node), AnyType):
         return None

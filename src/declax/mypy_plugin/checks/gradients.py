@@ -81,7 +81,7 @@ def of_function(ctx: FunctionContext, report: Report) -> Type | None:
     if shape is None or not isinstance(call, CallExpr):
         return None
     if isinstance(call.args[0], LambdaExpr):
-        # the same for all overloads: mypy takes a lambda, whose arguments are Any, for Any where they differ
+        # the same for all overloads: mypy takes a lambda, whose arguments are Any, for Any if they differ
         untyped = info_named(names.UNTYPED, report.api)
         return None if untyped is None else Instance(untyped, [])
     return _of_loss(ctx, shape)

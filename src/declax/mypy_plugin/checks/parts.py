@@ -108,7 +108,7 @@ def _is_variable(typ: ProperType) -> bool:
 
 
 def _check_keyword(cls: DeclaredClass, field: DeclaredField, report: Report) -> None:
-    """Checks that the streams of a subclass are keyword-only where those of its bases are."""
+    """Checks that the streams of a subclass are keyword-only if those of its bases are."""
     for base in cls.info.mro[1:]:
         inherited = declared_fields(base, cls.api).get(RNGS) if is_declared(base) else None
         if inherited is not None and inherited.kw_only and field.statement is not None:

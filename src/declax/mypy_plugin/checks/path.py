@@ -73,7 +73,7 @@ class _Lookup:
         self._report = report
 
     def entry(self, key: object, place: Context) -> Type | None:
-        """The type of what is at a key; None where it is not known."""
+        """The type of what is at a key; None if it is not known."""
         holder = get_proper_type(self._state.args[0]) if self._state.args else None
         if isinstance(holder, TupleType):
             return self._item_of_tuple(holder, key, place)

@@ -1,4 +1,4 @@
-"""declax-sizes: the sizes of layers that stand next to each other in a `Sequential`, where literals tell them."""
+"""declax-sizes: the sizes of layers that stand next to each other in a `Sequential`, if literals tell them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _passes(layer: Expression) -> bool:
 
 
 def _sizes_of(layer: Expression, report: Report) -> tuple[int | None, int | None]:
-    """The sizes that a layer takes and gives, where they are known."""
+    """The sizes that a layer takes and gives, if they are known."""
     name = fullname_of(layer.callee) if isinstance(layer, CallExpr) else None
     if name not in _SIZES:
         return None, None

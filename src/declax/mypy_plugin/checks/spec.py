@@ -72,7 +72,7 @@ def check_replace(ctx: MethodContext, report: Report) -> None:
 
 
 def _type_at(typ: Type, path: str, place: Context, report: Report) -> Type | None:
-    """The type of the parameter at a path, where all classes on the way to it are known."""
+    """The type of the parameter at a path, if all classes on the way to it are known."""
     for depth, name in enumerate(re.split(r"[.\[]", path.replace("]", ""))):
         found = _part_of(typ)
         if isinstance(found, Instance) and is_container(found.type) and found.args:

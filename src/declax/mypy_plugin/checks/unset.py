@@ -68,7 +68,7 @@ def members_assigned(api: Any) -> Iterator[MemberExpr]:
 
 
 def names_set_by_calls(api: Any) -> Iterator[str]:
-    """The names of the attributes that the module sets without an assignment; `ANY_NAME` where one is computed."""
+    """The names of the attributes that the module sets without an assignment; `ANY_NAME` if one is computed."""
     if any(node.name == "__dict__" for node in nodes_in_module(api, MemberExpr)):
         yield ANY_NAME
     for call in nodes_in_module(api, CallExpr):
