@@ -220,6 +220,8 @@ from declax.training import OptVariable as OptVariable
 from declax.training import TrainState as TrainState
 from declax.training import metrics as metrics
 from declax.training import optimizer as optimizer
+from declax.training.metrics import Metric as Metric
+from declax.training.metrics import MultiMetric as MultiMetric
 from declax.transforms import DiffState as DiffState
 from declax.transforms import grad as grad
 from declax.transforms import jit as jit

@@ -111,7 +111,8 @@ class Average(Metric):
 
     def compute(self) -> jax.Array:
         """The mean, a float32 scalar."""
-        return self.total[...] / self.count[...]  # type: ignore[no-any-return]  # a Variable of any content
+        mean: jax.Array = self.total[...] / self.count[...].astype(jnp.float32)
+        return mean
 
 
 @dataclass
@@ -174,18 +175,18 @@ class Welford(Metric):
         values, where = _batch_of(self, self.argname, mask, kwargs)
         values = values.astype(jnp.float32)
         total, added = _over_axis(self.axis_name, jnp.sum(values, where=where), _count(values, where))
-        mean = total / jnp.maximum(added, 1)
+        before, batch = (count.astype(jnp.float32) for count in (self.count[...], added))
+        after = jnp.maximum(before + batch, 1)  # a mask may leave nothing
+        mean = total / jnp.maximum(batch, 1)
         (deviation,) = _over_axis(self.axis_name, jnp.sum(jnp.square(values - mean), where=where))
-        before = self.count[...]
-        count = before + added
         delta = mean - self.mean[...]
-        self.count[...] = count
-        self.mean[...] += delta * added / jnp.maximum(count, 1)
-        self.m2[...] += deviation + delta**2 * added * before / jnp.maximum(count, 1)
+        self.count[...] += added
+        self.mean[...] += delta * batch / after
+        self.m2[...] += deviation + jnp.square(delta) * batch * before / after
 
     def compute(self) -> Statistics:
         """The statistics, float32 scalars."""
-        count = self.count[...]
+        count = self.count[...].astype(jnp.float32)
         standard_deviation = jnp.sqrt(self.m2[...] / count)
         return Statistics(self.mean[...], standard_deviation / jnp.sqrt(count), standard_deviation)
 
@@ -345,7 +346,7 @@ def _batch_of(metric: Metric, name: str, mask: Mask, given: Mapping[str, Any]) -
     if mask is None:
         return values, None
     try:
-        return values, jnp.broadcast_to(jnp.asarray(mask) != 0, values.shape)
+        return values, jnp.broadcast_to(jnp.asarray(mask).astype(bool), values.shape)
     except ValueError:
         raise errors.LayerError(
             f"{errors.type_name(type(metric))}.update",
