@@ -29,7 +29,7 @@ from declax._tree.attributes import wrong_trace
 from declax._tree.layout import TRACE_KEY
 from declax._typing import Path
 from declax._variables.variable import _set_metadata as set_metadata
-from declax._variables.variable import set_all_raw, set_raw
+from declax._variables.variable import set_raw, write_all_raw
 from declax.errors import GraphError, describe, format_path, type_name
 
 
@@ -178,22 +178,16 @@ def _update_at_once(binding: Binding, fit: Fit, new: list[Any]) -> bool:
         variables = [variables[position] for position in fit.positions.values()]
     if binding.plain is not None and any(variable is None for variable in variables):
         return False
-    shapes = _shapes(list(map(_raw_value, variables)))
-    if shapes is None or shapes != _shapes(new):
-        return False
-    set_all_raw(variables, new)
+    old: list[Any] = []  # dies when all are written: what dies may run code of users
+    for start in range(0, len(new), BATCH):  # what a batch touches stays in the caches of the processor
+        before, after = list(map(_raw_value, variables[start : start + BATCH])), new[start : start + BATCH]
+        if not all(map(_is_array_class, {*map(type, before), *map(type, after)})):
+            return False
+        if list(map(_shape, before)) != list(map(_shape, after)):
+            return False
+        old += before
+    write_all_raw(variables, new)
     return True
-
-
-def _shapes(values: Sequence[Any]) -> list[Any] | None:
-    """The shape of each value; None unless all are arrays of numbers."""
-    shapes: list[Any] = []
-    for start in range(0, len(values), BATCH):
-        batch = values[start : start + BATCH]
-        if not all(map(_is_array_class, set(map(type, batch)))):
-            return None
-        shapes += map(_shape, batch)
-    return shapes
 
 
 _is_array: dict[type, bool] = {}

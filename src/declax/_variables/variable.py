@@ -582,10 +582,15 @@ def set_raw(variable: Variable[Any], value: Any) -> None:
 def set_all_raw(variables: Collection[Variable[Any]], values: Sequence[Any]) -> None:
     """Writes raw values past hooks and checks, without a frame of Python for each."""
     old = list(map(_read_raw, variables))  # which die when all are written: what dies may run code of users
+    write_all_raw(variables, values)
+    del old
+
+
+def write_all_raw(variables: Collection[Variable[Any]], values: Sequence[Any]) -> None:
+    """As `set_all_raw`, for a caller that holds the old values."""
     epoch.kept = None
     run_all(map(_set_raw, variables, values))
     epoch.kept = {}
-    del old
 
 
 _FLAT: Final[set[type]] = set()
