@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, overload
 
 import jax
@@ -19,8 +19,10 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from declax._filters import Filter
 from declax._graph.binding import bind_many
-from declax._typing import MISSING, Missing
+from declax._graph.rewriting import recursive_map
+from declax._typing import MISSING, Missing, Path
 from declax._variables import uncaptured_reads
+from declax._variables.variable import Variable
 from declax.errors import TransformError, describe
 from declax.transforms._differentiated import (
     Arguments,
@@ -28,8 +30,10 @@ from declax.transforms._differentiated import (
     Target,
     add_derivatives,
     argument_name,
+    arguments_of,
     position_of,
     result_leaves,
+    result_of,
     shape_of,
     target_of_result,
     zeros_for,
@@ -73,12 +77,14 @@ def custom_vjp(
 
     With ``graph_updates=True``, ``bwd`` receives a pair: a tuple with, for each model among the arguments, a State of
     the cotangents of what the function set in it, zero where it set nothing; and the cotangent of the result.
-    Otherwise it receives the latter only, and the former as ``updates_g`` if it has this parameter.
+    Otherwise it receives the latter only. If it has a parameter ``updates_g``, this is a tuple of the arguments with
+    the cotangents of the values that the function set, and None in place of all other Variables and arrays.
 
     Args:
       fun: the function; omit it to use `custom_vjp` as a decorator with options.
-      nondiff_argnums: the arguments that are not differentiated. An int names an argument without arrays and models;
-        ``bwd`` receives these first. A `DiffState` selects the leaves of a model that *are* differentiated.
+      nondiff_argnums: the arguments that are not differentiated. An int names an argument, which ``bwd`` receives
+        first; it may hold models and traced arrays with ``graph_updates=False`` or ``graph=False`` only. A `DiffState`
+        selects the leaves of a model that *are* differentiated.
       graph, graph_updates: as in `jit`.
 
     Returns:
@@ -160,11 +166,14 @@ class CustomVjp(Wrapped[P, R]):
         given, user = self._positional(args, kwargs), self._user
         fixed: dict[int, Any] = {}
         chosen: dict[int, Filter] = {}
+        held: set[int] = set()
         for entry in self._argnums:
             number = entry.argnum if isinstance(entry, DiffState) else entry
             number = position_of("nondiff_argnums", number, len(given), user)
             if isinstance(entry, DiffState):
                 chosen[number] = entry.filter
+            elif not options.mode.updates and _traced_in(given[number]) is not None:
+                held.add(number)
             else:
                 fixed[number] = _checked_fixed(argument_name(user, number), given[number])
         numbers = [i for i in range(len(given)) if i not in fixed]
@@ -174,8 +183,9 @@ class CustomVjp(Wrapped[P, R]):
             arguments = Arguments(call, rest, user)
             listed = []
             for i, number in enumerate(numbers):
-                differentiated = arguments.target(i, chosen.get(number, ...))
-                listed.append(_Argument(argument_name(user, number), arguments.target(i), differentiated))
+                differentiated = None if number in held else arguments.target(i, chosen.get(number, ...))
+                listed.append(_Argument(number, argument_name(user, number), arguments.target(i), differentiated))
+            _check_apart(listed)
             captures = call.captures or self._closure.find()
             return _CustomCall(call.structure, captures, listed, sorted(fixed.items()), options).run(arguments.leaves)
 
@@ -208,9 +218,14 @@ class CustomVjp(Wrapped[P, R]):
         return f"custom_vjp({getattr(self, '__qualname__', self._closure.function)})"
 
 
-def _checked_fixed(name: str, value: Any) -> Any:
+def _traced_in(value: Any) -> Any:
+    """The first model or traced array in a value; None if there is none."""
     leaves = jax.tree_util.tree_leaves(value, is_leaf=is_root)
-    found = next((leaf for leaf in leaves if is_root(leaf) or isinstance(leaf, Tracer)), None)
+    return next((leaf for leaf in leaves if is_root(leaf) or isinstance(leaf, Tracer)), None)
+
+
+def _checked_fixed(name: str, value: Any) -> Any:
+    found = _traced_in(value)
     if found is None:
         return value
     raise TransformError(
@@ -220,6 +235,20 @@ def _checked_fixed(name: str, value: Any) -> Any:
         why="the three functions receive its value untraced",
         fix="nondiff_argnums=dx.DiffState(0, False)        # for a model; for an array, return None from bwd",
     )
+
+
+def _check_apart(arguments: Sequence[_Argument]) -> None:
+    """Refuses a Variable that an argument with a gradient shares with one without."""
+    known = {i: a.name for a in arguments if a.differentiated is not None for i in a.differentiated.positions}
+    for argument in arguments:
+        shared = () if argument.differentiated is not None else known.keys() & set(argument.whole.positions)
+        for position in shared:
+            raise TransformError(
+                argument.whole.name(argument.name, position),
+                "an argument of nondiff_argnums shares this Variable with one that has a gradient",
+                got=f"the same Variable as in {known[position]}",
+                fix=f"dx.clone({argument.name})        # or leave it out of nondiff_argnums",
+            )
 
 
 class _Residuals:
@@ -238,11 +267,12 @@ jax.tree_util.register_pytree_node(
 
 
 class _Argument(NamedTuple):
-    """A differentiated argument: its name, all its leaves, and those for which `bwd` returns cotangents."""
+    """An argument with leaves; `bwd` returns cotangents of those that are differentiated, unless this is None."""
 
+    number: int
     name: str
     whole: Target
-    differentiated: Target
+    differentiated: Target | None
 
 
 @dataclasses.dataclass(eq=False)
@@ -311,13 +341,19 @@ class _CustomCall:
                 outcome = _by_plan(outcome, self.plan, leaves)
             rules.conclude()
             copies = dict(zip(map(id, self.captures.values), rebuilt.captured, strict=True))
-            kept = Call((pair[1], tuple(copies[id(root)] for root in self._captures_of_bwd().values)), {})
+            of_bwd = tuple(copies[id(root)] for root in self._captures_of_bwd().values)
+            kept = Call((pair[1], of_bwd, self._held(leaves)), {})
         residuals = _Residuals(kept.structure, [*kept.values, *kept.plain])
         return _without_marks(outcome), _without_marks(residuals)
 
-    def _with_fixed(self, args: Sequence[Any]) -> list[Any]:
+    def _held(self, leaves: Sequence[Any]) -> list[Any]:
+        """The arguments of nondiff_argnums that have leaves, as they were at the call."""
+        args = _rebuild(self.structure, leaves).args
+        return [arg for arg, argument in zip(args, self.arguments, strict=True) if argument.differentiated is None]
+
+    def _with_fixed(self, args: Sequence[Any], fixed: Mapping[int, Any] | None = None) -> list[Any]:
         listed = list(args)
-        for number, value in self.fixed:
+        for number, value in (dict(self.fixed) if fixed is None else fixed).items():
             listed.insert(number, value)
         return listed
 
@@ -340,7 +376,8 @@ class _CustomCall:
 
     def _check_perturbed(self, leaves: Sequence[Any]) -> None:
         """Checks that the rules give each gradient that is requested."""
-        known = {i for argument in self.arguments for i in argument.differentiated.positions}
+        targets = [argument.differentiated for argument in self.arguments if argument.differentiated is not None]
+        known = {i for target in targets for i in target.positions}
         for position, leaf in enumerate(leaves):
             arrays = jax.tree_util.tree_leaves(leaf, is_leaf=_is_marked)
             if position not in known and any(_is_marked(array) and array.perturbed for array in arrays):
@@ -356,7 +393,7 @@ class _CustomCall:
 
     def backward(self, residuals: _Residuals, cotangent: Outcome) -> tuple[list[Any]]:
         """The cotangents of the arguments as JAX expects them: one for each leaf, None for zeros."""
-        kept, captured = _rebuild(residuals.structure, residuals.leaves).args
+        kept, captured, held = _rebuild(residuals.structure, residuals.leaves).args
         before = bind_many(captured).read() if captured else []
         if not self.options.is_symbolic:
             cotangent = jax.tree_util.tree_map(_as_array, cotangent)
@@ -365,7 +402,7 @@ class _CustomCall:
             given = self._of_updates(cotangent), given
         options = {"updates_g": self._of_updates(cotangent)} if self.options.takes_updates else {}
         with RebuiltClosure(self._captures_of_bwd(), captured) as rule:
-            found = rule.function(*(value for _, value in self.fixed), kept, given, **options)
+            found = rule.function(*self._nondifferentiated(held), kept, given, **options)
             rule.conclude()
             if captured and not all(map(is_same_value, bind_many(captured).read(), before)):
                 raise TransformError(
@@ -374,16 +411,18 @@ class _CustomCall:
                     why="JAX runs bwd apart from the call, so its changes would be lost",
                     fix="set it in fwd",
                 )
-        if not isinstance(found, (tuple, list)) or len(found) != len(self.arguments):
+        arguments = [argument for argument in self.arguments if argument.differentiated is not None]
+        if not isinstance(found, (tuple, list)) or len(found) != len(arguments):
             raise TransformError(
                 "bwd",
                 "the rule must return one cotangent for each argument",
-                expected=f"a tuple of {len(self.arguments)}",
+                expected=f"a tuple of {len(arguments)}",
                 got=f"{describe(found)}" + (f" of length {len(found)}" if isinstance(found, (tuple, list)) else ""),
                 fix="return (model_cotangent,)        # a tuple, also for one argument",
             )
         cotangents: Derivatives = {}
-        for argument, value in zip(self.arguments, found, strict=True):
+        for argument, value in zip(arguments, found, strict=True):
+            assert argument.differentiated is not None  # by the selection above
             where = f"the result of bwd for {argument.name}"
             add_derivatives(argument.differentiated.flatten(value, self.shapes, where), cotangents)
         return ([cotangents.get(i) for i in range(len(self.shapes))],)
@@ -391,23 +430,44 @@ class _CustomCall:
     def _captures_of_bwd(self) -> Captures:
         return Captures(self.captures.function.args[2])  # type: ignore[attr-defined]  # a partial
 
+    def _nondifferentiated(self, held: Sequence[Any]) -> list[Any]:
+        """The values of nondiff_argnums by position."""
+        numbers = [argument.number for argument in self.arguments if argument.differentiated is None]
+        values = {**dict(self.fixed), **dict(zip(numbers, held, strict=True))}
+        return [values[number] for number in sorted(values)]
+
     def _of_result(self, cotangent: Outcome) -> Any:
         """The cotangent of the result; zero for leaves that the function did not set."""
         change = cotangent.plan.change
         past = {} if change is None else {i: zeros_for(self.shapes[i]) for i in change.kept if i >= 0}
-        return target_of_result(cotangent).unflatten(dict(enumerate(result_leaves(cotangent, past))))
+        found = dict(enumerate(result_leaves(cotangent, past)))
+        if self.options.mode.updates:
+            return target_of_result(cotangent).unflatten(found)
+        return result_of(cotangent, found)
 
     def _of_updates(self, cotangent: Outcome) -> tuple[Any, ...]:
-        """For each argument, the cotangents of the values that the function set in it, or zeros."""
+        """For each argument, the cotangents of the values that the function set in it.
+
+        With changes of structure, they are States, with zeros for the others; without, arguments with None for these.
+        """
         plan, graphdef = cotangent.plan, self.structure.graphdef
-        if graphdef is None:
-            return tuple(argument.whole.unflatten({}) for argument in self.arguments)
-        origins = dict(enumerate(range(graphdef.num_leaves)))
-        if plan.change is not None:
-            origins = leaf_origins(self.structure, plan.change)
-        updates = {origins[place]: cotangent.new[rank] for place, rank in new_values(plan).items() if place in origins}
-        every = {i: updates[i] if i in updates else zeros_for(self.shapes[i]) for i in range(graphdef.num_leaves)}
+        updates: Derivatives = {}
+        if graphdef is not None:
+            origins = dict(enumerate(range(graphdef.num_leaves)))
+            if plan.change is not None:
+                origins = leaf_origins(self.structure, plan.change)
+            places = new_values(plan)
+            updates = {origins[place]: cotangent.new[places[place]] for place in places if place in origins}
+        if not self.options.mode.updates:
+            masked = recursive_map(_without_empty, arguments_of(self.structure, updates), graph=True)
+            return tuple(self._with_fixed(masked, dict.fromkeys(dict(self.fixed))))
+        count = 0 if graphdef is None else graphdef.num_leaves
+        every = {i: updates[i] if i in updates else zeros_for(self.shapes[i]) for i in range(count)}
         return tuple(argument.whole.unflatten(every) for argument in self.arguments)
+
+
+def _without_empty(path: Path, node: Any) -> Any:
+    return None if isinstance(node, Variable) and node.raw_value is None else node
 
 
 def _rebuild(structure: Structure, leaves: Sequence[Any]) -> Rebuilt:
