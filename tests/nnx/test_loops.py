@@ -346,3 +346,30 @@ def test_a_decorator_without_any_stream(nnx):
         return x + 1
 
     assert run(1) == 2
+
+
+# ================================================================= Variables of the arguments in results
+
+
+def test_a_slice_of_an_argument_is_returned_with_graph_updates(nnx):
+    scale = nnx.Param(jnp.arange(3.0))
+    assert nnx.scan(lambda x: x, in_axes=0, out_axes=0)(scale) is scale
+
+
+@functional
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda nnx, carry, scale, shared: (carry, scale),
+        lambda nnx, carry, scale, shared: (carry, nnx.List([scale])),
+        lambda nnx, carry, scale, shared: (carry, shared),
+    ],
+)
+def test_variables_of_arguments_are_no_results_without_graph_updates(nnx, step, mode):
+    def run(carry, scale, shared):
+        return step(nnx, carry, scale, shared)
+
+    scale, shared = nnx.Param(jnp.arange(3.0)), nnx.Param(jnp.array(1.0))
+    with pytest.raises(ValueError, match=r"a Variable of its arguments|two labels|Duplicate Param"):
+        nnx.scan(run, in_axes=(nnx.Carry, 0, None), **mode)(0.0, scale, shared)
+    assert scale.shape == (3,)

@@ -124,7 +124,7 @@ def scan(
         check_metadata(transform_metadata)
         axes = Prefixes(in_axes, out_axes, STEP_AXES)
         _check_out_axes(axes)
-        return Scanned(f, axes, transform_metadata, Mode.of(graph, graph_updates)._replace(returns=True), settings)
+        return Scanned(f, axes, transform_metadata, Mode.of(graph, graph_updates), settings)
 
     return make if f is MISSING else make(f)
 

@@ -230,7 +230,8 @@ class Rebuilt:
         leaves, tree = jax.tree_util.tree_flatten(output, is_leaf=is_root)
         has_roots = True in which_are_roots(leaves)
         if has_roots and not mode.returns:
-            check_returned(self._structure, self._objects, leaves, tree, mode)
+            carried = () if labels is None else labels.carried(tree)
+            check_returned(self._structure, self._objects, leaves, tree, mode, carried)
         if self._structure.graphdef is None and not has_roots:
             return Outcome(_unchanged(labels, tree), (), output)
         if is_same and not has_roots:

@@ -469,6 +469,10 @@ class Labels:
         labels = self._of_graph(change.graphdef, values, (), *groups, fixed)
         return labels, [spec for spec, one in zip(specs, is_one, strict=True) if not one]
 
+    def carried(self, tree: Any) -> set[int]:
+        """The numbers of the leaves of a result that take the place of arguments of the next step."""
+        return {number for number, spec in enumerate(self._results(tree)) if spec is Carry}
+
     def of_results(self, tree: Any) -> list[Any]:
         """The label of each leaf of a result without roots."""
         found = list(self._results(tree))

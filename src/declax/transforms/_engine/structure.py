@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from itertools import chain, compress
 from operator import not_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -463,9 +463,16 @@ def _results(outcome: Outcome, structure: Structure, user: Callable[..., Any]) -
     yield from zip((f"{name}, {where}" for where in (*set_, *returned)), values, strict=True)
 
 
-def check_returned(structure: Structure, objects: Sequence[Any], leaves: Sequence[Any], tree: Any, mode: Mode) -> None:
+def check_returned(
+    structure: Structure,
+    objects: Sequence[Any],
+    leaves: Sequence[Any],
+    tree: Any,
+    mode: Mode,
+    carried: Collection[int] = (),
+) -> None:
     """Refuses Variables of the arguments in a result; and without sharing, objects that it has twice."""
-    pattern = which_are_roots(leaves)
+    pattern = [is_one and i not in carried for i, is_one in enumerate(which_are_roots(leaves))]
     found = Walk()
     found.visit(tuple(compress(leaves, pattern)))
     names = list(compress(names_in_result(tree), pattern))
