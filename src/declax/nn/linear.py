@@ -205,5 +205,7 @@ class Embed(Module):
         return table.dtype if self.dtype is None else self.dtype
 
 
-if not TYPE_CHECKING:
-    __getattr__ = lazy_names(__name__)
+if TYPE_CHECKING:
+    from declax.nn.conv import Conv as Conv  # the peer's module of linear layers has it
+else:
+    __getattr__ = lazy_names(__name__, Conv="declax.nn.conv")

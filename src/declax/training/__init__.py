@@ -1,10 +1,7 @@
-"""Training: optimizers over optax, and the state of a training loop."""
+"""Training: optimizers over optax, metrics, and the state of a training loop."""
 
-from declax.training import metrics as metrics
-from declax.training import optimizer as optimizer
-from declax.training._opt_state import OptArray as OptArray
-from declax.training._opt_state import OptState as OptState
-from declax.training._opt_state import OptVariable as OptVariable
-from declax.training.optimizer import ModelAndOptimizer as ModelAndOptimizer
-from declax.training.optimizer import Optimizer as Optimizer
-from declax.training.train_state import TrainState as TrainState
+# As in `declax` itself, a name loads its module when it is first used. The names are in `__init__.pyi`.
+
+from declax._lazy import lazy_attributes
+
+__getattr__, __dir__, __all__ = lazy_attributes(__name__)
