@@ -269,10 +269,17 @@ class JitWrapped(Wrapped[P, R]):
         >>> dx.jit(lambda x: x + 1).trace(1).out_info.shape
         ()
         """
-        call = self._bind_arguments(args, kwargs)
+        return self.traced_after((), args, kwargs)
+
+    def traced_after(self, first: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced[R]:
+        """The stage for some first arguments, which calls of later stages leave out."""
+
+        def take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+            return self._bind_arguments((*first, *args), kwargs)
+
+        call = take(args, kwargs)
         program = self._program(call)
-        traced = program.trace(call)
-        return Traced(traced, program, self._bind_arguments, call)
+        return Traced(program.trace(call), program, take, call)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered[R]:
         """Lowers the function for arguments, without compiling or running it.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from declax._graph.binding import bind
 from declax._modes import set_graph_updates
 from declax.errors import TransformError, describe
 from declax.transforms.compilation import jit
+from declax.transforms.stages import Lowered, Traced
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -97,27 +98,55 @@ def cached_partial(
     return functools.partial(in_mode, *cached_args)
 
 
+class JitPartial(functools.partial[R], Generic[P, R]):
+    """A compiled function with its first arguments; see `jit_partial`."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            """Calls the function with its first arguments and these."""
+
+    def trace(self, *args: P.args, **kwargs: P.kwargs) -> Traced[R]:
+        """As `JitWrapped.trace`; the stages take the other arguments only."""
+        jitted: Any = self.func
+        return jitted.traced_after(self.args, args, kwargs)  # type: ignore[no-any-return]  # of a JitWrapped
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered[R]:
+        """Lowers the function for the other arguments, without compiling or running it.
+
+        >>> import declax as dx
+        >>> step = dx.jit_partial(lambda model, x: model.scale * x, dx.Dict(scale=dx.Param(2.0)))
+        >>> float(step.lower(3.0).compile()(3.0))
+        6.0
+        """
+        return self.trace(*args, **kwargs).lower()
+
+    def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The result of a call, with shapes and dtypes in place of arrays."""
+        return self.trace(*args, **kwargs).out_info
+
+
 @overload
-def jit_partial(fun: Callable[P, R], /, **options: Unpack[JitOptions]) -> Callable[P, R]: ...
+def jit_partial(fun: Callable[P, R], /, **options: Unpack[JitOptions]) -> JitPartial[P, R]: ...
 @overload
-def jit_partial(fun: Callable[Concatenate[A, P], R], a: A, /, **options: Unpack[JitOptions]) -> Callable[P, R]: ...
+def jit_partial(fun: Callable[Concatenate[A, P], R], a: A, /, **options: Unpack[JitOptions]) -> JitPartial[P, R]: ...
 @overload
 def jit_partial(
     fun: Callable[Concatenate[A, B, P], R], a: A, b: B, /, **options: Unpack[JitOptions]
-) -> Callable[P, R]: ...
+) -> JitPartial[P, R]: ...
 @overload
 def jit_partial(
     fun: Callable[Concatenate[A, B, C, P], R], a: A, b: B, c: C, /, **options: Unpack[JitOptions]
-) -> Callable[P, R]: ...
+) -> JitPartial[P, R]: ...
 @overload
 def jit_partial(
     fun: Callable[Concatenate[A, B, C, D, P], R], a: A, b: B, c: C, d: D, /, **options: Unpack[JitOptions]
-) -> Callable[P, R]: ...
+) -> JitPartial[P, R]: ...
 @overload
 def jit_partial(
     fun: Callable[..., R], a: Any, b: Any, c: Any, d: Any, e: Any, /, *more: Any, **options: Unpack[JitOptions]
-) -> Callable[..., R]: ...
-def jit_partial(fun: Callable[..., R], /, *partial_args: Any, **options: Unpack[JitOptions]) -> Callable[..., R]:
+) -> JitPartial[..., R]: ...
+def jit_partial(fun: Callable[..., R], /, *partial_args: Any, **options: Unpack[JitOptions]) -> JitPartial[..., R]:
     """Compiles a function, and gives it its first arguments.
 
     As ``cached_partial(jit(fun, ...), *partial_args)``: `jit` keeps what it
@@ -131,7 +160,7 @@ def jit_partial(fun: Callable[..., R], /, *partial_args: Any, **options: Unpack[
         ``graph=False`` each partial argument has to be a tree.
 
     Returns:
-      The function of the other arguments.
+      The function of the other arguments, with the stages `trace` and `lower`.
 
     Raises:
       TransformError: `fun` is not a function, or an option names no parameter.
@@ -146,4 +175,6 @@ def jit_partial(fun: Callable[..., R], /, *partial_args: Any, **options: Unpack[
     (None, None, 5)
     """
     jitted: Callable[..., R] = jit(fun, **options)
-    return cached_partial(jitted, *partial_args, graph=options.get("graph"))
+    for argument in partial_args:
+        bind(argument, options.get("graph"))
+    return JitPartial(jitted, *partial_args)
