@@ -84,8 +84,12 @@ def _make_light(kind: type[Variable[Any]]) -> Light:
 
 @functools.cache
 def _type_of_lights(metaclass: type) -> Any:
-    """The metaclass of lights, which pickles them by their kind."""
-    made = type(metaclass.__name__, (metaclass,), {})
+    """The metaclass of lights, which pickles them by their kind, and makes ordinary Variables of it when called."""
+
+    def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return cls.__bases__[1](*args, **kwargs)
+
+    made = type(metaclass.__name__, (metaclass,), {"__call__": call})
     copyreg.pickle(made, lambda cls: (_light_class, (cls.__bases__[1],)))
     return made
 

@@ -1,0 +1,136 @@
+"""Programs with States as pytrees, which do the same with `import declax as nnx` as with Flax NNX."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import declax as dx
+
+flax_nnx = pytest.importorskip("flax.nnx")
+X = jnp.ones((1, 2))
+
+
+def assert_same(program: Callable[[Any], Any]) -> None:
+    """Runs a program with both libraries, and compares the leaves that it returns and their key paths."""
+    found, wanted = (dict(jax.tree_util.tree_leaves_with_path(program(nnx))) for nnx in (dx, flax_nnx))
+    assert found.keys() == wanted.keys()
+    for path, value in wanted.items():
+        if isinstance(value, str):
+            assert found[path] == value
+        else:
+            np.testing.assert_allclose(found[path], value, rtol=1e-6)
+
+
+def model_of(nnx: Any) -> Any:
+    return nnx.Dict(first=nnx.Linear(2, 3, rngs=nnx.Rngs(0)), rest=nnx.List([nnx.BatchNorm(3, rngs=nnx.Rngs(1))]))
+
+
+def kinds_of(nnx: Any, state: Any) -> Any:
+    return jax.tree.map(lambda v: type(v).__name__, state, is_leaf=lambda x: isinstance(x, nnx.Variable))
+
+
+@pytest.mark.parametrize("part", ["Param", "BatchStat", None])
+def test_variables_are_leaves_by_is_leaf(part: str | None) -> None:
+    def program(nnx: Any) -> Any:
+        model = model_of(nnx)
+        state = nnx.state(model) if part is None else nnx.state(model, getattr(nnx, part))
+        return kinds_of(nnx, state)
+
+    assert_same(program)
+
+
+def test_variables_of_gradients_and_of_mapped_states_are_leaves_too() -> None:
+    def program(nnx: Any) -> Any:
+        model = model_of(nnx)
+        grads = nnx.grad(lambda m: m["first"](X).sum())(model)
+        zeros = jax.tree.map(
+            lambda v: type(v)(jnp.zeros_like(v.get_value()), **v.get_metadata()),
+            nnx.state(model),
+            is_leaf=lambda x: isinstance(x, nnx.Variable),
+        )
+        merged = nnx.merge_state(zeros, grads)
+        return [kinds_of(nnx, state) for state in (grads, zeros, merged)], zeros, grads
+
+    assert_same(program)
+
+
+def test_states_through_jax() -> None:
+    def program(nnx: Any) -> Any:
+        graphdef, params, rest = nnx.split(model_of(nnx)["first"], nnx.Param, ...)
+        apply = lambda params: nnx.merge(graphdef, params, rest)(X)  # noqa: E731  # as users write it
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), params, params)
+        vector, unravel = jax.flatten_util.ravel_pytree(params)
+        halved, _ = jax.lax.scan(lambda p, _: (jax.tree.map(lambda x: x / 2, p), None), params, jnp.arange(2))
+        return [
+            jax.vmap(apply)(stacked),
+            jax.jacobian(lambda p: apply(p).sum())(params),
+            unravel(2 * vector),
+            halved,
+            jax.eval_shape(apply, params).shape,
+            jax.tree_util.tree_map_with_path(lambda path, _: jax.tree_util.keystr(path), params),
+        ]
+
+    assert_same(program)
+
+
+def test_a_configuration_without_a_hash() -> None:
+    def program(nnx: Any) -> Any:
+        @dataclasses.dataclass
+        class Config:
+            dim: int
+            names: list[str]
+
+        class Model(nnx.Module):
+            def __init__(self, config: Config) -> None:
+                self.config = config
+                self.linear = nnx.Linear(config.dim, config.dim, rngs=nnx.Rngs(0))
+
+            def __call__(self, x: Any) -> Any:
+                return self.linear(x) * len(self.config.names)
+
+        model = Model(Config(2, ["a"]))
+        merged = nnx.merge(*nnx.split(model))
+        return nnx.jit(lambda m, x: m(x))(model, X), merged(X), nnx.state(model)
+
+    assert_same(program)
+
+
+def test_gradients_of_states() -> None:
+    def program(nnx: Any) -> Any:
+        class Model(nnx.Module):
+            def __init__(self) -> None:
+                self.shift, self.scale = nnx.Perturbation(jnp.ones(2)), nnx.Param(jnp.full(2, 3.0))
+
+        graphdef, shifts, rest = nnx.split(Model(), nnx.Perturbation, ...)
+
+        def loss(state: Any) -> Any:
+            return (nnx.merge(graphdef, state, rest).shift[...] ** 2).sum()
+
+        def product(x: Any, state: Any) -> Any:
+            return loss(state) * x.sum()
+
+        return nnx.grad(loss)(shifts), nnx.grad(product, argnums=(0, 1))(jnp.ones(2), shifts)
+
+    assert_same(program)
+
+
+def test_flat_states_and_pure_dicts() -> None:
+    def program(nnx: Any) -> Any:
+        state = nnx.state(model_of(nnx))
+        flat = nnx.to_flat_state(state)
+        biases = nnx.from_flat_state({path: v for path, v in flat if path[-1] == "bias"})
+        pure = nnx.to_pure_dict(state)
+        texts = {"first": pure["first"], "rest": {str(key): value for key, value in pure["rest"].items()}}
+        nnx.replace_by_pure_dict(state, jax.tree.map(lambda x: x + 1, nnx.restore_int_paths(texts)))
+        named, others = nnx.split_state(state, lambda path, _: path[-1] == "bias", ...)
+        return biases, pure, state, named, others, nnx.merge_state(named, others), nnx.filter_state(state, nnx.Param)
+
+    assert_same(program)
