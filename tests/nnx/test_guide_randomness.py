@@ -173,3 +173,36 @@ def test_one_model_samples_several_outputs(nnx):
     assert drawn.shape == (2, 4, 5)
     assert model.mask.rngs.count.shape == ()
     return drawn, samples(model, jnp.ones((2, 6))), keys_and_counts(nnx, model)
+
+
+@agrees
+def test_a_recurrent_cell_drops_the_same_units_at_each_step(nnx):
+    class Steps(nnx.Variable):
+        pass
+
+    class Cell(nnx.Module):
+        def __init__(self, rngs):
+            self.mix = nnx.Linear(3 + 4, 4, rngs=rngs)
+            self.mask = nnx.Dropout(0.5, rngs=rngs, rng_collection="recurrent")
+            self.steps = Steps(jnp.array(0))
+
+        def __call__(self, hidden, x):
+            hidden = nnx.tanh(self.mix(jnp.concatenate([self.mask(hidden), x], axis=-1)))
+            self.steps[...] += 1
+            return hidden, hidden
+
+    @nnx.jit(graph=False)
+    def unroll(cell, xs):
+        shared = nnx.with_rngs(cell, broadcast=xs.shape[0], graph=False)
+        axes = nnx.prefix(shared, {"recurrent": 0, ...: None}, graph=False)
+
+        @nnx.scan(in_axes=(axes, nnx.Carry, 0), out_axes=(nnx.Carry, 0), graph=False)
+        def step(cell, hidden, x):
+            return cell(hidden, x)
+
+        return step(shared, jnp.zeros(4), xs)
+
+    cell = Cell(nnx.Rngs(params=0, recurrent=1))
+    last, outputs = unroll(cell, jax.random.normal(jax.random.key(2), (5, 3)))
+    assert cell.steps[...] == 5
+    return last, outputs, cell.steps[...], keys_and_counts(nnx, cell)
