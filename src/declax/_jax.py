@@ -28,11 +28,6 @@ def current_trace() -> Any:
     return trace_state.value
 
 
-def trace_of(tracer: Any) -> Any:
-    """The mark of the trace that a tracer belongs to."""
-    return tracer._trace._weakref
-
-
 def outer_marks() -> list[Any]:
     """The marks of the traces around the current one, the top level last."""
     found, trace = [], trace_state.value()

@@ -74,11 +74,6 @@ def text_of(value: object) -> str:
     return _Printer(_Contents(value)).text(value, (), 0)
 
 
-def count_header(value: object) -> str:
-    """The comment that counts the arrays of all Variables inside of a value, by kind."""
-    return _header(_Contents(value).total)
-
-
 def same_value(a: Any, b: Any) -> bool:
     """Whether two leaves are equal: arrays of one shape and dtype, element by element."""
     if isinstance(a, (jax.Array, np.ndarray)) or isinstance(b, (jax.Array, np.ndarray)):
@@ -228,12 +223,11 @@ class _Contents:
     def __init__(self, root: object) -> None:
         self.entries: dict[int, Entries] = {}
         self.counts: dict[int, Counts] = {}
-        self.total: Counts = {}
         self._seen: dict[int, object] = {}  # keeps what it knows alive: ids of the dead are given again
         self._visit(root)
 
     def _visit(self, root: object) -> None:
-        stack: list[tuple[Iterator[Any], Counts]] = [(iter((root,)), self.total)]
+        stack: list[tuple[Iterator[Any], Counts]] = [(iter((root,)), {})]
         while stack:
             children, counts = stack[-1]
             for child in children:

@@ -40,7 +40,6 @@ Of2: TypeAlias = Callable[Concatenate[B, C, P], R]
 """A function whose first arguments are a `B` and a `C`, by position."""
 
 Loss: TypeAlias = Callable[P, ArrayLike]
-LossAux: TypeAlias = Callable[P, tuple[ArrayLike, X]]
 LossOf: TypeAlias = Callable[Concatenate[B, P], ArrayLike]
 LossAuxOf: TypeAlias = Callable[Concatenate[B, P], tuple[ArrayLike, X]]
 LossOf2: TypeAlias = Callable[Concatenate[B, C, P], ArrayLike]
