@@ -1,4 +1,4 @@
-"""The subjects of the peer's guide about intermediate values, with models of our own: the peer's numbers at each step."""
+"""The subjects of the peer's guide about intermediate values, with our own models: the peer's numbers at each step."""
 
 from __future__ import annotations
 
