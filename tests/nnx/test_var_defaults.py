@@ -103,3 +103,14 @@ def test_variables_of_numbers_are_put_into_refs(nnx):
     assert [float(variable[...]) for variable in made] == [1.0, 1.0, 2.0]
     chosen = nnx.with_vars([nnx.Variable(1.0), nnx.Variable(2.0)], ref=True, only=lambda path, variable: path[0] == 0)
     assert [variable.ref for variable in chosen] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda v: v.copy(), lambda v: v.replace(), lambda v: v.copy(a=1), lambda v: v.to_state()]
+)
+def test_a_copy_has_a_ref_of_its_own(nnx, make):
+    variable = nnx.Variable(jnp.ones(2), ref=True)
+    copied = make(variable)
+    copied[...] = jnp.zeros(2)
+    assert copied.ref
+    np.testing.assert_array_equal(variable[...], [1.0, 1.0])

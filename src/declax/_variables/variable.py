@@ -452,7 +452,9 @@ class Variable(ArrayOperators, Generic[T]):
         return new_variable(cls, value, metadata, _trace_state.value)
 
     def copy(self, value: Any = MISSING, **updates: Any) -> Self:
-        """A box of the same kind, with the same or another raw value and changed metadata; or with a ref, or without.
+        """A box of the same kind, with the same or another raw value and changed metadata.
+
+        A copy of a ref is another ref; `ref=` puts the value into one, or takes it out.
 
         >>> import declax as dx
         >>> kernel = dx.Param(1.0, tag="a")
@@ -460,6 +462,8 @@ class Variable(ArrayOperators, Generic[T]):
         'b'
         """
         raw = own_containers(self.raw_value) if value is MISSING else operand(value)
+        if value is MISSING and raw.__class__ not in _NEVER_REFS and _is_ref(raw):
+            raw = jax.new_ref(raw[...])  # or writing to the copy would write to the original
         if raw.__class__ not in _FLAT:
             _check_depth(type(self), raw)
         if not updates:
