@@ -44,3 +44,10 @@ def test_the_stages() -> None:
     assert "stablehlo" in call.lower(X, scale=2.0).as_text()
     with pytest.raises(ValueError, match="it was compiled for other arguments"):
         call.lower(X, scale=2.0).compile()(jnp.ones((4, 2)), scale=2.0)
+
+
+@pytest.mark.parametrize("nnx", [dx, flax_nnx], ids=["declax", "peer"])
+def test_partial_arguments_of_a_tree_share_nothing(nnx: Any) -> None:
+    scale = nnx.Param(jnp.array(1.0))
+    with pytest.raises(ValueError, match=r"reached twice|Duplicate"):
+        nnx.jit_partial(lambda a, b, x: x, nnx.Dict(a=scale), nnx.Dict(a=scale), graph=False, graph_updates=False)

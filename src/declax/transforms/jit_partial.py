@@ -177,4 +177,5 @@ def jit_partial(fun: Callable[..., R], /, *partial_args: Any, **options: Unpack[
     jitted: Callable[..., R] = jit(fun, **options)
     for argument in partial_args:
         bind(argument, options.get("graph"))
+    bind(partial_args, options.get("graph"))  # what they share
     return JitPartial(jitted, *partial_args)
