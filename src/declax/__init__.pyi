@@ -160,11 +160,13 @@ from declax.initializers import with_metadata as with_metadata
 from declax.nn import BatchNorm as BatchNorm
 from declax.nn import Conv as Conv
 from declax.nn import Dropout as Dropout
+from declax.nn import Einsum as Einsum
 from declax.nn import Embed as Embed
 from declax.nn import GroupNorm as GroupNorm
 from declax.nn import InstanceNorm as InstanceNorm
 from declax.nn import LayerNorm as LayerNorm
 from declax.nn import Linear as Linear
+from declax.nn import LinearGeneral as LinearGeneral
 from declax.nn import LoRA as LoRA
 from declax.nn import LoRALinear as LoRALinear
 from declax.nn import RMSNorm as RMSNorm

@@ -12,7 +12,7 @@ _INTERNAL = "an internal module of Flax"
 ABSENT: Final[dict[str, str]] = {
     name: why
     for why, names in {
-        _LAYERS: """Bidirectional ConvTranspose Einsum GRUCell LSTMCell LinearGeneral
+        _LAYERS: """Bidirectional ConvTranspose GRUCell LSTMCell
             OptimizedLSTMCell PReLU RNN RNNCellBase SimpleCell SpectralNorm WeightNorm
             flip_sequences modified_orthogonal""",
         _ATTENTION: """MultiHeadAttention combine_masks dot_product_attention dot_product_attention_weights

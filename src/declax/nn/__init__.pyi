@@ -34,8 +34,10 @@ from declax.nn.activations import tanh as tanh
 from declax.nn.conv import Conv as Conv
 from declax.nn.dtypes import canonicalize_dtype as canonicalize_dtype
 from declax.nn.dtypes import promote_dtype as promote_dtype
+from declax.nn.linear import Einsum as Einsum
 from declax.nn.linear import Embed as Embed
 from declax.nn.linear import Linear as Linear
+from declax.nn.linear import LinearGeneral as LinearGeneral
 from declax.nn.lora import LoRA as LoRA
 from declax.nn.lora import LoRALinear as LoRALinear
 from declax.nn.normalization import BatchNorm as BatchNorm

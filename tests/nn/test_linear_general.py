@@ -1,0 +1,64 @@
+"""`LinearGeneral` and `Einsum`: the formulas, the numbers of the peer, and bad input."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import declax as dx
+
+NOISE = {"bias_init": dx.initializers.normal(1.0)}
+
+
+@pytest.mark.parametrize("dtype", [None, jnp.bfloat16])
+@pytest.mark.parametrize(
+    ("args", "options", "shape"),
+    [
+        ((6, (2, 3)), {}, (4, 5, 6)),
+        (((2, 3), 6), {"axis": (-2, -1)}, (4, 2, 3)),
+        (((2, 3), (5,)), {"axis": (1, 3), "use_bias": False}, (4, 2, 7, 3)),
+        ((3, (2, 2)), {"batch_axis": {0: 4}}, (4, 5, 3)),
+        ((3, 2), {"batch_axis": {0: 4, 1: 5}, "preferred_element_type": jnp.float32}, (4, 5, 6, 3)),
+    ],
+)
+def test_linear_general_has_the_numbers_of_the_peer(same, normal, args, options, shape, dtype):
+    same(dx.LinearGeneral, *args, call=(normal(*shape),), dtype=dtype, **{**NOISE, **options})
+
+
+def test_linear_general_contracts_each_axis_with_its_size(normal):
+    layer = dx.LinearGeneral((3, 2), 5, axis=(2, 1), **NOISE, rngs=dx.Rngs(0))
+    x = normal(4, 2, 3)
+    expected = np.einsum("nba,abo->no", x, layer.kernel.value) + np.asarray(layer.bias.value)
+    np.testing.assert_allclose(layer(x), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [None, jnp.bfloat16])
+@pytest.mark.parametrize("bias", [None, (8, 4)])
+def test_einsum_has_the_numbers_of_the_peer(same, normal, bias, dtype):
+    same(dx.Einsum, "nta, hab -> nthb", (8, 2, 4), bias, call=(normal(3, 5, 2),), dtype=dtype, **NOISE)
+    same(dx.Einsum, None, (2, 4), None, call=(normal(5, 2),), call_options={"einsum_str": "ta,ab->tb"}, dtype=dtype)
+
+
+def test_layers_of_equal_options_share_a_program(normal):
+    layers = [dx.LinearGeneral(6, (2, 3), rngs=dx.Rngs(seed)) for seed in range(2)]
+    assert dx.graphdef(layers[0]) == dx.graphdef(layers[1])
+    assert jax.vmap(layers[0])(normal(4, 6)).shape == (4, 2, 3)
+
+
+def test_bad_arguments_are_refused(normal):
+    refused = dx.errors.LayerError
+    with pytest.raises(refused, match="each size of the input needs an axis"):
+        dx.LinearGeneral((2, 3), 4, rngs=dx.Rngs(0))
+    with pytest.raises(refused, match="batch axes are the first axes of the input"):
+        dx.LinearGeneral(2, 3, batch_axis={1: 4}, rngs=dx.Rngs(0))
+    layer = dx.LinearGeneral((2, 3), 4, axis=(-2, -1), rngs=dx.Rngs(0))
+    for shape in ((3, 2), (2,), (3,)):
+        with pytest.raises(refused, match="the axes of 'inputs' have the wrong sizes"):
+            layer(normal(*shape))
+    for equation in ("ab,bc", "ab->b", "a,b,c->abc"):
+        with pytest.raises(refused, match="this is not an equation of two operands with a result"):
+            dx.Einsum(equation, (2, 3), rngs=dx.Rngs(0))
+    with pytest.raises(refused, match="there is no equation"):
+        dx.Einsum(None, (2, 3), rngs=dx.Rngs(0))(normal(3))
