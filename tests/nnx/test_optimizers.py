@@ -121,3 +121,15 @@ def test_labels_for_partition(how: str) -> None:
         return model.kernel[...], model.bias[...]
 
     assert_same(both(program))
+
+
+def test_update_takes_its_arguments_by_name():
+    def program(nnx: Any) -> Any:
+        model = model_of(nnx)
+        optimizer = nnx.Optimizer(model, optax.sgd(0.5), wrt=nnx.Param)
+        optimizer.update(model=model, grads=gradients(nnx, model))
+        kept = nnx.ModelAndOptimizer(model, optax.sgd(0.5))
+        kept.update(gradients(nnx, model))
+        return model.kernel[...]
+
+    assert_same(both(program))

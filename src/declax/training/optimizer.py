@@ -111,7 +111,7 @@ class Optimizer(Pytree, Generic[M]):
         """A snapshot of the state with arrays in place of Variables, for functions such as `optax.tree.get`."""
         return self._layout.unflatten(map(_content, slots_of(self.opt_state, self._layout)))
 
-    def update(self, model: M, grads: State[M] | M, /, **extra: Any) -> State[M]:
+    def update(self, model: M, grads: State[M] | M, **extra: Any) -> State[M]:
         """Updates the model's parameters, the optimizer's state and the step, in place.
 
         Args:
@@ -245,7 +245,7 @@ class ModelAndOptimizer(Optimizer[M]):
         super().__init__(model, tx, wrt, graph=graph)
         self.model = model
 
-    def update(self, grads: State[M] | M, /, **extra: Any) -> State[M]:  # type: ignore[override]  # it has the model
+    def update(self, grads: State[M] | M, **extra: Any) -> State[M]:  # type: ignore[override]  # it has the model
         """Updates the model's parameters, the optimizer's state and the step, in place.
 
         Args:
