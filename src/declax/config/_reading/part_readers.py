@@ -520,7 +520,8 @@ def _add_error(error: Exception, name: str, path: Path, context: Context) -> Any
 @functools.cache
 def layers() -> Mapping[str, Any]:
     """The layers and containers of declax, by name."""
-    found = {name: cls for name, cls in vars(nn).items() if isinstance(cls, type) and issubclass(cls, Pytree)}
+    public = ((name, getattr(nn, name)) for name in dir(nn))
+    found = {name: cls for name, cls in public if isinstance(cls, type) and issubclass(cls, Pytree)}
     return MappingProxyType({**found, "Sequential": Sequential, "List": List, "Dict": Dict})
 
 
