@@ -51,6 +51,10 @@ results = [
     nnx.shard_map(apply, mesh=mesh, in_specs=(given, P()), out_specs=P(None, "a"))(state, jnp.ones((2, 4)))
     for given in ([specs, as_variables] if nnx.__name__ == "declax" else [specs])  # the peer refuses Variables here
 ]
+alone = jax.sharding.NamedSharding(jax.make_mesh((1,), ("a",), devices=jax.devices()[:1]), P())
+m = model()
+nnx.jit(lambda m: None, in_shardings=(alone,))(m)
+show("a mesh of one device", m)
 print(results[0].shape, all(bool((result == results[0]).all()) for result in results))
 """
 

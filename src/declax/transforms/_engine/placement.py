@@ -46,4 +46,7 @@ def place(call: Call, shardings: Mapping[int, Sharding]) -> None:
 def _is_elsewhere(value: Any, sharding: Sharding) -> bool:
     if not isinstance(value, jax.Array) or isinstance(value, Tracer) or value.is_deleted():
         return False
-    return value.sharding is not sharding and not value.sharding.is_equivalent_to(sharding, value.ndim)
+    held = value.sharding  # on one device, all shardings are equivalent
+    return held is not sharding and (
+        type(held) is not type(sharding) or not held.is_equivalent_to(sharding, value.ndim)
+    )
