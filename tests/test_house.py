@@ -479,3 +479,10 @@ def test_the_installed_wheel_is_tested():
     assert (Path(declax.__file__).parent / "py.typed").is_file()
     missing = [name for name in modules() if importlib.util.find_spec(f"declax.{name}".rstrip(".")) is None]
     assert not missing, f"not in the wheel: {missing}"
+
+
+def test_tests_run_without_the_peers():
+    """The newest jax is tested without them: `pytest.importorskip` in place of an import at the top."""
+    peers = re.compile(r"^(?:from|import) (?:flax|equinox)\b", re.MULTILINE)
+    found = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("*.py") if peers.search(path.read_text())]
+    assert not found, found

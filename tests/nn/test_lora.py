@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 import declax as dx
 
 
 @pytest.mark.parametrize("dtype", [None, jnp.bfloat16])
 def test_a_lora_linear_is_that_of_the_peer(dtype: Any) -> None:
+    nnx = pytest.importorskip("flax.nnx")
     ours = dx.LoRALinear(3, 4, lora_rank=2, b_initializer=dx.initializers.ones, lora_dtype=dtype, rngs=dx.Rngs(0))
     theirs = nnx.LoRALinear(3, 4, lora_rank=2, b_initializer=nnx.initializers.ones, lora_dtype=dtype, rngs=nnx.Rngs(0))
     x = jax.random.normal(jax.random.key(1), (5, 3))

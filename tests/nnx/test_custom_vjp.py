@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import pytest
-from flax import nnx
 
 import declax as dx
+
+nnx = pytest.importorskip("flax.nnx")
 
 MODES = [{"graph_updates": False}, {"graph": False}]
 each_mode = pytest.mark.parametrize("mode", MODES, ids=str)

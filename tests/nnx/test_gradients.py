@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 import declax as dx
 from declax._graph.nodes import plain_key
+
+nnx = pytest.importorskip("flax.nnx")
 
 MODES = [{}, {"graph_updates": False}, {"graph": False}]
 each_mode = pytest.mark.parametrize("mode", MODES, ids=str)

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 import declax as dx
 from declax.training import metrics
@@ -20,6 +19,7 @@ def batches(count: int = 3) -> list[jax.Array]:
 
 
 def test_average_and_welford_equal_the_peer() -> None:
+    nnx = pytest.importorskip("flax.nnx")
     pairs: list[tuple[Any, Any]] = [
         (metrics.Average("x"), nnx.metrics.Average("x")),
         (metrics.Welford("x"), nnx.metrics.Welford("x")),
@@ -42,6 +42,7 @@ def test_average_and_welford_equal_the_peer() -> None:
 
 @pytest.mark.parametrize("threshold", [None, 0.25])
 def test_accuracy_equals_the_peer(threshold: float | None) -> None:
+    nnx = pytest.importorskip("flax.nnx")
     draw = np.random.default_rng(1)
     ours, theirs = metrics.Accuracy(threshold), nnx.metrics.Accuracy(threshold)
     for _ in range(3):
