@@ -20,6 +20,8 @@ class UUID:
 
     __slots__ = ("id",)
 
+    id: int
+
     def __init__(self, rawid: int) -> None:
         self.id = rawid
 

@@ -24,12 +24,10 @@ from declax._variables.variable import Param
 from declax.initializers import lecun_normal, variance_scaling, zeros
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of, is_integer
-from declax.nn.conv import Conv as Conv  # the peer's module of linear layers has these
-from declax.nn.conv import canonicalize_padding as canonicalize_padding
 
-default_kernel_init = lecun_normal()
-default_bias_init = zeros
-default_embed_init = variance_scaling(1.0, "fan_in", "normal", out_axis=0)
+default_kernel_init: Initializer = lecun_normal()
+default_bias_init: Initializer = zeros
+default_embed_init: Initializer = variance_scaling(1.0, "fan_in", "normal", out_axis=0)
 
 OutSharding: TypeAlias = jax.NamedSharding | jax.P | None
 
@@ -464,7 +462,8 @@ class Embed(Module):
         return table.dtype if self.dtype is None else self.dtype
 
 
-if TYPE_CHECKING:
-    from declax.nn.conv import Conv as Conv  # the peer's module of linear layers has it
+if TYPE_CHECKING:  # the peer's module of linear layers has these
+    from declax.nn.conv import Conv as Conv
+    from declax.nn.conv import canonicalize_padding as canonicalize_padding
 else:
-    __getattr__ = lazy_names(__name__, Conv="declax.nn.conv")
+    __getattr__ = lazy_names(__name__, Conv="declax.nn.conv", canonicalize_padding="declax.nn.conv")
