@@ -7,7 +7,6 @@ import operator
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -61,11 +60,20 @@ def test_the_fastest_part_counts(benchmarks, monkeypatch):
     assert benchmarks.harness.sampler(lambda n: None, repeats=10, parts=3)() == 3
 
 
-def test_long_work_is_done_once_in_a_sample(benchmarks):
-    assert benchmarks.harness.division(lambda n: time.sleep(0.005 * n), sample_ms=5.0) == (1, 1)
-    repeats, parts = benchmarks.harness.division(lambda n: time.sleep(0.0002 * n), sample_ms=5.0)
-    assert parts == benchmarks.harness.PARTS
-    assert repeats >= 1
+def test_long_work_is_done_once_in_a_sample(benchmarks, monkeypatch):
+    now = 0
+
+    def division_of_work(nanoseconds):
+        def work(times):
+            nonlocal now
+            now += times * nanoseconds
+
+        return benchmarks.harness.division(work, sample_ms=5.0)
+
+    monkeypatch.setattr(benchmarks.harness.time, "perf_counter_ns", lambda: now)
+    assert division_of_work(5_000_000) == (1, 1)
+    assert division_of_work(200_000) == (5, benchmarks.harness.PARTS)
+    assert division_of_work(1_000) == (1_000, benchmarks.harness.PARTS)
 
 
 def outcome(benchmarks, ours, bar=0.5):
