@@ -10,6 +10,7 @@ import jax
 import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import declax as dx
@@ -132,5 +133,83 @@ def test_flat_states_and_pure_dicts() -> None:
         nnx.replace_by_pure_dict(state, jax.tree.map(lambda x: x + 1, nnx.restore_int_paths(texts)))
         named, others = nnx.split_state(state, lambda path, _: path[-1] == "bias", ...)
         return biases, pure, state, named, others, nnx.merge_state(named, others), nnx.filter_state(state, nnx.Param)
+
+    assert_same(program)
+
+
+def zeroed_by_pairs(nnx: Any, grads: Any) -> None:
+    for _, grad in nnx.to_flat_state(grads):
+        grad.set_value(grad.get_value() * 0)
+
+
+def zeroed_by_map(nnx: Any, grads: Any) -> None:
+    nnx.map_state(lambda path, grad: grad.set_value(grad.get_value() * 0), grads)
+
+
+def zeroed_in_raw_mapping(nnx: Any, grads: Any) -> None:
+    for grad in grads["first"].raw_mapping.values():
+        grad.set_value(grad.get_value() * 0)
+
+
+def zeroed_while_extracting(nnx: Any, grads: Any) -> None:
+    nnx.to_pure_dict(grads, lambda grad: grad.set_value(grad.get_value() * 0))
+
+
+def zeroed_in_jit(nnx: Any, grads: Any) -> None:
+    @nnx.jit
+    def zero(flat: Any) -> None:
+        for _, grad in flat:
+            grad.set_value(grad.get_value() * 0)
+
+    zero(nnx.to_flat_state(grads))
+
+
+@pytest.mark.parametrize(
+    "zero",
+    [zeroed_by_pairs, zeroed_by_map, zeroed_in_raw_mapping, zeroed_while_extracting, zeroed_in_jit],
+)
+def test_writes_to_variables_of_gradients_count(zero: Callable[[Any, Any], None]) -> None:
+    def program(nnx: Any) -> Any:
+        model = model_of(nnx)
+        grads = nnx.grad(lambda m: m["first"](X).sum())(model)
+        zero(nnx, grads)
+        nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param).update(model, grads)
+        return jax.tree.leaves(nnx.state(model, nnx.Param))
+
+    assert_same(program)
+
+
+@pytest.mark.parametrize("part", ["filter", "split", "merge"])
+def test_writes_to_parts_of_a_state_reach_the_model_by_update(part: str) -> None:
+    def program(nnx: Any) -> Any:
+        model = model_of(nnx)
+        state = nnx.state(model)
+        found = {
+            "filter": lambda: nnx.filter_state(state, nnx.Param),
+            "split": lambda: nnx.split_state(state, nnx.Param, ...)[0],
+            "merge": lambda: nnx.merge_state(state, {}),
+        }[part]()
+        found["first"]["bias"].set_value(jnp.full(3, 7.0))
+        nnx.update(model, found)
+        return jax.tree.leaves(nnx.state(model))
+
+    assert_same(program)
+
+
+def test_variables_of_a_state_become_those_of_a_model() -> None:
+    def program(nnx: Any) -> Any:
+        model = model_of(nnx)["first"]
+        state = nnx.state(model_of(nnx)["first"])
+        for path, variable in nnx.to_flat_state(state):
+            setattr(model, path[-1], variable)
+        optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+
+        @nnx.jit
+        def step(model: Any, optimizer: Any) -> None:
+            optimizer.update(model, nnx.grad(lambda m: m(X).sum())(model))
+
+        step(model, optimizer)
+        nnx.update(model, jax.tree.map(lambda x: x + 1, nnx.state(model)))
+        return jax.tree.leaves(nnx.state(model)), jax.tree.leaves(state)
 
     assert_same(program)

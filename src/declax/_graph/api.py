@@ -631,7 +631,7 @@ def advise_param(node: Any, filter: object) -> str | None:
     """The line that makes a parameter of a plain array, where a filter for Params took nothing; None without one."""
     if filter is not Param or not isinstance(node, Pytree):
         return None
-    plain = (path for path, value in state(node).flat_state() if isinstance(value, (jax.Array, np.ndarray)))
+    plain = (path for path, value in state(node)._read_pairs() if isinstance(value, (jax.Array, np.ndarray)))
     path = next(plain, None)
     return f"self.{format_path(path)} = dx.Param(...)        # it is a plain array" if path else None
 

@@ -20,7 +20,7 @@ from declax import _jax
 from declax._classes.pytree import Pytree
 from declax._graph.flattening import HAS_INDEX, LEAF, NODE, OBJECT, Contents, GraphDef, Source, Walk, walk, walk_tokens
 from declax._graph.nodes import not_a_tree
-from declax._graph.unflattening import check_marks
+from declax._graph.unflattening import check_marks, publish
 from declax._modes import is_graph, is_graph_mode
 from declax._tree import epoch
 from declax._tree.attributes import wrong_trace
@@ -116,7 +116,7 @@ class PlainLeaves:
             written = self._written = grouped, _getter(grouped.variable_ranks), _getter(grouped.ranks)
         (_, variables, _, nodes, names, _), pick_variables, pick = written
         values, mark = tuple(new), _jax.current_trace()
-        check_marks(variables)
+        views = check_marks(variables)
         dicts: list[dict[Any, Any]] = []
         for owner, count in nodes:
             node = owner()
@@ -126,6 +126,7 @@ class PlainLeaves:
             dicts += (attributes,) * count
         if variables:
             set_all_raw(variables, pick_variables(values))
+            publish(views)
         deque(map(setitem, dicts, names, pick(values)), 0)
 
     def _group(self, positions: Sequence[int]) -> _Grouped:

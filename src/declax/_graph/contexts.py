@@ -27,6 +27,7 @@ from declax._graph.unflattening import Change, apply_change, build_slots, known_
 from declax._graph.updating import join
 from declax._modes import is_on
 from declax._state.states import FlatState, State, make_state, split_leaves
+from declax._tree.read_only import ReadOnly
 from declax._typing import MISSING
 from declax._variables.variable import Variable
 from declax.errors import GraphError, MissingKeyError, describe, format_path, suggest, type_name
@@ -235,11 +236,16 @@ def unflatten(
     variables = None
     if isinstance(state, FlatState) and not is_copy:
         by_path = dict(zip(state.paths, state.leaves, strict=True))
-        found = [by_path[path] for path in graphdef.definition.paths]
+        found = [_owned(by_path[path]) for path in graphdef.definition.paths]
         is_whole = all(isinstance(found[leaf], Variable) for leaf in program_of(graphdef).variable_leaves)
         variables = found if is_whole else None
     root: N = _unflatten(graphdef, leaves, metadata, variables, index_ref, outer_index_outer_ref)
     return root
+
+
+def _owned(value: Any) -> Any:
+    """A copy of a Variable that belongs to a State; another value as it is."""
+    return value.copy() if isinstance(value, Variable) and isinstance(value._trace, ReadOnly) else value
 
 
 def _leaves_of(graphdef: GraphDef[Any], state: Any) -> tuple[Sequence[Any], list[Any] | None]:

@@ -13,7 +13,7 @@ from declax._graph.binding import bind
 from declax._graph.flattening import HAS_INDEX, LEAF, walk_tokens
 from declax._graph.nodes import Kind, children_of, kind_of, path_of, walk_values
 from declax._modes import is_graph
-from declax._state.states import make_state
+from declax._state.definition import values_of
 from declax._typing import Path
 from declax._variables.variable import Variable
 from declax.errors import describe, format_path, type_name
@@ -124,7 +124,8 @@ def explain_filters(node: Any, /, *filters: Filter, limit: int | None = 20, grap
     predicates = predicates_of(filters, "explain_filters")
     binding = bind(node, graph)
     taken: list[list[str]] = [[] for _ in (*filters, "left over")]
-    for path, value in make_state(binding.graphdef.definition, binding.read()).flat_state():
+    definition = binding.graphdef.definition
+    for path, value in zip(definition.paths, values_of(definition, binding.read()), strict=True):
         taker = next((i for i, p in enumerate(predicates) if ask(p, path, value)), len(filters))
         is_variable = isinstance(value, Variable)
         kind = f"{type_name(type(value))}, " if is_variable else ""

@@ -28,8 +28,7 @@ from declax._graph.nodes import (
 )
 from declax._graph.unflattening import build, program_of
 from declax._modes import is_graph, is_on
-from declax._state.definition import call_each
-from declax._state.states import make_state
+from declax._state.definition import call_each, values_of
 from declax._tree.attributes import admit
 from declax._tree.layout import LAYOUT_KEY, TRACE_KEY, blank_maker
 from declax._typing import Path
@@ -77,8 +76,9 @@ def map(  # noqa: A001  # the peers' name
     leaf_defs: list[tuple[type, Any]] = []
     is_recreating = is_on("recreate_variables", recreate_variables)
     own = list(jax.tree.map(lambda leaf: leaf, binding.read()))  # f may change what a Variable holds
-    flat = make_state(graphdef.definition, own).flat_state()
-    for (path, value), result in zip(flat, call_each("map", f, flat.paths, flat), strict=True):
+    paths = graphdef.definition.paths
+    pairs = list(zip(paths, values_of(graphdef.definition, own), strict=True))
+    for (path, value), result in zip(pairs, call_each("map", f, paths, pairs), strict=True):
         if isinstance(value, Variable) and not is_recreating:
             leaf = result
         elif isinstance(value, Variable):

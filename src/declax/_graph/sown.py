@@ -17,7 +17,7 @@ from declax._graph.flattening import GraphDef, walk
 from declax._graph.nodes import path_of, walk_nodes, walk_values
 from declax._graph.unflattening import note_sown
 from declax._state.definition import StateDef
-from declax._state.states import FlatState, State, as_state
+from declax._state.states import State, as_state, make_state
 from declax._typing import CAPTURES_KEY, SOWN_KEY, Path
 from declax._variables.metadata import Metadata
 
@@ -83,7 +83,8 @@ def take_captures(states: Sequence[Any]) -> tuple[tuple[State[Any], ...], dict[P
         if any(path[-1:] == (CAPTURES_KEY,) for path in state.paths):
             pairs = list(zip(state.paths, state.leaves, strict=True))
             found.update({path[:-1]: leaf for path, leaf in pairs if path[-1:] == (CAPTURES_KEY,)})
-            state = State(FlatState([pair for pair in state.flat_state() if pair[0][-1:] != (CAPTURES_KEY,)]))
+            positions = tuple(i for i, path in enumerate(state.paths) if path[-1:] != (CAPTURES_KEY,))
+            state = make_state(state.definition.select(positions), [state.leaves[i] for i in positions])
         rest.append(state)
     return tuple(rest), found
 

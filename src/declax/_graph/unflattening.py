@@ -33,7 +33,7 @@ from declax._graph.nodes import Kind, close_container, kind_of, open_container
 from declax._tree import epoch
 from declax._tree.attributes import wrong_trace
 from declax._tree.layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, RECORD_KEY, TRACE_KEY, blank_maker
-from declax._tree.read_only import ReadOnly
+from declax._tree.read_only import ReadOnly, WritesThrough
 from declax._typing import MISSING, SOWN_KEY
 from declax._variables.variable import Variable, fill_raw, new_variable, set_raw
 from declax._variables.variable import _set_metadata as set_metadata
@@ -328,7 +328,7 @@ def apply_change(
     existing = {slot: objects[origin] for slot, origin in zip(own, change.origins, strict=True) if origin >= 0}
     slots: list[Any] = [*[None] * program.count, *known]
     writes = _fill_variables(program, slots, leaves, existing, metadata or program.metadata)
-    check_marks(variable for variable, _, _ in writes)
+    views = check_marks(variable for variable, _, _ in writes)
     for slot, (maker, cls) in enumerate(program.node_makers, len(program.classes)):
         slots[slot] = existing[slot] if slot in existing else maker(cls)
     for slot, position in program.plain_leaves:
@@ -348,6 +348,7 @@ def apply_change(
     for variable, value, notes in writes:
         set_raw(variable, value)
         set_metadata(variable, notes)
+    publish(views)
     for attributes, changed, gone in edits:
         is_structural |= bool(gone) or any(
             kind_of(attributes.get(name)) is not Kind.LEAF or kind_of(value) is not Kind.LEAF
@@ -397,12 +398,16 @@ def _fill_variables(
     return writes
 
 
-def check_marks(variables: Iterable[Variable[Any] | None], what: str = "write-back") -> None:
-    """Checks that Variables may be set at this trace level."""
+def check_marks(variables: Iterable[Variable[Any] | None], what: str = "write-back") -> list[Variable[Any]]:
+    """Checks that Variables may be set at this trace level; returns those that `publish` needs after that."""
     mark = _jax.current_trace()
+    views = []
     for variable in variables:
         if variable is not None and variable._trace is not mark:
-            if isinstance(variable._trace, ReadOnly):
+            if isinstance(variable._trace, WritesThrough) and variable._trace.trace is mark:
+                views.append(variable)
+                continue
+            if isinstance(variable._trace, ReadOnly) and not isinstance(variable._trace, WritesThrough):
                 raise variable._trace.refusal(f"{what} to a {type_name(type(variable))}")
             raise TraceContextError(
                 f"{what} to a {type_name(type(variable))}",
@@ -410,6 +415,13 @@ def check_marks(variables: Iterable[Variable[Any] | None], what: str = "write-ba
                 why="the Variable was made outside of the function that JAX is tracing now",
                 fix="pass it, or the model that has it, as an argument of the traced function too",
             )
+    return views
+
+
+def publish(views: Iterable[Variable[Any]]) -> None:
+    """Writes what was set in views to the States that they show."""
+    for view in views:
+        view._trace.publish(view)
 
 
 def same_content(a: Any, b: Any) -> bool:

@@ -20,7 +20,7 @@ from declax._graph.binding import Binding, bind
 from declax._graph.flattening import GraphDef
 from declax._graph.nodes import Kind, children_of, is_number, is_ref, kind_of, put_in_container
 from declax._graph.sown import captured_calls, take_captures
-from declax._graph.unflattening import BATCH, check_marks, program_of
+from declax._graph.unflattening import BATCH, check_marks, program_of, publish
 from declax._modes import is_on
 from declax._state.definition import LeafDef, StateDef
 from declax._state.states import State, as_state
@@ -226,7 +226,7 @@ def _collect(binding: Binding, fits: Sequence[Fit], given: Sequence[State[Any]])
 
 def _apply(root: Any, binding: Binding, writes: _Writes) -> None:
     """Sets the values, after all checks."""
-    check_marks((binding.variables[position] for position in writes), "update")
+    views = check_marks((binding.variables[position] for position in writes), "update")
     in_refs = _take_refs(binding, writes)
     plain = _plain_writes(root, binding, writes) if binding.plain is not None else []
     for ref, content in in_refs:
@@ -240,6 +240,7 @@ def _apply(root: Any, binding: Binding, writes: _Writes) -> None:
         if leaf_def is not None and variable._metadata is not leaf_def[1]:
             set_metadata(variable, leaf_def[1])
             epoch.advance()
+    publish(views)
 
 
 def _take_refs(binding: Binding, writes: _Writes) -> list[tuple[Any, Any]]:

@@ -184,7 +184,7 @@ class _Recording:
                 got=describe(self._root),
                 fix="dx.capture(fn, dx.Intermediate)(model, ...)",
             )
-        for path, value in (init if isinstance(init, State) else State(init)).flat_state():
+        for path, value in (init if isinstance(init, State) else State(init))._read_pairs():
             variable = value.copy(value.raw_value) if isinstance(value, Variable) else Perturbation(value)
             if path[:-1] not in modules or not isinstance(path[-1], str):
                 raise GraphError(

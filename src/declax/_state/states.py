@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, overload
-from weakref import WeakValueDictionary
 
 import jax
 import numpy as np
@@ -38,17 +37,14 @@ from declax._state.definition import (
     values_of,
 )
 from declax._state.tree import OuterKeys, children_of, pair_from
+from declax._state.views import Kept, View
 from declax._tree import epoch, rendering
-from declax._tree.read_only import WritesThrough
 from declax._typing import MISSING, Key, Path, Tuple2, Tuple3, Tuple4
 from declax._variables.variable import Variable, _set_metadata, _set_trace, new_variable, set_raw
 from declax.errors import (
-    DeclaxError,
     GraphError,
-    LayerError,
     MissingAttributeError,
     describe,
-    format_path,
     type_name,
 )
 from declax.traversals import walk_mapping
@@ -146,7 +142,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
 
     _pair: tuple[StateDef, list[Any]]
     """Another tuple after each write; `__getattr__` computes that of a nested view."""
-    _rest: _Kept | _View | None
+    _rest: Kept | View | None
     """The cache of a State, if any; for a nested view, its place."""
     _trace: Any
     """The mark of the trace that may write; a nested view has that of its root."""
@@ -181,8 +177,12 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         return self._pair[1]
 
     def flat_state(self) -> FlatState:
-        """The pairs of path and value, in order."""
-        return FlatState.from_sorted_keys_values(self.paths, values_of(*self._pair))
+        """The pairs of path and value, in order; Variables write into the State."""
+        return FlatState.from_sorted_keys_values(self.paths, self._values())
+
+    def _read_pairs(self) -> Iterator[Pair]:
+        """As `flat_state`, for reading only: its Variables do not show the State."""
+        return zip(self.paths, values_of(*self._pair), strict=True)
 
     @staticmethod
     def from_flat_path(flat: Mapping[Path, Any] | Iterable[tuple[Path, Any]], /) -> State[Any]:
@@ -219,15 +219,14 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         """
         definition, leaves = self._pair
         if extract_fn is not None:
-            values = zip(values_of(definition, leaves), strict=True)
+            values = zip(self._values(), strict=True)
             leaves = call_each("State.to_pure_dict", extract_fn, definition.paths, values)
         return map_tree(definition.tree, leaves)
 
     @property
     def raw_mapping(self) -> dict[Any, Any]:
         """Nested dicts with the value of each path; Variables write into the State."""
-        root, prefix = self._root()
-        return map_tree(self.definition.tree, [root._value((*prefix, *path)) for path in self.paths])
+        return map_tree(self.definition.tree, self._values())
 
     def replace_by_pure_dict(self, pure_dict: Mapping[Any, Any], replace_fn: ReplaceFn | None = None) -> None:
         """Puts the values of nested dicts into this State; Variables keep their kind and metadata.
@@ -268,7 +267,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
     def _root(self) -> tuple[State[Any], Path]:
         """The State that has the leaves, and the path of this State in it."""
         place = self._rest
-        return (place.root, place.path) if isinstance(place, _View) else (self, ())
+        return (place.root, place.path) if isinstance(place, View) else (self, ())
 
     def _tree(self) -> Tree:
         """The positions of the root's leaves below this State, by key; empty if the root has no mapping there."""
@@ -285,7 +284,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         if not isinstance(found, dict):
             return root._value((*prefix, key))
         view: State[Any] = _new(State)
-        _set_rest(view, _View(root, (*prefix, key)))
+        _set_rest(view, View(root, (*prefix, key)))
         return view
 
     def _value(self, path: Path) -> Any:
@@ -296,22 +295,30 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         leaf_def = definition.leaf_defs[position]
         if leaf_def is None:
             return leaves[position]
-        views = self._kept().views
-        view = views.get(path)
+        kept = self._kept()
+        view = kept.view(path)
         if view is None:
-            view = views.setdefault(path, new_variable(leaf_def[0], leaves[position], leaf_def[1], _View(self, path)))
+            view = kept.add_view(self, path, new_variable(leaf_def[0], leaves[position], leaf_def[1], None))
         return view
 
-    def _kept(self) -> _Kept:
+    def _values(self) -> list[Any]:
+        """The value of each leaf, in order; Variables write into the State."""
+        root, prefix = self._root()
+        definition, leaves = self._pair
+        add_view = root._kept().add_view
+        places = zip(definition.paths, definition.leaf_defs, values_of(definition, leaves), strict=True)
+        return [value if kind is None else add_view(root, (*prefix, *path), value) for path, kind, value in places]
+
+    def _kept(self) -> Kept:
         kept = self._rest
         if kept is None:
-            kept = _Kept()
+            kept = Kept()
             _set_rest(self, kept)
-        assert isinstance(kept, _Kept)  # of a root
+        assert isinstance(kept, Kept)  # of a root
         return kept
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_pair" and isinstance(self._rest, _View):
+        if name == "_pair" and isinstance(self._rest, View):
             definition, leaves = self._rest.root._pair
             own, positions = definition.sub(self._rest.path)
             return own, [leaves[i] for i in positions]
@@ -349,7 +356,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         path = (*prefix, key)
         check_trace(root._trace, path, value)
         view = value._trace if isinstance(value, Variable) else None
-        if isinstance(view, _View) and view.root is root and view.path == path:
+        if isinstance(view, View) and view.root is root and view.path == path:
             return  # the view that is there: `state.bias += 1` has written to it
         entries = _entries_of(value, path)
         if len(entries) == 1 and entries[0][0] == path and isinstance(self._tree().get(key), int):
@@ -368,7 +375,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
             definition = definition.with_leaf(position, leaf_def)
         leaves[position] = leaf
         _set_pair(self, (definition, leaves))
-        view = self._rest.views.get(path) if isinstance(self._rest, _Kept) else None
+        view = self._rest.view(path) if isinstance(self._rest, Kept) else None
         if view is None:
             return
         if leaf_def is None or leaf_def[0] is not view.__class__:
@@ -389,11 +396,9 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
 
     def _detach(self, path: Path) -> None:
         """Makes independent Variables of the views at a path and below it."""
-        views = self._rest.views if isinstance(self._rest, _Kept) else {}
-        for known in [known for known in tuple(views) if known[: len(path)] == path]:
-            view = views.pop(known, None)
-            if view is not None:
-                _set_trace(view, self._trace)
+        views = self._rest.take_views(path) if isinstance(self._rest, Kept) else ()
+        for view in views:
+            _set_trace(view, self._trace)
 
     def __delitem__(self, key: Key) -> None:
         tree = self._tree()
@@ -464,6 +469,8 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
     def map(self, f: Callable[[Path, Any], Any]) -> State[M]:
         """The State whose values are ``f(path, value)``; `f` gets and may return Variables.
 
+        The Variables that it gets write into this State.
+
         Raises:
           GraphError: `f` is not a function. Its errors get a note of the path.
 
@@ -471,8 +478,8 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         >>> dx.State({"a": {"b": 1}}).map(lambda path, value: value + len(path)).to_pure_dict()
         {'a': {'b': 3}}
         """
-        definition, leaves = self._pair
-        pairs = zip(definition.paths, values_of(definition, leaves), strict=True)
+        definition = self.definition
+        pairs = zip(definition.paths, self._values(), strict=True)
         mapped = call_each("State.map", f, definition.paths, pairs)
         pair = pair_of(definition, mapped)
         if pair is None:
@@ -503,47 +510,6 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
     def _recipe(self) -> tuple[Any, ...]:
         """A function that makes such a State, and its arguments before a definition and leaves."""
         return (make_state,)
-
-
-class _Kept:
-    """The cache of a State: the children that JAX last saw of a pair, and views by path."""
-
-    __slots__ = ("shown", "views")
-
-    def __init__(self) -> None:
-        self.shown: tuple[Any, Any] = None, None
-        self.views: WeakValueDictionary[Path, Variable[Any]] = WeakValueDictionary()
-
-
-class _View(WritesThrough):
-    """The place of a nested State in its root, and the mark of a Variable that writes a leaf of the root."""
-
-    __slots__ = ("path", "root")
-
-    def __init__(self, root: State[Any], path: Path) -> None:
-        self.root = root
-        self.path = path
-
-    @property
-    def trace(self) -> Any:
-        """The mark of the trace of the State."""
-        return self.root._trace
-
-    def write(self, variable: Any, method: str, *args: Any, **options: Any) -> None:
-        """Applies a method of the Variable to the leaf of the State."""
-        check_trace(self.root._trace, self.path, variable)
-        written = new_variable(variable.__class__, variable.raw_value, variable._metadata, _trace_state.value)
-        getattr(written, method)(*args, **options)
-        self.root._put(self.path, written.raw_value, (variable.__class__, written._metadata))
-
-    def refusal(self, where: str) -> DeclaxError:
-        """The error of a write that a transform or an update would do."""
-        return LayerError(
-            where,
-            f"this shows {format_path(self.path)} of a State, and only code outside of transforms writes to it",
-            why="the State would not see what a transform writes",
-            fix="variable.copy()      # an independent Variable, for the model",
-        )
 
 
 class FlatState(Sequence[Pair], Splits["FlatState"]):
@@ -733,7 +699,7 @@ def _pick(leaves: Sequence[Any], positions: tuple[int, ...]) -> list[Any]:
 def _shown(state: State[Any]) -> tuple[tuple[Any, ...], Any]:
     """The children of a State and their keys; kept until the next write."""
     pair = state._pair
-    if isinstance(state._rest, _View):
+    if isinstance(state._rest, View):
         return children_of(*pair)
     kept = state._kept()
     known, found = kept.shown

@@ -46,6 +46,9 @@ class WritesThrough(ReadOnly):
     def write(self, variable: Any, method: str, *args: Any, **options: Any) -> None:
         """Does the work of a method of the Variable."""
 
+    def publish(self, variable: Any) -> None:
+        """Changes the object as its view, a Variable, was changed."""
+
 
 class EndedTrace(ReadOnly):
     """The mark, and the value, of a Variable that has outlived the trace of a transform; `kind` names its class."""

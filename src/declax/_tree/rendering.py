@@ -42,7 +42,7 @@ Counts: TypeAlias = dict[str, tuple[int, int]]
 class Flattens(Protocol):
     """A State, as far as printing is concerned."""
 
-    def flat_state(self) -> Iterable[tuple[Path, Any]]: ...
+    def _read_pairs(self) -> Iterable[tuple[Path, Any]]: ...
 
 
 _PLAIN: Final = frozenset({int, float, bool, complex, str, bytes, type(None), type})
@@ -175,7 +175,7 @@ class _Level(dict[Any, Any]):
 
 def _nested(state: Flattens) -> _Level:
     tree = _Level()
-    for path, value in state.flat_state():
+    for path, value in state._read_pairs():
         *parents, last = path or ((),)
         level = tree
         for key in parents:

@@ -292,7 +292,7 @@ def _combined(grads: Any) -> Any:
 
 def _relevant(grads: State[Any], paths: Iterable[Path], known: StateDef) -> State[Any]:
     """The gradients at some paths, in this order, and those at paths that are not known."""
-    given = dict(grads.flat_state())
+    given = dict(grads._read_pairs())
     chosen = [path for path in paths if path in given] + [path for path in given if known.position(path) is None]
     return State(FlatState([(path, given[path]) for path in chosen]))
 

@@ -98,7 +98,7 @@ def _label(part: Any, path: Path, label_of: LabelOf) -> Any:
         return NodeStates(part._graphdef, states, part.metadata)
     if not isinstance(part, State):
         return label_of(path, part)
-    return like(part, [label_of((*path, *below), value) for below, value in part.flat_state()])
+    return like(part, [label_of((*path, *below), value) for below, value in part._read_pairs()])
 
 
 @jax.tree_util.register_pytree_with_keys_class

@@ -38,7 +38,7 @@ from declax._fields.snapshots import exact_types
 from declax._graph.binding import Binding, bind, bind_many, check_mode
 from declax._graph.flattening import GraphDef, Walk, walk
 from declax._graph.sown import graph_without_sown, sown_attributes
-from declax._graph.unflattening import Change, apply_change, build_slots, check_marks, program_of
+from declax._graph.unflattening import Change, apply_change, build_slots, check_marks, program_of, publish
 from declax._tree import epoch
 from declax._tree.epoch import committing
 from declax._tree.statuses import check_depth
@@ -438,9 +438,9 @@ def write(binding: Binding, changed: tuple[int, ...], new: Iterable[Any]) -> Non
     if len(changed) < len(variables):
         variables = binding.variables_at(changed)
     if binding.plain is None:
-        if binding.mark is not _trace_state.value:
-            check_marks(variables)
+        views = () if binding.mark is _trace_state.value else check_marks(variables)
         set_all_raw(variables, new)  # type: ignore[arg-type]  # none of them is None
+        publish(views)
         return
     binding.plain.write(changed, new)
 
