@@ -382,6 +382,7 @@ def check(shape: str) -> None:
     assert faults_of(shape, {"build", *USES}) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_it_works_or_says_where_the_limit_is(shape):
     check(shape)

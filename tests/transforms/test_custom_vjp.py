@@ -484,6 +484,7 @@ def test_a_pullback_of_a_function_with_rules():
     assert float(m.z.value) == 15
 
 
+@pytest.mark.slow
 def test_no_tracer_leaks():
     with jax.checking_leaks():
         f = make()

@@ -1074,6 +1074,7 @@ def test_lower():
     assert int(model.count.value) == 0
 
 
+@pytest.mark.slow
 def test_no_tracer_leaks():
     model = model_of()
     with jax.checking_leaks():

@@ -15,9 +15,13 @@ import declax
 from checkers import ROOT, search_paths
 from language_server import LanguageServer, Message, Signature
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("basedpyright") is None, reason="basedpyright, which brings its server, is not installed"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("basedpyright") is None,
+        reason="basedpyright, which brings its server, is not installed",
+    ),
+]
 
 START = "from basedpyright.langserver import main; main()"
 

@@ -107,6 +107,7 @@ def _counts(report: Report) -> bool:
     return report.code not in REDEFINED and PAGES[report.module].has_to_hold(report.line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checker", [WITH_PLUGIN, PYRIGHT])
 @pytest.mark.parametrize("page", PAGES.values(), ids=lambda page: page.name)
 def test_a_page_has_no_error(reports: dict[str, list[Report]], page: Page, checker: str) -> None:

@@ -45,10 +45,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
     return [one for one in check(tmp_path_factory.mktemp("page"), FILES) if one.code != "no-redef"]
 
 
+@pytest.mark.slow
 def test_right_programs_of_the_page_pass(found: list[Found]) -> None:
     assert [one for one in found if one.file.startswith("right")] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", WRONG)
 def test_wrong_programs_of_the_page_fail_as_it_says(file: str, found: list[Found]) -> None:
     code, message, line = WRONG[file]

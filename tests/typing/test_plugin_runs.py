@@ -90,6 +90,7 @@ def findings(folder: Path, *given: str) -> list[Found]:
     return read(run(folder, "--output", "json", *given))
 
 
+@pytest.mark.slow
 def test_findings_are_the_same_from_the_cache(folder: Path) -> None:
     cold = findings(folder)
     assert_as_marked(PROGRAMS, cold)
@@ -101,6 +102,7 @@ def test_findings_are_the_same_from_the_cache(folder: Path) -> None:
     assert 'Missing named argument "rngs"' in warm[-1].text
 
 
+@pytest.mark.slow
 def test_findings_follow_a_change_of_another_module(folder: Path) -> None:
     findings(folder)
     models = folder / "models.py"
@@ -109,6 +111,7 @@ def test_findings_follow_a_change_of_another_module(folder: Path) -> None:
     assert {(found.file, found.line, found.code) for found in findings(folder)} == wanted - MENDED
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(mypy_version.startswith("1."), reason="mypy 1 has no parallel mode")
 def test_findings_are_the_same_in_parallel(folder: Path) -> None:
     help_text = run(folder, "--help")
@@ -118,6 +121,7 @@ def test_findings_are_the_same_in_parallel(folder: Path) -> None:
     assert_as_marked(PROGRAMS, findings(folder, "--num-workers", "2"))
 
 
+@pytest.mark.slow
 def test_findings_are_the_same_in_the_daemon(folder: Path) -> None:
     base = [sys.executable, "-m", "mypy.dmypy", "--status-file", "status.json"]
     env = environment()
@@ -151,6 +155,7 @@ def codes_without(*codes: str) -> set[str]:
     return {code for _, _, code, _ in marks(PROGRAMS)} - set(codes)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(mypy_version.startswith("1."), reason="mypy 1 takes no codes of plugins in its options")
 def test_each_code_can_be_switched_off(folder: Path) -> None:
     assert_as_marked(PROGRAMS, findings(folder))
@@ -163,6 +168,7 @@ def test_each_code_can_be_switched_off(folder: Path) -> None:
     assert {found.code for found in findings(folder)} == codes_without("declax-part")
 
 
+@pytest.mark.slow
 def test_a_comment_at_the_top_of_a_file_switches_off(folder: Path) -> None:
     uses = folder / "uses.py"
     uses.write_text('# mypy: disable-error-code="declax-part, declax-field"\n' + uses.read_text())
@@ -296,6 +302,7 @@ ERRORS = """
 NO_SYNTAX_ERRORS = ERRORS.replace("dx.variable(shape=*(1, 2))", "dx.variable(*(1, 2))")
 
 
+@pytest.mark.slow
 def test_code_with_errors_ends_no_check(folder: Path) -> None:
     write(folder, {"errors.py": NO_SYNTAX_ERRORS})
     configure(folder, files=("errors.py", "uses.py"))
