@@ -133,3 +133,73 @@ def test_update_takes_its_arguments_by_name():
         return model.kernel[...]
 
     assert_same(both(program))
+
+
+def injected() -> Any:
+    return optax.inject_hyperparams(optax.adam)(learning_rate=0.1)
+
+
+def value_of(nnx: Any, found: Any) -> tuple[str, Any]:
+    return type(found).__name__, found.get_value() if isinstance(found, nnx.Variable) else found
+
+
+def test_optax_finds_and_sets_entries_of_the_state() -> None:
+    def program(nnx: Any) -> Any:
+        model = model_of(nnx)
+        optimizer = nnx.Optimizer(model, injected(), wrt=nnx.Param)
+        rates = optax.tree_utils.tree_get_all_with_path(optimizer.opt_state, "learning_rate")
+        found = [optax.tree_utils.tree_get(optimizer.opt_state, name) for name in ("learning_rate", "b1", "none")]
+        optimizer.opt_state = optax.tree_utils.tree_set(optimizer.opt_state, learning_rate=0.5)
+        optimizer.update(model, gradients(nnx, model))
+        moments = optax.tree_utils.tree_get(optimizer.opt_state, "mu")
+        shown = [str(path) for path, _ in rates], [value_of(nnx, x)[0] for x in found]
+        return shown, [x.get_value() for x in found[:2]], jax.tree.leaves(moments), jax.tree.leaves(nnx.state(model))
+
+    (shown, *ours), (peers_shown, *peers) = both(program)
+    assert shown == peers_shown
+    assert_same((ours, peers))
+
+
+def test_hyperparameters_are_set_between_jitted_steps() -> None:
+    def program(nnx: Any) -> Any:
+        model = model_of(nnx)
+        optimizer = nnx.Optimizer(model, injected(), wrt=nnx.Param)
+        step = nnx.jit(lambda model, optimizer: optimizer.update(model, gradients(nnx, model)) and None)
+        for rate in (0.1, 0.1, 0.5):
+            optimizer.opt_state.hyperparams["learning_rate"].set_value(jnp.array(rate))
+            step(model, optimizer)
+        return jax.tree.leaves(nnx.state(model)), sorted(optimizer.opt_state.hyperparams)
+
+    (ours, names), (peers, peers_names) = both(program)
+    assert names == peers_names
+    assert_same((ours, peers))
+
+
+def test_the_state_consists_of_the_tuples_and_dicts_of_optax() -> None:
+    def program(nnx: Any) -> Any:
+        model = model_of(nnx)
+        optimizer = nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param)
+        optimizer.update(model, gradients(nnx, model))
+        adam, *_ = optimizer.opt_state[:1]
+        assert isinstance(optimizer.opt_state, tuple)
+        assert isinstance(adam, optax.ScaleByAdamState)
+        assert type(nnx.clone(optimizer).opt_state[0]) is optax.ScaleByAdamState
+        labels = nnx.map_state(lambda path, _: path[-1], nnx.state(model, nnx.Param))
+        partition = optax.partition({"bias": injected(), "kernel": optax.sgd(0.1)}, labels)
+        parts = nnx.Optimizer(model, partition, wrt=nnx.Param)
+        assert isinstance(parts.opt_state.inner_states["bias"].inner_state.hyperparams, dict)
+        for fail, error in (
+            (lambda: adam.other, AttributeError),
+            (lambda: adam.mu.other, AttributeError),
+            (lambda: adam.mu["other"], KeyError),
+            (lambda: adam[9], IndexError),
+            (lambda: setattr(adam, "count", 1), AttributeError),
+        ):
+            with pytest.raises(error):
+                fail()
+        reset = adam._replace(count=jnp.zeros_like(adam.count))
+        optimizer.opt_state = jax.tree.map(jnp.zeros_like, optimizer.opt_state)
+        optimizer.update(model, gradients(nnx, model))
+        return jax.tree.leaves((reset, optimizer.opt_state, nnx.state(model))), jax.tree.leaves(adam.mu)
+
+    assert_same(both(program))

@@ -246,9 +246,19 @@ def test_hyperparameters_are_assigned_in_place() -> None:
 def test_a_state_with_a_hole_is_said() -> None:
     model = Net()
     optimizer = dx.Optimizer(model, optax.inject_hyperparams(optax.sgd)(learning_rate=1.0), wrt=dx.Param)
-    del optimizer.opt_state.hyperparams.learning_rate
-    with pytest.raises(errors.OptimizerError, match=r"there is nothing at hyperparams\.learning_rate"):
-        optimizer.update(model, dx.grad(loss_of)(model))
+    grads = dx.grad(loss_of)(model)
+    optimizer.opt_state.hyperparams["rate"] = optimizer.opt_state.hyperparams.pop("learning_rate")
+    structure = "(?s)does not have the structure of the state of the transformation"
+    changed = r"missing: \.hyperparams\['learning_rate'\].*unexpected: \.hyperparams\['rate'\]"
+    with pytest.raises(errors.OptimizerError, match=f"{structure}.*{changed}"):
+        optimizer.update(model, grads)
+    optimizer.opt_state = optimizer.opt_state.inner_state
+    with pytest.raises(errors.OptimizerError, match=f"{structure}.*missing: .count"):
+        optimizer.optax_state()
+    stateless = dx.Optimizer(model, optax.sgd(0.1))
+    stateless.opt_state = [optax.EmptyState(), optax.EmptyState()]
+    with pytest.raises(errors.OptimizerError, match=f"{structure}.*a value of type list"):
+        stateless.update(model, grads)
 
 
 def test_mirrors_keep_the_metadata_but_no_hooks() -> None:
@@ -528,7 +538,7 @@ def test_states_of_any_shape() -> None:
 
     model = Net()
     optimizer = dx.Optimizer(model, optax.GradientTransformation(init, update), wrt=dx.Param)
-    assert optimizer.opt_state[0].inner["content"]["layers"][0]["kernel"]["a"].shape == (3, 4)
+    assert optimizer.opt_state[0].inner.content["layers"][0]["kernel"]["a"].shape == (3, 4)
     before = opt_values(optimizer)
     step = dx.jit(lifted_step)
     step(model, optimizer)
@@ -641,28 +651,41 @@ def test_what_no_spec_describes_equals_only_itself() -> None:
 
 
 def test_branches_read_and_write() -> None:
-    branch = dx.Optimizer(Net(), optax.adam(0.1)).opt_state[0]
-    assert branch.names() == list(branch._fields) == ["count", "mu", "nu"]
-    assert list(branch) == [branch.count, branch.mu, branch.nu]
-    assert list(branch.mu) == ["layers"]
-    assert len(branch) == 3
-    assert branch.mu is branch["mu"]
-    with pytest.raises(errors.OptimizerError, match="there is nothing under 'nuu'") as caught:
-        branch["nuu"]
-    assert caught.value.fix == "did you mean 'nu'?"
-    for key in (7, -4, "_fields"):
-        with pytest.raises(errors.OptimizerError, match=f"there is nothing under {key!r}"):
-            branch[key] = 1
-    branch[0] = OptArray(jnp.array(3))
-    assert branch["count"].value == 3
+    (adam, _) = dx.Optimizer(Net(), optax.adam(0.1)).opt_state
+    layer = adam.mu["layers"][0]
+    assert list(adam.mu) == ["layers"]
+    assert list(layer) == ["bias", "kernel"]
+    assert len(layer) == 2
+    assert layer.kernel is layer["kernel"] is dict(layer.items())["kernel"]
+    assert "bias" in layer
+    assert layer.get("scale") is None
+    assert layer != adam.nu["layers"][0]
+    with pytest.raises(errors.MissingKeyError, match=r"Optimizer\.opt_state: there is no key 'kernl'") as caught:
+        layer["kernl"]
+    assert caught.value.fix == "did you mean 'kernel'?"
+    with pytest.raises(errors.MissingKeyError, match="there is no key 'scale'"):
+        layer["scale"] = 1
+    layer["bias"] = OptArray(jnp.array(3))
+    assert layer.bias.value == 3
 
     @jax.jit
     def leak(x: jax.Array) -> jax.Array:
-        branch["count"] = x
+        layer["bias"] = x
         return x
 
     with pytest.raises(errors.TraceContextError, match="from a different trace level"):
         leak(jnp.ones(()))
+
+
+def test_a_jitted_step_sees_another_entry_of_the_state() -> None:
+    model = Net()
+    optimizer = dx.Optimizer(model, optax.inject_hyperparams(optax.sgd)(learning_rate=1.0), wrt=dx.Param)
+    rate_of = dx.jit(lambda optimizer: optimizer.opt_state.hyperparams["learning_rate"] + 0)
+    assert [float(rate_of(optimizer)) for _ in range(3)] == [1.0] * 3
+    optimizer.opt_state.hyperparams["learning_rate"] = OptArray(jnp.array(0.5))
+    assert float(rate_of(optimizer)) == 0.5
+    optimizer.opt_state = optimizer.opt_state._replace(hyperparams={"learning_rate": jnp.array(0.25)})
+    assert float(rate_of(optimizer)) == 0.25
 
 
 def test_the_layout_compares_by_value() -> None:

@@ -447,7 +447,8 @@ class Walk:
         if value.__class__ is not tuple:
             if (types := types_of(token)) is not None:
                 self.types.append(types)
-            self._watch_container(value, keys, children, how)
+            if not (isinstance(value, tuple) and not hasattr(value, "__dict__")):  # a named tuple cannot change
+                self._watch_container(value, keys, children, how)
         stack.extend(zip(reversed(children), repeat(None), repeat(within)))  # the latter are endless
 
     def _visit_static(self, value: Any) -> None:
@@ -462,6 +463,10 @@ class Walk:
             self.watches.append(lambda: len(value) == len(children) and all(map(is_, value, children)))
             return
         types = None if _TEXT.issuperset(map(type, keys)) else exact_types(keys)  # 1 and True are equal keys
+        if value.__class__ is dict and types is None:
+            names, items = list(value), list(value.values())
+            self.watches.append(lambda: list(value) == names and all(map(is_, value.values(), items)))
+            return
 
         def is_same() -> bool:
             now_keys, now, now_how = open_container(value)

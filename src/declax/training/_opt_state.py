@@ -1,14 +1,14 @@
-"""The state of an optax transformation, with each array in a Variable and each level in a `Branch`.
+"""The state of an optax transformation, with each array in a Variable.
 
-The paths read like the optax state: ``opt_state[0].mu["linear"]["kernel"]``. Parts of it that mirror the parameters
-are States in optax.
+It is the optax state itself, but for the parts that mirror the parameters: optax has States there, and an Optimizer has
+Branches, so that its Variables are parts of the graph.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,12 +28,6 @@ from declax._variables.metadata import Metadata
 from declax._variables.variable import Variable, new_variable
 
 T = TypeVar("T")
-
-Fields: TypeAlias = "tuple[Name, ...] | None"
-"""The names or indexes of the items of a tuple; None for a dict."""
-
-_FIELDS: Final = "_fields"
-"""The attribute of the `Branch` of a tuple, which no item of a NamedTuple can have."""
 
 _VALUE_HOOKS: Final = frozenset({"on_get_value", "on_set_value", "on_create_value"})
 
@@ -60,71 +54,48 @@ def _make_key(name: Name) -> Any:
     return jax.tree_util.DictKey(name) if isinstance(name, str) else jax.tree_util.SequenceKey(name)
 
 
-class Branch(Pytree):
-    """One level of a stored optax state: children by ``[key]`` and, if they have names, by ``.name``.
+class Branch(Pytree, Mapping[Name, Any]):
+    """One level of the part of an optax state that mirrors the parameters: by ``[key]`` and, for names, by ``.name``.
 
-    That of a tuple has the names, or the indexes, of its items in `_fields`. It
-    is read by position too, and iterates over its items; others iterate over
-    their keys. Unlike the tuples and dicts of optax, it reports changes, so a
-    jitted call need not look into it.
+    Unlike a dict it reports changes, so that a jitted call need not look into it.
     """
 
     _pytree__make_key: ClassVar[Any] = staticmethod(_make_key)
 
-    def __init__(self, children: Mapping[Name, Any], fields: Fields = None) -> None:
+    def __init__(self, children: Mapping[Name, Any]) -> None:
         attributes: dict[Any, Any] = vars(self)
-        statuses: dict[Name, Status] = dict.fromkeys(children, Status.DATA)
         attributes.update(children)
-        if fields is not None:
-            statuses[_FIELDS] = Status.STATIC
-            attributes[_FIELDS] = fields
-        attributes[LAYOUT_KEY] = Layout.of(Branch, statuses)
+        attributes[LAYOUT_KEY] = Layout.of(Branch, dict.fromkeys(children, Status.DATA))
         if _jax.trace_state.value is not _jax.TOP:
             attributes[TRACE_KEY] = _jax.trace_state.value
 
-    def names(self) -> list[Name]:
-        """The keys of the children, in order."""
-        return [name for name in layout_of(self).statuses if name != _FIELDS]
-
-    def _name_at(self, key: Name) -> Name:
-        """The key of a child, given by its key or its position; raises if there is none."""
-        fields: tuple[Name, ...] = vars(self).get(_FIELDS, ())
-        if type(key) is int and key not in self and -len(fields) <= key < len(fields):
-            key = fields[key]
-        if key in self:
-            return key
-        raise errors.OptimizerError(
-            "Optimizer.opt_state",
-            f"there is nothing under {key!r}",
-            expected=f"one of {self.names()}",
-            fix=errors.suggest(str(key), map(str, self.names())),
-        )
-
     def __getitem__(self, key: Name) -> Any:
         attributes: dict[Any, Any] = vars(self)
-        return attributes[self._name_at(key)]
+        if key not in layout_of(self).statuses:
+            hint = errors.suggest(str(key), map(str, self))
+            raise errors.MissingKeyError("Optimizer.opt_state", f"there is no key {key!r}", fix=hint)
+        return attributes[key]
 
     def __setitem__(self, key: Name, value: Any) -> None:
-        name = self._name_at(key)
+        self[key]  # raises if it is unknown
         attributes: dict[Any, Any] = vars(self)
         if attributes.get(TRACE_KEY, _jax.TOP) is not _jax.trace_state.value:
-            raise wrong_trace(self, name)
-        attributes[name] = value
+            raise wrong_trace(self, key)
+        attributes[key] = value
         if BOUND_KEY in attributes:
             epoch.advance()
 
-    def __contains__(self, key: object) -> bool:
-        return key != _FIELDS and key in layout_of(self).statuses
-
-    def __iter__(self) -> Iterator[Any]:
-        fields: Fields = vars(self).get(_FIELDS)
-        return iter(self.names()) if fields is None else map(self.__getitem__, fields)
+    def __iter__(self) -> Iterator[Name]:
+        return iter(layout_of(self).statuses)
 
     def __len__(self) -> int:
-        return len(self.names())
+        return len(layout_of(self).statuses)
+
+    __hash__ = Pytree.__hash__
+    __eq__ = Pytree.__eq__
 
     def _pytree__fields_for_repr(self) -> Iterable[tuple[Any, object]]:
-        return ((name, self[name]) for name in self.names())
+        return self.items()
 
 
 class Leaf(NamedTuple):
@@ -136,29 +107,61 @@ class Leaf(NamedTuple):
 
 
 class OptLayout:
-    """The treedef and the paths of an optax state for parameters at `targets`; immutable, compares by value."""
+    """The structure of an optax state for parameters at `targets`; immutable, compares by value.
 
-    __slots__ = ("_hash", "paths", "sources", "targets", "treedef")
+    Attributes:
+      treedef: of the state as optax has it.
+      stored: of the state as an Optimizer has it, with a `Branch` in place of each State.
+      order: the position in the optax state of each leaf of the stored one.
+    """
+
+    __slots__ = ("_hash", "order", "sources", "stored", "targets", "treedef")
 
     treedef: Any
-    paths: tuple[Path, ...]
+    stored: Any
+    order: tuple[int, ...]
     sources: tuple[Path | None, ...]
     targets: tuple[Path, ...]
 
     def __init__(self, tree: PyTree, targets: tuple[Path, ...]) -> None:
-        leaves = list(leaves_of(tree))
+        self.sources = tuple(leaf.source for leaf in leaves_of(tree))
         self.treedef = jax.tree.structure(tree)
-        self.paths = tuple(leaf.path for leaf in leaves)
-        self.sources = tuple(leaf.source for leaf in leaves)
+        order, self.stored = jax.tree.flatten(_in_branches(self.unflatten(range(len(self.sources)))))
+        self.order = tuple(order)
         self.targets = targets
         self._hash = hash(self._parts())
 
     def _parts(self) -> tuple[Hashable, ...]:
-        return self.treedef, self.paths, self.targets
+        return self.treedef, self.stored, self.targets
 
     def unflatten(self, values: Iterable[Any]) -> PyTree:
-        """The optax state with these arrays, in the order of `paths`."""
+        """The optax state with these arrays."""
         return jax.tree.unflatten(self.treedef, values)
+
+    def store(self, slots: Sequence[Any]) -> PyTree:
+        """The stored state with these Variables, in the order of the optax state."""
+        return jax.tree.unflatten(self.stored, [slots[i] for i in self.order])
+
+    def slots_of(self, stored: PyTree) -> list[Any]:
+        """The Variables of a stored state, or the arrays that a user has put there; the inverse of `store`."""
+        found, treedef = jax.tree.flatten(stored, is_leaf=_is_variable)
+        if treedef != self.stored:
+            raise self._misfit(stored)
+        slots = dict(zip(self.order, found, strict=True))
+        return [slots[i] for i in range(len(found))]
+
+    def _misfit(self, stored: PyTree) -> errors.OptimizerError:
+        trees = jax.tree.unflatten(self.stored, self.order), stored
+        wanted, found = ([path for path, _ in _flatten_with_path(tree, _is_variable)] for tree in trees)
+        rows = {"missing": set(wanted).difference(found), "unexpected": set(found).difference(wanted)}
+        shown = [f"{name}: {', '.join(sorted(map(_keystr, paths)))}" for name, paths in rows.items() if paths]
+        return errors.OptimizerError(
+            "Optimizer.opt_state",
+            "this does not have the structure of the state of the transformation",
+            got="\n".join(shown) or errors.describe(stored),
+            expected="the tree that the optimizer was made with; its Variables may be assigned to",
+            fix="optimizer = dx.Optimizer(model, tx, wrt=...)",
+        )
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -172,12 +175,12 @@ class OptLayout:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # JAX cannot pickle a treedef with named tuples, so a tree of indices stands for it.
-        return OptLayout, (self.unflatten(range(len(self.paths))), self.targets)
+        return OptLayout, (self.unflatten(range(len(self.order))), self.targets)
 
 
 def leaves_of(tree: PyTree) -> Iterator[Leaf]:
     """The arrays of an optax state, in JAX's order."""
-    for keys, node in _flatten_with_path(tree, is_leaf=lambda part: isinstance(part, State)):
+    for keys, node in _flatten_with_path(tree, is_leaf=_is_state):
         prefix = tuple(map(plain_key, keys))
         if not isinstance(node, State):
             yield Leaf(prefix, node, None)
@@ -188,11 +191,11 @@ def leaves_of(tree: PyTree) -> Iterator[Leaf]:
                 yield Leaf((*prefix, *source, *map(plain_key, inner)), array, source)
 
 
-def store(tree: PyTree, parameters: State[Any]) -> PyTree:
-    """Puts each array of an optax state into a Variable.
+def variables_of(tree: PyTree, parameters: State[Any]) -> list[OptState[Any]]:
+    """A Variable for each array of an optax state.
 
-    One that mirrors a parameter of the same shape becomes an `OptVariable` with
-    the metadata of the parameter, except for hooks on values.
+    One that mirrors a parameter of the same shape is an `OptVariable` with the
+    metadata of the parameter, except for hooks on values.
     """
     sources = {
         path: (getattr(value, "shape", None), None if leaf_def is None else _without_hooks(leaf_def[1]))
@@ -201,39 +204,7 @@ def store(tree: PyTree, parameters: State[Any]) -> PyTree:
         )
     }
     taken = {id(value) for value in parameters.leaves}
-    variables = [(leaf.path, _variable_for(leaf, sources, taken)) for leaf in leaves_of(tree)]
-    return _nested(variables, dict(_fields_of(tree, ())))
-
-
-def _fields_of(tree: PyTree, path: Path) -> Iterator[tuple[Path, Fields]]:
-    """The `Fields` of each container in an optax state, with its path."""
-    if isinstance(tree, State):
-        return
-    if isinstance(tree, dict):
-        yield path, None
-    elif isinstance(tree, (tuple, list)):
-        yield path, getattr(tree, "_fields", tuple(range(len(tree))))
-    for keys, child in _flatten_with_path(tree, is_leaf=lambda part: part is not tree):
-        if keys:  # not a leaf itself
-            yield from _fields_of(child, (*path, *map(plain_key, keys)))
-
-
-def slots_of(stored: PyTree, layout: OptLayout) -> list[Any]:
-    """The Variables of a stored tree, or the arrays that a user has put there, in the order of the layout."""
-    slots = []
-    for path in layout.paths:
-        found = stored
-        for name in map(_name_of, path):
-            if not isinstance(found, Branch) or name not in found:
-                raise errors.OptimizerError(
-                    "Optimizer.opt_state",
-                    f"there is nothing at {errors.format_path(path)}",
-                    expected="the tree that the optimizer was made with; its Variables may be assigned to",
-                    fix="optimizer = dx.Optimizer(model, tx, wrt=...)",
-                )
-            found = found[name]
-        slots.append(found)
-    return slots
+    return [_variable_for(leaf, sources, taken) for leaf in leaves_of(tree)]
 
 
 def _variable_for(leaf: Leaf, sources: dict[Path, tuple[Any, Metadata | None]], taken: set[int]) -> OptState[Any]:
@@ -263,34 +234,44 @@ def _without_hooks(metadata: Metadata) -> Metadata:
     return Metadata.of({name: value for name, value in metadata.frozen.items() if name not in _VALUE_HOOKS})
 
 
-def _nested(items: Iterable[tuple[Path, OptState[Any]]], fields: Mapping[Path, Fields]) -> PyTree:
+def _in_branches(tree: PyTree) -> PyTree:
+    """The tree with a `Branch` in place of each State."""
+    return jax.tree.map(lambda part: _branch(part) if isinstance(part, State) else part, tree, is_leaf=_is_state)
+
+
+def _branch(state: State[Any]) -> Any:
     root: dict[Name, Any] = {}
-    for path in fields:
-        _level_at(root, path)
-    for path, variable in items:
-        if not path:  # the optax state is a bare array
-            return variable
-        _level_at(root, path[:-1])[_name_of(path[-1])] = variable
-    return _branch(root, (), {tuple(map(_name_of, path)): names for path, names in fields.items()})
+    for path, leaf in zip(state.paths, state.leaves, strict=True):
+        if not path:  # the State of one Variable
+            return leaf
+        level = root
+        for key in path[:-1]:
+            level = level.setdefault(_name_of(key), _Level())
+        level[_name_of(path[-1])] = leaf
+    return _closed(root)
 
 
-def _level_at(root: dict[Name, Any], path: Path) -> dict[Name, Any]:
-    level = root
-    for key in path:
-        level = level.setdefault(_name_of(key), {})
-    return level
+class _Level(dict[Name, Any]):
+    """One level of a State."""
 
 
-def _branch(level: dict[Name, Any], path: Path, fields: Mapping[Path, Fields]) -> Branch:
-    children = {
-        name: _branch(child, (*path, name), fields) if isinstance(child, dict) else child
-        for name, child in level.items()
-    }
-    return Branch(children, fields.get(path))
+def _closed(level: dict[Name, Any]) -> Branch:
+    return Branch({name: _closed(child) if isinstance(child, _Level) else child for name, child in level.items()})
 
 
 def _name_of(key: Hashable) -> Name:
     return key if isinstance(key, str) or type(key) is int else f"[{key!r}]"
+
+
+def _is_state(part: object) -> bool:
+    return isinstance(part, State)
+
+
+def _is_variable(part: object) -> bool:
+    return isinstance(part, Variable)
+
+
+_keystr: Final = jax.tree_util.keystr
 
 
 def _flatten_with_path(tree: PyTree, is_leaf: Any = None) -> list[tuple[tuple[Any, ...], Any]]:

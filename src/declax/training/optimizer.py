@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 
 from declax import errors
 from declax._classes.pytree import Pytree
-from declax._fields.specifiers import static
+from declax._fields.specifiers import data, static
 from declax._filters import Filter, as_written
 from declax._graph.api import advise_param, graphdef
 from declax._graph.api import state as state_of
@@ -23,7 +23,7 @@ from declax._state.states import FlatState, State, make_state
 from declax._typing import MISSING, Path, PyTree
 from declax._variables.variable import Param, Variable
 from declax.training._opt_state import OptArray as OptArray
-from declax.training._opt_state import OptLayout, OptState, OptVariable, slots_of, store
+from declax.training._opt_state import OptLayout, OptState, OptVariable, variables_of
 from declax.training._transformation import StaticTransformation, Transformation, is_transformation
 
 if TYPE_CHECKING:
@@ -44,10 +44,9 @@ class Optimizer(Pytree, Generic[M]):
     Attributes:
       step: the number of updates so far, a uint32 in an `OptState`.
       opt_state: the optax state, each array in a Variable: an `OptVariable`
-        with the metadata of the parameter that it mirrors, or an `OptArray`. It
-        reads like the optax state, ``opt_state[0].mu["linear"]["kernel"]`` or
-        ``opt_state[0][1]["linear"]["kernel"]``, also in the paths of
-        ``dx.state(optimizer)``. Its Variables can be assigned to:
+        with the metadata of the parameter that it mirrors, or an `OptArray`.
+        The parts that mirror the parameters are mappings:
+        ``opt_state[0].mu["linear"]["kernel"]``. Variables can be assigned to:
         ``optimizer.opt_state.hyperparams["learning_rate"].value = 1e-4``.
 
     Raises:
@@ -92,10 +91,10 @@ class Optimizer(Pytree, Generic[M]):
         with jax.numpy_dtype_promotion("standard"):  # which optax needs
             tree = tx.init(parameters)
         self.step = OptState(jnp.zeros((), jnp.uint32))
-        self.opt_state = store(tree, parameters)
         self._tx = StaticTransformation(tx)
         self._wrt = static(wrt)
         self._layout = OptLayout(tree, parameters.paths)
+        self.opt_state = data(self._layout.store(variables_of(tree, parameters)))
 
     @property
     def tx(self) -> optax.GradientTransformation:
@@ -109,7 +108,7 @@ class Optimizer(Pytree, Generic[M]):
 
     def optax_state(self) -> PyTree:
         """A snapshot of the state with arrays in place of Variables, for functions such as `optax.tree.get`."""
-        return self._layout.unflatten(map(_content, slots_of(self.opt_state, self._layout)))
+        return self._layout.unflatten(map(_content, self._layout.slots_of(self.opt_state)))
 
     def update(self, model: M, grads: State[M] | M, **extra: Any) -> State[M]:
         """Updates the model's parameters, the optimizer's state and the step, in place.
@@ -141,7 +140,7 @@ class Optimizer(Pytree, Generic[M]):
                 why="an optimizer does not keep its model",
                 fix="optimizer.update(model, grads)",
             )
-        slots = slots_of(self.opt_state, self._layout)
+        slots = self._layout.slots_of(self.opt_state)
         parameters = self._parameters_of(model, slots)
         gradients = self._gradients_for(model, parameters, grads)
         before = self._layout.unflatten(map(_content, slots))
@@ -205,18 +204,18 @@ class Optimizer(Pytree, Generic[M]):
     def _write(self, model: M, parameters: State[Any], slots: list[Any], after: PyTree) -> None:
         """Writes the results; whatever can fail comes before the first change."""
         is_alike = jax.tree.structure(after) == self._layout.treedef and all(isinstance(s, Variable) for s in slots)
-        stored = None if is_alike else store(after, parameters)
+        variables = None if is_alike else variables_of(after, parameters)
         for kept in (self.step, *slots):
             if isinstance(kept, Variable):
                 kept.set_raw_value(kept.raw_value)  # raises if it belongs to another trace
         update_graph(model, parameters)
         self.step.set_raw_value(self.step.raw_value + jnp.uint32(1))
-        if is_alike:
+        if variables is None:
             for slot, value in zip(slots, jax.tree.leaves(after), strict=True):
                 slot.set_raw_value(value)
         else:
-            self.opt_state = stored
             self._layout = OptLayout(after, parameters.paths)
+            self.opt_state = self._layout.store(variables)
 
 
 class ModelAndOptimizer(Optimizer[M]):
