@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import declax as dx
+from declax.errors import LayerError
 
 flax_nnx = pytest.importorskip("flax.nnx")
 X = jnp.array([1.0, 2.0, 3.0])
@@ -139,3 +140,40 @@ def test_sown_without_a_capture_and_popped(mode: dict[str, bool]) -> None:
         return run(model), run(model), nnx.state(model)
 
     assert_same(program)
+
+
+@pytest.mark.parametrize(
+    "kinds", [("Intermediate",), ("Intermediate", "Perturbation"), ("Perturbation", "Intermediate")]
+)
+def test_a_module_has_its_captures_as_a_sequence(kinds: tuple[str, ...]) -> None:
+    def run(nnx: Any) -> Any:
+        found: list[Any] = []
+
+        class Model(nnx.Module):  # type: ignore[misc, name-defined]  # of both libraries
+            def __call__(self, x: Any) -> Any:
+                found.append([variable.get_value() for variable in self.__captures__])
+                self.sow(nnx.Intermediate, "h", x)
+                self.sow(nnx.Intermediate, "h", x + 1)
+                x = self.perturb("p", x)
+                captures = self.__captures__
+                found.append([sorted(variable.get_value()) for variable in captures])
+                found.append([type(captures[i]).__name__ for i in range(len(captures))])
+                found.append(jax.tree.map(float, captures[kinds.index("Intermediate")].get_value()["h"]))
+                with pytest.raises(IndexError):
+                    captures[len(captures)]
+                return x
+
+        nnx.capture(Model(), *(getattr(nnx, kind) for kind in kinds))(jnp.array(2.0))
+        return found
+
+    assert run(dx) == run(flax_nnx)
+
+
+def test_what_a_module_has_sown_cannot_be_written() -> None:
+    class Model(dx.Module):
+        def __call__(self, x: Any) -> None:
+            self.sow(dx.Intermediate, "h", x)
+            self.__captures__[0].value = {}
+
+    with pytest.raises(LayerError, match=r"this is part of what a module has sown, and cannot be changed"):
+        dx.capture(Model(), dx.Intermediate)(1.0)

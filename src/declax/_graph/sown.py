@@ -70,7 +70,7 @@ def read_without_captures(node: Any, graph: bool | None) -> Reading:
         own = walk(node)
     check_mode(own.graphdef, graph)
     definition = own.graphdef.definition
-    kinds = [(captures.__kind__, Metadata.EMPTY) for _, captures in found.values()]
+    kinds = [(captures.__kinds__[0], Metadata.EMPTY) for _, captures in found.values()]
     both = StateDef.of((*definition.paths, *found), (*definition.leaf_defs, *kinds))
     return Reading(own.graphdef, both, [*own.read(), *(captures for _, captures in found.values())])
 

@@ -19,7 +19,7 @@ from declax._classes.pytree import Pytree, delete_attribute
 from declax._graph.nodes import Kind, Link, is_number, kind_of, path_of, walk_values
 from declax._graph.sown import captured_calls, put_captures, put_sown
 from declax._module.containers import Dict, List
-from declax._module.module import Captures, Module
+from declax._module.module import Captures, Module, position_of
 from declax._state.states import State
 from declax._tree import epoch
 from declax._tree.attributes import class_attribute, wrong_trace
@@ -172,8 +172,8 @@ class _Recording:
             modules[path_of(link)] = module
             outer: Captures | None = module.__dict__.get(CAPTURES_KEY)
             self._outer[id(module)] = module, outer
-            kind = next(iter(self._kinds), getattr(outer, "__kind__", Intermediate))
-            captures = Captures(kind, self._method_outputs or getattr(outer, "__method_outputs__", None))
+            kinds = self._kinds or getattr(outer, "__kinds__", (Intermediate,))
+            captures = Captures(kinds, self._method_outputs or getattr(outer, "__method_outputs__", None))
             self._hand_over(outer, captures)
             _put_captures(module, captures)
         if not modules:
@@ -221,7 +221,7 @@ class _Recording:
         for link, module in _modules(self._root):
             captures = module.__dict__.get(CAPTURES_KEY)
             for name, variable in captures.variables().items() if captures else ():
-                position = _position_of(variable, self._kinds)
+                position = position_of(variable, self._kinds)
                 if position is not None:
                     found[position].append(((*path_of(link), name), variable))
             self._restore(module)
@@ -246,7 +246,7 @@ class _Recording:
     def _hand_over(self, captures: Captures | None, to: Captures) -> None:
         """Gives the Variables that this call does not return to other `Captures`."""
         for name, variable in captures.variables().items() if captures else ():
-            if _position_of(variable, self._kinds) is None:
+            if position_of(variable, self._kinds) is None:
                 put_sown(to, name, variable)
 
 
@@ -257,15 +257,6 @@ def _put_captures(module: Any, captures: Captures) -> None:
     put_captures(module, captures)
     if BOUND_KEY in attributes:
         epoch.advance()
-
-
-def _position_of(variable: Variable[Any], kinds: Sequence[VariableKind]) -> int | None:
-    """The index of the kind of a Variable, or else of its first base class; see `capture`."""
-    own = type(variable)
-    if own in kinds:
-        return kinds.index(own)
-    hidden = Intermediate if issubclass(own, Perturbation) else None
-    return next((i for i, kind in enumerate(kinds) if issubclass(own, kind) and kind is not hidden), None)
 
 
 def _modules(root: Any) -> Iterator[tuple[Link, Module]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_origin, overload
 
 import jax
@@ -18,9 +18,11 @@ from declax._graph.nodes import children_of, walk_nodes
 from declax._graph.sown import put_sown
 from declax._graph.updating import update
 from declax._modes import is_graph
+from declax._tree.read_only import ReadOnly
 from declax._typing import CAPTURES_KEY, ArrayLike, Path
+from declax._variables.metadata import Metadata
 from declax._variables.registry import variable_type_from_name
-from declax._variables.variable import Perturbation, Variable
+from declax._variables.variable import Intermediate, Perturbation, Variable, new_variable
 from declax.errors import GraphError, describe, type_name
 
 A = TypeVar("A")
@@ -298,17 +300,54 @@ class Captures(Pytree):
     """The Variables that one module sows during a captured call, by name.
 
     It is an attribute of the module, so transforms carry it along, and compiled functions trace a captured call
-    separately. A State refers to it, under a Variable of its `__kind__`, which filters see.
+    separately. A State refers to it, under a Variable of the first of its `__kinds__`, which filters see.
+
+    As a sequence, it has one read-only Variable for each kind, whose value is a dict by name.
     """
 
-    def __init__(self, kind: type[Variable[Any]], method_outputs: type[Variable[Any]] | None = None) -> None:
-        self.__kind__ = kind
+    def __init__(self, kinds: Sequence[type[Variable[Any]]], method_outputs: type[Variable[Any]] | None = None) -> None:
+        self.__kinds__ = tuple(kinds)
         if method_outputs is not None:
             self.__method_outputs__ = method_outputs
 
     def variables(self) -> dict[str, Variable[Any]]:
         """The Variables, by name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Variable)}
+
+    def __len__(self) -> int:
+        return len(self.__kinds__)
+
+    @overload
+    def __getitem__(self, index: int) -> Variable[dict[str, Any]]: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Variable[dict[str, Any]], ...]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        contents: list[dict[str, Any]] = [{} for _ in self.__kinds__]
+        for name, variable in self.variables().items():
+            position = position_of(variable, self.__kinds__)
+            if position is not None:
+                contents[position][name] = variable.raw_value
+        pairs = zip(self.__kinds__, contents, strict=True)
+        return tuple(new_variable(kind, content, Metadata.EMPTY, _SOWN) for kind, content in pairs)[index]
+
+    def __iter__(self) -> Iterator[Variable[dict[str, Any]]]:
+        return iter(self[:])
+
+
+_SOWN: Final = ReadOnly(
+    "what a module has sown",
+    why="it is a copy: the captured call would not see the change",
+    fix="self.sow(dx.Intermediate, name, value)",
+)
+
+
+def position_of(variable: Variable[Any], kinds: Sequence[type[Variable[Any]]]) -> int | None:
+    """The index of the kind of a Variable, or else of its first base class; see `capture`."""
+    own = type(variable)
+    if own in kinds:
+        return kinds.index(own)
+    hidden = Intermediate if issubclass(own, Perturbation) else None
+    return next((i for i, kind in enumerate(kinds) if issubclass(own, kind) and kind is not hidden), None)
 
 
 def _holder_of(module: Any) -> Any:
