@@ -31,7 +31,8 @@ _call: Any = operator.call  # its type takes no functions of several types
 _SNAPSHOT: Final = ReadOnly(
     "what JAX sees of a State",
     why="it is a snapshot: neither the State nor a model would see the change",
-    fix="state[key] = value, or variable.copy() for a Variable that can be changed",
+    fix="for path, variable in state.flat_state(): ...      # these Variables write to the State\n"
+    "variable.copy()      # an ordinary Variable",
 )
 _VALUE: Final = GetAttrKey("value")
 
