@@ -558,6 +558,8 @@ Frozen = Union[str, tuple["Frozen", ...]]
 Mixed = Union[str, list["Others"]]
 Others = Union[jax.Array, list["Mixed"]]
 Itself = list["Itself"]
+Text = "str | list[Text] | tuple[Text, ...]"
+Elsewhere = "NameOfAnotherModule | tuple[Elsewhere, ...] | list[Elsewhere]"
 Alias = typing_extensions.TypeAliasType("Alias", Union[str, list["Alias"]])  # type: ignore[misc]  # defined by itself
 
 
@@ -575,6 +577,8 @@ Alias = typing_extensions.TypeAliasType("Alias", Union[str, list["Alias"]])  # t
         ("Others", None),
         ("Itself", None),
         ("Alias", Status.SNAPSHOT),
+        ("Text", Status.SNAPSHOT),
+        ("Elsewhere", None),
     ],
 )
 def test_a_recursive_alias_counts_within_itself_as_outside(annotation, status):

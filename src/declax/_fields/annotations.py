@@ -149,6 +149,7 @@ class Scope(dict[str, object]):
       is_complete: whether all names were found.
       assumed: what is assumed of annotations that are being decided, by identity.
       recursive: those among them that refer to themselves.
+      evaluated: what texts stand for. A text that contains itself is one object, however often it is met.
     """
 
     def __init__(self, cls: type) -> None:
@@ -160,6 +161,7 @@ class Scope(dict[str, object]):
         self.is_complete = True
         self.assumed: dict[int, Decision] = {}
         self.recursive: set[int] = set()
+        self.evaluated: dict[str, object] = {}
 
     def __missing__(self, name: str) -> object:
         for names in (vars(self._cls), vars(self._cls).get(LOCALS_KEY, {}), self._module, vars(builtins)):
@@ -172,13 +174,14 @@ class Scope(dict[str, object]):
     def resolve(self, annotation: object) -> object:
         """An annotation with its strings evaluated, as far as names exist."""
         while isinstance(annotation, (str, typing.ForwardRef)):
-            if isinstance(annotation, typing.ForwardRef):
-                annotation = annotation.__forward_arg__
-            try:
-                annotation = eval(_compiled(annotation), {}, self)
-            except Exception:  # noqa: BLE001  # an annotation may be any text; it then decides nothing
-                self.is_complete = False
-                return Unresolved(str(annotation))
+            text = annotation.__forward_arg__ if isinstance(annotation, typing.ForwardRef) else annotation
+            if text not in self.evaluated:
+                try:
+                    self.evaluated[text] = eval(_compiled(text), {}, self)
+                except Exception:  # noqa: BLE001  # an annotation may be any text; it then decides nothing
+                    self.is_complete = False
+                    self.evaluated[text] = Unresolved(text)
+            annotation = self.evaluated[text]
         return annotation
 
 
