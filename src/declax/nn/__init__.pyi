@@ -31,6 +31,12 @@ from declax.nn.activations import squareplus as squareplus
 from declax.nn.activations import standardize as standardize
 from declax.nn.activations import swish as swish
 from declax.nn.activations import tanh as tanh
+from declax.nn.cells import GRUCell as GRUCell
+from declax.nn.cells import LSTMCell as LSTMCell
+from declax.nn.cells import OptimizedLSTMCell as OptimizedLSTMCell
+from declax.nn.cells import RNNCellBase as RNNCellBase
+from declax.nn.cells import SimpleCell as SimpleCell
+from declax.nn.cells import modified_orthogonal as modified_orthogonal
 from declax.nn.conv import Conv as Conv
 from declax.nn.dtypes import canonicalize_dtype as canonicalize_dtype
 from declax.nn.dtypes import promote_dtype as promote_dtype
@@ -49,4 +55,7 @@ from declax.nn.pooling import avg_pool as avg_pool
 from declax.nn.pooling import max_pool as max_pool
 from declax.nn.pooling import min_pool as min_pool
 from declax.nn.pooling import pool as pool
+from declax.nn.recurrent import RNN as RNN
+from declax.nn.recurrent import Bidirectional as Bidirectional
+from declax.nn.recurrent import flip_sequences as flip_sequences
 from declax.nn.stochastic import Dropout as Dropout
