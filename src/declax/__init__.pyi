@@ -161,6 +161,7 @@ from declax.nn import RNN as RNN
 from declax.nn import BatchNorm as BatchNorm
 from declax.nn import Bidirectional as Bidirectional
 from declax.nn import Conv as Conv
+from declax.nn import ConvTranspose as ConvTranspose
 from declax.nn import Dropout as Dropout
 from declax.nn import Einsum as Einsum
 from declax.nn import Embed as Embed

@@ -12,7 +12,7 @@ _INTERNAL = "an internal module of Flax"
 ABSENT: Final[dict[str, str]] = {
     name: why
     for why, names in {
-        _LAYERS: "ConvTranspose PReLU SpectralNorm WeightNorm",
+        _LAYERS: "PReLU SpectralNorm WeightNorm",
         _ATTENTION: """MultiHeadAttention combine_masks dot_product_attention dot_product_attention_weights
             make_attention_mask make_causal_mask""",
         "an average of parameters comes in a later release": "EMA",

@@ -1,4 +1,4 @@
-"""`Conv`: a plain sum over the kernel, the peer's numbers, and what bad options get."""
+"""`Conv` and `ConvTranspose`: a plain sum over the kernel, the peer's numbers, and what bad options get."""
 
 import math
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from declax._random.streams import Rngs
 from declax.errors import LayerError
 from declax.initializers import normal as normal_init
-from declax.nn import Conv
+from declax.nn import Conv, ConvTranspose
 from declax.nn.dtypes import promote_dtype
 
 NOISE = normal_init(1.0)
@@ -358,3 +358,122 @@ def test_an_input_of_too_few_axes():
 def test_an_input_of_other_features():
     with pytest.raises(LayerError, match=r"Conv.in_features: the last axis of 'inputs' has the wrong size"):
         Conv(2, 1, (3, 3), rngs=Rngs(0))(jnp.ones((5, 5, 3)))
+
+
+# ================================================================= transposed
+
+
+def transposed_pairs(name, strides, reach):
+    """What each named padding adds to the spread input, before and after an axis."""
+    full = (reach, strides - 1 + max(reach + 1 - strides, 0))
+    before = reach if strides > reach else -(-(reach + strides - 1) // 2)
+    return {"VALID": full, "SAME": (before, reach + strides - 1 - before), "CAUSAL": (reach, strides - 1)}[name]
+
+
+@st.composite
+def transposed_cases(draw):
+    rank = draw(st.integers(1, 2))
+    per_axis = lambda low, high: tuple(draw(st.integers(low, high)) for _ in range(rank))  # noqa: E731
+    return {
+        "sizes": per_axis(1, 3),
+        "spatial": per_axis(2, 5),
+        "strides": per_axis(1, 3),
+        "kernel_dilation": per_axis(1, 2),
+        "padding": draw(st.sampled_from(["SAME", "VALID"] + ["CAUSAL"] * (rank == 1))),
+        "transpose_kernel": draw(st.booleans()),
+    }
+
+
+@given(transposed_cases())
+def test_a_transposed_convolution_is_one_of_the_spread_input(case):
+    given = {name: case[name] for name in ("padding", "kernel_dilation", "transpose_kernel")}
+    layer = ConvTranspose(3, 2, case["sizes"], case["strides"], **given, bias_init=NOISE, rngs=Rngs(0))
+    x = np.random.default_rng(0).standard_normal((2, *case["spatial"], 3), np.float32)
+    kernel = np.asarray(layer.kernel.value)
+    if case["transpose_kernel"]:
+        kernel = np.flip(kernel, range(len(case["sizes"]))).swapaxes(-1, -2)
+    reaches = [(size - 1) * d for size, d in zip(case["sizes"], case["kernel_dilation"], strict=True)]
+    expected = convolve(
+        x,
+        kernel,
+        strides=(1,) * len(reaches),
+        pairs=[transposed_pairs(case["padding"], *each) for each in zip(case["strides"], reaches, strict=True)],
+        mode="constant",
+        input_dilation=case["strides"],
+        kernel_dilation=case["kernel_dilation"],
+        groups=1,
+    ) + np.asarray(layer.bias.value)
+    assert layer.kernel_shape == layer.kernel.shape
+    np.testing.assert_allclose(layer(x), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("padding", "strides"), [("VALID", 1), ("VALID", 3), ("CIRCULAR", 1), ("CIRCULAR", 2)])
+def test_with_the_kernel_of_a_conv_it_is_the_transpose_of_it(normal, padding, strides):
+    conv = Conv(3, 2, 3, strides, padding=padding, use_bias=False, rngs=Rngs(0))
+    layer = ConvTranspose(2, 3, 3, strides, padding=padding, transpose_kernel=True, use_bias=False, rngs=Rngs(1))
+    layer.kernel.value = conv.kernel.value
+    x = jax.ShapeDtypeStruct((2, 6 if padding == "CIRCULAR" else 3 + 2 * strides, 3), jnp.float32)
+    y = normal(*jax.eval_shape(conv, x).shape)
+    (expected,) = jax.linear_transpose(conv, x)(y)
+    np.testing.assert_allclose(layer(y), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID", "CIRCULAR", 1, [(1, 2)]])
+@pytest.mark.parametrize("size", [1, 3, 4])
+@pytest.mark.parametrize(("strides", "dilation"), [(1, 1), (2, 1), (3, 2), (None, None)])
+def test_transposed_along_one_axis_like_the_peer(same, normal, padding, size, strides, dilation):
+    options = {"padding": padding, "kernel_dilation": dilation, "bias_init": NOISE}
+    same(ConvTranspose, 4, 6, size, strides, call=(normal(2, 5, 4),), **options)
+
+
+@pytest.mark.parametrize("padding", ["SAME", "CIRCULAR", (1, 2)])
+@pytest.mark.parametrize("batch", [(), (2, 3), (1, 2, 2)])
+@pytest.mark.parametrize("transpose_kernel", [False, True])
+def test_transposed_along_two_axes_like_the_peer(same, normal, padding, batch, transpose_kernel):
+    options = {"padding": padding, "transpose_kernel": transpose_kernel, "use_bias": not transpose_kernel}
+    same(ConvTranspose, 3, 2, (3, 2), (1, 2), call=(normal(*batch, 4, 5, 3),), precision="highest", **options)
+
+
+@pytest.mark.parametrize("dtype", [None, jnp.bfloat16, jnp.float32])
+@pytest.mark.parametrize("param_dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("mask_dtype", [None, bool])
+@pytest.mark.parametrize("preferred", [None, jnp.float32])
+def test_transposed_dtypes_and_masks_like_the_peer(same, normal, dtype, param_dtype, mask_dtype, preferred):
+    mask = None if mask_dtype is None else (normal(3, 3, 2, seed=1) > 0).astype(mask_dtype)
+    options = {"dtype": dtype, "param_dtype": param_dtype, "mask": mask, "preferred_element_type": preferred}
+    same(ConvTranspose, 3, 2, 3, call=(normal(2, 5, 3, dtype=param_dtype),), bias_init=NOISE, **options)
+
+
+def test_transposed_over_four_axes(normal):
+    layer = ConvTranspose(2, 3, (1, 2, 1, 2), strides=(1, 2, 1, 1), use_bias=False, rngs=Rngs(0))
+    y = layer(normal(1, 2, 2, 1, 3, 2))
+    assert y.shape == (1, 2, 4, 1, 3, 3)
+    assert layer(jnp.zeros((0, 2, 2, 1, 3, 2))).shape == (0, 2, 4, 1, 3, 3)
+
+
+def test_causal_outputs_of_a_transpose_see_no_later_input(normal):
+    layer = ConvTranspose(1, 1, 5, strides=2, padding="causal", rngs=Rngs(0))
+    seen = jax.jacobian(lambda x: layer(x[:, None])[:, 0])(normal(4))
+    assert seen.shape == (8, 4)
+    np.testing.assert_array_equal(jnp.triu(seen[::2], 1), jnp.zeros((4, 4)))
+    np.testing.assert_array_equal(jnp.triu(seen[1::2], 1), jnp.zeros((4, 4)))
+    assert (jnp.diagonal(seen[::2]) != 0).all()
+
+
+@pytest.mark.parametrize("padding", ["REFLECT", "SAME_LOWER", "SOME", (1, 2), None])
+def test_a_bad_padding_of_a_transpose(padding):
+    with pytest.raises(LayerError, match=r"ConvTranspose.padding: this is not a padding of 1 spatial axis") as caught:
+        ConvTranspose(1, 1, 3, padding=padding, rngs=Rngs(0))
+    assert "one of SAME, VALID, CIRCULAR, CAUSAL; an integer;" in caught.value.expected
+
+
+def test_other_bad_arguments_of_a_transpose():
+    with pytest.raises(LayerError, match=r"ConvTranspose.kernel_size: these are not sizes of spatial axes"):
+        ConvTranspose(1, 1, 0, rngs=Rngs(0))
+    with pytest.raises(LayerError, match=r"ConvTranspose.strides: these are not sizes of spatial axes"):
+        ConvTranspose(1, 1, 2, strides=(1, 2), rngs=Rngs(0))
+    with pytest.raises(LayerError, match=r"ConvTranspose.mask: a mask has the shape of the kernel") as caught:
+        ConvTranspose(2, 1, 3, mask=jnp.ones((3, 2, 1)), transpose_kernel=True, rngs=Rngs(0))
+    assert caught.value.expected == "an array of shape (3, 1, 2)"
+    with pytest.raises(LayerError, match=r"ConvTranspose.in_features: the last axis of 'inputs' has the wrong size"):
+        ConvTranspose(2, 1, (3, 3), rngs=Rngs(0))(jnp.ones((5, 5, 3)))

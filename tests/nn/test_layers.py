@@ -12,9 +12,17 @@ import numpy as np
 import pytest
 
 from declax._random.streams import Rngs
-from declax.nn import BatchNorm, Conv, Dropout, Embed, LayerNorm, Linear
+from declax.nn import BatchNorm, Conv, ConvTranspose, Dropout, Embed, LayerNorm, Linear
 
-SIZES = {Linear: (3, 4), Conv: (3, 4, (2,)), Embed: (5, 3), BatchNorm: (3,), LayerNorm: (3,), Dropout: (0.5,)}
+SIZES = {
+    Linear: (3, 4),
+    Conv: (3, 4, (2,)),
+    ConvTranspose: (3, 4, (2,)),
+    Embed: (5, 3),
+    BatchNorm: (3,),
+    LayerNorm: (3,),
+    Dropout: (0.5,),
+}
 LAYERS = pytest.mark.parametrize("cls", SIZES, ids=lambda cls: cls.__name__)
 
 
@@ -37,7 +45,8 @@ def settled(default):
 def test_the_signature_is_the_peers(nnx, cls):
     def table(function):
         parameters = inspect.signature(function).parameters.values()
-        return [(p.name, p.kind, settled(p.default)) for p in parameters if p.name != "self"]
+        rows = [(p.name, p.kind, settled(p.default)) for p in parameters if p.name != "self"]
+        return sorted(rows, key=lambda row: row[0] if row[1] is inspect.Parameter.KEYWORD_ONLY else "")
 
     theirs = getattr(nnx, cls.__name__)
     assert table(cls) == table(theirs.__init__)

@@ -38,6 +38,7 @@ from declax.nn.cells import RNNCellBase as RNNCellBase
 from declax.nn.cells import SimpleCell as SimpleCell
 from declax.nn.cells import modified_orthogonal as modified_orthogonal
 from declax.nn.conv import Conv as Conv
+from declax.nn.conv import ConvTranspose as ConvTranspose
 from declax.nn.dtypes import canonicalize_dtype as canonicalize_dtype
 from declax.nn.dtypes import promote_dtype as promote_dtype
 from declax.nn.linear import Einsum as Einsum

@@ -1,11 +1,11 @@
-"""Convolution."""
+"""Convolutions, and their transposes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar  # pyright knows it by this module only
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,16 +25,19 @@ from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of, is_integer
 
 Padding: TypeAlias = str | int | Sequence[int | tuple[int, int]]
-"""A name of `PADDINGS`, or what to add before and after each spatial axis."""
+"""A name of a padding, or how much to add before and after each spatial axis."""
 
 Pairs: TypeAlias = tuple[tuple[int, int], ...]
 PerAxis: TypeAlias = int | Sequence[int] | None
 
-PADDINGS = ("SAME", "SAME_LOWER", "VALID", "CIRCULAR", "REFLECT", "CAUSAL")
 _PAD_MODES = {"CIRCULAR": "wrap", "REFLECT": "reflect", "CAUSAL": "constant"}
 
 
-def _kernel_shape(
+def _kernel_shape(layer: str, kernel_size: int | Sequence[int], *features: int) -> tuple[int, ...]:
+    return *_per_axis(f"{layer}.kernel_size", kernel_size), *features
+
+
+def _grouped_shape(
     kernel_size: int | Sequence[int], in_features: int, out_features: int, groups: int
 ) -> tuple[int, ...]:
     for name, features in (("in_features", in_features), ("out_features", out_features)):
@@ -45,10 +48,17 @@ def _kernel_shape(
                 expected=f"a multiple of feature_group_count={groups}",
                 got=errors.describe(features),
             )
-    return *_per_axis("Conv.kernel_size", kernel_size), in_features // groups, out_features
+    return _kernel_shape("Conv", kernel_size, in_features // groups, out_features)
 
 
-def _sizes(conv: Conv, name: str, rank: int | None = None) -> tuple[int, ...]:
+def _transposed_shape(
+    kernel_size: int | Sequence[int], in_features: int, out_features: int, is_transposed: bool
+) -> tuple[int, ...]:
+    features = (out_features, in_features) if is_transposed else (in_features, out_features)
+    return _kernel_shape("ConvTranspose", kernel_size, *features)
+
+
+def _sizes(conv: Convolution, name: str, rank: int | None = None) -> tuple[int, ...]:
     return _per_axis(field_of(conv, name), getattr(conv, name), rank)
 
 
@@ -74,7 +84,87 @@ def _per_axis(where: str, value: PerAxis, rank: int | None = None) -> tuple[int,
 
 
 @dataclass
-class Conv(Module):
+class Convolution(Module):
+    """The arguments and parameters that `Conv` and `ConvTranspose` share."""
+
+    paddings: ClassVar[tuple[str, ...]] = ()
+
+    in_features: int = field(ge=1)
+    out_features: int = field(ge=1)
+    kernel_size: int | Sequence[int] = field()
+    strides: PerAxis = field(default=1)
+    _: KW_ONLY
+    padding: Padding = field(default="SAME")
+    kernel_dilation: PerAxis = field(default=1)
+    use_bias: bool = field(default=True)
+    mask: jax.Array | None = field(default=None)
+    dtype: Dtype | None = static(default=None)
+    param_dtype: Dtype = static(default=jnp.float32)
+    precision: PrecisionLike = field(default=None)
+    kernel_init: InitVar[Initializer] = field(default=lecun_normal())
+    bias_init: InitVar[Initializer] = field(default=zeros)
+    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
+    preferred_element_type: Dtype | None = static(default=None)
+    rngs: InitVar[Rngs] = field()
+    kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    kernel_shape = defer(_kernel_shape)("Convolution", kernel_size, in_features, out_features)
+    kernel: Param[jax.Array] = variable(
+        kernel_shape, initializer=kernel_init, dtype=param_dtype, metadata=kernel_metadata
+    )
+    bias: Param[jax.Array] | None = variable(
+        (out_features,), initializer=bias_init, dtype=param_dtype, when=use_bias, metadata=bias_metadata
+    )
+
+    def __post_init__(self, *used_up: object) -> None:
+        self.kernel_size = _sizes(self, "kernel_size")
+        for name in ("strides", "kernel_dilation"):
+            _sizes(self, name, self._rank)
+        _padding(self)
+        self._masked(self.kernel.value)
+
+    @property
+    def _rank(self) -> int:
+        return len(_sizes(self, "kernel_size"))
+
+    def _apply(self, inputs: jax.Array, convolve: Callable[[jax.Array, jax.Array], jax.Array]) -> jax.Array:
+        """Convolves in the dtype of the layer with one batch axis, and adds the bias."""
+        bias = None if self.bias is None else self.bias.value
+        kernel = self._masked(self.kernel.value)
+        x, kernel, bias = self.promote_dtype((inputs, kernel, bias), dtype=self.dtype)
+        self._check_input(x)
+        batch = x.shape[: -(self._rank + 1)]
+        if len(batch) != 1:
+            x = x.reshape(math.prod(batch), *x.shape[len(batch) :])
+        y = dtypes.add_bias(convolve(x, kernel), bias)
+        return y if len(batch) == 1 else y.reshape(*batch, *y.shape[1:])
+
+    def _masked(self, kernel: jax.Array) -> jax.Array:
+        if self.mask is None:
+            return kernel
+        if jnp.shape(self.mask) != kernel.shape:
+            raise errors.LayerError(
+                field_of(self, "mask"),
+                "a mask has the shape of the kernel",
+                expected=f"an array of shape {kernel.shape}",
+                got=errors.describe(self.mask),
+            )
+        return kernel * jnp.asarray(self.mask, kernel.dtype)
+
+    def _check_input(self, x: jax.Array) -> None:
+        if x.ndim <= self._rank:
+            raise errors.LayerError(
+                field_of(self, "kernel_size"),
+                "'inputs' has too few axes",
+                expected=f"{self._rank} spatial axes and one of features, after any batch axes",
+                got=errors.describe(x),
+                why=f"the kernel has size {self.kernel_size}",
+            )
+        check_last_axis(self, "in_features", x, other_axis=x.ndim - self._rank - 1)
+
+
+@dataclass
+class Conv(Convolution):
     """A convolution over the spatial axes of its input.
 
     In one dimension, without strides and dilation,
@@ -118,49 +208,20 @@ class Conv(Module):
     (5, 14, 14, 8)
     """
 
-    in_features: int = field(ge=1)
-    out_features: int = field(ge=1)
-    kernel_size: int | Sequence[int] = field()
-    strides: PerAxis = field(default=1)
+    paddings = ("SAME", "SAME_LOWER", "VALID", "CIRCULAR", "REFLECT", "CAUSAL")
+
     _: KW_ONLY
-    padding: Padding = field(default="SAME")
     input_dilation: PerAxis = field(default=1)
-    kernel_dilation: PerAxis = field(default=1)
     feature_group_count: int = field(default=1, ge=1)
-    use_bias: bool = field(default=True)
-    mask: jax.Array | None = field(default=None)
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
-    precision: PrecisionLike = field(default=None)
-    kernel_init: InitVar[Initializer] = field(default=lecun_normal())
-    bias_init: InitVar[Initializer] = field(default=zeros)
     conv_general_dilated: Callable[..., jax.Array] = field(default=lax.conv_general_dilated)
-    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
-    preferred_element_type: Dtype | None = static(default=None)
-    rngs: InitVar[Rngs] = field()
-    kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    kernel: Param[jax.Array] = variable(
-        defer(_kernel_shape)(kernel_size, in_features, out_features, feature_group_count),
-        initializer=kernel_init,
-        dtype=param_dtype,
-        metadata=kernel_metadata,
-    )
-    bias: Param[jax.Array] | None = variable(
-        (out_features,), initializer=bias_init, dtype=param_dtype, when=use_bias, metadata=bias_metadata
+    kernel_shape = defer(_grouped_shape)(
+        Convolution.kernel_size, Convolution.in_features, Convolution.out_features, feature_group_count
     )
 
     def __post_init__(self, *used_up: object) -> None:
-        self.kernel_size = _sizes(self, "kernel_size")
-        for name in ("strides", "input_dilation", "kernel_dilation"):
-            _sizes(self, name, self._rank)
+        super().__post_init__()
+        _sizes(self, "input_dilation", self._rank)
         _check_dilated(self, _padding(self))
-        self._masked(self.kernel.value)
-
-    @property
-    def kernel_shape(self) -> tuple[int, ...]:
-        """``(*kernel_size, in_features // feature_group_count, out_features)``."""
-        return _kernel_shape(self.kernel_size, self.in_features, self.out_features, self.feature_group_count)
 
     def __call__(self, inputs: jax.Array, out_sharding: jax.NamedSharding | jax.P | None = None) -> jax.Array:
         """Convolves.
@@ -173,19 +234,7 @@ class Conv(Module):
         Returns:
           Array of shape ``(*batch, *spatial', out_features)``.
         """
-        bias = None if self.bias is None else self.bias.value
-        kernel = self._masked(self.kernel.value)
-        x, kernel, bias = self.promote_dtype((inputs, kernel, bias), dtype=self.dtype)
-        self._check_input(x)
-        batch = x.shape[: -(self._rank + 1)]
-        if len(batch) != 1:
-            x = x.reshape(math.prod(batch), *x.shape[len(batch) :])
-        y = dtypes.add_bias(self._convolve(x, kernel, out_sharding), bias)
-        return y if len(batch) == 1 else y.reshape(*batch, *y.shape[1:])
-
-    @property
-    def _rank(self) -> int:
-        return len(_sizes(self, "kernel_size"))
+        return self._apply(inputs, lambda x, kernel: self._convolve(x, kernel, out_sharding))
 
     def _convolve(self, x: jax.Array, kernel: jax.Array, out_sharding: jax.NamedSharding | jax.P | None) -> jax.Array:
         padding = _padding(self)
@@ -212,40 +261,114 @@ class Conv(Module):
             **options,
         )
 
-    def _masked(self, kernel: jax.Array) -> jax.Array:
-        if self.mask is None:
-            return kernel
-        if jnp.shape(self.mask) != kernel.shape:
-            raise errors.LayerError(
-                field_of(self, "mask"),
-                "a mask has the shape of the kernel",
-                expected=f"an array of shape {kernel.shape}",
-                got=errors.describe(self.mask),
-            )
-        return kernel * jnp.asarray(self.mask, kernel.dtype)
 
-    def _check_input(self, x: jax.Array) -> None:
-        if x.ndim <= self._rank:
-            raise errors.LayerError(
-                field_of(self, "kernel_size"),
-                "'inputs' has too few axes",
-                expected=f"{self._rank} spatial axes and one of features, after any batch axes",
-                got=errors.describe(x),
-                why=f"the kernel has size {self.kernel_size}",
-            )
-        check_last_axis(self, "in_features", x, other_axis=x.ndim - self._rank - 1)
+@dataclass
+class ConvTranspose(Convolution):
+    """A transposed convolution: the gradient of a convolution with respect to its input, as a layer that upsamples.
+
+    In one dimension, without dilation, ``y[b, t, j] = sum_k sum_i x[b, t + k, i] * kernel[k, i, j] + bias[j]``,
+    where `x` is the input with ``strides - 1`` zeros between its elements, padded.
+
+    Dumoulin and Visin, "A guide to convolution arithmetic for deep learning", https://arxiv.org/abs/1603.07285.
+
+    Args:
+      in_features: size of the last axis of the input.
+      out_features: size of the last axis of the output.
+      kernel_size: size of the kernel along each spatial axis. An integer is one axis; it becomes a tuple.
+      strides: by how much each axis, or all, grow; None is 1.
+      padding: ``"SAME"`` gives ``strides`` times the size of the input; ``"VALID"`` all outputs that an element of the
+        input reaches; ``"CIRCULAR"`` the size of ``"SAME"``, with outputs beyond an end added at the other end;
+        ``"CAUSAL"``, for one spatial axis, that size, with no output that depends on a later input. Or numbers, for the
+        input with the zeros between its elements: one for all sides, or for each axis one or a pair. To undo the
+        change of shape of a `Conv` with padding ``p``, give ``dilation * (kernel_size - 1) - p``.
+      kernel_dilation: spacing of the kernel's elements, for all axes or each.
+      use_bias: add a bias; without it, `bias` is None.
+      mask: of the kernel's shape, cast to its dtype and multiplied with it at each call; data.
+      dtype: dtype of the computation; None infers it from input and parameters.
+      param_dtype: dtype in which the parameters are stored.
+      precision: numerical precision of the products, as `jax.lax.Precision`.
+      kernel_init: makes the kernel, of shape ``(*kernel_size, in_features, out_features)``; with `transpose_kernel`,
+        the last two sizes change places.
+      bias_init: makes the bias, of shape ``(out_features,)``.
+      transpose_kernel: take the kernel of the `Conv` whose transpose this is, which turns it around along the spatial
+        axes, and its last two axes change places.
+      promote_dtype: brings ``(inputs, kernel, bias)`` to one dtype.
+      preferred_element_type: dtype in which the products accumulate.
+      rngs: gives one key to the kernel, then one to the bias, from `params`.
+      kernel_metadata: metadata of the kernel.
+      bias_metadata: metadata of the bias.
+
+    Raises:
+      LayerError: for sizes, padding or a mask that do not fit, and for an input of too few axes or other features.
+
+    >>> import declax as dx
+    >>> layer = dx.ConvTranspose(8, 3, kernel_size=(3, 3), strides=2, rngs=dx.Rngs(0))
+    >>> layer(jnp.ones((5, 14, 14, 8))).shape
+    (5, 28, 28, 3)
+    """
+
+    paddings = ("SAME", "VALID", "CIRCULAR", "CAUSAL")
+
+    strides: PerAxis = field(default=None)
+    _: KW_ONLY
+    kernel_dilation: PerAxis = field(default=None)
+    transpose_kernel: bool = field(default=False)
+    kernel_shape = defer(_transposed_shape)(
+        Convolution.kernel_size, Convolution.in_features, Convolution.out_features, transpose_kernel
+    )
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Convolves.
+
+        Args:
+          inputs: array of shape ``(*batch, *spatial, in_features)``, with as many spatial axes as the kernel, and any
+            number of batch axes, also none.
+
+        Returns:
+          Array of shape ``(*batch, *spatial', out_features)``.
+        """
+        return self._apply(inputs, self._convolve)
+
+    def _convolve(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
+        padding, strides = _padding(self), _sizes(self, "strides", self._rank)
+        is_circular = padding == "CIRCULAR"
+        if padding == "CAUSAL":
+            padding = ((_reaches(self)[0], strides[0] - 1),)
+        y = lax.conv_transpose(
+            x,
+            kernel,
+            strides,
+            "VALID" if is_circular else padding,
+            rhs_dilation=_sizes(self, "kernel_dilation", self._rank),
+            dimension_numbers=_features_last(self._rank),
+            transpose_kernel=self.transpose_kernel,
+            precision=self.precision,
+            preferred_element_type=self.preferred_element_type,
+        )
+        return self._wrapped(y, x, strides) if is_circular else y
+
+    def _wrapped(self, y: jax.Array, x: jax.Array, strides: tuple[int, ...]) -> jax.Array:
+        """Adds what is whole periods apart; an odd element goes to the side where `Conv` pads more."""
+        for axis, stride in enumerate(strides, 1):
+            period = x.shape[axis] * stride
+            missing = (period - y.shape[axis]) % (2 * period)
+            before = missing // 2 if self.transpose_kernel else (missing + 1) // 2
+            around = [(0, 0)] * y.ndim
+            around[axis] = (before, missing - before)
+            y = jnp.pad(y, around).reshape(*y.shape[:axis], -1, period, *y.shape[axis + 1 :]).sum(axis)
+        return y
 
 
-def _padding(conv: Conv) -> str | Pairs:
-    """The padding as one of `PADDINGS`, or as a pair for each spatial axis."""
+def _padding(conv: Convolution) -> str | Pairs:
+    """The padding as a name of the layer's, or as a pair for each spatial axis."""
     padding, rank = conv.padding, conv._rank
     if isinstance(padding, str):
         name = padding.upper()
-        if name in PADDINGS and (name != "CAUSAL" or rank == 1):
+        if name in conv.paddings and (name != "CAUSAL" or rank == 1):
             return name
     elif (pairs := _pairs(padding, rank)) is not None:
         return pairs
-    raise _wrong_padding(field_of(conv, "padding"), padding, rank)
+    raise _wrong_padding(field_of(conv, "padding"), padding, rank, conv.paddings)
 
 
 def canonicalize_padding(padding: Padding, rank: int) -> str | list[tuple[int, int]]:
@@ -254,18 +377,18 @@ def canonicalize_padding(padding: Padding, rank: int) -> str | list[tuple[int, i
         return padding
     pairs = _pairs(padding, rank)
     if pairs is None:
-        raise _wrong_padding("canonicalize_padding", padding, rank)
+        raise _wrong_padding("canonicalize_padding", padding, rank, Conv.paddings)
     return list(pairs)
 
 
-def _wrong_padding(where: str, padding: object, rank: int) -> errors.LayerError:
+def _wrong_padding(where: str, padding: object, rank: int, names: tuple[str, ...]) -> errors.LayerError:
     return errors.LayerError(
         where,
         f"this is not a padding of {rank} spatial {'axis' if rank == 1 else 'axes'}",
-        expected=f"one of {', '.join(PADDINGS)}; an integer; or a sequence of {rank} integers or pairs",
+        expected=f"one of {', '.join(names)}; an integer; or a sequence of {rank} integers or pairs",
         got=repr(padding),
         why="'CAUSAL' is for one spatial axis" if isinstance(padding, str) and padding.upper() == "CAUSAL" else None,
-        fix=errors.suggest(padding.upper(), PADDINGS) if isinstance(padding, str) else None,
+        fix=errors.suggest(padding.upper(), names) if isinstance(padding, str) else None,
     )
 
 
@@ -299,13 +422,18 @@ def _pair(sides: object) -> tuple[int, int] | None:
     return None
 
 
+def _reaches(conv: Convolution) -> list[int]:
+    """How far the last element of the kernel is from the first, along each spatial axis."""
+    dilations = _sizes(conv, "kernel_dilation", conv._rank)
+    return [dilation * (size - 1) for dilation, size in zip(dilations, _sizes(conv, "kernel_size"), strict=True)]
+
+
 def _fill(conv: Conv, padding: str) -> Pairs:
     """The padding of each axis of the input that preserves its size."""
-    dilations = _sizes(conv, "kernel_dilation", conv._rank)
-    missing = [dilation * (size - 1) for dilation, size in zip(dilations, _sizes(conv, "kernel_size"), strict=True)]
+    reaches = _reaches(conv)
     if padding == "CAUSAL":
-        return (0, 0), (missing[0], 0), (0, 0)
-    return (0, 0), *((total // 2, total - total // 2) for total in missing), (0, 0)
+        return (0, 0), (reaches[0], 0), (0, 0)
+    return (0, 0), *((reach // 2, reach - reach // 2) for reach in reaches), (0, 0)
 
 
 def _features_last(rank: int) -> lax.ConvDimensionNumbers:

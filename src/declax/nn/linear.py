@@ -464,6 +464,8 @@ class Embed(Module):
 
 if TYPE_CHECKING:  # the peer's module of linear layers has these
     from declax.nn.conv import Conv as Conv
+    from declax.nn.conv import ConvTranspose as ConvTranspose
     from declax.nn.conv import canonicalize_padding as canonicalize_padding
 else:
-    __getattr__ = lazy_names(__name__, Conv="declax.nn.conv", canonicalize_padding="declax.nn.conv")
+    _CONV = ("Conv", "ConvTranspose", "canonicalize_padding")
+    __getattr__ = lazy_names(__name__, **dict.fromkeys(_CONV, "declax.nn.conv"))
