@@ -174,6 +174,7 @@ from declax.nn import LinearGeneral as LinearGeneral
 from declax.nn import LoRA as LoRA
 from declax.nn import LoRALinear as LoRALinear
 from declax.nn import LSTMCell as LSTMCell
+from declax.nn import MultiHeadAttention as MultiHeadAttention
 from declax.nn import OptimizedLSTMCell as OptimizedLSTMCell
 from declax.nn import RMSNorm as RMSNorm
 from declax.nn import RNNCellBase as RNNCellBase
@@ -207,6 +208,10 @@ from declax.nn.activations import squareplus as squareplus
 from declax.nn.activations import standardize as standardize
 from declax.nn.activations import swish as swish
 from declax.nn.activations import tanh as tanh
+from declax.nn.attention import combine_masks as combine_masks
+from declax.nn.attention import dot_product_attention as dot_product_attention
+from declax.nn.attention import make_attention_mask as make_attention_mask
+from declax.nn.attention import make_causal_mask as make_causal_mask
 from declax.nn.lora import LoRAParam as LoRAParam
 from declax.nn.pooling import avg_pool as avg_pool
 from declax.nn.pooling import max_pool as max_pool

@@ -3,7 +3,6 @@
 from typing import Final
 
 _LAYERS = "a layer of a later release"
-_ATTENTION = "attention comes with the layers of a later release"
 _SHARDING = "sharding by names of axes comes in a later release"
 _LINEN = "it leads to Flax Linen, which declax does not need; nnx.state and nnx.update move weights"
 _HIJAX = "declax has no hijax Variables: its own transforms write Variables back, and refs are written under jax.jit"
@@ -13,8 +12,6 @@ ABSENT: Final[dict[str, str]] = {
     name: why
     for why, names in {
         _LAYERS: "PReLU SpectralNorm WeightNorm",
-        _ATTENTION: """MultiHeadAttention combine_masks dot_product_attention dot_product_attention_weights
-            make_attention_mask make_causal_mask""",
         "an average of parameters comes in a later release": "EMA",
         _SHARDING: """abstract_with_sharding add_axis get_abstract_model get_named_sharding get_partition_spec
             get_var_pspec logical_axis_rules remove_axis use_eager_sharding using_eager_sharding with_partitioning""",

@@ -31,6 +31,12 @@ from declax.nn.activations import squareplus as squareplus
 from declax.nn.activations import standardize as standardize
 from declax.nn.activations import swish as swish
 from declax.nn.activations import tanh as tanh
+from declax.nn.attention import MultiHeadAttention as MultiHeadAttention
+from declax.nn.attention import combine_masks as combine_masks
+from declax.nn.attention import dot_product_attention as dot_product_attention
+from declax.nn.attention import dot_product_attention_weights as dot_product_attention_weights
+from declax.nn.attention import make_attention_mask as make_attention_mask
+from declax.nn.attention import make_causal_mask as make_causal_mask
 from declax.nn.cells import GRUCell as GRUCell
 from declax.nn.cells import LSTMCell as LSTMCell
 from declax.nn.cells import OptimizedLSTMCell as OptimizedLSTMCell

@@ -1,10 +1,669 @@
-"""Attention, under the peer's name of its module."""
+"""Attention over a sequence, by several heads."""
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import InitVar  # pyright knows it by this module only
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from declax import errors
+from declax._classes.decorator import dataclass
+from declax._fields.deferring import defer, when
+from declax._fields.specifiers import KW_ONLY, data, field, static
 from declax._lazy import lazy_names
-from declax.nn.linear import default_bias_init as default_bias_init
-from declax.nn.linear import default_kernel_init as default_kernel_init
+from declax._module.module import Module
+from declax._random.streams import Rngs, RngStream
+from declax._typing import Dtype, Initializer, PrecisionLike
+from declax._variables.metadata import EMPTY
+from declax._variables.variable import Cache, Intermediate
+from declax.nn import dtypes
+from declax.nn._checks import check_last_axis, field_of
+from declax.nn.linear import LinearGeneral, OutSharding, default_bias_init, default_kernel_init
+from declax.nn.masks import combine_masks as combine_masks
+from declax.nn.masks import make_attention_mask as make_attention_mask
+from declax.nn.masks import make_causal_mask as make_causal_mask
+from declax.nn.normalization import LayerNorm
+
+T = TypeVar("T")
+
+
+def dot_product_attention_weights(
+    query: jax.Array,
+    key: jax.Array,
+    bias: jax.Array | None = None,
+    mask: jax.Array | None = None,
+    broadcast_dropout: bool = True,
+    dropout_rng: jax.Array | None = None,
+    dropout_rate: float = 0.0,
+    deterministic: bool = False,
+    dtype: Dtype | None = None,
+    precision: PrecisionLike = None,
+    module: Module | None = None,
+    promote_dtype: dtypes.PromoteDtype = dtypes.promote_dtype,
+    is_causal: bool = False,
+) -> jax.Array:
+    """How much each query looks at each key: ``softmax(query @ key.T / sqrt(features) + bias)``, 0 outside the mask.
+
+    Args:
+      query: array of shape ``(*batch, queries, heads, features)``.
+      key: array of shape ``(*batch, keys, key heads, features)``. Each head of the keys serves as many heads of the
+        queries as there are for one.
+      bias: added to the logits; broadcasts to ``(*batch, heads, queries, keys)``.
+      mask: where queries may look, of such a shape. A query that may look nowhere looks everywhere.
+      broadcast_dropout: drop the same pairs for all heads and examples.
+      dropout_rng: the key for dropout.
+      dropout_rate: the probability of dropping a pair.
+      deterministic: drop nothing.
+      dtype: dtype of the computation; None infers it.
+      precision: numerical precision of the products, as `jax.lax.Precision`.
+      module: sows the weights before dropout as an `Intermediate` with the name ``attention_weights``.
+      promote_dtype: brings ``(query, key)`` to one dtype.
+      is_causal: let each query look at no later key.
+
+    Returns:
+      Array of shape ``(*batch, heads, queries, keys)``.
+
+    Raises:
+      LayerError: for arrays whose shapes do not fit each other, and for dropout without a key.
+
+    >>> import declax as dx
+    >>> dx.nn.dot_product_attention_weights(jnp.ones((2, 1, 4)), jnp.ones((3, 1, 4)), is_causal=True).round(2).tolist()
+    [[[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]]
+    """
+    query, key = promote_dtype((query, key), dtype=dtype)
+    _check_shapes(query, key)
+    groups = query.shape[-2] // key.shape[-2]
+    query = query / jnp.sqrt(query.shape[-1]).astype(query.dtype)
+    logits = jnp.einsum("...qhgd,...khd->...hgqk", _in_groups(query, groups, axis=-2), key, precision=precision)
+    weights = logits.reshape(*logits.shape[:-4], query.shape[-2], *logits.shape[-2:])
+    if bias is not None:
+        weights = weights + bias
+    if is_causal:
+        causal = jnp.tril(jnp.ones(weights.shape[-2:], bool))
+        mask = causal if mask is None else jnp.logical_and(mask, causal)
+    if mask is not None:
+        weights = jnp.where(mask, weights, jnp.finfo(weights.dtype).min)  # type: ignore[no-untyped-call]  # jax leaves it untyped
+    weights = jax.nn.softmax(weights).astype(query.dtype)
+    if module is not None:
+        module.sow(Intermediate, "attention_weights", weights)
+    if deterministic or dropout_rate == 0:
+        return weights
+    shape = (*(1,) * (weights.ndim - 2), *weights.shape[-2:]) if broadcast_dropout else weights.shape
+    return weights * _kept(dropout_rng, dropout_rate, shape, query.dtype)
+
+
+def dot_product_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None = None,
+    mask: jax.Array | None = None,
+    broadcast_dropout: bool = True,
+    dropout_rng: jax.Array | None = None,
+    dropout_rate: float = 0.0,
+    deterministic: bool = False,
+    dtype: Dtype | None = None,
+    precision: PrecisionLike = None,
+    module: Module | None = None,
+    promote_dtype: dtypes.PromoteDtype = dtypes.promote_dtype,
+    is_causal: bool = False,
+) -> jax.Array:
+    """Gives each query the mean of the values, weighted by `dot_product_attention_weights`.
+
+    Without dropout, `precision` and `module`, `jax.nn.dot_product_attention` computes it.
+
+    Vaswani et al., "Attention Is All You Need", https://arxiv.org/abs/1706.03762.
+
+    Args:
+      query: array of shape ``(*batch, queries, heads, features)``.
+      key: array of shape ``(*batch, keys, key heads, features)``.
+      value: array of shape ``(*batch, keys, key heads, value features)``.
+      bias, mask, broadcast_dropout, dropout_rng, dropout_rate, deterministic, dtype, precision, module, is_causal: as
+        in `dot_product_attention_weights`.
+      promote_dtype: brings ``(query, key, value)`` to one dtype.
+
+    Returns:
+      Array of shape ``(*batch, queries, heads, value features)``.
+
+    Raises:
+      LayerError: for arrays whose shapes do not fit each other, and for dropout without a key.
+
+    >>> import declax as dx
+    >>> query, key, value = jnp.ones((2, 5, 8, 4)), jnp.ones((2, 6, 2, 4)), jnp.ones((2, 6, 2, 4))
+    >>> dx.dot_product_attention(query, key, value).shape
+    (2, 5, 8, 4)
+    """
+    query, key, value = promote_dtype((query, key, value), dtype=dtype)
+    _check_shapes(query, key, value)
+    if dropout_rate == 0 and module is None and precision is None:
+        return _fused(query, key, value, bias, mask, is_causal)
+    weights = dot_product_attention_weights(
+        query,
+        key,
+        bias,
+        mask,
+        broadcast_dropout,
+        dropout_rng,
+        dropout_rate,
+        deterministic,
+        query.dtype,
+        precision,
+        module,
+        promote_dtype,
+        is_causal,
+    )
+    groups = query.shape[-2] // value.shape[-2]
+    out = jnp.einsum("...hgqk,...khd->...qhgd", _in_groups(weights, groups, axis=-3), value, precision=precision)
+    return out.reshape(*out.shape[:-3], query.shape[-2], value.shape[-1])
+
+
+def _in_groups(x: jax.Array, groups: int, axis: int) -> jax.Array:
+    """Splits the axis of heads into heads of the keys and groups."""
+    axis %= x.ndim
+    return x.reshape(*x.shape[:axis], x.shape[axis] // groups, groups, *x.shape[axis + 1 :])
+
+
+def _kept(key: jax.Array | None, rate: float, shape: tuple[int, ...], dtype: Dtype) -> jax.Array:
+    if key is None:
+        raise errors.LayerError(
+            "dot_product_attention.dropout_rng",
+            "there is no source of random numbers",
+            expected="a key",
+            got="None",
+            why=f"the dropout rate is {rate}",
+            fix="dropout_rng=rngs.dropout(), or deterministic=True",
+        )
+    keep = jax.random.bernoulli(key, 1.0 - rate, shape)
+    return keep.astype(dtype) / jnp.asarray(1.0 - rate, dtype)
+
+
+def _fused(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None,
+    mask: jax.Array | None,
+    is_causal: bool,
+) -> jax.Array:
+    """JAX's attention, which takes one batch axis at most."""
+    batch = query.shape[:-3]
+
+    def flat(x: Any) -> Any:
+        if x is None or len(batch) <= 1:
+            return x
+        return jnp.broadcast_to(x, (*batch, *x.shape[-3:])).reshape(math.prod(batch), *x.shape[-3:])
+
+    mask = None if mask is None else flat(mask.astype(bool))
+    with jax.numpy_dtype_promotion("standard"):  # which JAX's function needs
+        out: jax.Array = jax.nn.dot_product_attention(
+            flat(query), flat(key), flat(value), flat(bias), mask, is_causal=is_causal
+        )
+    return out.reshape(*query.shape[:-1], value.shape[-1])
+
+
+def _check_shapes(query: jax.Array, key: jax.Array, value: jax.Array | None = None) -> None:
+    """Checks that the arrays fit each other: batch axes, lengths, features and heads."""
+    values = key if value is None else value
+    given = {"query": query, "key": key} | ({} if value is None else {"value": value})
+    if min(query.ndim, key.ndim, values.ndim) < 3 or not query.ndim == key.ndim == values.ndim:
+        wrong = "the arrays must have the same rank, at least 3"
+    elif not query.shape[:-3] == key.shape[:-3] == values.shape[:-3]:
+        wrong = "the batch dims must match"
+    elif key.shape[-3] != values.shape[-3]:
+        wrong = "the lengths must match of keys and values"
+    elif query.shape[-1] != key.shape[-1]:
+        wrong = "the depths must match of queries and keys"
+    elif query.shape[-2] % key.shape[-2] or key.shape[-2] != values.shape[-2]:
+        wrong = "the heads of queries must be a multiple of those of keys and values"
+    else:
+        return
+    raise errors.LayerError(
+        "dot_product_attention",
+        wrong,
+        expected="query (*batch, queries, heads, depth), key and value (*batch, keys, key heads, depth)",
+        got=", ".join(f"{name} {array.shape}" for name, array in given.items()),
+    )
+
+
+@defer
+def _or(given: T | None, default: T) -> T:
+    return default if given is None else given
+
+
+@defer
+def _head_features(num_heads: int, num_kv_heads: int, features: int) -> int:
+    if features % num_heads or num_heads % num_kv_heads:
+        raise errors.LayerError(
+            "MultiHeadAttention.num_heads",
+            "the features cannot be divided among the heads",
+            expected="qkv_features that num_heads divides, and num_heads that num_kv_heads divides",
+            got=f"qkv_features={features}, num_heads={num_heads}, num_kv_heads={num_kv_heads}",
+        )
+    return features // num_heads
+
+
+def _to_heads(
+    in_features: int,
+    num_heads: int,
+    head_dim: int,
+    use_bias: bool,
+    dtype: Dtype | None,
+    param_dtype: Dtype,
+    kernel_init: Initializer,
+    bias_init: Initializer,
+    precision: PrecisionLike,
+    promote: dtypes.PromoteDtype,
+    dot_general: Callable[..., jax.Array] | None,
+    rngs: Rngs,
+    kernel_metadata: Mapping[str, Any],
+    bias_metadata: Mapping[str, Any],
+) -> LinearGeneral:
+    return LinearGeneral(
+        in_features,
+        (num_heads, head_dim),
+        use_bias=use_bias,
+        dtype=dtype,
+        param_dtype=param_dtype,
+        kernel_init=kernel_init,
+        bias_init=bias_init,
+        precision=precision,
+        promote_dtype=promote,
+        dot_general=dot_general,
+        rngs=rngs,
+        kernel_metadata=kernel_metadata,
+        bias_metadata=bias_metadata,
+    )
+
+
+def _norm_of_heads(
+    head_dim: int,
+    dtype: Dtype | None,
+    param_dtype: Dtype,
+    promote: dtypes.PromoteDtype,
+    rngs: Rngs,
+    metadata: Mapping[str, Any],
+) -> LayerNorm:
+    return LayerNorm(
+        head_dim,
+        use_bias=False,
+        dtype=dtype,
+        param_dtype=param_dtype,
+        promote_dtype=promote,
+        rngs=rngs,
+        scale_metadata=metadata,
+    )
+
+
+@dataclass
+class MultiHeadAttention(Module):
+    """Attention by several heads, each of which compares queries with keys and takes a mean of values.
+
+    ``y = out(dot_product_attention(query(inputs_q), key(inputs_k), value(inputs_v)))``
+
+    Vaswani et al., "Attention Is All You Need", https://arxiv.org/abs/1706.03762. With fewer heads of keys and values:
+    Ainslie et al., "GQA", https://arxiv.org/abs/2305.13245.
+
+    With `decode`, keys and values go to a cache, whose length `init_cache` sets, and each query looks at all keys
+    there up to its own. A call may bring one position or several. Beyond the end of the cache, a call raises, or gives
+    NaN where it is traced, since a trace does not know the position.
+
+    Args:
+      num_heads: number of heads of the queries.
+      in_features: size of the last axis of `inputs_q`.
+      qkv_features: size of queries and keys of all heads; None is `in_features`.
+      out_features: size of the last axis of the output; None is `in_features`.
+      num_kv_heads: number of heads of keys and values, which divides `num_heads`; None is `num_heads`.
+      in_kv_features: size of the last axis of `inputs_k` and `inputs_v`; None is `in_features`.
+      dtype: dtype of the computation; None infers it from input and parameters.
+      param_dtype: dtype in which the parameters are stored.
+      broadcast_dropout: drop the same pairs for all heads and examples.
+      dropout_rate: the probability of dropping a pair of query and key.
+      deterministic: drop nothing. None leaves it to each call.
+      precision: numerical precision of the products, as `jax.lax.Precision`.
+      kernel_init: makes the kernels.
+      out_kernel_init: makes the kernel of `out`; None is `kernel_init`.
+      bias_init: makes the biases.
+      out_bias_init: makes the bias of `out`; None is `bias_init`.
+      use_bias: add biases.
+      attention_fn: stands in for `dot_product_attention`, and takes its arguments.
+      decode: use the cache. None leaves it to each call.
+      normalize_qk: normalize queries and keys, as in https://arxiv.org/abs/2302.05442.
+      qkv_promote_dtype: brings inputs and parameters of `query`, `key` and `value` to one dtype.
+      out_promote_dtype: does so for `out`.
+      ln_promote_dtype: does so for the norms.
+      qkv_dot_general: stands in for `jax.lax.dot_general` in `query`, `key` and `value`.
+      out_dot_general: does so in `out`.
+      rngs: gives the keys of the parameters, from `params`, and a stream for dropout.
+      keep_rngs: keep a stream, forked from `dropout`, if there is dropout; otherwise each call has to be given `rngs`.
+      kernel_metadata: metadata of the kernels.
+      out_kernel_metadata: metadata of the kernel of `out`; none is `kernel_metadata`.
+      bias_metadata: metadata of the biases.
+      out_bias_metadata: metadata of the bias of `out`; none is `bias_metadata`.
+      query_ln_scale_metadata: metadata of the scale of the norm of queries.
+      key_ln_scale_metadata: metadata of the scale of the norm of keys.
+
+    Raises:
+      LayerError: for features that the heads do not divide, inputs of other sizes, a call that lacks `rngs`, `decode`
+        or `deterministic`, and for a cache that is missing, full, or of another batch.
+
+    >>> import declax as dx
+    >>> layer = dx.MultiHeadAttention(4, 16, decode=False, rngs=dx.Rngs(0))
+    >>> x = jnp.ones((2, 5, 16))
+    >>> layer(x, mask=dx.make_causal_mask(x[..., 0])).shape
+    (2, 5, 16)
+    """
+
+    num_heads: int = field(ge=1)
+    in_features: int = field(ge=1)
+    qkv_features: int | None = field(default=None)
+    out_features: int | None = field(default=None)
+    num_kv_heads: int | None = field(default=None)
+    in_kv_features: int | None = field(default=None)
+    _: KW_ONLY
+    dtype: Dtype | None = static(default=None)
+    param_dtype: Dtype = static(default=jnp.float32)
+    broadcast_dropout: bool = field(default=True)
+    dropout_rate: float = field(default=0.0, ge=0.0, le=1.0)
+    deterministic: bool | None = field(default=None)
+    precision: PrecisionLike = field(default=None)
+    kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
+    out_kernel_init: InitVar[Initializer | None] = field(default=None)
+    bias_init: InitVar[Initializer] = field(default=default_bias_init)
+    out_bias_init: InitVar[Initializer | None] = field(default=None)
+    use_bias: bool = field(default=True)
+    attention_fn: Callable[..., jax.Array] = field(default=dot_product_attention)
+    decode: bool | None = field(default=None)
+    normalize_qk: bool = field(default=False)
+    qkv_promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
+    out_promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
+    ln_promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
+    qkv_dot_general: Callable[..., jax.Array] | None = field(default=None)
+    out_dot_general: Callable[..., jax.Array] | None = field(default=None)
+    rngs: InitVar[Rngs] = field()
+    keep_rngs: InitVar[bool] = field(default=True)
+    kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    out_kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    out_bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    query_ln_scale_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    key_ln_scale_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    kv_heads = _or(num_kv_heads, num_heads)
+    kv_features = _or(in_kv_features, in_features)
+    head_dim = _head_features(num_heads, kv_heads, _or(qkv_features, in_features))
+    query: LinearGeneral = _to_heads(
+        in_features,
+        num_heads,
+        head_dim,
+        use_bias,
+        dtype,
+        param_dtype,
+        kernel_init,
+        bias_init,
+        precision,
+        qkv_promote_dtype,
+        qkv_dot_general,
+        rngs,
+        kernel_metadata,
+        bias_metadata,
+    )
+    key: LinearGeneral = _to_heads(
+        kv_features,
+        kv_heads,
+        head_dim,
+        use_bias,
+        dtype,
+        param_dtype,
+        kernel_init,
+        bias_init,
+        precision,
+        qkv_promote_dtype,
+        qkv_dot_general,
+        rngs,
+        kernel_metadata,
+        bias_metadata,
+    )
+    value: LinearGeneral = _to_heads(
+        kv_features,
+        kv_heads,
+        head_dim,
+        use_bias,
+        dtype,
+        param_dtype,
+        kernel_init,
+        bias_init,
+        precision,
+        qkv_promote_dtype,
+        qkv_dot_general,
+        rngs,
+        kernel_metadata,
+        bias_metadata,
+    )
+    query_ln: LayerNorm | None = when(
+        normalize_qk,
+        _norm_of_heads(head_dim, dtype, param_dtype, ln_promote_dtype, rngs, query_ln_scale_metadata),
+    )
+    key_ln: LayerNorm | None = when(
+        normalize_qk,
+        _norm_of_heads(head_dim, dtype, param_dtype, ln_promote_dtype, rngs, key_ln_scale_metadata),
+    )
+    out: LinearGeneral = LinearGeneral(
+        (num_heads, head_dim),
+        _or(out_features, in_features),
+        axis=(-2, -1),
+        use_bias=use_bias,
+        dtype=dtype,
+        param_dtype=param_dtype,
+        kernel_init=_or(out_kernel_init, kernel_init),
+        bias_init=_or(out_bias_init, bias_init),
+        precision=precision,
+        promote_dtype=out_promote_dtype,
+        dot_general=out_dot_general,
+        rngs=rngs,
+        kernel_metadata=when(defer(bool)(out_kernel_metadata), out_kernel_metadata, kernel_metadata),
+        bias_metadata=when(defer(bool)(out_bias_metadata), out_bias_metadata, bias_metadata),
+    )
+    cached_key: Cache[jax.Array] | None = data(default=None, init=False)
+    cached_value: Cache[jax.Array] | None = data(default=None, init=False)
+    cache_index: Cache[jax.Array] | None = data(default=None, init=False)
+
+    def __post_init__(
+        self,
+        kernel: object,
+        out_kernel: object,
+        bias: object,
+        out_bias: object,
+        rngs: Rngs,
+        keep_rngs: bool,
+        *_: object,
+    ) -> None:
+        self.qkv_features = self.num_heads * self.head_dim
+        self.out_features = self.in_features if self.out_features is None else self.out_features
+        self.num_kv_heads, self.in_kv_features = self.kv_heads, self.kv_features
+        self.rngs = rngs.dropout.fork() if keep_rngs and self.dropout_rate > 0 else None
+
+    def __call__(
+        self,
+        inputs_q: jax.Array,
+        inputs_k: jax.Array | None = None,
+        inputs_v: jax.Array | None = None,
+        *,
+        mask: jax.Array | None = None,
+        deterministic: bool | None = None,
+        rngs: Rngs | RngStream | None = None,
+        sow_weights: bool = False,
+        decode: bool | None = None,
+        is_causal: bool = False,
+        out_sharding: OutSharding = None,
+        qkv_sharding: OutSharding = None,
+    ) -> jax.Array:
+        """Applies attention.
+
+        Args:
+          inputs_q: array of shape ``(*batch, queries, in_features)``.
+          inputs_k: array of shape ``(*batch, keys, in_kv_features)``; None is `inputs_q`.
+          inputs_v: array of such a shape; None is `inputs_k`.
+          mask: nonzero where a query may look; broadcasts to ``(*batch, heads, queries, keys)``.
+          deterministic, decode: override the attributes of these names.
+          rngs: gives the key for dropout, in place of the layer's own stream.
+          sow_weights: sow the weights as an `Intermediate` with the name ``attention_weights``.
+          is_causal: let each query look at no later key.
+          out_sharding: sharding of the output, under explicit sharding.
+          qkv_sharding: sharding of queries, keys and values, under explicit sharding.
+
+        Returns:
+          Array of shape ``(*batch, queries, out_features)``.
+        """
+        if inputs_k is None and inputs_v is not None:
+            raise errors.LayerError(
+                field_of(self, "key"),
+                "there are values without keys",
+                expected="inputs_k",
+                got="None",
+                fix="attention(inputs_q, inputs_k)   # the keys are the values, too",
+            )
+        inputs_k = inputs_q if inputs_k is None else inputs_k
+        inputs_v = inputs_k if inputs_v is None else inputs_v
+        check_last_axis(self, "in_features", inputs_q, "inputs_q")
+        check_last_axis(self, "in_kv_features", inputs_k, "inputs_k")
+        check_last_axis(self, "in_kv_features", inputs_v, "inputs_v")
+        query = self.query(inputs_q, out_sharding=qkv_sharding)
+        key = self.key(inputs_k, out_sharding=qkv_sharding)
+        value = self.value(inputs_v, out_sharding=qkv_sharding)
+        if self.query_ln is not None and self.key_ln is not None:
+            query, key = self.query_ln(query), self.key_ln(key)
+        if self._decided("decode", decode):
+            key, value, visible = self._cached(key, value)
+            mask = combine_masks(mask, visible)
+        drops = self.dropout_rate > 0 and not self._decided("deterministic", deterministic)
+        x = self.attention_fn(
+            query,
+            key,
+            value,
+            mask=mask,
+            dropout_rng=self._dropout_key(rngs) if drops else None,
+            dropout_rate=self.dropout_rate,
+            broadcast_dropout=self.broadcast_dropout,
+            deterministic=not drops,
+            dtype=self.dtype,
+            precision=self.precision,
+            module=self if sow_weights else None,
+            is_causal=is_causal,
+        )
+        return self.out(x, out_sharding=out_sharding)
+
+    def init_cache(self, input_shape: tuple[int, ...], dtype: Dtype = jnp.float32) -> None:
+        """Makes an empty cache.
+
+        Args:
+          input_shape: ``(*batch, length, in_features)``; `length` is how many positions the cache has.
+          dtype: dtype of the cache.
+
+        >>> import declax as dx
+        >>> layer = dx.MultiHeadAttention(4, 16, decode=True, rngs=dx.Rngs(0))
+        >>> x = jnp.ones((2, 5, 16))
+        >>> layer.init_cache(x.shape)
+        >>> prefix = layer(x[:, :4])
+        >>> layer(x[:, 4:]).shape, int(layer.cache_index)
+        ((2, 1, 16), 5)
+        """
+        shape = (*input_shape[:-1], self.kv_heads, self.head_dim)
+        self.cached_key = Cache(jnp.zeros(shape, dtype))
+        self.cached_value = Cache(jnp.zeros(shape, dtype))
+        self.cache_index = Cache(jnp.zeros((), jnp.int32))
+
+    def set_view(
+        self,
+        deterministic: bool | None = None,
+        decode: bool | None = None,
+        batch_size: int | tuple[int, ...] | None = None,
+        max_length: int | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Sets what differs in a view; called by `dx.view`.
+
+        Args:
+          deterministic: drop nothing.
+          decode: use the cache.
+          batch_size: with `max_length`, makes an empty cache for such a batch.
+          max_length: how many positions the cache has.
+          **kwargs: arguments for other layers.
+
+        Returns:
+          The arguments for other layers.
+        """
+        if deterministic is not None:
+            self.deterministic = deterministic
+        if decode is not None:
+            self.decode = decode
+        if batch_size is not None and max_length is not None:
+            batch = (batch_size,) if isinstance(batch_size, int) else batch_size
+            self.init_cache((*batch, max_length, self.in_features), self.dtype or jnp.float32)
+        return kwargs
+
+    def _decided(self, name: str, given: bool | None) -> bool:
+        decided: bool | None = getattr(self, name) if given is None else given
+        if decided is None:
+            raise errors.LayerError(
+                field_of(self, name),
+                f"it is open whether to {'drop' if name == 'deterministic' else 'use the cache'}",
+                expected="True or False, from the call or the attribute",
+                got="None from both",
+                fix=f"attention(x, {name}=False)",
+            )
+        return decided
+
+    def _dropout_key(self, given: Rngs | RngStream | None) -> jax.Array:
+        stream = given.dropout if isinstance(given, Rngs) else given
+        stream = getattr(self, "rngs", None) if stream is None else stream  # the InitVar hides its type
+        if stream is None:
+            raise errors.LayerError(
+                field_of(self, "rngs"),
+                "there is no source of random numbers",
+                expected="rngs, from the constructor or the call",
+                got="None from both",
+                why="the layer is not deterministic, and was made with keep_rngs=False",
+                fix="attention(x, rngs=rngs), or model.eval()",
+            )
+        return stream()
+
+    def _cached(self, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Puts keys and values behind those of the cache; also returns which keys each query may look at."""
+        if self.cached_key is None or self.cached_value is None or self.cache_index is None:
+            raise errors.LayerError(
+                field_of(self, "decode"),
+                "there is no cache",
+                expected="a cache for all positions of the sequence",
+                got="None",
+                fix="attention.init_cache((*batch, length, in_features))",
+            )
+        *batch, length, heads, features = self.cached_key.shape
+        steps, start = key.shape[-3], self.cache_index.value
+        is_full = start + steps > length
+        is_known = not isinstance(is_full, jax.core.Tracer)
+        if key.shape != (*batch, steps, heads, features) or steps > length or (is_known and is_full):
+            raise errors.LayerError(
+                field_of(self, "cached_key"),
+                "the cache does not hold these positions",
+                expected=f"keys of shape {(*batch, 'positions', heads, features)}, with {length} positions at most",
+                got=f"shape {key.shape}" + (f", after {int(start)} positions" if is_known else ""),
+                fix="attention.init_cache((*batch, length, in_features))   # with a larger length",
+            )
+        zero = jnp.zeros((), start.dtype)
+        at = (*(zero for _ in batch), start, zero, zero)
+        keys = lax.dynamic_update_slice(self.cached_key.value, key.astype(self.cached_key.dtype), at)
+        values = lax.dynamic_update_slice(self.cached_value.value, value.astype(self.cached_value.dtype), at)
+        self.cached_key.value, self.cached_value.value = keys, values
+        self.cache_index.value = start + steps
+        visible = jnp.arange(length) <= start + jnp.arange(steps)[:, None]
+        if not is_known:
+            values = jnp.where(is_full, jnp.nan, values)
+        return keys, values, jnp.broadcast_to(visible, (*batch, 1, steps, length))
+
 
 if not TYPE_CHECKING:
     __getattr__ = lazy_names(__name__)

@@ -1,0 +1,90 @@
+"""Masks of attention: arrays of shape ``(*batch, heads, queries, keys)`` that are nonzero where a query may look."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from declax import errors
+from declax._typing import Dtype
+
+
+def make_attention_mask(
+    query_input: jax.Array,
+    key_input: jax.Array,
+    pairwise_fn: Callable[[jax.Array, jax.Array], jax.Array] = jnp.multiply,
+    extra_batch_dims: int = 0,
+    dtype: Dtype = jnp.float32,
+) -> jax.Array:
+    """Compares each query with each key.
+
+    Args:
+      query_input: array of shape ``(*batch, queries)``, such as 1 for tokens and 0 for padding, or numbers of segments.
+      key_input: array of shape ``(*batch, keys)``.
+      pairwise_fn: decides on a pair; `jnp.multiply` lets tokens look at tokens, `jnp.equal` at their own segment.
+      extra_batch_dims: how many axes of size 1 to put before those of the batch.
+      dtype: dtype of the mask.
+
+    Returns:
+      Array of shape ``(*batch, 1, queries, keys)``.
+
+    >>> import declax as dx
+    >>> segments = jnp.array([1, 1, 2])
+    >>> dx.make_attention_mask(segments, segments, jnp.equal)[0].tolist()
+    [[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    mask = pairwise_fn(query_input[..., :, None], key_input[..., None, :])[..., None, :, :]
+    return jnp.expand_dims(mask, tuple(range(extra_batch_dims))).astype(dtype)
+
+
+def make_causal_mask(x: jax.Array, extra_batch_dims: int = 0, dtype: Dtype = jnp.float32) -> jax.Array:
+    """Lets each position look at itself and at what comes before.
+
+    Args:
+      x: array of shape ``(*batch, length)``; its values do not count.
+      extra_batch_dims: how many axes of size 1 to put before those of the batch.
+      dtype: dtype of the mask.
+
+    Returns:
+      Array of shape ``(*batch, 1, length, length)``.
+
+    >>> import declax as dx
+    >>> dx.make_causal_mask(jnp.zeros(3))[0].tolist()
+    [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0]]
+    """
+    positions = jnp.broadcast_to(jnp.arange(x.shape[-1], dtype=jnp.int32), x.shape)
+    return make_attention_mask(positions, positions, jnp.greater_equal, extra_batch_dims, dtype)
+
+
+def combine_masks(*masks: jax.Array | None, dtype: Dtype = jnp.float32) -> jax.Array | None:
+    """Lets a query look where all masks let it.
+
+    Args:
+      *masks: arrays of as many axes each, whose shapes broadcast; None lets all through.
+      dtype: dtype of the mask.
+
+    Returns:
+      The mask, or None if all are None.
+
+    Raises:
+      LayerError: for masks with different numbers of axes.
+
+    >>> import declax as dx
+    >>> dx.combine_masks(jnp.array([[1, 1]]), None, jnp.array([[1], [0]])).tolist()
+    [[1.0, 1.0], [0.0, 0.0]]
+    """
+    given = [mask for mask in masks if mask is not None]
+    if not given:
+        return None
+    if len({mask.ndim for mask in given}) > 1:
+        raise errors.LayerError(
+            "combine_masks",
+            "the masks have different numbers of axes",
+            expected="(*batch, heads, queries, keys) for each",
+            got=", ".join(str(mask.shape) for mask in given),
+            fix="mask[:, None]   # for one without an axis of heads",
+        )
+    return functools.reduce(jnp.logical_and, given).astype(dtype)

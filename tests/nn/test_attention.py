@@ -1,0 +1,218 @@
+"""Attention: its formula, the numbers of the peer, masks, caches, and errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import declax as dx
+from declax.errors import LayerError
+from declax.nn import dot_product_attention_weights
+
+
+def make(library: Any = dx, **options: Any) -> Any:
+    return library.MultiHeadAttention(4, 16, **{"decode": False, "rngs": library.Rngs(3), **options})
+
+
+def formula(query: Any, key: Any, value: Any, mask: Any = None) -> jax.Array:
+    """Attention in loops over heads, for arrays without batch axes."""
+    outputs = []
+    for head in range(query.shape[1]):
+        at = head * key.shape[1] // query.shape[1]
+        logits = query[:, head] @ key[:, at].T / np.sqrt(query.shape[-1])
+        if mask is not None:
+            logits = jnp.where(mask, logits, -jnp.inf)
+        outputs.append(jax.nn.softmax(logits) @ value[:, at])
+    return jnp.stack(outputs, axis=1)
+
+
+# --- formula ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"precision": "highest"}], ids=["of jax", "own"])
+@pytest.mark.parametrize("heads", [4, 2, 1])
+def test_it_is_the_formula(heads: int, options: Any, normal: Any) -> None:
+    query, key, value = normal(5, 4, 8), normal(5, heads, 8, seed=1), normal(5, heads, 8, seed=2)
+    causal = np.tril(np.ones((5, 5), bool))
+    attend = dx.dot_product_attention
+    for got, mask in (
+        (attend(query, key, value, **options), None),
+        (attend(query, key, value, is_causal=True, **options), causal),
+        (attend(query, key, value, mask=causal[None], **options), causal),
+    ):
+        np.testing.assert_allclose(got, formula(query, key, value, mask), rtol=1e-5, atol=1e-5)
+    check_grads(lambda *x: attend(*x, **options), (query, key, value), order=1, modes=["rev"], rtol=2e-2)
+
+
+def test_several_batch_axes(normal: Any) -> None:
+    query, key, value = (normal(2, 3, 5, 4, 8, seed=seed) for seed in range(3))
+    mask = dx.make_causal_mask(jnp.ones(5))
+    got = dx.dot_product_attention(query, key, value, mask=mask)
+    one = dx.dot_product_attention(query[1, 2], key[1, 2], value[1, 2], mask=mask)
+    np.testing.assert_allclose(got[1, 2], one, rtol=1e-5, atol=1e-6)
+
+
+def test_dropped_pairs_are_scaled(normal: Any) -> None:
+    query, key = normal(2, 5, 4, 8), normal(2, 5, 4, 8, seed=1)
+    plain = dot_product_attention_weights(query, key)
+    for broadcast in (True, False):
+        options = {"dropout_rng": jax.random.key(0), "dropout_rate": 0.5, "broadcast_dropout": broadcast}
+        dropped = dot_product_attention_weights(query, key, **options)
+        kept = dropped != 0
+        np.testing.assert_allclose(dropped, np.where(kept, 2 * plain, 0), rtol=1e-6)
+        assert bool((kept == kept[:1, :1]).all()) is broadcast
+    assert (dot_product_attention_weights(query, key, dropout_rate=0.5, deterministic=True) == plain).all()
+
+
+# --- the peer -----------------------------------------------------------------
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"num_kv_heads": 2, "use_bias": False},
+    {"normalize_qk": True, "qkv_features": 32, "out_features": 3},
+    {"dropout_rate": 0.5, "deterministic": False},
+    {"dtype": jnp.bfloat16, "out_kernel_init": jax.nn.initializers.ones, "bias_init": jax.nn.initializers.normal(1.0)},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "plain")
+def test_a_layer_is_that_of_the_peer(options: Any, normal: Any, nnx: Any) -> None:
+    ours, theirs = make(**options), make(nnx, **options)
+    for mine, other in zip(dx.to_flat_state(dx.state(ours)), nnx.to_flat_state(nnx.state(theirs)), strict=True):
+        assert mine[0] == other[0]
+        if mine[0][-1] != "key":
+            np.testing.assert_array_equal(mine[1].value, other[1][...])
+    x, y = normal(2, 5, 16), normal(2, 5, 16, seed=1)
+    mask = dx.make_causal_mask(x[..., 0])
+    for args, given in (((x,), {}), ((x, y), {"mask": mask}), ((x, x, y), {"is_causal": True})):
+        with jax.numpy_dtype_promotion("standard"):
+            expected = theirs(*args, **given)
+        got = ours(*args, **given)
+        assert got.dtype == expected.dtype
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_masks_are_those_of_the_peer(nnx: Any) -> None:
+    x, y = jnp.array([[1, 1, 0]]), jnp.array([[1, 2, 0, 1]])
+    for pairwise in (jnp.multiply, jnp.equal):
+        ours = dx.make_attention_mask(x, y, pairwise, extra_batch_dims=1, dtype=jnp.int32)
+        np.testing.assert_array_equal(
+            ours, nnx.make_attention_mask(x, y, pairwise, extra_batch_dims=1, dtype=jnp.int32)
+        )
+    np.testing.assert_array_equal(dx.make_causal_mask(y), nnx.make_causal_mask(y))
+    masks = dx.make_causal_mask(y), None, dx.make_attention_mask(y, y)
+    np.testing.assert_array_equal(dx.combine_masks(*masks), nnx.combine_masks(*masks))
+    assert dx.combine_masks(None) is None
+
+
+@pytest.mark.filterwarnings("ignore:Using 'Module.sow:DeprecationWarning")  # in the peer
+def test_weights_are_sown(normal: Any, nnx: Any) -> None:
+    x = normal(2, 5, 16)
+    ours, theirs = make(), make(nnx)
+    ours(x, sow_weights=True)
+    theirs(x, sow_weights=True)
+    np.testing.assert_array_equal(ours.attention_weights.value[0], theirs.attention_weights.get_raw_value()[0])
+
+
+# --- decoding -----------------------------------------------------------------
+
+
+def test_a_cache_gives_what_a_mask_gives(normal: Any) -> None:
+    x = normal(2, 6, 16)
+    layer = make(num_kv_heads=2, normalize_qk=True)
+    expected = layer(x, is_causal=True)
+    layer.decode = True
+    layer.init_cache(x.shape)
+    parts = [layer(x[:, :3])]  # several positions at once
+    traces = []
+
+    @dx.jit
+    def step(layer: Any, x: jax.Array) -> jax.Array:
+        traces.append(None)
+        return layer(x)
+
+    parts += [step(layer, x[:, t : t + 1]) for t in range(3, 6)]
+    np.testing.assert_allclose(jnp.concatenate(parts, axis=1), expected, rtol=1e-5, atol=1e-6)
+    assert len(traces) == 1
+
+    layer.init_cache(x.shape)
+    scanned = dx.scan(lambda layer, x: (layer, layer(x[:, None])[:, 0]), in_axes=(dx.Carry, 1), out_axes=(dx.Carry, 1))
+    np.testing.assert_allclose(scanned(layer, x)[1], expected, rtol=1e-5, atol=1e-6)
+    assert int(layer.cache_index) == 6
+
+    with pytest.raises(LayerError, match=r"the cache does not hold these positions(?s:.)*after 6 positions"):
+        layer(x[:, :1])
+    assert jnp.isnan(dx.jit(lambda layer, x: layer(x))(layer, x[:, :1])).all()
+
+
+def test_a_cache_of_another_dtype_and_by_a_view(normal: Any) -> None:
+    x = normal(2, 3, 16)
+    layer = dx.view(make(decode=None), decode=True, deterministic=True, batch_size=2, max_length=3)
+    assert layer.cached_key.shape == (2, 3, 4, 4)
+    np.testing.assert_allclose(layer(x), make()(x, is_causal=True), rtol=1e-5, atol=1e-6)
+    narrow = make(dtype=jnp.bfloat16, decode=True)
+    narrow.init_cache(x.shape, jnp.bfloat16)
+    with jax.numpy_dtype_promotion("strict"):
+        assert narrow(x.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+def test_transforms(normal: Any) -> None:
+    x = normal(2, 5, 16)
+    layer = make()
+    expected = layer(x)
+    np.testing.assert_allclose(dx.vmap(lambda m, x: m(x), in_axes=(None, 0))(layer, x), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(dx.remat(lambda m, x: m(x))(layer, x), expected, rtol=1e-5, atol=1e-6)
+    assert dx.eval_shape(lambda: make()(x)).shape == (2, 5, 16)
+
+
+# --- errors -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ((5, 4, 8), (5, 4, 8), "must have the same rank"),
+        ((3, 5, 4, 8), (3, 5, 4, 8), "the batch dims must match"),
+        ((2, 5, 4, 8), (2, 6, 4, 8), "the lengths must match of keys and values"),
+        ((2, 5, 4, 7), (2, 5, 4, 8), "the depths must match of queries and keys"),
+        ((2, 5, 3, 8), (2, 5, 3, 8), r"must be a multiple of(?s:.)*query \(2, 5, 4, 8\), key \(2, 5, 3, 8\)"),
+    ],
+)
+def test_shapes_that_do_not_fit(key: Any, value: Any, message: str) -> None:
+    with pytest.raises(LayerError, match=message):
+        dx.dot_product_attention(jnp.ones((2, 5, 4, 8)), jnp.ones(key), jnp.ones(value))
+
+
+def test_what_is_missing_is_named(normal: Any) -> None:
+    x = normal(2, 5, 16)
+    with pytest.raises(
+        LayerError, match=r"num_heads: the features cannot be divided(?s:.)*qkv_features=16, num_heads=3"
+    ):
+        dx.MultiHeadAttention(3, 16, rngs=dx.Rngs(0))
+    with pytest.raises(LayerError, match="num_heads=4, num_kv_heads=3"):
+        make(num_kv_heads=3)
+    with pytest.raises(LayerError, match="in_features: the last axis of 'inputs_q' has the wrong size"):
+        make()(x[..., :3])
+    with pytest.raises(LayerError, match=r"MultiHeadAttention.key: there are values without keys"):
+        make()(x, inputs_v=x)
+    with pytest.raises(LayerError, match="decode: it is open whether to use the cache"):
+        make(decode=None)(x)
+    with pytest.raises(LayerError, match="deterministic: it is open whether to drop"):
+        make(dropout_rate=0.5)(x)
+    with pytest.raises(LayerError, match=r"MultiHeadAttention.rngs: there is no source of random numbers"):
+        make(dropout_rate=0.5, keep_rngs=False, deterministic=False)(x)
+    with pytest.raises(LayerError, match="dropout_rng: there is no source of random numbers"):
+        dot_product_attention_weights(x[:, :, None], x[:, :, None], dropout_rate=0.5)
+    with pytest.raises(LayerError, match=r"MultiHeadAttention.decode: there is no cache"):
+        make(decode=True)(x)
+    with pytest.raises(LayerError, match="combine_masks: the masks have different numbers of axes"):
+        dx.combine_masks(jnp.ones((2, 2)), jnp.ones(2))
+    layer = make(decode=True)
+    layer.init_cache((3, 5, 16))
+    with pytest.raises(LayerError, match=r"the cache does not hold these positions(?s:.)*\(3, 'positions', 4, 4\)"):
+        layer(x)
