@@ -176,6 +176,7 @@ from declax.nn import LoRALinear as LoRALinear
 from declax.nn import LSTMCell as LSTMCell
 from declax.nn import MultiHeadAttention as MultiHeadAttention
 from declax.nn import OptimizedLSTMCell as OptimizedLSTMCell
+from declax.nn import PReLU as PReLU
 from declax.nn import RMSNorm as RMSNorm
 from declax.nn import RNNCellBase as RNNCellBase
 from declax.nn import SimpleCell as SimpleCell

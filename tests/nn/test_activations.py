@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.test_util import check_grads
 
+import declax as dx
 from declax.nn import activations
 
 NAMES = (
@@ -86,3 +88,43 @@ def test_every_activation_of_the_peer_is_here() -> None:
     nnx = pytest.importorskip("flax.nnx")
     shared = {n for n in dir(nnx) if hasattr(jax.nn, n) and not n.startswith("__")}
     assert shared - {"dot_product_attention", "initializers"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("dtype", [None, jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("param_dtype", [jnp.float32, jnp.float16])
+@pytest.mark.parametrize("input_dtype", [jnp.float32, jnp.bfloat16])
+def test_prelu_is_that_of_the_peer(dtype: Any, param_dtype: Any, input_dtype: Any) -> None:
+    nnx = pytest.importorskip("flax.nnx")
+    options = {"dtype": dtype, "param_dtype": param_dtype, "negative_slope_metadata": {"tag": 1}}
+    ours, theirs = dx.PReLU(0.3, **options), nnx.PReLU(0.3, **options)
+    x = jax.random.normal(jax.random.key(1), (5, 3), input_dtype)
+    with jax.numpy_dtype_promotion("strict"):
+        y = ours(x)
+    np.testing.assert_array_equal(y, theirs(x))
+    assert y.dtype == theirs(x).dtype == (input_dtype if dtype is None else dtype)
+    assert ours.negative_slope.value.dtype == param_dtype
+    assert ours.negative_slope.get_metadata("tag") == 1
+
+
+def test_prelu_learns_its_slope_in_all_transforms() -> None:
+    layer, x = dx.PReLU(0.3), jax.random.normal(jax.random.key(1), (4, 3))
+    np.testing.assert_allclose(layer(x), np.where(x >= 0, x, np.float32(0.3) * x), rtol=1e-6)
+    gradient = dx.grad(lambda layer: layer(x).sum())(layer)
+    np.testing.assert_allclose(gradient.negative_slope.value, np.minimum(x, 0).sum(), rtol=1e-6)
+    check_grads(lambda slope, x: dx.PReLU(slope)(x), (jnp.float32(0.3), x), order=1)
+    step = dx.jit(lambda layer, x: layer(x))
+    for factor in (1.0, 2.0):
+        np.testing.assert_allclose(step(layer, factor * x), layer(factor * x), rtol=1e-6)
+    assert step.num_traces == 1
+    np.testing.assert_array_equal(dx.remat(lambda layer, x: layer(x))(layer, x), layer(x))
+    np.testing.assert_array_equal(dx.vmap(lambda layer, x: layer(x), in_axes=(None, 0))(layer, x), layer(x))
+    np.testing.assert_array_equal(dx.scan(lambda layer, x: layer(x), in_axes=(None, 0), out_axes=0)(layer, x), layer(x))
+    abstract = dx.eval_shape(dx.PReLU)
+    assert (abstract.negative_slope.shape, abstract.negative_slope.dtype) == ((), jnp.float32)
+
+
+def test_prelu_takes_integers_and_one_slope_a_feature() -> None:
+    assert dx.PReLU(0.5)(jnp.array([-4, 3])).tolist() == [-2.0, 3.0]
+    assert dx.PReLU(jnp.array([0.5, 0.25]))(jnp.full((1, 2), -4.0)).tolist() == [[-2.0, -1.0]]
+    with pytest.raises(dx.errors.LayerError, match="a layer cannot compute in this dtype"):
+        dx.PReLU(dtype=jnp.int32)(jnp.ones(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from declax.nn.activations import PReLU as PReLU
 from declax.nn.activations import celu as celu
 from declax.nn.activations import elu as elu
 from declax.nn.activations import gelu as gelu

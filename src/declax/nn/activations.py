@@ -1,15 +1,18 @@
-"""Activations: the functions of ``jax.nn``, under the same names and with the same types.
+"""Activations: the functions of ``jax.nn``, under the same names and with the same types, and `PReLU`.
 
-They are JAX's own objects, so that models that hold the same one in a static field are equal, also copies of them.
+The functions are JAX's own objects, so that models that hold the same one in a static field are equal, also copies.
 """
 
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import InitVar  # pyright knows it by this module only
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
+import jax
+import jax.numpy as jnp
 from jax import nn as _jax_nn
 from jax.nn import celu as celu
 from jax.nn import elu as elu
@@ -41,7 +44,15 @@ from jax.nn import standardize as standardize
 from jax.nn import swish as swish
 from jax.nn import tanh as tanh
 
+from declax._classes.decorator import dataclass
+from declax._fields.deferring import defer
+from declax._fields.specifiers import KW_ONLY, field, static
 from declax._lazy import lazy_names
+from declax._module.module import Module
+from declax._typing import Dtype
+from declax._variables.metadata import EMPTY
+from declax._variables.variable import Param
+from declax.nn import dtypes
 
 _NAMES: Final = (
     "celu elu gelu glu hard_sigmoid hard_silu hard_tanh identity leaky_relu log_sigmoid log_softmax logsumexp mish "
@@ -64,6 +75,58 @@ def _reduce(function: Callable[..., Any]) -> str | tuple[Any, ...]:
 
 for _kind in {type(getattr(_jax_nn, _name)) for _name in _NAMES} - {FunctionType}:
     copyreg.pickle(_kind, _reduce)
+
+
+@defer
+def _slope(initial: float | jax.Array, dtype: Dtype, metadata: Mapping[str, Any]) -> Param[jax.Array]:
+    return Param(jnp.asarray(initial, dtype), **metadata)
+
+
+@dataclass
+class PReLU(Module):
+    """A `relu` that learns its slope below zero.
+
+    ``y = x if x >= 0 else negative_slope * x``
+
+    He et al., "Delving Deep into Rectifiers", https://arxiv.org/abs/1502.01852.
+
+    Args:
+      negative_slope_init: the slope at the start. The parameter has its shape: that of a number, or one that broadcasts
+        to the input.
+      dtype: dtype of the computation; None takes that of the input, and float32 for integers.
+      param_dtype: dtype in which the slope is stored.
+      promote_dtype: brings ``(inputs, negative_slope)`` to one dtype.
+      negative_slope_metadata: metadata of the slope.
+
+    Raises:
+      LayerError: for an integer `dtype`.
+
+    >>> import declax as dx
+    >>> layer = dx.PReLU(0.5)
+    >>> layer(jnp.array([-4.0, 3.0])).tolist()
+    [-2.0, 3.0]
+    """
+
+    negative_slope_init: InitVar[float | jax.Array] = field(default=0.01)
+    _: KW_ONLY
+    dtype: Dtype | None = static(default=None)
+    param_dtype: Dtype = static(default=jnp.float32)
+    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
+    negative_slope_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    negative_slope: Param[jax.Array] = _slope(negative_slope_init, param_dtype, negative_slope_metadata)
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Applies the activation.
+
+        Args:
+          inputs: array of any shape.
+
+        Returns:
+          Array of the same shape.
+        """
+        dtype = dtypes.canonicalize_dtype(inputs, dtype=self.dtype)
+        inputs, slope = self.promote_dtype((inputs, self.negative_slope.value), dtype=dtype)
+        return jnp.where(inputs >= 0, inputs, slope * inputs)
 
 
 if not TYPE_CHECKING:
