@@ -1,1 +1,1 @@
-"""Models from configuration: specs, files, the classes that data may name, and what is wrong with a file."""
+"""Models from configuration: specs, files, the classes that data may name, and the command line."""

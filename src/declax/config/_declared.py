@@ -1,4 +1,4 @@
-"""The parts that a class body declares, as a spec of the class has them: with their expressions evaluated."""
+"""Evaluates the parts that a class body declares, for the arguments of one spec of the class."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from declax.config._data import SpecData, freeze, thaw
 from declax.config._reading.parameters import RNGS
 
 _PLAIN: Final = ("builtins", "math", "operator")
-"""The modules whose functions give values; the calls of others are described."""
+"""The modules whose functions are called; calls of other functions become specs."""
 
 
 class Scope(Evaluation):
-    """The values of the names of a class body, by the arguments of a spec."""
+    """The values of the names in a class body, for the arguments of a spec."""
 
     def __init__(self, owner: SpecData) -> None:
         self._make = type(owner).of_values
@@ -42,10 +42,10 @@ class Scope(Evaluation):
         return found
 
     def value(self, value: Any) -> Any:
-        """A value with what can be evaluated in it; what only an instance has is an expression still."""
+        """A value with its expressions evaluated; those that need an instance remain."""
         try:
             return freeze(self(thaw(value, _overridden)), self._make)
-        except Exception:  # noqa: BLE001  # the operators and functions of users may raise anything
+        except Exception:  # noqa: BLE001  # an operator or function of a user
             return value
 
     def call(self, call: Deferred) -> Any:
@@ -59,7 +59,7 @@ class Scope(Evaluation):
 
 
 class _Attributes:
-    """The arguments of a spec as attributes of what it describes."""
+    """The arguments of a spec, read as attributes of the described object."""
 
     def __init__(self, spec: SpecData) -> None:
         self._spec = spec

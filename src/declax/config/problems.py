@@ -1,4 +1,4 @@
-"""Problems of a configuration, and the text of their report."""
+"""The problems of a configuration, and their report."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from declax.errors import ConfigError, suggest
 Path: TypeAlias = tuple[str | int, ...]
 
 MAX_PROBLEMS: Final = 100
-"""How many problems a report keeps; the rest is counted."""
+"""The number of problems that a report keeps; further ones are counted."""
 
 _MAX_SHOWN: Final = 60
 _MAX_KEY: Final = 40
 _MAX_KEYS: Final = 24
 _SIGNS: Final = str.maketrans("", "", "_-$")
-_BIG: Final = 1 << 256  # longer numbers are not written out, which Python may refuse
+_BIG: Final = 1 << 256  # Python may refuse to print longer numbers
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Place:
     """The place of a value in a file.
 
     Attributes:
-      file: the name of the file; None for data that came from no file.
-      line, column: from 1; None if they are not known.
+      file: the name of the file; None for data from Python.
+      line, column: from 1; None if they are unknown.
     """
 
     file: str | None = None
@@ -44,15 +44,15 @@ NOWHERE: Final = Place()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a configuration.
+    """One problem of a configuration.
 
     Attributes:
       code: the kind of problem, such as ``unknown-key``.
-      path: where in the configuration.
-      message: what is wrong, in one sentence without a full stop.
-      expected: what was expected.
-      got: what came.
-      owner: the class whose parameter the key would be, if it belongs to another choice.
+      path: its path in the configuration.
+      message: one sentence without a full stop.
+      expected: the expected value.
+      got: the given value.
+      owner: the other choice that has a parameter of this name.
       hint: the fix.
       place: the file, line and column.
     """
@@ -68,7 +68,7 @@ class Problem:
 
     @property
     def written(self) -> Path:
-        """The path of the text that is wrong: that of a reference is its key ``$ref``."""
+        """The path of the wrong text: for a reference, its key ``$ref``."""
         return (*self.path, "$ref") if self.code.startswith("ref") else self.path
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ class Problem:
 
 
 class Report:
-    """Collects problems; later ones of a very long list are only counted."""
+    """Collects problems; counts those beyond `MAX_PROBLEMS`."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -110,18 +110,18 @@ class Report:
         hint: str | None = None,
         place: Place = NOWHERE,
     ) -> None:
-        """Notes a problem."""
+        """Adds a problem."""
         self.extend([Problem(code, path, message, expected, got, owner, hint, place)])
 
     def extend(self, problems: Iterable[Problem]) -> None:
-        """Notes problems that were found elsewhere."""
+        """Adds problems."""
         for problem in problems:
             self.count += 1
             if self.count <= MAX_PROBLEMS:
                 self.problems.append(problem)
 
     def error(self, where: str, place_of: Callable[[Path], Place] | None = None) -> ConfigError:
-        """The error that lists all problems, in the order in which they stand in the file."""
+        """The error that lists all problems, in the order of the file."""
         found = self.problems
         if place_of is not None:
             found = [p if p.place is not NOWHERE else dataclasses.replace(p, place=place_of(p.written)) for p in found]
@@ -136,7 +136,7 @@ class Report:
 
 
 def path_text(path: Path) -> str:
-    """A path as people write it; long keys and long paths are cut.
+    """A path in dotted form; long keys and long paths are cut.
 
     >>> path_text(("blocks", 0, "mixer", "a b"))
     "blocks.0.mixer.'a b'"
@@ -155,7 +155,7 @@ def _key_text(key: str | int) -> str:
 
 
 def shown(value: object, size: int = _MAX_SHOWN) -> str:
-    """A value of plain data, short however large it is.
+    """A short text for plain data of any size.
 
     >>> shown("x" * 1000)
     "'xxxxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxxxxx'"
@@ -168,7 +168,7 @@ def shown(value: object, size: int = _MAX_SHOWN) -> str:
         keys = ", ".join(shown(key, 20) for key, _ in zip(value, range(4), strict=False))
         count = "1 key" if len(value) == 1 else f"{len(value)} keys"
         return f"a table of {count} ({keys}{', ...' if len(value) > 4 else ''})" if value else "an empty table"
-    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):  # no FrozenList here: it loads JAX
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):  # not FrozenList: that would load JAX
         return f"a list of {len(value)}" if value else "an empty list"
     short = reprlib.Repr()
     short.maxstring = short.maxother = size
@@ -176,7 +176,7 @@ def shown(value: object, size: int = _MAX_SHOWN) -> str:
 
 
 def described(value: object) -> str:
-    """A value with the word for its type, if the value alone could mislead.
+    """A value with the name of its type, where the value alone is ambiguous.
 
     >>> described("3"), described(True), described(0.5)
     ("the string '3'", 'the bool true', 'the float 0.5')
@@ -189,7 +189,7 @@ _WORDS: Final[dict[type[Any], str]] = {str: "string", bool: "bool", int: "int", 
 
 
 def did_you_mean(name: object, options: Iterable[str]) -> str | None:
-    """A suggestion for a misspelt name; very long names get none, since comparing them takes long."""
+    """A suggestion for a misspelt name; None for very long names, whose comparison is slow."""
     if not isinstance(name, str) or len(name) > _MAX_SHOWN:
         return None
     options = list(options)

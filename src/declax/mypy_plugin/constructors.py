@@ -1,9 +1,4 @@
-"""Calls of constructors that a spec, a configuration or a dict stands for, which mypy itself then checks.
-
-Vocabulary
-----------
-entries: the arguments that a dict gives, by name.
-"""
+"""The constructor calls that specs, configurations and dicts describe; mypy checks these calls."""
 
 from __future__ import annotations
 
@@ -35,11 +30,11 @@ RNGS: Final = "rngs"
 
 
 class Wider:
-    """The types accepted in place of a value of a type; for a container, any sequence or mapping.
+    """Widens a type to all types that are accepted for its values; for a container, any sequence or mapping.
 
     Args:
       api: mypy's checker.
-      of: the type accepted for a value that is neither a container nor plain data; None means no other.
+      of: widens the types of values that are neither containers nor plain data; None widens nothing.
     """
 
     def __init__(self, api: Any, of: Callable[[Type], Type] | None = None) -> None:
@@ -63,7 +58,7 @@ class Wider:
             if not isinstance(args[0], AnyType):
                 return self._sequence(args[0])
             table = self._api.named_generic_type("typing.Mapping", [self._api.named_type("builtins.str"), args[0]])
-            return UnionType([self._sequence(args[0]), table])  # a table overrides all parts of a dx.repeat
+            return UnionType([self._sequence(args[0]), table])  # a table overrides all elements of a dx.repeat
         return typ if isinstance(typ, Instance) and typ.type.module_name == "builtins" else self._of(typ)
 
     def _sequence(self, item: Type) -> Type:
@@ -90,7 +85,7 @@ def signature_of(typ: Type | None, wider: Wider) -> CallableType | None:
 
 
 def signature_of_class(typ: Type, wider: Wider) -> CallableType | None:
-    """The parameters of the constructor of an instance's class except `rngs`, if it is a Pytree."""
+    """The parameters, except `rngs`, of the constructor of a Pytree class."""
     typ = get_proper_type(typ)
     if not isinstance(typ, Instance) or not typ.type.has_base(names.PYTREE) or typ.type.fallback_to_any:
         return None
@@ -110,7 +105,7 @@ def arguments_in(call: CallExpr) -> list[Argument]:
 
 
 def expanded(given: list[Argument], api: Any) -> list[Argument] | None:
-    """Arguments with the entries of dicts in their place; None if not all are known."""
+    """Arguments with ``**`` dicts replaced by their entries; None if a dict is unknown."""
     found: list[Argument] = []
     for arg, kind, name in given:
         entries = entries_of(arg, api) if kind is ArgKind.ARG_STAR2 else None
@@ -121,14 +116,14 @@ def expanded(given: list[Argument], api: Any) -> list[Argument] | None:
 
 
 def named(entries: dict[str, Expression]) -> list[Argument]:
-    """The arguments that a dict gives."""
+    """The entries of a dict as arguments."""
     return [(value, ArgKind.ARG_NAMED, name) for name, value in entries.items()]
 
 
 def check_call(
     signature: CallableType, callee: Expression, given: list[Argument], place: Context, report: Report
 ) -> None:
-    """Lets mypy check a call, and tell at a place what is wrong with it."""
+    """Lets mypy check a call, and report errors at a place."""
     with outside_of_trials(report.api) as is_shown:
         if is_shown:
             args, kinds, arg_names = map(list, zip(*given, strict=True)) if given else ([], [], [])
@@ -138,7 +133,7 @@ def check_call(
 
 
 def check_value(where: str, wanted: Type, wider: Wider, value: Expression, report: Report) -> None:
-    """Compares a value with the type of the parameter that it is for."""
+    """Compares a value with the type of its parameter."""
     with report.api.msg.filter_errors() as watcher:
         found = report.api.get_expression_type(value, wider(wanted))
     if watcher.has_new_errors() or not is_subtype(found, wider(wanted)):
@@ -152,7 +147,7 @@ def tell_unknown(where: str, name: str, signature: CallableType, place: Context,
 
 
 def entries_of(expr: Expression | None, api: Any) -> dict[str, Expression] | None:
-    """The entries of a dict: of its literal, or of the only literal that a name stands for."""
+    """The entries of a dict literal, also of a name that is assigned once."""
     if isinstance(expr, NameExpr) and isinstance(expr.node, Var):
         expr = _value_of(expr.node, api)
     if isinstance(expr, CallExpr) and fullname_of(expr.callee) == "builtins.dict":
@@ -164,7 +159,7 @@ def entries_of(expr: Expression | None, api: Any) -> dict[str, Expression] | Non
 
 
 def _value_of(var: Var, api: Any) -> Expression | None:
-    """The value of a name that one statement sets, and that is only passed on as arguments or a configuration."""
+    """The value of a name that is assigned once and used only as ``**name`` or as a configuration."""
     values = [found for found in nodes_in_module(api, AssignmentStmt) if _is(found.lvalues[0], var)]
     uses = sum(found.node is var for found in nodes_in_module(api, NameExpr))
     read = sum(

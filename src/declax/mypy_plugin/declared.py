@@ -1,11 +1,4 @@
-"""The declarations of a class, as mypy sees them.
-
-Vocabulary
-----------
-declaration: what the plugin keeps of a class in its metadata, which mypy's cache carries to other modules.
-own:         of a field, that the class itself declares it and no base does.
-mark:        ``dx.Data[...]`` or ``dx.Static[...]`` around an annotation.
-"""
+"""The declared classes of a program. The plugin stores declarations in mypy's metadata of a class, which mypy caches."""
 
 from __future__ import annotations
 
@@ -27,15 +20,15 @@ from declax.mypy_plugin.expressions import arguments_of, own_fields, walk
 from declax.mypy_plugin.statuses import status_of
 
 _KEY: Final = "declax"
-"""The plugin's entry in the metadata of a class."""
+"""The key of the plugin in the metadata of a class."""
 
 ANY_NAME: Final = "*"
-"""Stands for a name that is not known before the program runs."""
+"""A name that is computed at run time."""
 
 
 def note_declaration(ctx: ClassDefContext) -> None:
-    """Puts what a class declares into its metadata; runs when mypy has made the class a dataclass."""
-    declared = [  # no dict, whose keys the cache would sort
+    """Stores the declaration of a class in its metadata, after mypy has made it a dataclass."""
+    declared = [  # a list, since mypy's cache sorts the keys of dicts
         {"name": name, "specifier": specifier_of(found.rvalue), "mark": _mark_of(found, ctx.api)}
         for name, found in own_fields(ctx.cls)
     ]
@@ -43,7 +36,7 @@ def note_declaration(ctx: ClassDefContext) -> None:
 
 
 def sown_in(nodes: Iterator[Node] | list[CallExpr]) -> Iterator[str]:
-    """The names under which code keeps values by ``sow`` and ``perturb``; `ANY_NAME` for one that is computed."""
+    """The names in calls of ``sow`` and ``perturb``; `ANY_NAME` for a computed name."""
     for node in nodes:
         if (
             isinstance(node, CallExpr)
@@ -55,12 +48,12 @@ def sown_in(nodes: Iterator[Node] | list[CallExpr]) -> Iterator[str]:
 
 
 def sown_by(info: TypeInfo) -> set[str]:
-    """The names under which the methods of a class keep values; see `sown_in`."""
+    """The names that the methods of a class pass to ``sow`` and ``perturb``; see `sown_in`."""
     return {name for base in info.mro for name in base.metadata.get(_KEY, {}).get("sown", ())}
 
 
 def specifier_of(value: Expression) -> str | None:
-    """Which specifier a call is of; None for any other expression."""
+    """The specifier that an expression calls; None for other expressions."""
     is_named = isinstance(value, CallExpr) and isinstance(value.callee, RefExpr)
     return names.SPECIFIERS.get(value.callee.fullname) if is_named else None  # type: ignore[attr-defined]  # a call of a name
 
@@ -71,7 +64,7 @@ def _mark_of(statement: AssignmentStmt, api: Any) -> str | None:
     if not isinstance(annotation, UnboundType) or last not in ("Data", "Static"):
         return None
     found = api.lookup_qualified(annotation.name, annotation, suppress_errors=True)
-    # a class in a function is analysed where the names around it are gone
+    # mypy analyses a class in a function without the names around it
     return last.lower() if found is None else names.MARKS.get(found.fullname or "")
 
 
@@ -79,15 +72,15 @@ class DeclaredField:
     """One field of a declared class.
 
     Attributes:
-      name: its name.
+      name: the name.
       owner: the class that declares it.
-      specifier: "field", "data", "static", "variable", "submodule", "standard" (that of the standard), or None.
+      specifier: "field", "data", "static", "variable", "submodule", "standard" (`dataclasses.field`), or None.
       mark: "data" or "static" if the annotation is ``dx.Data`` or ``dx.Static``.
       is_init_var: whether it is an ``InitVar``.
       has_default: whether it has a default.
       in_init: whether the constructor takes it.
       kw_only: whether the constructor takes it by name only.
-      statement: its declaration, if the class is in the module that is being checked.
+      statement: its declaration, if the class is in the checked module.
     """
 
     def __init__(self, cls: DeclaredClass, attribute: dict[str, Any], statement: AssignmentStmt | None) -> None:
@@ -120,7 +113,7 @@ class DeclaredField:
 
     @property
     def is_static(self) -> bool:
-        """Whether it is static for sure."""
+        """Whether it is certainly static."""
         said = self.specifier if self.specifier in ("static", "data") else self.mark
         if said is not None:
             return said == "static"
@@ -133,7 +126,7 @@ class DeclaredField:
 
 
 class DeclaredClass:
-    """A class under ``@dx.dataclass``.
+    """A class decorated with ``@dx.dataclass``.
 
     Attributes:
       info: mypy's description of it.
@@ -147,7 +140,7 @@ class DeclaredClass:
 
     @property
     def name(self) -> str:
-        """Its name, as messages say it."""
+        """Its name in messages."""
         return self.info.name
 
     @cached_property
@@ -157,7 +150,7 @@ class DeclaredClass:
         return [(base, {entry["name"]: entry for entry in base.metadata[_KEY]["fields"]}) for base in bases]
 
     def declared_by(self, name: str) -> tuple[TypeInfo, dict[str, Any]]:
-        """The class that declares a field, and what it declares."""
+        """The class that declares a field, and the declaration."""
         for base, declaration in self._declarations:
             if name in declaration:
                 return base, declaration[name]
@@ -166,7 +159,7 @@ class DeclaredClass:
 
     @cached_property
     def fields(self) -> dict[str, DeclaredField]:
-        """All its fields and InitVars by name, those of bases first; mypy keeps keyword-only ones behind the others."""
+        """All fields and InitVars by name, those of bases first, in the order of declaration."""
         attributes = {
             found["name"]: found for found in (self.metadata or {}).get("attributes", ()) if found["name"] != "_"
         }
@@ -178,7 +171,7 @@ class DeclaredClass:
         return {name: DeclaredField(self, attributes[name], own.get(name)) for name in in_order}
 
     def type_of(self, expr: Expression) -> ProperType | None:
-        """The type that mypy found for an expression in the class's body."""
+        """The type that mypy inferred for an expression in the class body."""
         found = self.api.lookup_type_or_none(expr)
         return None if found is None else get_proper_type(found)
 
@@ -189,12 +182,12 @@ class DeclaredClass:
 
 
 def is_declared(info: TypeInfo) -> bool:
-    """Whether a class is under ``@dx.dataclass`` itself (not only a base of it)."""
+    """Whether the class itself (not only a base) is decorated with ``@dx.dataclass``."""
     return _KEY in info.metadata and "dataclass" in info.metadata
 
 
 def is_closed(info: TypeInfo) -> bool:
-    """Whether a class declares all that its instances have."""
+    """Whether a class declares all attributes of its instances."""
     if not is_declared(info) or info.fallback_to_any or info.get("__getattr__") is not None:
         return False
     known = ("declax.", "builtins", "typing", "abc", "collections")
@@ -202,19 +195,19 @@ def is_closed(info: TypeInfo) -> bool:
 
 
 def has_made_constructor(info: TypeInfo) -> bool:
-    """Whether the constructor is made from the fields."""
+    """Whether the constructor was generated from the fields."""
     found = info.get("__init__")
     return found is not None and found.plugin_generated
 
 
 _kept: dict[int, DeclaredClass] = {}
-"""The classes that were asked for while one module is checked; in the daemon only the last one."""
+"""The classes of the checked module; in the daemon, only the last class."""
 
 
 def declared_class(info: TypeInfo, api: Any) -> DeclaredClass:
     """The declared class of this description."""
     found = _kept.get(id(info))
-    # the daemon keeps the description of a class that changes, and gives it new metadata
+    # the daemon keeps the TypeInfo of a changed class, and replaces its metadata
     if found is not None and found.api is api and found.metadata is info.metadata.get("dataclass"):
         return found
     if api.options.fine_grained_incremental or any(kept.api is not api for kept in islice(_kept.values(), 1)):
@@ -224,6 +217,6 @@ def declared_class(info: TypeInfo, api: Any) -> DeclaredClass:
 
 
 def declared_fields(info: TypeInfo, api: Any) -> dict[str, DeclaredField]:
-    """The fields of the nearest declared class among a class and its bases; empty if there is none."""
+    """The fields of the first declared class in the MRO; empty if there is none."""
     nearest = next((base for base in info.mro if is_declared(base)), None)
     return {} if nearest is None else declared_class(nearest, api).fields

@@ -1,6 +1,6 @@
-"""Reading mypy's syntax trees: literals, arguments, and all nodes below one.
+"""Reading mypy's syntax trees: literals, arguments, and traversal.
 
-mypy's own visitors are compiled and take no subclass that is interpreted, so the tree is walked by hand.
+mypy's own visitors are compiled and cannot have interpreted subclasses.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def items_of(expr: Expression | None) -> Sequence[Expression] | None:
 
 
 def leaves_of(expr: Expression) -> Iterator[Expression]:
-    """The expressions in displays of tuples, lists and dicts, at any depth; that itself which is none."""
+    """The expressions inside tuple, list and dict displays at any depth; other expressions give themselves."""
     items = [value for _, value in expr.items] if isinstance(expr, DictExpr) else items_of(expr)
     if items is None:
         yield expr
@@ -72,12 +72,12 @@ def leaves_of(expr: Expression) -> Iterator[Expression]:
 
 
 def fullname_of(expr: Node | None) -> str | None:
-    """The full name of what an expression names."""
+    """The full name of the object that an expression names."""
     return expr.fullname if isinstance(expr, RefExpr) else None
 
 
 def arguments_of(call: Context, positional: Sequence[str] = ()) -> dict[str, Expression]:
-    """The arguments of a call by name; the first ones have the given names. Those behind ``*`` are left out."""
+    """The arguments of a call by name. The first positional ones get the given names; those after ``*`` are omitted."""
     found: dict[str, Expression] = {}
     if not isinstance(call, CallExpr):
         return found
@@ -93,7 +93,7 @@ def arguments_of(call: Context, positional: Sequence[str] = ()) -> dict[str, Exp
 
 
 def assigned_names(statements: Sequence[Statement]) -> Iterator[tuple[str, AssignmentStmt]]:
-    """The names that the body of a class sets or annotates, also under an ``if``, in order."""
+    """The names that a class body assigns or annotates, also inside an ``if``, in order."""
     for statement in statements:
         if isinstance(statement, AssignmentStmt):
             if isinstance(statement.lvalues[0], NameExpr):
@@ -130,11 +130,11 @@ _CHILDREN: Final = {
         if line.strip()
     )
 }
-"""The attributes with the children of a node. By name, since not every version of mypy has every class."""
+"""The attributes with the children of a node. By class name, since versions of mypy have different classes."""
 
 
 class _Children(dict[type, "tuple[str, ...] | None"]):
-    """The attributes with the children of a node, by class and last first; None for other values."""
+    """The attributes with the children of a node by class, in reverse order; None for other values."""
 
     def __missing__(self, kind: type) -> tuple[str, ...] | None:
         names = [name for name in _CHILDREN.get(kind.__name__, ()) if hasattr(kind, name)]
@@ -146,7 +146,7 @@ _CHILDREN_OF: Final = _Children()
 
 
 def walk(node: Node | None) -> Iterator[Node]:
-    """A node and all nodes below it, parents first, in the order of the source."""
+    """A node and all nodes below it, parents first, in source order."""
     stack: list[Any] = [node]
     while stack:
         found = stack.pop()
@@ -169,7 +169,7 @@ _nodes: dict[type, list[Any]] = {}
 
 
 def nodes_in_module(api: Any, kind: type[N]) -> list[N]:
-    """All nodes of one class in the module that is being checked. The daemon puts new nodes into a module."""
+    """All nodes of one class in the checked module; not cached in the daemon, which replaces nodes."""
     global _tree
     if _tree is not api.tree or api.options.fine_grained_incremental:
         _tree = api.tree
@@ -182,7 +182,7 @@ def nodes_in_module(api: Any, kind: type[N]) -> list[N]:
 
 
 def info_named(fullname: str, api: Any) -> TypeInfo | None:
-    """A class by its full name; the checker's own search finds none in a package that nobody imports as a whole."""
+    """A class by its full name; mypy's own lookup fails in packages that the program does not import."""
     module, _, name = fullname.rpartition(".")
     tree = api.modules.get(module)
     found = None if tree is None else tree.names.get(name)

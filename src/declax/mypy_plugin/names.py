@@ -1,7 +1,4 @@
-"""Full names by which mypy knows what the plugin looks for.
-
-mypy names a thing by the module that defines it, not by the one it is imported from.
-"""
+"""The full names of functions and classes that the plugin checks; mypy uses the defining module."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ SPECIFIERS: Final = {
 """The functions that declare a field."""
 
 MARKS: Final = {"declax._fields.specifiers.Data": "data", "declax._fields.specifiers.Static": "static"}
-"""The annotations that give a field its status."""
+"""The annotations that set the status of a field."""
 
 ARRAYS: Final = frozenset({"jax._src.basearray.Array", "jax.Array", "numpy.ndarray", "jax._src.core.Ref"})
 ABSTRACT_ARRAYS: Final = frozenset({"jax._src.core.ShapeDtypeStruct", "jax._src.core.Tracer"})
@@ -91,7 +88,7 @@ NODE_TAKERS: Final = frozenset(
 FILTERS: Final = frozenset({"declax._filters.All", "declax._filters.Any", "declax._filters.Not"})
 """The classes of filters that combine others."""
 PREDICATES: Final = FILTERS | {"declax._filters._OfPaths", "declax._filters.OfType", "declax._filters.WithTag"}
-"""The classes whose instances are filters, and their bases."""
+"""The classes, and base classes, of filters."""
 
 LINEAR: Final = "declax.nn.linear.Linear"
 EMBED: Final = "declax.nn.linear.Embed"

@@ -1,11 +1,4 @@
-"""Which check runs at which place.
-
-Vocabulary
-----------
-hook:  a place where mypy asks its plugins.
-check: a function that is run at a hook, under one error code.
-entry: a check with its code.
-"""
+"""The registry of checks, by the hook of mypy that runs them."""
 
 from __future__ import annotations
 
@@ -17,7 +10,7 @@ from mypy.errorcodes import ErrorCode
 
 
 class Entry(NamedTuple):
-    """A check and its code. What the check gives replaces what mypy found; None leaves it."""
+    """A check and its error code. Its result replaces mypy's type or signature; None keeps it."""
 
     check: Callable[..., Any]
     code: ErrorCode
@@ -27,15 +20,15 @@ Table: TypeAlias = defaultdict[str, list[Entry]]
 
 
 class Registry:
-    """All checks by the hook that runs them; several may share one.
+    """All checks by the hook that runs them; several may share a hook.
 
     Attributes:
       functions: run after a call of a function or class, by its full name.
       signatures: run before the arguments of such a call are checked.
-      methods: run after a call of a method, by ``owner.name``; also of classes derived from the owner.
-      attributes: run where an attribute is read that a class defines, or answers for by ``__getattr__``.
-      classes: run once for each class under ``@dx.dataclass``, when all types in its body are known.
-      calls: run after each call of a Pytree class; they are given the class first.
+      methods: run after a call of a method, by ``owner.name``; also for subclasses of the owner.
+      attributes: run after an attribute is read, by its class; also attributes from ``__getattr__``.
+      classes: run once for each class decorated with ``@dx.dataclass``, after its body is checked.
+      calls: run after each call of a Pytree class; their first argument is the class.
       call_signatures: run before the arguments of such a call with ``**`` are checked.
     """
 
@@ -49,6 +42,6 @@ class Registry:
         self.call_signatures: list[Entry] = []
 
     def function(self, names: Iterable[str], entry: Entry) -> None:
-        """Puts one entry at the calls of several functions."""
+        """Adds one entry for several functions."""
         for name in names:
             self.functions[name].append(entry)

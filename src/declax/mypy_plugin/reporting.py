@@ -1,10 +1,4 @@
-"""How findings reach the user.
-
-Vocabulary
-----------
-code:  the name in brackets behind an error; each check has one, by which it is switched off.
-trial: mypy tries an overload and discards its errors; findings must still be reported.
-"""
+"""Reporting errors and notes under the error code of a check."""
 
 from __future__ import annotations
 
@@ -21,13 +15,13 @@ from mypy.options import Options
 from mypy.types import Type
 
 CODES: Final[dict[str, ErrorCode]] = {}
-"""The codes of the plugin by name."""
+"""The error codes of the plugin by name."""
 
 _OPTIONS: Final = Options()
 
 
 def error_code(name: str, description: str) -> ErrorCode:
-    """Makes an error code that mypy knows, so that it can be disabled and enabled."""
+    """Registers an error code with mypy, so that users can disable it."""
     made = ErrorCode(name, description, "declax")
     CODES[name] = made
     return made
@@ -37,7 +31,7 @@ FAILED: Final = error_code("declax-plugin", "A check of the plugin failed")
 
 
 class Report:
-    """Tells what a check finds, under the check's code.
+    """Reports the findings of a check under its error code.
 
     Attributes:
       api: mypy's checker or semantic analyzer.
@@ -60,14 +54,14 @@ class Report:
 
 @contextlib.contextmanager
 def outside_of_trials(api: Any) -> Generator[bool]:
-    """Lets errors through that mypy would throw away in a trial; yields False if the trial has already failed."""
+    """Reports errors even where mypy tries an overload and discards errors; yields False if that overload failed."""
     errors = getattr(getattr(api, "msg", None), "errors", None)
     watchers = getattr(errors, "_watchers", None)
     if not watchers:
         yield True
         return
     is_shown = not any(watcher.has_new_errors() for watcher in watchers)
-    errors._watchers = []  # type: ignore[union-attr]  # there are watchers, so there is what they watch
+    errors._watchers = []  # type: ignore[union-attr]  # not None, since it has watchers
     try:
         yield is_shown
     finally:
@@ -75,7 +69,7 @@ def outside_of_trials(api: Any) -> Generator[bool]:
 
 
 def suggest(name: str, options: Iterable[str]) -> str:
-    """A question to put behind an unknown name, or nothing.
+    """A suggestion to append to a message about an unknown name, or an empty string.
 
     >>> suggest("hiden", ["hidden", "dim"])
     "; did you mean 'hidden'?"
@@ -85,5 +79,5 @@ def suggest(name: str, options: Iterable[str]) -> str:
 
 
 def text_of(typ: Type) -> str:
-    """A type as an annotation says it."""
+    """A type as an annotation."""
     return re.sub(r"\bArray\b", "jax.Array", format_type_bare(typ, _OPTIONS))

@@ -1,9 +1,6 @@
-"""From a type to the status of a field, by the rules that the annotations have at run time.
+"""The status of a field by its type: "data", "static", "snapshot", or None if the value decides.
 
-Vocabulary
-----------
-status: "data", "static", "snapshot" (static and mutable), or None if only the value decides.
-leaf:   what JAX can take as part of a tree: an array or a number.
+The rules are those of `declax._fields.annotations`. A leaf here is an array or a number.
 """
 
 from __future__ import annotations
@@ -36,16 +33,16 @@ _NUMBERS: Final = frozenset(
 _NO_LEAVES: Final = frozenset({"builtins.str", "builtins.bytes", "builtins.type", "enum.Enum", "numpy.dtype"})
 _STATIC: Final = _NO_LEAVES | {"builtins.slice", "builtins.range", "builtins.function", "functools.partial"}
 _CONTAINERS: Final = frozenset({"builtins", "typing", "typing_extensions", "collections", "collections.abc"})
-"""Modules whose iterables are containers."""
+"""The modules whose iterables are containers."""
 
 _NUMBER: Final = "number"
-"""Stands for a static number, which may stand beside an array."""
+"""The status of a number: static, but in a union with an array it is data."""
 _OPEN: Final = "open"
-"""Stands for a recursive alias inside of itself, on which all else decides."""
+"""The status of a recursive alias inside itself; the other members decide."""
 
 
 def status_of(typ: Type) -> str | None:
-    """The status that an annotation of this type gives its field."""
+    """The status of a field with this type."""
     found = _status(typ, frozenset())
     return {_NUMBER: "static", _OPEN: None}.get(found, found) if found else None
 
@@ -101,16 +98,16 @@ def _joined(parts: list[str | None]) -> str | None:
 
 
 def is_container(info: TypeInfo) -> bool:
-    """Whether a class is one of the standard's containers."""
+    """Whether a class is a container of the standard library."""
     return info.module_name in _CONTAINERS and info.has_base("typing.Iterable")
 
 
 def holds_no_leaf(typ: Type, within: frozenset[Type] = frozenset()) -> bool:
-    """Whether nothing in a value of this type is a leaf that JAX could take, nor a function, which may be a Module.
+    """Whether values of this type contain no leaf, and no function (which may be a Module).
 
     Args:
       typ: the type.
-      within: the recursive aliases around it, which are not leaves themselves.
+      within: the recursive aliases around it.
     """
     if isinstance(typ, TypeAliasType) and typ.is_recursive:
         if typ in within:
@@ -139,7 +136,7 @@ def is_array(typ: Type | None) -> bool:
 
 
 def is_unhashable(typ: ProperType) -> bool:
-    """Whether values of this type have no hash: arrays, lists, and what else says so."""
+    """Whether values of this type are unhashable: arrays, lists, and classes with ``__hash__ = None``."""
     found = typ.type.get("__hash__") if isinstance(typ, Instance) and not typ.type.is_protocol else None
     node = None if found is None else found.node
     return is_array(typ) or (isinstance(node, Var) and isinstance(get_proper_type(node.type), NoneType))

@@ -1,11 +1,4 @@
-"""The function that a transform is given: by a call, or below a decorator.
-
-Vocabulary
-----------
-transform:   a function of functions that has options: `vmap`, `jit`, `grad`.
-factory:     a call of a transform without a function; its result is called with the function.
-application: one transform with its options and the function that it is given.
-"""
+"""The application of a transform to a function: ``vmap(f, ...)``, ``@vmap``, or ``@vmap(...)`` (a factory)."""
 
 from __future__ import annotations
 
@@ -29,11 +22,11 @@ _KEEPING: Final = frozenset(
         "jax._src.ad_checkpoint.checkpoint",
     }
 )
-"""Decorators whose result takes what the function takes."""
+"""Decorators that keep the parameters of the function."""
 
 
 class Parameter(NamedTuple):
-    """A parameter of a function; the name is None if only a position is known."""
+    """A parameter of a function; its name is None if only its position is known."""
 
     name: str | None
     kind: ArgKind
@@ -44,9 +37,9 @@ class Function(NamedTuple):
     """The known facts of a function.
 
     Attributes:
-      name: as messages say it.
-      parameters: what it takes.
-      result: the type of what it returns, if that is known.
+      name: its name in messages.
+      parameters: its parameters.
+      result: the type of its result, if known.
     """
 
     name: str
@@ -55,30 +48,30 @@ class Function(NamedTuple):
 
     @property
     def positional(self) -> list[Parameter]:
-        """The parameters that have a position."""
+        """The positional parameters."""
         return [parameter for parameter in self.parameters if parameter.kind.is_positional()]
 
     def takes(self, kind: ArgKind) -> bool:
-        """Whether it takes any number of arguments by position, or by name."""
+        """Whether it has a parameter of this kind, such as ``*args``."""
         return any(parameter.kind is kind for parameter in self.parameters)
 
     @property
     def signature(self) -> str:
-        """Its parameters, as messages list them."""
+        """Its parameters in messages."""
         marks = {ArgKind.ARG_STAR: "*", ArgKind.ARG_STAR2: "**"}
         return ", ".join(marks.get(parameter.kind, "") + (parameter.name or "_") for parameter in self.parameters)
 
 
 class Application(NamedTuple):
-    """A transform with its options, and the function that it is given.
+    """A transform with its options and its function.
 
     Attributes:
       transform: the name of the transform.
-      options: the options that the call names.
-      is_whole: whether these are all.
+      options: the keyword arguments of the call.
+      is_whole: whether there are no further options behind ``*`` or ``**``.
       function: the function.
       place: the call, or the decorated function.
-      report: for what is found.
+      report: reports the findings.
     """
 
     transform: str
@@ -89,7 +82,7 @@ class Application(NamedTuple):
     report: Report
 
     def type_of(self, expr: Expression) -> ProperType | None:
-        """The type that mypy found for an expression."""
+        """The type that mypy inferred for an expression."""
         found = self.report.api.lookup_type_or_none(expr)
         return None if found is None else get_proper_type(found)
 
@@ -97,7 +90,7 @@ class Application(NamedTuple):
 def applied(
     transform: str, check: Callable[[Application], None], options: Sequence[str]
 ) -> Callable[[FunctionContext, Report], None]:
-    """A check of the calls of a transform, of those with one of the options if there are any."""
+    """A check of the calls of a transform; if options are given, only of calls with one of them."""
     name = transform.rpartition(".")[2]
 
     def run(ctx: FunctionContext, report: Report) -> None:
@@ -132,7 +125,7 @@ def _name_of(expr: Expression) -> str:
 
 
 def function_of(name: str, typ: ProperType | None) -> Function | None:
-    """The facts of a function in its type, or in the type of a callable object."""
+    """The facts of a function, or of a callable object, from its type."""
     if isinstance(typ, Instance):
         member = find_member("__call__", typ, typ, is_operator=True)
         typ = None if member is None else get_proper_type(member)
@@ -144,7 +137,7 @@ def function_of(name: str, typ: ProperType | None) -> Function | None:
 
 
 def _function_behind(factory: CallExpr, report: Report) -> Function | None:
-    """The function below a factory, which mypy checks first."""
+    """The function that a factory decorates; mypy checks the factory first."""
     for found in nodes_in_module(report.api, Decorator):
         for index, one in enumerate(found.decorators):
             behind = found.decorators[index + 1 :]

@@ -1,1 +1,1 @@
-"""The command ``declax``, and `cli` for scripts: configurations are shown, checked, changed and built from a shell."""
+"""The command ``declax``, and `cli` for scripts: show, check, change and build configurations from a shell."""

@@ -1,4 +1,4 @@
-"""The command ``declax``; only the commands that read a class load JAX."""
+"""The command ``declax``; only commands that read a class load JAX."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from declax.config._cli.parsing import completion_script, declax_parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command, and returns its exit status: 0, 1 for a wrong configuration, 2 for a wrong command line."""
+    """Runs the command and returns its exit status: 0, 1 for a wrong configuration, 2 for a wrong command line."""
     given = list(sys.argv[1:] if argv is None else argv)
     is_json = "--format=json" in given or ("--format", "json") in itertools.pairwise(given)
-    output = Output(is_json=is_json)  # errors of the command line itself are printed in this format too
+    output = Output(is_json=is_json)  # known before parsing, since errors of parsing have this format too
     with ending_with_the_pipe(), output.running():
         options = declax_parser().parse_words(given)
         if options.command == "completion":

@@ -1,4 +1,4 @@
-"""Output of commands: text, coloured on a terminal if rich is installed, or one JSON document."""
+"""The output of commands: text, coloured on a terminal if rich is installed, or one JSON document."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import IO, Any, Final, cast
 from declax import errors
 from declax.config._files.formatting import format_json
 
-WRONG: Final = 1  # exit statuses: of a wrong configuration, or two that differ
-USAGE: Final = 2  # of a wrong command line
-_CLOSED_PIPE: Final = 141  # of programs that SIGPIPE ends
+WRONG: Final = 1  # the exit status of a wrong configuration, and of `diff` for two that differ
+USAGE: Final = 2  # the exit status of a wrong command line
+_CLOSED_PIPE: Final = 141  # the exit status of programs that SIGPIPE ends
 
 _OF_TRACEBACKS: Final = "JAX_TRACEBACK_FILTERING"
-"""A note of JAX that has this is of use below a traceback only."""
+"""Notes of JAX with this text refer to a traceback, which the command does not print."""
 
 _LANGUAGES: Final = ("toml", "json", "yaml", "python")
 _COLORS: Final = {
@@ -48,7 +48,7 @@ class Output:
         self._has_runs = False
 
     def add(self, run: str, text: str, data: Any, style: str = "") -> None:
-        """Prints a result, as text or as data; `run` names one of several."""
+        """Prints a result as text or data; `run` is the name of the run in a sweep."""
         if self.is_json:
             self._has_runs = self._has_runs or bool(run)
             self._found.append({"run": run, "result": data} if run else data)
@@ -58,7 +58,7 @@ class Output:
         write(text, style)
 
     def fail(self, error: errors.DeclaxError) -> None:
-        """Prints an error, with the notes that say where in a configuration it arose."""
+        """Prints an error, with its notes about the place in a configuration."""
         is_of_configuration = isinstance(error, errors.ConfigError) or hasattr(error, "config_path")
         self.status = max(self.status, WRONG if is_of_configuration else USAGE)
         notes = [note for note in getattr(error, "__notes__", ()) if _OF_TRACEBACKS not in note]
@@ -76,7 +76,7 @@ class Output:
 
     @contextlib.contextmanager
     def running(self) -> Generator[None, None, None]:
-        """Prints errors, and the JSON at the end; what anything else prints then goes to the standard error."""
+        """Prints errors, and the JSON at the end; with JSON, other output goes to the standard error."""
         with contextlib.redirect_stdout(sys.stderr) if self.is_json else contextlib.nullcontext(), self.catching():
             yield
         if self.is_json:
@@ -86,7 +86,7 @@ class Output:
 
 @contextlib.contextmanager
 def ending_with_the_pipe() -> Generator[None, None, None]:
-    """Ends the program without a traceback when the pipe that it writes to is closed, as by ``head``."""
+    """Ends the program without a traceback if ``head`` or the like closes the pipe."""
     try:
         try:
             yield
@@ -104,7 +104,7 @@ def _error_data(error: errors.DeclaxError, notes: list[str]) -> dict[str, Any]:
 
 
 def write(text: str, style: str = "", stream: IO[str] | None = None) -> None:
-    """Prints lines; the style is that of help, an error, a table, or a language such as ``toml``."""
+    """Prints text; the style is help, error, table, or a language such as ``toml``."""
     if stream is None:
         stream = cast("IO[str]", sys.stdout)
     rich = _rich(stream)
@@ -127,7 +127,7 @@ def write(text: str, style: str = "", stream: IO[str] | None = None) -> None:
 
 
 def _rich(stream: IO[str]) -> Any:
-    """The package rich, for a terminal and if it is installed; it respects NO_COLOR."""
+    """The package rich, if the stream is a terminal and rich is installed. It respects NO_COLOR."""
     if not stream.isatty():
         return None
     try:

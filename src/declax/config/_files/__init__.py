@@ -1,1 +1,1 @@
-"""Plain data from TOML, JSON and YAML, with the line of each value."""
+"""Plain data from TOML, JSON and YAML files, with the line of each value."""

@@ -16,7 +16,7 @@ _SHORT: Final = 80
 
 
 def format_json(data: Any) -> str:
-    """JSON, indented; other values are their texts."""
+    """Indented JSON; other values become strings."""
     return json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n"
 
 
@@ -24,7 +24,7 @@ def format_json(data: Any) -> str:
 
 
 def format_toml(data: Mapping[str, Any]) -> str:
-    """TOML: plain values first, then tables under headers, short ones without parts in one line.
+    """TOML: plain values and short tables first, then tables with headers.
 
     >>> part = {"kind": "Part", "y": {"z": 1.0, "w": {}}}
     >>> print(format_toml({"a": {"$ref": "/x"}, "kind": "Net", "x": part}), end="")
@@ -60,13 +60,13 @@ def _toml_table(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str
 
 
 def _is_mixed(table: Mapping[str, Any]) -> bool:
-    """Whether headers would change the order of a table; it counts in one that describes no part."""
+    """Whether headers would change the order of a table, which matters in a dict."""
     inline = [_is_inline(value) for value in table.values()]
     return inline != sorted(inline, reverse=True)
 
 
 def _is_inline(value: Any) -> bool:
-    """Whether a value stands in one line; lists of tables and larger tables get headers."""
+    """Whether a value is written in one line; lists of tables and larger tables get headers."""
     if isinstance(value, dict):
         is_flat = not any(isinstance(v, (dict, list)) for v in value.values())
         return is_flat and (len(value) < 2 or ("kind" not in value and len(_value(value)) <= _SHORT))
@@ -83,7 +83,7 @@ def _toml_key(key: str) -> str:
 
 
 def format_yaml(data: Mapping[str, Any]) -> str:
-    """YAML in blocks; a string stands in quotes where any version of YAML could take it for something else.
+    """YAML in blocks; quotes strings that any version of YAML could read as another type.
 
     >>> print(format_yaml({"kind": "Net", "rates": [1e-3, 2], "parts": [{"kind": "A", "on": "no"}]}), end="")
     kind: Net
@@ -132,7 +132,7 @@ def _value(value: Any, *, is_yaml: bool = False) -> str:
         if not math.isfinite(value):
             return str(value).replace("inf", ".inf").replace("nan", ".nan") if is_yaml else str(value)
         text = repr(value)
-        return text if "." in text else text.replace("e", ".0e")  # without a point, YAML 1.1 takes it for a string
+        return text if "." in text else text.replace("e", ".0e")  # YAML 1.1 reads `1e-3` as a string
     if isinstance(value, list):
         return f"[{', '.join(_value(item, is_yaml=is_yaml) for item in value)}]"
     if is_yaml:
@@ -149,7 +149,7 @@ def _quoted(text: str) -> str:
 
 def _escaped(character: str) -> str:
     code = ord(character)
-    if character.isprintable() or 0xD800 <= code < 0xE000:  # half of a pair, which no file can hold
+    if character.isprintable() or 0xD800 <= code < 0xE000:  # `write_config` refuses surrogates
         return character
     return f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
 

@@ -1,1 +1,1 @@
-"""Readers: what an annotation accepts, and the values that they make of data."""
+"""Readers: each interprets one annotation, and converts data to values."""

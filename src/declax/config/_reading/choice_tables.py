@@ -1,4 +1,4 @@
-"""The functions, dtypes, initializers and optimizers that data may name; data never names a module or attribute."""
+"""The functions, dtypes, initializers and optimizers that data may name."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _named(holder: Any, names: Sequence[str]) -> Mapping[str, Any]:
 ACTIVATIONS: Final = _named(activations, _ACTIVATIONS)
 
 INITIALIZERS: Final = _named(initializers, _INITIALIZERS)
-"""The factories of `declax.initializers`; `zeros` and `ones` are initializers themselves."""
+"""The factories in `declax.initializers`, and the initializers `zeros` and `ones`."""
 
 DTYPES: Final[Mapping[str, Any]] = MappingProxyType(
     {
@@ -73,7 +73,7 @@ def schedules() -> Mapping[str, Callable[..., Any]]:
 
 
 def _returning(*annotations: Any) -> dict[str, Callable[..., Any]]:
-    """The public functions of optax that are annotated to return one of some types, and that data can call."""
+    """The public functions of optax that return one of some types, and that data can call."""
     found = {}
     for name, function in vars(sys.modules["optax"]).items():
         inner = getattr(function, "func", function)  # of a partial
@@ -85,7 +85,7 @@ def _returning(*annotations: Any) -> dict[str, Callable[..., Any]]:
 
 
 def _needs_function(parameter: inspect.Parameter) -> bool:
-    """Whether a parameter has to be given a function other than a schedule, or a tree of arrays."""
+    """Whether a parameter requires a function (not a schedule) or a tree of arrays."""
     if parameter.default is not inspect.Parameter.empty:
         return False
     return any(
@@ -97,7 +97,7 @@ def _needs_function(parameter: inspect.Parameter) -> bool:
 
 
 def is_transformation_class(annotation: object) -> bool:
-    """Whether an annotation is of optax's transformations; if optax is not loaded, none is."""
+    """Whether an annotation is a transformation class of optax; False if optax is not loaded."""
     optax = sys.modules.get("optax")
     if optax is None or not isinstance(annotation, type):
         return False
@@ -105,7 +105,7 @@ def is_transformation_class(annotation: object) -> bool:
 
 
 def name_in(table: Mapping[str, Any], value: object) -> str | None:
-    """The first name in a table of an object, looked up by identity."""
+    """The first name of an object in a table, by identity."""
     return next((name for name, named in table.items() if named is value), None)
 
 

@@ -1,4 +1,4 @@
-"""The results of reading one configuration: values, problems, parts and references."""
+"""The state of reading one configuration: problems, parts, references and removed keys."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class _Invalid(enum.Enum):
 Make: TypeAlias = Callable[[Any, Mapping[str, Any]], SpecData]
 
 INVALID: Final = _Invalid.INVALID
-"""The result of a reader for data that does not fit; the report contains the problem."""
+"""The result of a reader for invalid data; the report has the problem."""
 
 
 class Context:
-    """The results of one reading."""
+    """What the readers collect while they read one configuration."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class Context:
         self.known: dict[Hashable, tuple[Any, object, Context]] | None = None
 
     def visit(self, spec: SpecData, path: Path, call: Any = None) -> None:
-        """Checks the arguments of a spec, by a reader of calls or by that of its target."""
+        """Checks the arguments of a spec with the given `CallReader`, or that of its target."""
         if self.catalog is not None:
             (call or self.catalog.call(spec.target)).check(spec, path, self)
 
     def trial(self) -> Context:
-        """The context of a reading that may come to nothing; it shares the parts that other trials have read."""
+        """The context for trying one member of a union; trials share the parts that they have read."""
         attempt = Context(Report(), migrate=self.migrate, make=self.make, catalog=self.catalog)
         attempt.known = {} if self.known is None else self.known
         return attempt
@@ -69,7 +69,7 @@ class Context:
         return INVALID
 
     def is_too_deep(self, path: Path) -> bool:
-        """Whether a table or list is nested too deeply, as one that contains itself is."""
+        """Whether a table or list is nested too deeply, for example because it contains itself."""
         if len(path) < MAX_DEPTH:
             return False
         self.report.add("too-deep", path, TOO_DEEP, hint="flatten them")

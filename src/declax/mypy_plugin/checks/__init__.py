@@ -1,4 +1,4 @@
-"""The checks, one a file; each has a function `register` that says where it runs."""
+"""The checks, one in each file. Its function `register` adds the check to hooks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from declax.mypy_plugin.registry import Registry
 
 
 def registry() -> Registry:
-    """All checks by the hook that runs them, in the order in which they run at a hook that several share."""
+    """All checks by hook; checks of one hook run in this order."""
     made = Registry()
     for check in (
         *(field, parts, undecorated, unset, replace, axes, argnames, gradients),

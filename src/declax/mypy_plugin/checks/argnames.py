@@ -1,4 +1,4 @@
-"""declax-argnames: arguments that a transform's options select by name or by number."""
+"""declax-argnames: arguments that the options of a transform select by name or number."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _TRANSFORMS = (
 
 
 def register(hooks: Registry) -> None:
-    """Puts the check at its hooks."""
+    """Adds the check to its hooks."""
     for transform in _TRANSFORMS:
         hooks.functions[transform].append(Entry(applied(transform, check, _OPTIONS), ARGNAMES))
 
 
 def check(found: Application) -> None:
-    """Checks the options of one application."""
+    """Checks the options of one application of a transform."""
     for option in found.options.keys() & set(_OPTIONS):
         given = found.options[option]
         for entry in items_of(given) or [given]:

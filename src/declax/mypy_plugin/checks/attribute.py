@@ -1,4 +1,4 @@
-"""declax-attribute: misspelt attributes of Variables, which answer for any name because metadata may have it."""
+"""declax-attribute: misspelt attributes of Variables. To mypy, a Variable has every attribute (metadata)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from declax.mypy_plugin.reporting import Report, error_code
 ATTRIBUTE = error_code("declax-attribute", "A Variable has no such attribute, but a similar one")
 
 _NEAR: Final = 0.8
-"""How alike two names are (0 to 1) before one counts as a misspelling of the other."""
+"""The similarity of two names (0 to 1) from which one counts as a misspelling."""
 
 METADATA: Final = frozenset(
     {
@@ -29,16 +29,16 @@ METADATA: Final = frozenset(
         *("trainable", "weight_decay"),
     }
 )
-"""The metadata that means something to declax."""
+"""The metadata that declax uses."""
 
 
 def register(hooks: Registry) -> None:
-    """Puts the check at its hook."""
+    """Adds the check to its hook."""
     hooks.attributes[names.VARIABLE].append(Entry(check, ATTRIBUTE))
 
 
 def check(ctx: AttributeContext, report: Report) -> None:
-    """Checks an attribute that only ``__getattr__`` answers for."""
+    """Checks an attribute that only ``__getattr__`` provides."""
     variable, place = get_proper_type(ctx.type), ctx.context
     is_any = isinstance(get_proper_type(ctx.default_attr_type), AnyType)
     if not is_any or not isinstance(place, MemberExpr) or not isinstance(variable, Instance):
@@ -50,7 +50,7 @@ def check(ctx: AttributeContext, report: Report) -> None:
         return
     is_set = any(node is place for node in members_assigned(ctx.api))
     near = difflib.get_close_matches(name, ("value", "raw_value") if is_set else known, n=1, cutoff=_NEAR)
-    # a longer name, as `shapes`, may be meant as it stands; so are names that the module gives somewhere
+    # a longer name, such as `shapes`, may be intended; so may a name that the module uses elsewhere
     if not near or ("value" in name if is_set else of_value is None or name.startswith(near[0])):
         return
     if name not in _names_given(ctx.api, with_assigned=not is_set):
@@ -59,7 +59,7 @@ def check(ctx: AttributeContext, report: Report) -> None:
 
 
 def _names_of_value(variable: Instance) -> set[str] | None:
-    """The attributes of a Variable's value; None if it may have any."""
+    """The attributes of the value of a Variable; None if it may have any."""
     info = next((base for base in variable.type.mro if base.fullname == names.VARIABLE), None)
     args = () if info is None else map_instance_to_supertype(variable, info).args
     typ = get_proper_type(args[0]) if args else None
@@ -73,7 +73,7 @@ def _public_names(info: TypeInfo) -> Iterator[str]:
 
 
 def _names_given(api: Any, *, with_assigned: bool) -> set[str]:
-    """The names that the module gives, as keywords, in strings, or by assignment: what may be metadata."""
+    """The names in keywords, strings and assignments of the module, which may be metadata."""
     found = {node.value for node in nodes_in_module(api, StrExpr)}
     found |= {name for call in nodes_in_module(api, CallExpr) for name in call.arg_names if name is not None}
     return found | {node.name for node in members_assigned(api)} if with_assigned else found

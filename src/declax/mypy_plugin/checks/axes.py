@@ -1,4 +1,4 @@
-"""declax-axes: axes against the parameters and the result of the function that is mapped."""
+"""declax-axes: axes that do not fit the parameters or the result of the mapped function."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ AXES = error_code("declax-axes", "Axes do not fit the function that is mapped")
 
 
 def register(hooks: Registry) -> None:
-    """Puts the check at its hooks."""
+    """Adds the check to its hooks."""
     for transform in (names.VMAP, names.PMAP, names.SCAN):
-        options = () if transform == names.SCAN else ("in_axes", "out_axes")  # those of `scan` have defaults
+        options = () if transform == names.SCAN else ("in_axes", "out_axes")  # the defaults of `scan` are checked too
         hooks.functions[transform].append(Entry(applied(transform, check, options), AXES))
 
 
 def check(found: Application) -> None:
-    """Checks the axes of one application: one entry for each parameter, and one for each part of the result."""
+    """Checks that axes have one entry for each parameter, and for each element of the result."""
     function = found.function
     axes = found.options.get("in_axes")
     is_default = axes is None and found.transform == "scan" and found.is_whole
@@ -43,7 +43,7 @@ def check(found: Application) -> None:
 
 
 def _count(found: Application, axes: Expression | None) -> int | None:
-    """How many entries a tuple of axes has; None for one axis for all, and if it is not known."""
+    """The number of entries in a tuple of axes; None for a single axis, or if unknown."""
     items = items_of(axes)
     if items is not None:
         return None if any(isinstance(item, StarExpr) for item in items) else len(items)
@@ -51,7 +51,7 @@ def _count(found: Application, axes: Expression | None) -> int | None:
 
 
 def _length(typ: ProperType | None) -> int | None:
-    """How many entries a type of plain tuples has."""
+    """The number of elements of a tuple type."""
     if not isinstance(typ, TupleType) or typ.partial_fallback.type.fullname != "builtins.tuple":
         return None
     return None if any(isinstance(item, UnpackType) for item in typ.items) else len(typ.items)

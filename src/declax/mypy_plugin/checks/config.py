@@ -1,4 +1,4 @@
-"""Configurations that are literals, and calls with ``**config``: mypy itself checks the calls that they stand for."""
+"""Configurations that are literals, and calls with ``**config``: mypy checks the equivalent calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ANY = AnyType(TypeOfAny.special_form)
 
 
 def register(hooks: Registry) -> None:
-    """Puts the check at its hooks."""
+    """Adds the checks to their hooks."""
     hooks.function(names.CONFIG_READERS, Entry(check, FAILED))
     hooks.call_signatures.append(Entry(without_types, FAILED))
     hooks.calls.append(Entry(check_dicts, FAILED))
@@ -37,7 +37,7 @@ def check(ctx: FunctionContext, report: Report) -> None:
     given = arguments_of(call, ("cls", "source"))
     if not isinstance(call, CallExpr) or "migrate" in given or "cls" not in given:
         return
-    # tables and names describe values other than plain data
+    # tables and names may describe any value that is not plain data
     wider = Wider(report.api, lambda typ: _ANY)
     signature = signature_of(report.api.lookup_type_or_none(given["cls"]), wider)
     if signature is not None:
@@ -52,7 +52,7 @@ def _check_table(
     place: Expression,
     report: Report,
 ) -> None:
-    """Lets mypy check the call that a table stands for, and those of the tables in it."""
+    """Lets mypy check the calls that a table and its inner tables describe."""
     entries = entries_of(table, report.api)
     kind = None if entries is None else entries.get("kind")
     if entries is None or (kind is not None and literal(kind) != signature.name) or "$ref" in entries:
@@ -70,7 +70,7 @@ def _check_table(
 
 
 def _tables_in(value: Expression, wanted: Type | None) -> list[tuple[Expression, Type]]:
-    """The tables in a value, and the parts that they describe."""
+    """The tables in a value, with the types of the parts that they describe."""
     typ = None if wanted is None else get_proper_type(wanted)
     items = typ.items if isinstance(typ, UnionType) else [] if typ is None else [typ]
     parts = [part for part in map(get_proper_type, items) if isinstance(part, Instance)]
@@ -86,10 +86,9 @@ def _tables_in(value: Expression, wanted: Type | None) -> list[tuple[Expression,
 
 
 def without_types(ctx: FunctionSigContext, report: Report) -> FunctionLike | None:
-    """The signature of a constructor, in which what dicts with known literals give may be of any type.
+    """The signature of a constructor without the types of parameters that known dicts set.
 
-    mypy compares the type that all values of a dict have together with each parameter; `check_dicts` lets it compare
-    each value with its own.
+    mypy would compare the joined type of all values of a dict with each parameter. `check_dicts` compares each value.
     """
     dicts = _dicts_of(ctx.context)
     if not all(entries_of(arg, report.api) is not None or _holds_anything(arg, report) for arg in dicts):
@@ -107,13 +106,13 @@ def _dicts_of(call: object) -> list[Expression]:
 
 
 def _holds_anything(arg: Expression, report: Report) -> bool:
-    """Whether the values of a dict are Any, as those of ``**options: Any``."""
+    """Whether the values of a dict are Any, such as of ``**options: Any``."""
     found = get_proper_type(report.api.get_expression_type(arg)) if isinstance(arg, NameExpr) else None
     return isinstance(found, Instance) and bool(found.args) and isinstance(get_proper_type(found.args[-1]), AnyType)
 
 
 def check_dicts(info: TypeInfo, ctx: FunctionContext, report: Report) -> None:
-    """Checks a call of a class with ``**`` and a dict whose literal is known, as if its entries were arguments."""
+    """Checks a call with ``**`` and a known dict, as if the entries were arguments."""
     call = ctx.context
     given = expanded(arguments_in(call), report.api) if isinstance(call, CallExpr) and _dicts_of(call) else None
     if given is None or not isinstance(call, CallExpr):

@@ -1,4 +1,4 @@
-"""declax-field: the status that a specifier or a mark gives, against the annotation and against what a call gives."""
+"""declax-field: a specifier, `Data` or `Static` that contradicts the annotation, or the argument of a call."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _NO_DATA = "it contains no leaf that JAX accepts"
 
 
 def register(hooks: Registry) -> None:
-    """Puts the check at its hooks."""
+    """Adds the checks to their hooks."""
     hooks.classes.append(Entry(check, FIELD))
     hooks.calls.append(Entry(check_call, FIELD))
 
 
 def check(cls: DeclaredClass, report: Report) -> None:
-    """Checks all fields that a class declares itself."""
+    """Checks the fields that the class itself declares."""
     for field in cls.own:
         found = None if field.statement is None else _contradiction(field)
         if found is not None and field.statement is not None:
@@ -42,7 +42,7 @@ def check(cls: DeclaredClass, report: Report) -> None:
 
 
 def _contradiction(field: DeclaredField) -> tuple[str, str, str] | None:
-    """The specifier or mark that contradicts the annotation, the reason, and the right specifier."""
+    """The contradicting specifier or mark, the reason, and the right specifier."""
     said, mark = field.specifier, field.mark
     if said == "static" and (mark == "data" or (mark is None and status_of(field.type) == "data")):
         return "static(...)", "" if mark else f": {_DATA}", "data"
@@ -54,15 +54,15 @@ def _contradiction(field: DeclaredField) -> tuple[str, str, str] | None:
 
 
 def check_call(info: TypeInfo, ctx: FunctionContext, report: Report) -> None:
-    """Checks the arguments of one call for data in the place of static fields."""
-    # nearly all parameters get nothing, and nearly all arguments are plain: most calls end here
+    """Checks that a call passes no data to static fields."""
+    # the fast path: most arguments are plain values
     if not any(_may_be_data(typ) for types in filter(None, ctx.arg_types) for typ in types):
         return
     fields = declared_fields(info, ctx.api) if has_made_constructor(info) else {}
     for name, given, types in zip(ctx.callee_arg_names, ctx.args, ctx.arg_types, strict=True):
         field = fields.get(name or "")
         for arg, typ in zip(given, types, strict=True):
-            # a contradictory declaration is reported at the class
+            # the class reports a contradictory declaration
             if field is not None and _is_data_for_static(typ, field):
                 report.error(
                     f"{info.name}(...): {name} is static, but {text_of(typ)} is data",

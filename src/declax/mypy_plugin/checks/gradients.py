@@ -1,11 +1,4 @@
-"""The types of gradients that no annotation says: of lambdas and of generic losses.
-
-It reports no errors: mypy checks the uses of the gradient.
-
-Vocabulary
-----------
-shape: what a gradient function returns, less the gradient: with or without the value, with or without `has_aux`.
-"""
+"""The types of gradients of lambdas and generic losses, which annotations cannot express. Reports no errors itself."""
 
 from __future__ import annotations
 
@@ -36,13 +29,13 @@ _ARRAY: Final = "jax._src.basearray.Array"
 
 
 class Shape(NamedTuple):
-    """The type beside the gradient in a result."""
+    """Whether the result of a gradient function has the value of the loss, and auxiliary data."""
 
     has_value: bool
     has_aux: bool
 
     def around(self, gradient: Type, value: Type, api: Any) -> Type:
-        """The result of a gradient function; `value` is what the loss returns."""
+        """The type of the result; `value` is the type that the loss returns."""
         if self.has_value:
             return _pair(value, gradient, api)
         if not self.has_aux:
@@ -53,18 +46,18 @@ class Shape(NamedTuple):
 
 
 _TRANSFORMS: Final = {names.GRAD: False, names.VALUE_AND_GRAD: True}
-"""Whether they give the value too."""
+"""The transforms, and whether they return the value as well."""
 _FACTORIES: Final = {
     names.OF_GRAD: Shape(has_value=False, has_aux=False),
     names.OF_GRAD_AUX: Shape(has_value=False, has_aux=True),
     names.OF_VALUE_AND_GRAD: Shape(has_value=True, has_aux=False),
     names.OF_VALUE_AND_GRAD_AUX: Shape(has_value=True, has_aux=True),
 }
-"""The types of the transforms with options only, which differentiate the first argument."""
+"""The types of transforms with options but no function, which differentiate the first argument."""
 
 
 def register(hooks: Registry) -> None:
-    """Puts the types at their hooks."""
+    """Adds the types to their hooks."""
     hooks.function(_TRANSFORMS, Entry(of_function, FAILED))
     for factory, shape in _FACTORIES.items():
         hooks.methods[f"{factory}.__call__"].append(Entry(_of_decorated(shape), FAILED))
@@ -72,7 +65,7 @@ def register(hooks: Registry) -> None:
 
 
 def of_function(ctx: FunctionContext, report: Report) -> Type | None:
-    """The type of ``grad(f)``, and of a function below ``@grad``."""
+    """The type of ``grad(f)``, and of a function decorated with ``@grad``."""
     call = ctx.context
     if isinstance(call, Decorator):
         transform = fullname_of(call.decorators[0])
@@ -81,7 +74,7 @@ def of_function(ctx: FunctionContext, report: Report) -> Type | None:
     if shape is None or not isinstance(call, CallExpr):
         return None
     if isinstance(call.args[0], LambdaExpr):
-        # the same for all overloads: mypy takes a lambda, whose arguments are Any, for Any if they differ
+        # one type for all overloads; if they differed, mypy would infer Any
         untyped = info_named(names.UNTYPED, report.api)
         return None if untyped is None else Instance(untyped, [])
     return _of_loss(ctx, shape)
@@ -105,8 +98,8 @@ def of_lambda(ctx: MethodContext, report: Report) -> Type | None:
     loss = made.args[0]
     last = loss.body.body[-1] if isinstance(loss, LambdaExpr) and loss.body.body else None
     if not isinstance(last, ReturnStmt) or (not shape.has_aux and isinstance(last.expr, TupleExpr)):
-        return None  # a function whose result is an error already
-    with api.msg.filter_errors():  # the types of the arguments are those of what is asked to be Any
+        return None  # mypy reports an error already
+    with api.msg.filter_errors():  # mypy has inferred the arguments with the expected type Any
         model = get_proper_type(api.get_expression_type(call.args[0]))
     gradient = _gradient_of(model, api)
     array = info_named(_ARRAY, api)
@@ -116,7 +109,7 @@ def of_lambda(ctx: MethodContext, report: Report) -> Type | None:
 
 
 def _shape_of(call: CallExpr) -> Shape | None:
-    """The result of a call of a transform with a function, if it differentiates the first argument."""
+    """The shape of the result of ``grad(f, ...)``, if it differentiates the first argument."""
     transform = fullname_of(call.callee)
     if transform not in _TRANSFORMS or call.arg_kinds[:1] != [ArgKind.ARG_POS]:
         return None
@@ -129,19 +122,19 @@ def _shape_of(call: CallExpr) -> Shape | None:
 
 
 def _of_loss(ctx: FunctionContext | MethodContext, shape: Shape) -> Type | None:
-    """The gradient function of a loss whose first argument is of a type variable."""
+    """The gradient function of a loss whose first argument has a type variable as its type."""
     loss = get_proper_type(ctx.arg_types[0][0]) if ctx.arg_types and ctx.arg_types[0] else None
     if not isinstance(loss, CallableType) or not loss.arg_types or not loss.arg_kinds[0].is_positional():
         return None
     if not shape.has_aux and isinstance(get_proper_type(loss.ret_type), TupleType):
-        return None  # an error already
+        return None  # mypy reports an error already
     first = get_proper_type(loss.arg_types[0])
     gradient = _gradient_of(first, ctx.api) if isinstance(first, TypeVarType) else None
     return None if gradient is None else loss.copy_modified(ret_type=shape.around(gradient, loss.ret_type, ctx.api))
 
 
 def _gradient_of(typ: ProperType, api: Any) -> Type | None:
-    """The gradient with respect to a value of this type: a State for a model."""
+    """The type of the gradient with respect to a value of a type: a State for a model."""
     bound = get_proper_type(typ.upper_bound) if isinstance(typ, TypeVarType) else typ
     if not isinstance(bound, Instance) or bound.type.fallback_to_any:
         return None

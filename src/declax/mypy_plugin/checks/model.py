@@ -1,9 +1,4 @@
-"""declax-model: what stands in the place of a model, and States of another model.
-
-Vocabulary
-----------
-holder: the class of the model that is given a State.
-"""
+"""declax-model: classes passed as models, and States of another model."""
 
 from __future__ import annotations
 
@@ -28,7 +23,7 @@ _MAX_DEPTH: Final = 5
 
 
 def register(hooks: Registry) -> None:
-    """Puts the check at its hooks."""
+    """Adds the checks to their hooks."""
     hooks.function(names.NODE_TAKERS, Entry(check_node, MODEL))
     hooks.function([names.UPDATE, names.MERGE], Entry(check_states, MODEL))
 
@@ -42,7 +37,7 @@ def check_node(ctx: FunctionContext, report: Report) -> None:
 
 
 def check_states(ctx: FunctionContext, report: Report) -> None:
-    """Checks the States that a model is given, or that go with a GraphDef."""
+    """Checks that the States passed with a model or GraphDef belong to it."""
     strict = arguments_of(ctx.context).get("strict")
     for _, given in _given(ctx, 0):
         is_graphdef = isinstance(given, Instance) and given.type.fullname == names.GRAPHDEF and bool(given.args)
@@ -58,14 +53,14 @@ def check_states(ctx: FunctionContext, report: Report) -> None:
 
 
 def _given(ctx: FunctionContext, at: int) -> Iterator[tuple[Expression, ProperType]]:
-    """The argument for one parameter."""
+    """The arguments for one parameter, with their types."""
     if at < len(ctx.args):
         for expr, typ in zip(ctx.args[at], ctx.arg_types[at], strict=False):
             yield expr, get_proper_type(typ)
 
 
 def _model_of(expr: Expression, state: ProperType, ctx: FunctionContext) -> ProperType | None:
-    """The model of a State; mypy infers Any for the result of a call if a State of Any is expected."""
+    """The model of a State; infers a call again, since mypy infers Any if a State of Any is expected."""
     if isinstance(state, Instance) and state.args and isinstance(get_proper_type(state.args[0]), AnyType):
         if isinstance(expr, CallExpr):
             with ctx.api.msg.filter_errors():
@@ -75,14 +70,14 @@ def _model_of(expr: Expression, state: ProperType, ctx: FunctionContext) -> Prop
 
 
 def _foreign(holder: TypeInfo, other: TypeInfo, api: Any) -> list[str]:
-    """The fields whose leaves a State of the other class has, and that the holder has not."""
+    """The fields with leaves of another class that the class of the model does not have."""
     if holder.has_base(other.fullname) or other.has_base(holder.fullname) or other.fallback_to_any:
         return []
     return [name for name in names_with_leaves(other, api) if holder.get(name) is None]
 
 
 def names_with_leaves(info: TypeInfo, api: Any, depth: int = 0) -> Iterator[str]:
-    """The fields that have leaves in any instance: no Optional, and no container that may be empty."""
+    """The fields that have leaves in every instance: not Optional, and not a container, which may be empty."""
     for field in declared_fields(info, api).values():
         typ = field.type
         if field.is_init_var or field.is_static or not isinstance(typ, Instance):

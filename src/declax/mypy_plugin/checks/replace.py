@@ -1,4 +1,4 @@
-"""`dx.replace` and `dataclasses.replace`, which mypy itself then checks: by the parameters of the constructor."""
+"""The signatures of `dx.replace` and `dataclasses.replace`: the parameters of the constructor."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from declax.mypy_plugin.reporting import FAILED, Report
 
 
 def register(hooks: Registry) -> None:
-    """Puts the signature at its hook."""
+    """Adds the signature to its hooks."""
     for function in (names.REPLACE, names.STANDARD_REPLACE):
         hooks.signatures[function].append(Entry(signature, FAILED))
 
 
 def signature(ctx: FunctionSigContext, report: Report) -> FunctionLike | None:
-    """The signature of one call, less the fields that the object makes itself."""
+    """The signature of one call, without fields that the constructor does not take."""
     if len(ctx.args) != 2 or len(ctx.args[0]) != 1:
         return None
     typ = get_proper_type(report.api.get_expression_type(ctx.args[0][0]))

@@ -1,4 +1,4 @@
-"""declax-sizes: the sizes of layers that stand next to each other in a `Sequential`, if literals tell them."""
+"""declax-sizes: adjacent layers of a `Sequential` with different sizes, where these are literals."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _SIZES: Final = {
     names.LAYER_NORM: (("num_features", "num_features"), {"feature_axes", "reduction_axes"}),
     names.BATCH_NORM: (("num_features", "num_features"), {"axis"}),
 }
-"""The parameters that say how many features a layer takes and gives, and those that change what these mean."""
+"""The parameters for the input and output features of a layer, and those that change their meaning."""
 
 _PASSING: Final = frozenset(
     "celu elu gelu hard_sigmoid hard_silu hard_swish hard_tanh identity leaky_relu log_sigmoid log_softmax mish relu "
     "relu6 selu sigmoid silu soft_sign softmax softplus sparse_plus sparse_sigmoid squareplus standardize swish tanh "
     "avg_pool max_pool min_pool abs exp sin cos sqrt square log1p".split()
 )
-"""Functions of JAX and of declax that give the size that they take."""
+"""Functions of JAX and declax that keep the number of features."""
 
 
 def register(hooks: Registry) -> None:
-    """Puts the check at its hook."""
+    """Adds the check to its hook."""
     hooks.functions[names.SEQUENTIAL].append(Entry(check, SIZES))
 
 
 def check(ctx: FunctionContext, report: Report) -> None:
-    """Checks the layers of one chain."""
+    """Checks the layers of one `Sequential`."""
     before: tuple[str, int] | None = None
     args = ctx.context.args if isinstance(ctx.context, CallExpr) else []
     for layer in (items_of(args[0]) or args) if len(args) == 1 else args:
@@ -54,7 +54,7 @@ def check(ctx: FunctionContext, report: Report) -> None:
 
 
 def _passes(layer: Expression) -> bool:
-    """Whether a layer gives the size that it takes."""
+    """Whether a layer keeps the number of features."""
     called = isinstance(layer, CallExpr)
     name = fullname_of(layer.callee if isinstance(layer, CallExpr) else layer) or ""
     if called:
@@ -63,7 +63,7 @@ def _passes(layer: Expression) -> bool:
 
 
 def _sizes_of(layer: Expression, report: Report) -> tuple[int | None, int | None]:
-    """The sizes that a layer takes and gives, if they are known."""
+    """The input and output features of a layer, if they are known."""
     name = fullname_of(layer.callee) if isinstance(layer, CallExpr) else None
     if name not in _SIZES:
         return None, None
@@ -76,7 +76,7 @@ def _sizes_of(layer: Expression, report: Report) -> tuple[int | None, int | None
 
 
 def _number(expr: Expression | None, report: Report) -> int | None:
-    """The int that an expression is, as a literal or by a name that is Final."""
+    """The value of an int literal, or of a Final name."""
     found = None if expr is None else report.api.lookup_type_or_none(expr)
     typ = None if found is None else get_proper_type(found)
     if isinstance(typ, Instance) and typ.last_known_value is not None:

@@ -1,4 +1,4 @@
-"""declax-spec: the arguments of `spec`, the paths of `Spec.replace`, and the streams of `Spec.build`."""
+"""declax-spec: the arguments of `spec`, the paths of `Spec.replace`, and the `rngs` of `Spec.build`."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SPEC = error_code("declax-spec", "A path of a spec is unknown, or `build` lacks 
 
 
 def register(hooks: Registry) -> None:
-    """Puts the check at its hooks."""
+    """Adds the checks to their hooks."""
     hooks.functions[names.SPEC].append(Entry(check, SPEC))
     hooks.methods[f"{names.SPEC_CLASS}.replace"].append(Entry(check_replace, SPEC))
     hooks.methods[f"{names.SPEC_CLASS}.build"].append(Entry(check_build, SPEC))
 
 
 def check(ctx: FunctionContext, report: Report) -> None:
-    """Checks a call of `spec` as one of its target, less the random streams."""
+    """Checks a call of `spec` as a call of its target without `rngs`."""
     call = ctx.context
     if not isinstance(call, CallExpr) or call.arg_kinds[:1] != [ArgKind.ARG_POS]:
         return
@@ -72,7 +72,7 @@ def check_replace(ctx: MethodContext, report: Report) -> None:
 
 
 def _type_at(typ: Type, path: str, place: Context, report: Report) -> Type | None:
-    """The type of the parameter at a path, if all classes on the way to it are known."""
+    """The type of the parameter at a path, if all classes above it are known."""
     for depth, name in enumerate(re.split(r"[.\[]", path.replace("]", ""))):
         found = _part_of(typ)
         if isinstance(found, Instance) and is_container(found.type) and found.args:
@@ -85,7 +85,7 @@ def _type_at(typ: Type, path: str, place: Context, report: Report) -> Type | Non
         if parameter is None or parameter.name != name:
             known = [known for known in signature.arg_names if known is not None]
             is_open = signature.is_var_arg or signature.is_kw_arg or name == "*"
-            # the part itself may be of a class that takes more than that of the annotation
+            # the class of the part may have more parameters than the class of the annotation
             if not is_open and (not depth or suggest(name, known)):
                 tell_unknown(f"{signature.name}, in replace({path!r}, ...)", name, signature, place, report)
             return None
@@ -94,7 +94,7 @@ def _type_at(typ: Type, path: str, place: Context, report: Report) -> Type | Non
 
 
 def _part_of(typ: Type) -> Instance | None:
-    """The only class that instances of a type are of, besides None."""
+    """The type without None, if it is a single class."""
     typ = get_proper_type(typ)
     items = typ.items if isinstance(typ, UnionType) else [typ]
     parts = [part for part in map(get_proper_type, items) if not isinstance(part, NoneType)]
@@ -109,7 +109,7 @@ def _changes(call: CallExpr, api: Any) -> dict[str, Expression]:
 
 
 def check_build(ctx: MethodContext, report: Report) -> None:
-    """Checks that ``dx.spec(C, ...).build()`` has the random streams that C asks for."""
+    """Checks that ``dx.spec(C, ...).build()`` passes the `rngs` that C requires."""
     call = ctx.context
     if not isinstance(call, CallExpr) or (call.args and literal(call.args[0]) is not None):
         return

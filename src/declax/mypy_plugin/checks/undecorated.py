@@ -1,4 +1,4 @@
-"""declax-undecorated: fields declared in a Pytree without the decorator, or with the standard's."""
+"""declax-undecorated: fields of a Pytree without `@dx.dataclass`, or with the standard decorator."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ UNDECORATED = error_code("declax-undecorated", "A Pytree declares fields without
 
 
 def register(hooks: Registry) -> None:
-    """Puts the check at its hooks."""
+    """Adds the checks to their hooks."""
     hooks.function(names.SPECIFIERS, Entry(check_specifier, UNDECORATED))
     hooks.classes.append(Entry(check_decorated, UNDECORATED))
 
 
 def check_specifier(ctx: FunctionContext, report: Report) -> None:
-    """Checks the class in whose body a specifier is called."""
+    """Checks the class whose body calls a specifier."""
     info = report.api.scope.active_class()
     if not isinstance(info, TypeInfo) or not info.has_base(names.PYTREE) or info.defn.decorators:
         return
@@ -52,7 +52,7 @@ def _is_made_otherwise(info: TypeInfo, report: Report) -> bool:
 
 
 def check_decorated(cls: DeclaredClass, report: Report) -> None:
-    """Checks a class under the standard's decorator."""
+    """Checks a class with the standard decorator."""
     decorator = _standard_decorator(cls.info)
     if decorator is None:
         return

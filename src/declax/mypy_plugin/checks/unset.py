@@ -1,4 +1,4 @@
-"""declax-unset: fields that the constructor does not take, that have no default, and that nothing sets."""
+"""declax-unset: fields with `init=False` and no default that nothing sets."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ UNSET = error_code("declax-unset", "A field with init=False gets no value")
 
 
 def register(hooks: Registry) -> None:
-    """Puts the check at its hook."""
+    """Adds the check to its hook."""
     hooks.classes.append(Entry(check, UNSET))
 
 
 def check(cls: DeclaredClass, report: Report) -> None:
-    """Checks all fields that a class declares itself."""
+    """Checks the fields that the class itself declares."""
     waiting = [
         field
         for field in cls.own
@@ -51,13 +51,13 @@ def check(cls: DeclaredClass, report: Report) -> None:
 
 
 def _has_unread_base(info: TypeInfo) -> bool:
-    """Whether a base of another module may set the field; its methods cannot be read here."""
+    """Whether a base from another module may set the field; the plugin cannot read its methods."""
     known = (info.module_name, "declax.", "builtins", "typing", "abc")
     return info.fallback_to_any or not all(base.module_name.startswith(known) for base in info.mro[1:])
 
 
 def members_assigned(api: Any) -> Iterator[MemberExpr]:
-    """The attributes in all that the statements of the module assign to."""
+    """The attributes that the statements of the module assign."""
     targets: list[Node | None] = [
         *(target for found in nodes_in_module(api, AssignmentStmt) for target in found.lvalues),
         *(found.lvalue for found in nodes_in_module(api, OperatorAssignmentStmt)),
@@ -68,7 +68,7 @@ def members_assigned(api: Any) -> Iterator[MemberExpr]:
 
 
 def names_set_by_calls(api: Any) -> Iterator[str]:
-    """The names of the attributes that the module sets without an assignment; `ANY_NAME` if one is computed."""
+    """The names of attributes that calls set, such as `setattr`; `ANY_NAME` for a computed name."""
     if any(node.name == "__dict__" for node in nodes_in_module(api, MemberExpr)):
         yield ANY_NAME
     for call in nodes_in_module(api, CallExpr):
