@@ -82,4 +82,4 @@ def test_there_is_no_default_where_there_is_none():
 
 def test_schemas_stay_small():
     assert len(json.dumps(dx.json_schema(dx.Linear))) < 30_000
-    assert len(json.dumps(SCHEMA)) < 200_000
+    assert len(json.dumps(SCHEMA)) < 2_400 * len(SCHEMA["definitions"])  # one for each layer, part and type

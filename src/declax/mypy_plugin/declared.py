@@ -1,4 +1,4 @@
-"""The declared classes of a program. The plugin stores declarations in mypy's metadata of a class, which mypy caches."""
+"""The declared classes of a program. Declarations are in mypy's metadata of a class, which mypy caches."""
 
 from __future__ import annotations
 
