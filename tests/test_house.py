@@ -79,6 +79,7 @@ LATE_IMPORTS: dict[str, str] = {
 DOCUMENTED_ELSEWHERE: dict[str, str] = {
     "KW_ONLY": "of the standard's dataclasses",
     "InitVar": "of the standard's dataclasses",
+    "log1mexp": "of jax.nn",
     "relu": "of jax.nn",
     "relu6": "of jax.nn",
 }

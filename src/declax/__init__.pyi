@@ -190,8 +190,10 @@ from declax.nn.activations import hard_swish as hard_swish
 from declax.nn.activations import hard_tanh as hard_tanh
 from declax.nn.activations import identity as identity
 from declax.nn.activations import leaky_relu as leaky_relu
+from declax.nn.activations import log1mexp as log1mexp
 from declax.nn.activations import log_sigmoid as log_sigmoid
 from declax.nn.activations import log_softmax as log_softmax
+from declax.nn.activations import logmeanexp as logmeanexp
 from declax.nn.activations import logsumexp as logsumexp
 from declax.nn.activations import mish as mish
 from declax.nn.activations import one_hot as one_hot

@@ -19,7 +19,7 @@ from declax.nn import activations
 NAMES = (
     "celu elu gelu glu hard_sigmoid hard_silu hard_swish hard_tanh leaky_relu log_sigmoid log_softmax logsumexp "
     "one_hot relu relu6 selu sigmoid silu soft_sign softmax softplus standardize swish tanh identity "
-    "mish sparse_plus sparse_sigmoid squareplus"
+    "log1mexp logmeanexp mish sparse_plus sparse_sigmoid squareplus"
 ).split()
 
 FORMULAS: dict[str, Callable[[Any], Any]] = {
@@ -35,6 +35,7 @@ FORMULAS: dict[str, Callable[[Any], Any]] = {
     "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
     "log_sigmoid": lambda x: -np.log1p(np.exp(-x)),
     "log_softmax": lambda x: x - np.log(np.exp(x).sum(-1, keepdims=True)),
+    "logmeanexp": lambda x: np.log(np.exp(x).mean()),
     "logsumexp": lambda x: np.log(np.exp(x).sum()),
     "mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),
     "sparse_plus": lambda x: np.where(x <= -1, 0, np.where(x >= 1, x, (x + 1) ** 2 / 4)),
@@ -63,6 +64,11 @@ def test_is_the_function_of_jax(name: str) -> None:
 def test_against_the_formula(name: str) -> None:
     x = np.linspace(-4, 7, 12, dtype=np.float32).reshape(3, 4)
     np.testing.assert_allclose(getattr(activations, name)(x), FORMULAS[name](x), rtol=2e-5, atol=2e-6)
+
+
+def test_log1mexp() -> None:
+    x = np.array([0.1, 1.0, 4.0], np.float32)
+    np.testing.assert_allclose(activations.log1mexp(x), np.log1p(-np.exp(-x)), rtol=1e-5)
 
 
 def test_one_hot() -> None:

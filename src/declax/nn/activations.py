@@ -24,8 +24,10 @@ from jax.nn import hard_swish as hard_swish
 from jax.nn import hard_tanh as hard_tanh
 from jax.nn import identity as identity
 from jax.nn import leaky_relu as leaky_relu
+from jax.nn import log1mexp as log1mexp
 from jax.nn import log_sigmoid as log_sigmoid
 from jax.nn import log_softmax as log_softmax
+from jax.nn import logmeanexp as logmeanexp
 from jax.nn import logsumexp as logsumexp
 from jax.nn import mish as mish
 from jax.nn import one_hot as one_hot
@@ -55,9 +57,9 @@ from declax._variables.variable import Param
 from declax.nn import dtypes
 
 _NAMES: Final = (
-    "celu elu gelu glu hard_sigmoid hard_silu hard_tanh identity leaky_relu log_sigmoid log_softmax logsumexp mish "
-    "one_hot relu relu6 selu sigmoid silu soft_sign softmax softplus sparse_plus sparse_sigmoid squareplus "
-    "standardize tanh"
+    "celu elu gelu glu hard_sigmoid hard_silu hard_tanh identity leaky_relu log1mexp log_sigmoid log_softmax "
+    "logmeanexp logsumexp mish one_hot relu relu6 selu sigmoid silu soft_sign softmax softplus sparse_plus "
+    "sparse_sigmoid squareplus standardize tanh"
 ).split()
 _NAME_OF: Final = {id(getattr(_jax_nn, name)): name for name in _NAMES}
 
