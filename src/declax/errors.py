@@ -73,13 +73,13 @@ class ConstructionError(DeclaxError, TypeError):
     code = "construction"
 
 
-class InitializerError(DeclaxError, ValueError):
+class InitializerError(DeclaxError, ValueError, TypeError):
     """An initializer gave something else than its field declares."""
 
     code = "initializer"
 
 
-class StatusError(DeclaxError, ValueError):
+class StatusError(DeclaxError, ValueError, TypeError):
     """A value does not suit the status (data or static) of its attribute."""
 
     code = "status"
@@ -91,7 +91,7 @@ class TraceContextError(DeclaxError):
     code = "trace-context"
 
 
-class MetadataError(DeclaxError, ValueError):
+class MetadataError(DeclaxError, ValueError, TypeError):
     """Metadata of a Variable is unknown, missing or unusable."""
 
     code = "metadata"
@@ -113,13 +113,13 @@ class RegistryError(DeclaxError, ValueError):
     code = "registry"
 
 
-class FilterError(DeclaxError, ValueError):
+class FilterError(DeclaxError, ValueError, TypeError):
     """A value is not a filter, or filters do not match all leaves."""
 
     code = "filter"
 
 
-class GraphError(DeclaxError, ValueError):
+class GraphError(DeclaxError, ValueError, TypeError):
     """A graph and a state, or two graphs, do not fit each other."""
 
     code = "graph"
@@ -131,7 +131,7 @@ class DepthError(DeclaxError, ValueError):
     code = "depth"
 
 
-class RngError(DeclaxError, ValueError):
+class RngError(DeclaxError, ValueError, TypeError):
     """A random stream is missing or cannot be made."""
 
     code = "rng"
@@ -141,23 +141,23 @@ class MissingStreamError(RngError, AttributeError, KeyError):
     """There is neither a stream of this name nor a `default`."""
 
 
-class TransformError(DeclaxError, ValueError):
+class TransformError(DeclaxError, ValueError, TypeError):
     """A lifted transform was called in a way that it cannot carry out."""
 
     code = "transform"
 
 
-class AbstractModelError(TransformError, TypeError):
+class AbstractModelError(TransformError):
     """Something was computed with the shapes that an abstract model has in the place of arrays."""
 
 
-class OptimizerError(DeclaxError, ValueError):
+class OptimizerError(DeclaxError, ValueError, TypeError):
     """An optimizer does not fit its model or its gradients."""
 
     code = "optimizer"
 
 
-class LayerError(DeclaxError, ValueError):
+class LayerError(DeclaxError, ValueError, TypeError):
     """A layer was declared or called with sizes or options that do not fit."""
 
     code = "layer"
