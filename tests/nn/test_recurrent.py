@@ -251,3 +251,17 @@ def test_what_is_missing_is_named(normal: Any) -> None:
 def test_an_input_of_the_wrong_size_is_refused(normal: Any) -> None:
     with pytest.raises(dx.errors.LayerError, match="the last axis of 'inputs' has the wrong size"):
         dx.RNN(make("GRUCell"))(normal(2, 5, 7))
+
+
+def test_a_sequence_without_steps_keeps_the_first_state():
+    rnn = dx.RNN(dx.GRUCell(3, 4, rngs=dx.Rngs(0)))
+    x = jax.random.normal(jax.random.key(0), (2, 5, 3))
+    last, _ = rnn(x, seq_lengths=jnp.array([0, 5]), initial_carry=jnp.ones((2, 4)), return_carry=True)
+    np.testing.assert_array_equal(last[0], jnp.ones(4))
+
+
+def test_gates_narrower_than_the_memory_run_under_strict_promotion():
+    cell = dx.LSTMCell(3, 4, dtype=jnp.bfloat16, rngs=dx.Rngs(0))
+    with jax.numpy_dtype_promotion("strict"):
+        _, y = cell((jnp.ones((2, 4)), jnp.ones((2, 4))), jnp.ones((2, 3)))
+    assert y.dtype == jnp.float32
