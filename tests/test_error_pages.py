@@ -21,7 +21,7 @@ RAISING = re.compile(r"^```python \{raises=(\w+)\}$", re.MULTILINE)
 RUNNING = re.compile(r"^```python$", re.MULTILINE)
 MESSAGE = re.compile(r"^```text \{output\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROW = re.compile(
-    r"^\| \[`(?P<code>[\w-]+)`\]\(#(?P<anchor>[\w-]+)\) \| `(?P<name>\w+)` \| `(?P<base>\w+)` \|", re.MULTILINE
+    r"^\| \[`(?P<code>[\w-]+)`\]\(#(?P<anchor>[\w-]+)\) \| `(?P<name>\w+)` \| (?P<base>`[\w`, ]+`) \|", re.MULTILINE
 )
 
 
@@ -38,8 +38,10 @@ def sections() -> dict[str, str]:
 
 
 def built_in_of(cls: type[errors.DeclaxError]) -> str:
-    """The name of the built-in exception that a class is as well."""
-    return next(base.__name__ for base in cls.__mro__ if base.__module__ == "builtins")
+    """The names of the built-in exceptions that a class is as well."""
+    known = [base for base in cls.__mro__ if base.__module__ == "builtins"]
+    nearest = [base for base in known if not any(base in other.__mro__[1:] for other in known)]
+    return ", ".join(f"`{base.__name__}`" for base in nearest)
 
 
 def test_each_class_has_a_code_of_its_own():
