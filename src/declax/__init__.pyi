@@ -236,6 +236,7 @@ from declax.training import Optimizer as Optimizer
 from declax.training import OptState as OptState
 from declax.training import OptVariable as OptVariable
 from declax.training import TrainState as TrainState
+from declax.training import accumulate as accumulate
 from declax.training import metrics as metrics
 from declax.training import optimizer as optimizer
 from declax.training.metrics import Metric as Metric

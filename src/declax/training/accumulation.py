@@ -1,0 +1,86 @@
+"""Gradients of batches that are too large for memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from declax import errors
+from declax._filters import Filter
+from declax._state.states import State
+from declax._variables.variable import Param
+from declax.transforms._engine.prefixes import Carry
+from declax.transforms.abstract import eval_shape
+from declax.transforms.autodiff import DiffState, value_and_grad
+from declax.transforms.scanning import scan
+
+M = TypeVar("M")
+
+
+def accumulate(
+    loss: Callable[..., jax.Array], steps: int, *, wrt: Filter = Param
+) -> Callable[..., tuple[jax.Array, State[Any]]]:
+    """Computes a loss and its gradient over a batch in several steps, with the memory of one.
+
+    Each array of the batch is cut along its first axis into `steps` parts. A scan adds up their losses and gradients,
+    and divides both by `steps`: if the loss is a mean over examples, the results are those of the whole batch. The
+    model is carried: statistics and streams of random numbers go on from part to part. Call it inside of `dx.jit`.
+
+    Args:
+      loss: takes a model, and the arrays of a batch; returns a scalar.
+      steps: the number of parts.
+      wrt: a filter of the Variables that the gradient is for.
+
+    Returns:
+      A function that takes what `loss` takes, and returns the loss and the gradient: a State, as `dx.value_and_grad`
+      does. Keyword arguments go to `loss` whole.
+
+    Raises:
+      TransformError: for an array of the batch whose first axis `steps` does not divide.
+
+    >>> import declax as dx
+    >>> model = dx.Linear(3, 1, rngs=dx.Rngs(0))
+    >>> def loss_of(model, x, y):
+    ...     return jnp.mean((model(x) - y) ** 2)
+    >>> loss, grads = dx.accumulate(loss_of, steps=4)(model, jnp.ones((8, 3)), jnp.ones((8, 1)))
+    >>> grads.kernel.shape
+    (3, 1)
+    """
+
+    def accumulated(model: Any, /, *batch: Any, **kwargs: Any) -> tuple[jax.Array, State[Any]]:
+        def loss_of(model: Any, part: Any) -> jax.Array:
+            return loss(model, *part, **kwargs)
+
+        compute = value_and_grad(loss_of, argnums=DiffState(0, wrt))
+        parts = _parts_of(batch, steps)
+        shapes = eval_shape(compute, model, jax.tree.map(lambda x: x[0], parts))
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+        @scan(in_axes=(Carry, 0), out_axes=Carry)
+        def add(carry: Any, part: Any) -> Any:
+            model, total = carry
+            return model, jax.tree.map(jnp.add, total, compute(model, part))
+
+        _, total = add((model, zeros), parts)
+        mean: tuple[jax.Array, State[Any]] = jax.tree.map(lambda x: x / steps, total)
+        return mean
+
+    return accumulated
+
+
+def _parts_of(batch: Any, steps: int) -> Any:
+    def cut(path: Any, given: Any) -> jax.Array:
+        x: jax.Array = jnp.asarray(given)
+        if x.ndim == 0 or x.shape[0] % steps:
+            raise errors.TransformError(
+                f"accumulate: {jax.tree_util.keystr(path)} of the batch",
+                f"{steps} steps do not divide the first axis",
+                expected=f"an array whose first axis is a multiple of {steps}",
+                got=errors.describe(x),
+            )
+        return x.reshape(steps, x.shape[0] // steps, *x.shape[1:])
+
+    return jax.tree_util.tree_map_with_path(cut, batch)
