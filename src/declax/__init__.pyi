@@ -180,6 +180,7 @@ from declax.nn import PReLU as PReLU
 from declax.nn import RMSNorm as RMSNorm
 from declax.nn import RNNCellBase as RNNCellBase
 from declax.nn import SimpleCell as SimpleCell
+from declax.nn import WeightNorm as WeightNorm
 from declax.nn.activations import celu as celu
 from declax.nn.activations import elu as elu
 from declax.nn.activations import gelu as gelu

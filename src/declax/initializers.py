@@ -59,6 +59,11 @@ class NamedInitializer:
         """The arguments that make this initializer, by name."""
         return MappingProxyType({k: v.array if isinstance(v, _ArraySetting) else v for k, v in self.settings or ()})
 
+    @property
+    def needs_key(self) -> bool:
+        """Whether it draws random numbers."""
+        return self.name not in _KEYLESS
+
     def __call__(
         self,
         key: jax.Array | None,
@@ -82,7 +87,7 @@ class NamedInitializer:
         Array([1., 1.], dtype=float32)
         """
         sizes = (int(shape),) if isinstance(shape, _INTEGERS) else tuple(shape)
-        if key is None and self.name not in _KEYLESS:
+        if key is None and self.needs_key:
             raise errors.InitializerError(
                 repr(self),
                 "draws random numbers and was given no key",

@@ -68,4 +68,5 @@ from declax.nn.pooling import pool as pool
 from declax.nn.recurrent import RNN as RNN
 from declax.nn.recurrent import Bidirectional as Bidirectional
 from declax.nn.recurrent import flip_sequences as flip_sequences
+from declax.nn.reparametrization import WeightNorm as WeightNorm
 from declax.nn.stochastic import Dropout as Dropout

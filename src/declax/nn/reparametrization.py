@@ -1,0 +1,166 @@
+"""Wrappers of layers that normalize their weights before each call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import InitVar  # pyright knows it by this module only
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from declax import errors
+from declax._classes.decorator import dataclass
+from declax._fields.specifiers import KW_ONLY, data, field, static
+from declax._filters import All, Filter, PathContains, as_written
+from declax._graph.api import state as state_of
+from declax._graph.updating import update
+from declax._lazy import lazy_names
+from declax._module.module import Module
+from declax._random.streams import Rngs
+from declax._state.states import State
+from declax._typing import Dtype, Initializer, Path
+from declax._variables.variable import Param
+from declax.initializers import NamedInitializer, ones
+from declax.nn import dtypes
+from declax.nn._checks import axes_of, check_axes_type, field_of
+
+
+@dataclass
+class WeightNorm(Module):
+    """Normalizes the weights of a layer before each call.
+
+    ``weight = scale * weight / sqrt(sum(weight**2) + epsilon)``, with the sum over all axes but `feature_axes`
+
+    The layer keeps the normalized weights, and its gradients are those of the weights before. As in NNX, the scales are
+    arrays and not Params: an optimizer of Params does not change them.
+
+    Salimans and Kingma, "Weight Normalization", https://arxiv.org/abs/1602.07868.
+
+    Args:
+      layer_instance: the layer.
+      feature_axes: the axis or axes of a weight that have a scale for each element; None normalizes a weight as a
+        whole, with one scale.
+      use_scale: multiply by a scale; without it, `scales` is None.
+      scale_init: makes each scale, of the shape of the feature axes, in its own default dtype.
+      epsilon: added to the sum of squares, against division by zero.
+      dtype: dtype of the normalized weights; None infers it from weight and scale.
+      param_dtype: taken for parity with NNX; it decides on nothing.
+      variable_filter: selects among the Params of the layer.
+      promote_dtype: taken for parity with NNX; it decides on nothing.
+      rngs: gives one key to each scale, from `params`, unless `scale_init` makes constants.
+
+    Raises:
+      LayerError: for a layer that cannot be called; if the filter matches no Param; if a weight has no such axis; and
+        if the layer got another Param after construction.
+
+    >>> import declax as dx
+    >>> layer = dx.WeightNorm(dx.Linear(3, 2, rngs=dx.Rngs(0)), rngs=dx.Rngs(1))
+    >>> layer(jnp.ones(3)).shape, layer.scales[("kernel",)].shape
+    ((2,), (2,))
+    >>> jnp.linalg.norm(layer.layer_instance.kernel[...], axis=0).round(3).tolist()
+    [1.0, 1.0]
+    """
+
+    layer_instance: Module
+    _: KW_ONLY
+    feature_axes: int | Sequence[int] | None = field(default=-1)
+    use_scale: bool = field(default=True)
+    scale_init: InitVar[Initializer] = field(default=ones)
+    epsilon: float = field(default=1e-12, ge=0.0)
+    dtype: Dtype | None = static(default=None)
+    param_dtype: Dtype = static(default=jnp.float32)
+    variable_filter: Filter = static(default=PathContains("kernel"))
+    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
+    rngs: InitVar[Rngs] = field()
+    scales: dict[Path, jax.Array] | None = data(default=None, init=False)
+
+    def __post_init__(self, scale_init: Initializer, rngs: Rngs) -> None:
+        _check_callable(self, self.layer_instance)
+        if self.feature_axes is not None:
+            check_axes_type(self, "feature_axes")
+        weights = self._weights()
+        if not weights:
+            raise errors.LayerError(
+                field_of(self, "variable_filter"),
+                "the filter matches no Param of the layer",
+                expected="a filter for at least one weight",
+                got=f"{as_written(self.variable_filter)} for {errors.describe(self.layer_instance)}",
+                fix='dx.WeightNorm(layer, variable_filter=dx.PathContains("embedding"), rngs=rngs)',
+            )
+        if self.use_scale:
+            self.scales = {path: self._first_scale(weight, scale_init, rngs) for path, weight in weights.items()}
+
+    def __call__(self, x: jax.Array, *args: Any, **kwargs: Any) -> Any:
+        """Normalizes the weights, and calls the layer.
+
+        Args:
+          x: the input of the layer.
+          *args: its further arguments.
+          **kwargs: its keywords.
+
+        Returns:
+          The output of the layer.
+        """
+        weights = {path: self._normalized(path, weight) for path, weight in self._weights().items()}
+        update(self.layer_instance, State.from_flat_path(weights))
+        layer: Any = self.layer_instance
+        return layer(x, *args, **kwargs)
+
+    def _weights(self) -> dict[Path, jax.Array]:
+        return _params(self.layer_instance, All(Param, self.variable_filter))
+
+    def _features(self, weight: jax.Array) -> tuple[int, ...]:
+        return () if self.feature_axes is None else axes_of(self, "feature_axes", weight, "weight")
+
+    def _first_scale(self, weight: jax.Array, initializer: Initializer, rngs: Rngs) -> jax.Array:
+        shape = tuple(weight.shape[axis] for axis in self._features(weight))
+        if isinstance(initializer, NamedInitializer) and not initializer.needs_key:
+            return initializer(None, shape)  # NNX draws no key, and takes only constants
+        return initializer(rngs.params(), shape)
+
+    def _normalized(self, path: Path, weight: jax.Array) -> jax.Array:
+        features = self._features(weight)
+        unit = _unit(weight, tuple(axis for axis in range(weight.ndim) if axis not in features), self.epsilon)
+        if self.scales is None:
+            return unit.astype(dtypes.canonicalize_dtype(weight, dtype=self.dtype))
+        if path not in self.scales:
+            raise _new_param(self, "scales", path)
+        scale = self.scales[path]
+        dtype = dtypes.canonicalize_dtype(weight, scale, dtype=self.dtype)
+        along = [weight.shape[axis] if axis in features else 1 for axis in range(weight.ndim)]
+        unit, scale = dtypes.promote_dtype((unit, scale.reshape(along)))
+        return (unit * scale).astype(dtype)
+
+
+def _params(layer: Module, filter: Filter) -> dict[Path, jax.Array]:
+    return {path: param.value for path, param in state_of(layer, filter).flat_state()}
+
+
+def _unit(x: jax.Array, axes: tuple[int, ...] | None, epsilon: float) -> jax.Array:
+    return x * lax.rsqrt((x * x).sum(axes, keepdims=True) + epsilon)
+
+
+def _check_callable(wrapper: object, layer: Module) -> None:
+    if not callable(layer):
+        raise errors.LayerError(
+            field_of(wrapper, "layer_instance"),
+            "the layer cannot be called",
+            expected="a module with __call__",
+            got=errors.describe(layer),
+        )
+
+
+def _new_param(wrapper: object, field: str, path: Path) -> errors.LayerError:
+    return errors.LayerError(
+        field_of(wrapper, field),
+        f"the layer has a Param that it did not have at construction: {errors.format_path(path)}",
+        expected="the Params of the layer that the constructor was given",
+        got="another one",
+        fix=f"{errors.type_name(type(wrapper))}(layer, rngs=rngs)   # once the layer is complete",
+    )
+
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)
