@@ -179,8 +179,10 @@ from declax.nn import OptimizedLSTMCell as OptimizedLSTMCell
 from declax.nn import PReLU as PReLU
 from declax.nn import RMSNorm as RMSNorm
 from declax.nn import RNNCellBase as RNNCellBase
+from declax.nn import RoPE as RoPE
 from declax.nn import SimpleCell as SimpleCell
 from declax.nn import WeightNorm as WeightNorm
+from declax.nn import dot_product_attention_with_rope as dot_product_attention_with_rope
 from declax.nn.activations import celu as celu
 from declax.nn.activations import elu as elu
 from declax.nn.activations import gelu as gelu

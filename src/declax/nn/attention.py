@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar  # pyright knows it by this module only
@@ -536,7 +537,11 @@ class MultiHeadAttention(Module):
         value = self.value(inputs_v, out_sharding=qkv_sharding)
         if self.query_ln is not None and self.key_ln is not None:
             query, key = self.query_ln(query), self.key_ln(key)
+        options: dict[str, Any] = {"is_causal": is_causal}
         if self._decided("decode", decode):
+            options["is_causal"] = False  # the mask of the cache is, and counts positions from its start
+            if self.cache_index is not None and "query_offset" in inspect.signature(self.attention_fn).parameters:
+                options["query_offset"] = self.cache_index.value
             key, value, visible = self._cached(key, value)
             mask = combine_masks(mask, visible)
         drops = self.dropout_rate > 0 and not self._decided("deterministic", deterministic)
@@ -552,7 +557,7 @@ class MultiHeadAttention(Module):
             dtype=self.dtype,
             precision=self.precision,
             module=self if sow_weights else None,
-            is_causal=is_causal,
+            **options,
         )
         return self.out(x, out_sharding=out_sharding)
 
