@@ -7,8 +7,8 @@ import dataclasses
 import re
 from collections.abc import Callable, Hashable, Sequence
 from types import EllipsisType, FunctionType, UnionType
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, Union, cast, get_args, get_origin
 from typing import Any as AnyType
-from typing import ClassVar, Protocol, TypeAlias, Union, cast, get_args, get_origin
 
 from declax._typing import Path
 from declax.errors import FilterError, describe, note_path, type_name
@@ -21,7 +21,10 @@ class Predicate(Protocol):
 
 
 _Single: TypeAlias = type | UnionType | str | bool | EllipsisType | None | Callable[[Path, AnyType], bool]
-Filter: TypeAlias = "_Single | tuple[Filter, ...] | list[Filter]"  # one text: checkers read no other
+if TYPE_CHECKING:
+    Filter: TypeAlias = "_Single | tuple[Filter, ...] | list[Filter]"  # one text: checkers read no other
+else:
+    Filter = AnyType  # so that a field of this type takes the plain data of a configuration
 """Anything that `to_predicate` takes."""
 
 GRAMMAR = """...  or True           all leaves

@@ -115,7 +115,7 @@ class RNN(Module, Generic[C]):
     keep_order: bool = field(default=False)
     unroll: int = field(default=1)
     state_axes: Mapping[Any, StepAxis] | None = static(default=None)
-    broadcast_rngs: str | bool | Callable[..., object] | None = static(default=None)
+    broadcast_rngs: Filter = static(default=None)
     rngs: RngSource | bool | None = data(default=True)
 
     def __post_init__(self) -> None:
@@ -224,7 +224,7 @@ class RNN(Module, Generic[C]):
 
     def _run(self, time_axis: int, with_carries: bool) -> Callable[[Any, Any, jax.Array], tuple[Any, Any]]:
         state_axes = StateAxes({...: Carry} if self.state_axes is None else self.state_axes)
-        broadcast: Any = None if self.broadcast_rngs is None else to_predicate(cast("Filter", self.broadcast_rngs))
+        broadcast: Any = None if self.broadcast_rngs is None else to_predicate(self.broadcast_rngs)
         return _steps(state_axes, broadcast, time_axis, self.unroll, with_carries)
 
 

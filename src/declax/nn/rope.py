@@ -81,7 +81,7 @@ class RoPE(Module):
           Array of shape ``(size / 2,)``.
 
         >>> import declax as dx
-        >>> dx.RoPE(theta=100.0).frequencies(4).round(4).tolist()
+        >>> [round(f, 4) for f in dx.RoPE(theta=100.0).frequencies(4).tolist()]
         [1.0, 0.1]
         """
         exponents = jnp.arange(0, size, 2, dtype=jnp.float32) / size
