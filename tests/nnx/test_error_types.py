@@ -18,6 +18,7 @@ PROGRAMS = {
     "a loss that is not a scalar": lambda nnx: nnx.grad(lambda m: m(jnp.ones(2)))(model(nnx)),
     "an int argument of grad": lambda nnx: nnx.grad(lambda x: x * 2)(3),
     "argnums out of range": lambda nnx: nnx.grad(lambda m: 1.0, argnums=3)(model(nnx)),
+    "no argnums": lambda nnx: nnx.grad(lambda x: x, argnums=())(3.0),
     "a carry that changes": lambda nnx: nnx.scan(
         lambda c, x: (c.astype(jnp.int32), x), in_axes=(nnx.Carry, 0), out_axes=(nnx.Carry, 0)
     )(jnp.zeros(()), jnp.ones(3)),
@@ -51,3 +52,8 @@ def test_they_are_also_raised_without_the_peer() -> None:
         dx.grad(lambda x: x)(jnp.ones(2))
     with pytest.raises(ValueError, match="loss"):
         dx.grad(lambda x: x)(jnp.ones(2))
+
+
+def test_at_least_one_argument_is_differentiated() -> None:
+    with pytest.raises(dx.errors.TransformError, match="argnums: no argument is selected"):
+        dx.grad(lambda x: x, argnums=())(3.0)

@@ -400,4 +400,6 @@ def parse_argnums(option: str, argnums: Argnums) -> list[int | DiffState]:
         if not isinstance(number, int) or isinstance(number, bool):
             problem = "these are not positions of arguments"
             raise TransformError(option, problem, expected="ints or DiffState", got=describe(entry))
+    if not found and option == "argnums":
+        raise TransformError(option, "no argument is selected", expected="an int, or several", got=describe(argnums))
     return found
