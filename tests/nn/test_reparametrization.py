@@ -131,9 +131,7 @@ def test_a_layer_must_be_callable_and_complete(wrapper: type[dx.Module]) -> None
     layer: Any = wrapper(dx.Sequential(dx.Linear(3, 3, rngs=dx.Rngs(0))), rngs=dx.Rngs(0))
     layer.layer_instance.layers.append(dx.Linear(3, 3, rngs=dx.Rngs(0)))
     before = layer.layer_instance.layers[0].kernel[...]
-    with pytest.raises(
-        dx.errors.LayerError, match=r"a Param that it did not have .*: layers\[1\]\.kernel"
-    ):
+    with pytest.raises(dx.errors.LayerError, match=r"a Param that it did not have .*: layers\[1\]\.kernel"):
         layer(X)
     assert layer.layer_instance.layers[0].kernel[...] is before
 

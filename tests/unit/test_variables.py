@@ -283,7 +283,6 @@ class TestMetadata:
             ("trainble", "trainable"),
             ("weight_decays", "weight_decay"),
             ("on_getvalue", "on_get_value"),
-            ("tags", "tag"),
             ("vaule", "value"),
             ("valeu", "value"),
             ("vlaue", "value"),
@@ -298,7 +297,19 @@ class TestMetadata:
 
     @pytest.mark.parametrize(
         "name",
-        ["stage", "layer", "values", "p_value", "valve", "out_sharding", "eager_sharding", "_private", "metadata"],
+        [
+            "stage",
+            "layer",
+            "tags",
+            "tagg",
+            "values",
+            "p_value",
+            "valve",
+            "out_sharding",
+            "eager_sharding",
+            "_private",
+            "metadata",
+        ],
     )
     def test_other_names_are_taken(self, name):
         assert getattr(Param(1.0, **{name: "x"}), name) == "x"

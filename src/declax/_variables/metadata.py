@@ -170,7 +170,8 @@ def check_names(names: Iterable[str], where: str, known: frozenset[str], reserve
                 why=f"every Variable has '{name}' already",
                 fix="choose another name",
             )
-        near = difflib.get_close_matches(name, known, n=1, cutoff=NEAR)
+        # A short name is near to other words: `tags` is not `tag`.
+        near = difflib.get_close_matches(name, [one for one in known if len(one) > 4], n=1, cutoff=NEAR)
         meant = near[0] if near else _VALUE.get("".join(sorted(name)))
         if meant is not None:
             raise errors.MetadataError(
