@@ -634,7 +634,7 @@ class TestCopies:
         assert made.get_metadata() == {"tag": "a"}
         assert Positive.from_metadata(4.0, Metadata.of({})).raw_value == 4.0
         with pytest.raises(errors.MetadataError, match="unknown metadata"):
-            Count.from_metadata(1.0, {"tags": "a"})
+            Count.from_metadata(1.0, {"shardings": "a"})
 
     def test_deepcopy_keeps_sharing(self):
         param = Param(np.ones(2), tag="a")
