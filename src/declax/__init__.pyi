@@ -181,6 +181,7 @@ from declax.nn import RMSNorm as RMSNorm
 from declax.nn import RNNCellBase as RNNCellBase
 from declax.nn import RoPE as RoPE
 from declax.nn import SimpleCell as SimpleCell
+from declax.nn import SpectralNorm as SpectralNorm
 from declax.nn import WeightNorm as WeightNorm
 from declax.nn import dot_product_attention_with_rope as dot_product_attention_with_rope
 from declax.nn.activations import celu as celu

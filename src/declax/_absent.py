@@ -2,7 +2,6 @@
 
 from typing import Final
 
-_LAYERS = "a layer of a later release"
 _SHARDING = "sharding by names of axes comes in a later release"
 _LINEN = "it leads to Flax Linen, which declax does not need; nnx.state and nnx.update move weights"
 _HIJAX = "declax has no hijax Variables: its own transforms write Variables back, and refs are written under jax.jit"
@@ -11,7 +10,6 @@ _INTERNAL = "an internal module of Flax"
 ABSENT: Final[dict[str, str]] = {
     name: why
     for why, names in {
-        _LAYERS: "SpectralNorm",
         "an average of parameters comes in a later release": "EMA",
         _SHARDING: """abstract_with_sharding add_axis get_abstract_model get_named_sharding get_partition_spec
             get_var_pspec logical_axis_rules remove_axis use_eager_sharding using_eager_sharding with_partitioning""",

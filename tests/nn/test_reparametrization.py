@@ -64,14 +64,16 @@ def test_a_weight_norm_is_that_of_the_peer(options: dict[str, Any]) -> None:
         np.testing.assert_array_equal(jnp.asarray(mine[...]), jnp.asarray(other[...]), err_msg=str(path))
 
 
-def gradients(nnx: Any) -> tuple[Any, Any]:
-    layer, _ = normed(nnx)
+def gradients(nnx: Any, wrapper: str) -> tuple[Any, Any]:
+    rngs = nnx.Rngs(0)
+    layer = getattr(nnx, wrapper)(nnx.Linear(3, 4, rngs=rngs), rngs=rngs)
     return nnx.grad(lambda layer: (layer(X) ** 2).sum())(layer)["layer_instance"]["kernel"][...], kernel_of(layer)
 
 
-def test_gradients_go_through_the_normalization() -> None:
+@pytest.mark.parametrize("wrapper", ["WeightNorm", "SpectralNorm"])
+def test_gradients_go_through_the_normalization(wrapper: str) -> None:
     nnx = pytest.importorskip("flax.nnx")
-    for mine, other in zip(gradients(dx), gradients(nnx), strict=True):
+    for mine, other in zip(gradients(dx, wrapper), gradients(nnx, wrapper), strict=True):
         np.testing.assert_array_equal(mine, other)
 
 
@@ -79,13 +81,13 @@ def output(layer: Any, x: jax.Array) -> jax.Array:
     return layer(x)
 
 
-def with_kernel(wrapper: type[dx.Module], kernel: jax.Array) -> Any:
-    layer: Any = wrapper(dx.Linear(3, 4, rngs=dx.Rngs(0)), rngs=dx.Rngs(1))
+def with_kernel(wrapper: type[dx.Module], kernel: jax.Array, **options: Any) -> Any:
+    layer: Any = wrapper(dx.Linear(3, 4, rngs=dx.Rngs(0)), rngs=dx.Rngs(1), **options)
     layer.layer_instance.kernel[...] = kernel
     return layer
 
 
-WRAPPERS = pytest.mark.parametrize("wrapper", [dx.WeightNorm])
+WRAPPERS = pytest.mark.parametrize("wrapper", [dx.WeightNorm, dx.SpectralNorm])
 
 
 @WRAPPERS
@@ -121,7 +123,9 @@ def test_wrappers_are_made_abstractly_and_in_a_stack(wrapper: type[dx.Module]) -
 @WRAPPERS
 def test_gradients_are_those_of_differences(wrapper: type[dx.Module]) -> None:
     kernel = jax.random.normal(jax.random.key(2), (3, 4))
-    check_grads(lambda kernel: with_kernel(wrapper, kernel)(X), (kernel,), order=1, modes=["rev"], rtol=1e-2)
+    # The vectors count as constants; at the singular vectors, sigma depends on them in second order only.
+    options = {"n_steps": 100} if wrapper is dx.SpectralNorm else {}
+    check_grads(lambda kernel: with_kernel(wrapper, kernel, **options)(X), (kernel,), order=1, modes=["rev"], rtol=1e-2)
 
 
 @WRAPPERS
@@ -163,3 +167,67 @@ def test_wrappers_pass_on_further_arguments() -> None:
     expected = layer(X)
     np.testing.assert_allclose(layer(X, 2.0, shift=1.0), expected * 2 + 1, rtol=1e-5)
     np.testing.assert_allclose(plain(X), expected, rtol=1e-5)
+
+
+def spectral(nnx: Any, *, inner_dtype: Any = jnp.float32, **options: Any) -> Any:
+    rngs = nnx.Rngs(0)
+    inner = nnx.Sequential(
+        nnx.Conv(3, 4, (2,), param_dtype=inner_dtype, rngs=rngs), nnx.Linear(4, 2, param_dtype=inner_dtype, rngs=rngs)
+    )
+    return nnx.SpectralNorm(inner, rngs=rngs, **options), rngs
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"n_steps": 3},
+        {"n_steps": 0},
+        {"update_stats": False},
+        {"dtype": jnp.bfloat16},
+        {"param_dtype": jnp.float16},
+        {"inner_dtype": jnp.float16},
+    ],
+)
+@pytest.mark.filterwarnings("ignore:scatter inputs have incompatible types:FutureWarning")  # from the peer's writes
+def test_a_spectral_norm_is_that_of_the_peer(options: dict[str, Any]) -> None:
+    nnx = pytest.importorskip("flax.nnx")
+    (ours, rngs), (theirs, their_rngs) = spectral(dx, **options), spectral(nnx, **options)
+    with jax.numpy_dtype_promotion("standard"):
+        for decided in (None, True, False):
+            np.testing.assert_array_equal(ours(X, decided), theirs(X, decided))
+    assert rngs.params.count[...] == their_rngs.params.count[...]
+    flat, theirs_flat = dx.to_flat_state(dx.state(ours)), nnx.to_flat_state(nnx.state(theirs))
+    assert [path for path, _ in flat] == [path for path, _ in theirs_flat]
+    for (path, mine), (_, other) in zip(flat, theirs_flat, strict=True):
+        np.testing.assert_array_equal(mine[...], other[...], err_msg=str(path))
+        assert mine.dtype == other.dtype
+
+
+def test_the_largest_singular_value_becomes_1() -> None:
+    layer, _ = spectral(dx, n_steps=50)
+    kernels = [
+        np.asarray(inner.kernel[...]).reshape(-1, inner.kernel.shape[-1]) for inner in layer.layer_instance.layers
+    ]
+    layer(X)
+    for position, kernel in enumerate(kernels):
+        sigma = np.linalg.svd(kernel)[1].max()
+        np.testing.assert_allclose(layer.batch_stats["layers", position, "kernel", "sigma"][...], sigma, rtol=1e-4)
+        after = layer.layer_instance.layers[position].kernel[...]
+        np.testing.assert_allclose(after.reshape(kernel.shape), kernel / sigma, rtol=1e-3, atol=1e-6)
+
+
+def test_evaluation_keeps_the_statistics() -> None:
+    layer, _ = spectral(dx)
+    before = layer.batch_stats["layers", 0, "kernel", "u"][...]
+    layer.eval()
+    layer(X)
+    assert layer.batch_stats["layers", 0, "kernel", "u"][...] is before
+    layer.train()
+    layer(X)
+    assert not jnp.array_equal(layer.batch_stats["layers", 0, "kernel", "u"][...], before)
+
+
+def test_weights_of_three_axes_may_be_refused() -> None:
+    with pytest.raises(dx.errors.LayerError, match=r"layers\[0\]\.kernel is not a matrix"):
+        spectral(dx, error_on_non_matrix=True)

@@ -68,6 +68,7 @@ from declax.nn.pooling import pool as pool
 from declax.nn.recurrent import RNN as RNN
 from declax.nn.recurrent import Bidirectional as Bidirectional
 from declax.nn.recurrent import flip_sequences as flip_sequences
+from declax.nn.reparametrization import SpectralNorm as SpectralNorm
 from declax.nn.reparametrization import WeightNorm as WeightNorm
 from declax.nn.rope import RoPE as RoPE
 from declax.nn.rope import dot_product_attention_with_rope as dot_product_attention_with_rope

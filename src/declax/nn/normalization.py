@@ -23,6 +23,7 @@ from declax._variables.variable import BatchStat, Param
 from declax.initializers import ones, zeros
 from declax.nn import dtypes
 from declax.nn._checks import CHANNELS_LAST, axes_of, check_axes_type, field_of, is_integer
+from declax.nn.reparametrization import SpectralNorm as SpectralNorm
 from declax.nn.reparametrization import WeightNorm as WeightNorm
 
 AxisGroups: TypeAlias = Sequence[Sequence[int]]

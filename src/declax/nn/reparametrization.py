@@ -21,8 +21,8 @@ from declax._module.module import Module
 from declax._random.streams import Rngs
 from declax._state.states import State
 from declax._typing import Dtype, Initializer, Path
-from declax._variables.variable import Param
-from declax.initializers import NamedInitializer, ones
+from declax._variables.variable import BatchStat, Param
+from declax.initializers import NamedInitializer, normal, ones
 from declax.nn import dtypes
 from declax.nn._checks import axes_of, check_axes_type, field_of
 
@@ -132,6 +132,115 @@ class WeightNorm(Module):
         along = [weight.shape[axis] if axis in features else 1 for axis in range(weight.ndim)]
         unit, scale = dtypes.promote_dtype((unit, scale.reshape(along)))
         return (unit * scale).astype(dtype)
+
+
+@dataclass
+class SpectralNorm(Module):
+    """Divides the weights of a layer by their largest singular value before each call.
+
+    ``weight = weight / sigma``, with ``sigma = v @ weight @ u``
+
+    `u` and `v` are vectors of length 1 that the power iteration brings closer to the singular vectors:
+    ``v = unit(weight @ u)``, ``u = unit(v @ weight)``. Weights of more than two axes count as matrices, with the
+    last axis for the columns; those of fewer stay. The layer keeps the normalized weights, and its gradients are those
+    of the weights before.
+
+    Miyato et al., "Spectral Normalization for Generative Adversarial Networks", https://arxiv.org/abs/1802.05957.
+
+    `model.train()` and `model.eval()` set `use_running_average`, the opposite of `update_stats`.
+
+    Args:
+      layer_instance: the layer.
+      n_steps: steps of the power iteration at each call; 0 normalizes nothing.
+      epsilon: added to squares of lengths, against division by zero.
+      dtype: dtype to which the normalized weights are rounded; they are stored in their own.
+      param_dtype: dtype in which `u` and `sigma` are stored.
+      error_on_non_matrix: refuse weights of more than two axes.
+      update_stats: keep the new `u` and `sigma` of each call.
+      rngs: gives one key to each weight, from `params`.
+
+    Attributes:
+      batch_stats: `u` and `sigma` of each weight, by the path of the weight and their name.
+
+    Raises:
+      LayerError: for a layer that cannot be called; for weights of more than two axes with `error_on_non_matrix`; and
+        if the layer got another Param after construction.
+
+    >>> import declax as dx
+    >>> layer = dx.SpectralNorm(dx.Linear(3, 2, rngs=dx.Rngs(0)), n_steps=20, rngs=dx.Rngs(1))
+    >>> layer(jnp.ones(3)).shape, layer.batch_stats[("kernel", "u")].shape
+    ((2,), (1, 2))
+    >>> float(jnp.linalg.svd(layer.layer_instance.kernel[...])[1].max().round(3))
+    1.0
+    """
+
+    layer_instance: Module
+    _: KW_ONLY
+    n_steps: int = field(default=1, ge=0)
+    epsilon: float = field(default=1e-12, ge=0.0)
+    dtype: Dtype | None = static(default=None)
+    param_dtype: Dtype = static(default=jnp.float32)
+    error_on_non_matrix: bool = field(default=False)
+    update_stats: InitVar[bool] = field(default=True)
+    rngs: InitVar[Rngs] = field()
+    use_running_average: bool = field(default=False, init=False)
+    batch_stats: dict[Path, BatchStat[jax.Array]] = data(default_factory=dict, init=False)
+
+    def __post_init__(self, update_stats: bool, rngs: Rngs) -> None:
+        _check_callable(self, self.layer_instance)
+        self.use_running_average = not update_stats
+        for path, weight in self._weights().items():
+            key, shape = rngs.params(), (1, weight.shape[-1])
+            self.batch_stats[*path, "u"] = BatchStat(normal()(key, shape, self.param_dtype))
+            self.batch_stats[*path, "sigma"] = BatchStat(ones(key, (), self.param_dtype))
+
+    def __call__(self, x: jax.Array, update_stats: bool | None = None) -> Any:
+        """Normalizes the weights, and calls the layer.
+
+        Args:
+          x: the input of the layer.
+          update_stats: overrides the argument of the constructor.
+
+        Returns:
+          The output of the layer.
+        """
+        weights, stats = {}, {}
+        for path, weight in self._weights().items():
+            weights[path], stats[*path, "u"], stats[*path, "sigma"] = self._normalized(path, weight)
+        update(self.layer_instance, State.from_flat_path(weights))
+        if update_stats is True or (update_stats is None and not self.use_running_average):
+            for path, stat in stats.items():
+                kept = self.batch_stats[path]
+                kept.value = stat.astype(kept.value.dtype)
+        layer: Any = self.layer_instance
+        return layer(x)
+
+    def _weights(self) -> dict[Path, jax.Array]:
+        weights = {path: weight for path, weight in _params(self.layer_instance, Param).items() if weight.ndim > 1}
+        for path, weight in weights.items():
+            if self.error_on_non_matrix and weight.ndim > 2:
+                raise errors.LayerError(
+                    field_of(self, "error_on_non_matrix"),
+                    f"{errors.format_path(path)} is not a matrix",
+                    expected="weights of two axes at most",
+                    got=errors.describe(weight),
+                    fix="error_on_non_matrix=False, which joins all axes but the last",
+                )
+        return weights if self.n_steps else {}
+
+    def _normalized(self, path: Path, weight: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """The weight, `u` and `sigma`."""
+        if (*path, "u") not in self.batch_stats:
+            raise _new_param(self, "batch_stats", path)
+        matrix, u = dtypes.promote_dtype((weight.reshape(-1, weight.shape[-1]), self.batch_stats[*path, "u"].value))
+        for _ in range(self.n_steps):
+            v = _unit(u @ matrix.T, None, self.epsilon)
+            u = _unit(v @ matrix, None, self.epsilon)
+        u, v = lax.stop_gradient(u), lax.stop_gradient(v)
+        sigma = (v @ matrix @ u.T)[0, 0]
+        unit = (matrix / jnp.where(sigma != 0, sigma, 1)).reshape(weight.shape)
+        rounded = unit.astype(dtypes.canonicalize_dtype(unit, dtype=self.dtype))
+        return rounded.astype(weight.dtype), u, sigma
 
 
 def _params(layer: Module, filter: Filter) -> dict[Path, jax.Array]:
