@@ -62,7 +62,10 @@ def _missing(where: str, name: str, known: Iterable[str], caller: FrameType) -> 
     if why is None or name.startswith("_"):
         public = [other for other in (*known, *vars(sys.modules[where])) if not other.startswith("_")]
         near = None if name.startswith("_") else errors.suggest(name, public)  # Python asks for modules here too
-        return errors.MissingAttributeError(f"module {where}", f"it has no attribute {name!r}", fix=near)
+        inner = (
+            None if where == "declax" else "a module of declax has the public names of the one in NNX, not its others"
+        )
+        return errors.MissingAttributeError(f"module {where}", f"it has no attribute {name!r}", why=inner, fix=near)
     is_import = caller.f_code.co_code[caller.f_lasti] == opmap["IMPORT_FROM"]
     error = errors.MissingNameError if is_import else errors.MissingAttributeError
     fix = 'see "Names" in docs/coming_from_nnx.md'

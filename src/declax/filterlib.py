@@ -1,6 +1,6 @@
 """Filters by name: everything that says which leaves of a graph are meant."""
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from declax._filters import All as All
 from declax._filters import Any as Any
@@ -16,6 +16,10 @@ from declax._filters import Predicate as Predicate
 from declax._filters import WithTag as WithTag
 from declax._filters import filters_to_predicates as filters_to_predicates
 from declax._filters import to_predicate as to_predicate
+from declax._lazy import lazy_names
 from declax._typing import Path
 
 PathParts: TypeAlias = Path
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from declax._filters import Filter
+from declax._lazy import lazy_names
 from declax._state.states import FlatState as FlatState
 from declax._state.states import ReplaceFn, as_state
 from declax._state.states import State as State
@@ -115,3 +116,7 @@ def _checked(state: Any, where: str) -> State[Any]:
         return state
     fix = f"dx.{where}(dx.State(...))" if isinstance(state, Mapping) else "dx.state(model)   # the State of a model"
     raise GraphError(where, "the argument is not a State", got=describe(state), fix=fix)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)

@@ -123,6 +123,13 @@ def test_an_import_of_a_name_that_nobody_has():
         dx.nn.linear.default_kernal_init  # the access is what is tested
 
 
+@pytest.mark.parametrize("name", ["graphlib.NodeDef", "variablelib.VariableMeta", "filterlib.create", "statelib.paths"])
+def test_a_name_that_only_a_module_of_the_peer_has(name):
+    module, _, name = name.partition(".")
+    with pytest.raises(AttributeError, match=rf"{module}: it has no attribute '{name}'(?s:.)*public names"):
+        getattr(importlib.import_module(f"declax.{module}"), name)
+
+
 def test_the_modules_load_when_they_are_used():
     names = "graphlib variablelib training transforms compat"
     lines = [f"assert 'declax.{name}' not in sys.modules, {name!r}" for name in names.split()]
