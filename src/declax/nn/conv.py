@@ -108,10 +108,8 @@ class Convolution(Module):
     rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    kernel_shape = defer(_kernel_shape)("Convolution", kernel_size, in_features, out_features)
-    kernel: Param[jax.Array] = variable(
-        kernel_shape, initializer=kernel_init, dtype=param_dtype, metadata=kernel_metadata
-    )
+    _shape = defer(_kernel_shape)("Convolution", kernel_size, in_features, out_features)
+    kernel: Param[jax.Array] = variable(_shape, initializer=kernel_init, dtype=param_dtype, metadata=kernel_metadata)
     bias: Param[jax.Array] | None = variable(
         (out_features,), initializer=bias_init, dtype=param_dtype, when=use_bias, metadata=bias_metadata
     )
@@ -122,6 +120,11 @@ class Convolution(Module):
             _sizes(self, name, self._rank)
         _padding(self)
         self._masked(self.kernel.value)
+
+    @property
+    def kernel_shape(self) -> tuple[int, ...]:
+        """The shape of the kernel, which that of a mask must be."""
+        return self._shape
 
     @property
     def _rank(self) -> int:
@@ -208,13 +211,13 @@ class Conv(Convolution):
     (5, 14, 14, 8)
     """
 
-    paddings = ("SAME", "SAME_LOWER", "VALID", "CIRCULAR", "REFLECT", "CAUSAL")
+    paddings: ClassVar[tuple[str, ...]] = ("SAME", "SAME_LOWER", "VALID", "CIRCULAR", "REFLECT", "CAUSAL")
 
     _: KW_ONLY
     input_dilation: PerAxis = field(default=1)
     feature_group_count: int = field(default=1, ge=1)
     conv_general_dilated: Callable[..., jax.Array] = field(default=lax.conv_general_dilated)
-    kernel_shape = defer(_grouped_shape)(
+    _shape = defer(_grouped_shape)(
         Convolution.kernel_size, Convolution.in_features, Convolution.out_features, feature_group_count
     )
 
@@ -307,13 +310,13 @@ class ConvTranspose(Convolution):
     (5, 28, 28, 3)
     """
 
-    paddings = ("SAME", "VALID", "CIRCULAR", "CAUSAL")
+    paddings: ClassVar[tuple[str, ...]] = ("SAME", "VALID", "CIRCULAR", "CAUSAL")
 
     strides: PerAxis = field(default=None)
     _: KW_ONLY
     kernel_dilation: PerAxis = field(default=None)
     transpose_kernel: bool = field(default=False)
-    kernel_shape = defer(_transposed_shape)(
+    _shape = defer(_transposed_shape)(
         Convolution.kernel_size, Convolution.in_features, Convolution.out_features, transpose_kernel
     )
 
