@@ -185,10 +185,10 @@ def test_attend_multiplies_with_all_rows(normal):
     np.testing.assert_allclose(layer.attend(query), np.asarray(query) @ np.asarray(layer.embedding.value).T, rtol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("rows", [2, 3])
 def test_a_row_that_does_not_exist_is_nan(rows):
-    y = Embed(rows, 2, rngs=Rngs(0))(jnp.array([-1, 0, rows]))
-    np.testing.assert_array_equal(jnp.isnan(y).any(-1), [False, False, True])
+    y = Embed(rows, 2, rngs=Rngs(0))(jnp.array([-1, 0, rows, -rows - 1]))
+    np.testing.assert_array_equal(jnp.isnan(y).any(-1), [False, False, True, True])
 
 
 def test_embed_lays_its_output_out_as_asked():
@@ -248,3 +248,8 @@ def test_an_inferred_promotion_is_implicit():
 
 def test_constants_are_initializers_too():
     np.testing.assert_array_equal(Linear(2, 1, kernel_init=constant(2.0), rngs=Rngs(0))(jnp.ones(2)), [4.0])
+
+
+def test_a_table_of_one_row_gives_it_for_each_integer(same):
+    ours, _ = same(Embed, 1, 3, call=(jnp.array([[0, 10], [-3, 1]]),))
+    np.testing.assert_array_equal(ours(jnp.array(7)), ours.embedding.value[0])

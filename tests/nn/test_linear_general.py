@@ -42,6 +42,19 @@ def test_einsum_has_the_numbers_of_the_peer(same, normal, bias, dtype):
     same(dx.Einsum, "ab,bc->ac", (2, 4), None, call=(normal(5, 2),), call_options=given, dtype=dtype)
 
 
+@pytest.mark.parametrize(
+    ("equation", "kernel", "bias", "shape"),
+    [
+        ("...d,...dn->...n", (2, 3, 4), (2, 4), (2, 3)),
+        ("...d,...dn->...n", (2, 3, 4), (2, 4), (5, 2, 3)),
+        ("d...,dn->n...", (3, 4), (4,), (3, 2)),
+    ],
+)
+def test_an_ellipsis_of_the_kernel_or_within_the_result(same, normal, equation, kernel, bias, shape):
+    ours, _ = same(dx.Einsum, equation, kernel, bias, call=(normal(*shape),), **NOISE)
+    assert ours.bias.shape == bias
+
+
 def test_layers_of_equal_options_share_a_program(normal):
     layers = [dx.LinearGeneral(6, (2, 3), rngs=dx.Rngs(seed)) for seed in range(2)]
     assert dx.graphdef(layers[0]) == dx.graphdef(layers[1])

@@ -269,6 +269,13 @@ def _shape_or_scalar(shape: tuple[int, ...] | None) -> tuple[int, ...]:
     return shape or ()
 
 
+def _axis_names(operand: str, rank: int) -> list[str | int]:
+    """A name for each axis; those of an ellipsis are counted from its end, as they broadcast."""
+    before, dots, after = operand.partition("...")
+    hidden = rank - len(before) - len(after) if dots else 0
+    return [*before, *range(-hidden, 0), *after]
+
+
 @dataclass
 class Einsum(Module):
     """A product with a kernel, in Einstein's notation.
@@ -343,16 +350,16 @@ class Einsum(Module):
         equation = self.einsum_str if einsum_str is None else einsum_str
         bias = None if self.bias is None else self.bias.value
         x, kernel, bias = self.promote_dtype((inputs, self.kernel.value, bias), dtype=self.dtype)
-        operand, result = self._parsed(equation)
+        names = self._parsed(equation)
         options: dict[str, Any] = {} if out_sharding is None else {"out_sharding": out_sharding}
         if self.preferred_element_type is not None:
             options["preferred_element_type"] = self.preferred_element_type
         y = self.einsum_op(equation.replace(" ", ""), x, kernel, precision=self.precision, **options)
         if bias is None:
             return y
-        size_of = dict(zip(operand, self.kernel_shape, strict=True))
-        named = result.replace("...", "")
-        return y + bias.reshape([size_of.get(name, 1) for name in named]).astype(y.dtype)
+        operand, result = (_axis_names(part, array.ndim) for part, array in zip(names, (kernel, y), strict=True))
+        size_of = dict(zip(operand, kernel.shape, strict=True))
+        return y + bias.reshape([size_of.get(name, 1) for name in result]).astype(y.dtype)
 
     def _parsed(self, equation: str) -> tuple[str, str]:
         """The names of the axes of the kernel, and those of the result."""
@@ -413,7 +420,7 @@ class Embed(Module):
         """Looks rows up.
 
         As everywhere in JAX, no error can come from a value inside a compiled program: a negative integer counts from
-        the end, and a row that does not exist is NaN.
+        the end, and a row that does not exist is NaN. A table of one row gives that row for each integer, as in NNX.
 
         Args:
           inputs: array of integers, of any shape ``(...,)``.
@@ -433,6 +440,8 @@ class Embed(Module):
             )
         table = self.embedding.value
         (table,) = self.promote_dtype((table,), dtype=self._dtype_of(table), inexact=False)
+        if self.num_embeddings == 1:
+            inputs = jnp.zeros_like(inputs)
         if out_sharding is None:
             return jnp.take(table, inputs, axis=0)
         return table.at[inputs].get(mode="fill", out_sharding=out_sharding)
