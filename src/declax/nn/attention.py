@@ -237,7 +237,7 @@ def _or(given: T | None, default: T) -> T:
 
 
 @defer
-def _head_features(num_heads: int, num_kv_heads: int, features: int) -> int:
+def _features_of_head(num_heads: int, num_kv_heads: int, features: int) -> int:
     if features % num_heads or num_heads % num_kv_heads:
         raise errors.LayerError(
             "MultiHeadAttention.num_heads",
@@ -393,13 +393,13 @@ class MultiHeadAttention(Module):
     out_bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     query_ln_scale_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     key_ln_scale_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    kv_heads = _or(num_kv_heads, num_heads)
-    kv_features = _or(in_kv_features, in_features)
-    head_dim = _head_features(num_heads, kv_heads, _or(qkv_features, in_features))
+    _kv_heads = _or(num_kv_heads, num_heads)
+    _kv_features = _or(in_kv_features, in_features)
+    _head_features = _features_of_head(num_heads, _kv_heads, _or(qkv_features, in_features))
     query: LinearGeneral = _to_heads(
         in_features,
         num_heads,
-        head_dim,
+        _head_features,
         use_bias,
         dtype,
         param_dtype,
@@ -413,9 +413,9 @@ class MultiHeadAttention(Module):
         bias_metadata,
     )
     key: LinearGeneral = _to_heads(
-        kv_features,
-        kv_heads,
-        head_dim,
+        _kv_features,
+        _kv_heads,
+        _head_features,
         use_bias,
         dtype,
         param_dtype,
@@ -429,9 +429,9 @@ class MultiHeadAttention(Module):
         bias_metadata,
     )
     value: LinearGeneral = _to_heads(
-        kv_features,
-        kv_heads,
-        head_dim,
+        _kv_features,
+        _kv_heads,
+        _head_features,
         use_bias,
         dtype,
         param_dtype,
@@ -446,14 +446,14 @@ class MultiHeadAttention(Module):
     )
     query_ln: LayerNorm | None = when(
         normalize_qk,
-        _norm_of_heads(head_dim, dtype, param_dtype, ln_promote_dtype, rngs, query_ln_scale_metadata),
+        _norm_of_heads(_head_features, dtype, param_dtype, ln_promote_dtype, rngs, query_ln_scale_metadata),
     )
     key_ln: LayerNorm | None = when(
         normalize_qk,
-        _norm_of_heads(head_dim, dtype, param_dtype, ln_promote_dtype, rngs, key_ln_scale_metadata),
+        _norm_of_heads(_head_features, dtype, param_dtype, ln_promote_dtype, rngs, key_ln_scale_metadata),
     )
     out: LinearGeneral = LinearGeneral(
-        (num_heads, head_dim),
+        (num_heads, _head_features),
         _or(out_features, in_features),
         axis=(-2, -1),
         use_bias=use_bias,
@@ -482,10 +482,15 @@ class MultiHeadAttention(Module):
         keep_rngs: bool,
         *_: object,
     ) -> None:
-        self.qkv_features = self.num_heads * self.head_dim
+        self.qkv_features = self.num_heads * self._head_features
         self.out_features = self.in_features if self.out_features is None else self.out_features
-        self.num_kv_heads, self.in_kv_features = self.kv_heads, self.kv_features
+        self.num_kv_heads, self.in_kv_features = self._kv_heads, self._kv_features
         self.rngs = rngs.dropout.fork() if keep_rngs and self.dropout_rate > 0 else None
+
+    @property
+    def head_dim(self) -> int:
+        """The size of each head of queries, keys and values."""
+        return self._head_features
 
     def __call__(
         self,
@@ -576,7 +581,7 @@ class MultiHeadAttention(Module):
         >>> layer(x[:, 4:]).shape, int(layer.cache_index)
         ((2, 1, 16), 5)
         """
-        shape = (*input_shape[:-1], self.kv_heads, self.head_dim)
+        shape = (*input_shape[:-1], self._kv_heads, self.head_dim)
         self.cached_key = Cache(jnp.zeros(shape, dtype))
         self.cached_value = Cache(jnp.zeros(shape, dtype))
         self.cache_index = Cache(jnp.zeros((), jnp.int32))

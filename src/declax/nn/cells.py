@@ -89,7 +89,7 @@ class _Cell(RNNCellBase[C]):
     hidden_features: int
     param_dtype: Dtype
     carry_init: Initializer | None
-    carry_rngs: RngStream | None
+    _carry_rngs: RngStream | None
 
     @property
     def num_feature_axes(self) -> int:
@@ -99,7 +99,7 @@ class _Cell(RNNCellBase[C]):
     def _new_state(
         self, count: int, input_shape: tuple[int, ...], rngs: RngSource | None, carry_init: Initializer | None
     ) -> list[jax.Array]:
-        source: Any = self.carry_rngs if rngs is None else rngs
+        source: Any = self._carry_rngs if rngs is None else rngs
         source = source.carry if isinstance(source, Rngs) else source
         if source is None:
             raise errors.LayerError(
@@ -276,7 +276,7 @@ class LSTMCell(_LSTM):
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     recurrent_kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    carry_rngs = when(keep_rngs, _stream(rngs))
+    _carry_rngs = when(keep_rngs, _stream(rngs))
     ii: Linear = _matrix(
         in_features, hidden_features, kernel_init, kernel_metadata, dtype, param_dtype, promote_dtype, rngs
     )
@@ -396,7 +396,7 @@ class OptimizedLSTMCell(_LSTM):
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     recurrent_kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    carry_rngs = when(keep_rngs, _stream(rngs))
+    _carry_rngs = when(keep_rngs, _stream(rngs))
     dense_i: Linear = _matrix(
         in_features, 4 * hidden_features, kernel_init, kernel_metadata, dtype, param_dtype, promote_dtype, rngs
     )
@@ -487,7 +487,7 @@ class GRUCell(_OneArray):
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     recurrent_kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    carry_rngs = when(keep_rngs, _stream(rngs))
+    _carry_rngs = when(keep_rngs, _stream(rngs))
     dense_i: Linear = _affine(
         in_features,
         3 * hidden_features,
@@ -568,7 +568,7 @@ class SimpleCell(_OneArray):
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     recurrent_kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    carry_rngs = when(keep_rngs, _stream(rngs))
+    _carry_rngs = when(keep_rngs, _stream(rngs))
     dense_h: Linear = _matrix(
         hidden_features,
         hidden_features,
