@@ -334,7 +334,7 @@ def test_parts_of_settings(run, train):
     assert "total" in printed
     status, printed, told = run("summary", "cli_models:Train", "run.toml", "net.dtype=bfloat16")
     assert status == 0
-    assert "Train itself has no arrays. Name a part, as the last word: net" in told
+    assert "Train has no arrays of its own. Add the name of a part: net" in told
     status, printed, _ = run("build", "cli_models:Net", "net.toml", "blocks.0", "--seed", "3")
     assert status == 0
     assert "q " in printed
@@ -348,7 +348,7 @@ def test_parameters_of_parts(run):
     for part, piece in (
         ("nett", "did you mean 'net'?"),
         ("net.blocks", "Attention, Mlp"),
-        ("steps", "no single class"),
+        ("steps", "does not determine one class"),
     ):
         status, _, told = run("show", "cli_models:Train", part)
         assert status == 1
@@ -361,8 +361,8 @@ def test_parameters_of_parts(run):
         (["summary", "cli_models:Net", "net.toml", "blocks"], 1, "not a part"),
         (["summary", "cli_models:Net", "net.toml", "blocks.7"], 1, "there is no '7' at blocks"),
         (["build", "cli_models:Net", "net.toml", "block.0"], 1, "did you mean 'blocks'?"),
-        (["show", "cli_models:Net", "net.toml", "blocks.0", "blocks.1"], 2, "there are two parts"),
-        (["check", "cli_models:Net", "net.toml", "blocks.0"], 1, "the suffix names no format"),
+        (["show", "cli_models:Net", "net.toml", "blocks.0", "blocks.1"], 2, "more than one part"),
+        (["check", "cli_models:Net", "net.toml", "blocks.0"], 1, "unknown suffix"),
         (["show", "cli_models:Train", "run.toml", "models"], 1, "there is no 'models' at (the whole)"),
     ],
 )
@@ -545,10 +545,10 @@ def test_a_misspelt_table_is_placed_at_the_command_line(run):
         (["check", "cli_models:Nett", "net.toml"], "did you mean 'Net'?"),
         (["check", "cli_modelz:Net", "net.toml"], "did you mean 'cli_models'?"),
         (["check", "cli_modelz:Net", "net.toml"], "there is no module 'cli_modelz'"),
-        (["check", "nothing.py:Net", "net.toml"], "there is no such file"),
-        (["check", "cli_models:Net", "cli_models:Mlp"], "there are two classes"),
-        (["show", "cli_models:Net", "net.toml", "b.toml"], "there are two files"),
-        (["check", "cli_models:Net", "net.tml"], "the suffix names no format"),
+        (["check", "nothing.py:Net", "net.toml"], "the file does not exist"),
+        (["check", "cli_models:Net", "cli_models:Mlp"], "more than one class"),
+        (["show", "cli_models:Net", "net.toml", "b.toml"], "more than one file"),
+        (["check", "cli_models:Net", "net.tml"], "unknown suffix"),
     ],
 )
 def test_wrong_command_lines(run, words, piece):
@@ -629,7 +629,7 @@ def test_cli_sweeps_where_it_may(train, capsys):
     with pytest.raises(SystemExit) as ended:
         dx.cli(train, ["run.toml", "rate=0.5,0.25"])
     assert ended.value.code == 2
-    assert "makes one run, and the values make 2" in capsys.readouterr().err
+    assert "allows one run, but the values make 2" in capsys.readouterr().err
 
 
 def test_cli_says_all_that_is_wrong_and_ends_with_1(train, capsys):
@@ -640,8 +640,8 @@ def test_cli_says_all_that_is_wrong_and_ends_with_1(train, capsys):
     assert "did you mean 'rate'?" in told
     assert "command line: steps=x" in told
     for words, piece in (
-        (["run.toml", "other.toml"], "there are two files"),
-        (["cli_models:Train"], "this script has its class"),
+        (["run.toml", "other.toml"], "more than one file"),
+        (["cli_models:Train"], "a script takes no class"),
     ):
         with pytest.raises(SystemExit) as ended:
             dx.cli(train, words)

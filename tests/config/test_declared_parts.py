@@ -121,7 +121,7 @@ def test_what_is_not_named_keeps_its_declared_expression():
 def test_a_kind_replaces_the_part():
     block = build(Block, {"dim": 2, "up": {"kind": "Linear", "in_features": 2, "out_features": 9}})
     assert block.down.in_features == 9
-    assert "Linear needs 'in_features'" in refusal(Block, {"dim": 2, "up": {"kind": "Linear", "use_bias": False}})
+    assert "Linear requires 'in_features'" in refusal(Block, {"dim": 2, "up": {"kind": "Linear", "use_bias": False}})
 
 
 def test_the_same_keys_are_drawn_as_without_overrides():
@@ -171,7 +171,7 @@ def test_overrides_in_literals():
     assert (heads.pair[0].bias, heads.pair[0].out_features, heads.pair[1]) == (None, 4, 6)
     assert (heads.listed[0].bias, heads.listed[0].out_features) == (None, 6)
     assert build(Heads, {"dim": 3, "listed": []}).listed == []
-    assert "listed.1.in_features: Linear needs" in refusal(Heads, {"dim": 3, "listed": [{}, {}]})
+    assert "listed.1.in_features: Linear requires" in refusal(Heads, {"dim": 3, "listed": [{}, {}]})
 
 
 def test_an_argument_that_the_class_lacks(tmp_path):
@@ -187,12 +187,12 @@ def test_an_argument_that_the_class_lacks(tmp_path):
 
 def test_refs_lead_around_what_its_owner_makes():
     text = refusal(Model, {"dim": 2, "block": {"up": {"$ref": "/tower/blocks"}}, "tower": {"blocks": {"dim": 3}}})
-    assert "leads to no part" in text
+    assert "has no target" in text
     inner = {"kind": "Linear", "in_features": 2, "out_features": 8}
     config = {"dim": 2, "block": {"mixer": {"inner": {"kind": "Linear", "in_features": 8, "out_features": 8}}}}
     assert build(Model, config).block.mixer.inner.in_features == 8
     spec = dx.spec(Model, 2, block={"up": dx.Ref("/tower/blocks/up")}, tower={"blocks": {"up": inner}})
-    with pytest.raises(dx.ConfigError, match="which is built at another time"):
+    with pytest.raises(dx.ConfigError, match="which is built separately"):
         spec.check()
 
 
@@ -274,7 +274,7 @@ def test_changes_at_paths():
     repeated = dx.spec(Tower, 2)
     assert repeated.replace({"blocks.*.up.use_bias": False}) == repeated.replace({"blocks.up.use_bias": False})
     for path, change in (("blocks.1.hidden", "blocks.*.hidden"), ("blocks.*", "blocks.*.NAME")):
-        with pytest.raises(dx.ConfigError, match="declares all elements of this part by one call") as caught:
+        with pytest.raises(dx.ConfigError, match="one declaration makes all elements of this part") as caught:
             repeated.replace({path: 3})
         assert caught.value.where == "Tower.blocks"
         assert f'spec.replace({{"{change}": ...}})' in str(caught.value)

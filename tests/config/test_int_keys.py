@@ -34,9 +34,9 @@ def test_a_spec_holds_ints_as_keys():
     assert [str(change) for change in SPEC.diff(changed)] == ["boundaries.100: 0.5 → 0.25"]
     assert "{100: 0.5, 2000: 0.1}" in SPEC.to_python()
     assert key_like(FrozenDict({100: 1}), "0100") is None
-    with pytest.raises(dx.ConfigError, match="the keys of a dict in a spec are strings, or ints"):
+    with pytest.raises(dx.ConfigError, match="the keys of a dict in a spec must be strings or ints"):
         dx.spec(Steps, boundaries={0.5: 0.5})
-    with pytest.raises(dx.ConfigError, match="the keys of a dict in a spec are strings, or ints"):
+    with pytest.raises(dx.ConfigError, match="the keys of a dict in a spec must be strings or ints"):
         dx.spec(Steps, boundaries={True: 0.5})
 
 
@@ -61,7 +61,7 @@ def test_a_key_that_is_no_int_is_a_problem(boundaries):
 
 
 def test_a_key_that_is_given_as_a_text_and_as_an_int_is_a_problem():
-    with pytest.raises(dx.ConfigError, match="the key is given twice, as a text and as a number"):
+    with pytest.raises(dx.ConfigError, match="the key is given twice, as a string and as a number"):
         dx.from_config(Steps, {"boundaries": {100: 0.5, "100": 0.25}})
     with pytest.raises(dx.ConfigError, match="a string as the key"):
         dx.from_config(Steps, {"boundaries": {}, "names": {1: 1}})

@@ -120,7 +120,7 @@ def test_a_tag_after_a_value_of_its_table_is_a_problem(tag):
     document = Document("net.toml", DATA)
     (run,) = expand(document, [parse_override("blocks.0.dim=4"), parse_override(tag)])
     (problem,) = run.document().problems
-    assert problem.message == "a kind comes before the values of its table"
+    assert problem.message == "kind must precede the other values of its table"
     assert problem.hint == f"write {tag} before blocks.0.dim=4"
 
 
@@ -157,7 +157,7 @@ def test_a_tag_makes_a_table_of_a_name_and_of_a_reference():
     (run,) = expand(Document(None, data), [parse_override("blocks.kind=Mlp")])
     assert "there is no item kind at blocks" in str(run.document().problems[0])
     (run,) = expand(Document(None, data), [parse_override("blocks.0.dim=3")])
-    assert "blocks.0.kind=... appends one" in str(run.document().problems[0])
+    assert "blocks.0.kind=... appends an item" in str(run.document().problems[0])
 
 
 def test_what_is_overridden_is_placed_at_the_command_line():
@@ -226,7 +226,7 @@ def test_references_follow_the_items_of_a_list_that_loses_one():
     (run,) = expand(document, [parse_override("~a/b.parts[1]")])
     assert run.document().data["a/b"] == {"parts": [{"dim": 0}, {"dim": 2}, {"dim": 3}]}
     assert [other["$ref"] for other in run.document().data["others"]] == [
-        "/a~1b/parts/0", "/a~1b/parts/1 (taken away)/x", "/a~1b/parts/2/x", "/parts/3",
+        "/a~1b/parts/0", "/a~1b/parts/1 (removed)/x", "/a~1b/parts/2/x", "/parts/3",
     ]  # fmt: skip
     assert others[2] == {"$ref": "/a~1b/parts/3/x"}
 
@@ -258,9 +258,9 @@ def test_a_key_of_a_reference(word):
     (run,) = expand(document, [parse_override(word)])
     (problem,) = run.document().problems
     assert problem.path == ("tied",)
-    assert str(problem).startswith(f"  command line: {word} tied: what stands here is a reference to /head")
+    assert str(problem).startswith(f"  command line: {word} tied: this is a reference to /head")
     rest = ".".join(word.lstrip("~").partition("=")[0].split(".")[1:])
-    assert problem.hint == f"override the part itself, at head.{rest}, or choose a part here with tied.kind=..."
+    assert problem.hint == f"override the part itself at head.{rest}, or replace the reference with tied.kind=..."
     assert run.document().data == document.data
 
 

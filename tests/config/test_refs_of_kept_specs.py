@@ -69,10 +69,10 @@ def test_refs_are_written_from_the_root():
 @pytest.mark.parametrize(
     ("place", "target", "piece"),
     [
-        (("tower", "embed"), "/tower/first/embed", "leads into first, which is built at another time"),
-        (("tower", "first", "head"), "/tower/embed", "leads out of /tower/first, which is built at"),
-        (("tower", "first", "head"), "/tower/rest/0/embed", "leads out of /tower/first, which is built at"),
-        (("net", "head"), "/tower/embed", "leads out of /net, which is built at"),
+        (("tower", "embed"), "/tower/first/embed", "points into first, which is built separately"),
+        (("tower", "first", "head"), "/tower/embed", "points out of /tower/first, which is built separately"),
+        (("tower", "first", "head"), "/tower/rest/0/embed", "points out of /tower/first, which is built separately"),
+        (("net", "head"), "/tower/embed", "points out of /net, which is built separately"),
     ],
 )
 def test_no_ref_leads_to_what_is_built_at_another_time(place: tuple[str, ...], target: str, piece: str):
@@ -101,11 +101,11 @@ class Pair(dx.Module):
 @pytest.mark.parametrize(
     ("data", "piece"),
     [
-        ({"later": EMBED, "now": {"$ref": "/later"}}, "now: the reference leads to a description, where"),
-        ({"later": {"$ref": "/now"}, "now": EMBED}, "later: the reference leads to a part that is built, where"),
+        ({"later": EMBED, "now": {"$ref": "/later"}}, "now: the reference points at an unbuilt spec, but"),
+        ({"later": {"$ref": "/now"}, "now": EMBED}, "later: the reference points at a built part, but"),
         (
             {"later": EMBED, "now": {"$ref": "/holder/part/head"}, "holder": {"part": {"embed": EMBED, "head": EMBED}}},
-            "now: the Ref to '/holder/part/head' leads into holder.part, which",
+            "now: the Ref to '/holder/part/head' points into holder.part, which",
         ),
     ],
 )
@@ -122,16 +122,16 @@ PART = dx.spec(dx.Embed, 3, 4)
     [
         (
             dx.spec(Pair, dx.Ref("/now"), PART),
-            "later: the reference leads to a part that is built, where a description",
+            "later: the reference points at a built part, but an unbuilt spec",
         ),
-        (dx.spec(Pair, PART, dx.Ref("/later")), "now: the reference leads to a description, where a part that is"),
+        (dx.spec(Pair, PART, dx.Ref("/later")), "now: the reference points at an unbuilt spec, but a built part is"),
         (
             dx.spec(dx.List, [dx.spec(Pair, PART, PART), dx.spec(Pair, dx.Ref("/elements/0/now"), PART)]),
-            r"elements\.1\.later: the reference leads to a part that is built",
+            r"elements\.1\.later: the reference points at a built part",
         ),
         (
             dx.spec(Tower, TIED, [dx.Ref("/embed")], {}, PART),
-            r"rest\.0: the reference leads to a part that is built, where a description",
+            r"rest\.0: the reference points at a built part, but an unbuilt spec",
         ),
     ],
 )

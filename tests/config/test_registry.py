@@ -117,9 +117,9 @@ def test_abstract_classes_and_protocols_have_only_what_is_registered():
 def test_a_name_is_taken_once():
     dx.register_kind(Mixer, Shift)
     dx.register_kind(Mixer, Shift)
-    with pytest.raises(dx.DeclaxError, match="the name 'Shift' is already that of another kind of Mixer"):
+    with pytest.raises(dx.DeclaxError, match="another kind of Mixer has the name 'Shift'"):
         dx.register_kind(Mixer, Block, name="Shift")
-    with pytest.raises(dx.DeclaxError, match="a kind is a class, or a function that makes an object"):
+    with pytest.raises(dx.DeclaxError, match="a kind must be a class or function"):
         dx.register_kind(Mixer, "Shift")
 
 
@@ -252,6 +252,6 @@ def test_extra_functions_stand_for_what_they_return_and_for_functions():
 
 
 def test_what_is_neither_class_nor_function_is_no_extra():
-    with pytest.raises(dx.ConfigError, match="what is let in is a class, or a function") as caught:
+    with pytest.raises(dx.ConfigError, match="an extra kind must be a class or function") as caught:
         dx.from_config(Takes, {"mixer": {"kind": "Adds"}}, extra=["Adds"])
     assert "'Adds'" in str(caught.value)

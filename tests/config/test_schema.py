@@ -223,7 +223,7 @@ def test_a_union_and_a_function_have_schemas_too():
 
 
 def test_what_nothing_describes_has_none():
-    with pytest.raises(dx.ConfigError, match="no configuration describes this"):
+    with pytest.raises(dx.ConfigError, match="no configuration can describe this"):
         dx.json_schema(int)
 
 

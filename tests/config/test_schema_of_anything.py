@@ -70,7 +70,7 @@ def test_what_is_wrong_is_so_to_both(config, path):
 
 def test_a_table_without_a_tag_is_no_layer():
     config = layers_of({"in_features": 1, "out_features": 2})
-    with pytest.raises(dx.ConfigError, match="the tag 'kind' is missing"):
+    with pytest.raises(dx.ConfigError, match="the key 'kind', which selects the class, is missing"):
         dx.spec_from_config(Model, config)
     assert refused_by(SCHEMA, config)
 

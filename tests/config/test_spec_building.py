@@ -48,10 +48,10 @@ def test_rngs_go_to_every_part_that_declares_them_also_with_a_default():
 
 
 def test_missing_rngs_say_where():
-    with pytest.raises(ConfigError, match="Gate takes rngs, and build was given none") as caught:
+    with pytest.raises(ConfigError, match="Gate takes rngs, but build got none") as caught:
         dx.spec(Block, dx.spec(Gate, 4)).build()
     assert (caught.value.where, caught.value.fix) == ("Block.mixer", "spec.build(rngs=dx.Rngs(0))")
-    with pytest.raises(ConfigError, match="Gate takes rngs, and build was given none"):
+    with pytest.raises(ConfigError, match="Gate takes rngs, but build got none"):
         dx.spec(Gate, 4).build()
 
 
@@ -122,7 +122,7 @@ def test_refs_to_parts_of_the_whole_are_left_for_it():
     block = dx.spec(dx.List, [dx.Ref("/embed")])
     whole = dx.spec(Model, dx.spec(dx.Embed, 3, 4), named={"a": dx.spec(dx.List, [block])})
     assert list(whole.arguments["named"]["a"].arguments["elements"][0].arguments["elements"]) == [dx.Ref("/embed")]
-    with pytest.raises(ConfigError, match="the Ref to '/embed' leads to nothing"):
+    with pytest.raises(ConfigError, match="the Ref to '/embed' has no target"):
         block.build()
 
 
@@ -158,7 +158,7 @@ def test_replace_moves_refs_as_well():
 )
 def test_refs_to_nothing(ref, text):
     spec = small(proto=dx.spec(Block, dx.spec(Gate, 4))).replace(head=dx.Ref(ref))
-    with pytest.raises(ConfigError, match=f"head: the Ref to '{ref}' leads to nothing: {text}") as caught:
+    with pytest.raises(ConfigError, match=f"head: the Ref to '{ref}' has no target: {text}") as caught:
         spec.build(rngs=dx.Rngs(0))
     assert [p.path for p in caught.value.problems] == [("head",)]
     assert caught.value.problems[0].code == "ref-to-nothing"
@@ -167,7 +167,7 @@ def test_refs_to_nothing(ref, text):
 def test_a_ref_into_a_description():
     spec = small(proto=dx.spec(Block, dx.spec(Gate, 4))).replace(head=dx.Ref("/proto/mixer"))
     with pytest.raises(
-        ConfigError, match="head: the Ref to '/proto/mixer' leads into proto, which is built at another"
+        ConfigError, match="head: the Ref to '/proto/mixer' points into proto, which is built separately"
     ):
         spec.build(rngs=dx.Rngs(0))
 
@@ -183,7 +183,7 @@ def test_a_ref_into_a_description():
     ],
 )
 def test_refs_in_a_circle(elements):
-    with pytest.raises(ConfigError, match="Refs lead in a circle, so that no part can be made first") as caught:
+    with pytest.raises(ConfigError, match="the Refs form a cycle, so none of the parts can be built first") as caught:
         dx.spec(dx.List, elements).build()
     assert {p.code for p in caught.value.problems} == {"ref-cycle"}
 
@@ -191,7 +191,7 @@ def test_refs_in_a_circle(elements):
 def test_a_long_row_of_refs_that_lead_forwards():
     count = 2_000
     row = [dx.spec(dx.List, [dx.Ref(f"/elements/{i + 1}")]) for i in range(count)]
-    with pytest.raises(ConfigError, match=f"more than {MAX_AHEAD} Refs lead to parts that are not made yet"):
+    with pytest.raises(ConfigError, match=f"more than {MAX_AHEAD} Refs points at parts that are not built yet"):
         dx.spec(dx.List, [*row, 1]).build()
     backwards = [dx.spec(dx.List, [dx.Ref(f"/elements/{i - 1}")]) if i else 1 for i in range(count)]
     assert len(dx.spec(dx.List, backwards).build()) == count
@@ -199,7 +199,7 @@ def test_a_long_row_of_refs_that_lead_forwards():
 
 def test_the_walk_of_build_has_the_limit_too():
     row = [dx.spec(dx.List, [dx.Ref(f"/elements/{i + 1}")]) for i in range(200)]
-    with pytest.raises(DepthError, match="more than 20 Refs lead to parts that are not made yet"):
+    with pytest.raises(DepthError, match="more than 20 Refs points at parts that are not built yet"):
         dx.spec(dx.List, [*row, 1]).to_python()
 
 
@@ -360,6 +360,6 @@ def test_positional_only_parameters():
 
 def test_a_misspelt_ref_gets_a_suggestion():
     spec = small().replace(head=dx.Ref("/embd"))
-    text = r"the Ref to '/embd' leads to nothing: there is no 'embd' at \(the whole\); did you mean 'embed'\?"
+    text = r"the Ref to '/embd' has no target: there is no 'embd' at \(the whole\); did you mean 'embed'\?"
     with pytest.raises(ConfigError, match=text):
         spec.to_python()

@@ -36,7 +36,7 @@ def test_written_paths(text, keys):
 
 @pytest.mark.parametrize("text", ["", ".", ".a", "a..b", "a[", "a[x]", "a.", "[", "a]b"])
 def test_what_is_no_path(text):
-    with pytest.raises(ConfigError, match="is not a path of a part"):
+    with pytest.raises(ConfigError, match="is not a path"):
         parse_path(text)
 
 
@@ -59,7 +59,7 @@ def test_reading_by_path():
         ("named.x", "Model.named", "there is no 'x' at named; did you mean 'xy'"),
         ("head.features", "Model.head", "there is no 'features' at head"),
         ("embed.features.x", "Model.embed.features", "there is no 'x' at embed.features"),
-        ("blocks.*", "Model.blocks", "means several parts, and one is asked for"),
+        ("blocks.*", "Model.blocks", "selects several parts, but one is expected"),
     ],
 )
 def test_paths_to_nothing(path, where, text):
@@ -163,7 +163,7 @@ def test_the_order_of_a_dict_is_a_difference():
 
 
 def test_diff_takes_specs():
-    with pytest.raises(ConfigError, match="a spec is compared with another"):
+    with pytest.raises(ConfigError, match="not a spec"):
         small().diff("a spec")
 
 

@@ -195,19 +195,19 @@ BAD = [
     (Initializer, {"$ref": "/x"}, "wrong-type", "the name of an initializer"),
     (Callable[[int], int], "rellu", "unknown-activation", "did you mean 'relu'?"),
     (Callable[[int], int], "jax.nn.relu", "unknown-activation", "did you mean 'relu'?"),
-    (Callable[[int], int], "os.system", "unknown-activation", "names of modules and attributes mean nothing"),
+    (Callable[[int], int], "os.system", "unknown-activation", "data cannot name modules or attributes"),
     (Callable[[int], int], {"kind": "relu"}, "wrong-type", "the name of an activation"),
     (jax.Array, [1], "no-data", "make it when the model is built"),
     (dx.Param[jax.Array], 1, "no-data", "an array"),
     (type[int], "int", "no-data", "a class"),
     (complex, "1", "wrong-type", "complex number"),
-    (collections.abc.AsyncIterator, 1, "no-data", "let its implementations in"),
+    (collections.abc.AsyncIterator, 1, "no-data", "add its implementations"),
     (Point, 3, "wrong-type", "a table of Point"),
     (Point, "Point", "wrong-type", 'kind = { kind = "Point" }'),
     (Point, {"x": 1, "z": 2}, "unknown-key", "x, y"),
     (Point, {}, "missing-key", "x = ..."),
     (Point, {"x": 1, "kind": "Poin"}, "unknown-kind", "did you mean 'Point'?"),
-    (Point, {"x": 1, "kind": "os.system"}, "unknown-kind", "names choose among these alone"),
+    (Point, {"x": 1, "kind": "os.system"}, "unknown-kind", "dx.register_kind, or extra=[...], adds"),
     (Point, {"x": 1, "kind": 3}, "wrong-type", "the name of a Point"),
     (Point, {1: 1, "x": 1}, "wrong-type", "a string as the key"),
     (Point, {"x": 1, "__class__": 2}, "unknown-key", "__class__"),
@@ -217,7 +217,7 @@ BAD = [
     (Point | Pair, {"kind": "Pair", "a": 1, "y": 2}, "unknown-key", 'kind = "Point"'),
     (Point, dx.spec(Pair, 1), "wrong-type", "a table of Point"),
     (Point, {"$ref": "blocks.0"}, "ref", '"$ref" = "/blocks/0"'),
-    (Point, {"$ref": "/a", "x": 1}, "ref", "and nothing else"),
+    (Point, {"$ref": "/a", "x": 1}, "ref", "and no other key"),
     (Point, {"$ref": "/a"}, "ref-to-nothing", "the path of a table"),
     (list[Point], [{"x": 1}, {"$ref": "/1"}], "ref-cycle", "write one of the parts out"),
 ]
@@ -239,7 +239,7 @@ def test_notes_are_checked():
     for data, text in (
         ({"dim": 0}, "at least 1"),
         ({"dim": 1, "heads": 65}, "at most 64"),
-        ({"dim": 1, "dropout": float("nan")}, "the least is 0.0"),
+        ({"dim": 1, "dropout": float("nan")}, "the minimum is 0.0"),
     ):
         _, problems = read(models.Attention, data)
         assert [p.code for p in problems] == ["out-of-range"]
@@ -283,7 +283,7 @@ class Tagged(dx.Module):
 
 
 def test_a_parameter_cannot_be_called_as_the_tag():
-    with pytest.raises(dx.ConfigError, match="a parameter is called 'kind', which is the key that chooses a class"):
+    with pytest.raises(dx.ConfigError, match="a parameter cannot be called 'kind'; this key selects the class"):
         dx.spec_from_config(Tagged, {"kind": "Tagged"})
 
 
@@ -524,7 +524,7 @@ def test_a_ref_may_not_go_by_way_of_very_many():
     data = {"inner": [{"leaf": 1}, *({"$ref": f"/inner/{i}"} for i in range(40))]}
     problems = read(Branch, data)[1]
     assert {p.code for p in problems} == {"ref-cycle"}
-    assert "more than 20 Refs lead to parts that are not made yet" in problems[0].message
+    assert "more than 20 Refs points at parts that are not built yet" in problems[0].message
 
 
 def test_a_ref_by_way_of_another_leads_to_a_class_that_fits():

@@ -86,7 +86,7 @@ class Positional(Reading):
 
 @dx.dataclass
 class Forgetful(Reading):
-    more: dx.Linear = dx.Linear(Reading.width, 2, rngs=rngs)  # E: declax-part | reads the rngs of the module
+    more: dx.Linear = dx.Linear(Reading.width, 2, rngs=rngs)  # E: declax-part | reads rngs from the module
 
 
 @dx.dataclass

@@ -46,7 +46,7 @@ PROGRAMS = {
 
         @dx.dataclass(frozen=False)
         class Child(Block):
-            a: int = dx.variable((2,), initializer=1)  # E: declax-part | makes a Variable, but the annotation is int
+            a: int = dx.variable((2,), initializer=1)  # E: declax-part | declares a Variable, but the annotation is int
             b: dx.Module = dx.static(kw_only=True)  # E: declax-field | static(...) contradicts
 
 
@@ -212,8 +212,7 @@ def test_a_check_that_fails_is_told_once_and_ends_nothing(folder: Path) -> None:
     failures = [one for one in found if one.code == "declax-plugin"]
     assert len(failures) == 1
     assert (
-        "the check declax-field of declax.mypy_plugin failed here with LookupError: a mistake in Block"
-        in failures[0].text
+        "the check declax-field of declax.mypy_plugin failed here: LookupError: a mistake in Block" in failures[0].text
     )
     assert "DECLAX_PLUGIN_DEBUG=1" in failures[0].text
     assert_as_marked(PROGRAMS, [one for one in found if one.code != "declax-plugin"])

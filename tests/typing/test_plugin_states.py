@@ -76,12 +76,12 @@ def paths(model: Model, state: dx.State[Model]) -> None:
     state.linear.kernle  # E: declax-path | State[Linear]: Linear has no field 'kernle'; did you mean 'kernel'?
     state["linear"]["kernal"]  # E: declax-path | State[Linear]: Linear has no field 'kernal'; did you mean 'kerne
     state["blocks"][0]["linear"]["weight"]  # E: declax-path | Linear has no field 'weight'
-    state["blocks"]["0"]  # E: declax-path | State[list[Block]]: there is no '0': its keys are indices
+    state["blocks"]["0"]  # E: declax-path | State[list[Block]]: no entry '0'; the keys are indices
     state.blocks[0].seeen  # E: declax-path | Block has no field 'seeen'
     state.width  # E: declax-path | Model.width: int is static, so States do not contain it
     state["linear"]["in_features"]  # E: declax-path | State[Linear]: Linear.in_features: int is static, so St
     state.rngs  # E: declax-path | State[Model]: Model has no field 'rngs'
-    state["pair"][2]  # E: declax-path | there is no 2: its keys are 0 to 1
+    state["pair"][2]  # E: declax-path | no entry 2; the keys are 0 to 1
     state[0]  # E: declax-path | State[Model]: Model has no field '0'
     state.heads.main.kern  # E: declax-path | did you mean 'kernel'?
     state.stack[0].kern  # E: declax-path | did you mean 'kernel'?
@@ -183,8 +183,8 @@ import declax as dx
 model = dx.Linear(2, 3, rngs=dx.Rngs(0))
 state = dx.state(model)
 module = dx.state(model, dx.Linear)  # E: declax-filter | state: Linear is not a kind of Variable
-predicate = dx.state(model, dx.PathContains)  # E: declax-filter | PathContains(...) is one
-combined = dx.state(model, dx.Not)  # E: declax-filter | Not is the class of a filter
+predicate = dx.state(model, dx.PathContains)  # E: declax-filter | PathContains(...)
+combined = dx.state(model, dx.Not)  # E: declax-filter | Not is a class, not a filter
 inner = dx.state(model, (dx.Param, [dx.Linear]))  # E: declax-filter | a filter is a kind of Variable, a tag, ...
 early = dx.state(model, ..., dx.Param)  # E: declax-filter | the filter ... matches all leav
 early_true = dx.split(model, True, ...)  # E: declax-filter | fix: True as the last filter

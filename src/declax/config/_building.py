@@ -1,4 +1,4 @@
-"""From a spec to what it describes, and what is wrong with it: both by one walk."""
+"""Building the object of a spec, and checking its Refs: both traverse the spec in the same order."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from declax.config._reading.context import INVALID, Context
 from declax.config._reading.parameters import RNGS, Parameters, target_name
 from declax.config._reading.readers import Reader
 from declax.config._refs import (
+    CYCLE,
     MAX_AHEAD,
     Place,
     add_border,
-    circle,
+    chain_error,
+    cycle_error,
     keeps_specs,
     keys_of,
     locate,
     reader_below,
     taken_out,
-    too_far,
     where,
 )
 from declax.config.problems import Path, Report, did_you_mean, path_text, shown
@@ -33,16 +34,13 @@ from declax.training._transformation import Description, Transformation, describ
 from declax.training.optimizer import Optimizer
 
 MAX_OPEN: Final = MAX_DEPTH + 10
-"""How many parts may be begun and not be done; more than the levels of a spec, since Refs lead forwards."""
+"""The limit of unfinished parts; above the depth of a spec, since Refs may point forwards."""
 
 PATH_ATTRIBUTE: Final = "config_path"
 
 
 class Walk:
-    """Goes through a spec in the order of building: depth first, a part that a Ref needs when it is met at the Ref.
-
-    What is made of a spec, list and so on is up to subclasses.
-    """
+    """Visits a spec in the order of building: depth first; a Ref to a later part visits that part first."""
 
     def __init__(self, root: SpecData) -> None:
         self.root = root
@@ -54,7 +52,7 @@ class Walk:
         return self.value(self.root, (), None)
 
     def value(self, value: Any, path: Path, reader: Reader | None) -> Any:
-        """The object built from one value at its place."""
+        """The result for the value at a path."""
         if isinstance(value, SpecData):
             if path and keeps_specs(reader):
                 return self.kept(value, path)
@@ -66,15 +64,15 @@ class Walk:
         return self.leaf(value, path)
 
     def shared(self, ref: Ref, path: Path, reader: Reader | None) -> Any:
-        """The object built from the target of a Ref."""
+        """The result for the target of a Ref."""
         place = locate(self.root, ref, path)
         target = place.path
         if target in self._open and target not in self.made:
             within = [p for p in self._open if p and (p[: len(target)] == target or target[: len(p)] == p)]
-            raise circle(self.root, path, ["/" + "/".join(map(str, p)) for p in [*within, target]])
+            raise cycle_error(self.root, path, ["/" + "/".join(map(str, p)) for p in [*within, target]])
         is_ahead = target not in self.made
         if is_ahead and (self._ahead >= MAX_AHEAD or len(self._open) >= MAX_OPEN):
-            raise too_far(self.root, path)
+            raise chain_error(self.root, path)
         self._ahead += is_ahead
         made = self.value(place.value, target, place.reader)
         self._ahead -= is_ahead
@@ -100,7 +98,7 @@ class Walk:
         return {name: self.value(value, (*path, name), reader_of(name)) for name, value in spec.arguments.items()}
 
     def kept(self, spec: SpecData, path: Path) -> Any:
-        """The result for a spec that is kept."""
+        """The result for a spec that the annotation `Spec[...]` leaves unbuilt."""
         return spec
 
     def leaf(self, value: Any, path: Path) -> Any:
@@ -117,7 +115,7 @@ class Walk:
 
 
 class Builder(Walk):
-    """Makes what a spec describes; `made` has all its parts by path then."""
+    """Builds the object of a spec; afterwards `made` has all parts by path."""
 
     def __init__(self, root: SpecData, rngs: object = None) -> None:
         super().__init__(root)
@@ -125,7 +123,7 @@ class Builder(Walk):
         self._is_unmade = False
 
     def shared(self, ref: Ref, path: Path, reader: Reader | None) -> Any:
-        """The part that a Ref means, which is made here."""
+        """The target of a Ref, which is built even inside a declared part."""
         outer, self._is_unmade = self._is_unmade, False
         made = super().shared(ref, path, reader)
         self._is_unmade = outer
@@ -146,7 +144,7 @@ class Builder(Walk):
             if self.rngs is None:
                 raise ConfigError(
                     where(self.root, path),
-                    f"{parameters.name} takes rngs, and build was given none",
+                    f"{parameters.name} takes rngs, but build got none",
                     fix="spec.build(rngs=dx.Rngs(0))",
                 )
             named[RNGS] = OWN_RNGS if self._is_unmade else self.rngs
@@ -162,7 +160,7 @@ class Builder(Walk):
 
 
 _MODELS: Final[weakref.WeakKeyDictionary[Optimizer[Any], weakref.ref[Any]]] = weakref.WeakKeyDictionary()
-"""The models of optimizers that were built from specs, since an optimizer does not keep its model."""
+"""The models of optimizers that were built from specs; an optimizer does not store its model."""
 
 
 def _remember(made: object, spec: SpecData, model: object) -> None:
@@ -176,7 +174,7 @@ def _remember(made: object, spec: SpecData, model: object) -> None:
 
 
 def model_of(optimizer: Optimizer[Any]) -> Any:
-    """The model that an optimizer was built for; None if that is not known, or the model is gone."""
+    """The model of an optimizer that was built from a spec; None if it is unknown or deleted."""
     found = _MODELS.get(optimizer)
     return None if found is None else found()
 
@@ -196,19 +194,19 @@ def positions(parameters: Parameters, arguments: Mapping[str, Any]) -> tuple[lis
 
 
 def note_config_path(error: BaseException, path: Path, name: str) -> None:
-    """Adds to an error at which path of the configuration it arose; its type and text stay."""
+    """Adds the path of the configuration to an error; its type and text stay."""
     error.add_note(f"in the configuration at {path_text(path)} ({name})")
     try:
         setattr(error, PATH_ATTRIBUTE, path)
-    except AttributeError:  # an exception with slots; the note says it
+    except AttributeError:  # an exception with slots; the note has the path
         return
 
 
-# --- the check of a whole ------------------------------------------------------
+# --- checking Refs -------------------------------------------------------------
 
 
 def checked_refs(found: Any, context: Context) -> Any:
-    """A value that was read, with its refs checked; those of specs that are kept start there."""
+    """A value that was read, with its Refs checked; those in unbuilt specs become relative to that spec."""
     if context.refs:
         _check_dangling(context)
         if isinstance(found, SpecData) and not context.report:
@@ -219,7 +217,7 @@ def checked_refs(found: Any, context: Context) -> Any:
 
 
 def check(spec: SpecData) -> None:
-    """Raises one error with all that is wrong with a spec; see `Spec.check`."""
+    """Raises one error with all problems of a spec; see `Spec.check`."""
     context = Context(Report(), make=type(spec).of_values, catalog=catalog_for(()))
     context.visit(spec, ())
     _RefCheck(spec, context, ()).run()
@@ -228,21 +226,21 @@ def check(spec: SpecData) -> None:
 
 
 def _check_dangling(context: Context) -> None:
-    """Reports the refs of data that lead to no part, other than those that lead to another ref."""
+    """Reports the references of data without a target; `_RefCheck` follows those that point at another reference."""
     at = {tuple(map(str, path)) for path, _, _ in context.refs}
     sizes = sorted({len(path) for path in at if path})  # a hostile reference has a million steps
     for path, target, _ in context.refs:
         written = _written(target)
         if tuple(map(str, path))[: len(target)] == target:
-            message = "the references go in a circle: a part would contain itself"
+            message = "the references form a cycle: a part would contain itself"
             context.report.add("ref-cycle", path, message, got=written, hint="write one of the parts out")
         elif target not in context.parts and not any(target[:n] in at for n in sizes if n <= len(target)):
             names = [_written(keys) for keys, _ in zip(context.parts, range(1000), strict=False) if keys]
             context.report.add(
                 "ref-to-nothing",
                 path,
-                "the reference leads to no part",
-                expected="the path of a table that describes one",
+                "the reference has no target",
+                expected="the path of a table that describes a part",
                 got=shown(written),
                 hint=None if context.report.is_full else did_you_mean(written, names),
             )
@@ -253,14 +251,14 @@ def _written(keys: Iterable[str]) -> str:
 
 
 class _RefCheck(Walk):
-    """Reports the Refs of a spec that lead to no part, to one that does not fit, or in a circle."""
+    """Reports the Refs of a spec without a target, with a target of a wrong class, and cycles."""
 
     def __init__(self, root: SpecData, context: Context, start: Path) -> None:
         super().__init__(root)
         self.start = start
         self.context = context
         self.readers = {path: reader for path, _, reader in context.refs}
-        self._circles: set[frozenset[str]] = set()
+        self._cycles: set[frozenset[str]] = set()
 
     def kept(self, spec: SpecData, path: Path) -> Any:
         _RefCheck(spec, self.context, (*self.start, *path)).run()
@@ -273,10 +271,10 @@ class _RefCheck(Walk):
             self._report("ref-cycle", error, path)
         except ConfigError as error:
             paths = frozenset((error.got or "").split(" -> "))
-            is_circle = "circle" in error.problem
-            if not is_circle or paths not in self._circles:
-                self._report("ref-cycle" if is_circle else "ref-to-nothing", error, path)
-            self._circles |= {paths} if is_circle else set()
+            is_cycle = error.problem == CYCLE
+            if not is_cycle or paths not in self._cycles:
+                self._report("ref-cycle" if is_cycle else "ref-to-nothing", error, path)
+            self._cycles |= {paths} if is_cycle else set()
         return None
 
     def _report(self, code: str, error: ConfigError | DepthError, path: Path) -> None:
@@ -289,17 +287,16 @@ class _RefCheck(Walk):
             return
         is_kept = keeps_specs(place.reader)
         if is_kept != keeps_specs(reader):
-            found, wanted = "a description", "a part that is built"
-            found, wanted = (found, wanted) if is_kept else (wanted, found)
-            add_border(self.context.report, at, f"the reference leads to {found}, where {wanted} was expected", ref)
+            found, wanted = ("an unbuilt spec", "a built part") if is_kept else ("a built part", "an unbuilt spec")
+            add_border(self.context.report, at, f"the reference points at {found}, but {wanted} is expected", ref)
         elif not self._fits(place, at):
-            message = f"the reference leads to a {target_name(place.value.target)}"
-            hint = "refer to a part of a class that fits, or write one out"
+            message = f"the reference points at a {target_name(place.value.target)}"
+            hint = "refer to a part of an allowed class, or write one out"
             expected = self.readers[at].expected
             self.context.report.add("ref-kind", at, message, expected=expected, got=shown(ref.path), hint=hint)
 
     def _fits(self, place: Place, at: Path) -> bool:
-        """Whether a part may stand at a ref; one that is wrong at its own place is reported there."""
+        """Whether the target of a Ref is allowed here; True if the target has a problem already."""
         reader = self.readers.get(at)
         is_known = any(problem.path == (*self.start, *place.path) for problem in self.context.report.problems)
         return is_known or reader is None or bool(reader.holds(place.value))

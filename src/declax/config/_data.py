@@ -1,4 +1,4 @@
-"""A spec as data: a target and its arguments as frozen values, less those that equal their defaults."""
+"""A spec as data: a target, and those of its arguments that differ from their defaults, frozen."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _DICTS: Final = (dict, FrozenDict, MappingProxyType, Metadata)
 
 
 def key_like(frozen: FrozenDict[Any], key: str) -> str | int | None:
-    """The key that a path means by a text: the text, or an int that is written so; None if it is not there."""
+    """The key of a dict that a path spells: a string, or the int with these digits; None if it is missing."""
     if key in frozen:
         return key
     return next((known for known in frozen if type(known) is int and str(known) == key), None)
@@ -54,15 +54,15 @@ def key_like(frozen: FrozenDict[Any], key: str) -> str | int | None:
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Ref:
-    """Stands for the object that is built at another place of the same spec.
+    """Refers to the object that is built at another place of the same spec.
 
-    Two equal specs are two objects; one object in two places is a spec in the one and a Ref in the other.
+    Two equal specs build two objects. To have one object in two places, write a spec in one and a Ref in the other.
 
     Args:
-      path: from the root of the spec that is built, as a JSON pointer: ``/embed``, ``/blocks/0/mixer``.
+      path: a JSON pointer from the root of the spec that is built: ``/embed``, ``/blocks/0/mixer``.
 
     Raises:
-      ConfigError: the path does not exist.
+      ConfigError: the path is not a JSON pointer.
 
     >>> import declax as dx
     >>> dx.Ref("/blocks/0").keys
@@ -79,7 +79,7 @@ class Ref:
             raise ConfigError(
                 "Ref",
                 "not a path to a part",
-                expected="a path from the root: names and indices, with a / before each",
+                expected="a path from the root, with a / before each name and index",
                 got=describe(given),
                 fix=f"dx.Ref({fix if len(fix) > 1 else '/embed'!r})",
             )
@@ -101,10 +101,10 @@ class Ref:
 
 
 class SpecData:
-    """The data of a `Spec`, and all of it that needs no other file.
+    """The data of a `Spec`: comparison, hash and conversion of arguments, without building or printing.
 
     Attributes:
-      has_refs: whether there are Refs in it.
+      has_refs: whether it contains Refs.
     """
 
     __slots__ = ("_arguments", "_depth", "_hash", "_keys", "_target", "has_refs")
@@ -121,14 +121,14 @@ class SpecData:
 
     @classmethod
     def of_values(cls, target: Target, arguments: Mapping[str, object]) -> Self:
-        """The spec of values that readers have made, and that are not read again."""
+        """A spec of values that readers have converted; they are not converted again."""
         made = cls.__new__(cls)
         made._set(target, arguments, is_read=True)
         return made
 
     @classmethod
     def _call(cls, target: Target) -> CallReader | None:
-        """The reader that interprets the arguments of a target; None if they are kept as they are."""
+        """The reader of the arguments of a target; None if nothing converts them."""
         return None
 
     def _set(self, target: Target, arguments: Mapping[str, object], *, is_read: bool) -> None:
@@ -149,7 +149,7 @@ class SpecData:
                 if not isinstance(value, (list, tuple, FrozenList)):
                     raise ConfigError(
                         f"{parameters.name}.{name}",
-                        "the arguments by position are one list",
+                        "the positional arguments must be one list",
                         expected="a list or tuple",
                         got=describe(value),
                         fix=f"{name}=[...]",
@@ -186,7 +186,7 @@ class SpecData:
 
     @property
     def full_arguments(self) -> Mapping[str, Any]:
-        """All arguments, defaults included; a default that a spec cannot hold, such as an array, is omitted."""
+        """All arguments, with defaults; omits defaults that a spec cannot hold, such as arrays."""
         full: dict[str, Any] = {}
         call = self._call(self._target)
         for parameter in self.parameters:
@@ -202,7 +202,7 @@ class SpecData:
 
     @property
     def reader_of(self) -> Callable[[str], Reader | None]:
-        """Gives the reader of an argument, by name; None if nothing interprets the arguments."""
+        """A function from the name of an argument to its reader, or None."""
         call = self._call(self._target)
         return (lambda name: None) if call is None else call.reader_of
 
@@ -212,7 +212,7 @@ class SpecData:
     def __setattr__(self, name: str, value: object) -> None:
         raise ConfigError(
             f"Spec of {target_name(self._target)}",
-            f"a spec cannot be changed; {name!r} was set",
+            f"a spec is immutable; {name!r} was set",
             fix=f"spec = spec.replace({name}=...)",
         )
 
@@ -251,7 +251,7 @@ def is_spec_class(cls: Any) -> bool:
 
 
 def _check_names(parameters: Parameters, arguments: Mapping[str, object]) -> None:
-    """Asks that each argument has a parameter, and each parameter without a default an argument."""
+    """Raises for unknown arguments, and for missing ones."""
     where = f"{parameters.name}(...)"
     for name in arguments.keys() - parameters.by_name.keys():
         if name == RNGS:
@@ -275,7 +275,7 @@ def _check_names(parameters: Parameters, arguments: Mapping[str, object]) -> Non
 
 
 def bind(parameters: Parameters, args: Sequence[object], named: Mapping[str, object]) -> dict[str, object]:
-    """The arguments of a call by name; positions count without `rngs`."""
+    """The arguments of a call by name; `rngs` has no position."""
     names = parameters.positional
     found: dict[str, object] = dict(zip(names, args, strict=False))
     left = args[len(names) :]
@@ -284,9 +284,9 @@ def bind(parameters: Parameters, args: Sequence[object], named: Mapping[str, obj
     elif left:
         raise ConstructionError(
             f"{parameters.name}(...)",
-            f"it takes at most {len(names)} arguments by position",
-            expected=", ".join(names) or "no positions",
-            got=f"{len(args)} of them, the first too many being {describe(left[0])}",
+            f"at most {len(names)} positional arguments are allowed",
+            expected=", ".join(names) or "none",
+            got=f"{len(args)}; the first extra one is {describe(left[0])}",
             fix=f"dx.spec({parameters.name}, name=value)",
         )
     for name in named.keys() & found.keys():
@@ -302,7 +302,7 @@ def _rngs_given(where: str, path: Path = ()) -> ConstructionError:
     return ConstructionError(
         where,
         f"{path_text(path) if path else 'rngs'}: a spec cannot hold random streams",
-        why="a spec says what to build; with which numbers is said when it is built",
+        why="a spec describes the structure; random streams belong to one build",
         fix="dx.spec(...).build(rngs=dx.Rngs(0))",
     )
 
@@ -311,7 +311,7 @@ def _rngs_given(where: str, path: Path = ()) -> ConstructionError:
 
 
 class _Freezing:
-    """Freezes arguments; knows afterwards how deep they are, and whether there are Refs in them."""
+    """Freezes arguments, and records their depth and whether they contain Refs."""
 
     def __init__(self, parameters: Parameters | None, make: Callable[..., SpecData] = SpecData.of_values) -> None:
         self._parameters = parameters
@@ -331,8 +331,8 @@ class _Freezing:
             raise DepthError(
                 self._where(path),
                 f"a spec is nested more than {MAX_DEPTH} levels deep",
-                why="specs, lists and dicts count a level each",
-                fix="hold parts that repeat in one list, side by side",
+                why="each spec, list and dict is one level",
+                fix="put repeated parts side by side in one list",
             )
         if isinstance(value, SpecData):
             self.depth = max(self.depth, depth + inner)
@@ -356,9 +356,9 @@ class _Freezing:
         if not isinstance(key, str) and type(key) is not int:
             raise ConfigError(
                 self._where(path),
-                "the keys of a dict in a spec are strings, or ints",
+                "the keys of a dict in a spec must be strings or ints",
                 got=describe(key),
-                fix="a list of pairs, which the class makes a dict of",
+                fix="a list of pairs, which the class converts to a dict",
             )
         return key
 
@@ -371,19 +371,19 @@ class _Freezing:
         if name in ("Rngs", "RngStream") and type(value).__module__.startswith("declax._random"):
             raise _rngs_given(self._where(()), path)
         if isinstance(value, (np.ndarray, jax.Array, Tracer, jax.ShapeDtypeStruct)):
-            noun, fix = "an array", "array.tolist() for a few numbers; a large array is made in __post_init__"
+            noun, fix = "an array", "array.tolist() for a few numbers; make a large array in __post_init__"
         elif isinstance(value, (Pytree, Variable)):
             noun, fix = "a model", f"dx.spec({name}, ...), or dx.spec_of(model)"
         elif _is_hashable(value):
             return value
         else:
-            noun, fix = "a value that can change", "a tuple or list of what is in it"
+            noun, fix = "a mutable object", "a tuple or list of its contents"
         raise ConfigError(
             self._where(path),
             f"a spec cannot hold {noun}",
-            expected="numbers, texts, enums, dtypes, functions, lists and dicts of these, specs",
+            expected="numbers, strings, enums, dtypes, functions, specs, and lists and dicts of these",
             got=describe(value),
-            why="a spec is compared, hashed and written to files by value",
+            why="specs are compared, hashed and written to files by value",
             fix=fix,
         )
 
@@ -401,7 +401,7 @@ def freeze(value: Any, make: Callable[..., SpecData] = SpecData.of_values) -> An
 
 
 def thaw(value: Any, leaf: Callable[[Any], Any] = lambda value: value) -> Any:
-    """A frozen value with lists and dicts for the frozen ones; all else as a function gives it."""
+    """A frozen value with mutable lists and dicts, and a function applied to its leaves."""
     if isinstance(value, FrozenList):
         return [thaw(item, leaf) for item in value]
     if isinstance(value, FrozenDict):
@@ -412,7 +412,7 @@ def thaw(value: Any, leaf: Callable[[Any], Any] = lambda value: value) -> Any:
 
 
 def is_repeated(value: Any) -> bool:
-    """Whether a frozen value is what one call declares for each element of a list."""
+    """Whether a frozen value is a part that `repeat` declares."""
     if not isinstance(value, SpecData) or not isinstance(value.target, DeclaredPart):
         return False
     made = value.target.expression
@@ -420,7 +420,7 @@ def is_repeated(value: Any) -> bool:
 
 
 def overrides(value: Any) -> bool:
-    """Whether a frozen value says something over the declared call of a part."""
+    """Whether a frozen value overrides arguments of a declared part."""
     if isinstance(value, SpecData):
         return isinstance(value.target, DeclaredPart)
     is_container = type(value) in (tuple, FrozenList, FrozenDict)
@@ -428,7 +428,7 @@ def overrides(value: Any) -> bool:
 
 
 def key_of(value: Any) -> Hashable:
-    """The key of a frozen value in comparisons."""
+    """A hashable key by which frozen values are compared."""
     kind = type(value)
     if kind is float:
         return (float, value) if math.isfinite(value) and value != 0 else (float, repr(value))
@@ -455,7 +455,7 @@ def _dtype_name(value: Any) -> str:
 
 @functools.lru_cache(maxsize=65536)
 def _default_key(parameter: Parameter, reader: Reader | None) -> Hashable:
-    """The key of a default; MISSING if there is none. Kept, since a factory may take long."""
+    """The key of a default; MISSING if there is none. Cached, since a factory may be slow."""
     default = _frozen_default(parameter, reader)
     return MISSING if default is MISSING else key_of(default)
 
@@ -471,6 +471,6 @@ def _frozen_default(
         if reader is not None and not reader.holds(frozen):
             frozen = freeze(reader.interpret(frozen, make))
         hash(key_of(frozen))
-    except Exception:  # noqa: BLE001  # a factory may raise anything, and will where the default is needed
+    except Exception:  # noqa: BLE001  # a user's factory; it raises again where the default is needed
         return MISSING
     return frozen

@@ -1,4 +1,4 @@
-"""Specs compared and changed, by paths such as ``blocks.0.hidden``, ``blocks[0].hidden`` and ``blocks.*.hidden``."""
+"""Reading, changing and comparing specs by paths such as ``blocks.0.hidden`` and ``blocks.*.hidden``."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def parse_path(text: str) -> tuple[str, ...]:
     if end < len(given) or not keys:
         raise ConfigError(
             "spec",
-            f"{text!r} is not a path of a part",
+            f"{text!r} is not a path",
             expected="names and indices, such as blocks.0.hidden, blocks[0].hidden, or blocks.*.hidden",
         )
     return tuple(keys)
@@ -60,11 +60,11 @@ def parse_path(text: str) -> tuple[str, ...]:
 
 def get(spec: SpecData, text: str) -> Any:
     place = Place((), spec, None)
-    start = 0  # of the whole whose Refs those of the value are: a spec that is kept is one
+    start = 0  # the length of the path of the innermost unbuilt spec, where Refs start
     for key in parse_path(text):
         if key == EACH:
             at, fix = where(spec, place.path), f"[spec[{text!r}] for ...]"
-            raise ConfigError(at, "* means several parts, and one is asked for", fix=fix)
+            raise ConfigError(at, "* selects several parts, but one is expected", fix=fix)
         owner, place = place.value, _child(spec, place, key)
         place = place._replace(value=Scope(owner).value(place.value)) if isinstance(owner, SpecData) else place
         if isinstance(place.value, SpecData) and keeps_specs(place.reader):
@@ -98,9 +98,9 @@ def _replaced(root: SpecData, place: Place, keys: tuple[str, ...], new: object) 
         change = ".".join((name, EACH, *rest)) if rest else f"{name}.*.NAME"
         raise ConfigError(
             where(root, place.path),
-            "the class body declares all elements of this part by one call",
+            "one declaration makes all elements of this part",
             got=".".join((name, *keys)),
-            fix=f'spec.replace({{"{change}": ...}}), which changes all elements; or a list of specs for {name}',
+            fix=f'spec.replace({{"{change}": ...}}) to change all elements; or a list of specs for {name}',
         )
     if key == EACH and isinstance(value, (*_LISTS, FrozenDict)):
         steps = [
@@ -124,12 +124,12 @@ def _may_have(value: Any, key: str) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SpecChange:
-    """One difference of two specs.
+    """One difference between two specs.
 
     Attributes:
-      path: where.
-      old: the value in the first spec, defaults included; MISSING if it has none.
-      new: the value in the second.
+      path: the path of the value.
+      old: the value or default in the first spec; MISSING if it has none.
+      new: the same in the second spec.
     """
 
     path: Path
@@ -145,7 +145,7 @@ def _side(value: Any) -> str:
 
 
 class SpecDiff(tuple[SpecChange, ...]):
-    """The differences of two specs, in the order of the parameters; prints one a line."""
+    """The differences between two specs, in the order of the parameters; prints one on each line."""
 
     __slots__ = ()
 
@@ -157,7 +157,7 @@ class SpecDiff(tuple[SpecChange, ...]):
 
 def diff(old: SpecData, new: object) -> SpecDiff:
     if not isinstance(new, SpecData):
-        raise ConfigError("Spec.diff", "a spec is compared with another", expected="a dx.Spec", got=describe(new))
+        raise ConfigError("Spec.diff", "not a spec", expected="a dx.Spec", got=describe(new))
     found: list[SpecChange] = []
     _compare((), old, new, found)
     return SpecDiff(found)

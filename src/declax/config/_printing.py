@@ -1,4 +1,4 @@
-"""Specs as text: programs, the `repr`, reports and fingerprints, each by a subclass of `Printer`."""
+"""Specs as text: programs, `repr`, reports and fingerprints, each by a subclass of `Printer`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ VERSION: Final = "config_version"
 WIDTH: Final = 100
 _INDENT: Final = "    "
 _AS: Final = {"jax.numpy": "jnp", "numpy": "np", "declax": "dx"}
-_PATHS: Final = {  # the classes of paths of this system have the names of those that make them
+_PATHS: Final = {  # the concrete class of this system, by the public class that creates it
     pathlib.PurePosixPath: "PurePosixPath",
     pathlib.PureWindowsPath: "PureWindowsPath",
     type(pathlib.PurePath()): "PurePath",
@@ -50,7 +50,7 @@ _PATHS: Final = {  # the classes of paths of this system have the names of those
 
 
 class Code(NamedTuple):
-    """Code: one piece, or brackets around items; its ``str`` is one line."""
+    """A piece of code, or brackets around items; ``str`` gives one line."""
 
     opening: str
     items: tuple[Code, ...] = ()
@@ -63,7 +63,7 @@ class Code(NamedTuple):
         return f"{self.opening}{', '.join(map(str, self.items))}{self.closing}"
 
     def wrapped(self, depth: int = 0) -> str:
-        """The code with each item on a line if one line is too short."""
+        """The code in one line, or with one item on each line."""
         line = str(self)
         if not self.items or len(line) + len(_INDENT) * depth <= WIDTH:
             return line
@@ -90,7 +90,7 @@ def _root_names() -> dict[str, str]:
 
 
 class Printer:
-    """The code of values, with the names and imports that it needs."""
+    """Prints values as code, and collects the names and imports that the code needs."""
 
     def __init__(self, where: str, reserved: tuple[str, ...] = ()) -> None:
         self.where = where
@@ -99,7 +99,7 @@ class Printer:
         self._taken: dict[str, str | None] = dict.fromkeys(names)
 
     def reserve(self, name: str) -> str:
-        """A name that nothing else has: this one, or this one with a number."""
+        """An unused name: this one, with a number if necessary."""
         name = name if name.isidentifier() and not keyword.iskeyword(name) else "part"
         free, number = name, 2
         while free in self._taken:
@@ -108,12 +108,12 @@ class Printer:
         return free
 
     def under(self, module: str, rest: str = "") -> str:
-        """The code for a name of a module that has a usual prefix, such as ``jnp``."""
+        """The code for a name in a module, with the usual prefix, such as ``jnp``."""
         self.imports[module] = f"import {module} as {_AS[module]}" if module in _AS else f"import {module}"
         return f"{_AS.get(module, module)}.{rest}"
 
     def name_of(self, obj: Any) -> str | None:
-        """The code that names a class or function; None for what has no name."""
+        """The code that names a class or function; None if it has no name."""
         root = getattr(obj, "__name__", None)
         module = _root_names().get(root) if isinstance(root, str) else None
         if root is not None and module is not None and getattr(importlib.import_module(module), root, None) is obj:
@@ -134,7 +134,7 @@ class Printer:
             self.imports[module] = f"import {module}"
             return f"{module}.{path}"
         self._taken[head] = module
-        if "<locals>" not in name:  # an import reaches it
+        if "<locals>" not in name:  # else no import reaches it
             self.imports[f"{module}:{head}"] = f"from {module} import {head}"
         return path
 
@@ -154,8 +154,8 @@ class Printer:
                 f"{self.where}.{path_text(path)}" if path else self.where,
                 "no code makes this value",
                 got=describe(value),
-                why="another process finds a class or function by its module and name",
-                fix="a function with a name in a module, or dx.spec(make, ...) of one that makes the value",
+                why="another process must find a class or function by its module and name",
+                fix="a named function in a module, or dx.spec(make, ...) with a function that makes the value",
             )
         return name
 
@@ -204,7 +204,7 @@ class Printer:
         return Code(self.name(value, path))
 
     def spec(self, spec: SpecData, path: Path) -> Code:
-        """The code that makes a spec: ``dx.spec(Block, dim=64)``; a dict of what is given over a declared call."""
+        """The code for a spec: ``dx.spec(Block, dim=64)``, or a dict for overrides of a declared part."""
         if isinstance(spec.target, DeclaredPart):
             given = FrozenDict(spec.arguments)
             return _container(given, {name: self.value(v, (*path, name)) for name, v in given.items()})
@@ -232,7 +232,7 @@ class Printer:
 
 
 class _Program(Walk):
-    """The calls that `Builder` would make, as code."""
+    """The constructor calls of `Builder`, as code."""
 
     def __init__(self, root: SpecData, printer: Printer, meant: Iterable[Path] = ()) -> None:
         super().__init__(root)
@@ -266,7 +266,7 @@ class _Program(Walk):
 
     def call(self, spec: SpecData, path: Path) -> Code:
         is_overridden = any(map(overrides, spec.arguments.values())) and not spec.has_refs
-        if is_overridden or (not path and _mixes(spec)):  # only the constructor evaluates a declared call
+        if is_overridden or (not path and _mixes(spec)):  # only a constructor evaluates declared parts
             self.uses_rngs = True
             return self.printer.value(spec, path)._replace(closing=f").build({RNGS}={RNGS})")
         arguments = self.arguments(spec, path)
@@ -278,7 +278,7 @@ class _Program(Walk):
         return _call(self.printer.name(spec.target, path), args, named)
 
     def _with_defaults(self, spec: SpecData, path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments with the code of the defaults that stand before others by position."""
+        """The arguments, and the defaults of parameters before a positional argument."""
         given = dict(arguments)
         variadic = spec.parameters.variadic
         if variadic is not None and variadic in given:
@@ -293,7 +293,7 @@ class _Program(Walk):
 
 
 def _mixes(value: Any) -> bool:
-    """Whether a spec overrides a declared call and has Refs, which only the Spec of the whole resolves."""
+    """Whether a spec overrides a declared part and has Refs, which only the root Spec resolves."""
     if not isinstance(value, SpecData):
         return any(_mixes(value[key]) for key in keys_of(value))
     items = value.arguments.values()
@@ -302,7 +302,7 @@ def _mixes(value: Any) -> bool:
 
 def to_python(spec: SpecData, *, name: str, rngs: str) -> str:
     where = spec.parameters.name
-    first = _Program(spec, Printer(where))  # which finds the parts that need names
+    first = _Program(spec, Printer(where))  # finds the parts that need names
     first.run()
     printer = Printer(where, (name, RNGS))
     program = _Program(spec, printer, first.meant)
@@ -318,7 +318,7 @@ def to_python(spec: SpecData, *, name: str, rngs: str) -> str:
 
 
 class _BarePrinter(Printer):
-    """Code with names alone, whether or not an import would reach them."""
+    """Code with bare names and without imports."""
 
     def under(self, module: str, rest: str = "") -> str:
         return rest.rpartition(".")[2] if module == "declax" else f"{_AS.get(module, module)}.{rest}"
@@ -332,7 +332,7 @@ def spec_text(spec: SpecData) -> str:
 
 
 def short_text(value: Any, size: int = 60) -> str:
-    """A value in a line, for reports.
+    """A value in one line, for reports.
 
     >>> short_text(SpecData(sorted, {"iterable": FrozenList([1])}))
     'sorted(iterable=[1])'
@@ -342,7 +342,7 @@ def short_text(value: Any, size: int = 60) -> str:
 
 
 class _ShortPrinter(_BarePrinter):
-    """Specs as the calls that they describe."""
+    """Prints specs as the calls that they describe."""
 
     def spec(self, spec: SpecData, path: Path) -> Code:
         if isinstance(spec.target, DeclaredPart):
@@ -351,7 +351,7 @@ class _ShortPrinter(_BarePrinter):
 
 
 def tree_text(spec: SpecData, label: str = "", indent: str = "") -> str:
-    """The parts of a spec, each in a line with its arguments, those that its class declares evaluated."""
+    """The parts of a spec, one line each with its arguments; declared parts are evaluated."""
     scope = Scope(spec)
     plain = {name: scope.value(value) for name, value in spec.arguments.items()}
     found = {**{name: scope.read(name) for name in scope.parts}, **plain}
@@ -366,7 +366,7 @@ def tree_text(spec: SpecData, label: str = "", indent: str = "") -> str:
 
 
 def _parts_in(value: Any, key: str = "") -> dict[SpecData, list[str]]:
-    """The specs in a value, equal ones once, with all of their subscripts."""
+    """The specs in a value, equal ones once, with all their subscripts."""
     if isinstance(value, SpecData):
         return {value: [key]}
     found: dict[SpecData, list[str]] = {}
@@ -378,7 +378,7 @@ def _parts_in(value: Any, key: str = "") -> dict[SpecData, list[str]]:
 
 
 class _CanonicalPrinter(Printer):
-    """Code with full names, without what depends on the machine: one text for all equal specs."""
+    """Code with full names, independent of the machine: one text for all equal specs."""
 
     def __init__(self, where: str, *, is_full: bool) -> None:
         super().__init__(where)
@@ -403,7 +403,7 @@ class _CanonicalPrinter(Printer):
             except ConfigError:
                 if name in spec.arguments:
                     raise
-                named[name] = Code(f"default:{target}.{name}")  # a lambda, say, known by where it is declared
+                named[name] = Code(f"default:{target}.{name}")  # a lambda, identified by its declaration
         return _call("spec", items, named)
 
     def dtype(self, value: Any) -> str:
@@ -414,7 +414,7 @@ class _CanonicalPrinter(Printer):
 
 
 def canonical_text(spec: SpecData, *, full: bool = False) -> str:
-    """One text for all equal specs, in this process and others.
+    """One text for all equal specs, in all processes.
 
     >>> canonical_text(SpecData(sorted, {"iterable": (1, 2.0)}))
     'spec(builtins:sorted, iterable=(1, 2.0))'
@@ -426,17 +426,16 @@ def fingerprint(spec: SpecData, *, full: bool) -> str:
     return hashlib.sha256(canonical_text(spec, full=full).encode()).hexdigest()
 
 
-# --- the names of classes and functions in code ---------------------------------
+# --- names of classes and functions ----------------------------------------------
 
 _LIBRARIES: Final = ("jax.nn", "jax.lax", "jax.numpy", "jax.nn.initializers", "jax.random", "jax", "optax")
-"""The modules with the public names of objects whose module is private."""
+"""Modules with public names of objects from private modules."""
 
 
 def public_name(obj: Any) -> str | None:
     """``module:qualname`` of a class or function; None for a value without a name, such as a lambda.
 
-    A class inside of a function has a name, though no import reaches it. The
-    main script counts as the module that it would be when it is imported.
+    A class in a function has a name, though no import reaches it. The main script has its name as a module.
 
     >>> public_name(jax.nn.relu), public_name(dict), public_name(lambda x: x)
     ('jax.nn:relu', 'builtins:dict', None)
@@ -459,7 +458,7 @@ def _is_found(module: str, name: str, obj: Any) -> bool:
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
-    # a class method is another object each time that it is asked for
+    # each access to a class method creates another object
     return found is obj or (isinstance(obj, MethodType) and bool(found == obj))
 
 
@@ -474,7 +473,7 @@ def _in_libraries(obj: Any) -> str | None:
 
 @functools.cache
 def _names_of(module: ModuleType) -> dict[int, str]:
-    # the first of several names wins, in an order that does not depend on that of imports
+    # the alphabetically first of several names, so that the order of imports does not matter
     found = {}
     for name, value in sorted(vars(module).items(), reverse=True):
         if not name.startswith("_") and callable(value):

@@ -1,4 +1,4 @@
-"""Places in a spec and Refs to them; a Ref starts at the root, in Python at the spec that a field `Spec` keeps."""
+"""Finding the targets of Refs, and rewriting Refs. A Ref starts at the root of the spec that is built."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ Change: TypeAlias = Callable[[Any, "Reader | None", Path], Any]
 """The replacement of a spec or Ref, by its reader and path."""
 
 MAX_AHEAD: Final = 20
-"""How many Refs may lead to parts that are not made yet, one from the other."""
+"""The limit of Refs that point at unfinished parts, one inside the other."""
 
-WRITE_OUT: Final = "write the part out, which makes it another one"
+CYCLE: Final = "the Refs form a cycle, so none of the parts can be built first"
+WRITE_OUT: Final = "write the part out, as a second part"
 _CONTAINERS: Final = (list, tuple, dict, FrozenList, FrozenDict)
 
 # --- places -------------------------------------------------------------------
 
 
 def keeps_specs(reader: Reader | None) -> bool:
-    """Whether specs are kept at the place of a reader, and not built."""
+    """Whether the annotation is `Spec[...]`, so that a spec stays unbuilt."""
     while isinstance(reader, WrappingReader):
         reader = reader.reader
     return reader is not None and reader.keeps_specs
 
 
 class Place(NamedTuple):
-    """A value in a spec: its path without Refs on it, itself, and the reader of its annotation."""
+    """A value in a spec, its path with Refs resolved, and the reader of its annotation."""
 
     path: Path
     value: Any
@@ -54,7 +55,7 @@ def reader_below(value: Any, reader: Reader | None, key: Any) -> Reader | None:
 
 
 def child(place: Place, key: str, *, has_defaults: bool = False) -> Place | None:
-    """The value at the written key of a place, or None."""
+    """The value below a place at a key, given as text; None if there is none."""
     value: Any = place.value
     held: Any = value
     step: str | int | None = None
@@ -88,60 +89,60 @@ def no_part(at: str, place: Place, key: str, start: str = "") -> ConfigError:
 
 
 def locate(root: SpecData, ref: Ref, at: Path) -> Place:
-    """The place to which a Ref at a path leads; Refs on the way are followed."""
+    """The target of a Ref at a path; follows Refs on the way."""
     keys, seen = ref.keys, [ref.path]
     place = Place((), root, None)
     index = 0
     while index < len(keys) or isinstance(place.value, Ref):
         if isinstance(place.value, Ref):
             if place.value.path in seen:
-                raise circle(root, at, [*seen, place.value.path])
+                raise cycle_error(root, at, [*seen, place.value.path])
             if len(seen) > MAX_AHEAD:
-                raise too_far(root, at)
+                raise chain_error(root, at)
             seen.append(place.value.path)
             keys, index, place = (*place.value.keys, *keys[index:]), 0, Place((), root, None)
             continue
         if place.path and isinstance(place.value, SpecData) and _is_closed(place):
-            problem = f"the Ref to {shown(ref.path)} leads into {path_text(place.path)}, which is built at another time"
+            problem = f"the Ref to {shown(ref.path)} points into {path_text(place.path)}, which is built separately"
             raise ConfigError(where(root, at), problem, fix=WRITE_OUT)
         found = child(place, keys[index])
         if found is None:
-            raise no_part(where(root, at), place, keys[index], f"the Ref to {shown(ref.path)} leads to nothing: ")
+            raise no_part(where(root, at), place, keys[index], f"the Ref to {shown(ref.path)} has no target: ")
         place = found
         index += 1
     return place
 
 
 def _is_closed(place: Place) -> bool:
-    """Whether what is at a place is made at another time than what is around it."""
+    """Whether a part is built separately from the parts around it."""
     return keeps_specs(place.reader) or isinstance(place.value.target, DeclaredPart)
 
 
-def circle(root: SpecData, at: Path, paths: Iterable[str]) -> ConfigError:
+def cycle_error(root: SpecData, at: Path, paths: Iterable[str]) -> ConfigError:
     return ConfigError(
         where(root, at),
-        "Refs lead in a circle, so that no part can be made first",
+        CYCLE,
         got=" -> ".join(paths),
-        fix="give one of them the spec of the part",
+        fix="write the spec of the part in place of one Ref",
     )
 
 
-def too_far(root: SpecData, at: Path) -> DepthError:
+def chain_error(root: SpecData, at: Path) -> DepthError:
     return DepthError(
         where(root, at),
-        f"more than {MAX_AHEAD} Refs lead to parts that are not made yet, one from the other",
-        fix="let Refs lead to parts that come before",
+        f"a chain of more than {MAX_AHEAD} Refs points at parts that are not built yet",
+        fix="let Refs point at earlier parts",
     )
 
 
-# --- the walk that changes Refs -------------------------------------------------
+# --- rewriting Refs -------------------------------------------------------------
 
 
 def mapped(value: Any, change: Change, reader: Reader | None = None, path: Path = ()) -> Any:
-    """A value with its outermost specs and its Refs as a function gives them; lists and dicts may be no frozen ones."""
+    """A value with a function applied to its outermost specs and its Refs; lists and dicts may be mutable."""
     if isinstance(value, (SpecData, Ref)):
         return change(value, reader, path)
-    if type(value) not in _CONTAINERS or len(path) > MAX_DEPTH:  # what is too deep is refused where it is frozen
+    if type(value) not in _CONTAINERS or len(path) > MAX_DEPTH:  # freezing refuses a value that is too deep
         return value
     return _mapped_items(value, value, change, reader, path)
 
@@ -158,7 +159,7 @@ def _mapped_items(holder: Any, items: Any, change: Change, reader: Reader | None
 
 
 def with_items(value: Any, changed: Mapping[Any, Any]) -> Any:
-    """A spec, list, tuple or dict with other values at some keys."""
+    """A copy of a spec, list, tuple or dict with other values at some keys."""
     if isinstance(value, SpecData):
         return value.with_arguments({**value.arguments, **changed})
     if isinstance(value, Mapping):
@@ -168,7 +169,7 @@ def with_items(value: Any, changed: Mapping[Any, Any]) -> Any:
 
 
 def _rewritten(spec: S, change: Callable[[Ref], Ref]) -> S:
-    """The spec with other Refs; those of specs that are kept are their own."""
+    """The spec with a function applied to its Refs, except those inside unbuilt specs."""
 
     def go(value: Any, reader: Reader | None, path: Path) -> Any:
         if isinstance(value, Ref):
@@ -179,7 +180,7 @@ def _rewritten(spec: S, change: Callable[[Ref], Ref]) -> S:
 
 
 def moved_in(value: Any, reader: Reader | None, path: Path) -> Any:
-    """A value as it has to be at a path of another spec: the Refs of the specs in it lead to the same parts."""
+    """A value for a path of another spec: the Refs of specs in it still point at the same parts."""
 
     def move(whole: Any, known: Reader | None, at: Path) -> Any:
         if isinstance(whole, Ref) or keeps_specs(known):
@@ -198,7 +199,7 @@ def _leads_inside(whole: SpecData, ref: Ref) -> bool:
 
 
 def moved_out(value: S, path: Path) -> S:
-    """A part at a path as a separate spec: internal Refs start at the part."""
+    """A part at a path as a separate spec: its internal Refs start at the part. The inverse of `moved_in`."""
     start = tuple(map(str, path))
     inside = len(start)
 
@@ -210,7 +211,7 @@ def moved_out(value: S, path: Path) -> S:
 
 
 def put_in(value: Any, reader: Reader | None, path: Path) -> Any:
-    """An argument as files have it: the Refs of specs that are kept start at the root. The inverse of `taken_out`."""
+    """An argument as in a file, where the Refs of unbuilt specs start at the root. The inverse of `taken_out`."""
 
     def move(part: Any, known: Reader | None, at: Path) -> Any:
         is_moved = isinstance(part, SpecData) and keeps_specs(known)
@@ -221,17 +222,14 @@ def put_in(value: Any, reader: Reader | None, path: Path) -> Any:
 
 
 def taken_out(spec: S, report: Report, start: Path = (), path: Path = ()) -> S:
-    """A spec of a file, where all Refs start at the root: those of specs that are kept start there.
-
-    The report receives the Refs that lead out of what is kept; `start` is the path of the innermost such spec.
-    """
+    """A spec of a file, in which the Refs of an unbuilt spec (at the path `start`) now start at that spec."""
     keys = tuple(map(str, start))
 
     def move(value: Any, reader: Reader | None, at: Path) -> Any:
         if isinstance(value, SpecData):
             return taken_out(value, report, at if keeps_specs(reader) else start, at)
         if value.keys[: len(keys)] != keys:
-            message = f"the reference leads out of /{'/'.join(keys)}, which is built at another time"
+            message = f"the reference points out of /{'/'.join(keys)}, which is built separately"
             add_border(report, at, message, value)
             return value
         return Ref.to(value.keys[len(keys) :])
@@ -240,5 +238,5 @@ def taken_out(spec: S, report: Report, start: Path = (), path: Path = ()) -> S:
 
 
 def add_border(report: Report, path: Path, message: str, ref: Ref) -> None:
-    expected = "the path of a part that is built together with this one"
+    expected = "the path of a part that is built together with this part"
     report.add("ref-border", path, message, expected=expected, got=shown(ref.path), hint=WRITE_OUT)

@@ -1,4 +1,4 @@
-"""From specs to plain data: the minimal form without defaults, or the full form with defaults and versions."""
+"""Converts specs to plain data: minimal, or full with defaults and versions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plain_data(spec: SpecData, *, full: bool, extra: Iterable[Any] = (), has_nul
     if null is not None:
         raise ConfigError(
             path_text(null),
-            "TOML has no null, and None is not the default here",
+            "TOML has no null, but the value is None and the default is not",
             fix="write the configuration as JSON or YAML",
         )
     _check_read_back(spec, data, catalog)
@@ -47,7 +47,7 @@ def _null_in(data: Any, path: Path) -> Path | None:
 
 
 class Writer:
-    """Writes values as data; readers call it for what is inside of them."""
+    """Writes values as data; readers call it for the elements of a value."""
 
     def __init__(self, catalog: Catalog, root: str, *, is_full: bool = False, has_null: bool = True) -> None:
         self.catalog = catalog
@@ -73,7 +73,7 @@ class Writer:
             if name in given:
                 made[name] = self.value(value, inner, (*path, name))
             elif value is not None or self.has_null:
-                with contextlib.suppress(ConfigError):  # a default that data has no name for
+                with contextlib.suppress(ConfigError):  # data has no name for some defaults
                     data = self.value(value, inner, (*path, name))
                     if _reads_back(value, data, inner):
                         made[name] = data
@@ -83,7 +83,7 @@ class Writer:
         return {REF: value.path} if type(value) is Ref else reader.write(value, path, self)
 
     def named(self, value: Any, reader: Reader, path: Path) -> Any:
-        """The data of a value that its reader does not write."""
+        """The data of a value by its own type, for a reader that does not determine it."""
         if isinstance(value, Ref):
             return {REF: value.path}
         if isinstance(value, SpecData):
@@ -94,16 +94,16 @@ class Writer:
             if name is not None:
                 return name
         name = type_name(type(value))
-        fix = f"dx.spec({name}, ...) in place of the object, and {name} in the annotation"
+        fix = f"dx.spec({name}, ...) instead of the object, and {name} in the annotation"
         if isinstance(value, type) and isinstance(reader, DtypeReader):
             fix = "a dtype that has a name, such as jnp.float32"
         elif callable(value):
-            fix = "dx.register_kind(Callable, function) before this, and where the file is read"
+            fix = "dx.register_kind(Callable, function), here and where the file is read"
         raise ConfigError(
             f"{self.root}.{path_text(path)}",
-            "a configuration has no words for this value",
+            "a configuration cannot represent this value",
             got=describe(value),
-            why="data has texts, numbers, lists and tables, and names functions and dtypes by tables only",
+            why="data has strings, numbers, lists and tables, and names of registered functions and dtypes",
             fix=fix,
         )
 
@@ -120,7 +120,7 @@ class Writer:
         return {KIND: value.name, **found} if found else value.name
 
     def _tag(self, target: Any, choices: list[ChoiceReader], path: Path) -> str:
-        """The tag by which the same place reads the target again."""
+        """The tag from which the same place reads the target again."""
         tables = [choice.choices for choice in choices]
         if not choices and "optax" in sys.modules:
             tables = [choice_tables.transformations(), choice_tables.schedules()]
@@ -128,16 +128,16 @@ class Writer:
         if name is None and choices:
             raise ConfigError(
                 f"{self.root}.{path_text(path)}",
-                f"{target_name(target)} could not be read again: it is none of the choices here",
+                f"{target_name(target)} could not be read back: it is not one of the choices here",
                 expected=", ".join(list(tables[0])[:40]),
                 got=target_name(target),
                 fix=f"extra=[{target_name(target)}], or dx.register_kind(base, {target_name(target)}) with the class "
-                "that the annotation names as base",
+                "of the annotation as base",
             )
         return name or registered_name(target) or target_name(target).rpartition(".")[2]
 
 
-# --- whether what is written says the same when it is read ------------------------
+# --- verifying the written data ---------------------------------------------------
 
 
 def _reads_back(value: Any, data: Any, reader: Reader) -> bool:
@@ -153,19 +153,19 @@ def _check_read_back(spec: SpecData, data: dict[str, Any], catalog: Catalog) -> 
         problem = context.report.problems[0]
         raise ConfigError(
             where(spec, problem.path),
-            f"what is written here could not be read back: {problem.message}",
+            f"the written data could not be read back: {problem.message}",
             expected=problem.expected,
             got=problem.got,
-            why="a file refers to parts alone: a list or dict cannot be in two places" if spec.has_refs else None,
+            why="a reference points at a part; a list or dict cannot be in two places" if spec.has_refs else None,
             fix=problem.hint,
         )
     if found != spec:
         change = diff(spec, found)[0]
         raise ConfigError(
             where(spec, change.path),
-            "this would be read back as another value",
-            expected=f"a value that data can tell from others: {short_text(change.new)}",
+            "the written data would be read back as another value",
+            expected=short_text(change.new),
             got=short_text(change.old),
-            why="data has texts, numbers, lists and tables only; the annotation says what they stand for",
-            fix="an annotation that allows one of the two alone",
+            why="data has strings, numbers, lists and tables only, and the annotation decides their meaning",
+            fix="an annotation that allows only one of the two",
         )

@@ -1,4 +1,4 @@
-"""Models and specs from files and plain data, and back."""
+"""Builds models and specs from files and plain data, and describes models as specs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from declax.transforms.abstract import eval_shape
 M = TypeVar("M")
 
 Source: TypeAlias = Mapping[str, Any] | str | os.PathLike[str] | Document
-"""A configuration: plain data, or the file that has it."""
+"""A configuration: plain data, or a file."""
 
 
 @overload
@@ -62,20 +62,20 @@ def spec_from_config(
 @overload
 def spec_from_config(cls: Any, source: Source, /, *, extra: Iterable[Any] = (), migrate: bool = False) -> Spec[Any]: ...
 def spec_from_config(cls: Any, source: Source, /, *, extra: Iterable[Any] = (), migrate: bool = False) -> Spec[Any]:
-    """The spec of a configuration, checked and not built.
+    """Reads a configuration into a spec, which is checked but not built.
 
     Args:
-      cls: the class that it describes; a union or a function may stand for it.
+      cls: the class to describe, or a union or a function.
       source: plain data, or the path of a TOML, JSON or YAML file.
-      extra: classes that may be chosen by their names wherever an annotation names a base class of theirs.
-      migrate: bring old names and versions up to date (``renamed_from``, ``config_version``) instead of refusing them;
-        a MigrationWarning lists the keys that are left out.
+      extra: classes that data may choose by name where an annotation names one of their bases.
+      migrate: accept old names and versions (``renamed_from``, ``config_version``) and update them. A
+        MigrationWarning lists the keys that this drops.
 
     Returns:
-      The spec, equal to the one that `spec` makes of the same arguments.
+      The spec, equal to the result of `spec` with the same arguments.
 
     Raises:
-      ConfigError: with all mistakes, each with its path, file and line.
+      ConfigError: lists all mistakes, each with its path, file and line.
       MissingExtraError: the file is YAML, and PyYAML is not installed.
 
     >>> import declax as dx
@@ -86,7 +86,7 @@ def spec_from_config(cls: Any, source: Source, /, *, extra: Iterable[Any] = (), 
 
 
 def _spec_of_source(cls: Any, source: Source, extra: Iterable[Any], migrate: bool) -> Spec[Any]:
-    """The spec of a configuration; a warning is that of the line that called the caller of this."""
+    """Reads a spec; a warning points at the line that called the public function."""
     document = read_source(source)
     report = Report()
     report.extend(document.problems)
@@ -131,21 +131,21 @@ def from_config(
     extra: Iterable[Any] = (),
     migrate: bool = False,
 ) -> Any:
-    """Builds what a configuration describes.
+    """Builds the object that a configuration describes.
 
-    The annotations of `cls` and code (`register_kind`, `extra`) decide which classes, functions and dtypes data may
-    name. No file can name a module, an attribute or code. An error of a constructor keeps its type, and gets a note
+    Data may name only the classes, functions and dtypes that the annotations of `cls`, `register_kind` or `extra`
+    allow. No file can name a module, an attribute or code. An error of a constructor keeps its type, and gets a note
     with the place of its arguments in the file.
 
     Args:
       cls, source, extra, migrate: as in `spec_from_config`.
-      rngs: given to every part that takes them.
+      rngs: passed to every part that takes `rngs`.
 
     Returns:
       The object.
 
     Raises:
-      ConfigError: with all mistakes, each with its path, file and line.
+      ConfigError: lists all mistakes, each with its path, file and line.
       MissingExtraError: the file is YAML, and PyYAML is not installed.
 
     >>> import declax as dx
@@ -156,7 +156,7 @@ def from_config(
     document = read_source(source)
     spec = _spec_of_source(cls, document, extra, migrate)
     try:
-        return Builder(spec, rngs).run()  # which the readers have checked
+        return Builder(spec, rngs).run()  # without Spec.check: the readers have checked each value
     except Exception as error:
         path = getattr(error, "config_path", None)
         if document.name is not None and path is not None:
@@ -165,14 +165,14 @@ def from_config(
 
 
 def structure(annotation: Any, data: object, context: Context, extra: Iterable[Any] = ()) -> Any:
-    """The spec, or other value, of plain data where an annotation is expected; INVALID with problems in the report."""
+    """The value of plain data for an annotation; INVALID if the report of the context has problems."""
     context.catalog, context.make = catalog_for(tuple(extra)), Spec.of_values
     found = context.catalog.root_reader(annotation).read(data, (), context)
     return checked_refs(found, context)
 
 
 def read_source(source: Source) -> Document:
-    """The document of plain data or of a file."""
+    """Plain data, or the content of a file, as a document."""
     if isinstance(source, Document):
         return source
     if isinstance(source, Mapping):
@@ -181,26 +181,27 @@ def read_source(source: Source) -> Document:
         return read_document(source)
     raise ConfigError(
         "from_config",
-        "a configuration is plain data or the path of a file",
+        "not a configuration",
+        expected="a dict of plain data, or the path of a file",
         got=describe(source),
         fix='dx.from_config(Model, "model.toml", rngs=dx.Rngs(0))',
     )
 
 
 def to_config(x: Any, /, *, full: bool = False, extra: Iterable[Any] = ()) -> dict[str, Any]:
-    """The plain data of a spec, or of a model.
+    """Converts a spec or a model to plain data.
 
     Args:
       x: a `Spec`, or an object that `spec_of` can describe. An object in two places is written once; the other places
-        refer to it, so that tied weights stay tied.
-      full: write the defaults as well, and the version of each class.
+        refer to it, so tied weights stay tied.
+      full: also write defaults, and the version of each class.
       extra: as in `from_config`.
 
     Returns:
-      Tables (dicts), lists and plain values. ``from_config`` makes an equal spec, and an equal model, of it.
+      Tables (dicts), lists and plain values, from which ``from_config`` builds an equal model.
 
     Raises:
-      ConfigError: a value has no name that data could use, such as a lambda.
+      ConfigError: data has no name for a value, such as a lambda.
 
     >>> import declax as dx
     >>> dx.to_config(dx.spec(dx.Linear, 2, 3, kernel_init=dx.initializers.normal(0.02)))
@@ -211,23 +212,23 @@ def to_config(x: Any, /, *, full: bool = False, extra: Iterable[Any] = ()) -> di
 
 
 def write_config(path: str | os.PathLike[str], x: Any, /, *, full: bool = False, extra: Iterable[Any] = ()) -> None:
-    """Writes the configuration of a spec, or of a model, into a file.
+    """Writes a spec or a model to a configuration file.
 
     Args:
-      path: the file; its suffix says the format: ``.toml``, ``.json``, ``.yaml`` or ``.yml``.
+      path: the file. Its suffix selects the format: ``.toml``, ``.json``, ``.yaml`` or ``.yml``.
       x: as in `to_config`.
-      full: write the defaults as well, and the version of each class.
+      full: also write defaults, and the version of each class.
       extra: as in `from_config`.
 
     Raises:
-      ConfigError: the suffix names no format, a value has no name that data could use, or the format cannot hold it:
-        TOML has no null.
+      ConfigError: the suffix is unknown, data has no name for a value, or the format cannot represent it (TOML has no
+        null).
     """
     text = config_text(x, Path(path).suffix, full=full, extra=extra)
     try:
         content = text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ConfigError(os.fspath(path), "half of a surrogate pair has no text in a file", why=str(error)) from None
+        raise ConfigError(os.fspath(path), "a string has half of a surrogate pair", why=str(error)) from None
     Path(path).write_bytes(content)
 
 
@@ -244,7 +245,7 @@ def config_text(x: Any, suffix: str, /, *, full: bool = False, extra: Iterable[A
     chosen = suffix.lower()
     write = _WRITERS.get(chosen)
     if write is None:
-        problem, hint = "the suffix names no format of configurations", did_you_mean(chosen, FORMATS)
+        problem, hint = "unknown suffix of a configuration file", did_you_mean(chosen, FORMATS)
         raise ConfigError("config_text", problem, expected=", ".join(FORMATS), got=suffix, fix=hint)
     return write(plain_data(spec, full=full, extra=extra, has_null=chosen != ".toml"))
 
@@ -258,28 +259,27 @@ def _name_of(cls: Any) -> str:
     return annotation_text(cls) or "the configuration"
 
 
-# --- from a model back to the spec that builds an equal one ------------------------
+# --- from a model to a spec --------------------------------------------------------
 
 
 def spec_of(model: M, /) -> Spec[M]:
-    """The spec of a model: what its constructors would have to be given for an equal one.
+    """Describes a model by a spec: the arguments of its constructors.
 
-    Each argument is read from the attribute of its name, and an InitVar (such as an initializer) from the record that
-    a constructed object keeps. Values of Variables are ignored. A shared part is a `Ref` in its second place.
+    Each argument is read from the attribute of the same name, and an InitVar (such as an initializer) from the record
+    of constructor arguments. Values of Variables are ignored. A shared part is a `Ref` in its second place.
 
     Args:
       model: a model, or an instance of any dataclass.
 
     Returns:
-      The spec, for which ``dx.spec_of(spec.build(rngs=rngs)) == spec``. It has arguments as the constructor keeps
-      them, if that is another form of what it was given: ``kernel_size=(3,)`` of ``dx.Conv(4, 6, 3, rngs=rngs)``.
+      The spec, for which ``dx.spec_of(spec.build(rngs=rngs)) == spec``. Arguments have the form in which the
+      constructor stores them: ``kernel_size=(3,)`` for ``dx.Conv(4, 6, 3, rngs=rngs)``.
 
     Raises:
-      ConfigError: for an argument that no attribute and no record has, as of
-        objects that `merge`, `jax.tree.map` or a transform made, and for arrays
-        that a constructor takes. For a Variable, or a part that no argument has, in
-        two places, unless building the spec puts it in both.
-      DepthError: for models nested more than 100 levels deep.
+      ConfigError: an argument is neither an attribute nor in the record (an object from `merge`, `jax.tree.map` or a
+        transform has no record), an argument is an array, or the model shares a Variable or part and building the
+        spec would not.
+      DepthError: the model is nested more than 100 levels deep.
 
     >>> import declax as dx
     >>> layer = dx.Linear(3, 4, use_bias=False, rngs=dx.Rngs(0))
@@ -298,7 +298,7 @@ def spec_of(model: M, /) -> Spec[M]:
 
 
 def _check_ties(model: Pytree, spec: Spec[Any], reader: _Reader) -> None:
-    """Asks that what the model holds in several places is in these places of what the spec builds."""
+    """Raises if the model shares an object between places, and a model built from the spec would not."""
     ties = [(paths, value) for paths, value in _ties(model) if reader.count(value) < len(paths)]
     if not ties:
         return
@@ -311,15 +311,15 @@ def _check_ties(model: Pytree, spec: Spec[Any], reader: _Reader) -> None:
             first, second = (path_text(path) for path in paths[:2])
             raise ConfigError(
                 f"{reader.name}.{second}",
-                f"this is the same object as {first}, and a model built from the spec would have two",
+                f"this is the same object as {first}, but building the spec would make two objects",
                 got=describe(value),
-                why="a spec says which parts are one object (Ref), and not which of what is inside of parts is",
+                why="a Ref can share a part, not an attribute inside a part",
                 fix=f"tie {first} and {second} in __init__ or __post_init__, so that building ties them",
             )
 
 
 def _ties(model: Any) -> list[tuple[list[tuple[Any, ...]], Any]]:
-    """The parts and Variables that a model holds in several places, with all of their paths."""
+    """The parts and Variables that a model holds in several places, with all their paths."""
     values: list[Any] = []
 
     def is_shared(path: tuple[Any, ...], value: Any) -> bool:
@@ -341,7 +341,7 @@ class _Reader:
         self._kept: list[object] = []
 
     def count(self, value: object) -> int:
-        """In how many places of the spec a part is, as a spec or a Ref."""
+        """The number of places of a part in the spec, as a spec or a Ref."""
         return self._counts.get(id(value), 0)
 
     def value(self, value: Any, path: KeyPath, reader: Reader | None = None) -> Any:
@@ -358,13 +358,13 @@ class _Reader:
             if first is not path:
                 if path[: len(first)] != first:
                     return Ref.to(first)
-                raise ConfigError(  # what is around this place is open still
+                raise ConfigError(  # the part around this place is not finished
                     where,
                     f"the part contains itself; it is also at {path_text(first)}",
-                    why="constructors make a part before what holds it",
+                    why="a constructor receives finished parts, so it cannot make a cycle",
                     fix="set the link after the model is built",
                 )
-            self._kept.append(value)  # an id means something only while its object lives
+            self._kept.append(value)  # keeps the object alive, and with it the meaning of its id
         if isinstance(value, PartOverride):
             return Spec.of_values(value.part, self._values(value.arguments, path))
         if isinstance(value, Deferred):
@@ -379,7 +379,7 @@ class _Reader:
         if isinstance(value, (Variable, jax.Array, np.ndarray)):
             raise ConfigError(
                 where,
-                "a constructor takes an array here, and a spec cannot hold one",
+                "a spec cannot hold an array, which the constructor takes here",
                 got=describe(value),
                 fix="declare it with dx.variable(...), or make it in __post_init__",
             )
@@ -408,8 +408,8 @@ class _Reader:
             raise ConfigError(
                 f"{self.name}.{path_text(path)}" if path else self.name,
                 "the arguments of this optimizer are unknown",
-                why="it keeps neither its model nor the arguments of its transformation; of one that is built from a\n"
-                "spec these are remembered, of copies they are not",
+                why="an Optimizer does not store its model or the arguments of its transformation; declax remembers\n"
+                "them only for one that was built from a spec, and not for copies",
                 fix='dx.spec(dx.Optimizer, dx.Ref("/model"), dx.spec(optax.adamw, 1e-3), wrt=dx.Param).build()',
             )
         return {"model": model, "tx": tx, "wrt": optimizer.wrt}
@@ -444,20 +444,17 @@ class _Reader:
                 where,
                 f"this {cls} has no record of the {name!r} that it was constructed with",
                 why=LOST_RECORD,
-                fix="dx.spec_of(model)      # of the model that was constructed, or keep the Spec that built it",
+                fix="dx.spec_of(model)      # before merge or tree.map; or keep the Spec that built the model",
             )
         return ConfigError(
             where,
-            f"{cls} takes {name!r}, and no attribute of that name tells what it was given",
+            f"{cls} takes {name!r}, but has no attribute of that name",
             fix=f"self.{name} = {name}      # in __init__; or a field, not an InitVar",
         )
 
 
 def _is_constructed(value: Any, reader: Reader | None) -> bool:
-    """Whether an instance of a dataclass is described by a spec, and not a value that a spec holds as it is.
-
-    A frozen one is a value if the annotation does not name its class.
-    """
+    """Whether a spec describes an instance of a dataclass; it stores a frozen one, unless the annotation names it."""
     if isinstance(value, type):
         return False
     is_value = type(value).__dataclass_params__.frozen and type(value).__hash__ is not None

@@ -1,4 +1,4 @@
-"""Which classes a configuration may choose besides those that an annotation names."""
+"""The classes that a configuration may choose, besides those that an annotation names."""
 
 from __future__ import annotations
 
@@ -27,22 +27,21 @@ def register_kind(base: Any, kind: C, /, *, name: str | None = None) -> C: ...
 @overload
 def register_kind(base: Any, /, *, name: str | None = None) -> Callable[[C], C]: ...
 def register_kind(base: Any, kind: Any = None, /, *, name: str | None = None) -> Any:
-    """Lets configurations choose a class where an annotation names its base.
+    """Allows configurations to choose a class where an annotation names its base.
 
-    A field annotated ``Mixer`` takes the class `Mixer` and no other. A subclass, or an implementation of a protocol, is
-    let in here, by code. It is then chosen by its tag, ``kind = "Attention"``. A function that makes such an object
-    can be let in as well.
+    A field annotated ``Mixer`` accepts only the class `Mixer`. Register a subclass, an implementation of a protocol, or
+    a function that returns such an object, to choose it by its tag: ``kind = "Attention"``.
 
     Args:
       base: the class or protocol that annotations name.
-      kind: the class, or a function that makes one. Without it, a decorator is returned.
-      name: its tag; by default its own name.
+      kind: the class, or a function that returns an instance. Without it, `register_kind` returns a decorator.
+      name: the tag; by default the name of the class or function.
 
     Returns:
       The class or function itself.
 
     Raises:
-      RegistryError: the name is taken by another class, or `kind` is none.
+      RegistryError: another class has this name, or `kind` is not a class or function.
 
     >>> import declax as dx
     >>> class Mixer(dx.Module): ...
@@ -56,20 +55,20 @@ def register_kind(base: Any, kind: Any = None, /, *, name: str | None = None) ->
     if not callable(kind):
         raise RegistryError(
             "register_kind",
-            "a kind is a class, or a function that makes an object",
+            "a kind must be a class or function",
             got=describe(kind),
             fix="dx.register_kind(Mixer, Attention)",
         )
     tag = name or target_name(kind).rpartition(".")[2]
     origin: Any = typing.get_origin(base)
     if isinstance(origin, type) and (origin is not collections.abc.Callable or not typing.get_args(base)):
-        base = origin  # what is registered for `Base[int]` or `typing.Callable` is so for the class
+        base = origin  # a registration for `Base[int]` or `typing.Callable` applies to the class
     kinds = _KINDS.setdefault(base, {})
     taken = kinds.get(tag)
     if taken is not None and not _is_again(taken, kind):
         raise RegistryError(
             "register_kind",
-            f"the name {tag!r} is already that of another kind of {target_name(base)}",
+            f"another kind of {target_name(base)} has the name {tag!r}",
             expected="an unused name",
             got=f"{taken.__module__}.{target_name(taken)}, and {kind.__module__}.{target_name(kind)}",
             fix=f"dx.register_kind({target_name(base)}, {target_name(kind)}, name=...)",
@@ -81,7 +80,7 @@ def register_kind(base: Any, kind: Any = None, /, *, name: str | None = None) ->
 
 
 def kinds_of(base: Any) -> Mapping[str, Callable[..., Any]]:
-    """The kinds that are registered for a base, by name."""
+    """The kinds registered for a base, by name."""
     try:
         return _KINDS.get(base, {})
     except TypeError:  # an annotation without a hash
@@ -89,16 +88,12 @@ def kinds_of(base: Any) -> Mapping[str, Callable[..., Any]]:
 
 
 def on_change(notify: Callable[[], object]) -> None:
-    """Calls a function at each registration, as what keeps something of the kinds has to know."""
+    """Calls a function after each registration, to clear caches."""
     _on_change.append(notify)
 
 
 def _extra_kinds(base: Any, extra: Iterable[Any]) -> dict[str, Any]:
-    """Which of some classes and functions may stand for a base.
-
-    Of the classes these are the base itself and those that derive from it; for a protocol, those that have its methods.
-    Of the functions, those that are annotated to return such a class.
-    """
+    """The extra classes that are subclasses of a base or implement its protocol, and functions that return these."""
     found = {}
     for kind in map(plain_target, extra):
         made = [kind] if isinstance(kind, type) else _returned_classes(kind)
@@ -108,28 +103,24 @@ def _extra_kinds(base: Any, extra: Iterable[Any]) -> dict[str, Any]:
 
 
 def extra_functions(extra: Iterable[Any]) -> dict[str, Any]:
-    """The functions among what is let in, by name; they may stand where an annotation names a callable."""
+    """The functions among the extra targets, by name; annotations with a callable allow them."""
     return {target_name(kind).rpartition(".")[2]: kind for kind in extra if isinstance(kind, types.FunctionType)}
 
 
 def check_extra(extra: Iterable[Any]) -> None:
-    """Asks that what is let in are classes and functions.
-
-    Raises:
-      ConfigError: something else is among them.
-    """
+    """Raises if an extra target is not a class or function."""
     for kind in extra:
         if not callable(kind):
             raise ConfigError(
                 "extra",
-                "what is let in is a class, or a function that makes an object",
+                "an extra kind must be a class or function",
                 got=describe(kind),
                 fix="extra=[Attention]",
             )
 
 
 def _returned_classes(function: Any) -> list[Any]:
-    """The classes that a function is annotated to return, None left out; none of them if it does not say."""
+    """The classes in the return annotation of a function, except None; empty if there is no annotation."""
     if not isinstance(function, types.FunctionType) or "return" not in function.__annotations__:
         return []
     returned = resolve(function.__annotations__["return"], Scope(cast(type, function)))
@@ -142,13 +133,13 @@ def _stands_for(cls: type, base: type) -> bool:
         return True
     if not getattr(base, "_is_protocol", False):
         return issubclass(cls, base)
-    # members that are annotated only are set by constructors, which a class does not tell
+    # constructors set members that are only annotated, so the class cannot be tested for them
     names = [name for name in typing_extensions.get_protocol_members(base) if hasattr(base, name)]
     return all(getattr(cls, name, None) is not None for name in names)
 
 
 def choices_of(base: Any, extra: Iterable[Any] = ()) -> dict[str, Any]:
-    """All that may stand for a base, by tag: itself if it can be constructed, what is registered, what is extra."""
+    """The targets that an annotation allows, by tag: the base if it is concrete, extra and registered targets."""
     found: dict[str, Any] = {}
     if not (inspect.isabstract(base) or getattr(base, "_is_protocol", False)):
         found[target_name(base).rpartition(".")[2]] = base
@@ -156,7 +147,7 @@ def choices_of(base: Any, extra: Iterable[Any] = ()) -> dict[str, Any]:
 
 
 def _is_again(taken: Any, kind: Any) -> bool:
-    """Whether a class is the same one, or the one that a module defines when it is run again."""
+    """Whether two classes are one, or a module was run again and defined a class again."""
     if taken is kind:
         return True
     names = [(getattr(k, "__module__", None), getattr(k, "__qualname__", None)) for k in (taken, kind)]
@@ -164,5 +155,5 @@ def _is_again(taken: Any, kind: Any) -> bool:
 
 
 def registered_name(kind: Any) -> str | None:
-    """The first name under which a class or function is registered."""
+    """The first name with which a class or function was registered."""
     return next((tag for kinds in _KINDS.values() for tag, known in kinds.items() if known is kind), None)

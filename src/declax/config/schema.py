@@ -1,4 +1,4 @@
-"""The JSON schema of configurations, made of the readers that check them."""
+"""The JSON schema of configurations, from the readers that check them."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from declax.errors import ConfigError, describe
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 _REFERENCE: Final = "reference"
 _MAX_NAMED: Final = 4
-"""How many classes the name of a choice between them may list."""
+"""The number of classes that the name of a definition may list."""
 
 
 def json_schema(cls: Any, /, *, extra: Iterable[Any] = ()) -> Schema:
     """The JSON schema, draft-07, of the configurations of a class.
 
-    Save it next to the files, and name it in them, so that editors complete and check them: in TOML by the first line
-    ``#:schema model.schema.json``, in YAML by ``# yaml-language-server: $schema=model.schema.json``, in JSON by the key
-    ``"$schema"``.
+    Editors complete and check files that name their schema. Save it next to them, and add the first line
+    ``#:schema model.schema.json`` to TOML, ``# yaml-language-server: $schema=model.schema.json`` to YAML, or the key
+    ``"$schema"`` to JSON.
 
     Args:
-      cls: the class that the configurations describe; a union or a function may stand for it.
+      cls: the class that the configurations describe, or a union or a function.
       extra: as in `from_config`.
 
     Returns:
@@ -41,7 +41,7 @@ def json_schema(cls: Any, /, *, extra: Iterable[Any] = ()) -> Schema:
       their types, ranges, choices and defaults, and their help or the text of the docstring.
 
     Raises:
-      ConfigError: for what no configuration can describe.
+      ConfigError: no configuration can describe `cls`.
 
     >>> import declax as dx
     >>> schema = dx.json_schema(dx.Linear)
@@ -52,13 +52,13 @@ def json_schema(cls: Any, /, *, extra: Iterable[Any] = ()) -> Schema:
     reader = catalog.root_reader(cls)
     if not isinstance(reader, ChoiceReader):
         raise ConfigError(
-            "json_schema", "no configuration describes this", expected="a class, or a union of them", got=describe(cls)
+            "json_schema", "no configuration can describe this", expected="a class or a union", got=describe(cls)
         )
     return Schemas(catalog).whole(reader)
 
 
 class Schemas:
-    """Writes the definition of each target's table once, as they are asked for."""
+    """Collects the definitions of the tables of targets, each once."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -84,7 +84,7 @@ class Schemas:
         return head | body
 
     def definitions(self, choices: Mapping[str, Any], *, is_tag_needed: bool) -> list[Schema]:
-        """References to the definitions of several targets, which are written later."""
+        """References to the definitions of several targets, which `whole` writes."""
         found = []
         for tag, target in choices.items():
             key = (f"{tag}{'' if is_tag_needed else '?'}", id(target))
@@ -105,7 +105,7 @@ class Schemas:
         summary = first_paragraph(call.called)
         properties: dict[str, Schema] = {KIND: {"const": tag, "description": summary or f"chooses {call.name}"}}
         if call.called is not target:
-            summary = f"Arguments over the declared {target!r}."
+            summary = f"Overrides of the declared {target!r}."
             properties[KIND] = {"not": {}}
         properties[VERSION] = {"type": "integer", "minimum": 1, "maximum": version_of(call.called)}
         for parameter in call.parameters:
@@ -124,22 +124,22 @@ class Schemas:
         found = reader.schema(self)
         notes: Schema = {"description": parameter.help} if parameter.help else {}
         if parameter.default is not MISSING or parameter.default_factory is not None:
-            with contextlib.suppress(ConfigError):  # of a default that has no name in data
+            with contextlib.suppress(ConfigError):  # data has no name for some defaults
                 notes["default"] = self.data(parameter.make_default(), reader)
-        # what stands next to a `$ref` is not read in this draft
+        # this draft ignores keys next to `$ref`
         return {"allOf": [found], **notes} if notes and "$ref" in found else found | notes
 
     def data(self, value: object, reader: Reader) -> Any:
-        """A value as data that a reader takes."""
+        """A value as the data from which a reader reads it."""
         return Writer(self._catalog, "").value(freeze(value), reader, ())
 
     def shared(self, reader: Reader, name: str) -> Schema:
-        """A reference to the `definition` of a reader, which is written once."""
+        """A reference to the definition of a reader, which is written once."""
         known = self._shared.get(id(reader))
         if known is None:
             name = self._free_name(name)
             known = self._shared[id(reader)] = (reader, name)
-            self._definitions[name] = {}  # so that the name is taken while those inside are named
+            self._definitions[name] = {}  # reserves the name while the definition is written
             self._definitions[name] = reader.definition(self, {"$ref": f"#/definitions/{name}"})
         return {"$ref": f"#/definitions/{known[1]}"}
 
@@ -147,23 +147,23 @@ class Schemas:
         """A reference to the definition of a table with the key ``$ref``."""
         self._definitions[_REFERENCE] = {
             "title": REF,
-            "description": "the part that is described at another place: one object in both",
+            "description": "a part that is described at another place: one object in both places",
             "type": "object",
-            "properties": {REF: {"type": "string", "pattern": "^/", "description": "its path, as /blocks/0"}},
+            "properties": {REF: {"type": "string", "pattern": "^/", "description": "its path, such as /blocks/0"}},
             "required": [REF],
             "additionalProperties": False,
         }
         return {"$ref": f"#/definitions/{_REFERENCE}"}
 
     def noun(self, choices: Mapping[str, Any], noun: str) -> str:
-        """The name of a definition of several choices."""
+        """The name of the definition for a choice between classes."""
         if len(choices) <= _MAX_NAMED:
             return "-or-".join(choices)
         return re.sub(r"[^A-Za-z0-9_]+", "-", noun.partition(" ")[2]).strip("-")
 
 
 def first_paragraph(target: Any) -> str:
-    """The first paragraph of the docstring of a target in a line, unless Python wrote it."""
+    """The first paragraph of a docstring in one line; empty for the docstring of a standard dataclass."""
     text = inspect.getdoc(target) or ""
     if isinstance(target, type) and text.startswith(f"{target.__name__}("):
         return ""

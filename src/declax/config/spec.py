@@ -1,4 +1,4 @@
-"""Specs: descriptions of constructions, as values."""
+"""Specs: immutable descriptions of constructor calls."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ P = ParamSpec("P")
 
 
 class Spec(SpecData, Generic[M_co]):
-    """A description of a construction: immutable, hashable, compared by value.
+    """A description of a constructor call: immutable, hashable, compared by value.
 
-    Arguments are values, lists, dicts and other specs, which are built first. Two equal specs build two objects; one
-    object in two places is a `Ref` in the second.
+    Arguments are values, lists, dicts and other specs, which are built first. Two equal specs build two objects. To
+    have one object in two places, use a `Ref` in the second.
 
     Args:
-      target: a class, or a function that makes something.
+      target: a class or function.
       arguments: its arguments by name.
 
     Raises:
-      ConstructionError: for unknown names, and missing ones.
-      ConfigError: for values that a spec cannot hold, such as arrays.
+      ConstructionError: an argument is unknown or missing.
+      ConfigError: a spec cannot hold a value, such as an array.
 
     >>> import declax as dx
     >>> layer = dx.Spec(dx.Linear, {"in_features": 3, "out_features": 4, "use_bias": True})
@@ -63,10 +63,10 @@ class Spec(SpecData, Generic[M_co]):
         return self._target
 
     def __getitem__(self, path: str) -> Any:
-        """The value at a path, or its default; lists and dicts are there in a frozen form.
+        """The value or default at a path; lists and dicts are frozen.
 
         Raises:
-          ConfigError: for a path to nothing.
+          ConfigError: the path does not exist.
 
         >>> import declax as dx
         >>> model = dx.spec(dx.Sequential, dx.spec(dx.Linear, 3, 4), dx.relu)
@@ -78,15 +78,16 @@ class Spec(SpecData, Generic[M_co]):
     def build(self, *, rngs: Rngs | RngStream | None = None) -> M_co:
         """Builds the object: its parts first, in the order of the parameters, then the whole.
 
-        Each part that has a parameter `rngs` receives the same one. So the draws are those of nested constructor calls.
-        Errors of constructors keep their types, and get a note with the place in the spec.
+        Each part that has a parameter `rngs` receives the same object, so the draws equal those of nested constructor
+        calls. Errors of constructors keep their types, and get a note with the place in the spec.
 
         Args:
           rngs: the random streams.
 
         Raises:
-          ConfigError: for values that do not fit their parameters, all at once, Refs to nothing, and missing rngs.
-          DepthError: for a long chain of Refs that lead forwards.
+          ConfigError: lists all values that do not fit their parameters and all Refs without a target; or rngs are
+            missing.
+          DepthError: a long chain of Refs points at later parts.
 
         >>> import declax as dx
         >>> dx.spec(dx.Linear, 3, 4).build(rngs=dx.Rngs(0)).kernel.shape
@@ -100,7 +101,7 @@ class Spec(SpecData, Generic[M_co]):
         """Checks types, ranges, choices and Refs, without building.
 
         Raises:
-          ConfigError: with all mistakes in `problems`.
+          ConfigError: all mistakes are in `problems`.
 
         >>> import declax as dx
         >>> dx.spec(dx.Linear, 3, 4).check()
@@ -108,14 +109,14 @@ class Spec(SpecData, Generic[M_co]):
         check(self)
 
     def replace(self, changes: Mapping[str, object] | None = None, /, **named: object) -> Spec[M_co]:
-        """The spec with other values at some paths.
+        """A copy of the spec with other values at some paths.
 
         Args:
-          changes: values by path, such as ``blocks.0.hidden``; ``*`` stands for each element.
-          **named: further ones.
+          changes: values by path, such as ``blocks.0.hidden``; ``*`` selects each element.
+          **named: values of arguments of the spec itself.
 
         Raises:
-          ConfigError, ConstructionError: for a path to nothing, and values that a spec cannot hold.
+          ConfigError, ConstructionError: a path does not exist, or a spec cannot hold a value.
 
         >>> import declax as dx
         >>> model = dx.spec(dx.Sequential, dx.spec(dx.Linear, 3, 4), dx.spec(dx.Linear, 4, 5))
@@ -125,7 +126,7 @@ class Spec(SpecData, Generic[M_co]):
         return replace(self, {**(changes or {}), **named})
 
     def diff(self, other: SpecData) -> SpecDiff:
-        """The differences to another spec, defaults included.
+        """The differences from another spec, including defaults.
 
         Returns:
           One `SpecChange` for each path, with `path`, `old` and `new`; empty for equal specs.
@@ -138,16 +139,16 @@ class Spec(SpecData, Generic[M_co]):
         return diff(self, other)
 
     def fingerprint(self, *, full: bool = False) -> str:
-        """A hash of the spec that is the same in every process and on every machine.
+        """A hash of the spec that is equal in every process and on every machine.
 
         Args:
-          full: count defaults and the ``config_version`` of the classes too.
+          full: include defaults and the ``config_version`` of the classes.
 
         Returns:
           64 hexadecimal digits.
 
         Raises:
-          ConfigError: for values without a name, such as a lambda.
+          ConfigError: a value has no name, such as a lambda.
 
         >>> import declax as dx
         >>> dx.spec(dx.Linear, 3, 4).fingerprint()[:8]
@@ -156,14 +157,14 @@ class Spec(SpecData, Generic[M_co]):
         return fingerprint(self, full=full)
 
     def to_python(self, *, name: str = "model", rngs: str = "dx.Rngs(0)") -> str:
-        """A program of constructor calls that makes what `build` makes.
+        """A program of constructor calls that builds the same object as `build`.
 
         Args:
-          name: the variable that holds it.
+          name: the variable for the result.
           rngs: the code of the random streams.
 
         Raises:
-          ConfigError: for values that no code makes, as a lambda.
+          ConfigError: no code makes a value, such as a lambda.
 
         >>> import declax as dx
         >>> print(dx.spec(dx.Linear, 3, 4).to_python(name="layer"), end="")
@@ -175,17 +176,17 @@ class Spec(SpecData, Generic[M_co]):
         return to_python(self, name=name, rngs=rngs)
 
     def summary(self, *inputs: Any, **named_inputs: Any) -> SpecSummary:
-        """The arrays of the model and the shapes of its output; nothing is allocated or computed.
+        """The arrays of the model and the shapes of its output, without allocating or computing them.
 
         Args:
-          *inputs, **named_inputs: arguments of the model, arrays or `jax.ShapeDtypeStruct`. Without any, the model is
-            not called.
+          *inputs, **named_inputs: arguments of the model, arrays or `jax.ShapeDtypeStruct`. Without them, the model
+            is not called.
 
         Returns:
           The table of `dx.summary`, bytes by kind and dtype, and the shapes of the output.
 
         Raises:
-          ConfigError: as `build`. Errors of the model get a note with the place in the spec.
+          ConfigError: as for `build`. Errors of the model get a note with the place in the spec.
 
         >>> import declax as dx, jax
         >>> found = dx.spec(dx.Linear, 4096, 4096).summary(jax.ShapeDtypeStruct((2, 4096), "float32"))
@@ -200,7 +201,7 @@ class Spec(SpecData, Generic[M_co]):
         if not callable(built):
             raise ConfigError(
                 self.parameters.name,
-                "what the spec builds cannot be called, and inputs were given",
+                "inputs were given, but the object that the spec builds is not callable",
                 got=describe(built) if isinstance(built, Pytree) else "parts without a model around them",
                 fix="spec.summary()",
             )
@@ -216,24 +217,25 @@ class Spec(SpecData, Generic[M_co]):
 @overload
 def spec(target: Callable[P, M], /, *args: P.args, **kwargs: P.kwargs) -> Spec[M]: ...
 @overload
-def spec(  # type: ignore[overload-cannot-match]  # it can: if parts are specs, and if rngs are left out
+def spec(  # type: ignore[overload-cannot-match]  # it matches if parts are specs or rngs are missing
     target: Callable[..., M], /, *args: Any, **kwargs: Any
 ) -> Spec[M]: ...
 def spec(target: Callable[..., M], /, *args: Any, **kwargs: Any) -> Spec[M]:
-    """Describes a call of a class or function, to be made later by `Spec.build`.
+    """Describes a call of a class or function, which `Spec.build` makes later.
 
     Args:
       target: the class or function.
-      *args, **kwargs: its arguments less `rngs`, which `build` takes; specs in the place of parts. One object in two
-        places is a `Ref` in the second. Refs of a spec to its own parts stay valid when it becomes a part of another.
+      *args, **kwargs: its arguments except `rngs`, which `build` takes; specs in place of parts. To have one object
+        in two places, use a `Ref` in the second. Refs of a spec to its own parts stay valid when the spec becomes a
+        part of another.
 
     Returns:
       The spec.
 
     Raises:
-      ConstructionError: for unknown arguments, and missing ones.
-      ConfigError: for values that a spec cannot hold: arrays, models, and others that can change.
-      DepthError: for specs nested more than 100 levels deep.
+      ConstructionError: an argument is unknown or missing.
+      ConfigError: a spec cannot hold a value: arrays, models and other mutable objects.
+      DepthError: specs are nested more than 100 levels deep.
 
     >>> import declax as dx
     >>> model = dx.spec(dx.Sequential, dx.spec(dx.Linear, 3, 4), dx.relu)
@@ -246,15 +248,15 @@ def spec(target: Callable[..., M], /, *args: Any, **kwargs: Any) -> Spec[M]:
     return Spec(target, {name: moved_in(value, reader_of(name), (name,)) for name, value in given.items()})
 
 
-# --- what would be built: in shapes, with nothing allocated or computed -----------
+# --- the dry run: shapes, with nothing allocated or computed -----------------------
 
 
 class SpecSummary(Summary):
-    """The arrays that a spec would make, module by module; prints as a table.
+    """The arrays that a spec would create, module by module; prints as a table.
 
     Attributes:
-      rows: one for each module that holds arrays itself.
-      output: what the model would answer, in shapes; None if it was not called.
+      rows: one for each module with arrays of its own.
+      output: the shapes of the result of the model; None if it was not called.
     """
 
     __slots__ = ("output",)
@@ -283,7 +285,7 @@ class SpecSummary(Summary):
 
 
 def _built(spec: SpecData) -> Any:
-    """The object that the spec builds; for a plain dataclass, the models in it by path."""
+    """The object that the spec builds; for a plain dataclass, its models by path."""
     builder = Builder(spec, Rngs(0))
     made = builder.run()
     if isinstance(made, Pytree):
@@ -307,7 +309,7 @@ def _called(model: Any, inputs: tuple[Any, ...], named_inputs: dict[str, Any]) -
 
 
 def _innermost(model: Any, error: BaseException) -> tuple[Path, Any]:
-    """The module whose method was running, innermost, when an error arose."""
+    """The innermost module whose method raised an error."""
     modules = {id(node): (path, node) for path, node in walk_nodes(model) if isinstance(node, Pytree)}
     found: tuple[Any, Any] = ((), model)
     traceback = error.__traceback__

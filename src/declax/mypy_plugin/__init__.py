@@ -1,4 +1,4 @@
-"""The mypy plugin: checks of models that no annotation can express.
+"""The mypy plugin: checks that annotations cannot express.
 
 Enable it in mypy's configuration:
 
@@ -22,18 +22,18 @@ except ModuleNotFoundError as _error:
     raise MissingExtraError(
         "declax.mypy_plugin",
         "the plugin needs mypy, which is not installed",
-        fix='pip install "declax[mypy]"  # the extra `mypy`',
+        fix='pip install "declax[mypy]"',
     ) from None
 
 __version__ = FINGERPRINT
-"""The version of the plugin, by which mypy recognizes a stale cache."""
+"""The version of the plugin; a new one makes mypy's cache stale."""
 
 
 def plugin(version: str) -> type[Plugin]:
-    """The plugin for a version of mypy; what mypy calls.
+    """The entry point for mypy: the plugin for a version of mypy.
 
     >>> plugin("2.0").__name__
     'DeclaxPlugin'
     """
-    del version  # one plugin serves all versions: it asks mypy for what differs
+    del version  # one plugin supports all versions
     return DeclaxPlugin

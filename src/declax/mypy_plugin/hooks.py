@@ -1,11 +1,4 @@
-"""The plugin as mypy sees it: from mypy's hooks to the checks of the registry.
-
-Vocabulary
-----------
-hook:        a function that mypy asks for by the full name of what it looks at.
-answer:      a hook, or None; mypy asks for the same name at each call, so the answer is found once and kept.
-fingerprint: a hash over all files of the plugin; another one makes mypy's cache stale.
-"""
+"""The plugin class: connects mypy's hooks to the checks of the registry."""
 
 from __future__ import annotations
 
@@ -30,7 +23,7 @@ from declax.mypy_plugin.reporting import FAILED, Report
 
 
 def fingerprint(folder: str | os.PathLike[str]) -> str:
-    """A hash over all Python files in a folder, by name and content."""
+    """A hash of the names and contents of all Python files in a folder."""
     digest = hashlib.sha256()
     for path in sorted(Path(folder).rglob("*.py")):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
@@ -38,10 +31,10 @@ def fingerprint(folder: str | os.PathLike[str]) -> str:
 
 
 FINGERPRINT: Final = fingerprint(os.path.dirname(__file__))
-"""The fingerprint of the plugin."""
+"""The hash of all files of the plugin; a new one makes mypy's cache stale."""
 
 DEBUG: Final = "DECLAX_PLUGIN_DEBUG"
-"""The environment variable that makes a failing check end the run with its traceback."""
+"""The environment variable with which a failing check ends the run and shows its traceback."""
 
 Hook: TypeAlias = Callable[[Any], Any]
 
@@ -49,12 +42,12 @@ _DECORATORS: Final = frozenset({names.DATACLASS, names.STANDARD_DATACLASS})
 
 
 class Answers(dict[str, "Hook | None"]):
-    """The hooks by full name; one that is not there yet is looked for."""
+    """A cache of hooks by full name, since mypy asks for the hook of a name at every call."""
 
     def __init__(self, find: Callable[[str], Hook | None], options: Options) -> None:
         super().__init__()
         self._find = find
-        # in the daemon a class may be a Pytree in one run, and none in the next
+        # in the daemon, a class may stop being a Pytree between runs
         self._is_kept = not options.fine_grained_incremental
 
     def __missing__(self, fullname: str) -> Hook | None:
@@ -77,15 +70,15 @@ class DeclaxPlugin(Plugin):
         self._methods = Answers(self._find_method, options)
 
     def report_config_data(self, ctx: ReportConfigContext) -> Any:
-        """The data whose changes make cached results stale."""
+        """Data that makes mypy's cache stale if it changes."""
         return FINGERPRINT
 
     def get_class_decorator_hook_2(self, fullname: str) -> Callable[[ClassDefContext], bool] | None:
-        """Reads the declaration of a class, after mypy has made it a dataclass."""
+        """Stores the declaration of a class, after mypy has made it a dataclass."""
         return self._declare if fullname in _DECORATORS else None
 
     def _declare(self, ctx: ClassDefContext) -> bool:
-        # another hook would replace mypy's, which makes the constructor
+        # this hook replaces mypy's own, which generates the constructor
         is_ready = dataclass_class_maker_callback(ctx)
         if ctx.cls.info.has_base(names.PYTREE):
             self._run(Entry(lambda ctx, report: note_declaration(ctx), FAILED), ctx.api, ctx.cls, ctx)
@@ -102,17 +95,14 @@ class DeclaxPlugin(Plugin):
         return ctx.default_return_type
 
     def _class_decorated(self, context: Context) -> TypeInfo | None:
-        """The class of the decorator that is being checked, when all that is in the class has been.
-
-        The call of ``@dx.dataclass(...)`` is checked before the class is known.
-        """
+        """The class of a checked decorator; mypy checks the call ``@dx.dataclass(...)`` before the class is known."""
         if isinstance(context, ClassDef):
             return context.info
         call, defn = self._decorated.get(id(context), (None, None))
         return defn.info if defn is not None and call is context else None
 
     def get_function_hook(self, fullname: str) -> Hook | None:
-        """The checks of a call of a function or class."""
+        """The checks for calls of a function or class."""
         return self._functions[fullname]
 
     def _find_function(self, fullname: str) -> Hook | None:
@@ -125,7 +115,7 @@ class DeclaxPlugin(Plugin):
         return self._chain(self._registry.calls, "default_return_type", info)
 
     def get_function_signature_hook(self, fullname: str) -> Hook | None:
-        """The signature of a function, for one call of it."""
+        """The signature of a function for one call."""
         return self._signatures[fullname]
 
     def _find_signature(self, fullname: str) -> Hook | None:
@@ -141,14 +131,14 @@ class DeclaxPlugin(Plugin):
         return sign
 
     def get_method_hook(self, fullname: str) -> Hook | None:
-        """The checks of a call of a method."""
+        """The checks for calls of a method."""
         return self._methods[fullname]
 
     def _find_method(self, fullname: str) -> Hook | None:
         return self._chain(self._of_method(self._registry.methods, fullname), "default_return_type")
 
     def _of_method(self, table: Table, fullname: str) -> list[Entry]:
-        """The entries of a method. mypy names it by the class of the receiver, or by the one that defines it."""
+        """The entries for a method, whose full name has the class of the receiver or the defining class."""
         owner, _, name = fullname.rpartition(".")
         if fullname in table or not any(known.endswith(f".{name}") for known in table):
             return table.get(fullname, [])
@@ -162,7 +152,7 @@ class DeclaxPlugin(Plugin):
         return self._chain(entries, "default_attr_type") if entries else None
 
     def _chain(self, entries: Sequence[Entry], result: str, *args: Any) -> Hook | None:
-        """A hook that runs checks one after the other; each sees what those before it made of the result."""
+        """A hook that runs checks in order; each receives the result of the previous one."""
 
         def run(ctx: Any) -> Any:
             for entry in entries:
@@ -174,24 +164,24 @@ class DeclaxPlugin(Plugin):
         return run if entries else None
 
     def _run(self, entry: Entry, api: Any, place: Context, *args: Any) -> Any:
-        """Runs a check; a failure is reported once."""
+        """Runs a check; reports a failure of the check once."""
         try:
             return entry.check(*args, Report(api, entry.code))
-        except Exception as error:  # mypy would end the run for any of them
+        except Exception as error:  # an exception would end mypy's run
             if os.environ.get(DEBUG) or isinstance(error, CompileError):
                 raise
             name, kind = entry.code.code, type(error).__name__
             if (name, kind) not in self._told:
                 self._told.add((name, kind))
                 Report(api, FAILED).error(
-                    f"the check {name} of declax.mypy_plugin failed here with {kind}: {error}",
+                    f"the check {name} of declax.mypy_plugin failed here: {kind}: {error}",
                     place,
-                    fix=f"report it, with the traceback that {DEBUG}=1 gives; the code {FAILED.code} hides it",
+                    fix=f"report it with the traceback from {DEBUG}=1; disable {FAILED.code} to hide it",
                 )
             return None
 
     def _pytree(self, fullname: str) -> TypeInfo | None:
-        """The class of this name, if it is a Pytree."""
+        """The class with this full name, if it is a Pytree."""
         if fullname.startswith(("builtins.", "typing.", "jax.")):
             return None
         found = self.lookup_fully_qualified(fullname)

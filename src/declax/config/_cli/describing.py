@@ -1,4 +1,4 @@
-"""The parameters of a class as a table for people."""
+"""The parameters of a class as a table, for help."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from declax.errors import ConfigError
 
 _WIDTH: Final = 100
 _INDENT: Final = "  "
-_DEPTH: Final = 3  # of the parts whose parameters are listed
-_FEW: Final = 4  # kinds, each of which is listed
+_DEPTH: Final = 3  # the depth of parts whose parameters are listed
+_FEW: Final = 4  # the number of kinds up to which each is listed
 
 
 def parameter_table(target: Any, *, has_parts: bool = False, extra: tuple[Any, ...] = ()) -> str:
@@ -36,18 +36,19 @@ def parameter_table(target: Any, *, has_parts: bool = False, extra: tuple[Any, .
 
 
 def part_target(target: Any, part: str | None) -> Any:
-    """The class that stands at a path by the annotations alone."""
+    """The class at a path, by the annotations alone."""
     for key in parse_path(part) if part is not None else ():
         readers = catalog_for(()).call(target).readers
         if key.isdecimal() or key == EACH:
-            continue  # the class of a list is that of its items
+            continue  # the class of an item, which `_parts` has found
         if key not in readers:
             where, problem = target_name(target), f"there is no parameter {key!r}"
             raise ConfigError(where, problem, expected=", ".join(readers), fix=did_you_mean(key, readers))
         choices = _parts(readers[key])[1]
         if len(choices) != 1:
-            problem = "the annotation names no single class; a file, or an override of its kind, does"
-            raise ConfigError(f"{target_name(target)}.{key}", problem, expected=", ".join(choices) or None)
+            where, problem = f"{target_name(target)}.{key}", "the annotation does not determine one class"
+            fix = "add a configuration file, or an override of its kind"
+            raise ConfigError(where, problem, expected=", ".join(choices) or None, fix=fix)
         (target,) = choices.values()
     return target
 
@@ -55,7 +56,7 @@ def part_target(target: Any, part: str | None) -> Any:
 def _parameter_lines(
     target: Any, prefix: str, indent: str, calls: Callable[[Any], CallReader] | None, above: tuple[Any, ...]
 ) -> Iterator[str]:
-    """The lines of the parameters of a target at a path, and of those of its parts."""
+    """The lines for the parameters of a target at a path, and of its parts."""
     for parameter in parameters_of(target):
         path = f"{prefix}{parameter.name}"
         yield f"{indent}{path}: {', '.join(_facts(parameter))}"
@@ -75,7 +76,7 @@ def _parameter_lines(
 
 
 def _parts(reader: Reader) -> tuple[str, Mapping[str, Any]]:
-    """The few classes that may stand for a parameter, and what leads to an item of it."""
+    """The path to an item of a parameter, and the classes that it allows, if these are few."""
     if isinstance(reader, CheckedReader):
         return _parts(reader.reader)
     if isinstance(reader, ListReader):

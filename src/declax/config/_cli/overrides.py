@@ -1,4 +1,4 @@
-"""The words of a command line: a class, files, a part, and overrides, whose values make one run or a sweep of runs."""
+"""The words of a command line: a class, files, a part, and overrides with one value or several (a sweep)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from declax.config.problems import Path, Place, Problem, Report, did_you_mean, p
 from declax.errors import ConfigError, suggest
 
 MAX_RUNS: Final = 10_000
-"""How many runs a sweep may have; a typing mistake should not fill a cluster."""
+"""The number of runs in a sweep; a typing mistake should not fill a cluster."""
 
 _P = TypeVar("_P")
 T = TypeVar("T")
@@ -47,17 +47,14 @@ class Override(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The run that one combination of values describes."""
+    """One combination of the values of a sweep."""
 
     name: str
     source: Document
     chosen: tuple[tuple[Override, Any, Any], ...]
 
     def document(self, others: Collection[str | None] = ()) -> Document:
-        """The plain data, and where each part of it comes from.
-
-        Problems with overrides are among its problems.
-        """
+        """The configuration with the overrides, their places and problems."""
         made = _Overridden(self.source)
         for override, value, other in self.chosen:
             made.apply(override, other if override.origin in others else value)
@@ -75,9 +72,9 @@ def is_override(word: str) -> bool:
 
 
 def parse_override(word: str) -> Override:
-    """The override that a word is; see `is_override`.
+    """Parses an override; see `is_override`.
 
-    Values are those of TOML; texts need no quotes, in lists either. The last item of a path may be a star.
+    Values are written as in TOML, but strings need no quotes, also in lists. The last item of a path may be a star.
 
     >>> parse_override("blocks[*].hidden=64,128").path, parse_override("blocks[*].hidden=64,128").values
     (('blocks', '*', 'hidden'), (64, 128))
@@ -97,7 +94,7 @@ def _path(text: str) -> Path:
 
 
 def _split(text: str) -> Iterator[str]:
-    """The values of a sweep: what commas separate that stand in no brackets and no quotes."""
+    """The values of a sweep: separated by commas outside brackets and quotes."""
     depth, quote, begun = 0, "", 0
     for position, character in enumerate(text):
         if quote:
@@ -115,13 +112,13 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _value(text: str) -> Any:
-    """The value of a text: one of TOML, a table of JSON, a list of such values, or the text itself."""
+    """The value of a string: a TOML value, a JSON table, a list of such values, or the string itself."""
     if text == "null":
         return None
     try:
         if "\n" not in text:
             value = tomllib.loads(f"value = {text}", parse_float=float_of)["value"]
-            tomllib.loads(f"value = [{text}]")  # which a comment would leave open: `8#9` is no 8
+            tomllib.loads(f"value = [{text}]")  # raises if the value contains a comment, such as `8#9`
             return value
     except ValueError:
         pass
@@ -134,7 +131,7 @@ def _value(text: str) -> Any:
 
 
 def _other(text: str, value: Any) -> Any:
-    """The text of a value; of a text without quotes, the bool or the number that Python reads in it.
+    """The other reading of a value: its text, or the bool or number that an unquoted string spells in Python.
 
     >>> _other("3", 3), _other("True", "True"), _other(".5", ".5"), _other("007", "007"), _other("high", "high")
     ('3', True, 0.5, 7, 'high')
@@ -152,7 +149,7 @@ def _other(text: str, value: Any) -> Any:
 
 
 def expand(document: Document, overrides: Sequence[Override]) -> Iterator[Run]:
-    """A run for each combination of the values of overrides; the last override varies fastest."""
+    """One run for each combination of values; the last override varies fastest."""
     sweeps = [override for override in overrides if len(override.values) > 1]
     count = math.prod(len(override.values) for override in sweeps)
     if count > MAX_RUNS:
@@ -171,7 +168,7 @@ def _short(value: Any) -> str:
 
 
 class _Overridden:
-    """Data that overrides change, and with it where its parts are written."""
+    """Applies overrides to a copy of the data, and updates the places."""
 
     def __init__(self, document: Document) -> None:
         self._before = document
@@ -191,7 +188,7 @@ class _Overridden:
         )
 
     def apply(self, override: Override, value: Any) -> None:
-        """Sets a value, or takes it away, at each place that an override names."""
+        """Sets or removes a value at each place that an override selects."""
         for path, holder in self._holders(override):
             keys = _keys_at(holder, override.path[-1], may_add=not override.is_removal)
             if not keys and override.path[-1] != _EACH:
@@ -208,10 +205,10 @@ class _Overridden:
                     _move_refs(self._data, path, key)
 
     def _holders(self, override: Override) -> list[tuple[Path, Any]]:
-        """The tables and lists in which an override sets a value; none, and a problem, where the path leads nowhere.
+        """The tables and lists in which an override sets a value; empty, with a problem, if the path does not exist.
 
-        Tables that a file leaves out are made, as there may be a default; the validator knows their names. A tag makes
-        a table of a name, a number or a reference, and appends one to a list.
+        Missing tables are created, since the parameter may have a default. Setting ``kind`` replaces a name, number or
+        reference by a table, and appends a table to a list.
         """
         *way, last = override.path
         found: list[tuple[Path, Any]] = [((), self._data)]
@@ -245,13 +242,13 @@ class _Overridden:
             self._note(path, override)
 
     def _set(self, override: Override, path: Path, holder: Any, key: Any, value: Any) -> None:
-        """Sets a value; another kind takes what its table had with it, which the command line has not given yet."""
+        """Sets a value; a new kind also clears the other values of its table, so it must be the first override."""
         if key == _KIND and isinstance(holder, dict) and (holder.get(_KIND, value) != value or REF in holder):
             size = len(path)
             given = [at for at in self._origins if at[:size] == path and at[size:] not in ((), (_KIND,))]
             if given:
                 hint = f"write {override.text} before {str(self._origins[given[0]]).removeprefix(_ORIGIN)}"
-                self._problems.append(_problem(override, "a kind comes before the values of its table", hint=hint))
+                self._problems.append(_problem(override, "kind must precede the other values of its table", hint=hint))
             holder.clear()
             self._note(path, override)
         _assign(holder, key, value)
@@ -267,14 +264,14 @@ class _Overridden:
 
 
 def _copied(data: Any) -> Any:
-    """A copy in which nothing stands twice, as what an alias of YAML repeats does: an override changes one place."""
+    """A copy without shared parts (from YAML aliases), so that an override changes one place."""
     if isinstance(data, dict):
         return {key: _copied(value) for key, value in data.items()}
     return [_copied(value) for value in data] if isinstance(data, list) else data
 
 
 def _moved(places: Mapping[Path, _P], move: tuple[Path, int | None]) -> dict[Path, _P]:
-    """Places without those inside of a path, or if an index is said, with those of the items after it moved up."""
+    """Places without those below a path; with an index, only that item is removed, and later items move up."""
     above, index = move
     size = len(above)
     made: dict[Path, _P] = {}
@@ -291,7 +288,7 @@ def _keys(holder: Any) -> Collection[Any]:
 
 
 def _keys_at(holder: Any, key: str | int, *, may_add: bool) -> list[Any]:
-    """The key that an item of a path names in a table or list; a new one if it may be added."""
+    """The keys that an item of a path selects in a table or list, including a new one if it may be added."""
     if key == _EACH:
         return list(_keys(holder))
     if isinstance(holder, dict):
@@ -313,7 +310,7 @@ def _refers(value: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def _move_refs(data: Any, path: Path, index: int) -> None:
-    """Lets references to the items after the one that was taken away lead to them; those to it lead to nothing."""
+    """Updates references after an item of a list was removed."""
     prefix = "".join(f"/{str(key).replace('~', '~0').replace('/', '~1')}" for key in path) + "/"
     waiting = [data]
     while waiting:
@@ -323,18 +320,18 @@ def _move_refs(data: Any, path: Path, index: int) -> None:
             continue
         item, slash, rest = here[REF].removeprefix(prefix).partition("/")
         if item.isdecimal() and int(item) >= index:
-            moved = str(int(item) - 1) if int(item) > index else f"{index} (taken away)"
+            moved = str(int(item) - 1) if int(item) > index else f"{index} (removed)"
             here[REF] = f"{prefix}{moved}{slash}{rest}"
 
 
 def _into_reference(override: Override, path: Path, target: str) -> Problem:
     inner = path_text((*(key for key in target.split("/") if key), *override.path[len(path) :]))
-    hint = f"override the part itself, at {inner}, or choose a part here with {path_text((*path, _KIND))}=..."
-    return _problem(override, f"what stands here is a reference to {target}", path=path, hint=hint)
+    hint = f"override the part itself at {inner}, or replace the reference with {path_text((*path, _KIND))}=..."
+    return _problem(override, f"this is a reference to {target}", path=path, hint=hint)
 
 
 def _no_member(holder: Any, key: str | int, path: Path, override: Override) -> Problem:
-    """The problem of a path to nothing, at the last part of it that there is."""
+    """The problem of a path that does not exist, at its last existing part."""
     if override.is_removal and isinstance(holder, dict) and len(path) == len(override.path) - 1:
         message = f"{str(key)!r} is not set in the file (it has its default)"
     else:
@@ -343,9 +340,9 @@ def _no_member(holder: Any, key: str | int, path: Path, override: Override) -> P
     hint = did_you_mean(key, list(holder)) if isinstance(holder, dict) else None
     if hint is None and _EACH in override.path[len(path) + 1 :] and isinstance(holder, dict) and override.values:
         each = ".".join(str(part) for part in override.path if part != _EACH)
-        hint = f"{each}={_short(override.values[0])} changes all elements that the class declares by dx.repeat"
+        hint = f"{each}={_short(override.values[0])} changes all elements of a dx.repeat"
     if isinstance(holder, list) and key == len(holder) and not override.is_removal:
-        hint = f"{path_text((*path, key, _KIND))}=... appends one"
+        hint = f"{path_text((*path, key, _KIND))}=... appends an item"
     return _problem(override, message, path=path, hint=hint)
 
 
@@ -354,14 +351,14 @@ def _problem(override: Override, message: str, path: Path | None = None, hint: s
     return Problem("override", at, message, hint=hint, place=Place(override.origin))
 
 
-# --- all words, and the runs that they describe --------------------------------
+# --- all words, and their runs --------------------------------------------------
 
 _TARGET: Final = re.compile(r"[\w./\\-]+:[A-Za-z_][\w.]*")
 _EXPECTED: Final = "module:Class, or file.py:Class"
 
 
 class Words(NamedTuple):
-    """The words of a command line that are not options."""
+    """The words of a command line, without options."""
 
     target: str | None
     files: tuple[str, ...]
@@ -381,29 +378,29 @@ def read_words(words: Sequence[str], *, takes_part: bool = True) -> Words:
     others = [word for word in rest if word not in targets]
     files = tuple(word for word in others if _is_file(word) or not takes_part)
     parts = [word for word in others if word not in files]
-    return Words(_only("classes", targets), files, _only("parts", parts), overrides)
+    return Words(_only("class", targets), files, _only("part", parts), overrides)
 
 
 def _only(kind: str, words: Sequence[str]) -> str | None:
     if len(words) > 1:
-        raise usage_error(f"there are two {kind}", got=", ".join(words), fix="name one")
+        raise usage_error(f"more than one {kind}", got=", ".join(words), fix="name one")
     return words[0] if words else None
 
 
 def _is_file(word: str) -> bool:
-    """Whether a word is meant as a file: by its suffix, or because no part has such a path."""
+    """Whether a word is a file: by its suffix, or because it cannot be the path of a part."""
     return word.lower().endswith(FORMATS) or "/" in word or not is_override(f"{word}=")
 
 
 def document_of(words: Words) -> Document:
-    file = _only("files", words.files)
+    file = _only("file", words.files)
     return Document(None, {}) if file is None else read_document(file)
 
 
 def read_runs(
     document: Document, overrides: Sequence[Override], read: Callable[[Document], T]
 ) -> tuple[list[tuple[Run, T]], ConfigError | None]:
-    """The result for each run, and one error with the problems of all runs, each once."""
+    """The result of each run, and one error with the problems of all runs, each once."""
     found: list[tuple[Run, T]] = []
     failures: list[ConfigError] = []
     for run in expand(document, overrides):
@@ -427,7 +424,7 @@ def read_all(words: Words, read: Callable[[Document], T]) -> list[tuple[Run, T]]
 
 
 def _read_fitting(run: Run, read: Callable[[Document], T]) -> T:
-    """The result of reading; a value that its field refuses is read in the other way if that has the right type."""
+    """Reads a run; if a field refuses a value, tries the other reading of the value."""
     try:
         return read(run.document())
     except ConfigError as error:
@@ -442,10 +439,10 @@ def _read_fitting(run: Run, read: Callable[[Document], T]) -> T:
 
 
 def load_target(word: str) -> Any:
-    """The class, or function, that ``module:Class`` or ``file.py:Class`` names.
+    """The class or function that ``module:Class`` or ``file.py:Class`` names.
 
-    A command line is code, which its user writes, so that importing is fine here; it never is for what files say.
-    Modules are looked for in the current folder too, a file in its folder, as a script is.
+    The user of a command line may import code; a configuration file may not. Modules are also found in the current
+    folder, and in the folder of ``file.py``.
 
     >>> load_target("declax:Linear").__name__
     'Linear'
@@ -454,7 +451,7 @@ def load_target(word: str) -> Any:
     name, folder = module_name, ""
     if name.endswith(".py"):
         if not FilePath(name).is_file():
-            raise ConfigError(name, "there is no such file", expected=_EXPECTED)
+            raise ConfigError(name, "the file does not exist", expected=_EXPECTED)
         folder, name = str(FilePath(name).parent), FilePath(name).stem
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -462,7 +459,7 @@ def load_target(word: str) -> Any:
         found: Any = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise  # what the module itself lacks
+            raise  # a missing import inside the module
         fix = suggest(name, sorted(path.stem for path in FilePath().glob("*.py")))
         raise ConfigError(word, f"there is no module {name!r}", expected=_EXPECTED, fix=fix) from None
     for part in path.split("."):

@@ -1,4 +1,4 @@
-"""The commands and options of ``declax`` and of scripts with `cli`, and their completion in shells; without JAX."""
+"""The commands and options of ``declax`` and of `cli`, and their completion in shells. Does not load JAX."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from declax.config._files.reading import FORMATS
 SHELLS: Final = ("bash", "zsh", "fish")
 _FILES: Final = ", ".join(FORMATS)
 _WORDS: Final = f"module:Class, a file ({_FILES}), and overrides such as blocks.0.hidden=128 or blocks[*].rate=0"
-_PART: Final = f"{_WORDS}; a word such as model or blocks.0 names the part that is meant"
+_PART: Final = f"{_WORDS}; a word such as model or blocks.0 selects a part"
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that lists its arguments, for completion, colours its help, and raises errors of declax."""
+    """A parser that records its arguments for completion, colours its help, and raises errors of declax."""
 
     def __init__(self, **settings: Any) -> None:
         self.arguments: list[argparse.Action] = []
@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         return action
 
     def add_command(self, name: str, about: str, words: str | None, *examples: str) -> Parser:
-        """Adds a command, which takes words if there is a help for them."""
+        """Adds a command; it takes words if their help is given."""
         if self._made is None:
             self._made = self.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
         made: Parser = self._made.add_parser(name, help=about, description=about, epilog=_examples(*examples))
@@ -50,8 +50,8 @@ class Parser(argparse.ArgumentParser):
         raise usage_error(problem, expected=choices.removesuffix(")") or None, fix=f"{self.prog} --help")
 
     def parse_words(self, argv: Sequence[str]) -> argparse.Namespace:
-        """The options and words of a command line, in any order; options may stand before the command."""
-        # `parse_intermixed_args` serves parsers without commands only
+        """The options and words of a command line in any order; options may precede the command."""
+        # `parse_intermixed_args` does not support commands
         at = next((index for index, word in enumerate(argv) if word in self.commands), 0)
         options, rest = self.parse_known_args([*argv[at : at + 1], *argv[:at], *argv[at + 1 :]])
         if rest and (not hasattr(options, "words") or any(word.startswith("-") for word in rest)):
@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Version(argparse.Action):
-    """Prints the version, which is looked up when it is asked for."""
+    """Prints the version, and loads it only then."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         version = importlib.import_module("declax._version").__version__
@@ -73,65 +73,66 @@ class _Version(argparse.Action):
 def declax_parser() -> Parser:
     parser = Parser(
         prog="declax",
-        description="Shows, checks, changes and builds configured models.",
+        description="Show, check, compare and build configured models.",
         epilog=_examples("check models:Net net.toml", "show models:Net", "COMMAND --help"),
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     _add_commands(parser)
     completion = parser.add_command(
-        "completion", "prints a script with which a shell completes commands and options", None,
+        "completion", "print a script that completes commands and options in a shell", None,
         'eval "$(declax completion bash)"', "completion zsh --command ./train.py",
     )  # fmt: skip
     completion.add_argument("shell", choices=SHELLS)
-    about = "completed command: a script with cli, such as ./train.py"
+    about = "the command to complete, such as ./train.py (default declax)"
     completion.add_argument("--command", dest="completed", default="declax", help=about)
     return parser
 
 
 def _add_commands(parser: Parser) -> None:
     check = parser.add_command(
-        "check", "reports all mistakes of configurations", _WORDS,
+        "check", "check configurations and list all mistakes", _WORDS,
         "check models:Net net.toml", "check models:Net net.toml rate=0.1,0.2",
     )  # fmt: skip
     _add_migrate(check)
     _add_format(check)
     show = parser.add_command(
-        "show", "shows the parameters of a class, or a configuration as it is resolved", _PART,
+        "show", "show the parameters of a class, or a resolved configuration", _PART,
         "show models:Net", "show models:Net net.toml --full blocks.0.dim=4",
         "show settings:Run run.toml model --format python",
     )  # fmt: skip
-    _add_format(show, ("toml", "json", "yaml", "python"), "the format of the configuration (default toml)")
+    _add_format(show, ("toml", "json", "yaml", "python"), "the output format (default toml)")
     show.add_argument("--full", action="store_true", help="include all defaults")
     _add_migrate(show)
     summary = parser.add_command(
-        "summary", "counts parameters and bytes without allocating any", _PART,
+        "summary", "count parameters and bytes, without allocating arrays", _PART,
         "summary models:Net net.toml --input float32[8,28,28,1]", "summary settings:Run run.toml model",
     )  # fmt: skip
-    summary.add_argument("--input", action="append", default=[], metavar="TYPE", help="such as float32[8,28,28,1]")
+    about = "the type of an input, such as float32[8,28,28,1]; repeat it for several inputs"
+    summary.add_argument("--input", action="append", default=[], metavar="TYPE", help=about)
     _add_format(summary)
     build = parser.add_command(
-        "build", "builds the model, and summarizes it", _PART,
+        "build", "build the model and summarize it", _PART,
         "build models:Net net.toml --seed 3", "build settings:Run run.toml model",
     )  # fmt: skip
-    build.add_argument("--seed", type=int, default=0, help="of the random streams (default 0)")
+    build.add_argument("--seed", type=int, default=0, help="the seed of the random streams (default 0)")
     _add_format(build)
     parser.add_command(
-        "diff", "lists the values in which two configurations differ", "module:Class, two files, and overrides",
+        "diff", "list the differences between two configurations", "module:Class, two files, and overrides",
         "diff models:Net a.toml b.toml",
     )  # fmt: skip
     schema = parser.add_command(
-        "schema", "writes the JSON schema of a class, for editors", "module:Class",
+        "schema", "write the JSON schema of a class, for editors", "module:Class",
         "schema models:Net -o net.schema.json",
     )  # fmt: skip
-    schema.add_argument("-o", "--out", metavar="FILE", help="write it into a file")
+    schema.add_argument("-o", "--out", metavar="FILE", help="write to a file instead of the standard output")
 
 
 def script_parser(about: str) -> Parser:
     parser = Parser(epilog=about)
-    words = f"a configuration ({_FILES}), and values in the place of those of it, such as a.b=3"
+    words = f"a configuration file ({_FILES}), and overrides of its values, such as a.b=3"
     parser.add_argument("words", nargs="*", metavar="FILE|PATH=VALUE", help=words)
     parser.add_argument("--check", action="store_true", help="only check the configuration")
-    parser.add_argument("--show", action="store_true", help="print the configuration as it is resolved, as JSON")
+    parser.add_argument("--show", action="store_true", help="print the resolved configuration as JSON")
     parser.add_argument("--full", action="store_true", help="include all defaults")
     _add_migrate(parser)
     parser.add_argument("--schema", action="store_true", help="print the JSON schema, for editors")
@@ -170,7 +171,7 @@ _ZSH: Final = "autoload -U +X bashcompinit && bashcompinit\n"
 
 
 def completion_script(shell: str, program: str) -> str:
-    """The code by which a shell completes ``declax``, or a script with `cli`."""
+    """The script with which a shell completes ``declax``, or a script with `cli`."""
     parser = declax_parser() if Path(program).name == "declax" else script_parser("")
     if shell == "fish":
         return "".join(f"complete -c {shlex.quote(program)} {line}\n" for line in _fish_lines(parser))
@@ -182,7 +183,7 @@ def completion_script(shell: str, program: str) -> str:
 
 
 def _bash_cases(parser: Parser) -> Iterator[tuple[str, list[str]]]:
-    """Patterns of the command, the word before and the typed word, with the words that may stand there."""
+    """Patterns of the command, the previous word and the typed word, with the possible words."""
     for name, command in {**parser.commands, "": parser}.items():
         options = [action for action in command.arguments if action.option_strings]
         for action in options:

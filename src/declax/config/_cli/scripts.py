@@ -26,9 +26,9 @@ class CliRun(NamedTuple, Generic[T]):
     """One run of a sweep.
 
     Attributes:
-      name: the values that the sweep varies, as ``hidden=64,rate=0.1``; empty for the only run.
-      config: what the script asked for.
-      spec: what it was made of.
+      name: the values that the sweep varies, such as ``hidden=64,rate=0.1``; empty for a single run.
+      config: the object of the class.
+      spec: the spec from which it was built.
     """
 
     name: str
@@ -71,23 +71,22 @@ def cli(
     """Reads the configuration of a script from its command line.
 
     The command line has at most one file and any number of overrides: ``run.toml model.hidden=128 ~model.head``.
-    Several values (``model.hidden=64,128``) make as many runs if `sweep` allows it. ``--help`` shows the fields of
-    the class, ``--show`` the configuration as it is resolved, ``--check`` only checks it, ``--schema`` prints the JSON
-    schema.
+    With `sweep`, several values (``model.hidden=64,128``) make several runs. ``--help`` shows the fields of the class,
+    ``--show`` prints the resolved configuration, ``--check`` only checks it, ``--schema`` prints the JSON schema.
 
     Args:
       target: the class that the configuration describes: a dataclass of the script's settings.
-      argv: the words; those of the process by default.
-      default: the file that is read if none is named.
-      rngs: given to every part that takes them. A part that is built by the script itself is a field ``Spec[Model]``.
+      argv: the words; by default the arguments of the process.
+      default: the file to read if the command line names none.
+      rngs: passed to every part that takes `rngs`. To build a part in the script, annotate its field ``Spec[Model]``.
       extra: as in `from_config`.
-      sweep: whether there may be several runs; they are returned as a list then.
+      sweep: whether several runs are allowed; the result is then a list.
 
     Returns:
       An object of the class, or with `sweep` a list of `CliRun`.
 
     Raises:
-      SystemExit: after help and the like, with 1 for a wrong configuration, and 2 for a wrong command line.
+      SystemExit: after ``--help`` and similar options; with 1 for a wrong configuration, 2 for a wrong command line.
 
     >>> import dataclasses, declax as dx
     >>> @dataclasses.dataclass
@@ -109,14 +108,14 @@ def cli(
             sys.exit(0)
         words = read_words(options.words, takes_part=False)
         if words.target is not None:
-            raise usage_error("this script has its class", got=words.target, fix="leave it out")
+            raise usage_error("a script takes no class", got=words.target, fix="remove it")
         if default is not None and not words.files:
             words = words._replace(files=(str(default),))
         read = functools.partial(spec_from_config, target, extra=extra, migrate=options.migrate)
         found = read_all(words, read)
         if len(found) > 1 and not sweep:
             got = f"{found[0][0].name}, {found[1][0].name}, ..."
-            raise usage_error(f"this script makes one run, and the values make {len(found)}", got=got)
+            raise usage_error(f"this script allows one run, but the values make {len(found)}", got=got)
         for run, spec in found if options.show or options.check else ():
             data = to_config(spec, full=options.full, extra=extra) if options.show else None
             text = f"{run.name or target_name(spec.target)}: fingerprint {spec.fingerprint()[:12]}"

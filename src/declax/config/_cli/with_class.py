@@ -1,4 +1,4 @@
-"""The commands that need the class, and so JAX."""
+"""The commands that read a class, and therefore load JAX."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def _specs(cls: Any, words: Words, *, migrate: bool = False) -> list[tuple[Run, 
 def _part_of(spec: Spec[Any], part: str) -> Spec[Any]:
     found = spec[part]
     if not isinstance(found, Spec):
-        expected = "one that is described by a table, and written out there"
+        expected = "a part that a table describes at this path"
         raise ConfigError(f"{target_name(spec.target)}.{part}", "not a part", expected=expected, got=describe(found))
     return found
 
 
 @contextlib.contextmanager
 def _placed(run: Run, part: str | None) -> Generator[None, None, None]:
-    """Notes at an error of a part where its arguments are written."""
+    """Adds a note to an error of a part: the place of its arguments."""
     try:
         yield
     except Exception as error:
@@ -95,7 +95,7 @@ def show(cls: Any, words: Words, options: argparse.Namespace, output: Output) ->
 
 
 def summary(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
-    """Prints what would be built, and what it would answer."""
+    """Prints a summary of the model, and the shapes of its output."""
     inputs = [_input(text) for text in options.input]
     _summarize(cls, words, output, lambda spec: spec.summary(*inputs))
 
@@ -105,7 +105,7 @@ def build(cls: Any, words: Words, options: argparse.Namespace, output: Output) -
 
 
 def _summarize(cls: Any, words: Words, output: Output, make: Callable[[Spec[Any]], Summary]) -> None:
-    """Prints the summary of each run; if the whole has no arrays, says which parts may have some."""
+    """Prints the summary of each run; if the root has no arrays, suggests its parts."""
     for run, spec in _specs(cls, words):
         with _placed(run, words.part):
             found = make(spec)
@@ -117,11 +117,11 @@ def _summarize(cls: Any, words: Words, output: Output, make: Callable[[Spec[Any]
         parts = [name for name, value in spec.arguments.items() if isinstance(value, Spec)]
         if not found.rows and parts and words.part is None:
             name = target_name(spec.target)
-            write(f"{name} itself has no arrays. Name a part, as the last word: {', '.join(parts)}", "", sys.stderr)
+            write(f"{name} has no arrays of its own. Add the name of a part: {', '.join(parts)}", "", sys.stderr)
 
 
 def diff(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
-    """Prints in which values two configurations differ; the exit status is 1 if they do."""
+    """Prints the differences between two configurations; the exit status is 1 if there are any."""
     del options
     sweep = next((override.text for override in words.overrides if len(override.values) > 1), None)
     if len(words.files) != 2 or sweep is not None:
@@ -140,7 +140,7 @@ def _input(text: str) -> jax.ShapeDtypeStruct:
     try:
         if found is not None:
             shape = tuple(int(size) for size in found[2].split(",") if size.strip())
-            return jax.ShapeDtypeStruct(shape, found[1])  # type: ignore[no-untyped-call]  # of jax, without types
+            return jax.ShapeDtypeStruct(shape, found[1])  # type: ignore[no-untyped-call]  # JAX has no type here
     except (TypeError, ValueError):
         pass
     raise usage_error("--input: not the type of an array", got=repr(text), fix="--input 'float32[8,28,28,1]'")

@@ -1,4 +1,4 @@
-"""Plain data and where each part of it is written, with the limits that keep a hostile file cheap."""
+"""Plain data with the place of each value, and the limits that protect against hostile files."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ MAX_BYTES: Final = 4 * 1024 * 1024
 MAX_DEPTH: Final = 64
 
 MAX_NODES: Final = 200_000
-"""How many values there may be, those that the aliases of YAML repeat counted each time."""
+"""The number of values in a file or list; a value that a YAML alias repeats counts each time."""
 
 REF: Final = "$ref"
-"""The key of a table that refers to another part."""
+"""The key of a table that is a reference to another part."""
 
 TOO_DEEP: Final = f"tables and lists are nested more than {MAX_DEPTH} levels deep"
 
 Position: TypeAlias = tuple[int | None, int | None]
-"""A line and a column, both from 1; None if they are not known."""
+"""A line and a column, both from 1; None if they are unknown."""
 
 Places: TypeAlias = Mapping[Path, Position]
-"""The position of each path; for a member of a table, that of its key."""
+"""The position of each path; for an entry of a table, the position of its key."""
 
 
 def float_of(text: str) -> float:
-    """The float of a text that has the form of one.
+    """The float of a numeric string; raises if it overflows or underflows.
 
     >>> float_of("1e3"), float_of("-inf"), float_of("0e-400")
     (1000.0, -inf, 0.0)
@@ -40,13 +40,13 @@ def float_of(text: str) -> float:
     if value == 0:
         is_lost = any(digit in "123456789" for digit in text.lower().partition("e")[0])
     if is_lost:
-        raise ValueError(f"no float holds {text}")
+        raise ValueError(f"{text} is out of the range of floats")
     return value
 
 
 @dataclasses.dataclass
 class Document:
-    """Plain data and its places."""
+    """Plain data with the places of its values."""
 
     name: str | None
     data: object
@@ -56,10 +56,7 @@ class Document:
     _places: Places | None = None
 
     def place_of(self, path: Path) -> Place:
-        """The place of a path in the file, or that of the nearest part that contains it.
-
-        That of a reference is the place of its ``$ref``.
-        """
+        """The place of a path in the file, of its key ``$ref``, or of the nearest part around it."""
         if self.name is None and not self.origins:
             return NOWHERE
         if self._places is None:

@@ -1,4 +1,4 @@
-"""Documents from TOML and JSON, with the places of their values; a file that cannot be parsed is one error."""
+"""Reads TOML and JSON files into documents; a file that cannot be parsed is one error."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _QUOTES: Final = "strings need quotes, bools are true and false, and TOML has no
 
 
 def read_document(path: str | os.PathLike[str]) -> Document:
-    """The document of a file; its suffix says the format."""
+    """Reads a file; its suffix selects the format."""
     name = os.fspath(path)
     parse = _PARSERS.get(Path(name).suffix.lower())
     if parse is None:
         hint = did_you_mean(Path(name).suffix.lower(), FORMATS)
-        raise ConfigError(name, "the suffix names no format of configurations", expected=", ".join(FORMATS), fix=hint)
+        raise ConfigError(name, "unknown suffix of a configuration file", expected=", ".join(FORMATS), fix=hint)
     try:
         with open(name, "rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -40,13 +40,13 @@ def read_document(path: str | os.PathLike[str]) -> Document:
             name,
             "the file is too large for a configuration",
             expected=f"at most {MAX_BYTES // 1024} KiB",
-            fix="keep data in separate files, and name them here",
+            fix="keep data in separate files, and name those here",
         )
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise unreadable(name, f"the file is not text in UTF-8: {error.reason}", (line, None)) from None
+        raise unreadable(name, f"the file is not UTF-8: {error.reason}", (line, None)) from None
     return parse(text, name)
 
 
@@ -56,7 +56,7 @@ def parse_toml(text: str, name: str | None) -> Document:
         data = None if has_long_key(text) else tomllib.loads(text, parse_float=float_of)
     except RecursionError:
         data = None
-    except ValueError as error:  # also an int of more digits than Python reads
+    except ValueError as error:  # also an int with more digits than Python accepts
         message = str(error)
         position: Position = (None, None)
         if found := _AT.search(message):
@@ -114,13 +114,13 @@ FORMATS: Final = tuple(_PARSERS)
 """The suffixes of files that can be read."""
 
 
-# --- places: one pass over the tokens, made when a problem needs one ---------------
+# --- places: one pass over the tokens, when the first problem needs a place --------
 
 MAX_TOKENS: Final = 200_000
-"""How much of a file is searched for places; what is beyond has that of what contains it."""
+"""The number of tokens that are searched for places; later values get the place of a part around them."""
 
-# An unclosed string ends with the text or its line, so that no string is looked for twice.
-# Groups are not possessive: Python before 3.11.5 forgets where such a one began when it cannot go on.
+# An unclosed string ends at the end of its line or of the text, so the scan is linear.
+# Groups are not possessive, since Python before 3.11.5 has a bug in backtracking over these.
 _TEXT: Final = r'[^"\\]*+(?:\\.[^"\\]*+)*'
 _SKIPPED: Final = (
     r"\#[^\n]*+",
@@ -137,14 +137,14 @@ _LONG_KEY: Final = re.compile(rf'(?<![A-Za-z0-9_-])(?:(?:[A-Za-z0-9_-]++|"")[ \t
 
 
 def has_long_key(text: str) -> bool:
-    """Whether a TOML text has a dotted key of more parts than tables may be deep, for which the parser takes long."""
+    """Whether a TOML text has a dotted key that is too deep; the parser is slow for these."""
     if text.count(".") < MAX_DEPTH:
         return False
     return _LONG_KEY.search(_COMMENTS_AND_STRINGS.sub('""', text)) is not None
 
 
 class Scan:
-    """The positions of the values of a text that a parser has accepted."""
+    """The positions of the values in a text that a parser has accepted."""
 
     def __init__(self, text: str, *, is_json: bool = False) -> None:
         self.places: dict[KeyPath, Position] = {(): (1, 1)}
@@ -162,7 +162,7 @@ class Scan:
         return self._tokens[self._i - 1]
 
     def _note(self, path: KeyPath, start: int, known: int = 0) -> None:
-        """Notes the position of a path, and of what a dotted key makes on the way to it."""
+        """Records the position of a path, and of the tables that a dotted key creates above it."""
         line = bisect.bisect_right(self._starts, start)
         position = line, start - self._starts[line - 1] + 1
         if path in self.places and not self.repeated[0]:
@@ -205,7 +205,7 @@ class Scan:
         self._value(path)
 
     def _keys(self, end: str) -> list[str]:
-        """The parts of a dotted key, and what ends it."""
+        """The parts of a dotted key; consumes the token that ends it."""
         keys: list[str] = []
         while (token := self._next()[0]) not in end:
             if token not in ".\n":
@@ -247,6 +247,6 @@ def _unquoted(token: str) -> str:
         return token[1:-1]
     try:
         found: str = json.loads(token)
-    except ValueError:  # an escape that only TOML has
+    except ValueError:  # an escape of TOML
         found = tomllib.loads(f"key = {token}")["key"]
     return found

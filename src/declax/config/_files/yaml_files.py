@@ -1,4 +1,4 @@
-"""YAML by the core schema of version 1.2 (https://yaml.org/spec/1.2.2, 10.3); of PyYAML only the parser is used."""
+"""Reads YAML by the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2, 10.3), with the parser of PyYAML."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def parse_yaml(text: str, name: str | None) -> Document:
         raise MissingExtraError(
             name or "YAML",
             "YAML files need PyYAML, which is not installed",
-            fix='pip install "declax[yaml]"  # the extra `yaml`; TOML and JSON need none',
+            fix='pip install "declax[yaml]"  # TOML and JSON need no extra',
         ) from None
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same events; the first is of libyaml, and quick
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml gives the same events, faster
     composer = _Composer(yaml, name, yaml.parse(text, Loader=loader))
     try:
         data = composer.document()
@@ -47,11 +47,11 @@ class _Composer:
         self._yaml = yaml
         self._name = name
         self._events = events
-        self._anchors: dict[str, tuple[Any, int]] = {}  # the value of an anchor, and how many values that has
+        self._anchors: dict[str, tuple[Any, int]] = {}  # the value of an anchor, and its number of values
         self._count = 0
 
     def document(self) -> Any:
-        """The data of the only document; an empty table if there is none."""
+        """The data of the document; an empty table if the file is empty."""
         data: Any = {}
         documents = 0
         for event in self._events:
@@ -60,7 +60,7 @@ class _Composer:
             elif isinstance(event, self._yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise self._refused("there are two documents in one file", (), event)
+                    raise self._refused("the file has two documents", (), event)
         return data
 
     def _refused(self, message: str, path: Path, event: Any, hint: str | None = None) -> ConfigError:
@@ -104,8 +104,8 @@ class _Composer:
 
     def _alias(self, event: Any, path: Path) -> Any:
         if event.anchor not in self._anchors:
-            message = f"the alias *{shown(event.anchor)[1:-1]} stands for nothing, or for a part that contains it"
-            raise self._refused(message, path, event, "write the anchor (&) first")
+            message = f"the alias *{shown(event.anchor)[1:-1]} has no anchor, or is inside its anchor"
+            raise self._refused(message, path, event, "define the anchor (&) first")
         found, count = self._anchors[event.anchor]
         self._add(1 + count, event)
         return found
@@ -115,18 +115,18 @@ class _Composer:
             return event.value
         try:
             return core_scalar(event.value)
-        except ValueError as error:  # an int of more digits than Python reads
+        except ValueError as error:  # an int with more digits than Python accepts
             raise self._refused(f"not a number: {error}", path, event) from None
 
     def _add(self, count: int, event: Any) -> None:
         self._count += count
         if self._count > MAX_NODES:
-            raise self._refused(f"there are more than {MAX_NODES} values", (), event)
+            raise self._refused(f"more than {MAX_NODES} values", (), event)
 
     def _check_tag(self, event: Any, path: Path) -> None:
         if event.tag is not None:
-            hint = "write kind: NAME, which is looked up among the classes that fit"
-            raise self._refused(f"a tag of YAML names no class here: {shown(event.tag)}", path, event, hint)
+            hint = "write kind: NAME, with the name of an allowed class"
+            raise self._refused(f"YAML tags are not allowed: {shown(event.tag)}", path, event, hint)
 
 
 def _position(event: Any) -> Position:

@@ -1,4 +1,4 @@
-"""From annotations to readers: one for each annotation, made once."""
+"""Selects the reader of an annotation; each is created once."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ _NO_BINDINGS: Final[Bindings] = types.MappingProxyType({})
 
 
 class Catalog:
-    """The readers of annotations, where some extra classes are let in."""
+    """The readers of annotations, for one set of extra classes."""
 
     def __init__(self, extra: tuple[Any, ...] = ()) -> None:
         check_extra(extra)
         self.extra = extra
         self._calls: dict[Any, CallReader] = {}
         self._readers: dict[Any, Reader] = {}
-        self._open: set[Any] = set()  # the annotations whose readers are being made
+        self._open: set[Any] = set()  # the annotations whose readers are being created
 
     def call(self, target: Any, annotation: Any = None) -> CallReader:
         key = target if annotation is None else annotation
@@ -87,7 +87,7 @@ class Catalog:
         return found
 
     def forget(self, target: Any) -> None:
-        """Forgets the readers of a target, whose annotations may have a meaning later."""
+        """Drops the readers of a target; its unresolved annotations may resolve later."""
         self._calls = {key: call for key, call in self._calls.items() if call.target is not target}
 
     @functools.cached_property
@@ -96,7 +96,7 @@ class Catalog:
 
     @functools.cached_property
     def any_spec(self) -> AnyReader:
-        """The reader of specs that no annotation narrows."""
+        """The reader of a `Spec` without a class in brackets."""
         return AnyReader(self, keeps_specs=True)
 
     @functools.cached_property
@@ -112,10 +112,10 @@ class Catalog:
         return self.reader(annotation)
 
     def parameter_reader(self, parameter: Parameter, bindings: Bindings = _NO_BINDINGS) -> Reader:
-        """The reader of a parameter; its default tells what an annotation leaves open."""
+        """The reader of a parameter: by its annotation, or by its default if that is open."""
         default = parameter.default
         annotation = substituted(parameter.annotation, bindings.get(parameter.owner, {}))
-        if parameter.owner is List:  # what it holds is a list again
+        if parameter.owner is List:  # its parameter `elements` is one list
             annotation = list[typing.get_args(annotation)[0]]  # type: ignore[misc]  # made at run time
         reader = self.reader(annotation, default)
         by_default = self._by_default(parameter, default) if isinstance(reader, AnyReader) else None
@@ -125,7 +125,7 @@ class Catalog:
         return ListReader(reader, tuple) if parameter.kind is parameter.kind.VAR_POSITIONAL else reader
 
     def _by_default(self, parameter: Parameter, default: object) -> Reader | None:
-        """The reader of an open annotation if the default tells more."""
+        """The reader of an open annotation, if the default narrows it."""
         if parameter.owner is Sequential:
             layer = [ChoiceReader(self, anywhere(self.extra), "a layer"), self._function(MISSING)]
             return UnionReader([ListReader(UnionReader(layer), list), *layer])
@@ -164,7 +164,7 @@ class Catalog:
         members = [m for m in allowed if m is not type(None)]
         readers = self._member_readers(members, default)
         is_used = any(isinstance(r, ChoiceReader | AnyReader) for r in readers)
-        if isinstance(default, DeclaredPart) and not is_used:  # as for a list of what one call makes
+        if isinstance(default, DeclaredPart) and not is_used:  # as for a list that `repeat` makes
             readers.append(ChoiceReader(self, {}, "a part", declared=default))
         readers += [_SIMPLE[type(None)]] if len(members) < len(allowed) else []
         return readers[0] if len(readers) == 1 else UnionReader(readers)
@@ -189,7 +189,7 @@ class Catalog:
         return [*readers, self._choice(parts, members, default)] if parts else readers
 
     def _choice(self, parts: list[Any], members: list[Any], default: object) -> ChoiceReader:
-        """The reader of the parts among the members of a union."""
+        """The reader of those members of a union that are classes of parts."""
         declared = default if isinstance(default, DeclaredPart) else None
         choices: dict[str, Any] = {}
         for tag, choice in ((tag, c) for member in parts for tag, c in (self._choices(member) or {}).items()):
@@ -215,7 +215,7 @@ class Catalog:
         if _is_schedule(member):
             return {**choice_tables.schedules(), **kinds_of(member)}
         base = _class_of(member)
-        if is_spec_class(base):  # ``Spec[Block]``, where a Block is described and not built
+        if is_spec_class(base):  # ``Spec[Block]``: the spec of a Block, not built
             inner = [self._choices(part) or {} for part in _of_spec(member)]
             return {tag: choice for choices in inner for tag, choice in choices.items()} or None
         return choices_of(base, self.extra) or None if _is_part(base) else None
@@ -268,11 +268,11 @@ class Catalog:
             return _array_reader(origin, member)
         if origin is type:
             return ObjectReader(type, "a class", "annotate Spec[...] for a part that is built later")
-        hint = "let its implementations in with dx.register_kind, or extra=[...]"
+        hint = "add its implementations with dx.register_kind, or extra=[...]"
         return ObjectReader(origin, f"a {annotation_text(member)}", hint)
 
     def _function(self, default: object, origin: Any = collections.abc.Callable) -> Reader:
-        """The reader of names of functions: activations, registered ones, and the default by its own name."""
+        """The reader of names of functions: activations, registered functions, and the default."""
         table = {
             **choice_tables.ACTIVATIONS,
             **extra_functions(self.extra),
@@ -287,13 +287,13 @@ class Catalog:
 
 
 def _class_of(member: Any) -> Any:
-    """The class that a member of an annotation names, without its arguments."""
+    """The class of a member of an annotation, without its type arguments."""
     origin = typing.get_origin(member)
     return origin if isinstance(origin, type) else member
 
 
 class _Number:
-    """Stands for the numbers among the members of `jax.typing.ArrayLike`."""
+    """Replaces the numbers in `jax.typing.ArrayLike`, where an int stays an int."""
 
 
 _SIMPLE: Final[Mapping[type, Reader]] = {
@@ -352,7 +352,7 @@ def _is_schedule(member: Any) -> bool:
 
 
 def _is_part(base: Any) -> bool:
-    """Whether an annotation names what is described by a table of arguments."""
+    """Whether data describes instances of a class by a table of arguments."""
     if not isinstance(base, type) or base in _SIMPLE or base in _LISTS or base in _MAPPINGS:
         return False
     if base in (Any, object, Initializer, type, SpecData, complex, bytes) or issubclass(
@@ -367,7 +367,7 @@ def _is_part(base: Any) -> bool:
 
 
 def _check_resolved(parameter: Parameter) -> None:
-    """Asks that the names exist by which an annotation says what data may be."""
+    """Raises if an annotation names something that does not exist at run time."""
     members = [inner for m in mentioned(parameter.annotation) for inner in (m, *_of_spec(m))]
     unresolved = next((member for member in members if isinstance(member, Unresolved)), None)
     if unresolved is not None:
@@ -375,13 +375,13 @@ def _check_resolved(parameter: Parameter) -> None:
             f"{target_name(parameter.owner)}.{parameter.name}",
             f"the annotation names {unresolved.name!r}, which does not exist at run time",
             got=parameter.written,
-            why="data is checked by annotations, and by this one nothing could be",
-            fix="an import outside of `if TYPE_CHECKING:`, or Any if all plain data is fine",
+            why="annotations decide which data is valid",
+            fix="import it outside of `if TYPE_CHECKING:`, or annotate Any to accept all plain data",
         )
 
 
 def _of_spec(member: Any) -> list[Any]:
-    """The annotation of the parts that a member ``Spec[...]`` describes."""
+    """The members of the annotation inside ``Spec[...]``."""
     args = typing.get_args(member) if is_spec_class(_class_of(member)) else ()
     return [inner for arg in args for inner in allowed_classes(arg)]
 
@@ -390,12 +390,12 @@ def _is_function_protocol(base: Any) -> bool:
     return bool(getattr(base, "_is_protocol", False)) and "__call__" in vars(base)
 
 
-# --- the whole ----------------------------------------------------------------
+# --- catalogs -----------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=64)
 def catalog_for(extra: tuple[Any, ...]) -> Catalog:
-    """The catalog of some extra classes; forgotten when a kind is registered."""
+    """The catalog for some extra classes; registering a kind clears this cache."""
     return Catalog(extra)
 
 

@@ -1,4 +1,4 @@
-"""The parameters of a target (a class or function, less `rngs`), and the classes that their annotations allow."""
+"""The parameters of a target (a class or function), and the members of their annotations."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Parameters:
         return target_name(self.target)
 
     def get(self, name: str) -> Parameter | None:
-        """The parameter of a name; ``**kwargs`` for a name that only they take."""
+        """The parameter with a name, or else ``**kwargs``."""
         return self.by_name.get(name, self.extra)
 
     def __iter__(self) -> Iterator[Parameter]:
@@ -91,10 +91,7 @@ def target_name(target: Any) -> str:
 
 
 def parameters_of(target: Target) -> Parameters:
-    """The parameters of a constructor or a function.
-
-    For a declared class all comes from its fields; for others from the signature and its annotations.
-    """
+    """The parameters of a class or function except `rngs`; by the fields if the class is declared."""
     if type(target).__hash__ is None:
         raise _nothing_to_construct(target)
     known: Callable[[Target], Parameters] = _read
@@ -107,7 +104,7 @@ def called(target: Target) -> Target:
 
 
 def plain_target(target: Any) -> Any:
-    """A class without its arguments: ``Model[int]`` is made as ``Model`` is."""
+    """A class without its type arguments: ``Model`` for ``Model[int]``."""
     origin = typing.get_origin(target)
     return target if origin is None else origin
 
@@ -146,14 +143,14 @@ def _of_declared(part: DeclaredPart) -> Parameters:
 
 
 def forget_targets() -> None:
-    """Has all targets read again when they are asked for, since the names of an annotation did not exist yet."""
+    """Drops all parameters; unresolved names in annotations may exist later."""
     _read.cache_clear()
 
 
 def _nothing_to_construct(target: object) -> ConfigError:
     return ConfigError(
         "spec",
-        "the arguments of this are unknown" if callable(target) else "not a class or function",
+        "its parameters are unknown" if callable(target) else "not a class or function",
         expected="a class, or a function with a signature",
         got=describe(target),
         fix="dx.spec(Model, ...)",
@@ -194,7 +191,7 @@ def _reader(target: Any, signature: inspect.Signature) -> Callable[[inspect.Para
 
 
 def _has_generated_init(cls: Any) -> bool:
-    """Whether the fields say what the constructor takes, and not an ``__init__`` written by hand."""
+    """Whether ``__init__`` was generated from the fields."""
     taken = {f.name for f in cls.__dataclass_fields__.values() if f.init and f._field_type is not _CLASS_VAR}
     code = getattr(cls.__init__, "__code__", None)
     names = () if code is None else code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
@@ -205,7 +202,7 @@ _CLASS_VAR: Final = dataclasses._FIELD_CLASSVAR  # type: ignore[attr-defined]  #
 
 
 def _function(target: Any) -> Any:
-    """The function whose module has the names of the annotations."""
+    """The function in whose module the names of annotations are looked up."""
     if isinstance(target, type):
         made = target.__init__ if target.__init__ is not object.__init__ else target.__new__  # type: ignore[misc]  # only read
         return made if isinstance(made, types.FunctionType) else target
@@ -216,7 +213,7 @@ def _function(target: Any) -> Any:
 
 
 class Alias:
-    """A name inside of an annotation, which may refer to itself: what it stands for is looked up when it is needed."""
+    """A type alias or forward reference inside an annotation, resolved lazily since it may be recursive."""
 
     def __init__(self, name: str, alias: Any, scope: Scope) -> None:
         self.key = name, scope._cls if alias is None else alias
@@ -228,7 +225,7 @@ class Alias:
         return resolve(home.__value__ if isinstance(home, _ALIASES) else name, self.scope)
 
     def __call__(self) -> None:
-        """Makes it a type to `typing`."""
+        """`typing` accepts only callables as types."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Alias) and other.key == self.key
@@ -248,12 +245,12 @@ def resolve(annotation: object, scope: Scope) -> Any:
         return resolve(annotation.type, scope)
     try:
         return _with_aliases(annotation, scope)
-    except Exception:  # noqa: BLE001  # an annotation may be anything, and one that is none says nothing
+    except Exception:  # noqa: BLE001  # an annotation may be any object
         return annotation
 
 
 def _with_aliases(annotation: Any, scope: Scope) -> Any:
-    """An annotation with an `Alias` in the place of each name and type alias inside of it."""
+    """An annotation with each inner name and type alias replaced by an `Alias`."""
     if isinstance(annotation, (str, typing.ForwardRef)):
         name = annotation if isinstance(annotation, str) else annotation.__forward_arg__
         return Alias(name, None, scope)
@@ -273,14 +270,14 @@ def _with_aliases(annotation: Any, scope: Scope) -> Any:
     return types.GenericAlias(origin, found) if is_builtin else annotation.copy_with(found)
 
 
-# --- what type variables stand for ----------------------------------------------
+# --- type variables -------------------------------------------------------------
 
 Bindings = Mapping[Any, Mapping[Any, Any]]
-"""By class, since two classes may use one variable for two things."""
+"""By class, since two classes may bind one type variable differently."""
 
 
 def bindings_of(annotation: Any) -> Bindings:
-    """The types of the type variables of a generic alias, such as ``Wrap[Mlp]``, and of its bases."""
+    """The types bound to the type variables of ``Wrap[Mlp]`` and its bases."""
     cls, args = plain_target(annotation), typing.get_args(annotation)
     if not isinstance(cls, type):
         return {}
@@ -301,7 +298,7 @@ def bindings_of(annotation: Any) -> Bindings:
 
 
 def substituted(annotation: Any, bound: Mapping[Any, Any]) -> Any:
-    """An annotation with what its type variables stand for in their places."""
+    """An annotation with its bound type variables replaced."""
     try:
         if annotation in bound:
             return bound[annotation]
@@ -315,7 +312,7 @@ def substituted(annotation: Any, bound: Mapping[Any, Any]) -> Any:
     return alias[tuple(bound.get(variable, variable) for variable in free)]
 
 
-# --- what docstrings say of arguments -----------------------------------------
+# --- docstrings ---------------------------------------------------------------
 
 _SECTION: Final = re.compile(r"(?:Args|Arguments|Parameters|Attributes|Keyword Args):\s*$")
 _UNINDENTED: Final = re.compile(r"^(?=\S)", re.MULTILINE)
@@ -323,7 +320,7 @@ _ENTRY: Final = re.compile(r"(?P<names>\*{0,2}\w+(?:,\s*\*{0,2}\w+)*)(?:\s*\([^)
 
 
 def _helps(target: Any) -> dict[str, str]:
-    """The descriptions of arguments in the docstrings of a target and its bases, by name."""
+    """The argument descriptions in the docstrings of a target and its bases, by name."""
     if not isinstance(target, type):
         return docstring_arguments(inspect.getdoc(target) or "")
     found: dict[str, str] = {}
@@ -349,7 +346,7 @@ def docstring_arguments(text: str) -> dict[str, str]:
     return found
 
 
-# --- what an annotation allows --------------------------------------------------
+# --- the members of annotations -------------------------------------------------
 
 DTYPE_MARK: Final = "dtype"
 """The annotation of `declax._typing.Dtype` at run time."""
@@ -368,7 +365,7 @@ _ABSTRACT: Final = frozenset(
 
 
 def allowed_classes(annotation: Any) -> tuple[Any, ...]:
-    """The members of a union, or the annotation alone; aliases and `Annotated` are opened."""
+    """The members of a union, or the annotation alone, without aliases and `Annotated`."""
     opened = _opened(annotation)
     if typing.get_origin(opened) in (typing.Union, types.UnionType):
         return tuple(member for arg in typing.get_args(opened) for member in allowed_classes(arg))
@@ -376,7 +373,7 @@ def allowed_classes(annotation: Any) -> tuple[Any, ...]:
 
 
 def _opened(annotation: Any) -> Any:
-    """The annotation inside of aliases, new types, `Annotated`, `Final` and the like."""
+    """The annotation inside aliases, new types, `Annotated`, `Final` and similar wrappers."""
     while True:
         origin = typing.get_origin(annotation)
         if isinstance(annotation, _OPENED):
@@ -392,7 +389,7 @@ def _opened(annotation: Any) -> Any:
 
 
 def mentioned(annotation: Any) -> list[Any]:
-    """The members of an annotation, and those of the annotations of its elements."""
+    """The members of an annotation and of its element types."""
     found: list[Any] = []
     waiting = [annotation]
     while waiting:
@@ -405,19 +402,19 @@ def mentioned(annotation: Any) -> list[Any]:
 
 
 def allows_dtypes(members: tuple[Any, ...]) -> bool:
-    """Whether the members of an annotation are, among others, those that spell dtypes."""
+    """Whether the members of an annotation include dtypes."""
     return any(member is np.dtype or typing.get_origin(member) is np.dtype for member in members)
 
 
 def spells_dtypes(member: Any) -> bool:
-    """Whether a member of an annotation that allows dtypes is one of those that spell them."""
+    """Whether a member of an annotation with dtypes is one of its dtype members."""
     if member in (np.dtype, str) or typing.get_origin(member) in (type, np.dtype):
         return True
     return bool(getattr(member, "_is_protocol", False)) and hasattr(member, "dtype")
 
 
 def is_dtype(value: object) -> bool:
-    """Whether a value stands for a dtype of arrays: `numpy.dtype`, its scalar classes, and those of `jax.numpy`."""
+    """Whether a value is a `numpy.dtype`, or a scalar class of NumPy or `jax.numpy`."""
     if isinstance(value, np.dtype):
         return True
     if isinstance(value, type) and issubclass(value, np.generic):
@@ -426,7 +423,7 @@ def is_dtype(value: object) -> bool:
 
 
 def is_dtype_like(value: object) -> bool:
-    """Whether `jax.numpy.dtype` accepts a value that is not a string: a dtype, a type of numbers, that of a key."""
+    """Whether `jax.numpy.dtype` accepts a value other than a string: a dtype, a Python number type, a key dtype."""
     if is_dtype(value) or any(value is number for number in _PYTHON_DTYPES):
         return True
     scalar = None if isinstance(value, type) else getattr(value, "type", None)

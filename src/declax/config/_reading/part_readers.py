@@ -1,4 +1,4 @@
-"""Readers of parts: tables that describe a call of a class or function, chosen by the tag ``kind``."""
+"""Readers of parts: a table describes a call; its tag ``kind`` selects the class or function."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ if TYPE_CHECKING:
 KIND: Final = "kind"
 
 SCHEMA: Final = "$schema"
-"""A key of the whole that names its schema for editors, and means nothing here."""
+"""A key at the root that names the schema for editors; readers ignore it."""
 
 _FORBIDDEN: Final = frozenset({"rngs"})
 
 
 class ChoiceReader(Reader):
-    """A table that describes a part: one of several targets, by its tag, or arguments over a declared call."""
+    """A table that describes a part: one of several targets by its tag, or overrides of a declared part."""
 
     words: frozenset[str] = frozenset({"table"})
     exact: frozenset[str] = words
@@ -89,8 +89,8 @@ class ChoiceReader(Reader):
         self.annotations = annotations
         self.choices = choices
         self.noun = noun
-        self.bases: tuple[type, ...] = tuple(bases)  # the classes of what a spec may make
-        self.objects: tuple[type, ...] = tuple(objects)  # the classes whose instances may stand for themselves
+        self.bases: tuple[type, ...] = tuple(bases)  # the classes that a spec here may build
+        self.objects: tuple[type, ...] = tuple(objects)  # the classes whose instances are valid values
         self.only: str | None = next(iter(choices)) if len(choices) == 1 else None
         self.declared = declared
         names = {**choices, **({} if declared is None or choices else {target_name(declared): declared})}
@@ -164,7 +164,7 @@ class ChoiceReader(Reader):
                 return self.only
             fits = [name for name, choice in self.choices.items() if table.keys() <= set(_names(choice)) | {VERSION}]
             line = f'{KIND} = "{fits[0]}"' if len(fits) == 1 else f"{KIND} = ..."
-            message = f"the tag {KIND!r} is missing, which chooses the class"
+            message = f"the key {KIND!r}, which selects the class, is missing"
             context.report.add("missing-kind", path, message, expected=one_of(self.choices), hint=line)
             return None
         if type(tag) is str and tag in self.choices:
@@ -177,7 +177,7 @@ class ChoiceReader(Reader):
 
 
 class InitializerReader(ChoiceReader):
-    """An initializer: the name of one, or a table with the tag and arguments."""
+    """An initializer: its name, or a table with the tag and arguments."""
 
     words = frozenset({"table", "string"})
     exact = frozenset()
@@ -231,7 +231,7 @@ class InitializerReader(ChoiceReader):
 
 
 class UnionReader(Reader):
-    """One of several readers: by the type of the data, and by trial if several take that."""
+    """A union: the type of the data selects the member; several candidates are tried in order."""
 
     def __init__(self, members: Sequence[Reader]) -> None:
         self.members = tuple(members)
@@ -240,14 +240,13 @@ class UnionReader(Reader):
         self.expected = " or ".join(dict.fromkeys(m.expected for m in members))
         self.keeps_specs = any(m.keeps_specs for m in members)
         self._by_word = {
-            word: sorted((m for m in members if word in m.words), key=lambda m: _rank(m, word))  # used at once
-            for word in self.words
+            word: sorted((m for m in members if word in m.words), key=lambda m: _rank(m, word)) for word in self.words
         }
         self._enums = [m for m in members if isinstance(m, EnumReader)]
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         value = plain(value)
-        if type(value) is str:  # the name of a member is meant before any text is
+        if type(value) is str:  # names of enum members take precedence over other strings
             named_by = next((m for m in self._enums if value in m.names), None)
             if named_by is not None:
                 return named_by.read(value, path, context)
@@ -298,7 +297,7 @@ class UnionReader(Reader):
 
     def _first_that_fits(self, candidates: Sequence[Reader], value: Any, path: Path, context: Context) -> Any:
         tried = []
-        shared = context.trial()  # the members may hold the same parts, which are read once
+        shared = context.trial()  # so that parts that several members accept are read once
         for member in candidates:
             attempt = shared.trial()
             found = member.read(value, path, attempt)
@@ -311,7 +310,7 @@ class UnionReader(Reader):
 
 
 def _any_of(options: list[Schema]) -> Schema:
-    """Any of several schemas, in as few words as possible."""
+    """A schema that accepts any of several options, in its shortest form."""
     if all(option.keys() == {"type"} for option in options):
         return {"type": list(dict.fromkeys(option["type"] for option in options))}
     if all(option.keys() == {"enum"} or option == {"type": "null"} for option in options):
@@ -320,7 +319,7 @@ def _any_of(options: list[Schema]) -> Schema:
 
 
 def _rank(reader: Reader, word: str) -> tuple[bool, bool]:
-    """Which of the readers of a union is tried first: those of the type itself; tuples of enums before texts."""
+    """The order in which a union tries its members: exact types first, then tuples of enums."""
     is_named = isinstance(reader, TupleReader) and all(isinstance(r, EnumReader) for r in reader.items)
     return word not in reader.exact, not is_named
 
@@ -335,8 +334,8 @@ class CallReader:
         if KIND in self.parameters.by_name:
             self.refusal = ConfigError(
                 f"{self.name}.{KIND}",
-                f"a parameter is called {KIND!r}, which is the key that chooses a class in configurations",
-                fix="give the parameter another name",
+                f"a parameter cannot be called {KIND!r}; this key selects the class in configurations",
+                fix="rename the parameter",
             )
         self.called: Any = called(target)
         bindings = bindings_of(self.called if annotation is None else annotation)
@@ -358,7 +357,7 @@ class CallReader:
         return self.readers.get(name, self.extra)
 
     def check_readable(self) -> None:
-        """Raises the refusal, if there is one; the names in annotations may exist at the next use."""
+        """Raises the error of an unreadable parameter, and resolves the annotations again at the next use."""
         if self.refusal is not None:
             self.catalog.forget(self.target)
             forget_targets()
@@ -382,7 +381,7 @@ class CallReader:
                 reader.check(value, (*path, name), context)
 
     def _note(self, path: Path, context: Context) -> None:
-        """Notes that refs may lead to a part; to one that its owner makes they may not."""
+        """Records that a Ref may point at this part; it cannot point at a declared part."""
         if self.called is self.target:
             context.parts[tuple(map(str, path))] = self.target
 
@@ -421,7 +420,7 @@ class CallReader:
         return None if any(value is INVALID for value in found.values()) else found
 
     def _is_guessed(self, name: str, unknown: Iterable[Any]) -> bool:
-        """Whether a missing parameter is what a misspelt key means; one mistake is reported once."""
+        """Whether an unknown key is a misspelling of a missing parameter; one mistake is reported once."""
         few = [key for key in itertools.islice(unknown, 20) if isinstance(key, str)]
         return any(self.renamed.get(key) == name or did_you_mean(key, [name]) is not None for key in few)
 
@@ -437,19 +436,19 @@ class CallReader:
         message, owner, hint = f"{self.name} has no parameter {shown(key, 40)}", None, None
         others = [n for n, c in choices.items() if c is not self.called and key in _names(c)] if choices else []
         if key in self.renamed:
-            message = f"{message}: it is called {self.renamed[key]!r} now"
-            hint = f"leave {key!r} out" if self.renamed[key] in table else MIGRATE
+            message = f"{message}: it was renamed to {self.renamed[key]!r}"
+            hint = f"remove {key!r}" if self.renamed[key] in table else MIGRATE
         elif (removal := removal_of(self.called, key)) is not None:
             message = f"{message}: it was removed in version {removal.version}"
-            hint = f"{removal.advice or 'leave the key out'}; or {MIGRATE}"
+            hint = f"{removal.advice or 'remove the key'}; or {MIGRATE}"
         elif others:
             owner = others[0]
             message = f"{message}; it belongs to {one_of(others)}"
-            hint = f'{KIND} = "{owner}", or leave the key out'
+            hint = f'{KIND} = "{owner}", or remove the key'
         elif key in _FORBIDDEN:
-            hint = "random streams are not configuration: give rngs= where the model is built"
+            hint = "random streams are not configuration: pass rngs= when the model is built"
         elif key == "<<":
-            hint = "YAML 1.2 has no merge keys: write the keys, or an alias for the whole table"
+            hint = "YAML 1.2 has no merge keys: write the keys, or use an alias for the whole table"
         else:
             hint = did_you_mean(key, self.readers)
         expected = listed(self.readers) or "no keys"
@@ -460,7 +459,7 @@ class CallReader:
         context.report.add(
             "missing-key",
             (*path, name),
-            f"{self.name} needs {name!r}, which has no default",
+            f"{self.name} requires {name!r}, which has no default",
             expected=self.readers[name].expected,
             hint=f"{name} = ..." + (f"   # {parameter.help}" if parameter.help else ""),
         )
@@ -475,13 +474,13 @@ def _names(target: Any) -> frozenset[str]:
 
 
 def _is_name(key: Any) -> bool:
-    """Whether a key may be the name of a further argument: no name that Python gives a meaning to."""
+    """Whether a key may be the name of an argument in ``**kwargs``."""
     is_plain = isinstance(key, str) and key.isidentifier() and not key.startswith("_")
     return is_plain and key not in _FORBIDDEN and key not in ("self", "cls")
 
 
 def choices_at(reader: Reader | None) -> list[ChoiceReader]:
-    """The readers of the parts that may stand at the place of a reader."""
+    """The readers of parts inside a reader: in unions, wrappers and under Any."""
     while isinstance(reader, WrappingReader):
         reader = reader.reader
     if isinstance(reader, UnionReader):
@@ -500,21 +499,21 @@ def one_of(choices: Iterable[str]) -> str:
 def _add_unknown_kind(tag: str, path: Path, expected: str, choices: Mapping[str, Any], context: Context) -> None:
     hint = did_you_mean(tag, choices)
     if hint is None:
-        hint = "names choose among these alone: dx.register_kind, or extra=[...], lets another class or function in"
+        hint = "dx.register_kind, or extra=[...], adds a class or function"
     context.report.add("unknown-kind", path, "unknown kind", expected=expected, got=shown(tag), hint=hint)
 
 
 def _add_error(error: Exception, name: str, path: Path, context: Context) -> Any:
-    """INVALID, with the error of a constructor as a problem."""
+    """Reports the error of a constructor, and returns INVALID."""
     if isinstance(error, DeclaxError):
         message = f"{error.where}: {error.problem}"
         context.report.add("invalid", path, message, expected=error.expected, got=error.got, hint=error.fix)
     else:
-        context.report.add("invalid", path, f"{name} refuses this: {error}")
+        context.report.add("invalid", path, f"{name} raised {type(error).__name__}: {error}")
     return INVALID
 
 
-# --- where no annotation narrows ------------------------------------------------
+# --- open annotations ------------------------------------------------------------
 
 
 @functools.cache
@@ -526,13 +525,13 @@ def layers() -> Mapping[str, Any]:
 
 
 def anywhere(extra: Iterable[Any]) -> dict[str, Any]:
-    """The targets that may stand at an open annotation, by tag; those that code lets in go before the layers."""
+    """The targets that an open annotation allows, by tag; extra and registered ones take precedence over layers."""
     let_in = {target_name(target).rpartition(".")[2]: target for target in extra}
     return {**layers(), **kinds_of(Any), **kinds_of(object), **let_in}
 
 
 class AnyReader(Reader):
-    """Any plain data, where a table with the tag is a part; and any object that a spec may hold."""
+    """`Any`: all plain data, where a table with the tag is a part, and all objects that a spec can hold."""
 
     def __init__(self, catalog: Catalog, *, keeps_specs: bool = False) -> None:
         self.catalog = catalog
@@ -592,6 +591,6 @@ class AnyReader(Reader):
         if TUPLE not in table:
             return self.table.read(table, path, context)
         if len(table) > 1 or not is_list(table[TUPLE]):
-            return context.wrong(path, '{ "$tuple" = [1, 2] } and nothing else', table)
-        found = self.items.read(table[TUPLE], path, context)  # a Ref counts items of tuples as those of lists
+            return context.wrong(path, '{ "$tuple" = [1, 2] } and no other key', table)
+        found = self.items.read(table[TUPLE], path, context)  # paths index tuples as they index lists
         return found if found is INVALID else tuple(found)

@@ -1,4 +1,4 @@
-"""Readers of plain values. A reader interprets one annotation: it reads, checks and writes data."""
+"""Readers of plain values. A reader interprets one annotation: it reads, checks and writes."""
 
 from __future__ import annotations
 
@@ -48,32 +48,32 @@ _INT_BITS: Final = 64
 REF: Final = "$ref"
 
 TUPLE: Final = "$tuple"
-"""The key of a table that stands for a tuple, if no annotation tells one from a list."""
+"""The key of a table that represents a tuple where the annotation allows both tuples and lists."""
 
 
 class Reader(abc.ABC):
-    """The interpretation of an annotation."""
+    """The interpretation of one annotation: `read` converts data, `check` tests a value, `write` is the inverse."""
 
     words: frozenset[str] = _ALL
     exact: frozenset[str] = _ALL
     expected: str = "any plain value"
     json_type: str | None = None
-    keeps_specs: bool = False  # whether a spec stays one here, and is not built
+    keeps_specs: bool = False  # whether the annotation is `Spec[...]`, so that a spec stays unbuilt
 
     @abc.abstractmethod
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        """The value of data, or INVALID with a problem in the report of the context."""
+        """Converts data to a value; INVALID with a problem in the report if it does not fit."""
 
     def holds(self, value: Any) -> bool:
-        """Whether a frozen value is one that `read` gives, and may stay as it is."""
+        """Whether a frozen value needs no conversion: `read` could have returned it."""
         return WORDS.get(type(value)) in self.exact
 
     def below(self, value: Any, key: Any) -> Reader | None:
-        """The reader of an element of a list or table; None if the annotation does not tell."""
+        """The reader of an element of a list or table; None if the annotation does not determine it."""
         return None
 
     def holds_inner(self, value: Any) -> bool:
-        """Whether all elements of a value fit; a Ref may stand for a part."""
+        """Whether all elements of a value need no conversion; a Ref may replace a part."""
         below = self.below
         return all(
             type(item) is Ref or (reader := below(value, key)) is None or reader.holds(item)
@@ -81,7 +81,7 @@ class Reader(abc.ABC):
         )
 
     def visit(self, value: Any, path: Path, context: Context) -> None:
-        """Checks the specs in a value that it holds, and notes the refs."""
+        """Checks the specs inside a value that needs no conversion, and records its Refs."""
         if type(value) is Ref:
             context.refs.append((path, value.keys, self))
         elif isinstance(value, SpecData):
@@ -93,29 +93,29 @@ class Reader(abc.ABC):
                     reader.visit(item, (*path, key), context)
 
     def interpret(self, value: Any, make: Make) -> Any:
-        """A frozen value as `read` gives it; itself if it does not fit, which `check` reports."""
+        """Converts a frozen value as `read` does; returns it unchanged if it does not fit (`check` reports that)."""
         if self.holds(value):
             return value
         found = self.read(value, (), Context(Report(), make=make))
         return value if found is INVALID else found
 
     def check(self, value: Any, path: Path, context: Context) -> Any:
-        """A value of Python as `read` would give it, or INVALID with a problem in the report."""
+        """Converts a Python value as `read` does, or returns INVALID with a problem in the report."""
         if type(value) is not Ref and not self.holds(value):
             return self.read(value, path, context)
         self.visit(value, path, context)
         return value
 
     def write(self, value: Any, path: Path, writer: Writer) -> Any:
-        """The data of a value. One that it does not hold is written as well as can be, and refused by `read`."""
+        """Converts a value to data, the inverse of `read`; `plain_data` reads the result again to verify it."""
         return value if WORDS.get(type(value)) in _ATOMS else writer.named(value, self, path)
 
     def schema(self, schemas: Schemas) -> Schema:
-        """The JSON schema of the data that it takes."""
+        """The JSON schema of the data that `read` accepts."""
         return {} if self.json_type is None else {"type": self.json_type}
 
     def definition(self, schemas: Schemas, itself: Schema) -> Schema:
-        """The schema that stands under `Schemas.shared`, where `itself` is the reference to it."""
+        """The schema that `Schemas.shared` stores; `itself` is the reference to it."""
         return self.schema(schemas)
 
     def wrong(self, value: Any, path: Path, context: Context, hint: str | None = None) -> Any:
@@ -144,7 +144,7 @@ class BoolReader(Reader):
 
 
 class IntReader(Reader):
-    """An int of 64 bits; no bool, no float, no text."""
+    """An int of up to 64 bits; not a bool, float or string."""
 
     words = exact = frozenset({"int"})
     expected = "int"
@@ -168,7 +168,7 @@ INT: Final = IntReader()
 
 
 class FloatReader(Reader):
-    """A float, or an int, which becomes one; no bool, no text."""
+    """A float, or an int, which is converted; not a bool or string."""
 
     words = frozenset({"int", "float"})
     exact = frozenset({"float"})
@@ -187,7 +187,7 @@ class FloatReader(Reader):
 
 
 class NumberReader(FloatReader):
-    """A float or an int, for an array without axes, whose dtype they decide."""
+    """A number for a scalar array; an int stays an int, which determines the dtype."""
 
     exact = FloatReader.words
 
@@ -234,7 +234,7 @@ class PathReader(StrReader):
 
 
 class NamesReader(Reader):
-    """One of a table of names, or an object that has the same use as those in the table."""
+    """A name from a table, or any callable or spec."""
 
     words = frozenset({"string"})
     exact = frozenset()
@@ -256,9 +256,9 @@ class NamesReader(Reader):
         last = value.rpartition(".")[2] if len(value) < 200 else ""
         hint = f"did you mean {last!r}?" if last in self.table else self.near(last)
         if "." in value and hint is None:
-            hint = "names of modules and attributes mean nothing in data; dx.register_kind gives a name to more"
+            hint = "data cannot name modules or attributes; dx.register_kind adds a name"
         context.report.add(
-            self.code, path, f"there is no {self.noun.partition(' ')[2]} of this name",
+            self.code, path, f"unknown {self.noun.partition(' ')[2]}",
             expected=listed(self.table, 40 if hint is None else 6), got=shown(value), hint=hint,
         )  # fmt: skip
         return INVALID
@@ -279,7 +279,7 @@ class DtypeReader(NamesReader):
         super().__init__("a dtype", DTYPES, "unknown-dtype")
 
     def near(self, name: str) -> str | None:
-        with contextlib.suppress(Exception):  # what NumPy calls otherwise, or by a code
+        with contextlib.suppress(Exception):  # other names and codes of NumPy
             name = np.dtype(name).name
         return did_you_mean(name, self.table)
 
@@ -292,7 +292,7 @@ class DtypeReader(NamesReader):
 
 
 def precisions() -> list[str]:
-    """The names of the precisions with which this release of JAX multiplies."""
+    """The names of the matmul precisions of this release of JAX."""
     found = list(jax.lax.DotAlgorithmPreset.__members__)
     for name in ("default", "high", "highest", "fastest", "bfloat16", "bfloat16_3x", "tensorfloat32", "float32"):
         with contextlib.suppress(ValueError):
@@ -324,13 +324,13 @@ class LiteralReader(Reader):
 
 def _no_choice(expected: str, value: object, path: Path, context: Context, choices: Iterable[Any]) -> Any:
     hint = did_you_mean(value, [choice for choice in choices if isinstance(choice, str)])
-    message = "the value is none of the choices"
+    message = "the value is not one of the choices"
     context.report.add("no-choice", path, message, expected=expected, got=described(value), hint=hint)
     return INVALID
 
 
 class EnumReader(Reader):
-    """A member of an enum, by its name; by its value if no member has that name."""
+    """A member of an enum, by its name, or else by its value."""
 
     words = exact = frozenset({"string", "int", "float", "bool"})
 
@@ -372,7 +372,7 @@ class ListReader(Reader):
         declared: Sequence[Reader] = (),
     ) -> None:
         self.item = item
-        self.declared = declared  # of the first items, if the class body declares them
+        self.declared = declared  # the readers of the items that the class body declares
         self.make = make
         self.kind: Any = {list: FrozenList}.get(make, make)  # type: ignore[call-overload]  # other functions are themselves
         self.keeps_parts = keeps_parts
@@ -412,7 +412,7 @@ class ListReader(Reader):
 
 
 class TupleReader(Reader):
-    """A list of as many items as there are annotations."""
+    """A tuple with one annotation for each item."""
 
     words: frozenset[str] = frozenset({"list"})
     exact: frozenset[str] = words
@@ -449,7 +449,7 @@ class TupleReader(Reader):
 
 
 class MappingReader(Reader):
-    """A table with any keys; those of parts that the class body declares are there also if they are not given."""
+    """A table with any keys. Parts that the class body declares have defaults."""
 
     words: frozenset[str] = frozenset({"table"})
     exact: frozenset[str] = words
@@ -480,7 +480,7 @@ class MappingReader(Reader):
             if made is INVALID or read is INVALID:
                 is_valid = False
             elif made in found:
-                context.report.add("duplicate-key", inside, "the key is given twice, as a text and as a number")
+                context.report.add("duplicate-key", inside, "the key is given twice, as a string and as a number")
                 is_valid = False
             else:
                 found[made] = read
@@ -506,7 +506,7 @@ class MappingReader(Reader):
 
 
 class ObjectReader(Reader):
-    """An instance of a class that is not described by a table, such as an array; plain data of it is an exception."""
+    """An instance of a class that data cannot describe, such as an array."""
 
     def __init__(self, cls: Any, noun: str, hint: str | None = None) -> None:
         self.cls = cls if isinstance(cls, type) and not _is_only_typed(cls) else None
@@ -547,7 +547,7 @@ _JSON_TYPES: Final[dict[type, str]] = {
 
 
 def describes(spec: SpecData, bases: Collection[type]) -> bool:
-    """Whether a spec may make an instance of one of some classes; of a function that is not known."""
+    """Whether a spec may build an instance of one of some classes; True for a function, whose result is unknown."""
     target = spec.target
     if not isinstance(target, type) or not bases:
         return True
@@ -555,23 +555,23 @@ def describes(spec: SpecData, bases: Collection[type]) -> bool:
 
 
 def is_made(value: object) -> bool:
-    """Whether a value is the spec of a function, which may make a list or a dict."""
+    """Whether a value is the spec of a function, which may return a list or a dict."""
     return isinstance(value, SpecData) and not isinstance(value.target, type)
 
 
 def _is_only_typed(cls: type) -> bool:
-    """Whether the class does not identify instances, as for most protocols."""
+    """Whether `isinstance` cannot test the class, as for most protocols."""
     try:
         return not isinstance(issubclass(int, cls), bool)
     except TypeError:
         return True
 
 
-# --- readers around another -------------------------------------------------------
+# --- wrapping readers -------------------------------------------------------------
 
 
 class WrappingReader(Reader):
-    """A reader that adds to another one."""
+    """A reader that delegates to another one."""
 
     def __init__(self, find: Callable[[], Reader]) -> None:
         self._find = find
@@ -597,7 +597,7 @@ class WrappingReader(Reader):
 
 
 class AliasReader(WrappingReader):
-    """Stands for the reader of an alias inside of that reader itself."""
+    """Refers to the reader of a recursive alias from inside that reader."""
 
     def __init__(self, name: str, find: Callable[[], Reader]) -> None:
         super().__init__(find)
@@ -611,7 +611,7 @@ class AliasReader(WrappingReader):
 
 
 class CheckedReader(WrappingReader):
-    """A reader with the range, the choices and the check that a field declares."""
+    """Adds the range, choices and check of a field to a reader."""
 
     def __init__(self, reader: Reader, parameter: Parameter) -> None:
         super().__init__(lambda: reader)
@@ -638,7 +638,7 @@ class CheckedReader(WrappingReader):
         return _limited(self.reader.schema(schemas), {n: limit for n, limit in limits.items() if limit is not None})
 
     def _noted(self, found: Any, value: Any, path: Path, context: Context) -> Any:
-        """The value, if the notes of the field allow it; parts are not made yet."""
+        """The value if the constraints of the field allow it; values with parts, which are not built yet, pass."""
         if found is INVALID or found is None:
             return found
         if self.choices is not None and found not in self.choices and not _has_parts(found):
@@ -647,7 +647,7 @@ class CheckedReader(WrappingReader):
         if is_fine and self.test is not None and not _has_parts(found):
             try:
                 problem = objection(self.test, found)
-            except Exception as error:  # noqa: BLE001  # the function of a user, on data of anybody
+            except Exception as error:  # noqa: BLE001  # a user's function, called with untrusted data
                 problem = f"the check of the field raised {type(error).__name__}: {error}"
             if problem is not None:
                 context.report.add("check", path, problem, got=described(value))
@@ -663,7 +663,7 @@ class CheckedReader(WrappingReader):
         is_low = self.ge is not None and not value >= self.ge
         if not is_low and (self.le is None or value <= self.le):
             return True
-        hint = f"the least is {self.ge}" if is_low else f"the most is {self.le}"
+        hint = f"the minimum is {self.ge}" if is_low else f"the maximum is {self.le}"
         context.report.add(
             "out-of-range", path, "the value is out of range", expected=self.expected, got=shown(value), hint=hint
         )
@@ -671,7 +671,7 @@ class CheckedReader(WrappingReader):
 
 
 def checked(parameter: Parameter, reader: Reader) -> Reader:
-    """The reader of a parameter, with its notes if it has some."""
+    """The reader of a parameter, with the constraints of its field."""
     notes = parameter.notes
     has_checks = any(note is not None for note in (notes.ge, notes.le, notes.choices, notes.check))
     return CheckedReader(reader, parameter) if has_checks else reader
@@ -684,21 +684,21 @@ def _has_parts(value: Any) -> bool:
 
 
 def _limited(schema: Schema, limits: dict[str, float]) -> Schema:
-    """A schema with limits for its numbers, wherever they are."""
+    """A schema with limits for its numbers, also in lists, tables and unions."""
     if schema.get("type") == "array" and isinstance(schema.get("items"), dict):
         return schema | {"items": _limited(schema["items"], limits)}
     if isinstance(schema.get("additionalProperties"), dict):
         return schema | {"additionalProperties": _limited(schema["additionalProperties"], limits)}
     if "anyOf" in schema:
         return schema | {"anyOf": [_limited(option, limits) for option in schema["anyOf"]]}
-    return schema | limits  # these apply to numbers only
+    return schema | limits  # JSON schema applies limits to numbers only
 
 
 # --- helpers ----------------------------------------------------------------------
 
 
 def read_ref(table: Mapping[str, Any], path: Path, context: Context, reader: Reader) -> Any:
-    """The Ref of a table with the key ``$ref``; where it leads to is checked when all is read."""
+    """The Ref of a table with the key ``$ref``; its target is checked after reading."""
     target = table[REF]
     if type(target) is str and len(table) == 1:
         with contextlib.suppress(ConfigError):
@@ -707,8 +707,8 @@ def read_ref(table: Mapping[str, Any], path: Path, context: Context, reader: Rea
             return ref
     hint = "/" + target.strip("./").replace(".", "/") if type(target) is str and len(target) < 100 else None
     context.report.add(
-        "ref", path, "a reference is a path from the root, with a / before each name and index",
-        expected='{ "$ref" = "/path/to/part" } and nothing else', got=shown(dict(table)),
+        "ref", path, "not a reference: a path from the root has a / before each name and index",
+        expected='{ "$ref" = "/path/to/part" } and no other key', got=shown(dict(table)),
         hint=hint and f'"$ref" = "{hint}"',
     )  # fmt: skip
     return INVALID
@@ -726,7 +726,7 @@ def is_list(value: object) -> bool:
 
 
 def listed(names: Mapping[str, Any], most: int = 40) -> str:
-    """Names as people list them; the end of a very long list is cut."""
+    """Names in a sentence; a long list is cut."""
     found = list(names)
     return ", ".join(found[:most]) + (", ..." if len(found) > most else "")
 
@@ -741,7 +741,7 @@ def plain(value: Any) -> Any:
 
 def _exactly(value: Any) -> Hashable:
     value = plain(value)
-    return (type(value), value)  # so that 1, 1.0 and true are three values
+    return (type(value), value)  # distinguishes 1, 1.0 and true
 
 
 def _unquoted(text: str, kind: Callable[[str], object]) -> str:
@@ -754,11 +754,11 @@ def _unquoted(text: str, kind: Callable[[str], object]) -> str:
 
 def _number_of(key: str) -> Any:
     is_number = len(key) < 20 and key.removeprefix("-").isdecimal() and key.isascii()
-    return int(key) if is_number and str(int(key)) == key else key  # no second spelling of a key
+    return int(key) if is_number and str(int(key)) == key else key  # each int key has one spelling
 
 
 def _order(item: Any) -> tuple[str, Any]:
-    """The key by which items of a set are sorted, so that equal sets are written alike."""
+    """The sort key of the items of a set, so that equal sets are written alike."""
     is_ordered = type(item) in (bool, int, float, str)
     return type_name(type(item)), item if is_ordered else item.name if isinstance(item, enum.Enum) else repr(item)
 
@@ -773,5 +773,5 @@ def _too_large(path: Path, value: int, context: Context) -> Any:
 def _is_too_long(value: Any, path: Path, context: Context) -> bool:
     if len(value) <= MAX_NODES:
         return False
-    context.report.add("too-large", path, f"there are more than {MAX_NODES} values", got=shown(value))
+    context.report.add("too-large", path, f"more than {MAX_NODES} values", got=shown(value))
     return True

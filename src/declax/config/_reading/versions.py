@@ -11,26 +11,23 @@ from declax.config.problems import Path, described, path_text
 from declax.errors import FieldError, describe, type_name
 
 VERSION: Final = "$version"
-MIGRATE: Final = "pass migrate=True, which brings old files up to date, and write the result with dx.to_config"
+MIGRATE: Final = "pass migrate=True to update old files, and write the result with dx.to_config"
 
 
 def version_of(target: Any) -> int:
-    """The version of a class's parameters; 1 if it says nothing."""
+    """The version of a class's parameters; 1 by default."""
     version = getattr(target, "config_version", 1)
     if type(version) is not int or version < 1:
         raise FieldError(
             f"{type_name(target)}.config_version",
-            "the version of a class is an int of 1 or more",
+            "the version of a class must be an int of at least 1",
             got=describe(version),
         )
     return version
 
 
 def upgraded(target: Any, table: Mapping[str, Any], path: Path, context: Context) -> Mapping[str, Any] | None:
-    """A table of the current version, without its ``$version``; None with a problem in the report where there is none.
-
-    Where the version is not said, a table is taken for a current one, or for one of the first version when migrating.
-    """
+    """The table in the current version; without ``$version`` it is current, or 1 when migrating. None if invalid."""
     current = version_of(target)
     given = table.get(VERSION)
     if given is None and not (context.migrate and current > 1):
@@ -44,7 +41,7 @@ def upgraded(target: Any, table: Mapping[str, Any], path: Path, context: Context
         context.report.add(
             "version",
             (*path, VERSION),
-            f"the table is of {'an older' if is_old else 'a newer'} version of {type_name(target)}",
+            f"the table has {'an older' if is_old else 'a newer'} version of {type_name(target)}",
             expected=str(current),
             got=described(version),
             hint=MIGRATE if is_old else "install the version of the program that wrote it",
@@ -57,10 +54,10 @@ def upgraded(target: Any, table: Mapping[str, Any], path: Path, context: Context
         if upgrade is None:
             continue
         try:
-            made = copy.deepcopy(made)  # an upgrade may change it, and what the user gave stays as it is
+            made = copy.deepcopy(made)  # an upgrade may change the user's data
             found = upgrade(made)
-            problem = "gave no table"
-        except Exception as error:  # noqa: BLE001  # the function of a user, on data of anybody
+            problem = "did not return a table"
+        except Exception as error:  # noqa: BLE001  # a user's function, called with untrusted data
             found, problem = error, f"raised {type(error).__name__}: {error}"
         made = made if found is None else found
         if not isinstance(made, dict):
@@ -71,14 +68,14 @@ def upgraded(target: Any, table: Mapping[str, Any], path: Path, context: Context
 
 
 class Removal(NamedTuple):
-    """In which version a class lost a parameter, and what it says to do in its place."""
+    """The version in which a class removed a parameter, and its advice."""
 
     version: int
     advice: str | None
 
 
 def removal_of(target: Any, name: str) -> Removal | None:
-    """When a class lost a parameter; None for a name that it never had."""
+    """The removal of a parameter; None for other names."""
     removed: Mapping[str, Any] = getattr(target, "config_removed_in", {})
     if name not in removed:
         return None
@@ -87,18 +84,18 @@ def removal_of(target: Any, name: str) -> Removal | None:
     if type(version) is not int or not isinstance(advice, str | None):
         raise FieldError(
             f"{type_name(target)}.config_removed_in[{name!r}]",
-            "an entry is the version in which the parameter was removed, or that and what to do",
+            "an entry must be the version that removed the parameter, or a tuple of the version and advice",
             got=describe(said),
-            fix=f'config_removed_in = {{{name!r}: (2, "what to write in its place")}}',
+            fix=f'config_removed_in = {{{name!r}: (2, "use other instead")}}',
         )
     return Removal(version, advice)
 
 
 def dropped_text(where: str, dropped: Iterable[tuple[Path, str, Removal]]) -> str:
-    """The text of a warning about keys that a migration has removed."""
+    """The text of the warning about keys that a migration removed."""
     lines = [
         f"  {path_text(path)}: removed from {name} in version {removal.version}"
         + (f"; {removal.advice}" if removal.advice else "")
         for path, name, removal in dropped
     ]
-    return "\n".join([f"{where}: migrating left out what newer versions do not have. [migration]", *lines])
+    return "\n".join([f"{where}: the migration removed keys that newer versions do not have. [migration]", *lines])

@@ -1,9 +1,4 @@
-"""declax-filter: what stands in the place of a filter, and how many States come of several.
-
-Vocabulary
-----------
-taker: a function or method that takes filters; some give a State for each.
-"""
+"""declax-filter: values that are not filters, filters that hide later ones, and the types of the results."""
 
 from __future__ import annotations
 
@@ -35,11 +30,11 @@ _GRAMMAR: Final = "a filter is a kind of Variable, a tag, ..., a function of pat
 
 
 class Taker(NamedTuple):
-    """A function or method that gives a State for each filter.
+    """A function or method that returns a State for each filter.
 
     Attributes:
-      given: the class of these States, which are of the node; None if they are as the State that is parted.
-      is_headed: whether the GraphDef comes before them.
+      given: the class of these States; None if it is the class of the State that is split.
+      is_headed: whether the GraphDef precedes them.
     """
 
     given: str | None = names.STATE
@@ -54,7 +49,7 @@ _FUNCTIONS: Final = {
     names.FILTER_STATE: Taker(None),
     names.SPLIT_STATE: Taker(None),
 }
-"""Their first argument is a node, or a State."""
+"""Functions whose first argument is a node or a State."""
 _METHODS: Final = {
     f"{names.MODULE}.split": Taker(is_headed=True),
     f"{names.MODULE}.get_state": Taker(),
@@ -65,13 +60,13 @@ _NAMED: Final = {
     names.OPTIMIZER: (("model", "tx", "wrt"), "wrt"),
     names.SET_METADATA: (("node",), "only"),
 }
-"""Functions that take one filter by name: the names of their first parameters, and that of the filter."""
+"""Functions with one filter: the names of their first parameters, and of the filter."""
 
 Check = Callable[[Any, Report], "Type | None"]
 
 
 def register(hooks: Registry) -> None:
-    """Puts the check at its hooks."""
+    """Adds the checks to their hooks."""
     for function, taker in _FUNCTIONS.items():
         hooks.functions[function].append(Entry(_check_taker(taker), FILTER))
     for method, taker in _METHODS.items():
@@ -98,14 +93,14 @@ def _check_taker(taker: Taker) -> Check:
 
 
 def check_any(ctx: FunctionContext, report: Report) -> None:
-    """Checks a call whose filters need not be in a sensible order."""
+    """Checks the filters of a call, in any order."""
     given = _positional(ctx)
     for entry in given[1:] if taker_of(ctx) == "explain_filters" else given:
         _check_filter(entry, ctx, report)
 
 
 def check_labels(ctx: FunctionContext, report: Report) -> None:
-    """Checks the keys of labels by filter."""
+    """Checks the filters that are keys of a dict of labels."""
     labels = next(iter(_positional(ctx)), None)
     if isinstance(labels, DictExpr):
         _check_order([key for key, _ in labels.items if key is not None], ctx, report)
@@ -121,7 +116,7 @@ def _check_named(parameters: tuple[str, ...], wanted: str) -> Check:
 
 
 def _positional(ctx: FunctionContext | MethodContext) -> list[Expression]:
-    """The arguments by position; none if their number is not known."""
+    """The positional arguments; empty if their number is unknown."""
     call = ctx.context
     if not isinstance(call, CallExpr) or ArgKind.ARG_STAR in call.arg_kinds:
         return []
@@ -129,7 +124,7 @@ def _positional(ctx: FunctionContext | MethodContext) -> list[Expression]:
 
 
 def _exact(taker: Taker, node: Type, count: int, ctx: FunctionContext | MethodContext) -> Type | None:
-    """The tuple of the result, if there are more filters than the annotations have overloads for."""
+    """The type of the result, if there are more filters than overloads."""
     found = get_proper_type(ctx.default_return_type)
     if count < 2 or isinstance(found, TupleType) or isinstance(get_proper_type(node), AnyType):
         return None
@@ -161,7 +156,7 @@ def _check_filter(expr: Expression, ctx: Any, report: Report) -> None:
 
 
 def taker_of(ctx: Any) -> str:
-    """The name of what is called."""
+    """The name of the called function."""
     return str(getattr(getattr(ctx.context, "callee", None), "name", "the call"))
 
 
@@ -172,18 +167,18 @@ def _problem_of(expr: Expression, api: Any) -> str | None:
     info = class_of(typ)
     if info is None:
         is_value = isinstance(typ, Instance) and (typ.type.has_base(names.VARIABLE) or typ.type.has_base(names.PYTREE))
-        return f"a value of type {text_of(typ)} is no filter" if is_value else None
+        return f"a value of type {text_of(typ)} is not a filter" if is_value else None
     if info.fallback_to_any or info.has_base(names.VARIABLE):
         return None
     if any(info.has_base(base) for base in names.PREDICATES):
-        return f"{info.name} is the class of a filter, and no filter; {info.name}(...) is one"
+        return f"{info.name} is a class, not a filter; use {info.name}(...)"
     if info.has_base(names.PYTREE):
         return f"{info.name} is not a kind of Variable; leaves are Variables and arrays, not modules"
     return None
 
 
 def class_of(typ: ProperType | None) -> TypeInfo | None:
-    """The class that an expression of this type is."""
+    """The class, if an expression of this type is a class."""
     if isinstance(typ, (CallableType, Overloaded)):
         return typ.type_object() if typ.is_type_obj() else None
     item = get_proper_type(typ.item) if isinstance(typ, TypeType) else None

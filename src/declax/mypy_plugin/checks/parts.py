@@ -1,4 +1,4 @@
-"""declax-part: what the expressions of a class body read, and objects that all instances would share."""
+"""declax-part: expressions of a class body that read constants, and objects that all instances would share."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _RNGS_LINES = "_: dx.KW_ONLY; rngs: dx.InitVar[dx.Rngs] = dx.field()"
 
 
 def register(hooks: Registry) -> None:
-    """Puts the check at its hook."""
+    """Adds the check to its hook."""
     hooks.classes.append(Entry(check, PART))
 
 
 def check(cls: DeclaredClass, report: Report) -> None:
-    """Checks the body of a class, statement by statement."""
+    """Checks the statements of a class body in order."""
     expressions: set[str] = set()
     for name, statement in assigned_names(cls.info.defn.defs.body):
         specifier, value = specifier_of(statement.rvalue), statement.rvalue
@@ -36,7 +36,7 @@ def check(cls: DeclaredClass, report: Report) -> None:
         if specifier not in (None, "variable"):
             continue
         if streams:
-            text = f"{cls.name}.{name} reads the {RNGS} of the module, since the class declares none"
+            text = f"{cls.name}.{name} reads {RNGS} from the module, since the class declares none"
             report.error(text, statement, fix=_RNGS_LINES)
         elif is_made:
             _check_constants(cls, name, read, expressions, report)
@@ -50,7 +50,7 @@ def check(cls: DeclaredClass, report: Report) -> None:
 
 
 def _is_expression(node: NameExpr | MemberExpr, expressions: set[str]) -> bool:
-    """Whether a name in a class body stands for a field, a part, or a function that declares one."""
+    """Whether a name in a class body is a field, a part, or a function that declares one."""
     if isinstance(node, MemberExpr):  # `Base.dim`
         owner = node.expr.node if isinstance(node.expr, RefExpr) else None
         return isinstance(owner, TypeInfo) and owner.has_base(names.PYTREE)
@@ -61,7 +61,7 @@ def _is_expression(node: NameExpr | MemberExpr, expressions: set[str]) -> bool:
 def _check_constants(
     cls: DeclaredClass, name: str, read: list[NameExpr | MemberExpr], expressions: set[str], report: Report
 ) -> None:
-    """Checks that an expression reads no constants of the class body, which other arguments would not change."""
+    """Checks that an expression reads fields, not constants of the class body."""
     body = dict(assigned_names(cls.info.defn.defs.body))
     for node in read:
         constant = body.get(node.name) if isinstance(node, NameExpr) and node.kind == MDEF else None
@@ -76,7 +76,7 @@ def _check_constants(
 
 
 def _check_shared(cls: DeclaredClass, name: str, statement: AssignmentStmt, report: Report) -> None:
-    """Checks that a value is none that all instances would share."""
+    """Checks that a default is not a mutable object, which all instances would share."""
     typ = cls.type_of(statement.rvalue)
     if not isinstance(typ, Instance) or typ.type.metadata.get("dataclass", {}).get("frozen"):
         return
@@ -87,12 +87,12 @@ def _check_shared(cls: DeclaredClass, name: str, statement: AssignmentStmt, repo
 
 
 def _check_variable(cls: DeclaredClass, field: DeclaredField, report: Report) -> None:
-    """Checks that a declared Variable is annotated as one, and has a stream to draw from."""
+    """Checks that a declared Variable has a matching annotation, and a random stream."""
     parts = map(get_proper_type, field.type.items if isinstance(field.type, UnionType) else [field.type])
     assert field.statement is not None
     if not any(isinstance(part, AnyType) or _is_variable(part) for part in parts):
         report.error(
-            f"{cls.name}.{field.name}: variable(...) makes a Variable, but the annotation is {text_of(field.type)}",
+            f"{cls.name}.{field.name}: variable(...) declares a Variable, but the annotation is {text_of(field.type)}",
             field.statement,
             fix=f"{field.name}: dx.Param[jax.Array] = dx.variable(...)",
         )
@@ -108,10 +108,10 @@ def _is_variable(typ: ProperType) -> bool:
 
 
 def _check_keyword(cls: DeclaredClass, field: DeclaredField, report: Report) -> None:
-    """Checks that the streams of a subclass are keyword-only if those of its bases are."""
+    """Checks that `rngs` is keyword-only in a subclass if it is in a base."""
     for base in cls.info.mro[1:]:
         inherited = declared_fields(base, cls.api).get(RNGS) if is_declared(base) else None
         if inherited is not None and inherited.kw_only and field.statement is not None:
-            text = f"{cls.name}.{RNGS} is positional, but that of {base.name} is keyword-only"
+            text = f"{cls.name}.{RNGS} is positional, but {base.name}.{RNGS} is keyword-only"
             report.error(text, field.statement, fix=_RNGS_LINES)
             return

@@ -1,10 +1,4 @@
-"""declax-path: paths of a State, by the fields of the class that it is of.
-
-Vocabulary
-----------
-holder: the type whose values a State has: a declared class, or a container.
-entry:  what is at one key of a holder's State: a nested State, a Variable, or another leaf.
-"""
+"""declax-path: paths of a State that the fields of its class do not have."""
 
 from __future__ import annotations
 
@@ -31,7 +25,7 @@ _LEAVES: Final = (names.VARIABLE, *names.ARRAYS, "builtins.int", "builtins.float
 
 
 def register(hooks: Registry) -> None:
-    """Puts the check at its hooks."""
+    """Adds the checks to their hooks."""
     hooks.attributes[names.STATE].append(Entry(check_attribute, PATH))
     hooks.methods[f"{names.STATE}.__getitem__"].append(Entry(check_item, PATH))
     for method in ("__setitem__", "__delitem__"):
@@ -60,12 +54,12 @@ def check_item(ctx: MethodContext, report: Report) -> Type | None:
 def check_written(ctx: MethodContext, report: Report) -> None:
     """Checks the key of ``state[key] = value`` and of ``del state[key]``."""
     state = get_proper_type(ctx.type)
-    if isinstance(state, Instance) and isinstance(ctx.context, (IndexExpr, CallExpr)):  # `del` is a call to mypy
+    if isinstance(state, Instance) and isinstance(ctx.context, (IndexExpr, CallExpr)):  # mypy makes `del` a call
         _Lookup(state, report).entry(literal(ctx.args[0][0]), ctx.context)
 
 
 class _Lookup:
-    """Finds what is at one key of a State."""
+    """Finds the type of the entry at one key of a State; `holder` is the type of the model or container."""
 
     def __init__(self, state: Instance, report: Report) -> None:
         info = next(base for base in state.type.mro if base.fullname == names.STATE)
@@ -73,7 +67,7 @@ class _Lookup:
         self._report = report
 
     def entry(self, key: object, place: Context) -> Type | None:
-        """The type of what is at a key; None if it is not known."""
+        """The type of the entry at a key; None if it is unknown."""
         holder = get_proper_type(self._state.args[0]) if self._state.args else None
         if isinstance(holder, TupleType):
             return self._item_of_tuple(holder, key, place)
@@ -108,7 +102,7 @@ class _Lookup:
         self._report.error(f"State[{text_of(holder)}]: {problem}", place)
 
     def _may_be_kept(self, info: TypeInfo, name: str) -> bool:
-        """Whether something sows a value under a name, or sets an attribute from outside."""
+        """Whether code sows a value under a name, or sets an attribute from outside the class."""
         api = self._report.api
         kept = {*sown_by(info), *sown_in(nodes_in_module(api, CallExpr)), *names_set_by_calls(api), *_names_asked(api)}
         if {ANY_NAME, name} & kept:
@@ -116,16 +110,16 @@ class _Lookup:
         return any(node.name == name and not self._is_of_state(node) for node in members_assigned(api))
 
     def _is_of_state(self, node: MemberExpr) -> bool:
-        """Whether an attribute is one of a State; what is assigned to a State is there only when it is in a model."""
+        """Whether an attribute belongs to a State, so that an assignment adds nothing to a model."""
         owner = self._report.api.lookup_type_or_none(node.expr)
         typ = None if owner is None else get_proper_type(owner)
         return isinstance(typ, Instance) and typ.type.has_base(names.STATE)
 
     def _element(self, holder: Instance, key: object, place: Context) -> Type | None:
-        """The type at a key of a container."""
+        """The type of the entry at a key of a container."""
         is_sequence = holder.type.has_base("typing.Sequence")
         if is_sequence and isinstance(key, str):
-            self._tell(holder, f"there is no {key!r}: its keys are indices", place)
+            self._tell(holder, f"no entry {key!r}; the keys are indices", place)
             return None
         base = "typing.Sequence" if is_sequence else "typing.Mapping"
         found = next((info for info in holder.type.mro if info.fullname == base), None)
@@ -138,11 +132,11 @@ class _Lookup:
             return None
         if isinstance(key, int) and 0 <= key < len(holder.items):
             return self._view(get_proper_type(holder.items[key]))
-        self._tell(holder, f"there is no {key!r}: its keys are 0 to {len(holder.items) - 1}", place)
+        self._tell(holder, f"no entry {key!r}; the keys are 0 to {len(holder.items) - 1}", place)
         return None
 
     def _view(self, typ: ProperType) -> Type | None:
-        """The type of the entry that a value of a type becomes in a State."""
+        """The type that a State has at the key of a value of this type."""
         if isinstance(typ, UnionType):
             parts = [get_proper_type(item) for item in typ.items]
             views = [self._view(part) for part in parts if not isinstance(part, NoneType)]
@@ -159,7 +153,7 @@ class _Lookup:
 
 
 def _names_asked(api: Any) -> Iterator[str]:
-    """The names in ``hasattr(state, "name")`` and ``"name" in state``: what the program takes for possible."""
+    """The names in ``hasattr(state, "name")`` and ``"name" in state``, which the program expects to exist."""
     for call in nodes_in_module(api, CallExpr):
         if isinstance(call.callee, NameExpr) and call.callee.name == "hasattr":
             yield from (arg.value for arg in call.args if isinstance(arg, StrExpr))
