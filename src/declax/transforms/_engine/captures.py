@@ -19,7 +19,7 @@ import sys
 import threading
 import types
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import is_
@@ -152,31 +152,32 @@ def _kind_of_class(value: object, cls: type) -> CaptureKind | None:
 
 
 class CaptureSite(NamedTuple):
-    """The site of a value in a holder: a "variable", an "item", ..."""
+    """The site of a value in a holder, given by its number (-1: the function itself): a "variable", an "item", ..."""
 
+    holder: int
     kind: str
     key: Any
     content: Any
 
 
-def sites_of(holder: Any) -> Iterator[CaptureSite]:
+def sites_of(holder: Any, number: int) -> Iterator[CaptureSite]:
     """All sites of a holder where a model is, or may come to be."""
     kind = capture_kind(holder)
     if kind is CaptureKind.FUNCTION:
-        yield from _sites_of_function(holder)
+        yield from _sites_of_function(holder, number)
     elif kind is CaptureKind.PARTIAL:
-        yield CaptureSite("function", 0, holder.func)
-        yield from (CaptureSite("argument", *pair) for pair in enumerate(holder.args))
-        yield from (CaptureSite("keyword", *pair) for pair in holder.keywords.items())
+        yield CaptureSite(number, "function", 0, holder.func)
+        yield from (CaptureSite(number, "argument", *pair) for pair in enumerate(holder.args))
+        yield from (CaptureSite(number, "keyword", *pair) for pair in holder.keywords.items())
     elif kind is CaptureKind.METHOD:
-        yield CaptureSite("function", 0, holder.__func__)
-        yield CaptureSite("owner", 0, holder.__self__)
+        yield CaptureSite(number, "function", 0, holder.__func__)
+        yield CaptureSite(number, "owner", 0, holder.__self__)
     elif kind is CaptureKind.CLOSURE:
-        yield CaptureSite("function", 0, holder.function)
+        yield CaptureSite(number, "function", 0, holder.function)
     elif kind is CaptureKind.LIFTED:
-        yield CaptureSite("function", 0, holder._closure)
+        yield CaptureSite(number, "function", 0, holder._closure)
     elif kind is not None:
-        yield from (CaptureSite("item", *pair) for pair in _entries(holder))
+        yield from (CaptureSite(number, "item", *pair) for pair in _entries(holder))
 
 
 def _entries(container: Any) -> list[tuple[Any, Any]]:
@@ -188,21 +189,21 @@ def _entries(container: Any) -> list[tuple[Any, Any]]:
     return [(key, item) for key, item in items if capture_kind(item) is not None]
 
 
-def _sites_of_function(function: types.FunctionType) -> Iterator[CaptureSite]:
+def _sites_of_function(function: types.FunctionType, number: int) -> Iterator[CaptureSite]:
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        yield CaptureSite("variable", name, content_of(cell))
+        yield CaptureSite(number, "variable", name, content_of(cell))
     if is_library(function):
         return
     for name in names_in(code):
         content = function.__globals__.get(name, MISSING)
         if content is not MISSING or not hasattr(builtins, name):
-            yield CaptureSite("name", name, content)
+            yield CaptureSite(number, "name", name, content)
     given = function.__defaults__ or ()
     named = dict(zip(code.co_varnames[code.co_argcount - len(given) : code.co_argcount], given, strict=True))
     for kind, defaults in (("default", named), ("keyword default", function.__kwdefaults__)):
         for name, content in _entries(defaults) if defaults else ():
-            yield CaptureSite(kind, name, content)
+            yield CaptureSite(number, kind, name, content)
 
 
 _IS_DIRECT: Final = {
@@ -288,7 +289,7 @@ class Closure:
             captures = Captures(self.function)
             if len(self._keys) >= MAX_KEYS:
                 self._keys.clear()
-            key = CaptureKey(self.user, captures.names())
+            key = CaptureKey(self.user, captures.variables())
             captures.key = self._keys.setdefault(captures.describe() if captures.captured else (), key)
             captures.key.captures = weakref.ref(captures)
             self.captures = captures
@@ -322,12 +323,12 @@ class Captures:
     """The captures of a function, found by one search.
 
     Attributes:
-      holders: each holder that was found, by identity.
-      sites: the sites in each holder, by the identity of the holder.
+      numbers: the number of each holder, by identity.
       captured: the sites where nodes are.
       values: the captured nodes, each once.
-      replaced: the identities of the captured nodes, and of all holders from which one is reached.
       key: stands for the function and the sites of what is captured.
+      rebuilt: the numbers of all holders from which a node is reached, with their sites.
+      is_fixed: whether nothing that is reached can come to be a model.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -335,44 +336,48 @@ class Captures:
         if capture_kind(function) is None and isinstance(method, types.FunctionType):
             function = types.MethodType(method, function)
         self.function: Callable[..., Any] = function
-        self.holders: dict[int, Any] = {}
-        self.sites: dict[int, list[CaptureSite]] = {}
+        self.holders: list[Any] = []
+        self.numbers: dict[int, int] = {}
+        self.sites: list[CaptureSite] = []
         self.captured: list[CaptureSite] = []
         self.key: CaptureKey
         self._has_unfinished = False  # a model under construction becomes an argument later
         self._cells: list[types.CellType] = []
         self._names: list[tuple[dict[str, Any], str]] = []
-        self._functions: list[types.FunctionType] = []  # whose defaults are watched
+        self._defaults: list[tuple[types.FunctionType, Any, Any]] = []
         self._containers: list[tuple[Any, list[Any], dict[Any, Any]]] = []
         self._search()
         self._contents = self._read()
         self.values: tuple[Any, ...] = tuple({id(site.content): site.content for site in self.captured}.values())
-        self.replaced: set[int] = self._find_replaced()
+        self.rebuilt: dict[int, list[CaptureSite]] = self._holders_of_nodes()
+        watched = self._contents or self._defaults or self._containers
+        self.is_fixed: bool = not (watched or self.captured or self._has_unfinished)
 
     # ------------------------------------------------------------- the search
 
     def _search(self) -> None:
         if capture_kind(self.function) is CaptureKind.NODE:
-            self._leads_on(None, CaptureSite("self", 0, self.function))
+            self._add(CaptureSite(-1, "self", 0, self.function))
             return
         waiting = deque([(self.function, True)])
         while waiting:
             holder, is_watched = waiting.popleft()
-            if id(holder) in self.holders:
+            if id(holder) in self.numbers:
                 continue
-            self.holders[id(holder)] = holder
+            number = self.numbers[id(holder)] = len(self.holders)
+            self.holders.append(holder)
             if isinstance(holder, types.FunctionType):
                 is_watched = not is_library(holder)
-            sites = [site for site in sites_of(holder) if not issubclass(type(site.content), INERT)]
-            self.sites[id(holder)] = sites
-            waiting += [(site.content, is_watched) for site in sites if self._leads_on(holder, site)]
+            sites = [site for site in sites_of(holder, number) if not issubclass(type(site.content), INERT)]
+            waiting += [(site.content, is_watched) for site in sites if self._add(site)]
             if is_watched:
                 self._watch(holder, sites)
 
-    def _leads_on(self, holder: Any, site: CaptureSite) -> bool:
-        """Whether a holder is at a site, to follow; takes note of a node."""
+    def _add(self, site: CaptureSite) -> bool:
+        """Notes a site; says whether a holder is there, to follow."""
         content = site.content
         kind = capture_kind(content)
+        self.sites.append(site)
         if kind is CaptureKind.NODE:
             if not is_finished(content):
                 self._has_unfinished = True
@@ -380,7 +385,7 @@ class Captures:
                 self.captured.append(site)
             return False
         if site.kind == "name" and kind is CaptureKind.FUNCTION:
-            return is_of_module(content, holder.__globals__)
+            return is_of_module(content, self.holders[site.holder].__globals__)
         return kind is not None
 
     def _watch(self, holder: Any, sites: Sequence[CaptureSite]) -> None:
@@ -390,7 +395,7 @@ class Captures:
             self._cells += [cells[site.key] for site in sites if site.kind == "variable"]
             self._names += [(holder.__globals__, site.key) for site in sites if site.kind == "name"]
             if not kinds_of_sites.isdisjoint({"default", "keyword default"}):
-                self._functions.append(holder)
+                self._defaults.append((holder, holder.__defaults__, holder.__kwdefaults__))
             if "keyword default" in kinds_of_sites:
                 self._watch_items(holder.__kwdefaults__)
         elif kind is CaptureKind.PARTIAL and _entries(holder.keywords):
@@ -401,55 +406,62 @@ class Captures:
     def _watch_items(self, container: Any) -> None:
         self._containers.append((container, _items_of(container), dict(_entries(container))))
 
-    def _find_replaced(self) -> set[int]:
-        found, count = set(map(id, self.values)), 0
-        while count != len(found):  # once more where holders form a cycle
-            count = len(found)
-            for key in reversed(self.sites):
-                if any(id(site.content) in found for site in self.sites[key]):
-                    found.add(key)
-        return found
-
-    def rebuilt(self) -> list[Any]:
-        """The holders from which a node is reached."""
-        return [holder for key, holder in self.holders.items() if key in self.replaced]
+    def _holders_of_nodes(self) -> dict[int, list[CaptureSite]]:
+        if not self.captured:
+            return {}
+        above: dict[int, list[int]] = defaultdict(list)
+        for site in self.sites:
+            above[id(site.content)].append(site.holder)
+        found: set[int] = set()
+        waiting = [site.holder for site in self.captured]
+        while waiting:
+            number = waiting.pop()
+            if number >= 0 and number not in found:
+                found.add(number)
+                waiting += above[id(self.holders[number])]
+        sites: dict[int, list[CaptureSite]] = {number: [] for number in sorted(found)}
+        for site in self.sites:
+            if site.holder in found:
+                sites[site.holder].append(site)
+        return sites
 
     def describe(self) -> Hashable:
         """The key of calls that can run one program: the functions, and the sites that lead to each node."""
-        codes = tuple(h.__code__ for h in self.holders.values() if isinstance(h, types.FunctionType))
-        rebuilt = self.rebuilt()
-        ranks = {id(value): rank for rank, value in enumerate((*self.values, *rebuilt))}
-        sites = (
-            tuple((s.kind, s.key, ranks[id(s.content)]) for s in self.sites[id(holder)] if id(s.content) in ranks)
-            for holder in rebuilt
-        )
-        return codes, len(self.values), tuple(sites)
+        codes = tuple(h.__code__ for h in self.holders if isinstance(h, types.FunctionType))
+        ranks = {id(self.holders[number]): ("holder", rank) for rank, number in enumerate(self.rebuilt)}
+        ranks |= {id(node): ("node", rank) for rank, node in enumerate(self.values)}
+        sites = (site for sites in self.rebuilt.values() for site in sites if id(site.content) in ranks)
+        return codes, tuple((ranks[id(self.holders[s.holder])], s.kind, s.key, ranks[id(s.content)]) for s in sites)
 
-    def names(self) -> tuple[str | None, ...]:
+    def variables(self) -> tuple[str | None, ...]:
         """The name by which the function knows each captured node; None if it has none."""
-        named = [site for site in self.captured if isinstance(site.key, str) and site.kind != "item"]
-        found = {id(site.content): site.key for site in reversed(named)}
-        return tuple(found.get(id(node)) for node in self.values)
+        found: dict[int, str | None] = {}
+        for site in self.captured:
+            name = site.key if isinstance(site.key, str) and site.kind != "item" else None
+            found[id(site.content)] = found.get(id(site.content)) or name
+        return tuple(found[id(node)] for node in self.values)
 
     # ------------------------------------------------------------- before each call
 
     def _read(self) -> list[Any]:
         contents = list(map(content_of, self._cells))
-        contents += [names.get(name, MISSING) for names, name in self._names]
-        for function in self._functions:
-            contents += (function.__defaults__, function.__kwdefaults__)
-        return contents
+        return contents + [names.get(name, MISSING) for names, name in self._names]
 
     def is_current(self) -> bool:
         """Whether all sites hold what they held."""
+        if self.is_fixed:
+            return True
         if self._has_unfinished or not all(map(is_, self._read(), self._contents)):
             return False
+        for function, defaults, named in self._defaults:
+            if function.__defaults__ is not defaults or function.__kwdefaults__ is not named:
+                return False
         return all(_holds_the_same(container, items) for container, items, _ in self._containers) or all(
             map(self._holds_the_same_models, range(len(self._containers)))
         )
 
     def _holds_the_same_models(self, number: int) -> bool:
-        """Whether only data came or went in a container; a new search would cost tenfold."""
+        """Whether only data came or went in a container."""
         container, items, models = self._containers[number]
         if not _holds_the_same(container, items):
             now = dict(_entries(container))
@@ -460,7 +472,7 @@ class Captures:
 
     def watched(self) -> list[tuple[Any, str | None, Any]] | None:
         """The cells and names that alone are watched, with their contents; None where more is, or one is empty."""
-        if self._functions or self._containers or self._has_unfinished:
+        if self._defaults or self._containers or self._has_unfinished:
             return None
         sites: list[tuple[Any, str | None]] = [*((cell, None) for cell in self._cells), *self._names]
         found = [(source, name, content) for (source, name), content in zip(sites, self._contents, strict=True)]
@@ -520,9 +532,9 @@ class RebuiltClosure:
     def __init__(self, captures: Captures, copies: Sequence[Any]) -> None:
         self._captures = captures
         self._copies = copies
-        self._holders = captures.rebuilt()
+        self._sites = captures.rebuilt
         self._new = {id(node): made for node, made in zip(captures.values, copies, strict=True)}
-        self._replaced = captures.replaced
+        self._replaced = {*self._new, *(id(captures.holders[number]) for number in self._sites)}
         self._cells: dict[int, tuple[types.CellType, types.CellType]] = {}
         self._names: dict[int, Names] = {}
         self._containers: list[tuple[Any, Any, list[Any]]] = []
@@ -534,10 +546,11 @@ class RebuiltClosure:
     # ------------------------------------------------------------- making
 
     def _rebuild(self) -> None:
-        stubs = [holder for holder in self._holders if capture_kind(holder) in STUBS]
+        holders = [self._captures.holders[number] for number in self._sites]
+        stubs = [holder for holder in holders if capture_kind(holder) in STUBS]
         for holder in stubs:
             self._new[id(holder)] = self._make(holder)
-        for holder in self._holders:
+        for holder in holders:
             self._make_with_parts(holder)
         for holder in stubs:
             self._fill(holder, self._new[id(holder)])
@@ -548,7 +561,7 @@ class RebuiltClosure:
         return self._new.get(id(content), content)
 
     def _sites_in(self, holder: Any) -> list[CaptureSite]:
-        return self._captures.sites[id(holder)]
+        return self._sites[self._captures.numbers[id(holder)]]
 
     def _make_with_parts(self, holder: Any) -> None:
         """Makes what cannot be filled later, after its parts; a loop, since holders can be nested deeply."""
@@ -650,7 +663,8 @@ class RebuiltClosure:
 
     def _made(self) -> Iterator[tuple[Any, Any]]:
         """Each rebuilt holder with what was made of it."""
-        for holder in self._holders:
+        for number in self._sites:
+            holder = self._captures.holders[number]
             yield holder, self._new[id(holder)]
 
     def _check(self) -> None:
