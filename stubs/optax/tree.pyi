@@ -10,7 +10,7 @@ _Tree = TypeVar("_Tree")
 def get(
     tree: Any, key: Any, default: Any | None = None, filtering: Callable[[tuple[Any, ...], Any], bool] | None = None
 ) -> Any: ...
-def set(
+def set(  # noqa: A001  # the name that optax gives it
     tree: _Tree,
     filtering: Callable[[tuple[Any, ...], Any], bool] | None = None,
     /,
