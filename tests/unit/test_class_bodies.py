@@ -42,6 +42,14 @@ def smaller(size):
     return min(size, 3)
 
 
+def look_up(size):
+    return {1: 2}.get(size, 3)
+
+
+def make(dim, rngs):
+    return dx.Linear(dim, dim, rngs=rngs)
+
+
 SUBCLASS = """
 @dx.dataclass
 class Sub(Model):
@@ -71,7 +79,10 @@ def declare(*lines, has_source=False, **names):
         "functools": functools,
         "Any": Any,
         "Mixer": Mixer,
+        "ClassVar": ClassVar,
         "smaller": smaller,
+        "look_up": look_up,
+        "make": make,
         "__name__": __name__,
         **names,
     }
@@ -142,7 +153,6 @@ def test_a_call_without_a_name_that_is_shared_too_far(line):
         ("z = {dim: 3, 'a': dim}", "the field expression dim is a key of a dict"),
         ("z = [{(dim, 2): 3}]", "is a key of a dict"),
         ("z = {dim, 3}", "the field expression dim is an element of a set"),
-        ("z = frozenset((2 * dim,))", "is an element of a frozenset"),
         ("z = dx.defer(dict)({dim: flag})", "the field expression dim is a key of a dict"),
         ("z = dx.defer(dict)(a={'b': {dim}})", "the field expression dim is an element of a set"),
         (
@@ -181,6 +191,16 @@ def test_keys_and_sets_hold_no_expressions(line, problem):
         ("z = np.array([dim])", "dx.defer(np.array)([dim])"),
         ("z = np.prod((dim, 2))", "dx.defer(np.prod)((dim, 2))"),
         ("z = divmod(dim, 2)", "dx.defer(divmod)(dim, 2)"),
+        ("z = frozenset((2 * dim,))", "dx.defer(frozenset)((2 * dim,))"),
+        ("z = {'a': 1}.get(dim)", "dx.defer({'a': 1}.get)(dim)"),
+        ("z = look_up(dim)", "dx.defer(look_up)(dim)"),
+        ("z = {'a': 1}[dim]", "dx.defer(operator.getitem)(table, dim)"),
+        ("z = dx.when(dim in {2, 3}, 1, 2)", "dx.defer(operator.contains)(values, dim)"),
+        ("z = dx.when(dim not in {2, 3}, 1, 2)", "dx.defer(operator.contains)(values, dim)"),
+        ("z = f'{dim!r}'", 'dx.defer("{!r}".format)(dim)'),
+        ("z = f'{[dim]}'", 'dx.defer("{!r}".format)(dim)'),
+        ("z = '%r' % dim", 'dx.defer("{!r}".format)(dim)'),
+        ("z = repr(2 * dim)", "dx.defer(repr)(2 * dim)"),
         ("z = [i for i in range(dim)]", "blocks = dx.repeat(depth, Block(dim, rngs=rngs))"),
     ],
 )
@@ -190,6 +210,20 @@ def test_the_fix_of_a_function_that_needs_a_value(line, fix):
     assert error.where.startswith("Model")
     assert "a field has no value until an instance is created, and" in error.problem
     assert type(error) is errors.ExpressionError
+
+
+def test_libraries_and_debuggers_hold_expressions():
+    texts = []
+
+    def note(value):
+        texts.extend([f"{value!r}", eval("repr(value)", {}, {"value": value})])
+
+    model = declare(
+        "note(2 * dim)", "text = eval('repr(dim)')", "same = copy.copy({'a': 2 * dim})", note=note, copy=copy
+    )
+    assert texts == ["2 * dim", "2 * dim"]
+    assert model.text == "dim"
+    assert {model.dim: 1}[model.dim] == 1
 
 
 def test_the_fix_without_a_source():
@@ -274,12 +308,33 @@ def test_the_text_of_constants_outside_of_class_bodies():
 
 @pytest.mark.parametrize("condition", ["flag is None", "flag is not None"])
 def test_a_condition_that_is_no_expression(condition):
+    assert "isinstance look at the expression itself" in refused(f"z = dx.when({condition}, 1, 2)").why
     error = refused(f"part = dx.when({condition}, dx.Linear(dim, dim, rngs=rngs))")
     assert error.problem == f"the condition is the constant {'not' in condition}"
     assert "size != None" in error.fix
     equal = condition.replace("is not", "!=").replace("is", "==")
     part = declare(f"part = dx.when({equal}, dx.Linear(dim, dim, rngs=rngs))")(2, rngs=dx.Rngs(0)).part
     assert (part is not None) is ("not" in condition)
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("size: int | None = None", "size: int | None = dx.field(default=None)"),
+        ("size: type[dx.Linear] = dx.Linear", "size: type[dx.Linear] = dx.field(default=Linear)"),
+        ("size: Any = jnp.tanh", "size: Any = dx.field(default=tanh)"),
+    ],
+)
+def test_a_condition_that_reads_a_plain_default(line, fix):
+    error = refused(line, "part = dx.when(size == None, dx.Linear(dim, dim, rngs=rngs))")
+    assert error.where == "Model.size"
+    assert error.problem.startswith("the condition of dx.when reads this field, which gives it the constant")
+    assert error.fix == fix
+
+
+def test_a_class_variable_as_a_condition():
+    error = refused("size: ClassVar[bool] = True", "part = dx.when(size, dx.Linear(dim, dim, rngs=rngs))")
+    assert error.problem == "the condition is the constant True"
 
 
 def test_the_fixes_of_unpacking_and_formatting():
@@ -544,6 +599,22 @@ def test_rngs_of_a_subclass_of_fields_with_defaults():
             "Linear(dim, 2)",
             "up = Sequential(Linear(dim, 2, rngs=rngs))",
         ),
+        (
+            "up = dx.repeat(3, dx.Linear(dim, dim))",
+            "Linear(dim, dim)",
+            "up = dx.repeat(3, Linear(dim, dim, rngs=rngs))",
+        ),
+        (
+            "up = dx.Stacked(dx.Linear(dim, dim), 2)",
+            "Linear(dim, dim)",
+            "up = Stacked(Linear(dim, dim, rngs=rngs), 2)",
+        ),
+        ("up = dx.defer(make)(dim)", "dx.defer(make)(dim)", "up = dx.defer(make)(dim, rngs=rngs)"),
+        (
+            "up = [dx.defer(make)(dim, rngs), dx.defer(dx.Linear)(2, 3)]",
+            "Linear(2, 3)",
+            "up = [dx.defer(make)(dim, rngs), Linear(2, 3, rngs=rngs)]",
+        ),
     ],
 )
 def test_a_part_to_which_no_rngs_are_passed(line, call, fix):
@@ -738,3 +809,63 @@ def test_what_post_init_assigns_is_made_again():
 
     assert dx.replace(Rounded(2), dim=3).hidden == 13
     assert dx.spec_of(Rounded(2)) == dx.spec(Rounded, 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "test"),
+    [
+        ("part = 4 * dim if hidden is None else hidden", "`is`"),
+        ("part = hidden if hidden is not None else dim", "`is`"),
+        ("part = hidden is dim", "`is`"),
+        ("part = hidden if isinstance(hidden, int) else dim", "isinstance()"),
+        ("part = type(hidden)", "type()"),
+        ("part = dim if callable(hidden) else 3", "callable()"),
+    ],
+)
+def test_an_expression_has_no_identity_or_class_of_its_value(line, test):
+    source = (
+        "@dx.dataclass\nclass Block(dx.Module):\n"
+        "    dim: int = dx.field()\n    hidden: int | None = dx.field(default=None)\n    {}\n"
+    )
+    with pytest.raises(errors.FieldError) as raised:
+        exec(source.format(line), {"dx": dx})
+    assert f"Block.hidden: the class body applies {test} to 'hidden'" in str(raised.value)
+    assert "dx.when(hidden == None, ..., hidden)" in str(raised.value)
+    names = {"dx": dx}
+    exec(source.format("part = dx.when(hidden == None, 4 * dim, hidden)"), names)  # the line of the error
+    assert (names["Block"](2).part, names["Block"](2, 5).part) == (8, 5)
+
+
+def test_constants_of_a_class_body_may_be_tested():
+    size = None
+
+    @dx.dataclass
+    class Block(dx.Module):
+        dim: int = dx.field()
+        factor = 2 if size is None else size
+        kind = dx.defer(int)(dim) if isinstance(size, int) else factor * dim
+
+    assert Block(3).kind == 6
+
+
+def test_inner_scopes_may_have_variables_named_like_fields():
+    @dx.dataclass
+    class Block(dx.Module):
+        w: int = dx.field(check=lambda w: all(w > k for k in (1, 2)))
+        near = dx.defer(lambda w: [w + i for i in range(2)])(w)
+        add = dx.defer(lambda w: lambda k: w + k)(w)
+
+    assert (Block(3).near, Block(3).add(1)) == ([3, 4], 4)
+
+
+def test_an_expression_as_a_class_variable():
+    with pytest.raises(
+        errors.FieldError, match=r"Block\.wide: a class variable has no value that is computed"
+    ) as raised:
+
+        @dx.dataclass
+        class Block(dx.Module):
+            dim: int = dx.field()
+            wide: ClassVar[int] = 2 * dim
+
+    assert "wide = 2 * dim" in str(raised.value)

@@ -399,7 +399,9 @@ def test_a_shape_of_no_sizes(size):
         n: Any = dx.field()
         w: dx.Param = variable(dx.defer(square)(n))
 
-    with pytest.raises(errors.FieldError, match=r"the entry square\(n\) of the declared shape gives no size"):
+    with pytest.raises(
+        errors.FieldError, match=r"the entry dx.defer\(square\)\(n\) of the declared shape gives no size"
+    ):
         Model(size)
 
 

@@ -338,7 +338,7 @@ def test_repr_can_be_left_out():
         a: int
         b: int = dx.static(default=2, repr=False)
 
-    assert repr(Hiding(1)) == "Hiding(\n  a=1\n)"
+    assert repr(Hiding(1)) == "Hiding(a=1)"
 
 
 # --- errors of the standard ------------------------------------------------------

@@ -251,7 +251,7 @@ def test_a_method_makes_a_part():
     assert mlp.last is mlp.layers[1]
 
 
-def test_a_method_that_overrides_another_calls_it():
+def test_a_method_that_overrides_another_reads_its_part():
     @dx.dataclass
     class Base(dx.Module):
         sizes: tuple[int, ...] = dx.field()
@@ -267,13 +267,13 @@ def test_a_method_that_overrides_another_calls_it():
 
         @dx.submodule
         def layers(self, rngs: dx.Rngs) -> list[dx.Linear]:
-            return [*super().layers(rngs), dx.Linear(self.sizes[-1], 1, rngs=rngs)]
+            return [*super().layers, dx.Linear(self.sizes[-1], 1, rngs=rngs)]
 
     @dx.dataclass
     class Shorter(Base):
         @dx.submodule
         def layers(self, rngs: dx.Rngs) -> list[dx.Linear]:
-            return super().layers(rngs)[1:]
+            return super().layers[1:]
 
     @dx.dataclass
     class Both(Longer, Shorter):
@@ -281,7 +281,7 @@ def test_a_method_that_overrides_another_calls_it():
 
         @dx.submodule
         def layers(self, rngs: dx.Rngs) -> list[dx.Linear]:
-            return super().layers(rngs)[::-1]
+            return super().layers[1:][::-1] + super().layers[:1]
 
         last = Base.layers[-1]
 
@@ -291,8 +291,40 @@ def test_a_method_that_overrides_another_calls_it():
     assert sizes(Base((4, 3, 2), dx.Rngs(0))) == [(4, 3), (3, 2)]
     assert sizes(Longer((4, 3, 2), dx.Rngs(0))) == [(4, 3), (3, 2), (2, 1)]
     assert sizes(Both((4, 3, 2), dx.Rngs(0))) == [(2, 1), (3, 2)]
+    assert sizes(Both((5, 4, 3, 2), dx.Rngs(0))) == [(2, 1), (3, 2), (4, 3)]
     both = Both((4, 3, 2), dx.Rngs(0))
     assert both.last is both.layers[-1]
+
+
+def test_the_overridden_part_is_made_once_and_only_while_the_part_is_made():
+    @dx.dataclass
+    class Base(dx.Module):
+        dim: int = dx.field()
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+
+        @dx.submodule
+        def layer(self, rngs: dx.Rngs) -> dx.Linear:
+            return dx.Linear(self.dim, self.dim, rngs=rngs)
+
+    @dx.dataclass
+    class Wide(Base):
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+
+        @dx.submodule
+        def layer(self, rngs: dx.Rngs) -> dx.Linear:
+            inner = Wide(self.dim - 1, rngs=rngs) if self.dim > 2 else None
+            assert super().layer is super().layer
+            assert inner is None or inner.layer.in_features == self.dim - 1
+            return super().layer
+
+        def read(self):
+            return super().layer
+
+    made = Wide(3, dx.Rngs(0))
+    assert made.read() is made.layer
+    assert made.layer.in_features == 3
+    assert Base(3, dx.Rngs(0)).layer.in_features == 3
+    assert repr(Base.layer) == "layer"
 
 
 def test_variables_with_expressions():
@@ -443,7 +475,7 @@ def test_plain_dataclasses_take_specifiers():
 def test_text_of_expressions():
     assert repr(Block.dim) == "dim"
     assert repr(Block.up) == "Linear(dim, hidden, rngs=rngs)"
-    assert repr(Tower.blocks) == "[Block(dim, 4 * dim, rngs=rngs) for _ in range(depth)]"
+    assert repr(Tower.blocks) == "dx.repeat(depth, Block(dim, 4 * dim, rngs=rngs))"
 
 
 # --- what is refused --------------------------------------------------------------
@@ -530,6 +562,8 @@ def test_a_module_at_class_level():
 
 def test_a_name_bound_twice():
     assert "binds this name twice" in str(refused("a = dim * 2", "a = dim * 3"))
+    assert refused("a = dim * 2", "a = dx.Linear(dim, 3, rngs=rngs)").fix == "a_2 = Linear(dim, 3, rngs=rngs)"
+    assert refused("dim: int = dx.field()").fix == "dim_2: ... = dx.field()"
 
 
 def test_a_partial_over_an_expression():
@@ -615,6 +649,7 @@ def test_a_part_of_the_wrong_class():
 def test_a_part_in_a_static_field():
     error = refused("up: dx.Static[dx.Linear] = dx.Linear(dim, dim, rngs=rngs)")
     assert "is data, and its annotation or specifier makes it static" in str(error)
+    assert error.got == "dx.Static[Linear]"
     assert "and its annotation or specifier makes it static" in str(refused("up: int = dx.Linear(dim, dim, rngs=rngs)"))
 
 

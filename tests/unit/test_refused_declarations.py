@@ -289,7 +289,7 @@ def test_a_constant_condition_of_a_variable(condition):
         class Model(dx.Module):
             size: int | None = dx.field(default=None)
             w: dx.BatchStat[jax.Array] | None = dx.variable(
-                (2,), initializer=dx.initializers.ones, stream=None, when=(size is not None) is condition
+                (2,), initializer=dx.initializers.ones, stream=None, when=condition
             )
 
 

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple, Union, get_args, get_origin
 import numpy as np
 
 from declax._classes.pytree import Pytree, layout_of, set_layout
-from declax._fields.annotations import Scope, annotation_text
-from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated
+from declax._fields.annotations import AnnotationScope, annotation_text
+from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated, referred
 from declax._fields.sources import text_of
 from declax._fields.specifiers import objection, specifier_of
 from declax._tree.statuses import CONTAINERS, PLAIN, has_data, static_status
@@ -35,7 +35,7 @@ class ArgumentCheck:
       index: its place among the InitVars, if it is one.
     """
 
-    def __init__(self, field: Field[Any], scope: Scope, init_vars: Sequence[str]) -> None:
+    def __init__(self, field: Field[Any], scope: AnnotationScope, init_vars: Sequence[str]) -> None:
         specifier = specifier_of(field)
         assert specifier is not None
         self.name = field.name
@@ -76,7 +76,7 @@ class ArgumentCheck:
 # ================================================================= parts
 
 
-class Mismatch(NamedTuple):
+class ClassMismatch(NamedTuple):
     """A value that is not of the class of its annotation, and its subscripts within a part."""
 
     path: str
@@ -95,7 +95,7 @@ class PartCheck:
     def __init__(self, cls: Any, name: str, declared: Expression, *, is_data: bool) -> None:
         self._where = f"{type_name(cls)}.{name}"
         self.names = [name]
-        self._scope = Scope(cls)
+        self._scope = AnnotationScope(cls)
         self._annotation: Any = self._scope.resolve(cls.__dataclass_fields__[name].type)
         self._is_known = self._names_classes(self._annotation)
         self.is_needed = self._is_known or is_data
@@ -118,7 +118,7 @@ class PartCheck:
         found = self._mismatch(value, self._annotation)
         is_plain = isinstance(value, type) or (value.__class__ in PLAIN and not callable(value))
         if found is None and is_plain and value is not None and not self._is_known:
-            found = Mismatch("", self._annotation, value)
+            found = ClassMismatch("", self._annotation, value)
         if found is not None:
             raise ConstructionError(
                 self._where + found.path,
@@ -134,7 +134,7 @@ class PartCheck:
             for name in self.names:
                 set_layout(instance, layout_of(instance).with_status(name, static_status(value)))
 
-    def _wider(self, found: Mismatch, made: str) -> str:
+    def _wider(self, found: ClassMismatch, made: str) -> str:
         """The annotation of the part that allows the class of a value too."""
         expected = annotation_text(found.annotation)
         return annotation_text(self._annotation).replace(expected, f"{expected} | {made}")
@@ -159,8 +159,9 @@ class PartCheck:
             return any(map(self._names_classes, items))
         return issubclass(cls, (NoneType, Pytree, Variable))
 
-    def _mismatch(self, value: object, annotation: Any, path: str = "") -> Mismatch | None:
+    def _mismatch(self, value: object, annotation: Any, path: str = "") -> ClassMismatch | None:
         """The first item of a value, or of a declared part, that an annotation does not allow."""
+        value = referred(value)
         if isinstance(value, Choice):
             branches = (self._mismatch(branch, annotation, path) for branch in value._pytree__pair)
             return next((found for found in branches if found is not None), None)
@@ -169,16 +170,16 @@ class PartCheck:
         if None in found:
             return None
         deepest = max(filter(None, found), key=lambda mismatch: len(mismatch.path))
-        return deepest if len(deepest.path) > len(path) else Mismatch(path, annotation, value)
+        return deepest if len(deepest.path) > len(path) else ClassMismatch(path, annotation, value)
 
-    def _mismatch_with(self, value: Any, option: Any, path: str) -> Mismatch | None:
+    def _mismatch_with(self, value: Any, option: Any, path: str) -> ClassMismatch | None:
         made, cls = _class_of(value), get_origin(option) or option
         if made is None or not self._names_class(option):
             return None
         is_container = issubclass(cls, _SEQUENCES + _MAPPINGS)
         expected = cls if not is_container else Mapping if issubclass(cls, _MAPPINGS) else Sequence
         if not issubclass(made, expected):
-            return Mismatch(path, option, value)
+            return ClassMismatch(path, option, value)
         if not is_container:
             return None
         items = list(_items(value))
@@ -188,12 +189,44 @@ class PartCheck:
         elif issubclass(cls, tuple):
             annotations = get_args(option)[:1] * len(items)
         if len(items) != len(annotations):
-            return Mismatch(path, option, value)
+            return ClassMismatch(path, option, value)
         inside = (
             self._mismatch(item, annotation, f"{path}[{key!r}]")
             for (key, item), annotation in zip(items, annotations, strict=True)
         )
         return next((found for found in inside if found is not None), None)
+
+
+class LengthCheck:
+    """Refuses another length of a list or tuple whose items other parts read by their places.
+
+    Attributes:
+      name: of the part.
+      is_needed: whether a caller can give another value.
+    """
+
+    def __init__(self, cls: Any, name: str, literal: Literal) -> None:
+        self.name = name
+        self._where = f"{type_name(cls)}.{name}"
+        self._literal = literal
+        self._length = len(literal._pytree__value)
+        is_sequence = isinstance(literal._pytree__value, (list, tuple))
+        is_own = cls._pytree__expressions[name][0] is literal
+        self.is_needed = is_sequence and is_own and cls.__dataclass_fields__[name].init
+
+    def __call__(self, instance: Pytree) -> None:
+        """Raises if the object of the instance has another length."""
+        given = vars(instance)[self.name]
+        if len(given) == self._length:
+            return
+        raise ConstructionError(
+            self._where,
+            "other parts of the class body read the items of this literal by their places",
+            expected=f"{self._length} items",
+            got=f"{len(given)} items",
+            fix=f"{self.name}: ... = dx.field(default={self._literal._pytree__source(text_of)})        # then "
+            f"{self.name}[-1] is the last item of the given value",
+        )
 
 
 _SEQUENCES: Final = (list, tuple, Sequence)

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from types import MethodType
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from declax._classes.argument_checks import ArgumentCheck, is_checked
 from declax._classes.declared_variables import RNGS
 from declax._classes.declaring import EXPRESSIONS_KEY
+from declax._classes.overriding import show_overridden
 from declax._classes.part_source import PartsFunction
 from declax._classes.parts import Part, is_init_var, recipe_of
 from declax._classes.pytree import PytreeMeta
 from declax._classes.records import Record
-from declax._fields.annotations import Scope, decide, own_annotations
+from declax._fields.annotations import AnnotationScope, decide
 from declax._fields.expressions import Expression
 from declax._fields.overrides import overriding
 from declax._fields.specifiers import PartRecipe, Status, SubmoduleRecipe
@@ -47,28 +47,6 @@ class UsedUp:
         raise AttributeError(f"{where} is an InitVar: the constructor used it up, and it is not an attribute{hint}")
 
 
-class Overridden:
-    """The method of a base that makes a part, for `super` in the method that overrides it."""
-
-    def __init__(self, expression: Expression, build: Callable[..., object]) -> None:
-        self._expression = expression
-        self._build = build
-
-    def __get__(self, instance: object | None, owner: type) -> Any:
-        return self._expression if instance is None else MethodType(self._build, instance)
-
-
-def _show_overridden(cls: type, name: str, build: Callable[..., object]) -> None:
-    """Puts the overridden methods into the bases if `build` calls `super`; attributes are faster without them."""
-    if "super" not in getattr(getattr(build, "__code__", None), "co_names", ()):
-        return
-    for base in cls.__mro__[1:]:
-        field = base.__dict__.get("__dataclass_fields__", {}).get(name)
-        recipe = None if field is None or name not in own_annotations(base) else recipe_of(field)
-        if isinstance(recipe, SubmoduleRecipe) and name not in base.__dict__:
-            setattr(base, name, Overridden(getattr(base, name), recipe.build))
-
-
 def install(cls: Any, own: Mapping[str, Expression]) -> None:
     """Gives a class its expressions, and the function that makes the parts of its instances.
 
@@ -90,7 +68,7 @@ def install(cls: Any, own: Mapping[str, Expression]) -> None:
             delattr(cls, name)  # the default: `PytreeMeta.__getattr__` gives the expression
         recipe = recipe_of(fields[name])
         if isinstance(recipe, SubmoduleRecipe):
-            _show_overridden(cls, name, recipe.build)
+            show_overridden(cls, name, recipe.build)
     setattr(cls, EXPRESSIONS_KEY, known)
     setattr(cls, MAKER_KEY, Maker(cls, known))
 
@@ -129,7 +107,7 @@ class Maker:
         self._cls = cls
         self._known = known
         self._init_vars = [name for name, field in fields.items() if is_init_var(field)]
-        scope = Scope(cls)
+        scope = AnnotationScope(cls)
         self._checks = [ArgumentCheck(field, scope, self._init_vars) for field in fields.values() if is_checked(field)]
         kept = [n for n in self._init_vars if decide(fields[n].type, scope).status is not Status.DATA]
         self._kept = [(self._init_vars.index(name), name, fields[name].default) for name in kept]

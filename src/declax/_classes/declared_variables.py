@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import jax.numpy as jnp
 
-from declax._fields.annotations import Scope, annotation_text, decide, variable_class
+from declax._fields.annotations import AnnotationScope, annotation_text, decide, variable_class
+from declax._fields.class_body import RNGS_LINES
 from declax._fields.expressions import Expression
 from declax._fields.refusals import WHY_CONSTANT
 from declax._fields.specifiers import VariableRecipe
@@ -59,7 +60,7 @@ class VariableMaker:
 
     def _find_kind(self) -> type:
         annotation = self._cls._pytree__specs[self._name].annotation
-        kind = variable_class(annotation, Scope(self._cls), Variable)
+        kind = variable_class(annotation, AnnotationScope(self._cls), Variable)
         if kind is None:
             raise FieldError(
                 self._where,
@@ -158,9 +159,9 @@ def check_variable(cls: type, name: str, recipe: VariableRecipe, annotation: obj
         raise FieldError(
             where,
             f"a declared Variable draws from the stream {recipe.stream!r}, and the class takes no rngs",
-            fix=f"{RNGS}: dx.InitVar[dx.Rngs]      # or variable(..., stream=None), which draws no key",
+            fix=f"{RNGS_LINES}        # or variable(..., stream=None), which draws no key",
         )
-    scope = Scope(cls)
+    scope = AnnotationScope(cls)
     decision = decide(annotation, scope)
     if recipe.when is not None and not decision.is_optional and scope.is_complete:
         raise FieldError(

@@ -11,10 +11,10 @@ from declax._classes.declared_variables import RNGS
 from declax._classes.parts import Part, Reads, makes_data, recipe_of, text_of_part
 from declax._classes.pytree import Pytree
 from declax._classes.shared_objects import call_of_shared, fix_of_shared, objects_shared_in
-from declax._fields.annotations import Scope, annotation_text, decide, own_annotations, refuses_data
-from declax._fields.class_body import BODY_KEY, RNGS_LINES, Body, base_with, text_of_annotation
-from declax._fields.expressions import Declaration, Deferred, Expression, Literal, Operation, constants_of
-from declax._fields.refusals import refuse_hidden
+from declax._fields.annotations import AnnotationScope, annotation_text, decide, own_annotations, refuses_data
+from declax._fields.class_body import BODY_KEY, RNGS_LINES, BodyNames, base_with, reads_constant
+from declax._fields.expressions import Declaration, Deferred, Expression, Operation, constants_of, referred
+from declax._fields.refusals import WHY_CONSTANT, refuse_hidden
 from declax._fields.sources import CONTAINERS, has_expression, text_of
 from declax._fields.specifiers import (
     PartRecipe,
@@ -41,7 +41,7 @@ def declare(cls: Any) -> dict[str, Expression]:
     Raises:
       FieldError: for what the rules of class bodies forbid.
     """
-    body: Body = cls.__dict__.get(BODY_KEY) or Body()
+    body: BodyNames = cls.__dict__.get(BODY_KEY) or BodyNames()
     _check_shared(cls, body)
     if body.bound:
         delattr(cls, BODY_KEY)
@@ -51,8 +51,8 @@ def declare(cls: Any) -> dict[str, Expression]:
     found: dict[str, Expression] = {}
     internal: dict[str, Any] = {}
     annotations = own_annotations(cls)
-    for name, value in body.bound.items():
-        expression = found[name] = value if isinstance(value, Expression) else Literal(value)
+    for name, expression in body.bound.items():
+        found[name] = expression
         _check_constants(cls, name, expression)
         if isinstance(expression, Declaration) and expression._pytree__name == name:
             recipe = recipe_of(expression._pytree__field)
@@ -62,6 +62,13 @@ def declare(cls: Any) -> dict[str, Expression]:
             continue
         if name not in annotations:
             internal[name] = _class_of(expression)
+        elif annotations[name] is ClassVar or get_origin(annotations[name]) is ClassVar:
+            raise FieldError(
+                f"{type_name(cls)}.{name}",
+                "a class variable has no value that is computed from fields",
+                got=repr(expression),
+                fix=f"{name} = {expression!r}        # an attribute of each instance",
+            )
         _declare_part(cls, name, expression, annotations)
     if internal:
         cls.__annotations__ = _in_order(annotations, internal, body)
@@ -90,7 +97,7 @@ def _check_declaration(cls: type, name: str, recipe: Recipe | None, annotations:
         )
 
 
-def _check_shared(cls: type, body: Body) -> None:
+def _check_shared(cls: type, body: BodyNames) -> None:
     annotations = own_annotations(cls)
     for name, value in vars(cls).items():
         refuse_hidden(value, f"{type_name(cls)}.{name}")
@@ -161,21 +168,23 @@ def _check_bases(cls: type) -> None:
         if name is not None and not issubclass(base, Pytree):
             raise FieldError(
                 f"{type_name(base)}.{name}",
-                f"nothing evaluates this expression: it is of a base of {type_name(cls)} that is no Pytree",
+                f"nothing evaluates this expression: it is of a base of {type_name(cls)} that is not a Pytree",
                 fix=f"@dx.dataclass\nclass {base.__name__}(dx.Module): ...",
             )
 
 
-def _check_body(cls: type, body: Body) -> None:
+def _check_body(cls: type, body: BodyNames) -> None:
     if body.twice is not None:
         raise FieldError(
             f"{type_name(cls)}.{body.twice}",
             "the class body binds this name twice",
             why="expressions refer to fields and parts by name, and could mean either",
-            fix="give the second one another name",
+            fix=_under_another_name(body.twice, body.bound[body.twice]),
         )
     if body.deleted is not None:
         raise _deletes(cls, body.deleted, body.bound[body.deleted])
+    for name, test in body.tested_objects():
+        raise _tests_object(f"{type_name(cls)}.{name}", name, test)
     annotations = own_annotations(cls)
     constants = _constants_of_bases(cls, body)
     for name in body.bound:
@@ -202,6 +211,11 @@ def _check_body(cls: type, body: Body) -> None:
                 raise _reads_constant(cls, read, name)
 
 
+def _under_another_name(name: str, value: Expression) -> str:
+    is_field = isinstance(value, Declaration)
+    return f"{name}_2: ... = dx.field()" if is_field else f"{name}_2 = {value._pytree__source(text_of)}"
+
+
 def _deletes(cls: type, name: str, value: Any) -> FieldError:
     """The error of a name that the class body deletes."""
     source = repr(value) if isinstance(value, Expression) else text_of(value)
@@ -214,25 +228,28 @@ def _deletes(cls: type, name: str, value: Any) -> FieldError:
     )
 
 
-def _reads_constant(owner: type, field: str, reader: str, place: str = "") -> FieldError:
-    """The error of an expression that reads a field without a specifier."""
-    value = owner.__dict__.get(field, dataclasses.MISSING)
-    is_missing = value is dataclasses.MISSING
-    what = "has no specifier" if is_missing else f"gives it the constant {value!r}"
-    default = "" if is_missing else f"default={value!r}"
+def _tests_object(where: str, name: str, test: str) -> FieldError:
+    """The error of a class body that asks which object a field is."""
     return FieldError(
-        f"{type_name(owner)}.{field}",
-        f"the expression of {reader!r} reads this field, which {what}",
-        why="only a field with a specifier has the value of the instance in the class body",
-        fix=f"{field}: {text_of_annotation(own_annotations(owner)[field])} = dx.field({default}){place}",
+        where,
+        f"the class body applies {test} to {name!r}, which has a value in an instance only",
+        why=WHY_CONSTANT,
+        fix=f"{name} == None        # in place of `is None`, as in dx.when({name} == None, ..., {name})\n"
+        f"dx.defer(function)({name})        # a function receives the value",
     )
 
 
-def _constants_of_bases(cls: type, body: Body) -> dict[str, type]:
+def _reads_constant(owner: type, field: str, reader: str, place: str = "") -> FieldError:
+    """The error of an expression that reads a field without a specifier."""
+    where, value = f"{type_name(owner)}.{field}", owner.__dict__.get(field, dataclasses.MISSING)
+    return reads_constant(where, value, own_annotations(owner)[field], f"expression of {reader!r}", place)
+
+
+def _constants_of_bases(cls: type, body: BodyNames) -> dict[str, type]:
     """The dotted names that the class body read and that are plain defaults of a base, each with the class of it."""
     bases = {base.__name__: base for base in cls.__mro__[1:] if hasattr(base, "__dataclass_fields__")}
     found: dict[str, type] = {}
-    scope = Scope(cls)
+    scope = AnnotationScope(cls)
     for name, reads in body.attributes_read().items() if bases else ():
         body.reads[name] = (*body.reads.get(name, ()), *reads)
         for read in reads:
@@ -245,7 +262,7 @@ def _constants_of_bases(cls: type, body: Body) -> dict[str, type]:
     return found
 
 
-def _names_read(body: Body, name: str, annotations: Collection[str]) -> Iterator[str]:
+def _names_read(body: BodyNames, name: str, annotations: Collection[str]) -> Iterator[str]:
     """The names that a statement read, also by constants that the class body computed before."""
     waiting, seen = [name], {name}
     while waiting:
@@ -288,8 +305,8 @@ def _declare_part(cls: type, name: str, expression: Expression, annotations: Map
         )
     specifier = (None if given is None else specifier_of(given)) or Specifier(None)
     is_static = specifier.status is Status.STATIC
-    decision = decide(annotations[name], Scope(cls))
-    is_number = decision.is_number or refuses_data(annotations[name], Scope(cls))
+    decision = decide(annotations[name], AnnotationScope(cls))
+    is_number = decision.is_number or refuses_data(annotations[name], AnnotationScope(cls))
     if status is Status.DATA and (is_static or is_number):
         raise FieldError(
             f"{type_name(cls)}.{name}",
@@ -307,7 +324,8 @@ def _declare_part(cls: type, name: str, expression: Expression, annotations: Map
 
 
 def _class_of(expression: Expression) -> Any:
-    function = expression._pytree__function if isinstance(expression, Deferred) else None
+    call = referred(expression)
+    function = call._pytree__function if isinstance(call, Deferred) else None
     return function if isinstance(function, type) else Any
 
 
@@ -324,11 +342,11 @@ def _is_static_number(cls: Any, value: object) -> bool:
         return value._pytree__is_arithmetic and all(_is_static_number(cls, v) for v in value._pytree__operands())
     if isinstance(value, Declaration):
         annotation = own_annotations(cls).get(value._pytree__name or "")
-        return annotation is not None and decide(annotation, Scope(cls)).is_number
+        return annotation is not None and decide(annotation, AnnotationScope(cls)).is_number
     return isinstance(value, int | float)
 
 
-def _in_order(annotations: Mapping[str, Any], internal: Mapping[str, Any], body: Body) -> dict[str, Any]:
+def _in_order(annotations: Mapping[str, Any], internal: Mapping[str, Any], body: BodyNames) -> dict[str, Any]:
     """The annotations with those of internal parts among them, in the order of the class body."""
     waiting = list(annotations)
     ordered: dict[str, Any] = {}

@@ -1,9 +1,4 @@
-"""The `dataclass` transform: the standard's, plus what the pytree needs.
-
-Vocabulary
-----------
-own fields: those that a class itself annotates, not its bases.
-"""
+"""The `dataclass` transform: the standard's, plus what the pytree needs."""
 
 from __future__ import annotations
 
@@ -29,8 +24,8 @@ from declax._classes.pytree import MAKES_MEMBERS, Pytree, has_data, is_data, pre
 from declax._classes.records import Record
 from declax._classes.shared_objects import fix_of_shared, objects_shared_in
 from declax._fields import specifiers
-from declax._fields.annotations import Scope, annotation_text, decide, own_annotations, refuses_data
-from declax._fields.class_body import RNGS_LINES, text_of_annotation
+from declax._fields.annotations import AnnotationScope, annotation_text, decide, own_annotations, refuses_data
+from declax._fields.class_body import RNGS_LINES
 from declax._fields.expressions import Expression
 from declax._fields.specifiers import (
     KW_ONLY,
@@ -140,7 +135,7 @@ def _decorate(cls: type, options: dict[str, Any]) -> None:
         if not str(error).startswith("non-default argument "):
             raise
         name = str(error).split("'")[1]
-        line = f"_: dx.KW_ONLY\n{name}: {text_of_annotation(own_annotations(cls).get(name, '...'))} = dx.field()"
+        line = f"_: dx.KW_ONLY\n{name}: {annotation_text(own_annotations(cls).get(name, '...'))} = dx.field()"
         raise FieldError(
             f"{type_name(cls)}.{name}",
             "a field without a default follows one with a default",
@@ -155,7 +150,7 @@ def _resolve_pseudo_fields(cls: type) -> None:
     The standard recognises these in text only behind the name of its own
     module, and takes ``"dx.InitVar[...]"`` for a field.
     """
-    scope = Scope(cls)
+    scope = AnnotationScope(cls)
     for name, annotation in own_annotations(cls).items():
         if isinstance(annotation, str):
             resolved: Any = scope.resolve(annotation)
@@ -314,10 +309,10 @@ def _check_name(cls: type[Pytree], name: str) -> None:
 
 
 def _check_contradiction(cls: type, field: dataclasses.Field[Any], status: Status) -> None:
-    annotated = decide(field.type, Scope(cls)).status
+    annotated = decide(field.type, AnnotationScope(cls)).status
     if annotated is Status.DATA and status is not Status.DATA:
         said, fix = "static(...)", f"{field.name}: {annotation_text(field.type)} = dx.data(...)"
-    elif status is Status.DATA and annotated is not None and refuses_data(field.type, Scope(cls)):
+    elif status is Status.DATA and annotated is not None and refuses_data(field.type, AnnotationScope(cls)):
         said, fix = "data(...)", f"{field.name}: {annotation_text(field.type)} = dx.static(...)"
     else:
         return

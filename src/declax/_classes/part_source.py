@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
-import sys
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
-from declax._classes.argument_checks import ArgumentCheck, PartCheck
+from declax._classes.argument_checks import ArgumentCheck, LengthCheck, PartCheck
 from declax._classes.declared_variables import RNGS, VariableMaker
+from declax._classes.overriding import method_of
 from declax._classes.parts import Part, Reads, makes_data, recipe_of, text_of_part
-from declax._classes.pytree import PytreeMeta
 from declax._fields.class_body import RNGS_LINES
 from declax._fields.expressions import Declaration, Deferred, Expression, Literal, calls_of, items_of, leaves_of
 from declax._fields.overrides import OWN_RNGS
-from declax._fields.sources import NoteWriter, Writer, text_of
+from declax._fields.sources import NoteWriter, SourceWriter, text_of
 from declax._fields.specifiers import PartRecipe, SubmoduleRecipe, VariableRecipe
 from declax._tree.codegen import compile_functions
 from declax.errors import DeclaxError, FieldError, type_name
@@ -57,6 +54,7 @@ class PartsFunction:
         self._names = self._names_of()
         self._lines: list[Part | None] = [None]
         self._seen: dict[int, Part] = {}
+        self._literals: dict[int, LengthCheck] = {}  # of each item, by its identity
         self._generate()
 
     def __call__(self, instance: Any, init_vars: Sequence[object]) -> None:
@@ -90,14 +88,16 @@ class PartsFunction:
         for expression in expressions:
             if isinstance(expression, Literal):
                 self._names[id(expression._pytree__value)] = f"self.{name}"
+                check = LengthCheck(self._cls, name, expression)
                 for item, path in items_of(expression._pytree__value):
-                    self._names.setdefault(id(item), f"self.{name}{path}")
+                    if self._names.setdefault(id(item), f"self.{name}{path}") == f"self.{name}{path}":
+                        self._literals[id(item)] = check
 
     # ------------------------------------------------------------- source
 
     def _generate(self) -> None:
         arguments = ["self", *map(_local, self._init_vars)]
-        writer = Writer(self._names, {"make_parts", RNGS, *arguments})
+        writer = SourceWriter(self._names, {"make_parts", RNGS, *arguments})
         writer.constants["put"] = object.__setattr__
         lines = [f"def make_parts({', '.join(arguments)}):"]
         waiting = {part.name for part in self._parts}
@@ -105,7 +105,7 @@ class PartsFunction:
             overridden = self._take_names(part, writer)
             self._check_reads(part, waiting)
             self._find_shared(part, writer)
-            statement = self._statement(part, writer)
+            statement = self._length_checks(part, writer) + self._statement(part, writer)
             lines += statement
             self._lines += [part] * len(statement)
             waiting.discard(part.name)
@@ -114,7 +114,7 @@ class PartsFunction:
         self.source = "\n".join(lines)
         (self._function,) = compile_functions(f"{type_name(self._cls)} parts", [self.source], writer.constants)
 
-    def _take_names(self, part: Part, writer: Writer) -> dict[int, str]:
+    def _take_names(self, part: Part, writer: SourceWriter) -> dict[int, str]:
         """Takes the names of what a part overrides, which it evaluates in its place; returns them."""
         old = f"self.{part.name}"
         overridden = [e for e in self._known[part.name][1:] if e is not part.expression]
@@ -125,7 +125,7 @@ class PartsFunction:
                 self._names[id(expression)] = writer(expression._pytree__field.default)
         return {id(expression): old for expression in overridden}
 
-    def _find_shared(self, part: Part, writer: Writer) -> None:
+    def _find_shared(self, part: Part, writer: SourceWriter) -> None:
         """Finds the calls without a name that a part has more than once; each is made once."""
         found: dict[int, tuple[int, ...]] = {}
         found_once = set[int]()
@@ -141,7 +141,18 @@ class PartsFunction:
                 writer.shared.setdefault(id(call), "")
             found_once.add(id(call))
 
-    def _statement(self, part: Part, writer: Writer) -> list[str]:
+    def _length_checks(self, part: Part, writer: SourceWriter) -> list[str]:
+        """Lines that check the lengths of the lists and tuples whose items a part reads by their places."""
+        leaves = leaves_of(Reads(part), self._names)
+        checks = {check.name: check for leaf in leaves if (check := self._literals.get(id(leaf))) is not None}
+        found = (check for name, check in checks.items() if check.is_needed and name != part.name)
+        condition = f"if self.{part.name} is {self._declared(part, writer)}: " if part.is_argument else ""
+        return [f"    {condition}{writer.constant(c, f'check_length_of_{c.name}')}(self)" for c in found]
+
+    def _declared(self, part: Part, writer: SourceWriter) -> str:
+        return writer.constant(part.expression, f"declared_{part.name}")
+
+    def _statement(self, part: Part, writer: SourceWriter) -> list[str]:
         source = self._source(part, writer)
         is_frozen = self._cls.__dataclass_params__.frozen
         line = f"self.{part.name} = {source}"
@@ -151,8 +162,7 @@ class PartsFunction:
             if source.removeprefix("self.") in self._part_checks:
                 self._part_checks[source.removeprefix("self.")].names.append(part.name)
             return [f"    {line}"]
-        declared = writer.constant(part.expression, f"declared_{part.name}")
-        lines = [f"    if self.{part.name} is {declared}:", f"        {line}"]
+        lines = [f"    if self.{part.name} is {self._declared(part, writer)}:", f"        {line}"]
         for notes in (check for check in self._checks if check.name == part.name):
             check = writer.constant(notes, f"check_{part.name}")
             lines += [f"        {check}(type(self), self.{part.name})"]
@@ -163,17 +173,17 @@ class PartsFunction:
             lines += ["    else:", f"        {check}(self)"]
         return lines
 
-    def _source(self, part: Part, writer: Writer) -> str:
+    def _source(self, part: Part, writer: SourceWriter) -> str:
         recipe = part.recipe
         if isinstance(recipe, PartRecipe):
             name = self._names[id(part.expression)]
             return writer.whole(part.expression) if name == f"self.{part.name}" else name
         if isinstance(recipe, SubmoduleRecipe):
-            return f"{writer(recipe.build)}(self, {self._rngs})"
+            return f"{writer(method_of(part.name, recipe.build))}(self, {self._rngs})"
         source = self._variable_source(part, recipe, writer)
         return source if recipe.when is None else f"{source} if {writer(recipe.when)} else None"
 
-    def _variable_source(self, part: Part, recipe: VariableRecipe, writer: Writer) -> str:
+    def _variable_source(self, part: Part, recipe: VariableRecipe, writer: SourceWriter) -> str:
         maker = writer.constant(VariableMaker(self._cls, part.name, recipe), f"make_{part.name}")
         options = (recipe.shape, recipe.initializer, recipe.dtype, recipe.metadata)
         return f"{maker}({', '.join([self._rngs, *map(writer, options)])})"
@@ -228,10 +238,9 @@ class PartsFunction:
         is_named = isinstance(error, DeclaxError) and error.where.startswith(f"{type_name(type(instance))}.")
         if part is None or is_named:
             return
-        if trace is not None and _misses_rngs(error, trace):
-            call = _call_without_rngs(part.expression)
-            if call is not None:
-                raise self._without_rngs(part, call) from error
+        call = _call_without_rngs(part.expression, str(error))
+        if isinstance(error, TypeError) and call is not None:
+            raise self._without_rngs(part, call) from error
         shown = {key: _shown(instance, source) for key, source in self._names.items()}
         for expression in self._known[part.name]:
             shown.pop(id(expression))
@@ -250,7 +259,7 @@ class PartsFunction:
             fix="\n".join([*lines, f"{part.name} = {text_of_part(part.expression).replace(old, new)}"]),
         )
 
-    def _source_with(self, part: Part, writer: Writer) -> str:
+    def _source_with(self, part: Part, writer: SourceWriter) -> str:
         if isinstance(part.recipe, PartRecipe):
             return writer.whole(part.expression)
         if isinstance(part.recipe, VariableRecipe):
@@ -260,24 +269,16 @@ class PartsFunction:
 
 def _local(name: str) -> str:
     """The name of an InitVar in the generated function, which uses some names itself."""
-    return f"{name}_" if name in ("abs", "range", "put") else name
+    return f"{name}_" if name in ("abs", "invert", "range", "put") else name
 
 
-def _misses_rngs(error: Exception, trace: TracebackType) -> bool:
-    """Whether the function of the parts called a class without `rngs`, which it needs."""
-    inner = trace.tb_next
-    while inner is not None and inner.tb_frame.f_globals is vars(sys.modules[PytreeMeta.__module__]):
-        inner = inner.tb_next
-    return inner is None and str(error).endswith(f"argument: '{RNGS}'") and "missing 1 required" in str(error)
-
-
-def _call_without_rngs(expression: Expression) -> Deferred | None:
-    for call, _ in calls_of(Literal([expression]), {}):
-        if isinstance(call, Deferred) and RNGS not in call._pytree__kwargs:
-            function = call._pytree__function
-            if isinstance(function, type) and RNGS in inspect.signature(function).parameters:
-                return call
-    return None
+def _call_without_rngs(expression: Expression, problem: str) -> Deferred | None:
+    """The call in an expression of which Python says that it lacks `rngs`."""
+    if "missing 1 required" not in problem or not problem.endswith(f"argument: '{RNGS}'"):
+        return None
+    called = problem.partition("(")[0].removesuffix(".__init__")
+    calls = (call for call, _ in calls_of(Literal([expression]), {}) if isinstance(call, Deferred))
+    return next((c for c in calls if getattr(c._pytree__function, "__qualname__", None) == called), None)
 
 
 def _shown(instance: Any, source: str) -> str:

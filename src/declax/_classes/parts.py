@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from declax._classes.pytree import Pytree
-from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated
+from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated, referred
 from declax._fields.sources import text_of
 from declax._fields.specifiers import PartRecipe, Recipe, VariableRecipe, specifier_of
 
@@ -57,8 +57,9 @@ class Reads(Expression):
             yield from part.expression._pytree__operands()
 
 
-def makes_data(value: object) -> bool:
+def makes_data(value: Any) -> bool:
     """Whether a value gives a Pytree, or a container of some, whatever the values of the fields are."""
+    value = referred(value)
     if isinstance(value, Deferred):
         function = value._pytree__function
         return isinstance(function, type) and issubclass(function, Pytree)

@@ -1,12 +1,7 @@
 """Objects with attributes that JAX sees as trees.
 
-Vocabulary
-----------
-status:    of an attribute: data, static, or static by snapshot (`_fields`).
-deviating: an instance whose attributes differ from its class's declaration;
-           it has its own layout.
-bound:     known to a cached description of a graph, so that a change of its
-           structure advances the epoch.
+An instance whose attributes deviate from the declaration of its class has a layout of its own. An object is bound while
+a cached description of a graph knows it: a change of its structure then advances the structure epoch.
 """
 
 from __future__ import annotations
@@ -142,14 +137,14 @@ def _construct_marked(cls: Any, mark: object, args: tuple[Any, ...], kwargs: dic
     return self
 
 
-class _Here:
+class _ThisProcess:
     """True in this process, and False in a class that was pickled by value (cloudpickle), which is prepared anew."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return bool, ()
 
 
-_HERE = _Here()
+_HERE = _ThisProcess()
 for _mark in (dataclasses.MISSING, dataclasses._FIELD, dataclasses._FIELD_INITVAR, dataclasses._FIELD_CLASSVAR):  # type: ignore[attr-defined]  # the standard compares them by identity, and pickles copies
     copyreg.pickle(type(_mark), lambda mark: getattr(mark, "name", "MISSING"))
 
@@ -180,10 +175,11 @@ class Pytree(metaclass=PytreeMeta):
     """
 
     _pytree__is_pytree: ClassVar[bool] = True
-    _pytree__is_complete: ClassVar[bool | _Here] = False
-    _pytree__is_registered: ClassVar[bool | _Here] = False
+    _pytree__is_complete: ClassVar[bool | _ThisProcess] = False
+    _pytree__is_registered: ClassVar[bool | _ThisProcess] = False
     _pytree__is_frozen: ClassVar[bool] = False
     _pytree__holds_elements: ClassVar[bool] = False
+    _pytree__draws: ClassVar[bool] = False  # random streams: each use is a write, which a trace refuses
     _pytree__specs: ClassVar[dict[str, FieldSpec]]
     _pytree__variables: ClassVar[frozenset[str]]
     _pytree__members: ClassVar[tuple[str, ...]] = ()
@@ -261,7 +257,7 @@ class Pytree(metaclass=PytreeMeta):
         for name in self._pytree__members:
             if name not in self.__dict__:
                 raise never_made(self, name)
-        if self._pytree__is_frozen or not is_settled(self, layout_of(self)):
+        if self._pytree__is_frozen or not layout_of(self).fits(self):
             settle(self)
         if self._pytree__is_pytree:
             check_pytree(self)
@@ -304,7 +300,7 @@ class Pytree(metaclass=PytreeMeta):
         own, statuses = self.__dict__, layout_of(self).statuses
         ordered = [name for name in fields if name in own]
         for name in [*ordered, *(n for n in own if n not in fields)]:
-            if name in statuses and (name not in fields or fields[name].repr):
+            if name in statuses and _is_shown(fields.get(name), name, own[name], statuses[name]):
                 yield name, own[name]
 
     def __repr__(self) -> str:
@@ -333,6 +329,20 @@ add_data_type(Pytree)
 add_data_type(Variable)
 
 
+def _is_shown(field: dataclasses.Field[Any] | None, name: str, value: object, status: Status) -> bool:
+    """Whether texts show an attribute: neither private and static, nor a default, nor a part that was not made."""
+    if name.startswith("_") and status.is_static and not (field and field.init):
+        return False
+    if field is None or not field.repr or value is field.default:
+        return field is None
+    if value is None:
+        specifier = specifier_of(field)
+        return not isinstance(field.type, dataclasses.InitVar) and (specifier is None or specifier.recipe is None)
+    if value.__class__ in PLAIN:
+        return value.__class__ is not field.default.__class__ or value != field.default
+    return value.__class__ is not field.default_factory or bool(value)
+
+
 def layout_of(node: Pytree) -> Layout:
     """The layout that an instance has now."""
     found: Layout = node.__dict__.get(LAYOUT_KEY) or type(node)._pytree__layout
@@ -340,9 +350,9 @@ def layout_of(node: Pytree) -> Layout:
 
 
 def writes_by_itself(node: Pytree) -> bool:
-    """Whether the class of an instance overrides ``__setattr__``, so that it may not report changes."""
+    """Whether the ``__setattr__`` of an instance, which is not that of Pytree, may not report changes."""
     cls = type(node)
-    if cls.__setattr__ is Pytree.__setattr__ or cls._pytree__is_frozen:
+    if cls._pytree__is_frozen:
         return False
     owner = next(base for base in cls.__mro__ if "__setattr__" in base.__dict__)
     return not owner.__module__.startswith("declax.")
@@ -459,13 +469,6 @@ def _unflatten_open(statics: Any, children: Any) -> Any:
 # --- new instances ------------------------------------------------------------
 
 
-def is_settled(node: Any, layout: Layout) -> bool:
-    """Whether an instance has as many attributes as its layout, which is one of its class."""
-    attributes = node.__dict__
-    count = len(attributes) - len(INTERNAL_KEYS & attributes.keys())
-    return count == len(layout.statuses) and layout.cls is node.__class__
-
-
 def resettle(node: Any) -> Layout:
     """As `settle`, for an instance that was changed past ``__setattr__``; returns its layout."""
     cls = type(node)
@@ -555,7 +558,7 @@ def check_pytree(node: object, /) -> None:
         ``static(...)`` inside of containers.
     """
     if not isinstance(node, Pytree):
-        raise StatusError("check_pytree", "the argument is no Pytree", expected="a Pytree", got=describe(node))
+        raise StatusError("check_pytree", "the argument is not a Pytree", expected="a Pytree", got=describe(node))
     attributes: dict[Any, Any] = vars(node)
     for name, status in layout_of(node).statuses.items():
         value = attributes.get(name)

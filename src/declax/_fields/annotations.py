@@ -139,7 +139,7 @@ def _compiled(text: str) -> types.CodeType:
     return compile(text.strip(), "<annotation>", "eval")
 
 
-class Scope(dict[str, object]):
+class AnnotationScope(dict[str, object]):
     """The names that the annotations of one class may use.
 
     Looks in the class, in the functions around it, its module, the builtins,
@@ -185,7 +185,7 @@ class Scope(dict[str, object]):
         return annotation
 
 
-def refuses_data(annotation: object, scope: Scope) -> bool:
+def refuses_data(annotation: object, scope: AnnotationScope) -> bool:
     """Whether an annotation is marked static, or is of values that are not leaves for JAX."""
     resolved = scope.resolve(annotation)
     marks = getattr(resolved, "__metadata__", ())
@@ -220,7 +220,7 @@ _OPEN = Decision(None)
 """Stands for an annotation inside of itself, as long as nothing else decides on it."""
 
 
-def decide(annotation: Any, scope: Scope) -> Decision:
+def decide(annotation: Any, scope: AnnotationScope) -> Decision:
     """The status that an annotation gives its field."""
     annotation = scope.resolve(annotation)
     if isinstance(annotation, Unresolved) or annotation in (Any, object):
@@ -238,7 +238,7 @@ def decide(annotation: Any, scope: Scope) -> Decision:
     return _decide_class(annotation, scope) if isinstance(annotation, type) else _UNDECIDED
 
 
-def _decide_recursive(annotation: Any, scope: Scope) -> Decision:
+def _decide_recursive(annotation: Any, scope: AnnotationScope) -> Decision:
     """As `_decide_inner`, for an annotation that may refer to itself: the least decision that agrees with itself."""
     key = id(annotation)
     if key in scope.assumed:
@@ -256,14 +256,14 @@ def _decide_recursive(annotation: Any, scope: Scope) -> Decision:
     return _UNDECIDED if found is _OPEN and not scope.assumed else found
 
 
-def _decide_inner(annotation: Any, scope: Scope) -> Decision:
+def _decide_inner(annotation: Any, scope: AnnotationScope) -> Decision:
     origin = typing.get_origin(annotation)
     if origin is None:
         return decide(annotation.__value__, scope)
     return _decide_generic(origin, typing.get_args(annotation), annotation, scope)
 
 
-def _decide_class(cls: Any, scope: Scope) -> Decision:
+def _decide_class(cls: Any, scope: AnnotationScope) -> Decision:
     if is_data_class(cls):
         return _DATA
     array_type = getattr(cls, "array_type", None)  # jaxtyping's annotations
@@ -286,7 +286,7 @@ def _is_pytree_annotation(cls: type) -> bool:
     return cls.__module__.startswith("jaxtyping") and cls.__name__.startswith("PyTree")
 
 
-def _decide_generic(origin: Any, args: tuple[Any, ...], annotation: object, scope: Scope) -> Decision:
+def _decide_generic(origin: Any, args: tuple[Any, ...], annotation: object, scope: AnnotationScope) -> Decision:
     if origin is typing.Annotated:
         for mark in typing.get_args(annotation)[1:]:
             if isinstance(mark, Status):
@@ -310,7 +310,7 @@ def _decide_generic(origin: Any, args: tuple[Any, ...], annotation: object, scop
     return _UNDECIDED
 
 
-def _decide_union(args: tuple[Any, ...], scope: Scope) -> Decision:
+def _decide_union(args: tuple[Any, ...], scope: AnnotationScope) -> Decision:
     decisions = [decide(arg, scope) for arg in args]
     is_optional = any(d.is_optional for d in decisions)
     rest = [d for arg, d in zip(args, decisions, strict=True) if arg is not type(None)]
@@ -335,7 +335,7 @@ def _join(decisions: list[Decision]) -> Decision:
     return _NUMBER if all(d.is_number or d is _OPEN for d in decisions) else _STATIC
 
 
-def _decide_container(origin: type, args: tuple[Any, ...], scope: Scope) -> Decision:
+def _decide_container(origin: type, args: tuple[Any, ...], scope: AnnotationScope) -> Decision:
     if issubclass(origin, collections.abc.Mapping) and len(args) == 2:
         args = args[1:]
     inner = _join([decide(arg, scope) for arg in args if arg is not Ellipsis])
@@ -353,6 +353,12 @@ _DTYPES: Final = str(jax.typing.DTypeLike).removeprefix("typing.Union[").removes
 
 def annotation_text(annotation: object) -> str:
     """An annotation as a user writes it."""
+    if isinstance(annotation, dataclasses.InitVar):
+        inner = annotation_text(annotation.type)
+        return f"dx.InitVar[{f'dx.{inner}' if inner == 'Rngs' else inner}]"
+    tags = [tag for tag in getattr(annotation, "__metadata__", ()) if isinstance(tag, Status)]
+    if tags:
+        return f"dx.{tags[0].name.title()}[{annotation_text(annotation.__origin__)}]"  # type: ignore[attr-defined]  # Annotated
     text = type_name(annotation) if isinstance(annotation, type) else str(annotation)
     if annotation is jax.Array:
         return "jax.Array"
@@ -370,7 +376,7 @@ def annotations_of(cls: type) -> Mapping[str, object]:
     return found
 
 
-def variable_class(annotation: Any, scope: Scope, base: type) -> type | None:
+def variable_class(annotation: Any, scope: AnnotationScope, base: type) -> type | None:
     """The class in an annotation that derives from a base, also in an Optional."""
     annotation = scope.resolve(annotation)
     if isinstance(annotation, _ALIASES):

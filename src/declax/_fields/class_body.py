@@ -16,36 +16,77 @@ from collections.abc import Collection, Iterable, Iterator
 from types import CodeType
 from typing import Any, Final
 
-from declax._fields.expressions import Declaration, Expression
-from declax._fields.sources import has_expression
+from declax._fields.annotations import annotation_text
+from declax._fields.expressions import Declaration, Expression, Literal, Reference
+from declax._fields.refusals import class_body
+from declax._fields.sources import CONTAINERS, entries, has_expression, rebuilt, text_of
 from declax.errors import FieldError, describe, type_name
 
 BODY_KEY: Final = "_pytree__body"
-"""The entry of a class for its `Body`, until the class is decorated."""
+"""The entry of a class for its `BodyNames`, until the class is decorated."""
 
 
 RNGS_LINES: Final = "_: dx.KW_ONLY\nrngs: dx.InitVar[dx.Rngs] = dx.field()"
 
 
-class Body:
+class BodyNames:
     """The names that a class body binds to expressions.
 
     Attributes:
-      bound: the expressions, and the containers that hold some, by name, in order.
+      bound: the expressions by name, in order.
       reads: the names that the statement of each name read.
       twice: the first name that is bound again after an expression, if any.
       deleted: the last name of an expression that is deleted, if any.
       code: of the class body, if it binds an expression.
     """
 
-    __slots__ = ("bound", "code", "deleted", "reads", "twice")
+    __slots__ = ("_known", "bound", "code", "deleted", "reads", "twice")
 
     def __init__(self) -> None:
-        self.bound: dict[str, Any] = {}
+        self.bound: dict[str, Expression] = {}
         self.reads: dict[str, tuple[str, ...]] = {}
         self.twice: str | None = None
         self.deleted: str | None = None
         self.code: CodeType | None = None
+        self._known: dict[int, Any] = {}  # the containers that have a name, and what is in them, by identity
+
+    def bind(self, name: str, value: Any) -> Any:
+        """Gives an expression, or a container of some, a name; returns what the class body reads under it.
+
+        What has another name already, or stands in a container that has one, gets a reference.
+        """
+        bound: Expression
+        held = value._pytree__value if isinstance(value, Literal) else value  # of field(default=[...])
+        is_named = isinstance(value, Expression) and value._pytree__name not in (None, name)
+        if is_named or id(held) in self._known:
+            bound = Reference(self._known.get(id(held), value))
+            if isinstance(value, Expression) and not is_named:  # the default of a specifier
+                bound._pytree__specified, value._pytree__specified = value._pytree__specified, None
+            value = bound
+        elif isinstance(value, Expression):
+            bound = value
+        else:
+            value = self._with_references(value)
+            bound = self._known[id(value)] = Literal(value)
+        bound._pytree__name = name
+        self.bound[name] = bound
+        return value
+
+    def _with_references(self, container: Any) -> Any:
+        """A container in which no item has another name."""
+        made = rebuilt(container, {key: self._item(item) for key, item in entries(container)})
+        self._known[id(made)] = made
+        return made
+
+    def _item(self, item: Any) -> Any:
+        is_container = item.__class__ in CONTAINERS and has_expression(item)
+        is_named = isinstance(item, Expression) and item._pytree__name is not None
+        if is_named or id(item) in self._known or not (is_container or isinstance(item, Expression)):
+            return Reference(self._known.get(id(item), item))
+        if is_container:
+            return self._with_references(item)
+        self._known[id(item)] = item
+        return item
 
     def attributes_read(self) -> dict[str, list[str]]:
         """The dotted names, such as ``Base.rate``, that the statement of each name read."""
@@ -63,6 +104,21 @@ class Body:
                 found[instruction.argval], reads = reads, []
         return found
 
+    def tested_objects(self) -> Iterator[tuple[str, str]]:
+        """The expressions whose identity or class the class body tests, each with the name of the test."""
+        code = self.code
+        if code is None or (_OBJECT_TESTS.isdisjoint(code.co_code[::2]) and _CLASS_TESTS.isdisjoint(code.co_names)):
+            return
+        last = ("", "")  # the names that the last two instructions read
+        for instruction in dis.get_instructions(code):
+            operation = instruction.opname
+            if operation == "IS_OP" or operation.endswith("_NONE"):  # also a jump, for `is None`
+                yield from ((name, "`is`") for name in last if name in self.bound)
+            if operation != "PUSH_NULL":
+                last = last[1], instruction.argval if operation in _OF_CLASSES else ""
+            if last[0] in _CLASS_TESTS and last[1] in self.bound:
+                yield last[1], f"{last[0]}()"
+
 
 class ClassBody(dict[str, Any]):
     """A namespace in which each binding of a name ends a statement."""
@@ -74,7 +130,7 @@ class ClassBody(dict[str, Any]):
     def __init__(self, bases: tuple[type, ...] = ()) -> None:
         super().__init__()
         self._bases = bases
-        self._body = Body()
+        self._body = BodyNames()
         self._inner: dict[str, str] | None = None
         self._read: list[str] = []
 
@@ -95,16 +151,14 @@ class ClassBody(dict[str, Any]):
         if name in body.bound and body.twice is None:
             body.twice = name
         if has_expression(value):
-            if isinstance(value, Expression) and value._pytree__name is None:
-                value._pytree__name = name
+            value = body.bind(name, value)
             if self._inner is None:
                 body.code = sys._getframe(1).f_code
                 self._inner = dict(_names_of_inner_scopes(body.code))
             if name in self._inner:
                 raise self._read_inside(name)
-            if not body.bound:
+            if BODY_KEY not in self:
                 super().__setitem__(BODY_KEY, body)
-            body.bound[name] = value
         if read and not name.startswith("__"):
             body.reads[name] = tuple(read)
         super().__setitem__(name, value)
@@ -118,6 +172,16 @@ class ClassBody(dict[str, Any]):
     def _class_name(self) -> str:
         qualified: str = dict.get(self, "__qualname__", "class")
         return qualified.rpartition("<locals>.")[2]
+
+    def constant_read(self, reader: str) -> FieldError | None:
+        """The error for a plain default that the running statement read, if any."""
+        annotations = dict.get(self, "__annotations__", {})
+        for name in self._read:
+            value = dict.get(self, name)
+            is_plain = name in self and not has_expression(value)
+            if is_plain and "ClassVar" not in str(annotations.get(name, "ClassVar")):
+                return reads_constant(f"{self._class_name}.{name}", value, annotations[name], reader)
+        return None
 
     def _read_inside(self, name: str) -> FieldError:
         """The error for an inner scope that reads a field, which it cannot see."""
@@ -151,7 +215,7 @@ class ClassBody(dict[str, Any]):
             raise FieldError(
                 where,
                 "a field without a specifier cannot be read in the class body",
-                fix=f"{name}: {text_of_annotation(annotations[name])} = dx.field()",
+                fix=f"{name}: {annotation_text(annotations[name])} = dx.field()",
             )
         if name == "rngs":
             raise FieldError(
@@ -179,19 +243,30 @@ _OUTSIDE: Final = ("LOAD_GLOBAL", "LOAD_DEREF")
 """How functions read a name that is not theirs."""
 _OF_CLASSES: Final = ("LOAD_NAME", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS", "LOAD_FROM_DICT_OR_DEREF")
 """How the body of a class reads a name."""
+_OBJECT_TESTS: Final = frozenset(code for name, code in dis.opmap.items() if name == "IS_OP" or name.endswith("_NONE"))
+"""The instructions of `is`."""
+_CLASS_TESTS: Final = frozenset({"isinstance", "type", "callable"})
+"""The functions that look at the class of their first argument."""
 
 
-def _names_of_inner_scopes(code: CodeType, scope: str = "") -> Iterator[tuple[str, str]]:
-    """The names that the scopes in a class body read from outside of themselves, each with what reads it, and where."""
+def _names_of_inner_scopes(
+    code: CodeType, scope: str = "", around: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, str]]:
+    """The names that the scopes in a class body read from outside of themselves, each with what reads it, and where.
+
+    `around` are the variables of the scopes between the code and the class body.
+    """
+    around = around.union(code.co_cellvars)
     for inner in code.co_consts:
         if not isinstance(inner, CodeType):
             continue
         if inner.co_name in _SCOPES:
-            yield from _names_of_inner_scopes(inner, "comprehension or lambda")
+            yield from _names_of_inner_scopes(inner, "comprehension or lambda", around)
         elif not inner.co_flags & inspect.CO_OPTIMIZED and not scope:
             yield from _names_read(inner, f"nested class {inner.co_name}", _OF_CLASSES)
     if scope or code.co_nlocals:  # since Python 3.12, comprehensions are a part of the code, and their variables locals
-        yield from _names_read(code, scope or "comprehension or lambda", _OUTSIDE)
+        names = _names_read(code, scope or "comprehension or lambda", _OUTSIDE)
+        yield from ((name, reader) for name, reader in names if name not in around)
 
 
 def _names_read(code: CodeType, scope: str, operations: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -216,7 +291,7 @@ def base_with(name: str, bases: Iterable[type]) -> type | None:
 def collect(cls: Any, annotations: Collection[str]) -> None:
     """Puts standard fields into the place of the declarations of a new class.
 
-    A class that was made without a class body, as by ``type(...)``, gets its `Body` here.
+    A class that was made without a class body, as by ``type(...)``, gets its `BodyNames` here.
 
     Args:
       cls: the class.
@@ -225,18 +300,17 @@ def collect(cls: Any, annotations: Collection[str]) -> None:
     Raises:
       FieldError: for a value that hides a declaration of a base.
     """
-    body: Body | None = cls.__dict__.get(BODY_KEY)
+    body: BodyNames | None = cls.__dict__.get(BODY_KEY)
     _check_hidden(cls, annotations if body is None else [*annotations, *body.bound])
     if body is None:
-        bound = {name: value for name, value in vars(cls).items() if has_expression(value)}
-        if not bound:
+        body = BodyNames()
+        for name, value in list(vars(cls).items()):
+            if has_expression(value):
+                body.bind(name, value)
+        if not body.bound:
             return
-        body = Body()
-        body.bound = bound
         setattr(cls, BODY_KEY, body)
     for name, value in body.bound.items():
-        if isinstance(value, Expression) and value._pytree__name is None:
-            value._pytree__name = name
         if isinstance(value, Declaration) and value._pytree__name == name:
             setattr(cls, name, value._pytree__field)
 
@@ -260,9 +334,25 @@ def _check_hidden(cls: Any, declared: Collection[str]) -> None:
 
 def _annotation_of(cls: Any, name: str) -> str:
     annotation = cls.__dataclass_fields__[name].type
-    return "..." if annotation is Any else text_of_annotation(annotation)
+    return "..." if annotation is Any else annotation_text(annotation)
 
 
-def text_of_annotation(annotation: object) -> str:
-    """An annotation as the class body writes it, as far as that is known."""
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+def reads_constant(where: str, value: object, annotation: object, reader: str, place: str = "") -> FieldError:
+    """The error of an expression that reads a field without a specifier; its value is MISSING if there is none."""
+    is_missing = value is dataclasses.MISSING
+    what = "has no specifier" if is_missing else f"gives it the constant {text_of(value)}"
+    default = "" if is_missing else f"default={text_of(value)}"
+    return FieldError(
+        where,
+        f"the {reader} reads this field, which {what}",
+        why="only a field with a specifier has the value of the instance in the class body",
+        fix=f"{where.rpartition('.')[2]}: {annotation_text(annotation)} = dx.field({default}){place}",
+    )
+
+
+def refuse_constant(reader: str) -> None:
+    """Raises if the running statement of the class body read a plain default, and got its constant."""
+    frame = class_body()
+    error = None if frame is None else frame.f_locals.constant_read(reader)  # type: ignore[attr-defined]  # a `ClassBody`
+    if error is not None:
+        raise error

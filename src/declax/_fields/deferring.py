@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
-from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated, defer_call
+from declax._fields.class_body import refuse_constant
+from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated, defer_call, referred
 from declax._fields.refusals import WHY_CONSTANT, in_class_body, refuse_hidden, require_class_body
 from declax._fields.sources import has_expression, text_of
 from declax.errors import FieldError, describe
@@ -81,12 +82,13 @@ def repeat(n: int, item: T, /) -> list[T]:
             got=describe(item),
             fix="dx.repeat(depth, dx.defer(Block)())",
         )
-    if isinstance(item, Deferred) and item._pytree__name is not None:
+    part = referred(item)
+    if isinstance(part, Deferred) and part._pytree__name is not None:
         raise FieldError(
             "repeat",
-            f"the repeated value is the part {item._pytree__name}, so that all elements would be one object",
+            f"the repeated value is the part {text_of(item)}, so that all elements would be one object",
             why="the name of a part refers to the object that an instance has",
-            fix=f"dx.repeat(depth, {item._pytree__source(text_of)})",
+            fix=f"dx.repeat(depth, {part._pytree__source(text_of)})",
         )
     made = Repeated(n, item)
     require_class_body(made)
@@ -95,8 +97,9 @@ def repeat(n: int, item: T, /) -> list[T]:
 
 def _check_count(n: object, item: object) -> None:
     """Refuses a part, or a constant that is not an int, as the length of a list."""
-    function = n._pytree__function if isinstance(n, Deferred) else None
-    is_part = isinstance(n, Repeated | Literal) or hasattr(function, "_pytree__is_pytree")
+    count = referred(n)
+    function = count._pytree__function if isinstance(count, Deferred) else None
+    is_part = isinstance(count, Repeated | Literal) or hasattr(function, "_pytree__is_pytree")
     if not is_part and (isinstance(n, Expression) or hasattr(n, "__index__")):
         return
     raise FieldError(
@@ -138,6 +141,7 @@ def when(flag: bool, item: Any, other: Any = None, /) -> Any:
     """
     made = Choice(flag, item, other)
     if isinstance(flag, bool):
+        refuse_constant("condition of dx.when")
         raise FieldError(
             in_class_body("when"),
             f"the condition is the constant {flag}",

@@ -13,13 +13,21 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from declax import _jax
-from declax._fields.refusals import class_body, is_library, refuse, require_class_body
+from declax._fields.refusals import (
+    class_body,
+    is_class_body,
+    is_library,
+    refuse,
+    refuse_lookup,
+    require_class_body,
+)
 from declax._fields.sources import (
     CONTAINERS,
+    SourceWriter,
     Term,
     Write,
-    Writer,
     argument_text,
+    bare,
     container_text,
     has_expression,
     items,
@@ -33,7 +41,7 @@ class Expression(Term):
     """An operation on fields. It has no value until an instance is created.
 
     Its own attributes begin with ``_pytree__``; all others are operations.
-    Hashed by identity.
+    Hashed by identity, except in dicts and sets of a class body, which refuse it.
     """
 
     __slots__ = ()
@@ -41,7 +49,14 @@ class Expression(Term):
     # ------------------------------------------------------------- operations that give expressions
 
     def __hash__(self) -> int:
+        refuse_lookup(self, sys._getframe(1))
         return object.__hash__(self)
+
+    def __repr__(self) -> str:
+        frame = sys._getframe(1)  # errors and debuggers call it from functions, or from an evaluated "<string>"
+        if is_class_body(frame) and not frame.f_code.co_name.startswith("<"):
+            refuse(self, "repr()", f'dx.defer("{{!r}}".format)({text_of(self)})')
+        return bare(self)
 
     def __getattr__(self, name: str) -> Expression:
         if name.startswith(("__", "_pytree__")):
@@ -119,7 +134,7 @@ _ARITHMETIC: Final = (
     "add:+ sub:- mul:* truediv:/ floordiv:// mod:% pow:** matmul:@ and:& or:| xor:^ lshift:<< rshift:>>"
 )
 _COMPARISONS: Final = "eq:== ne:!= lt:< le:<= gt:> ge:>="
-_UNARY: Final = "neg:- pos:+ invert:~"
+_UNARY: Final = "neg:- pos:+"
 _EQUALITIES: Final = ("({} == {})", "({} != {})")
 _CONSTANTS: Final = frozenset({int, float, bool, str, bytes})
 
@@ -136,8 +151,16 @@ def _unary(template: str) -> Callable[[Any], Expression]:
     return lambda self: _operation(template, self)
 
 
+def _inverted(self: Expression) -> Operation:
+    return _checked(Inversion("invert({})", self))
+
+
 def _operation(template: str, *operands: object) -> Operation:
-    made = Operation(template, *operands)
+    return _checked(Operation(template, *operands))
+
+
+def _checked(made: Operation) -> Operation:
+    template, operands = made._pytree__template, made._pytree__values
     is_declared = any(isinstance(value, Expression) and value._pytree__name is not None for value in operands)
     if is_declared and template not in _EQUALITIES:
         require_class_body(made, MissingAttributeError if template.startswith("{}.") else ExpressionError)
@@ -154,6 +177,7 @@ def _add_operators() -> None:
     for entry in _UNARY.split():
         name, symbol = entry.split(":")
         setattr(Expression, f"__{name}__", _unary(f"({symbol}{{}})"))
+    setattr(Expression, "__invert__", _inverted)  # noqa: B010  # added like the others
     setattr(Expression, "__abs__", _unary("abs({})"))  # noqa: B010  # added like the others
 
 
@@ -199,6 +223,40 @@ class Operation(Expression):
         return "." not in self._pytree__template and "[" not in self._pytree__template
 
 
+class Inversion(Operation):
+    """An expression under ``~``: the negation of a bool."""
+
+    __slots__ = ()
+
+    def _pytree__source(self, write: Write) -> str:
+        (operand,) = self._pytree__values
+        return super()._pytree__source(write) if isinstance(write, SourceWriter) else f"(~{write(operand)})"
+
+    @property
+    def _pytree__is_bracketed(self) -> bool:
+        return True
+
+
+class Reference(Operation):
+    """Another name of an expression, or an item of a literal that is not made for it."""
+
+    __slots__ = ()
+
+    def __init__(self, target: object) -> None:
+        super().__init__("{}", target)
+
+    @property
+    def _pytree__target(self) -> Any:
+        return self._pytree__values[0]
+
+
+def referred(value: Any) -> Any:
+    """The expression or value that a reference stands for; any other value itself."""
+    while isinstance(value, Reference):
+        value = value._pytree__target
+    return value
+
+
 class Deferred(Expression):
     """A call that each instance makes for itself.
 
@@ -223,11 +281,15 @@ class Deferred(Expression):
     def _pytree__source(self, write: Write) -> str:
         args, kwargs = self._pytree__args, self._pytree__kwargs
         written = [argument_text(arg, write) for arg in args]
-        if isinstance(write, Writer) and self._pytree__makes_layers:
-            kwargs = {"rngs": args[0]._pytree__kwargs.get("rngs"), **kwargs}
+        if isinstance(write, SourceWriter) and self._pytree__makes_layers:
+            kwargs = {"rngs": _rngs_of(args[0]), **kwargs}
             written[0] = write.function(args[0], kwargs["rngs"])
         written += [f"{name}={argument_text(value, write)}" for name, value in kwargs.items()]
-        return f"{write(self._pytree__function)}({', '.join(written)})"
+        function = write(self._pytree__function)
+        is_for_people = not isinstance(write, SourceWriter) and self._pytree__function is not slice
+        if is_for_people and not _defers_calls(self._pytree__function):
+            function = f"dx.defer({function})"
+        return f"{function}({', '.join(written)})"
 
     @property
     def _pytree__makes_layers(self) -> bool:
@@ -235,8 +297,21 @@ class Deferred(Expression):
         first = self._pytree__args[0] if self._pytree__args else None
         if not hasattr(self._pytree__function, "_pytree__makes_layers") or not isinstance(first, Deferred):
             return False
-        made_by = first._pytree__function
-        return isinstance(made_by, Expression) or hasattr(made_by, "_pytree__is_pytree")
+        return _defers_calls(first._pytree__function)
+
+
+def _rngs_of(call: Expression) -> Any:
+    """What a call, or else one among its arguments, is given as `rngs`."""
+    given = call._pytree__kwargs.get("rngs") if isinstance(call, Deferred) else None
+    if given is not None:
+        return given
+    inner = (operand for operand in call._pytree__operands() if isinstance(operand, Expression))
+    return next((found for operand in inner if (found := _rngs_of(operand)) is not None), None)
+
+
+def _defers_calls(function: Any) -> bool:
+    """Whether a call with an expression among its arguments is deferred without `defer`."""
+    return isinstance(function, Expression) or hasattr(function, "_pytree__is_pytree")
 
 
 class Declaration(Expression):
@@ -271,7 +346,10 @@ class Repeated(Expression):
         yield from (self._pytree__count, self._pytree__item)
 
     def _pytree__source(self, write: Write) -> str:
-        return f"[{write(self._pytree__item)} for _ in range({write(self._pytree__count)})]"
+        item, count = write(self._pytree__item), write(self._pytree__count)
+        if not isinstance(write, SourceWriter):  # for people: as the class body declares it
+            return f"dx.repeat({count}, {item})"
+        return f"[{item} for _ in range({count})]"
 
 
 class Choice(Expression):
@@ -293,6 +371,8 @@ class Choice(Expression):
 
     def _pytree__source(self, write: Write) -> str:
         chosen, other = map(write, self._pytree__pair)
+        if not isinstance(write, SourceWriter):
+            return f"dx.when({', '.join(argument_text(v, write) for v in self._pytree__operands())})"
         return f"({chosen} if {write(self._pytree__flag)} else {other})"
 
 

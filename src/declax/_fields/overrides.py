@@ -19,9 +19,10 @@ from declax._fields.expressions import (
     Expression,
     Literal,
     Operation,
+    Reference,
     Repeated,
 )
-from declax._fields.sources import CONTAINERS, Unmade, Write, has_expression, text_of
+from declax._fields.sources import CONTAINERS, Unmade, Write, entries, has_expression, invert, rebuilt, text_of
 from declax.errors import ConstructionError, type_name
 
 
@@ -114,8 +115,10 @@ class PartOverride(Unmade):
 def with_parts(owner: type, steps: tuple[str | int, ...], value: Any) -> Any:
     """A default, or an argument of a declared call, with a `DeclaredPart` in the place of each call."""
     value = value._pytree__value if isinstance(value, Literal) else value
+    if isinstance(value, Reference) and not has_expression(value._pytree__target):
+        return value._pytree__target
     if value.__class__ in CONTAINERS and has_expression(value):
-        return _rebuilt(value, {key: with_parts(owner, (*steps, key), item) for key, item in _entries(value)})
+        return rebuilt(value, {key: with_parts(owner, (*steps, key), item) for key, item in entries(value)})
     is_reference = isinstance(value, Expression) and value._pytree__name not in (
         None,
         steps[0] if len(steps) == 1 else None,
@@ -133,7 +136,7 @@ def holds_parts(value: Any) -> bool:
     """Whether a default is a container with a `DeclaredPart` in it."""
     if value.__class__ not in CONTAINERS:
         return False
-    return any(isinstance(item, DeclaredPart) or holds_parts(item) for _, item in _entries(value))
+    return any(isinstance(item, DeclaredPart) or holds_parts(item) for _, item in entries(value))
 
 
 def overriding(value: Any) -> Expression | None:
@@ -169,6 +172,8 @@ class Evaluation(abc.ABC):
         known = self.name(value) if isinstance(value, Expression) else None
         if known is not None:
             return self.read(known)
+        if isinstance(value, Reference):
+            return self(value._pytree__target)
         if isinstance(value, Deferred):
             return self.call(value)
         if isinstance(value, Choice):
@@ -178,12 +183,12 @@ class Evaluation(abc.ABC):
         if isinstance(value, Operation):
             operands = [self.operand(self(operand)) for operand in value._pytree__operands()]
             names = {f"_{index}": operand for index, operand in enumerate(operands)}
-            return eval(value._pytree__template.format(*names), {}, names)
+            return eval(value._pytree__template.format(*names), {"invert": invert}, names)
         if isinstance(value, Declaration) and value._pytree__field.default is not dataclasses.MISSING:
             return value._pytree__field.default
         value = value._pytree__value if isinstance(value, Literal) else value
         if value.__class__ in CONTAINERS:
-            return _rebuilt(value, {key: self(item) for key, item in _entries(value)})
+            return rebuilt(value, {key: self(item) for key, item in entries(value)})
         return value
 
 
@@ -264,14 +269,6 @@ def _part_at(owner: Any, steps: tuple[str | int, ...]) -> Any:
 # ================================================================= containers
 
 
-def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
-    return value.items() if isinstance(value, dict) else enumerate(value)
-
-
-def _rebuilt(value: Any, items: dict[Any, Any]) -> Any:
-    return items if isinstance(value, dict) else type(value)(items.values())
-
-
 _ANY: Final = object()
 
 
@@ -281,6 +278,6 @@ def _opened(value: Any, declared: Any = _ANY) -> Any:
         return value.expression if declared is _ANY or value.part == declared else value
     if value.__class__ not in CONTAINERS:
         return value
-    below = dict(_entries(declared)) if declared.__class__ in CONTAINERS else {}
-    found = {key: _opened(item, _ANY if declared is _ANY else below.get(key)) for key, item in _entries(value)}
-    return value if all(found[key] is item for key, item in _entries(value)) else _rebuilt(value, found)
+    below = dict(entries(declared)) if declared.__class__ in CONTAINERS else {}
+    found = {key: _opened(item, _ANY if declared is _ANY else below.get(key)) for key, item in entries(value)}
+    return value if all(found[key] is item for key, item in entries(value)) else rebuilt(value, found)

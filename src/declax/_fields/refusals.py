@@ -20,7 +20,17 @@ from declax.errors import DeclaxError, ExpressionError, FieldError
 METHOD: Final = (
     "@dx.submodule\ndef part(self, rngs: dx.Rngs) -> dx.Linear: ...        # self has all fields declared above"
 )
-WHY_CONSTANT: Final = "`is` compares the expression itself with None, and gives a constant in the class body"
+WHY_CONSTANT: Final = "`is` and isinstance look at the expression itself, and give a constant in the class body"
+
+_LOOKUPS: Final = {
+    "BINARY_SUBSCR": "dx.defer(operator.getitem)(table, {})",
+    "BINARY_OP": "dx.defer(operator.getitem)(table, {})",
+    "CONTAINS_OP": "dx.defer(operator.contains)(values, {})",
+}
+"""The instructions that look for an object in a dict or set, with the deferred calls."""
+
+_HASH_BY_IDENTITY: Final = frozenset({"jax", "declax", "inspect", "functools", "dataclasses", "typing", "copy"})
+"""Packages whose caches may hold expressions."""
 
 _OPERATORS: Final = "declax._fields.expressions"
 """The module of the operators of expressions."""
@@ -39,12 +49,25 @@ def refuse(term: Term, operation: str, fix: str = METHOD) -> NoReturn:
 def class_body() -> FrameType | None:
     """The innermost class body of a Pytree among the frames that run."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        # The locals of functions are left alone: they would be copied.
-        if not frame.f_code.co_flags & inspect.CO_OPTIMIZED and hasattr(type(frame.f_locals), "_pytree__is_class_body"):
-            return frame
+    while frame is not None and not is_class_body(frame):
         frame = frame.f_back
-    return None
+    return frame
+
+
+def is_class_body(frame: FrameType) -> bool:
+    """Whether a frame runs the class body of a Pytree, or a text that a debugger evaluates there."""
+    # The locals of functions are left alone: they would be copied.
+    return not frame.f_code.co_flags & inspect.CO_OPTIMIZED and hasattr(type(frame.f_locals), "_pytree__is_class_body")
+
+
+def refuse_lookup(term: Term, frame: FrameType) -> None:
+    """Raises if a frame of user code looks for an expression in a dict or set, which compare its identity."""
+    if str(frame.f_globals.get("__name__")).partition(".")[0] in _HASH_BY_IDENTITY:
+        return
+    instruction = _name_of_instruction(frame)
+    fix = _LOOKUPS.get(instruction, METHOD if instruction.startswith(("CALL", "PRECALL")) else None)
+    if fix is not None and class_body() is not None:
+        refuse(term, "the lookup in a dict or set", fix.format(text_of(term)))
 
 
 def is_library(frame: FrameType) -> bool:

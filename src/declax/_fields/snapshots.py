@@ -211,6 +211,31 @@ class Compared(Frozen):
             return False
 
 
+class FrozenPartial(Compared):
+    """Stands for a `functools.partial`: equal if the functions, arguments and keywords are."""
+
+    __slots__ = ("_key",)
+
+    _key: tuple[Hashable, ...]
+
+    @staticmethod
+    def of(value: functools.partial[Any]) -> Hashable:
+        """The stand-in of a partial; the partial itself if its parts may change or it has attributes."""
+        parts = (value.func, *value.args, *value.keywords.values())
+        if vars(value) or not is_fixed(parts):
+            return value
+        parts = tuple(map(freeze, parts))
+        self = FrozenPartial(value)
+        self._key = (parts, exact_types(parts), tuple(value.keywords))
+        return self
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FrozenPartial) and (self.extra is other.extra or self._key == other._key)
+
+
 def is_frozen(value: object) -> bool:
     """True of the snapshots that `freeze` makes."""
     return isinstance(value, Frozen)
@@ -219,7 +244,7 @@ def is_frozen(value: object) -> bool:
 # --- what is fixed, and what can be taken apart -------------------------------
 
 
-class _Record(NamedTuple):
+class _DataclassInfo(NamedTuple):
     """A dataclass whose instances can be taken apart; cached properties are computed again."""
 
     is_frozen: bool
@@ -236,7 +261,7 @@ class _Record(NamedTuple):
 
 
 @functools.cache
-def _record_of(cls: Any) -> _Record | None:
+def _record_of(cls: Any) -> _DataclassInfo | None:
     """How to take instances of a dataclass apart; None for other classes."""
     if not hasattr(cls, "__dataclass_fields__") or issubclass(cls, enum.Enum):
         return None
@@ -247,7 +272,7 @@ def _record_of(cls: Any) -> _Record | None:
     content = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
     slots = [f.name for f in dataclasses.fields(cls) if isinstance(content.get(f.name), types.MemberDescriptorType)]
     computed = [name for name, value in content.items() if isinstance(value, functools.cached_property)]
-    return _Record(cls.__dataclass_params__.frozen, tuple(slots), tuple(computed))
+    return _DataclassInfo(cls.__dataclass_params__.frozen, tuple(slots), tuple(computed))
 
 
 def attributes_of(value: Any) -> dict[str, Any] | None:
@@ -292,6 +317,8 @@ def _open(value: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]] | None:
         return None, (value.start, value.stop, value.step)
     if isinstance(value, (list, tuple, set, bytearray, deque)):
         return None, tuple(value)
+    if isinstance(value, np.ndarray):
+        return None, (value.tobytes(),)
     attributes = attributes_of(value)
     return None if attributes is None else (tuple(attributes), tuple(attributes.values()))
 
@@ -312,6 +339,8 @@ def freeze(value: Any, where: str = "static value") -> Hashable:
         return value  # type: ignore[no-any-return]  # the types in _PLAIN have a hash
     if cls in _EMPTY and not value:
         return _EMPTY[cls]  # most metadata is empty
+    if cls is functools.partial:
+        return FrozenPartial.of(value)
     return value if is_fixed(value) else _freeze(value, where)  # type: ignore[no-any-return]  # it has a hash
 
 
@@ -361,8 +390,10 @@ def _freeze(value: Any, where: str) -> Any:
     """A snapshot of a value that is not fixed."""
 
     def opened(item: Any, around: list[_Opened]) -> Any:
-        if type(item) in _PLAIN or (around and is_fixed(item)):
+        if type(item) in _PLAIN:
             return item
+        if around and is_fixed(item):
+            return freeze(item)
         _check(item, around, where)
         names, parts = _open(item) or (None, ())
         is_flat = _PLAIN.issuperset(map(type, parts))
@@ -381,7 +412,8 @@ def _check(item: Any, around: list[_Opened], where: str) -> None:
             got=errors.describe(item),
             why="a static value is copied into the treedef, which must be finite",
         )
-    if isinstance(item, (jax.Array, np.ndarray)):
+    is_array = isinstance(item, np.ndarray) and not (_is_constant(item) and any(map(_is_record, around)))
+    if is_array or isinstance(item, jax.Array):
         raise errors.StatusError(
             _place(where, around),
             "an array cannot be static",
@@ -392,6 +424,15 @@ def _check(item: Any, around: list[_Opened], where: str) -> None:
         )
     if len(around) == errors.MAX_DEPTH:
         raise errors.too_deep(where, [outer.key() for outer in around])
+
+
+def _is_constant(array: Any) -> bool:
+    """Whether an array has bytes that say all of it."""
+    return type(array) is np.ndarray and not array.dtype.hasobject
+
+
+def _is_record(outer: _Opened) -> bool:
+    return attributes_of(outer.value) is not None
 
 
 def _place(where: str, around: list[_Opened]) -> str:
@@ -407,6 +448,8 @@ def _snapshot(value: Any, names: tuple[Any, ...] | None, parts: Sequence[Any]) -
         return FrozenDict(zip(names or (), parts, strict=True), cls, getattr(value, "default_factory", None))
     if isinstance(value, deque):
         return Frozen(cls, parts, extra=value.maxlen)
+    if isinstance(value, np.ndarray):
+        return Frozen(cls, parts, extra=(value.dtype, value.shape))
     return Compared(value) if _open(value) is None else Frozen(cls, parts, names)
 
 
@@ -438,7 +481,7 @@ def _thawed(frozen: Frozen, names: tuple[Any, ...] | None, parts: Sequence[Any])
         content = dict(zip(frozen, parts, strict=True))
         if issubclass(cls, defaultdict):
             return cls(frozen.extra, content)
-        return content if cls is dict else cls(content)
+        return content if cls is dict else _container(cls, content)
     if names is not None:
         made = object.__new__(cls)
         for name, part in zip(names, parts, strict=True):
@@ -446,6 +489,26 @@ def _thawed(frozen: Frozen, names: tuple[Any, ...] | None, parts: Sequence[Any])
         return made
     if cls is slice:
         return slice(*parts)
+    if cls is np.ndarray:
+        dtype, shape = frozen.extra
+        return np.frombuffer(parts[0], dtype).reshape(shape).copy()
     if issubclass(cls, tuple):
         return getattr(cls, "_make", cls)(parts)
-    return cls(parts) if frozen.extra is None else cls(parts, frozen.extra)
+    return _container(cls, list(parts)) if frozen.extra is None else cls(parts, frozen.extra)
+
+
+def _container(cls: Any, content: Any) -> Any:
+    """A container of a class, whose own constructor may take other arguments than the content."""
+    constructors = ((base, vars(base).get("__init__")) for base in cls.__mro__)
+    base = next(base for base, made_by in constructors if made_by and not isinstance(made_by, types.FunctionType))
+    if base is cls or base is object:
+        return cls(content)
+    try:
+        made = cls(content)
+        if made == content:
+            return made
+    except TypeError:  # it takes other arguments
+        pass
+    made = cls.__new__(cls)
+    base.__init__(made, content)
+    return made

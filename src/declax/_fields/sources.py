@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import keyword
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import NoneType
 from typing import Any, Final
 
@@ -52,12 +52,24 @@ class Term(Unmade):
         """Whether its source has brackets around all of it."""
         return False
 
-    def __repr__(self) -> str:
-        return bare(self)
+
+def invert(value: Any) -> Any:
+    """The negation of a bool, whose ``~`` is -1 or -2 in Python; ``~value`` of another value."""
+    return not value if value.__class__ is bool else ~value
 
 
 def items(value: Any) -> Any:
     return value.values() if isinstance(value, dict) else value
+
+
+def entries(value: Any) -> Iterable[tuple[Any, Any]]:
+    """The items of a container, each with its key."""
+    return value.items() if isinstance(value, dict) else enumerate(value)
+
+
+def rebuilt(value: Any, items: dict[Any, Any]) -> Any:
+    """A container like another, with the given items by their keys."""
+    return items if isinstance(value, dict) else type(value)(items.values())
 
 
 def has_expression(value: object, depth: int = 8) -> bool:
@@ -128,7 +140,7 @@ def _is_mutable(value: Any) -> bool:
     return value.__class__ is not tuple or any(item.__class__ in CONTAINERS and _is_mutable(item) for item in value)
 
 
-class Writer:
+class SourceWriter:
     """Writes expressions as the source of a function, and collects the constants in them.
 
     Args:
@@ -144,7 +156,7 @@ class Writer:
         self._names = names
         self._reserved = reserved
         self.shared: dict[int, str] = {}
-        self.constants: dict[str, Any] = {"abs": abs, "range": range}
+        self.constants: dict[str, Any] = {"abs": abs, "invert": invert, "range": range}
 
     def __call__(self, value: Any) -> str:
         """The source of a value."""
@@ -174,7 +186,7 @@ class Writer:
     def function(self, item: Any, rngs: Any) -> str:
         """The source of a function that evaluates an expression, with the given keys in the place of `rngs`."""
         names = {**self._names} if rngs is None else {**self._names, id(rngs): "rngs"}
-        writer = Writer(names, self._reserved)
+        writer = SourceWriter(names, self._reserved)
         writer.constants = self.constants
         return f"lambda{'' if rngs is None else ' rngs'}: {writer(item)}"
 
@@ -189,7 +201,7 @@ class Writer:
         return name
 
 
-class NoteWriter(Writer):
+class NoteWriter(SourceWriter):
     """Writes expressions for a note of an error, with the values of constants."""
 
     def constant(self, value: Any, name: str) -> str:

@@ -1,12 +1,6 @@
-"""The facts that a class declares about its fields.
+"""The facts that a class declares about its fields, and the functions that declare them.
 
-Vocabulary
-----------
-specifier: what a field is declared with: `data`, `static`, `variable`,
-           `submodule`, or nothing.
-status:    whether a value is pytree data, static, or static by snapshot.
-spec:      everything that is known of one field, the source of all else.
-tag:       what `data(value)` and `static(value)` give in an assignment.
+`FieldSpec` is everything that is known of one field; the constructor, the layout and the static types derive from it.
 """
 
 from __future__ import annotations
@@ -29,7 +23,7 @@ from typing import (
     overload,
 )
 
-from declax._fields.expressions import Declaration, Expression, Operation
+from declax._fields.expressions import Declaration, Expression, Reference
 from declax._fields.expressions import Literal as LiteralExpression
 from declax._fields.sources import has_expression
 from declax._typing import MISSING, MYPY, Dtype, Initializer, Missing
@@ -194,7 +188,7 @@ def _field(specifier: Specifier, *, metadata: Mapping[Any, Any] | None, **option
     if not isinstance(default, Expression):
         default = LiteralExpression(default)
     elif default._pytree__name is not None or isinstance(default, Declaration):
-        default = Operation("{}", default)  # a reference
+        default = Reference(default)
     default._pytree__specified = made
     return default
 
@@ -631,10 +625,9 @@ def submodule(build: Callable[[Any, Any], M] = _NO_METHOD, /) -> M:
     """Declares a part that a method makes, for parts that need statements.
 
     The method is called with ``rngs`` of the constructor, or None, in its
-    place in the class body: `self` has what is declared above it. A method
-    that overrides another can call it as ``super().part(rngs)``. Type checkers
-    take ``super().part`` for the part there, and need a ``type: ignore``; an
-    ordinary method that both call needs none.
+    place in the class body: `self` has what is declared above it. In a method
+    that overrides another, ``super().part`` is the part that the other one
+    makes: ``return [*super().layers, last]``.
 
     Args:
       build: the method.
@@ -688,7 +681,7 @@ def _check_check(check: object, options: Mapping[str, Any]) -> None:
     if options.get("init") is False:
         raise FieldError(
             "field",
-            "a check is for what the constructor is given, and init=False says that it is given nothing",
+            "a check tests an argument of the constructor, and init=False means that there is none",
             fix="check the value in __post_init__, where it is set",
         )
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
-from declax._fields.annotations import Scope, decide, own_annotations
-from declax._fields.class_body import BODY_KEY, Body
+from declax._fields.annotations import AnnotationScope, decide, own_annotations
+from declax._fields.class_body import BODY_KEY, BodyNames
 from declax._fields.expressions import Declaration
 from declax._fields.specifiers import FieldSpec, Notes, PartRecipe, Specifier, Status, specifier_of
 
@@ -19,7 +19,7 @@ _MARKS_KEY: Final = "_pytree__marks"
 
 def take_marks(cls: type) -> str | None:
     """Turns ``x: T = data()`` of an open class into a mark; the first name that a decorator would have to make."""
-    body: Body = cls.__dict__[BODY_KEY]
+    body: BodyNames = cls.__dict__[BODY_KEY]
     if "__dataclass_fields__" in cls.__dict__:
         return next((name for name, value in body.bound.items() if not isinstance(value, Declaration)), None)
     marks = {name: v._pytree__field for name, v in body.bound.items() if isinstance(v, Declaration) and _is_bare(v)}
@@ -49,11 +49,11 @@ def read_specs(cls: type) -> tuple[dict[str, FieldSpec], bool]:
     """The specs of all fields that a class declares, and whether all names resolved."""
     fields = {f.name: f for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
     marks = {n: f for base in reversed(cls.__mro__) for n, f in base.__dict__.get(_MARKS_KEY, {}).items()}
-    owners: dict[str, tuple[object, Scope]] = {}
+    owners: dict[str, tuple[object, AnnotationScope]] = {}
     for base in reversed(cls.__mro__):
         annotations = own_annotations(base) if base is not object else {}
         if annotations:
-            scope = Scope(base)
+            scope = AnnotationScope(base)
             is_open = not fields or "__dataclass_fields__" not in base.__dict__
             owners.update((n, (a, scope)) for n, a in annotations.items() if is_open or n in fields)
     specs = {}
@@ -72,12 +72,14 @@ def read_specs(cls: type) -> tuple[dict[str, FieldSpec], bool]:
     return specs, all(scope.is_complete for _, scope in owners.values())
 
 
-def _is_marked(annotation: object, scope: Scope) -> bool:
+def _is_marked(annotation: object, scope: AnnotationScope) -> bool:
     resolved = scope.resolve(annotation)
     return any(isinstance(mark, Status) for mark in getattr(resolved, "__metadata__", ()))
 
 
-def _read_spec(name: str, annotation: object, field: dataclasses.Field[Any] | None, scope: Scope) -> FieldSpec:
+def _read_spec(
+    name: str, annotation: object, field: dataclasses.Field[Any] | None, scope: AnnotationScope
+) -> FieldSpec:
     resolved = scope.resolve(annotation)
     decision = decide(resolved, scope)
     specifier = specifier_of(field) if field is not None else None
