@@ -168,7 +168,7 @@ def test_classes_without_checks_have_no_more_to_do():
 def test_what_is_no_check():
     with pytest.raises(FieldError, match="the check of a field is a function of its value"):
         dx.static(check=3)
-    with pytest.raises(FieldError, match="a check is for what the constructor is given"):
+    with pytest.raises(FieldError, match="a check tests an argument of the constructor"):
         dx.data(check=even, init=False)
 
     @dataclasses.dataclass

@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 import sys
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 
 import declax as dx
 from config.schema_checks import refused_by
+from declax.config import registry
 from declax.config._cli.main import main
+from declax.config._reading.catalog import catalog_for
 from declax.errors import ConstructionError
 
 
@@ -91,6 +94,40 @@ class Model(dx.Module):
     rngs: dx.InitVar[dx.Rngs] = dx.field()
     block: Block = Block(dim, rngs=rngs)
     tower: Tower = Tower(2, rngs=rngs)
+
+
+class Layer(Protocol):
+    def __call__(self, x: jax.Array, /) -> jax.Array: ...
+
+
+@dx.dataclass
+class Scaled(dx.Module):
+    by: float = dx.field(default=2.0)
+    shift: float = dx.field(default=0.0)
+
+    def __call__(self, x: jax.Array, /) -> jax.Array:
+        return self.by * x + self.shift
+
+
+@dx.dataclass
+class Called(dx.Module):
+    """Parts whose annotations are types of functions."""
+
+    by: float = dx.field(default=3.0)
+    layer: Layer = Scaled(by)
+    function: Callable[[jax.Array], jax.Array] | None = Scaled(by)
+
+
+@dx.dataclass
+class Doubled(dx.Module):
+    def __call__(self, x: jax.Array, /) -> jax.Array:
+        return 2 * x
+
+    def mix(self, x: jax.Array) -> jax.Array:
+        return 2 * x
+
+
+CALLED = pytest.mark.parametrize("name", ["layer", "function"])
 
 
 def build(cls: Any, config: dict[str, Any]) -> Any:
@@ -391,6 +428,75 @@ def test_the_schema_offers_both():
     assert names == ["Block.up", "Linear", "reference"]
     assert "required" not in schema["definitions"]["Block.up"]
     assert schema["definitions"]["Linear"]["required"] == ["kind", "in_features", "out_features"]
+
+
+# --- annotations without a class ---------------------------------------------------
+
+
+@CALLED
+def test_parts_that_are_annotated_as_functions(name):
+    assert getattr(build(Called, {}), name).by == 3.0
+    over = getattr(build(Called, {name: {"shift": 1.0}}), name)
+    assert (over.by, over.shift) == (3.0, 1.0)
+    other = getattr(build(Called, {name: {"kind": "Scaled", "shift": 1.0}}), name)
+    assert (other.by, other.shift) == (2.0, 1.0)
+    assert getattr(build(Called, {name: "gelu"}), name) is dx.gelu
+
+
+@CALLED
+def test_extra_kinds_of_functions(name):
+    config = {name: {"kind": "Doubled"}}
+    assert "expected: Scaled" in refusal(Called, config)
+    assert isinstance(getattr(dx.from_config(Called, config, extra=[Doubled]), name), Doubled)
+    with pytest.raises(dx.ConfigError, match=r"expected: Scaled\n"):  # a Mix cannot be called
+        dx.from_config(Called, {name: {"kind": "Mix", "dim": 2}}, extra=[Mix])
+
+
+def test_registered_kinds_of_functions(monkeypatch):
+    monkeypatch.setitem(registry._KINDS, Layer, {})
+    dx.register_kind(Layer, Doubled)
+    assert isinstance(build(Called, {"layer": {"kind": "Doubled"}}).layer, Doubled)
+    assert "unknown function" in refusal(Called, {"layer": "Doubled"})  # the class is not a function of an array
+    monkeypatch.undo()
+    catalog_for.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: Called(layer=Scaled(5.0)),
+        lambda: Called(function=Scaled(5.0)),
+        lambda: Called(layer=dx.gelu, function=None),
+        lambda: Block(2, mixer=Mix(8, scale=5.0, rngs=dx.Rngs(1)), rngs=dx.Rngs(0)),
+    ],
+)
+def test_the_declared_class_reads_back(model):
+    spec = dx.spec_of(model())
+    assert dx.spec_from_config(spec.target, dx.to_config(spec)) == spec
+
+
+def test_another_class_is_written_if_it_is_registered():
+    spec = dx.spec(Block, 2, mixer=dx.spec(Doubled))
+    with pytest.raises(dx.ConfigError, match=r"not one of the choices(.|\n)*extra=\[Doubled\], or dx.register_kind"):
+        dx.to_config(spec)
+    written = dx.to_config(spec, extra=[Doubled])
+    assert dx.spec_from_config(Block, written, extra=[Doubled]) == spec
+
+
+def test_a_model_in_the_place_of_a_protocol_is_refused():
+    assert "a spec cannot hold a model" in refusal(Block, {"dim": 2, "mixer": Doubled()})
+
+
+def test_the_schema_offers_the_kinds_of_functions():
+    schema = dx.json_schema(Called, extra=[Doubled])
+    choice, names = schema["properties"]["layer"]["anyOf"]
+    assert "gelu" in names["enum"]
+    options = schema["definitions"][choice["$ref"].rpartition("/")[2]]["oneOf"]
+    assert [option["$ref"].rpartition("/")[2] for option in options] == [
+        "Called.layer", "Scaled", "Doubled", "reference",
+    ]  # fmt: skip
+    assert not refused_by(schema, {"layer": {"kind": "Doubled"}, "function": {"shift": 1.0}})
+    assert refused_by(schema, {"layer": {"kind": "Mix"}})
 
 
 # --- command lines -----------------------------------------------------------------

@@ -230,7 +230,7 @@ def test_extra_classes_stand_for_a_protocol_whose_methods_they_have():
         dx.from_config(Takes, {"mixer": {"kind": "Sums"}}, extra=[Adds, Sums])
     assert dx.json_schema(Takes, extra=[Adds])["properties"]["mixer"]
     runtime = typing.runtime_checkable(Mixes)
-    assert list(registry._extra_kinds(runtime, [Adds, Sums])) == ["Adds"]
+    assert list(registry.implementations(runtime, [Adds, Sums])) == ["Adds"]
 
 
 def test_a_protocol_without_implementations_is_no_function():

@@ -150,7 +150,9 @@ def test_a_class_under_any_is_let_in_by_code():
     assert back(spec, extra=[Mlp]) == spec
     with pytest.raises(dx.ConfigError, match=r"f\.0\.kind: unknown kind") as caught:
         spec_from_config(Holder, dx.to_config(spec, extra=[Mlp]))
-    assert "extra=[...], adds a class" in str(caught.value)
+    assert "did you mean 'MLP'?" in str(caught.value)
+    with pytest.raises(dx.ConfigError, match=r"extra=\[...\], adds a class"):
+        spec_from_config(Holder, {"f": [{"kind": "Xyzzy"}]})
 
 
 @pytest.mark.parametrize("layer", ["rellu", 3, {"kind": "Nothing"}, {"kind": 3}])

@@ -106,7 +106,7 @@ def test_wrong_sizes_that_only_jax_sees():
 
 def test_errors_of_construction_say_where():
     spec = small().replace({"blocks.1.mixer.init": dx.initializers.delta_orthogonal()})
-    with pytest.raises(InitializerError, match="makes no array of shape") as caught:
+    with pytest.raises(InitializerError, match="cannot make an array of shape") as caught:
         spec.summary()
     assert "in the configuration at blocks.1.mixer (Gate)" in caught.value.__notes__
     with pytest.raises(ConfigError, match="the value is out of range"):

@@ -17,7 +17,7 @@ from declax.config._reading.readers import Reader
 from declax.config._refs import (
     CYCLE,
     MAX_AHEAD,
-    Place,
+    Cursor,
     add_border,
     chain_error,
     cycle_error,
@@ -39,7 +39,7 @@ MAX_OPEN: Final = MAX_DEPTH + 10
 PATH_ATTRIBUTE: Final = "config_path"
 
 
-class Walk:
+class SpecVisitor:
     """Visits a spec in the order of building: depth first; a Ref to a later part visits that part first."""
 
     def __init__(self, root: SpecData) -> None:
@@ -65,8 +65,8 @@ class Walk:
 
     def shared(self, ref: Ref, path: Path, reader: Reader | None) -> Any:
         """The result for the target of a Ref."""
-        place = locate(self.root, ref, path)
-        target = place.path
+        cursor = locate(self.root, ref, path)
+        target = cursor.path
         if target in self._open and target not in self.made:
             within = [p for p in self._open if p and (p[: len(target)] == target or target[: len(p)] == p)]
             raise cycle_error(self.root, path, ["/" + "/".join(map(str, p)) for p in [*within, target]])
@@ -74,7 +74,7 @@ class Walk:
         if is_ahead and (self._ahead >= MAX_AHEAD or len(self._open) >= MAX_OPEN):
             raise chain_error(self.root, path)
         self._ahead += is_ahead
-        made = self.value(place.value, target, place.reader)
+        made = self.value(cursor.value, target, cursor.reader)
         self._ahead -= is_ahead
         return made
 
@@ -114,7 +114,7 @@ class Walk:
         return self.arguments(spec, path)
 
 
-class Builder(Walk):
+class Builder(SpecVisitor):
     """Builds the object of a spec; afterwards `made` has all parts by path."""
 
     def __init__(self, root: SpecData, rngs: object = None) -> None:
@@ -129,16 +129,13 @@ class Builder(Walk):
         self._is_unmade = outer
         return made
 
-    def _unmade(self, spec: SpecData, path: Path) -> dict[str, Any]:
-        outer, self._is_unmade = self._is_unmade, True
-        found = self.arguments(spec, path)
-        self._is_unmade = outer
-        return found
-
     def call(self, spec: SpecData, path: Path) -> Any:
         parameters = spec.parameters
         if isinstance(spec.target, DeclaredPart):
-            return spec.target(**self._unmade(spec, path))
+            outer, self._is_unmade = self._is_unmade, True
+            found = self.arguments(spec, path)
+            self._is_unmade = outer
+            return spec.target(**found)
         args, named = positions(parameters, self.arguments(spec, path))
         if parameters.takes_rngs and (self.rngs is not None or parameters.needs_rngs):
             if self.rngs is None:
@@ -250,7 +247,7 @@ def _written(keys: Iterable[str]) -> str:
     return "/" + "/".join(keys)
 
 
-class _RefCheck(Walk):
+class _RefCheck(SpecVisitor):
     """Reports the Refs of a spec without a target, with a target of a wrong class, and cycles."""
 
     def __init__(self, root: SpecData, context: Context, start: Path) -> None:
@@ -265,7 +262,7 @@ class _RefCheck(Walk):
 
     def shared(self, ref: Ref, path: Path, reader: Reader | None) -> Any:
         try:
-            self._check_place(ref, locate(self.root, ref, path), path, reader)
+            self._check_target(ref, locate(self.root, ref, path), path, reader)
             return super().shared(ref, path, reader)
         except DepthError as error:
             self._report("ref-cycle", error, path)
@@ -281,22 +278,22 @@ class _RefCheck(Walk):
         at = (*self.start, *path)
         self.context.report.add(code, at, error.problem, expected=error.expected, got=error.got, hint=error.fix)
 
-    def _check_place(self, ref: Ref, place: Place, path: Path, reader: Reader | None) -> None:
+    def _check_target(self, ref: Ref, cursor: Cursor, path: Path, reader: Reader | None) -> None:
         at = (*self.start, *path)
-        if not isinstance(place.value, SpecData):
+        if not isinstance(cursor.value, SpecData):
             return
-        is_kept = keeps_specs(place.reader)
+        is_kept = keeps_specs(cursor.reader)
         if is_kept != keeps_specs(reader):
             found, wanted = ("an unbuilt spec", "a built part") if is_kept else ("a built part", "an unbuilt spec")
             add_border(self.context.report, at, f"the reference points at {found}, but {wanted} is expected", ref)
-        elif not self._fits(place, at):
-            message = f"the reference points at a {target_name(place.value.target)}"
+        elif not self._fits(cursor, at):
+            message = f"the reference points at a {target_name(cursor.value.target)}"
             hint = "refer to a part of an allowed class, or write one out"
             expected = self.readers[at].expected
             self.context.report.add("ref-kind", at, message, expected=expected, got=shown(ref.path), hint=hint)
 
-    def _fits(self, place: Place, at: Path) -> bool:
+    def _fits(self, cursor: Cursor, at: Path) -> bool:
         """Whether the target of a Ref is allowed here; True if the target has a problem already."""
         reader = self.readers.get(at)
-        is_known = any(problem.path == (*self.start, *place.path) for problem in self.context.report.problems)
-        return is_known or reader is None or bool(reader.holds(place.value))
+        is_known = any(problem.path == (*self.start, *cursor.path) for problem in self.context.report.problems)
+        return is_known or reader is None or bool(reader.holds(cursor.value))

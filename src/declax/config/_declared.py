@@ -13,7 +13,7 @@ _PLAIN: Final = ("builtins", "math", "operator")
 """The modules whose functions are called; calls of other functions become specs."""
 
 
-class Scope(Evaluation):
+class ClassBodyScope(Evaluation):
     """The values of the names in a class body, for the arguments of a spec."""
 
     def __init__(self, owner: SpecData) -> None:
@@ -21,11 +21,7 @@ class Scope(Evaluation):
         target: Any = owner.target
         known = getattr(target, "_pytree__expressions", {})
         self.parts = {n: freeze(with_parts(target, (n,), known[n][0]), self._make) for n in known}
-        # One expression may have several names: the first one declares the part, the others refer to it.
-        names = [(id(expression), n) for n, expressions in known.items() for expression in expressions]
-        self._names = dict(reversed(names))
-        aliases = {n: self._names[id(expressions[0])] for n, expressions in known.items()}
-        self._aliases = {n: first for n, first in aliases.items() if first != n and n not in owner.arguments}
+        self._names = {id(expression): n for n, expressions in known.items() for expression in expressions}
         self._given = owner.full_arguments
         self._open: set[str] = set()
 
@@ -34,7 +30,6 @@ class Scope(Evaluation):
         return None if name in self._open else name
 
     def read(self, name: str) -> Any:
-        name = self._aliases.get(name, name)
         value = self._given[name] if name in self._given else self.parts[name]
         self._open.add(name)
         found = self.value(value)
@@ -65,7 +60,7 @@ class _Attributes:
         self._spec = spec
 
     def __getattr__(self, name: str) -> Any:
-        return Scope(self._spec).value(self._spec.full_arguments[name])
+        return ClassBodyScope(self._spec).value(self._spec.full_arguments[name])
 
 
 def _overridden(value: Any) -> Any:

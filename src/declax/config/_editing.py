@@ -9,10 +9,10 @@ from typing import Any, Final, TypeVar
 
 from declax._typing import MISSING
 from declax.config._data import FrozenDict, FrozenList, SpecData, is_repeated, key_like, key_of
-from declax.config._declared import Scope
+from declax.config._declared import ClassBodyScope
 from declax.config._printing import short_text
 from declax.config._refs import (
-    Place,
+    Cursor,
     child,
     keeps_specs,
     keys_of,
@@ -59,57 +59,59 @@ def parse_path(text: str) -> tuple[str, ...]:
 
 
 def get(spec: SpecData, text: str) -> Any:
-    place = Place((), spec, None)
+    cursor = Cursor((), spec, None)
     start = 0  # the length of the path of the innermost unbuilt spec, where Refs start
     for key in parse_path(text):
         if key == EACH:
-            at, fix = where(spec, place.path), f"[spec[{text!r}] for ...]"
+            at, fix = where(spec, cursor.path), f"[spec[{text!r}] for ...]"
             raise ConfigError(at, "* selects several parts, but one is expected", fix=fix)
-        owner, place = place.value, _child(spec, place, key)
-        place = place._replace(value=Scope(owner).value(place.value)) if isinstance(owner, SpecData) else place
-        if isinstance(place.value, SpecData) and keeps_specs(place.reader):
-            start = len(place.path)
-    return moved_out(place.value, place.path[start:]) if isinstance(place.value, SpecData) else place.value
+        owner, cursor = cursor.value, _child(spec, cursor, key)
+        if isinstance(owner, SpecData):
+            cursor = cursor._replace(value=ClassBodyScope(owner).value(cursor.value))
+        if isinstance(cursor.value, SpecData) and keeps_specs(cursor.reader):
+            start = len(cursor.path)
+    return moved_out(cursor.value, cursor.path[start:]) if isinstance(cursor.value, SpecData) else cursor.value
 
 
-def _child(root: SpecData, place: Place, key: str) -> Place:
-    found = child(place, key, has_defaults=True)
+def _child(root: SpecData, cursor: Cursor, key: str) -> Cursor:
+    found = child(cursor, key, has_defaults=True)
     if found is None:
-        raise no_part(where(root, place.path), place, key)
+        raise no_part(where(root, cursor.path), cursor, key)
     return found
 
 
 def replace(spec: S, changes: Mapping[str, object]) -> S:
     found = spec
     for text, value in changes.items():
-        found = _replaced(spec, Place((), found, None), parse_path(text), value)
+        found = _replaced(spec, Cursor((), found, None), parse_path(text), value)
     return found
 
 
-def _replaced(root: SpecData, place: Place, keys: tuple[str, ...], new: object) -> Any:
+def _replaced(root: SpecData, cursor: Cursor, keys: tuple[str, ...], new: object) -> Any:
     if not keys:
-        return moved_in(new, place.reader, place.path)
-    value = place.value
+        return moved_in(new, cursor.reader, cursor.path)
+    value = cursor.value
     key, *rest = keys
     if is_repeated(value) and (key == EACH or key.isdecimal()):
         if key == EACH and rest:
-            return _replaced(root, place, (*rest,), new)
-        name = path_text(place.path)
+            return _replaced(root, cursor, (*rest,), new)
+        name = path_text(cursor.path)
         change = ".".join((name, EACH, *rest)) if rest else f"{name}.*.NAME"
         raise ConfigError(
-            where(root, place.path),
+            where(root, cursor.path),
             "one declaration makes all elements of this part",
             got=".".join((name, *keys)),
             fix=f'spec.replace({{"{change}": ...}}) to change all elements; or a list of specs for {name}',
         )
     if key == EACH and isinstance(value, (*_LISTS, FrozenDict)):
         steps = [
-            Place((*place.path, each), value[each], reader_below(value, place.reader, each)) for each in keys_of(value)
+            Cursor((*cursor.path, each), value[each], reader_below(value, cursor.reader, each))
+            for each in keys_of(value)
         ]
     elif not rest and _may_have(value, key):
-        steps = [Place((*place.path, key), None, reader_below(value, place.reader, key))]
+        steps = [Cursor((*cursor.path, key), None, reader_below(value, cursor.reader, key))]
     else:
-        steps = [_child(root, place, key)]
+        steps = [_child(root, cursor, key)]
     return with_items(value, {step.path[-1]: _replaced(root, step, (*rest,), new) for step in steps})
 
 

@@ -26,9 +26,9 @@ from declax._classes.pytree import Pytree
 from declax._fields.overrides import DeclaredPart
 from declax._lazy import exports
 from declax._typing import MISSING
-from declax.config._building import Walk, positions
+from declax.config._building import SpecVisitor, positions
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, overrides
-from declax.config._declared import Scope
+from declax.config._declared import ClassBodyScope
 from declax.config._reading.parameters import RNGS, is_dtype, target_name
 from declax.config._reading.readers import Reader
 from declax.config._refs import keys_of, locate
@@ -231,7 +231,7 @@ class Printer:
 # --- programs -----------------------------------------------------------------
 
 
-class _Program(Walk):
+class _CodeVisitor(SpecVisitor):
     """The constructor calls of `Builder`, as code."""
 
     def __init__(self, root: SpecData, printer: Printer, meant: Iterable[Path] = ()) -> None:
@@ -302,10 +302,10 @@ def _mixes(value: Any) -> bool:
 
 def to_python(spec: SpecData, *, name: str, rngs: str) -> str:
     where = spec.parameters.name
-    first = _Program(spec, Printer(where))  # finds the parts that need names
+    first = _CodeVisitor(spec, Printer(where))  # finds the parts that need names
     first.run()
     printer = Printer(where, (name, RNGS))
-    program = _Program(spec, printer, first.meant)
+    program = _CodeVisitor(spec, printer, first.meant)
     code = program.run().after(f"{name} = ").wrapped()
     if program.uses_rngs:
         printer.under("declax")
@@ -352,7 +352,7 @@ class _ShortPrinter(_BarePrinter):
 
 def tree_text(spec: SpecData, label: str = "", indent: str = "") -> str:
     """The parts of a spec, one line each with its arguments; declared parts are evaluated."""
-    scope = Scope(spec)
+    scope = ClassBodyScope(spec)
     plain = {name: scope.value(value) for name, value in spec.arguments.items()}
     found = {**{name: scope.read(name) for name in scope.parts}, **plain}
     parts = {name: value for name, value in found.items() if _parts_in(value)}

@@ -12,7 +12,7 @@ from declax.config.problems import Path, Report, did_you_mean, path_text, shown
 from declax.errors import ConfigError, DepthError, describe
 
 S = TypeVar("S", bound=SpecData)
-Change: TypeAlias = Callable[[Any, "Reader | None", Path], Any]
+Rewrite: TypeAlias = Callable[[Any, "Reader | None", Path], Any]
 """The replacement of a spec or Ref, by its reader and path."""
 
 MAX_AHEAD: Final = 20
@@ -22,7 +22,7 @@ CYCLE: Final = "the Refs form a cycle, so none of the parts can be built first"
 WRITE_OUT: Final = "write the part out, as a second part"
 _CONTAINERS: Final = (list, tuple, dict, FrozenList, FrozenDict)
 
-# --- places -------------------------------------------------------------------
+# --- cursors --------------------------------------------------------------
 
 
 def keeps_specs(reader: Reader | None) -> bool:
@@ -32,7 +32,7 @@ def keeps_specs(reader: Reader | None) -> bool:
     return reader is not None and reader.keeps_specs
 
 
-class Place(NamedTuple):
+class Cursor(NamedTuple):
     """A value in a spec, its path with Refs resolved, and the reader of its annotation."""
 
     path: Path
@@ -54,9 +54,9 @@ def reader_below(value: Any, reader: Reader | None, key: Any) -> Reader | None:
     return None if reader is None else reader.below(value, key)
 
 
-def child(place: Place, key: str, *, has_defaults: bool = False) -> Place | None:
-    """The value below a place at a key, given as text; None if there is none."""
-    value: Any = place.value
+def child(cursor: Cursor, key: str, *, has_defaults: bool = False) -> Cursor | None:
+    """The value below a cursor at a key, given as text; None if there is none."""
+    value: Any = cursor.value
     held: Any = value
     step: str | int | None = None
     if isinstance(value, SpecData):
@@ -68,54 +68,50 @@ def child(place: Place, key: str, *, has_defaults: bool = False) -> Place | None
         step = int(key)
     if step is None:
         return None
-    return Place((*place.path, step), held[step], reader_below(value, place.reader, step))
+    return Cursor((*cursor.path, step), held[step], reader_below(value, cursor.reader, step))
 
 
 def where(root: SpecData, path: Path) -> str:
     return f"{root.parameters.name}.{path_text(path)}" if path else root.parameters.name
 
 
-def no_part(at: str, place: Place, key: str, start: str = "") -> ConfigError:
-    value = place.value
+def no_part(at: str, cursor: Cursor, key: str, start: str = "") -> ConfigError:
+    value = cursor.value
     has_defaults = isinstance(value, SpecData) and not start
     options = list(map(str, value.full_arguments if has_defaults else keys_of(value)))
     hint = did_you_mean(key, options)
     return ConfigError(
         at,
-        f"{start}there is no {shown(key)} at {path_text(place.path)}" + (f"; {hint}" if hint else ""),
+        f"{start}there is no {shown(key)} at {path_text(cursor.path)}" + (f"; {hint}" if hint else ""),
         expected="one of " + ", ".join(options[:20]) if options else "the path of a part of this spec",
         got=None if options else describe(value),
     )
 
 
-def locate(root: SpecData, ref: Ref, at: Path) -> Place:
+def locate(root: SpecData, ref: Ref, at: Path) -> Cursor:
     """The target of a Ref at a path; follows Refs on the way."""
     keys, seen = ref.keys, [ref.path]
-    place = Place((), root, None)
+    cursor = Cursor((), root, None)
     index = 0
-    while index < len(keys) or isinstance(place.value, Ref):
-        if isinstance(place.value, Ref):
-            if place.value.path in seen:
-                raise cycle_error(root, at, [*seen, place.value.path])
+    while index < len(keys) or isinstance(cursor.value, Ref):
+        if isinstance(cursor.value, Ref):
+            if cursor.value.path in seen:
+                raise cycle_error(root, at, [*seen, cursor.value.path])
             if len(seen) > MAX_AHEAD:
                 raise chain_error(root, at)
-            seen.append(place.value.path)
-            keys, index, place = (*place.value.keys, *keys[index:]), 0, Place((), root, None)
+            seen.append(cursor.value.path)
+            keys, index, cursor = (*cursor.value.keys, *keys[index:]), 0, Cursor((), root, None)
             continue
-        if place.path and isinstance(place.value, SpecData) and _is_closed(place):
-            problem = f"the Ref to {shown(ref.path)} points into {path_text(place.path)}, which is built separately"
+        part = cursor.value if cursor.path and isinstance(cursor.value, SpecData) else None
+        if part is not None and (keeps_specs(cursor.reader) or isinstance(part.target, DeclaredPart)):
+            problem = f"the Ref to {shown(ref.path)} points into {path_text(cursor.path)}, which is built separately"
             raise ConfigError(where(root, at), problem, fix=WRITE_OUT)
-        found = child(place, keys[index])
+        found = child(cursor, keys[index])
         if found is None:
-            raise no_part(where(root, at), place, keys[index], f"the Ref to {shown(ref.path)} has no target: ")
-        place = found
+            raise no_part(where(root, at), cursor, keys[index], f"the Ref to {shown(ref.path)} has no target: ")
+        cursor = found
         index += 1
-    return place
-
-
-def _is_closed(place: Place) -> bool:
-    """Whether a part is built separately from the parts around it."""
-    return keeps_specs(place.reader) or isinstance(place.value.target, DeclaredPart)
+    return cursor
 
 
 def cycle_error(root: SpecData, at: Path, paths: Iterable[str]) -> ConfigError:
@@ -138,7 +134,7 @@ def chain_error(root: SpecData, at: Path) -> DepthError:
 # --- rewriting Refs -------------------------------------------------------------
 
 
-def mapped(value: Any, change: Change, reader: Reader | None = None, path: Path = ()) -> Any:
+def mapped(value: Any, change: Rewrite, reader: Reader | None = None, path: Path = ()) -> Any:
     """A value with a function applied to its outermost specs and its Refs; lists and dicts may be mutable."""
     if isinstance(value, (SpecData, Ref)):
         return change(value, reader, path)
@@ -147,11 +143,11 @@ def mapped(value: Any, change: Change, reader: Reader | None = None, path: Path 
     return _mapped_items(value, value, change, reader, path)
 
 
-def mapped_inside(spec: S, change: Change, path: Path = ()) -> S:
+def mapped_inside(spec: S, change: Rewrite, path: Path = ()) -> S:
     return spec if not spec.has_refs else _mapped_items(spec, spec.arguments, change, None, path)
 
 
-def _mapped_items(holder: Any, items: Any, change: Change, reader: Reader | None, path: Path) -> Any:
+def _mapped_items(holder: Any, items: Any, change: Rewrite, reader: Reader | None, path: Path) -> Any:
     found = {
         key: mapped(items[key], change, reader_below(holder, reader, key), (*path, key)) for key in keys_of(holder)
     }

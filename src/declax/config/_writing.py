@@ -27,7 +27,7 @@ from declax.initializers import NamedInitializer
 
 def plain_data(spec: SpecData, *, full: bool, extra: Iterable[Any] = (), has_null: bool = True) -> dict[str, Any]:
     catalog = catalog_for(tuple(extra))
-    data = Writer(catalog, target_name(spec.target), is_full=full, has_null=has_null).table(spec, None, ())
+    data = DataWriter(catalog, target_name(spec.target), is_full=full, has_null=has_null).table(spec, None, ())
     null = None if has_null else _null_in(data, ())
     if null is not None:
         raise ConfigError(
@@ -46,7 +46,7 @@ def _null_in(data: Any, path: Path) -> Path | None:
     return path if data is None else next((null for null in found if null is not None), None)
 
 
-class Writer:
+class DataWriter:
     """Writes values as data; readers call it for the elements of a value."""
 
     def __init__(self, catalog: Catalog, root: str, *, is_full: bool = False, has_null: bool = True) -> None:

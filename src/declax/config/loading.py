@@ -43,7 +43,7 @@ from declax.config._reading.versions import dropped_text
 from declax.config._writing import plain_data
 from declax.config.problems import Path as KeyPath
 from declax.config.problems import Report, did_you_mean, path_text
-from declax.config.spec import Spec
+from declax.config.specs import Spec
 from declax.errors import ConfigError, DepthError, MigrationWarning, describe, type_name
 from declax.training._transformation import description_of
 from declax.training.optimizer import Optimizer
@@ -290,16 +290,16 @@ def spec_of(model: M, /) -> Spec[M]:
         raise ConfigError(
             "spec_of", "not a model", expected="a Module, or an instance of a dataclass", got=describe(model)
         )
-    reader = _Reader(model)
-    found: Spec[M] = reader.value(model, ())
+    extractor = _SpecExtractor(model)
+    found: Spec[M] = extractor.value(model, ())
     if isinstance(model, Pytree):
-        _check_ties(model, found, reader)
+        _check_ties(model, found, extractor)
     return found
 
 
-def _check_ties(model: Pytree, spec: Spec[Any], reader: _Reader) -> None:
+def _check_ties(model: Pytree, spec: Spec[Any], extractor: _SpecExtractor) -> None:
     """Raises if the model shares an object between places, and a model built from the spec would not."""
-    ties = [(paths, value) for paths, value in _ties(model) if reader.count(value) < len(paths)]
+    ties = [(paths, value) for paths, value in _ties(model) if extractor.count(value) < len(paths)]
     if not ties:
         return
     try:
@@ -310,7 +310,7 @@ def _check_ties(model: Pytree, spec: Spec[Any], reader: _Reader) -> None:
         if not any(known.issuperset(paths) for known in built):
             first, second = (path_text(path) for path in paths[:2])
             raise ConfigError(
-                f"{reader.name}.{second}",
+                f"{extractor.name}.{second}",
                 f"this is the same object as {first}, but building the spec would make two objects",
                 got=describe(value),
                 why="a Ref can share a part, not an attribute inside a part",
@@ -333,7 +333,9 @@ def _ties(model: Any) -> list[tuple[list[tuple[Any, ...]], Any]]:
 _VALUES: Final = (bool, int, float, complex, str, bytes, type(None))
 
 
-class _Reader:
+class _SpecExtractor:
+    """Makes the spec of a model; an object in two places becomes a Ref."""
+
     def __init__(self, root: object) -> None:
         self.name = type_name(type(root))
         self._seen: dict[int, KeyPath] = {}

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast, overload
 
 import typing_extensions
 
-from declax._fields.annotations import Scope
+from declax._fields.annotations import AnnotationScope
 from declax.config._reading.parameters import allowed_classes, plain_target, resolve, target_name
 from declax.errors import ConfigError, RegistryError, describe
 
@@ -92,10 +92,10 @@ def on_change(notify: Callable[[], object]) -> None:
     _on_change.append(notify)
 
 
-def _extra_kinds(base: Any, extra: Iterable[Any]) -> dict[str, Any]:
-    """The extra classes that are subclasses of a base or implement its protocol, and functions that return these."""
+def implementations(base: Any, targets: Iterable[Any]) -> dict[str, Any]:
+    """The targets that are subclasses of a base or implement its protocol, and functions that return these, by name."""
     found = {}
-    for kind in map(plain_target, extra):
+    for kind in map(plain_target, targets):
         made = [kind] if isinstance(kind, type) else _returned_classes(kind)
         if made and isinstance(base, type) and all(_stands_for(cls, base) for cls in made):
             found[target_name(kind).rpartition(".")[2]] = kind
@@ -123,7 +123,7 @@ def _returned_classes(function: Any) -> list[Any]:
     """The classes in the return annotation of a function, except None; empty if there is no annotation."""
     if not isinstance(function, types.FunctionType) or "return" not in function.__annotations__:
         return []
-    returned = resolve(function.__annotations__["return"], Scope(cast(type, function)))
+    returned = resolve(function.__annotations__["return"], AnnotationScope(cast(type, function)))
     found = [plain_target(member) for member in allowed_classes(returned) if member not in (None, type(None))]
     return found if all(isinstance(cls, type) for cls in found) else []
 
@@ -135,7 +135,13 @@ def _stands_for(cls: type, base: type) -> bool:
         return issubclass(cls, base)
     # constructors set members that are only annotated, so the class cannot be tested for them
     names = [name for name in typing_extensions.get_protocol_members(base) if hasattr(base, name)]
-    return all(getattr(cls, name, None) is not None for name in names)
+    return all(_has_member(cls, name) for name in names)
+
+
+def _has_member(cls: type, name: str) -> bool:
+    if name == "__call__":  # each class has the one of its metaclass
+        return any(vars(base).get(name) is not None for base in cls.__mro__)
+    return getattr(cls, name, None) is not None
 
 
 def choices_of(base: Any, extra: Iterable[Any] = ()) -> dict[str, Any]:
@@ -143,7 +149,7 @@ def choices_of(base: Any, extra: Iterable[Any] = ()) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if not (inspect.isabstract(base) or getattr(base, "_is_protocol", False)):
         found[target_name(base).rpartition(".")[2]] = base
-    return {**found, **_extra_kinds(base, extra), **kinds_of(base)}
+    return {**found, **implementations(base, extra), **kinds_of(base)}
 
 
 def _is_again(taken: Any, kind: Any) -> bool:

@@ -16,7 +16,7 @@ from declax.config._reading.parameters import Parameter
 from declax.config._reading.part_readers import KIND, SCHEMA, ChoiceReader
 from declax.config._reading.readers import REF, Reader, Schema
 from declax.config._reading.versions import VERSION, version_of
-from declax.config._writing import Writer
+from declax.config._writing import DataWriter
 from declax.errors import ConfigError, describe
 
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
@@ -131,7 +131,7 @@ class Schemas:
 
     def data(self, value: object, reader: Reader) -> Any:
         """A value as the data from which a reader reads it."""
-        return Writer(self._catalog, "").value(freeze(value), reader, ())
+        return DataWriter(self._catalog, "").value(freeze(value), reader, ())
 
     def shared(self, reader: Reader, name: str) -> Schema:
         """A reference to the definition of a reader, which is written once."""

@@ -55,7 +55,7 @@ class Run(NamedTuple):
 
     def document(self, others: Collection[str | None] = ()) -> Document:
         """The configuration with the overrides, their places and problems."""
-        made = _Overridden(self.source)
+        made = _OverriddenDocument(self.source)
         for override, value, other in self.chosen:
             made.apply(override, other if override.origin in others else value)
         return made.document()
@@ -167,7 +167,7 @@ def _short(value: Any) -> str:
     return str(value) if isinstance(value, (str, list, dict)) else shown(value)
 
 
-class _Overridden:
+class _OverriddenDocument:
     """Applies overrides to a copy of the data, and updates the places."""
 
     def __init__(self, document: Document) -> None:

@@ -17,7 +17,7 @@ from declax.config._files.formatting import format_json
 from declax.config._reading.parameters import target_name
 from declax.config.loading import spec_from_config, to_config
 from declax.config.schema import json_schema
-from declax.config.spec import Spec
+from declax.config.specs import Spec
 
 T = TypeVar("T")
 

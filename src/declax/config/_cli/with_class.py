@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import jax
 
-from declax._module.summarizing import Summary
-from declax._module.summarizing import summary as summary_of
+from declax._displays.summarizing import Summary
+from declax._displays.summarizing import summary as summary_of
 from declax._random.streams import Rngs
+from declax._tree.rendering import shapes_text
 from declax.config._cli.describing import parameter_table, part_target
 from declax.config._cli.output import WRONG, Output, usage_error, write
 from declax.config._cli.overrides import Run, Words, document_of, read_all, read_runs
@@ -25,7 +26,7 @@ from declax.config._files.reading import read_document
 from declax.config._reading.parameters import target_name
 from declax.config.loading import config_text, spec_from_config, to_config
 from declax.config.schema import json_schema
-from declax.config.spec import Spec, SpecSummary, shapes_text
+from declax.config.specs import Spec, SpecSummary
 from declax.errors import ConfigError, describe
 
 _INPUT: Final = re.compile(r"(\w+)\[([\d,\s]*)\]")

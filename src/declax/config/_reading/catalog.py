@@ -60,9 +60,10 @@ from declax.config._reading.readers import (
     Reader,
     StrReader,
     TupleReader,
+    is_only_typed,
     precisions,
 )
-from declax.config.registry import check_extra, choices_of, extra_functions, kinds_of, on_change
+from declax.config.registry import check_extra, choices_of, extra_functions, implementations, kinds_of, on_change
 from declax.errors import ConfigError
 from declax.initializers import NamedInitializer
 
@@ -178,7 +179,7 @@ class Catalog:
             if float in others and int in others:
                 others = [_Number if m is float else m for m in others if m not in (int, bool)]
             members = others
-        parts = [m for m in members if self._choices(m) is not None]
+        parts = [m for m in members if self._choices(m, default) is not None]
         is_precision = jax.lax.Precision in members
         readers: list[Reader] = []
         for member in members:
@@ -186,13 +187,14 @@ class Catalog:
                 readers.append(LiteralReader(precisions()))
             elif member not in parts:
                 readers.append(self._one(member, default))
-        return [*readers, self._choice(parts, members, default)] if parts else readers
+        named = [self._one(m, default) for m in parts if _is_named(m)]
+        return [*readers, self._choice(parts, members, default), *named] if parts else readers
 
     def _choice(self, parts: list[Any], members: list[Any], default: object) -> ChoiceReader:
         """The reader of those members of a union that are classes of parts."""
         declared = default if isinstance(default, DeclaredPart) else None
         choices: dict[str, Any] = {}
-        for tag, choice in ((tag, c) for member in parts for tag, c in (self._choices(member) or {}).items()):
+        for tag, choice in ((tag, c) for member in parts for tag, c in (self._choices(member, default) or {}).items()):
             if choices.setdefault(tag, choice) is not choice:
                 raise ConfigError(
                     " | ".join(map(annotation_text, members)),
@@ -203,12 +205,13 @@ class Catalog:
         annotations = {typing.get_origin(m): m for m in parts if isinstance(typing.get_origin(m), type)}
         inner = [i for m in parts for i in (typing.get_args(m) if is_spec_class(_class_of(m)) else (m,))]
         bases = [cls for m in inner for cls in map(_class_of, allowed_classes(m)) if isinstance(cls, type)]
-        objects = [cls for cls in map(_class_of, parts) if isinstance(cls, type) and not is_spec_class(cls)]
+        classes = [cls for cls in map(_class_of, [m for m in parts if not _is_named(m)]) if isinstance(cls, type)]
+        objects = [object if is_only_typed(cls) else cls for cls in classes if not is_spec_class(cls)]
         keeps_specs = any(is_spec_class(_class_of(member)) for member in parts)
         noun = "a " + " or ".join(names)
         return ChoiceReader(self, choices, noun, annotations, bases, objects, declared, keeps_specs=keeps_specs)
 
-    def _choices(self, member: Any) -> dict[str, Any] | None:
+    def _choices(self, member: Any, default: object = MISSING) -> dict[str, Any] | None:
         """The choices of data for a member of an annotation; None if it is not a part."""
         if choice_tables.is_transformation_class(member):
             return {**choice_tables.transformations(), **kinds_of(member)}
@@ -218,7 +221,11 @@ class Catalog:
         if is_spec_class(base):  # ``Spec[Block]``: the spec of a Block, not built
             inner = [self._choices(part) or {} for part in _of_spec(member)]
             return {tag: choice for choices in inner for tag, choice in choices.items()} or None
-        return choices_of(base, self.extra) or None if _is_part(base) else None
+        declared = implementations(base, [default.function] if isinstance(default, DeclaredPart) else [])
+        if _is_function(base):  # a part only by its default; registered functions are named, not called
+            kinds = choices_of(base, self.extra).items() if declared else ()
+            return {**declared, **{tag: kind for tag, kind in kinds if implementations(base, [kind])}} or None
+        return {**declared, **choices_of(base, self.extra)} or None if _is_part(base) else None
 
     def _one(self, member: Any, default: object) -> Reader:
         """The reader of a member of an annotation that is not a part."""
@@ -235,7 +242,7 @@ class Catalog:
         origin = typing.get_origin(member) or member
         if origin is Initializer or isinstance(default, NamedInitializer):
             return self.initializer
-        if origin is collections.abc.Callable or _is_function_protocol(origin):
+        if _is_function(origin):
             return self._function(default, origin)
         if _is_array_type(origin):
             return _scalar_of(origin)
@@ -279,6 +286,8 @@ class Catalog:
             **kinds_of(collections.abc.Callable),
             **kinds_of(origin),
         }
+        if isinstance(default, DeclaredPart):  # where a table with the tag describes an instance
+            table = {name: function for name, function in table.items() if not isinstance(function, type)}
         name = getattr(default, "__name__", None)
         if callable(default) and isinstance(name, str) and name != "<lambda>":
             table.setdefault(name, default)
@@ -363,7 +372,7 @@ def _is_part(base: Any) -> bool:
         return False
     if is_data_class(base) and base.__module__.partition(".")[0] in ("jax", "jaxlib", "numpy"):
         return False
-    return not _is_function_protocol(base) and base is not collections.abc.Callable
+    return not _is_function(base)
 
 
 def _check_resolved(parameter: Parameter) -> None:
@@ -386,8 +395,15 @@ def _of_spec(member: Any) -> list[Any]:
     return [inner for arg in args for inner in allowed_classes(arg)]
 
 
-def _is_function_protocol(base: Any) -> bool:
-    return bool(getattr(base, "_is_protocol", False)) and "__call__" in vars(base)
+def _is_named(member: Any) -> bool:
+    """Whether data may also name the function that a member of an annotation allows."""
+    return _is_function(_class_of(member)) and not _is_schedule(member)
+
+
+def _is_function(base: Any) -> bool:
+    """Whether the values of an annotation are functions: `Callable`, or a protocol with `__call__`."""
+    is_protocol = bool(getattr(base, "_is_protocol", False)) and base is not Initializer
+    return base is collections.abc.Callable or (is_protocol and "__call__" in vars(base))
 
 
 # --- catalogs -----------------------------------------------------------------

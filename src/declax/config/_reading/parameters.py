@@ -18,7 +18,7 @@ import jax
 import numpy as np
 import typing_extensions
 
-from declax._fields.annotations import Scope, own_annotations
+from declax._fields.annotations import AnnotationScope, own_annotations
 from declax._fields.overrides import DeclaredPart, with_parts
 from declax._fields.specifiers import FieldSpec, Notes, specifier_of
 from declax._typing import MISSING
@@ -170,7 +170,7 @@ def _reader(target: Any, signature: inspect.Signature) -> Callable[[inspect.Para
         if field is not None:
             owner = next((base for base in target.__mro__ if given.name in own_annotations(base)), target)
             annotation = own_annotations(owner).get(given.name, field.type)
-        scope = Scope(_function(target) if field is None else owner)
+        scope = AnnotationScope(_function(target) if field is None else owner)
         specifier = None if field is None else specifier_of(field)
         notes = spec.notes if spec is not None else specifier.notes if specifier is not None else Notes()
         factory = None if field is None or field.default_factory is dataclasses.MISSING else field.default_factory
@@ -215,7 +215,7 @@ def _function(target: Any) -> Any:
 class Alias:
     """A type alias or forward reference inside an annotation, resolved lazily since it may be recursive."""
 
-    def __init__(self, name: str, alias: Any, scope: Scope) -> None:
+    def __init__(self, name: str, alias: Any, scope: AnnotationScope) -> None:
         self.key = name, scope._cls if alias is None else alias
         self.scope = scope
 
@@ -237,7 +237,7 @@ class Alias:
         return self.key[0]
 
 
-def resolve(annotation: object, scope: Scope) -> Any:
+def resolve(annotation: object, scope: AnnotationScope) -> Any:
     if annotation is inspect.Parameter.empty:
         return Any
     annotation = scope.resolve(annotation)
@@ -249,7 +249,7 @@ def resolve(annotation: object, scope: Scope) -> Any:
         return annotation
 
 
-def _with_aliases(annotation: Any, scope: Scope) -> Any:
+def _with_aliases(annotation: Any, scope: AnnotationScope) -> Any:
     """An annotation with each inner name and type alias replaced by an `Alias`."""
     if isinstance(annotation, (str, typing.ForwardRef)):
         name = annotation if isinstance(annotation, str) else annotation.__forward_arg__

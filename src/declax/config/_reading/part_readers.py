@@ -55,7 +55,7 @@ from declax.initializers import NamedInitializer
 
 if TYPE_CHECKING:
     from declax.config._reading.catalog import Catalog
-    from declax.config._writing import Writer
+    from declax.config._writing import DataWriter
     from declax.config.schema import Schemas
 
 KIND: Final = "kind"
@@ -126,7 +126,7 @@ class ChoiceReader(Reader):
         else:
             super().visit(value, path, context)
 
-    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
         return writer.table(value, self, path) if isinstance(value, SpecData) else super().write(value, path, writer)
 
     def schema(self, schemas: Schemas) -> Schema:
@@ -217,7 +217,7 @@ class InitializerReader(ChoiceReader):
     def holds(self, value: Any) -> bool:
         return callable(value) or isinstance(value, SpecData)
 
-    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
         is_named = isinstance(value, NamedInitializer)
         return writer.initializer(value, path) if is_named else super().write(value, path, writer)
 
@@ -273,7 +273,7 @@ class UnionReader(Reader):
         members = self._by_word.get("table" if isinstance(value, Mapping) else "list", ())
         return next((found for m in members if (found := m.below(value, key)) is not None), None)
 
-    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
         holder = self._holder(value)
         if holder is None:
             candidates = self._by_word.get(WORDS.get(type(value), "table"), self.members)
@@ -559,7 +559,7 @@ class AnyReader(Reader):
     def below(self, value: Any, key: Any) -> Reader:
         return self
 
-    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
         if isinstance(value, SpecData):
             return writer.table(value, self.parts, path)
         if isinstance(value, Mapping):

@@ -24,7 +24,7 @@ from declax.config.problems import Path, Report, described, did_you_mean, shown
 from declax.errors import ConfigError, type_name
 
 if TYPE_CHECKING:
-    from declax.config._writing import Writer
+    from declax.config._writing import DataWriter
     from declax.config.schema import Schemas
 
 Schema: TypeAlias = dict[str, Any]
@@ -106,7 +106,7 @@ class Reader(abc.ABC):
         self.visit(value, path, context)
         return value
 
-    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
         """Converts a value to data, the inverse of `read`; `plain_data` reads the result again to verify it."""
         return value if WORDS.get(type(value)) in _ATOMS else writer.named(value, self, path)
 
@@ -229,7 +229,7 @@ class PathReader(StrReader):
     def holds(self, value: Any) -> bool:
         return isinstance(value, self.cls)
 
-    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
         return value.as_posix() if isinstance(value, pathlib.PurePath) else super().write(value, path, writer)
 
 
@@ -266,7 +266,7 @@ class NamesReader(Reader):
     def holds(self, value: Any) -> bool:
         return callable(value) or isinstance(value, SpecData)
 
-    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
         name = name_in(self.table, value)
         return super().write(value, path, writer) if name is None else name
 
@@ -286,7 +286,7 @@ class DtypeReader(NamesReader):
     def holds(self, value: Any) -> bool:
         return is_dtype_like(value)
 
-    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
         name = dtype_name(value)
         return super().write(value, path, writer) if name is None else name
 
@@ -352,7 +352,7 @@ class EnumReader(Reader):
     def holds(self, value: Any) -> bool:
         return isinstance(value, self.cls)
 
-    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
         return value.name if isinstance(value, enum.Enum) else super().write(value, path, writer)
 
     def schema(self, schemas: Schemas) -> Schema:
@@ -398,7 +398,7 @@ class ListReader(Reader):
     def below(self, value: Any, key: Any) -> Reader:
         return self.declared[key] if self.declared and type(key) is int and key < len(self.declared) else self.item
 
-    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
         if not is_list(value) and not isinstance(value, frozenset):
             return super().write(value, path, writer)
         items = sorted(value, key=_order) if isinstance(value, frozenset) else value
@@ -438,7 +438,7 @@ class TupleReader(Reader):
     def _pairs(self, value: Any) -> Iterable[tuple[Reader, Any]]:
         return zip(self.items, value, strict=True)
 
-    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
         if not isinstance(value, tuple) or len(value) != len(self.items):
             return super().write(value, path, writer)
         return [reader.write(item, (*path, i), writer) for i, (reader, item) in enumerate(self._pairs(value))]
@@ -494,7 +494,7 @@ class MappingReader(Reader):
     def below(self, value: Any, key: Any) -> Reader:
         return self.declared[key][0] if key in self.declared else self.item
 
-    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
         if not isinstance(value, Mapping):
             return super().write(value, path, writer)
         return {str(k): self.below(value, k).write(v, (*path, str(k)), writer) for k, v in value.items()}
@@ -509,7 +509,7 @@ class ObjectReader(Reader):
     """An instance of a class that data cannot describe, such as an array."""
 
     def __init__(self, cls: Any, noun: str, hint: str | None = None) -> None:
-        self.cls = cls if isinstance(cls, type) and not _is_only_typed(cls) else None
+        self.cls = cls if isinstance(cls, type) and not is_only_typed(cls) else None
         is_data = [kind for kind in _JSON_TYPES if self.cls is not None and issubclass(kind, self.cls)]
         self.words = self.exact = frozenset(WORDS[kind] for kind in is_data)
         self.expected = noun
@@ -559,7 +559,7 @@ def is_made(value: object) -> bool:
     return isinstance(value, SpecData) and not isinstance(value.target, type)
 
 
-def _is_only_typed(cls: type) -> bool:
+def is_only_typed(cls: type) -> bool:
     """Whether `isinstance` cannot test the class, as for most protocols."""
     try:
         return not isinstance(issubclass(int, cls), bool)
@@ -592,7 +592,7 @@ class WrappingReader(Reader):
     def visit(self, value: Any, path: Path, context: Context) -> None:
         self.reader.visit(value, path, context)
 
-    def write(self, value: Any, path: Path, writer: Writer) -> Any:
+    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
         return self.reader.write(value, path, writer)
 
 

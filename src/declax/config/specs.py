@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-import jax
-
 from declax._classes.pytree import Pytree
+from declax._displays.summarizing import Row, Summary
+from declax._displays.summarizing import summary as summary_of
 from declax._graph.nodes import walk_nodes
-from declax._module.summarizing import Row, Summary, dtype_text
-from declax._module.summarizing import summary as summary_of
 from declax._random.streams import Rngs, RngStream
-from declax._tree.rendering import bytes_text
+from declax._tree.rendering import bytes_text, shapes_text
 from declax.config._building import Builder, check, note_config_path
 from declax.config._data import Ref as Ref
 from declax.config._data import SpecData, bind
@@ -319,12 +317,3 @@ def _innermost(model: Any, error: BaseException) -> tuple[Path, Any]:
         found = modules.get(id(first), found)
         traceback = traceback.tb_next
     return found
-
-
-def shapes_text(tree: Any) -> str:
-    """The shapes of a tree of arrays, as ``f32[2,3]``."""
-    leaves = [
-        f"{dtype_text(leaf.dtype)}[{','.join(map(str, leaf.shape))}]" if hasattr(leaf, "shape") else repr(leaf)
-        for leaf in jax.tree.leaves(tree)
-    ]
-    return ", ".join(leaves) or repr(tree)
