@@ -90,6 +90,40 @@ class Forgetful(Reading):
 
 
 @dx.dataclass
+class Rated(dx.Module):
+    size: int
+    rate: float = 0.1
+    cold: float = -0.1
+    shown: float = dx.field(default=0.1)
+    made: float = 2 * shown
+    constant = 2 * rate
+
+
+@dx.dataclass
+class Overrated(Rated):
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    half = Rated.rate / 2
+    a = dx.Dropout(Rated.rate, rngs=rngs)  # E: declax-part | fix: rate: float = dx.field(default=...)  # in Rated
+    b = dx.Dropout(Rated.cold, rngs=rngs)  # E: declax-part | Overrated.b reads Rated.cold, which is a constant
+    c = dx.Dropout(Rated.made, rngs=rngs)
+    d = dx.Linear(Rated.size, 2, rngs=rngs)  # E: declax-part | reads Rated.size, which has no value
+
+
+@dx.dataclass
+class Inherits(Overrated):
+    rngs: dx.InitVar[dx.Rngs] = dx.field(kw_only=True)
+    e = dx.Dropout(Overrated.rate, rngs=rngs)  # E: declax-part | Inherits.e reads Rated.rate
+    f = dx.Dropout(Overrated.shown, rngs=rngs)
+
+
+@dx.dataclass
+class Elsewhere(dx.Module):
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    a = dx.Dropout(Rated.rate, rngs=rngs)
+
+
+@dx.dataclass
 class Streamless(dx.Module):
     a: dx.Param[jax.Array] = dx.variable((2,), initializer=dx.initializers.ones)  # E: declax-part | has no rngs
 
@@ -268,6 +302,30 @@ class Deferred(dx.Module):
     c = [dx.Linear(width, 2, rngs=rngs)]
     d = dx.defer(Hashed)()
     e = dx.repeat(2, dx.Linear(width, 2, rngs=rngs))
+
+
+class Mixer(Protocol):
+    def __call__(self, inputs: jax.Array) -> jax.Array: ...
+
+
+@dx.dataclass
+class Blended(dx.Module):
+    width: int = dx.field()
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    mixer: Mixer = dx.Linear(width, width, rngs=rngs)
+    function: Callable[[jax.Array], jax.Array] | None = dx.field(default=dx.Linear(width, 2, rngs=rngs))
+
+    @dx.submodule
+    def layers(self, rngs: dx.Rngs) -> list[dx.Linear]:
+        return [dx.Linear(self.width, 2, rngs=rngs)]
+
+    last = layers[-1]
+
+
+linear = dx.Linear(2, 2, rngs=dx.Rngs(0))
+mixed = Blended(2, mixer=linear, function=linear, rngs=dx.Rngs(0))
+dx.state(mixed).mixer
 
 
 @dx.dataclass

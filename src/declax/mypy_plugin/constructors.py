@@ -23,7 +23,7 @@ from mypy.types import (
 
 from declax.mypy_plugin import names
 from declax.mypy_plugin.expressions import fullname_of, nodes_in_module
-from declax.mypy_plugin.reporting import Report, outside_of_trials, suggest, text_of
+from declax.mypy_plugin.reporting import Reporter, outside_of_trials, suggest, text_of
 from declax.mypy_plugin.statuses import is_container
 
 RNGS: Final = "rngs"
@@ -121,7 +121,7 @@ def named(entries: dict[str, Expression]) -> list[Argument]:
 
 
 def check_call(
-    signature: CallableType, callee: Expression, given: list[Argument], place: Context, report: Report
+    signature: CallableType, callee: Expression, given: list[Argument], place: Context, report: Reporter
 ) -> None:
     """Lets mypy check a call, and report errors at a place."""
     with outside_of_trials(report.api) as is_shown:
@@ -132,7 +132,7 @@ def check_call(
             report.api.expr_checker.check_call(signature, args, kinds, call, arg_names)
 
 
-def check_value(where: str, wanted: Type, wider: Wider, value: Expression, report: Report) -> None:
+def check_value(where: str, wanted: Type, wider: Wider, value: Expression, report: Reporter) -> None:
     """Compares a value with the type of its parameter."""
     with report.api.msg.filter_errors() as watcher:
         found = report.api.get_expression_type(value, wider(wanted))
@@ -140,7 +140,7 @@ def check_value(where: str, wanted: Type, wider: Wider, value: Expression, repor
         report.error(f"{where}: expected {text_of(wanted)}, got {text_of(found)}", value)
 
 
-def tell_unknown(where: str, name: str, signature: CallableType, place: Context, report: Report) -> None:
+def tell_unknown(where: str, name: str, signature: CallableType, place: Context, report: Reporter) -> None:
     """Reports an unknown parameter."""
     known = [known for known in signature.arg_names if known is not None]
     report.error(f"{where}: there is no parameter {name!r}{suggest(name, known)}", place)

@@ -10,14 +10,29 @@ from typing import Any, Final
 from mypy.expandtype import expand_type_by_instance
 from mypy.fixup import TypeFixer
 from mypy.maptype import map_instance_to_supertype
-from mypy.nodes import AssignmentStmt, CallExpr, Expression, MemberExpr, Node, RefExpr, StrExpr, TypeInfo, Var
+from mypy.nodes import (
+    GDEF,
+    AssignmentStmt,
+    CallExpr,
+    Expression,
+    FloatExpr,
+    IntExpr,
+    MemberExpr,
+    Node,
+    RefExpr,
+    StrExpr,
+    TempNode,
+    TypeInfo,
+    UnaryExpr,
+    Var,
+)
 from mypy.plugin import ClassDefContext
 from mypy.types import Instance, ProperType, Type, UnboundType, deserialize_type, get_proper_type
 from mypy.typevars import fill_typevars
 
 from declax.mypy_plugin import names
 from declax.mypy_plugin.expressions import arguments_of, own_fields, walk
-from declax.mypy_plugin.statuses import status_of
+from declax.mypy_plugin.statuses import describes_behaviour, status_of
 
 _KEY: Final = "declax"
 """The key of the plugin in the metadata of a class."""
@@ -29,7 +44,12 @@ ANY_NAME: Final = "*"
 def note_declaration(ctx: ClassDefContext) -> None:
     """Stores the declaration of a class in its metadata, after mypy has made it a dataclass."""
     declared = [  # a list, since mypy's cache sorts the keys of dicts
-        {"name": name, "specifier": specifier_of(found.rvalue), "mark": _mark_of(found, ctx.api)}
+        {
+            "name": name,
+            "specifier": specifier_of(found.rvalue),
+            "mark": _mark_of(found, ctx.api),
+            "is_constant": _is_constant(found.rvalue),
+        }
         for name, found in own_fields(ctx.cls)
     ]
     ctx.cls.info.metadata[_KEY] = {"fields": declared, "sown": sorted(set(sown_in(walk(ctx.cls.defs))))}
@@ -58,6 +78,15 @@ def specifier_of(value: Expression) -> str | None:
     return names.SPECIFIERS.get(value.callee.fullname) if is_named else None  # type: ignore[attr-defined]  # a call of a name
 
 
+def _is_constant(value: Expression) -> bool:
+    """Whether a field has no default, or one that is certainly not an expression."""
+    if specifier_of(value) is not None:
+        return all(_is_constant(default) for name, default in arguments_of(value).items() if name == "default")
+    value = value.expr if isinstance(value, UnaryExpr) else value
+    is_literal = isinstance(value, (TempNode, IntExpr, FloatExpr, StrExpr))
+    return is_literal or (isinstance(value, RefExpr) and value.kind == GDEF)
+
+
 def _mark_of(statement: AssignmentStmt, api: Any) -> str | None:
     annotation = statement.unanalyzed_type
     last = annotation.name.rpartition(".")[2] if isinstance(annotation, UnboundType) else ""
@@ -76,6 +105,7 @@ class DeclaredField:
       owner: the class that declares it.
       specifier: "field", "data", "static", "variable", "submodule", "standard" (`dataclasses.field`), or None.
       mark: "data" or "static" if the annotation is ``dx.Data`` or ``dx.Static``.
+      is_constant: whether it has no default, or one that is certainly not an expression.
       is_init_var: whether it is an ``InitVar``.
       has_default: whether it has a default.
       in_init: whether the constructor takes it.
@@ -91,6 +121,7 @@ class DeclaredField:
         self.owner: TypeInfo = owner
         self.specifier: str | None = entry.get("specifier")
         self.mark: str | None = entry.get("mark")
+        self.is_constant: bool = entry.get("is_constant", False)
         self.is_init_var: bool = attribute["is_init_var"]
         self.has_default: bool = attribute["has_default"]
         self.in_init: bool = attribute["is_in_init"]
@@ -117,6 +148,8 @@ class DeclaredField:
         said = self.specifier if self.specifier in ("static", "data") else self.mark
         if said is not None:
             return said == "static"
+        if not self.is_constant and describes_behaviour(self.type):  # a part is data
+            return False
         return self.specifier in (None, "field") and status_of(self.type) in ("static", "snapshot")
 
     @cached_property

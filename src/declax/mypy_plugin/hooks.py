@@ -19,7 +19,7 @@ from declax.mypy_plugin import names
 from declax.mypy_plugin.checks import registry
 from declax.mypy_plugin.declared import declared_class, note_declaration
 from declax.mypy_plugin.registry import Entry, Table
-from declax.mypy_plugin.reporting import FAILED, Report
+from declax.mypy_plugin.reporting import FAILED, Reporter
 
 
 def fingerprint(folder: str | os.PathLike[str]) -> str:
@@ -166,14 +166,14 @@ class DeclaxPlugin(Plugin):
     def _run(self, entry: Entry, api: Any, place: Context, *args: Any) -> Any:
         """Runs a check; reports a failure of the check once."""
         try:
-            return entry.check(*args, Report(api, entry.code))
+            return entry.check(*args, Reporter(api, entry.code))
         except Exception as error:  # an exception would end mypy's run
             if os.environ.get(DEBUG) or isinstance(error, CompileError):
                 raise
             name, kind = entry.code.code, type(error).__name__
             if (name, kind) not in self._told:
                 self._told.add((name, kind))
-                Report(api, FAILED).error(
+                Reporter(api, FAILED).error(
                     f"the check {name} of declax.mypy_plugin failed here: {kind}: {error}",
                     place,
                     fix=f"report it with the traceback from {DEBUG}=1; disable {FAILED.code} to hide it",

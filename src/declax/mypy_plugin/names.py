@@ -35,7 +35,7 @@ DATA_BASES: Final = frozenset({PYTREE, VARIABLE, *ARRAYS, *ABSTRACT_ARRAYS})
 ARRAYS_AND_VARIABLES: Final = ARRAYS | {VARIABLE}
 
 JIT: Final = "declax.transforms.compilation.jit"
-JIT_PARTIAL: Final = "declax.transforms.jit_partial.jit_partial"
+JIT_PARTIAL: Final = "declax.transforms.partials.jit_partial"
 REMAT: Final = "declax.transforms.rematerialization.remat"
 VMAP: Final = "declax.transforms.vectorization.vmap"
 PMAP: Final = "declax.transforms.replication.pmap"
@@ -67,8 +67,8 @@ MERGE: Final = "declax._graph.api.merge"
 UPDATE: Final = "declax._graph.updating.update"
 EXPLAIN_FILTERS: Final = "declax._graph.iteration.explain_filters"
 SET_METADATA: Final = "declax._graph.editing.set_metadata"
-FILTER_STATE: Final = "declax.statelib.filter_state"
-SPLIT_STATE: Final = "declax.statelib.split_state"
+FILTER_STATE: Final = "declax._state.functions.filter_state"
+SPLIT_STATE: Final = "declax._state.functions.split_state"
 FLAT_STATE: Final = "declax._state.states.FlatState"
 OPTIMIZER: Final = "declax.training.optimizer.Optimizer"
 NODE_TAKERS: Final = frozenset(
@@ -76,7 +76,7 @@ NODE_TAKERS: Final = frozenset(
         *(SPLIT, STATE_OF, POP, UNPACK, UPDATE, EXPLAIN_FILTERS, SET_METADATA, OPTIMIZER),
         *(f"declax._graph.api.{name}" for name in ("graphdef", "clone", "variables")),
         *(f"declax._module.viewing.{name}" for name in ("view", "with_attributes")),
-        "declax._module.summarizing.summary",
+        "declax._displays.summarizing.summary",
         "declax.transforms.abstract.as_abstract",
         *(f"declax._graph.array_refs.{name}" for name in ("as_pure", "to_refs", "to_arrays")),
         *(f"declax._graph.iteration.{name}" for name in ("iter_graph", "find_duplicates")),
@@ -94,10 +94,10 @@ LINEAR: Final = "declax.nn.linear.Linear"
 EMBED: Final = "declax.nn.linear.Embed"
 CONV: Final = "declax.nn.conv.Conv"
 LAYER_NORM: Final = "declax.nn.normalization.LayerNorm"
-BATCH_NORM: Final = "declax.nn.normalization.BatchNorm"
+BATCH_NORM: Final = "declax.nn.batch_norm.BatchNorm"
 DROPOUT: Final = "declax.nn.stochastic.Dropout"
 
-SPEC: Final = "declax.config.spec.spec"
-SPEC_CLASS: Final = "declax.config.spec.Spec"
+SPEC: Final = "declax.config.specs.spec"
+SPEC_CLASS: Final = "declax.config.specs.Spec"
 REF: Final = "declax.config._data.Ref"
 CONFIG_READERS: Final = frozenset({"declax.config.loading.from_config", "declax.config.loading.spec_from_config"})

@@ -30,7 +30,7 @@ def error_code(name: str, description: str) -> ErrorCode:
 FAILED: Final = error_code("declax-plugin", "A check of the plugin failed")
 
 
-class Report:
+class Reporter:
     """Reports the findings of a check under its error code.
 
     Attributes:

@@ -130,6 +130,14 @@ def holds_no_leaf(typ: Type, within: frozenset[Type] = frozenset()) -> bool:
     )
 
 
+def describes_behaviour(typ: Type) -> bool:
+    """Whether a type is a Protocol or a function, or an Optional of one, which a module fits as well."""
+    typ = get_proper_type(typ)
+    if isinstance(typ, UnionType):
+        return any(describes_behaviour(item) for item in typ.items)
+    return isinstance(typ, (CallableType, Overloaded)) or (isinstance(typ, Instance) and typ.type.is_protocol)
+
+
 def is_array(typ: Type | None) -> bool:
     """Whether values of a type are arrays or Variables."""
     return isinstance(typ, Instance) and any(base.fullname in names.ARRAYS_AND_VARIABLES for base in typ.type.mro)

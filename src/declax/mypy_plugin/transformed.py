@@ -12,7 +12,7 @@ from mypy.types import CallableType, Instance, ProperType, get_proper_type
 
 from declax.mypy_plugin import names
 from declax.mypy_plugin.expressions import fullname_of, nodes_in_module
-from declax.mypy_plugin.reporting import Report
+from declax.mypy_plugin.reporting import Reporter
 
 _KEEPING: Final = frozenset(
     {
@@ -79,7 +79,7 @@ class Application(NamedTuple):
     is_whole: bool
     function: Function
     place: Context
-    report: Report
+    report: Reporter
 
     def type_of(self, expr: Expression) -> ProperType | None:
         """The type that mypy inferred for an expression."""
@@ -89,11 +89,11 @@ class Application(NamedTuple):
 
 def applied(
     transform: str, check: Callable[[Application], None], options: Sequence[str]
-) -> Callable[[FunctionContext, Report], None]:
+) -> Callable[[FunctionContext, Reporter], None]:
     """A check of the calls of a transform; if options are given, only of calls with one of them."""
     name = transform.rpartition(".")[2]
 
-    def run(ctx: FunctionContext, report: Report) -> None:
+    def run(ctx: FunctionContext, report: Reporter) -> None:
         given = ctx.context.arg_names if isinstance(ctx.context, CallExpr) else ()
         found = None if options and set(options).isdisjoint(given) else _application(name, ctx, report)
         if found is not None:
@@ -102,7 +102,7 @@ def applied(
     return run
 
 
-def _application(transform: str, ctx: FunctionContext, report: Report) -> Application | None:
+def _application(transform: str, ctx: FunctionContext, report: Reporter) -> Application | None:
     call = ctx.context
     options: dict[str, Expression] = {}
     is_whole = True
@@ -136,7 +136,7 @@ def function_of(name: str, typ: ProperType | None) -> Function | None:
     return Function(name, parameters, get_proper_type(typ.ret_type))
 
 
-def _function_behind(factory: CallExpr, report: Report) -> Function | None:
+def _function_behind(factory: CallExpr, report: Reporter) -> Function | None:
     """The function that a factory decorates; mypy checks the factory first."""
     for found in nodes_in_module(report.api, Decorator):
         for index, one in enumerate(found.decorators):

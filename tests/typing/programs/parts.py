@@ -1,5 +1,7 @@
 """Declared Variables and parts."""
 
+import math
+
 import jax
 
 import declax as dx
@@ -254,3 +256,141 @@ class Behind(Base):
     # error: declax-part | - | -
     rngs: dx.InitVar[dx.Rngs] = dx.field()
     last: dx.Linear = dx.Linear(Base.width, 2, rngs=rngs)
+
+
+# == an expression reads a constant of a base (annotations: no)
+
+
+@dx.dataclass
+class Rated(dx.Module):
+    rate: float = 0.1
+    shown: float = dx.field(default=0.1)
+
+
+@dx.dataclass
+class Overrated(Rated):
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    drop = dx.Dropout(Rated.shown, rngs=rngs)
+    # wrong: drop = dx.Dropout(Rated.rate, rngs=rngs)
+    # error: declax-part | - | -
+
+
+# == a list of parts is taken for one part (annotations: yes)
+
+
+@dx.dataclass
+class Repeated(dx.Module):
+    depth: int = dx.field()
+    width: int = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    blocks: list[dx.Linear] = dx.repeat(depth, dx.Linear(width, width, rngs=rngs))
+    # wrong: blocks: dx.Linear = dx.repeat(depth, dx.Linear(width, width, rngs=rngs))
+    # error: assignment | assignment | reportAssignmentType
+
+
+# == a part of a list is given a field of the wrong type (annotations: yes)
+
+
+@dx.dataclass
+class Listed(dx.Module):
+    name: str = dx.field()
+    width: int = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    blocks = dx.repeat(3, dx.Linear(width, width, rngs=rngs))
+    # wrong: blocks = dx.repeat(3, dx.Linear(name, width, rngs=rngs))
+    # error: arg-type | arg-type | reportArgumentType
+
+
+# == a part that may be None is called (annotations: yes)
+
+
+@dx.dataclass
+class Optional(dx.Module):
+    width: int = dx.field()
+    use_head: bool = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    head = dx.when(use_head, dx.Linear(width, 1, rngs=rngs))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x if self.head is None else self.head(x)
+        # wrong: return self.head(x)
+        # error: misc | misc | reportOptionalCall
+
+
+# == one of two parts has another class than the annotation (annotations: yes)
+
+
+@dx.dataclass
+class Either(dx.Module):
+    width: int = dx.field()
+    use_bias: bool = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    norm: dx.LayerNorm | dx.RMSNorm = dx.when(use_bias, dx.LayerNorm(width, rngs=rngs), dx.RMSNorm(width, rngs=rngs))
+    # wrong: norm: dx.LayerNorm = dx.when(use_bias, dx.LayerNorm(width, rngs=rngs), dx.RMSNorm(width, rngs=rngs))
+    # error: assignment | assignment | reportAssignmentType
+
+
+# == a deferred function is given a field of the wrong type (annotations: yes)
+
+
+@dx.dataclass
+class Rooted(dx.Module):
+    width: int = dx.field()
+    name: str = dx.field()
+    root = dx.defer(math.isqrt)(width)
+    # wrong: root = dx.defer(math.isqrt)(name)
+    # error: arg-type | arg-type | reportArgumentType
+
+
+# == the result of a deferred function has the wrong type (annotations: yes)
+
+
+@dx.dataclass
+class Halved(dx.Module):
+    width: int = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    inner = dx.Linear(width, dx.defer(math.isqrt)(width), rngs=rngs)
+    # wrong: inner = dx.Linear(width, dx.defer(math.sqrt)(width), rngs=rngs)
+    # error: arg-type | arg-type | reportArgumentType
+
+
+# == a stack over a call with a field of the wrong type (annotations: yes)
+
+
+@dx.dataclass
+class Stack(dx.Module):
+    width: int = dx.field()
+    depth: int = dx.field()
+    name: str = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    blocks = dx.Stacked(dx.Linear(width, width, rngs=rngs), depth)
+    # wrong: blocks = dx.Stacked(dx.Linear(width, name, rngs=rngs), depth)
+    # error: arg-type | arg-type | reportArgumentType
+
+
+# == a stack of another class than its annotation (annotations: yes)
+
+
+@dx.dataclass
+class Stacks(dx.Module):
+    width: int = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    blocks: dx.Stacked[dx.Linear] = dx.Stacked(dx.Linear(width, width, rngs=rngs), 3, remat=True)
+    # wrong: blocks: dx.Stacked[dx.LayerNorm] = dx.Stacked(dx.Linear(width, width, rngs=rngs), 3, remat=True)
+    # error: arg-type | arg-type | reportAssignmentType
+
+
+# == an attribute that the layers of a stack do not have (annotations: yes)
+
+
+@dx.dataclass
+class Deep(dx.Module):
+    width: int = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    blocks = dx.Stacked(dx.Linear(width, width, rngs=rngs), 3)
+
+    def kernels(self) -> jax.Array:
+        return self.blocks.layers.kernel.value
+        # wrong: return self.blocks.layers.kernal.value
+        # error: attr-defined, no-any-return | attr-defined, no-any-return | reportAttributeAccessIssue

@@ -15,7 +15,7 @@ from declax.mypy_plugin import names
 from declax.mypy_plugin.checks.unset import members_assigned
 from declax.mypy_plugin.expressions import nodes_in_module
 from declax.mypy_plugin.registry import Entry, Registry
-from declax.mypy_plugin.reporting import Report, error_code
+from declax.mypy_plugin.reporting import Reporter, error_code
 
 ATTRIBUTE = error_code("declax-attribute", "A Variable has no such attribute, but a similar one")
 
@@ -37,7 +37,7 @@ def register(hooks: Registry) -> None:
     hooks.attributes[names.VARIABLE].append(Entry(check, ATTRIBUTE))
 
 
-def check(ctx: AttributeContext, report: Report) -> None:
+def check(ctx: AttributeContext, report: Reporter) -> None:
     """Checks an attribute that only ``__getattr__`` provides."""
     variable, place = get_proper_type(ctx.type), ctx.context
     is_any = isinstance(get_proper_type(ctx.default_attr_type), AnyType)

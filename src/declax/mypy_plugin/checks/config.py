@@ -19,7 +19,7 @@ from declax.mypy_plugin.constructors import (
 )
 from declax.mypy_plugin.expressions import arguments_of, items_of, literal
 from declax.mypy_plugin.registry import Entry, Registry
-from declax.mypy_plugin.reporting import FAILED, Report
+from declax.mypy_plugin.reporting import FAILED, Reporter
 
 _ANY = AnyType(TypeOfAny.special_form)
 
@@ -31,7 +31,7 @@ def register(hooks: Registry) -> None:
     hooks.calls.append(Entry(check_dicts, FAILED))
 
 
-def check(ctx: FunctionContext, report: Report) -> None:
+def check(ctx: FunctionContext, report: Reporter) -> None:
     """Checks a configuration that is a literal."""
     call = ctx.context
     given = arguments_of(call, ("cls", "source"))
@@ -50,7 +50,7 @@ def _check_table(
     table: Expression | None,
     wider: Wider,
     place: Expression,
-    report: Report,
+    report: Reporter,
 ) -> None:
     """Lets mypy check the calls that a table and its inner tables describe."""
     entries = entries_of(table, report.api)
@@ -85,7 +85,7 @@ def _tables_in(value: Expression, wanted: Type | None) -> list[tuple[Expression,
 # --- calls with **config -------------------------------------------------------
 
 
-def without_types(ctx: FunctionSigContext, report: Report) -> FunctionLike | None:
+def without_types(ctx: FunctionSigContext, report: Reporter) -> FunctionLike | None:
     """The signature of a constructor without the types of parameters that known dicts set.
 
     mypy would compare the joined type of all values of a dict with each parameter. `check_dicts` compares each value.
@@ -105,13 +105,13 @@ def _dicts_of(call: object) -> list[Expression]:
     return [arg for arg, kind, _ in given if kind is ArgKind.ARG_STAR2]
 
 
-def _holds_anything(arg: Expression, report: Report) -> bool:
+def _holds_anything(arg: Expression, report: Reporter) -> bool:
     """Whether the values of a dict are Any, such as of ``**options: Any``."""
     found = get_proper_type(report.api.get_expression_type(arg)) if isinstance(arg, NameExpr) else None
     return isinstance(found, Instance) and bool(found.args) and isinstance(get_proper_type(found.args[-1]), AnyType)
 
 
-def check_dicts(info: TypeInfo, ctx: FunctionContext, report: Report) -> None:
+def check_dicts(info: TypeInfo, ctx: FunctionContext, report: Reporter) -> None:
     """Checks a call with ``**`` and a known dict, as if the entries were arguments."""
     call = ctx.context
     given = expanded(arguments_in(call), report.api) if isinstance(call, CallExpr) and _dicts_of(call) else None

@@ -10,7 +10,7 @@ from mypy.types import Instance, Type
 from declax.mypy_plugin import names
 from declax.mypy_plugin.declared import DeclaredClass, DeclaredField, declared_fields, has_made_constructor
 from declax.mypy_plugin.registry import Entry, Registry
-from declax.mypy_plugin.reporting import Report, error_code, text_of
+from declax.mypy_plugin.reporting import Reporter, error_code, text_of
 from declax.mypy_plugin.statuses import holds_no_leaf, status_of
 
 FIELD = error_code("declax-field", "A field's status contradicts its annotation or an argument")
@@ -25,7 +25,7 @@ def register(hooks: Registry) -> None:
     hooks.calls.append(Entry(check_call, FIELD))
 
 
-def check(cls: DeclaredClass, report: Report) -> None:
+def check(cls: DeclaredClass, report: Reporter) -> None:
     """Checks the fields that the class itself declares."""
     for field in cls.own:
         found = None if field.statement is None else _contradiction(field)
@@ -53,7 +53,7 @@ def _contradiction(field: DeclaredField) -> tuple[str, str, str] | None:
     return None
 
 
-def check_call(info: TypeInfo, ctx: FunctionContext, report: Report) -> None:
+def check_call(info: TypeInfo, ctx: FunctionContext, report: Reporter) -> None:
     """Checks that a call passes no data to static fields."""
     # the fast path: most arguments are plain values
     if not any(_may_be_data(typ) for types in filter(None, ctx.arg_types) for typ in types):

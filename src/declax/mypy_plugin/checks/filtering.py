@@ -22,7 +22,7 @@ from mypy.types import (
 from declax.mypy_plugin import names
 from declax.mypy_plugin.expressions import arguments_of, fullname_of, info_named, leaves_of, literal
 from declax.mypy_plugin.registry import Entry, Registry
-from declax.mypy_plugin.reporting import Report, error_code, text_of
+from declax.mypy_plugin.reporting import Reporter, error_code, text_of
 
 FILTER = error_code("declax-filter", "A value is not a filter, or a filter hides later ones")
 
@@ -62,7 +62,7 @@ _NAMED: Final = {
 }
 """Functions with one filter: the names of their first parameters, and of the filter."""
 
-Check = Callable[[Any, Report], "Type | None"]
+Check = Callable[[Any, Reporter], "Type | None"]
 
 
 def register(hooks: Registry) -> None:
@@ -78,7 +78,7 @@ def register(hooks: Registry) -> None:
 
 
 def _check_taker(taker: Taker) -> Check:
-    def check(ctx: FunctionContext | MethodContext, report: Report) -> Type | None:
+    def check(ctx: FunctionContext | MethodContext, report: Reporter) -> Type | None:
         is_method = isinstance(ctx, MethodContext)
         filters = _positional(ctx)[0 if is_method else 1 :]
         _check_order(filters, ctx, report)
@@ -92,14 +92,14 @@ def _check_taker(taker: Taker) -> Check:
     return check
 
 
-def check_any(ctx: FunctionContext, report: Report) -> None:
+def check_any(ctx: FunctionContext, report: Reporter) -> None:
     """Checks the filters of a call, in any order."""
     given = _positional(ctx)
     for entry in given[1:] if taker_of(ctx) == "explain_filters" else given:
         _check_filter(entry, ctx, report)
 
 
-def check_labels(ctx: FunctionContext, report: Report) -> None:
+def check_labels(ctx: FunctionContext, report: Reporter) -> None:
     """Checks the filters that are keys of a dict of labels."""
     labels = next(iter(_positional(ctx)), None)
     if isinstance(labels, DictExpr):
@@ -107,7 +107,7 @@ def check_labels(ctx: FunctionContext, report: Report) -> None:
 
 
 def _check_named(parameters: tuple[str, ...], wanted: str) -> Check:
-    def check(ctx: FunctionContext, report: Report) -> None:
+    def check(ctx: FunctionContext, report: Reporter) -> None:
         given = arguments_of(ctx.context, parameters)
         if wanted in given:
             _check_filter(given[wanted], ctx, report)
@@ -136,7 +136,7 @@ def _exact(taker: Taker, node: Type, count: int, ctx: FunctionContext | MethodCo
     return TupleType([*before, *[each] * count], ctx.api.named_generic_type("builtins.tuple", [each]))
 
 
-def _check_order(filters: Sequence[Expression], ctx: Any, report: Report) -> None:
+def _check_order(filters: Sequence[Expression], ctx: Any, report: Reporter) -> None:
     for place, entry in enumerate(filters):
         _check_filter(entry, ctx, report)
         if place < len(filters) - 1 and (isinstance(entry, EllipsisExpr) or literal(entry) is True):
@@ -148,7 +148,7 @@ def _check_order(filters: Sequence[Expression], ctx: Any, report: Report) -> Non
             )
 
 
-def _check_filter(expr: Expression, ctx: Any, report: Report) -> None:
+def _check_filter(expr: Expression, ctx: Any, report: Reporter) -> None:
     for entry in leaves_of(expr):
         problem = _problem_of(entry, report.api)
         if problem is not None:

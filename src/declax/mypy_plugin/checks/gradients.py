@@ -22,7 +22,7 @@ from mypy.types import (
 from declax.mypy_plugin import names
 from declax.mypy_plugin.expressions import fullname_of, info_named, literal
 from declax.mypy_plugin.registry import Entry, Registry
-from declax.mypy_plugin.reporting import FAILED, Report
+from declax.mypy_plugin.reporting import FAILED, Reporter
 
 _ANY: Final = AnyType(TypeOfAny.special_form)
 _ARRAY: Final = "jax._src.basearray.Array"
@@ -64,7 +64,7 @@ def register(hooks: Registry) -> None:
     hooks.methods[f"{names.UNTYPED}.__call__"].append(Entry(of_lambda, FAILED))
 
 
-def of_function(ctx: FunctionContext, report: Report) -> Type | None:
+def of_function(ctx: FunctionContext, report: Reporter) -> Type | None:
     """The type of ``grad(f)``, and of a function decorated with ``@grad``."""
     call = ctx.context
     if isinstance(call, Decorator):
@@ -80,15 +80,15 @@ def of_function(ctx: FunctionContext, report: Report) -> Type | None:
     return _of_loss(ctx, shape)
 
 
-def _of_decorated(shape: Shape) -> Callable[[MethodContext, Report], Type | None]:
-    def run(ctx: MethodContext, report: Report) -> Type | None:
+def _of_decorated(shape: Shape) -> Callable[[MethodContext, Reporter], Type | None]:
+    def run(ctx: MethodContext, report: Reporter) -> Type | None:
         del report
         return _of_loss(ctx, shape)
 
     return run
 
 
-def of_lambda(ctx: MethodContext, report: Report) -> Type | None:
+def of_lambda(ctx: MethodContext, report: Reporter) -> Type | None:
     """The type of ``grad(lambda model: ...)(model)``."""
     call, api = ctx.context, report.api
     made = call.callee if isinstance(call, CallExpr) and call.arg_kinds[:1] == [ArgKind.ARG_POS] else None

@@ -14,7 +14,7 @@ from declax.mypy_plugin.checks.filtering import class_of, taker_of
 from declax.mypy_plugin.declared import declared_fields, is_closed
 from declax.mypy_plugin.expressions import arguments_of, literal
 from declax.mypy_plugin.registry import Entry, Registry
-from declax.mypy_plugin.reporting import Report, error_code
+from declax.mypy_plugin.reporting import Reporter, error_code
 from declax.mypy_plugin.statuses import is_array
 
 MODEL = error_code("declax-model", "A value is not a model, or a State belongs to another model")
@@ -28,7 +28,7 @@ def register(hooks: Registry) -> None:
     hooks.function([names.UPDATE, names.MERGE], Entry(check_states, MODEL))
 
 
-def check_node(ctx: FunctionContext, report: Report) -> None:
+def check_node(ctx: FunctionContext, report: Reporter) -> None:
     """Checks that the first argument is not a class."""
     for expr, typ in _given(ctx, 0):
         info = class_of(typ)
@@ -36,7 +36,7 @@ def check_node(ctx: FunctionContext, report: Report) -> None:
             report.error(f"{taker_of(ctx)}: {info.name} is a class, not a model", expr, fix=f"{info.name}(...)")
 
 
-def check_states(ctx: FunctionContext, report: Report) -> None:
+def check_states(ctx: FunctionContext, report: Reporter) -> None:
     """Checks that the States passed with a model or GraphDef belong to it."""
     strict = arguments_of(ctx.context).get("strict")
     for _, given in _given(ctx, 0):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mypy.nodes import GDEF, MDEF, AssignmentStmt, MemberExpr, NameExpr, RefExpr, TempNode, TypeInfo
+from mypy.nodes import GDEF, MDEF, AssignmentStmt, Decorator, MemberExpr, NameExpr, RefExpr, TypeInfo
 from mypy.types import AnyType, Instance, ProperType, UnionType, get_proper_type
 
 from declax.mypy_plugin import names
@@ -10,7 +10,7 @@ from declax.mypy_plugin.constructors import RNGS
 from declax.mypy_plugin.declared import DeclaredClass, DeclaredField, declared_fields, is_declared, specifier_of
 from declax.mypy_plugin.expressions import assigned_names, literal, walk
 from declax.mypy_plugin.registry import Entry, Registry
-from declax.mypy_plugin.reporting import Report, error_code, text_of
+from declax.mypy_plugin.reporting import Reporter, error_code, text_of
 from declax.mypy_plugin.statuses import is_unhashable, status_of
 
 PART = error_code("declax-part", "A part or Variable reads a constant, or all instances would share it")
@@ -23,13 +23,13 @@ def register(hooks: Registry) -> None:
     hooks.classes.append(Entry(check, PART))
 
 
-def check(cls: DeclaredClass, report: Report) -> None:
+def check(cls: DeclaredClass, report: Reporter) -> None:
     """Checks the statements of a class body in order."""
     expressions: set[str] = set()
     for name, statement in assigned_names(cls.info.defn.defs.body):
         specifier, value = specifier_of(statement.rvalue), statement.rvalue
         read = [node for node in walk(value) if isinstance(node, (NameExpr, MemberExpr))]
-        is_made = specifier == "variable" or any(_is_expression(node, expressions) for node in read)
+        is_made = specifier == "variable" or any(_is_expression(cls, node, expressions) for node in read)
         if specifier is not None or is_made:
             expressions.add(name)
         streams = [node for node in read if node.kind == GDEF and node.name == RNGS]
@@ -39,7 +39,7 @@ def check(cls: DeclaredClass, report: Report) -> None:
             text = f"{cls.name}.{name} reads {RNGS} from the module, since the class declares none"
             report.error(text, statement, fix=_RNGS_LINES)
         elif is_made:
-            _check_constants(cls, name, read, expressions, report)
+            _check_constants(cls, name, statement, [_constant_read(cls, node, expressions) for node in read], report)
         else:
             _check_shared(cls, name, statement, report)
     for field in cls.own:
@@ -49,33 +49,50 @@ def check(cls: DeclaredClass, report: Report) -> None:
             _check_keyword(cls, field, report)
 
 
-def _is_expression(node: NameExpr | MemberExpr, expressions: set[str]) -> bool:
+def _is_expression(cls: DeclaredClass, node: NameExpr | MemberExpr, expressions: set[str]) -> bool:
     """Whether a name in a class body is a field, a part, or a function that declares one."""
     if isinstance(node, MemberExpr):  # `Base.dim`
-        owner = node.expr.node if isinstance(node.expr, RefExpr) else None
-        return isinstance(owner, TypeInfo) and owner.has_base(names.PYTREE)
-    is_read = node.kind == MDEF and node.name in expressions
+        owner = _owner(node)
+        return owner is not None and _constant_read(cls, node, expressions) is None
+    is_read = node.kind == MDEF and (node.name in expressions or isinstance(node.node, Decorator))
     return is_read or node.fullname.startswith("declax._fields.expressions.")
 
 
+def _owner(node: MemberExpr) -> TypeInfo | None:
+    """The Pytree class in an expression such as `Base.dim`."""
+    owner = node.expr.node if isinstance(node.expr, RefExpr) else None
+    return owner if isinstance(owner, TypeInfo) and owner.has_base(names.PYTREE) else None
+
+
+def _constant_read(cls: DeclaredClass, node: NameExpr | MemberExpr, expressions: set[str]) -> DeclaredField | None:
+    """The field without a specifier that a name in the class body, or `Base.rate`, reads as a constant."""
+    if isinstance(node, MemberExpr):
+        owner = _owner(node)
+        field = None if owner is None else declared_fields(owner, cls.api).get(node.name)
+        is_plain = field is not None and field.specifier is None and not field.is_init_var
+        return field if field is not None and is_plain and field.is_constant else None
+    field = cls.fields.get(node.name) if node.kind == MDEF and node.name not in expressions else None
+    return field if not any(node.name in base.names for base in cls.info.mro[1:]) else None
+
+
 def _check_constants(
-    cls: DeclaredClass, name: str, read: list[NameExpr | MemberExpr], expressions: set[str], report: Report
+    cls: DeclaredClass, name: str, statement: AssignmentStmt, read: list[DeclaredField | None], report: Reporter
 ) -> None:
-    """Checks that an expression reads fields, not constants of the class body."""
-    body = dict(assigned_names(cls.info.defn.defs.body))
-    for node in read:
-        constant = body.get(node.name) if isinstance(node, NameExpr) and node.kind == MDEF else None
-        is_inherited = any(node.name in base.names for base in cls.info.mro[1:])
-        if constant is None or node.name in expressions or node.name not in cls.fields or is_inherited:
-            continue
+    """Checks that an expression reads fields, not constants of the class body or of a base."""
+    for field in filter(None, read):
         problem, right = "is a constant here, not the argument", "dx.field(default=...)"
-        if isinstance(constant.rvalue, TempNode):
+        if not field.has_default:
             problem, right = "has no value in the class body", "dx.field()"
-        fix = f"{node.name}: {text_of(cls.fields[node.name].type)} = {right}"
-        report.error(f"{cls.name}.{name} reads {node.name}, which {problem}", constant, fix=fix)
+        fix = f"{field.name}: {text_of(field.type)} = {right}"
+        if field.owner is cls.info and field.statement is not None:
+            report.error(f"{cls.name}.{name} reads {field.name}, which {problem}", field.statement, fix=fix)
+        elif field.owner in cls.info.mro:
+            owner = field.owner.name
+            text = f"{cls.name}.{name} reads {owner}.{field.name}, which {problem}"
+            report.error(text, statement, fix=f"{fix}  # in {owner}")
 
 
-def _check_shared(cls: DeclaredClass, name: str, statement: AssignmentStmt, report: Report) -> None:
+def _check_shared(cls: DeclaredClass, name: str, statement: AssignmentStmt, report: Reporter) -> None:
     """Checks that a default is not a mutable object, which all instances would share."""
     typ = cls.type_of(statement.rvalue)
     if not isinstance(typ, Instance) or typ.type.metadata.get("dataclass", {}).get("frozen"):
@@ -86,7 +103,7 @@ def _check_shared(cls: DeclaredClass, name: str, statement: AssignmentStmt, repo
         report.error(f"{cls.name}.{name}: all instances would share this {text_of(typ)}", statement, fix=fix)
 
 
-def _check_variable(cls: DeclaredClass, field: DeclaredField, report: Report) -> None:
+def _check_variable(cls: DeclaredClass, field: DeclaredField, report: Reporter) -> None:
     """Checks that a declared Variable has a matching annotation, and a random stream."""
     parts = map(get_proper_type, field.type.items if isinstance(field.type, UnionType) else [field.type])
     assert field.statement is not None
@@ -107,7 +124,7 @@ def _is_variable(typ: ProperType) -> bool:
     return isinstance(typ, Instance) and (typ.type.has_base(names.VARIABLE) or typ.type.fallback_to_any)
 
 
-def _check_keyword(cls: DeclaredClass, field: DeclaredField, report: Report) -> None:
+def _check_keyword(cls: DeclaredClass, field: DeclaredField, report: Reporter) -> None:
     """Checks that `rngs` is keyword-only in a subclass if it is in a base."""
     for base in cls.info.mro[1:]:
         inherited = declared_fields(base, cls.api).get(RNGS) if is_declared(base) else None

@@ -16,7 +16,7 @@ from declax.mypy_plugin.checks.unset import members_assigned, names_set_by_calls
 from declax.mypy_plugin.declared import ANY_NAME, declared_fields, is_closed, sown_by, sown_in
 from declax.mypy_plugin.expressions import literal, nodes_in_module
 from declax.mypy_plugin.registry import Entry, Registry
-from declax.mypy_plugin.reporting import Report, error_code, suggest, text_of
+from declax.mypy_plugin.reporting import Reporter, error_code, suggest, text_of
 from declax.mypy_plugin.statuses import is_container, status_of
 
 PATH = error_code("declax-path", "A State has no such path")
@@ -32,7 +32,7 @@ def register(hooks: Registry) -> None:
         hooks.methods[f"{names.STATE}.{method}"].append(Entry(check_written, PATH))
 
 
-def check_attribute(ctx: AttributeContext, report: Report) -> Type | None:
+def check_attribute(ctx: AttributeContext, report: Reporter) -> Type | None:
     """The type of ``state.name``."""
     state, place = get_proper_type(ctx.type), ctx.context
     if not isinstance(state, Instance) or not isinstance(place, MemberExpr) or ctx.is_lvalue:
@@ -43,7 +43,7 @@ def check_attribute(ctx: AttributeContext, report: Report) -> Type | None:
     return _Lookup(state, report).entry(place.name, place)
 
 
-def check_item(ctx: MethodContext, report: Report) -> Type | None:
+def check_item(ctx: MethodContext, report: Reporter) -> Type | None:
     """The type of ``state[key]``."""
     state, place = get_proper_type(ctx.type), ctx.context
     if not isinstance(state, Instance) or not isinstance(place, IndexExpr):
@@ -51,7 +51,7 @@ def check_item(ctx: MethodContext, report: Report) -> Type | None:
     return _Lookup(state, report).entry(literal(place.index), place)
 
 
-def check_written(ctx: MethodContext, report: Report) -> None:
+def check_written(ctx: MethodContext, report: Reporter) -> None:
     """Checks the key of ``state[key] = value`` and of ``del state[key]``."""
     state = get_proper_type(ctx.type)
     if isinstance(state, Instance) and isinstance(ctx.context, (IndexExpr, CallExpr)):  # mypy makes `del` a call
@@ -61,7 +61,7 @@ def check_written(ctx: MethodContext, report: Report) -> None:
 class _Lookup:
     """Finds the type of the entry at one key of a State; `holder` is the type of the model or container."""
 
-    def __init__(self, state: Instance, report: Report) -> None:
+    def __init__(self, state: Instance, report: Reporter) -> None:
         info = next(base for base in state.type.mro if base.fullname == names.STATE)
         self._state = map_instance_to_supertype(state, info)
         self._report = report

@@ -9,7 +9,7 @@ from mypy.types import FunctionLike, Instance, TypeVarType, UnionType, get_prope
 from declax.mypy_plugin import names
 from declax.mypy_plugin.declared import declared_fields, is_declared
 from declax.mypy_plugin.registry import Entry, Registry
-from declax.mypy_plugin.reporting import FAILED, Report
+from declax.mypy_plugin.reporting import FAILED, Reporter
 
 
 def register(hooks: Registry) -> None:
@@ -18,7 +18,7 @@ def register(hooks: Registry) -> None:
         hooks.signatures[function].append(Entry(signature, FAILED))
 
 
-def signature(ctx: FunctionSigContext, report: Report) -> FunctionLike | None:
+def signature(ctx: FunctionSigContext, report: Reporter) -> FunctionLike | None:
     """The signature of one call, without fields that the constructor does not take."""
     if len(ctx.args) != 2 or len(ctx.args[0]) != 1:
         return None

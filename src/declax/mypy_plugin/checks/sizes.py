@@ -11,7 +11,7 @@ from mypy.types import Instance, LiteralType, get_proper_type
 from declax.mypy_plugin import names
 from declax.mypy_plugin.expressions import arguments_of, fullname_of, items_of
 from declax.mypy_plugin.registry import Entry, Registry
-from declax.mypy_plugin.reporting import Report, error_code
+from declax.mypy_plugin.reporting import Reporter, error_code
 
 SIZES = error_code("declax-sizes", "Adjacent layers of a Sequential have different sizes")
 
@@ -38,7 +38,7 @@ def register(hooks: Registry) -> None:
     hooks.functions[names.SEQUENTIAL].append(Entry(check, SIZES))
 
 
-def check(ctx: FunctionContext, report: Report) -> None:
+def check(ctx: FunctionContext, report: Reporter) -> None:
     """Checks the layers of one `Sequential`."""
     before: tuple[str, int] | None = None
     args = ctx.context.args if isinstance(ctx.context, CallExpr) else []
@@ -62,7 +62,7 @@ def _passes(layer: Expression) -> bool:
     return name.rpartition(".")[2] in _PASSING and name.startswith(("jax.", "declax."))
 
 
-def _sizes_of(layer: Expression, report: Report) -> tuple[int | None, int | None]:
+def _sizes_of(layer: Expression, report: Reporter) -> tuple[int | None, int | None]:
     """The input and output features of a layer, if they are known."""
     name = fullname_of(layer.callee) if isinstance(layer, CallExpr) else None
     if name not in _SIZES:
@@ -75,7 +75,7 @@ def _sizes_of(layer: Expression, report: Report) -> tuple[int | None, int | None
     return _number(arguments.get(taken or ""), report), _number(arguments.get(given or ""), report)
 
 
-def _number(expr: Expression | None, report: Report) -> int | None:
+def _number(expr: Expression | None, report: Reporter) -> int | None:
     """The value of an int literal, or of a Final name."""
     found = None if expr is None else report.api.lookup_type_or_none(expr)
     typ = None if found is None else get_proper_type(found)

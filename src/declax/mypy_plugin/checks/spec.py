@@ -24,7 +24,7 @@ from declax.mypy_plugin.constructors import (
 )
 from declax.mypy_plugin.expressions import fullname_of, info_named, literal
 from declax.mypy_plugin.registry import Entry, Registry
-from declax.mypy_plugin.reporting import Report, error_code, suggest
+from declax.mypy_plugin.reporting import Reporter, error_code, suggest
 from declax.mypy_plugin.statuses import is_container
 
 SPEC = error_code("declax-spec", "A path of a spec is unknown, or `build` lacks streams")
@@ -37,7 +37,7 @@ def register(hooks: Registry) -> None:
     hooks.methods[f"{names.SPEC_CLASS}.build"].append(Entry(check_build, SPEC))
 
 
-def check(ctx: FunctionContext, report: Report) -> None:
+def check(ctx: FunctionContext, report: Reporter) -> None:
     """Checks a call of `spec` as a call of its target without `rngs`."""
     call = ctx.context
     if not isinstance(call, CallExpr) or call.arg_kinds[:1] != [ArgKind.ARG_POS]:
@@ -61,7 +61,7 @@ def _wider(api: Any) -> Wider:
     return Wider(api, of)
 
 
-def check_replace(ctx: MethodContext, report: Report) -> None:
+def check_replace(ctx: MethodContext, report: Reporter) -> None:
     """Checks the paths in ``spec.replace({"path": value})``, and the values."""
     receiver = get_proper_type(ctx.type)
     if isinstance(receiver, Instance) and receiver.args and isinstance(ctx.context, CallExpr):
@@ -71,7 +71,7 @@ def check_replace(ctx: MethodContext, report: Report) -> None:
                 check_value(f"replace({path!r}, ...)", wanted, _wider(report.api), value, report)
 
 
-def _type_at(typ: Type, path: str, place: Context, report: Report) -> Type | None:
+def _type_at(typ: Type, path: str, place: Context, report: Reporter) -> Type | None:
     """The type of the parameter at a path, if all classes above it are known."""
     for depth, name in enumerate(re.split(r"[.\[]", path.replace("]", ""))):
         found = _part_of(typ)
@@ -108,7 +108,7 @@ def _changes(call: CallExpr, api: Any) -> dict[str, Expression]:
     return found
 
 
-def check_build(ctx: MethodContext, report: Report) -> None:
+def check_build(ctx: MethodContext, report: Reporter) -> None:
     """Checks that ``dx.spec(C, ...).build()`` passes the `rngs` that C requires."""
     call = ctx.context
     if not isinstance(call, CallExpr) or (call.args and literal(call.args[0]) is not None):

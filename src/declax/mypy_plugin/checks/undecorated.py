@@ -9,7 +9,7 @@ from declax.mypy_plugin import names
 from declax.mypy_plugin.declared import DeclaredClass, specifier_of
 from declax.mypy_plugin.expressions import arguments_of, assigned_names, fullname_of, literal, nodes_in_module
 from declax.mypy_plugin.registry import Entry, Registry
-from declax.mypy_plugin.reporting import Report, error_code
+from declax.mypy_plugin.reporting import Reporter, error_code
 
 UNDECORATED = error_code("declax-undecorated", "A Pytree declares fields without @dx.dataclass")
 
@@ -20,7 +20,7 @@ def register(hooks: Registry) -> None:
     hooks.classes.append(Entry(check_decorated, UNDECORATED))
 
 
-def check_specifier(ctx: FunctionContext, report: Report) -> None:
+def check_specifier(ctx: FunctionContext, report: Reporter) -> None:
     """Checks the class whose body calls a specifier."""
     info = report.api.scope.active_class()
     if not isinstance(info, TypeInfo) or not info.has_base(names.PYTREE) or info.defn.decorators:
@@ -37,7 +37,7 @@ def check_specifier(ctx: FunctionContext, report: Report) -> None:
         )
 
 
-def _is_made_otherwise(info: TypeInfo, report: Report) -> bool:
+def _is_made_otherwise(info: TypeInfo, report: Reporter) -> bool:
     """Whether a base, a metaclass or a later call makes the class a dataclass."""
     own = [base for base in info.mro[1:] if not base.module_name.startswith(("declax.", "builtins", "typing", "abc"))]
     if (
@@ -51,7 +51,7 @@ def _is_made_otherwise(info: TypeInfo, report: Report) -> bool:
     return any(isinstance(arg, NameExpr) and arg.node is info for call in called for arg in call.args)
 
 
-def check_decorated(cls: DeclaredClass, report: Report) -> None:
+def check_decorated(cls: DeclaredClass, report: Reporter) -> None:
     """Checks a class with the standard decorator."""
     decorator = _standard_decorator(cls.info)
     if decorator is None:

@@ -21,7 +21,7 @@ from mypy.nodes import (
 from declax.mypy_plugin.declared import ANY_NAME, DeclaredClass, has_made_constructor
 from declax.mypy_plugin.expressions import nodes_in_module, walk
 from declax.mypy_plugin.registry import Entry, Registry
-from declax.mypy_plugin.reporting import Report, error_code
+from declax.mypy_plugin.reporting import Reporter, error_code
 
 UNSET = error_code("declax-unset", "A field with init=False gets no value")
 
@@ -31,7 +31,7 @@ def register(hooks: Registry) -> None:
     hooks.classes.append(Entry(check, UNSET))
 
 
-def check(cls: DeclaredClass, report: Report) -> None:
+def check(cls: DeclaredClass, report: Reporter) -> None:
     """Checks the fields that the class itself declares."""
     waiting = [
         field
