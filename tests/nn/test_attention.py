@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -178,7 +179,7 @@ def test_transforms(normal: Any) -> None:
     [
         ((5, 4, 8), (5, 4, 8), "must have the same rank"),
         ((3, 5, 4, 8), (3, 5, 4, 8), "the batch dims must match"),
-        ((2, 5, 4, 8), (2, 6, 4, 8), "the lengths must match of keys and values"),
+        ((2, 5, 4, 8), (2, 6, 4, 8), "key and value lengths must match"),
         ((2, 5, 4, 7), (2, 5, 4, 8), "the depths must match of queries and keys"),
         ((2, 5, 3, 8), (2, 5, 3, 8), r"must be a multiple of(?s:.)*query \(2, 5, 4, 8\), key \(2, 5, 3, 8\)"),
     ],
@@ -200,9 +201,9 @@ def test_what_is_missing_is_named(normal: Any) -> None:
         make()(x[..., :3])
     with pytest.raises(LayerError, match=r"MultiHeadAttention.key: there are values without keys"):
         make()(x, inputs_v=x)
-    with pytest.raises(LayerError, match="decode: it is open whether to use the cache"):
+    with pytest.raises(LayerError, match="decode: this flag is not set"):
         make(decode=None)(x)
-    with pytest.raises(LayerError, match="deterministic: it is open whether to drop"):
+    with pytest.raises(LayerError, match="deterministic: this flag is not set"):
         make(dropout_rate=0.5)(x)
     with pytest.raises(LayerError, match=r"MultiHeadAttention.rngs: there is no source of random numbers"):
         make(dropout_rate=0.5, keep_rngs=False, deterministic=False)(x)
@@ -216,3 +217,109 @@ def test_what_is_missing_is_named(normal: Any) -> None:
     layer.init_cache((3, 5, 16))
     with pytest.raises(LayerError, match=r"the cache does not hold these positions(?s:.)*\(3, 'positions', 4, 4\)"):
         layer(x)
+
+
+def masked(query, key, value, allowed, cap=None):
+    """Attention in plain numpy, in float64, with the pairs that are allowed."""
+    q, k, v = (np.asarray(x, np.float64) for x in (query, key, value))
+    logits = np.einsum("...qhd,...khd->...hqk", q, k) / np.sqrt(q.shape[-1])
+    logits = logits if cap is None else cap * np.tanh(logits / cap)
+    weights = np.where(allowed, np.exp(logits - logits.max(-1, keepdims=True)), 0)
+    return np.einsum("...hqk,...khd->...qhd", weights / weights.sum(-1, keepdims=True), v)
+
+
+@pytest.mark.parametrize("window", [1, (2, 0), (0, 3), (100, 100)])
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("cap", [None, 0.5])
+def test_windows_and_caps(normal, window, is_causal, cap):
+    query, key, value = (normal(2, 6, 2, 4, seed=seed) for seed in range(3))
+    before, after = (window, window) if isinstance(window, int) else window
+    distance = np.arange(6)[:, None] - np.arange(6)
+    allowed = (distance <= before) & (distance >= (0 if is_causal else -after))
+    options = {"is_causal": is_causal, "local_window_size": window, "logits_soft_cap": cap}
+    np.testing.assert_allclose(
+        dx.dot_product_attention(query, key, value, **options), masked(query, key, value, allowed, cap), atol=1e-5
+    )
+    part = dx.dot_product_attention(query[:, 4:], key, value, query_offset=4, **options)
+    np.testing.assert_allclose(part, masked(query, key, value, allowed, cap)[:, 4:], atol=1e-5)
+    step = jax.jit(lambda start: dx.dot_product_attention(query[:, 4:], key, value, query_offset=start, **options))
+    np.testing.assert_allclose(step(4), part, atol=1e-6)
+
+
+def test_a_window_is_that_of_jax(normal):
+    query, key, value = (normal(2, 6, 2, 4, seed=seed) for seed in range(3))
+    ours = dx.dot_product_attention(query, key, value, local_window_size=(2, 1))
+    np.testing.assert_allclose(
+        ours, jax.nn.dot_product_attention(query, key, value, local_window_size=(2, 1)), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+def test_segments_keep_to_themselves(normal, batch):
+    query, key, value = (normal(*batch, 5, 2, 4, seed=seed) for seed in range(3))
+    segments = jnp.broadcast_to(jnp.array([0, 0, 1, 1, 1]), (*batch, 5))
+    packed = dx.dot_product_attention(query, key, value, segment_ids=segments, is_causal=True)
+    first, second = (
+        dx.dot_product_attention(*(x[..., part, :, :] for x in (query, key, value)), is_causal=True)
+        for part in (slice(2), slice(2, 5))
+    )
+    np.testing.assert_allclose(packed, jnp.concatenate([first, second], axis=-3), atol=1e-6)
+    ones = jnp.ones((*batch, 5), int)
+    of_keys = dx.dot_product_attention(query, key, value, segment_ids=(ones, segments))
+    np.testing.assert_allclose(
+        of_keys, dx.dot_product_attention(query, *(x[..., 2:, :, :] for x in (key, value))), atol=1e-6
+    )
+
+
+def test_windows_and_segments_that_do_not_fit(normal):
+    x = normal(2, 5, 2, 4)
+    with pytest.raises(LayerError, match="local_window_size: a window has negative size"):
+        dx.dot_product_attention(x, x, x, local_window_size=(-1, 0))
+    with pytest.raises(LayerError, match="segment_ids: the segments do not fit queries and keys") as caught:
+        dx.dot_product_attention(x, x, x, segment_ids=jnp.ones((2, 4), int))
+    assert "(2, 5)" in str(caught.value)
+
+
+def rotating_layers(**options):
+    """A layer that rotates by itself, and one whose attention function does, with the same parameters."""
+    rope = dx.RoPE(theta=100.0)
+    rotates_late = functools.partial(dx.dot_product_attention_with_rope, rope=rope)
+    own = dx.MultiHeadAttention(2, 8, rope=rope, rngs=dx.Rngs(0), **options)
+    return own, dx.MultiHeadAttention(2, 8, attention_fn=rotates_late, rngs=dx.Rngs(0), **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"normalize_qk": True}, {"num_kv_heads": 1}])
+def test_a_layer_with_rope_computes_what_the_attention_function_does(normal, options):
+    own, late = rotating_layers(decode=False, **options)
+    x = normal(2, 5, 8)
+    np.testing.assert_array_equal(own(x, is_causal=True), late(x, is_causal=True))
+
+
+def test_a_cached_key_is_rotated_once(normal):
+    own, late = rotating_layers(decode=True)
+    x = normal(2, 6, 8)
+    own.init_cache(x.shape)
+    late.init_cache(x.shape)
+    whole = own(x, is_causal=True, decode=False)
+    parts = [slice(0, 3), slice(3, 4), slice(4, 6)]
+    step = dx.jit(lambda layer, x: layer(x))
+    for part in parts:
+        got = step(own, x[:, part])
+        # Near, not equal: XLA rounds a rotation otherwise in another program.
+        np.testing.assert_allclose(got, step(late, x[:, part]), atol=1e-6)
+        np.testing.assert_allclose(got, whole[:, part], atol=1e-6)
+    rotated = dx.RoPE(theta=100.0)(late.cached_key.value, axis=-3)
+    np.testing.assert_allclose(own.cached_key.value, rotated, atol=1e-6)
+    text = str(dx.make_jaxpr(lambda layer, x: layer(x))(own, x[:, :1]))
+    assert text.count(" cos ") == 2
+    assert "f32[6,1,2] = cos" not in text  # the angles of all keys
+
+
+def test_decoding_with_a_window(normal):
+    near = functools.partial(dx.dot_product_attention, local_window_size=(2, 0))
+    layer = dx.MultiHeadAttention(2, 8, attention_fn=near, decode=True, rngs=dx.Rngs(0))
+    x = normal(2, 6, 8)
+    whole = layer(x, is_causal=True, decode=False)
+    layer.init_cache(x.shape)
+    got = jnp.concatenate([layer(x[:, part]) for part in (slice(0, 4), slice(4, 5), slice(5, 6))], axis=1)
+    np.testing.assert_allclose(got, whole, atol=1e-6)

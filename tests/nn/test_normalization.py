@@ -355,5 +355,5 @@ def test_one_example_has_no_batch_statistics():
 
 def test_it_has_to_be_decided_which_statistics_to_use():
     layer = BatchNorm(3, use_running_average=None, rngs=Rngs(0))
-    with pytest.raises(LayerError, match=r"BatchNorm.use_running_average: it is open by which mean"):
+    with pytest.raises(LayerError, match=r"BatchNorm.use_running_average: this flag is not set"):
         layer(jnp.ones((2, 3)))

@@ -166,3 +166,25 @@ def test_bad_paddings() -> None:
     for padding in (((1, 1),), (1, 1), ((1, 1), (1, 1, 1)), ((1.5, 1), (1, 1))):
         with pytest.raises(errors.LayerError, match=r"avg_pool.padding: is not a padding for this window"):
             pooling.avg_pool(X, (2, 2), padding=padding)  # type: ignore[arg-type]  # under test
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 3), (2, 4, 5, 3), (2, 2, 3, 4, 3)])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int32])
+def test_global_pooling_reduces_the_spatial_axes(shape, dtype):
+    x = jax.random.randint(jax.random.key(0), shape, -9, 9).astype(dtype)
+    rows = x.reshape(2, -1, 3)
+    np.testing.assert_array_equal(pooling.global_max_pool(x), rows.max(1))
+    np.testing.assert_array_equal(pooling.global_avg_pool(x), jnp.mean(x, tuple(range(1, len(shape) - 1))))
+    np.testing.assert_allclose(
+        np.asarray(pooling.global_avg_pool(x), np.float32), np.asarray(rows, np.float32).mean(1), atol=0.05
+    )
+    assert pooling.global_max_pool(x).dtype == dtype
+    assert pooling.global_avg_pool(x, keepdims=True).shape == (2, *(1,) * (len(shape) - 2), 3)
+    np.testing.assert_array_equal(pooling.global_max_pool(x[0], axis=0), x[0].max(0))
+
+
+def test_global_pooling_needs_a_batch():
+    with pytest.raises(errors.LayerError, match=r"global_avg_pool\.inputs: has too few axes"):
+        pooling.global_avg_pool(jnp.ones((4, 3)))
+    with pytest.raises(errors.LayerError, match=r"global_max_pool\.inputs: has too few axes"):
+        pooling.global_max_pool(jnp.ones((4, 3)))

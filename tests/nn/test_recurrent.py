@@ -241,7 +241,7 @@ def test_what_is_missing_is_named(normal: Any) -> None:
         dx.RNN(make("GRUCell"))(jnp.ones(3))
     with pytest.raises(dx.errors.LayerError, match=r"RNN.seq_lengths: these are not the lengths(?s:.)*shape \(3,\)"):
         dx.RNN(make("GRUCell"))(x, seq_lengths=jnp.array([1, 2]))
-    with pytest.raises(dx.errors.LayerError, match=r"RNN.rngs: this gives no random keys"):
+    with pytest.raises(dx.errors.LayerError, match=r"RNN.rngs: this is not a source of random keys"):
         dx.RNN(make("GRUCell"), rngs=0)  # type: ignore[arg-type]  # refused
     for member in ("initialize_carry", "__call__", "num_feature_axes"):
         with pytest.raises(NotImplementedError, match=rf"Module|RNNCellBase does not define {member}"):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from declax._random.streams import Rngs, RngStream
 from declax.errors import LayerError
-from declax.nn import Dropout
+from declax.nn import Dropout, DropPath
 
 
 @given(st.floats(0.01, 0.99), st.lists(st.integers(1, 4), max_size=3), st.integers(0, 9))
@@ -145,23 +145,23 @@ def test_without_keys_it_says_where_to_give_them():
 
 
 def test_nothing_else_gives_keys():
-    with pytest.raises(LayerError, match=r"Dropout.rngs: this gives no random keys") as caught:
+    with pytest.raises(LayerError, match=r"Dropout.rngs: this is not a source of random keys") as caught:
         Dropout(0.5, rngs=3)
     assert (caught.value.expected, caught.value.got) == ("an Rngs, an RngStream or None", "int 3")
-    with pytest.raises(LayerError, match=r"Dropout.rngs: this gives no random keys") as caught:
+    with pytest.raises(LayerError, match=r"Dropout.rngs: this is not a source of random keys") as caught:
         Dropout(0.5, rngs=Rngs(0))(jnp.ones(3), rngs="x")
     assert caught.value.expected == "an Rngs, an RngStream, a key or None"
 
 
 def test_it_has_to_be_decided_whether_to_drop():
     layer = Dropout(0.5, deterministic=None, rngs=Rngs(0))
-    with pytest.raises(LayerError, match=r"Dropout.deterministic: it is open whether to drop"):
+    with pytest.raises(LayerError, match=r"Dropout.deterministic: this flag is not set"):
         layer(jnp.ones(3))
     assert (layer(jnp.ones(3), deterministic=True) == 1).all()
 
 
 def test_integers_cannot_be_scaled():
-    with pytest.raises(LayerError, match=r"Dropout.rate: what is kept cannot be scaled in this dtype") as caught:
+    with pytest.raises(LayerError, match=r"Dropout.rate: dropout cannot scale values of this dtype") as caught:
         Dropout(0.5, rngs=Rngs(0))(jnp.arange(3))
     assert "int32" in caught.value.got
 
@@ -183,3 +183,28 @@ def test_dropout_follows_the_layout_of_its_input(monkeypatch, dims):
     assert y.sharding.spec == jax.P("data", None)
     assert asked == [jax.P(None, None) if dims == (0,) else jax.P("data", None)]
     np.testing.assert_array_equal(y, layer(jnp.ones((4, 3)), rngs=jax.random.key(0)))
+
+
+@pytest.mark.parametrize("shape", [(64,), (64, 3), (64, 2, 2, 3)])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_drop_path_drops_whole_examples(shape, dtype):
+    layer = DropPath(0.25, rngs=Rngs(0))
+    key = jax.random.fold_in(layer.rngs.key.value, 0)
+    x = jnp.ones(shape, dtype)
+    keep = jax.random.bernoulli(key, 0.75, (64, *(1,) * (len(shape) - 1)))
+    y = layer(x)
+    np.testing.assert_array_equal(y, jnp.where(keep, x / 0.75, 0).astype(dtype))
+    assert y.dtype == dtype
+    same = Dropout(0.25, broadcast_dims=tuple(range(1, len(shape))), rngs=Rngs(0)) if len(shape) > 1 else None
+    assert same is None or (same(x) == y).all()
+
+
+def test_drop_path_is_switched_as_dropout_is():
+    layer = DropPath(0.5, rngs=Rngs(0))
+    layer.eval()
+    assert (layer(jnp.ones((8, 2))) == 1).all()
+    assert (layer(jnp.ones((64, 2)), deterministic=False) == 0).any()
+    with pytest.raises(LayerError, match=r"DropPath\.rngs: there is no source of random numbers"):
+        DropPath(0.5)(jnp.ones((2, 2)))
+    with pytest.raises(TypeError, match="broadcast_dims"):
+        DropPath(0.5, broadcast_dims=(1,))

@@ -21,6 +21,29 @@ def is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
 
 
+def decide(layer: object, field: str, given: bool | None, fix: str) -> bool:
+    """The flag of a call, or that of the layer; an error if both are None."""
+    decided: bool | None = getattr(layer, field) if given is None else given
+    if decided is None:
+        expected = "True or False, from the call or the attribute"
+        raise errors.LayerError(
+            field_of(layer, field), "this flag is not set", expected=expected, got="None from both", fix=fix
+        )
+    return decided
+
+
+def no_random_numbers(layer: object, why: str, fix: str) -> errors.LayerError:
+    """The error of a layer that has to draw, and got no `rngs`."""
+    return errors.LayerError(
+        field_of(layer, "rngs"),
+        "there is no source of random numbers",
+        expected="rngs, from the constructor or the call",
+        got="None from both",
+        why=why,
+        fix=fix,
+    )
+
+
 CHANNELS_LAST = "channels are the last axis, as in (batch, height, width, channels)"
 
 

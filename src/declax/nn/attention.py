@@ -1,9 +1,8 @@
-"""Attention over a sequence, by several heads."""
+"""A layer of attention with several heads."""
 
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar  # pyright knows it by this module only
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,214 +20,21 @@ from declax._module.module import Module
 from declax._random.streams import Rngs, RngStream
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables.metadata import EMPTY
-from declax._variables.variable import Cache, Intermediate
+from declax._variables.variable import Cache
 from declax.nn import dtypes
-from declax.nn._checks import check_last_axis, field_of
-from declax.nn.linear import LinearGeneral, OutSharding, default_bias_init, default_kernel_init
+from declax.nn._checks import check_last_axis, decide, field_of, no_random_numbers
+from declax.nn.contractions import LinearGeneral
+from declax.nn.dot_product import dot_product_attention as dot_product_attention
+from declax.nn.dot_product import dot_product_attention_weights as dot_product_attention_weights
+from declax.nn.dot_product import dot_product_attention_with_rope as dot_product_attention_with_rope
+from declax.nn.linear import OutSharding, default_bias_init, default_kernel_init
 from declax.nn.masks import combine_masks as combine_masks
 from declax.nn.masks import make_attention_mask as make_attention_mask
 from declax.nn.masks import make_causal_mask as make_causal_mask
 from declax.nn.normalization import LayerNorm
+from declax.nn.rope import RoPE as RoPE
 
 T = TypeVar("T")
-
-
-def dot_product_attention_weights(
-    query: jax.Array,
-    key: jax.Array,
-    bias: jax.Array | None = None,
-    mask: jax.Array | None = None,
-    broadcast_dropout: bool = True,
-    dropout_rng: jax.Array | None = None,
-    dropout_rate: float = 0.0,
-    deterministic: bool = False,
-    dtype: Dtype | None = None,
-    precision: PrecisionLike = None,
-    module: Module | None = None,
-    promote_dtype: dtypes.PromoteDtype = dtypes.promote_dtype,
-    is_causal: bool = False,
-) -> jax.Array:
-    """How much each query looks at each key: ``softmax(query @ key.T / sqrt(features) + bias)``, 0 outside the mask.
-
-    Args:
-      query: array of shape ``(*batch, queries, heads, features)``.
-      key: array of shape ``(*batch, keys, key heads, features)``. Each head of the keys serves as many heads of the
-        queries as there are for one.
-      bias: added to the logits; broadcasts to ``(*batch, heads, queries, keys)``.
-      mask: where queries may look, of such a shape. A query that may look nowhere looks everywhere.
-      broadcast_dropout: drop the same pairs for all heads and examples.
-      dropout_rng: the key for dropout.
-      dropout_rate: the probability of dropping a pair.
-      deterministic: drop nothing.
-      dtype: dtype of the computation; None infers it.
-      precision: numerical precision of the products, as `jax.lax.Precision`.
-      module: sows the weights before dropout as an `Intermediate` with the name ``attention_weights``.
-      promote_dtype: brings ``(query, key)`` to one dtype.
-      is_causal: let each query look at no later key.
-
-    Returns:
-      Array of shape ``(*batch, heads, queries, keys)``.
-
-    Raises:
-      LayerError: for arrays whose shapes do not fit each other, and for dropout without a key.
-
-    >>> import declax as dx
-    >>> dx.nn.dot_product_attention_weights(jnp.ones((2, 1, 4)), jnp.ones((3, 1, 4)), is_causal=True).round(2).tolist()
-    [[[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]]
-    """
-    query, key = promote_dtype((query, key), dtype=dtype)
-    _check_shapes(query, key)
-    groups = query.shape[-2] // key.shape[-2]
-    query = query / jnp.sqrt(query.shape[-1]).astype(query.dtype)
-    logits = jnp.einsum("...qhgd,...khd->...hgqk", _in_groups(query, groups, axis=-2), key, precision=precision)
-    weights = logits.reshape(*logits.shape[:-4], query.shape[-2], *logits.shape[-2:])
-    if bias is not None:
-        weights = weights + bias
-    if is_causal:
-        causal = jnp.tril(jnp.ones(weights.shape[-2:], bool))
-        mask = causal if mask is None else jnp.logical_and(mask, causal)
-    if mask is not None:
-        weights = jnp.where(mask, weights, jnp.finfo(weights.dtype).min)  # type: ignore[no-untyped-call]  # jax leaves it untyped
-    weights = jax.nn.softmax(weights).astype(query.dtype)
-    if module is not None:
-        module.sow(Intermediate, "attention_weights", weights)
-    if deterministic or dropout_rate == 0:
-        return weights
-    shape = (*(1,) * (weights.ndim - 2), *weights.shape[-2:]) if broadcast_dropout else weights.shape
-    return weights * _kept(dropout_rng, dropout_rate, shape, query.dtype)
-
-
-def dot_product_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array | None = None,
-    mask: jax.Array | None = None,
-    broadcast_dropout: bool = True,
-    dropout_rng: jax.Array | None = None,
-    dropout_rate: float = 0.0,
-    deterministic: bool = False,
-    dtype: Dtype | None = None,
-    precision: PrecisionLike = None,
-    module: Module | None = None,
-    promote_dtype: dtypes.PromoteDtype = dtypes.promote_dtype,
-    is_causal: bool = False,
-) -> jax.Array:
-    """Gives each query the mean of the values, weighted by `dot_product_attention_weights`.
-
-    Without dropout, `precision` and `module`, `jax.nn.dot_product_attention` computes it.
-
-    Vaswani et al., "Attention Is All You Need", https://arxiv.org/abs/1706.03762.
-
-    Args:
-      query: array of shape ``(*batch, queries, heads, features)``.
-      key: array of shape ``(*batch, keys, key heads, features)``.
-      value: array of shape ``(*batch, keys, key heads, value features)``.
-      bias, mask, broadcast_dropout, dropout_rng, dropout_rate, deterministic, dtype, precision, module, is_causal: as
-        in `dot_product_attention_weights`.
-      promote_dtype: brings ``(query, key, value)`` to one dtype.
-
-    Returns:
-      Array of shape ``(*batch, queries, heads, value features)``.
-
-    Raises:
-      LayerError: for arrays whose shapes do not fit each other, and for dropout without a key.
-
-    >>> import declax as dx
-    >>> query, key, value = jnp.ones((2, 5, 8, 4)), jnp.ones((2, 6, 2, 4)), jnp.ones((2, 6, 2, 4))
-    >>> dx.dot_product_attention(query, key, value).shape
-    (2, 5, 8, 4)
-    """
-    query, key, value = promote_dtype((query, key, value), dtype=dtype)
-    _check_shapes(query, key, value)
-    if dropout_rate == 0 and module is None and precision is None:
-        return _fused(query, key, value, bias, mask, is_causal)
-    weights = dot_product_attention_weights(
-        query,
-        key,
-        bias,
-        mask,
-        broadcast_dropout,
-        dropout_rng,
-        dropout_rate,
-        deterministic,
-        query.dtype,
-        precision,
-        module,
-        promote_dtype,
-        is_causal,
-    )
-    groups = query.shape[-2] // value.shape[-2]
-    out = jnp.einsum("...hgqk,...khd->...qhgd", _in_groups(weights, groups, axis=-3), value, precision=precision)
-    return out.reshape(*out.shape[:-3], query.shape[-2], value.shape[-1])
-
-
-def _in_groups(x: jax.Array, groups: int, axis: int) -> jax.Array:
-    """Splits the axis of heads into heads of the keys and groups."""
-    axis %= x.ndim
-    return x.reshape(*x.shape[:axis], x.shape[axis] // groups, groups, *x.shape[axis + 1 :])
-
-
-def _kept(key: jax.Array | None, rate: float, shape: tuple[int, ...], dtype: Dtype) -> jax.Array:
-    if key is None:
-        raise errors.LayerError(
-            "dot_product_attention.dropout_rng",
-            "there is no source of random numbers",
-            expected="a key",
-            got="None",
-            why=f"the dropout rate is {rate}",
-            fix="dropout_rng=rngs.dropout(), or deterministic=True",
-        )
-    keep = jax.random.bernoulli(key, 1.0 - rate, shape)
-    return keep.astype(dtype) / jnp.asarray(1.0 - rate, dtype)
-
-
-def _fused(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array | None,
-    mask: jax.Array | None,
-    is_causal: bool,
-) -> jax.Array:
-    """JAX's attention, which takes one batch axis at most."""
-    batch = query.shape[:-3]
-
-    def flat(x: Any) -> Any:
-        if x is None or len(batch) <= 1:
-            return x
-        return jnp.broadcast_to(x, (*batch, *x.shape[-3:])).reshape(math.prod(batch), *x.shape[-3:])
-
-    mask = None if mask is None else flat(mask.astype(bool))
-    with jax.numpy_dtype_promotion("standard"):  # which JAX's function needs
-        out: jax.Array = jax.nn.dot_product_attention(
-            flat(query), flat(key), flat(value), flat(bias), mask, is_causal=is_causal
-        )
-    return out.reshape(*query.shape[:-1], value.shape[-1])
-
-
-def _check_shapes(query: jax.Array, key: jax.Array, value: jax.Array | None = None) -> None:
-    """Checks that the arrays fit each other: batch axes, lengths, features and heads."""
-    values = key if value is None else value
-    given = {"query": query, "key": key} | ({} if value is None else {"value": value})
-    if min(query.ndim, key.ndim, values.ndim) < 3 or not query.ndim == key.ndim == values.ndim:
-        wrong = "the arrays must have the same rank, at least 3"
-    elif not query.shape[:-3] == key.shape[:-3] == values.shape[:-3]:
-        wrong = "the batch dims must match"
-    elif key.shape[-3] != values.shape[-3]:
-        wrong = "the lengths must match of keys and values"
-    elif query.shape[-1] != key.shape[-1]:
-        wrong = "the depths must match of queries and keys"
-    elif query.shape[-2] % key.shape[-2] or key.shape[-2] != values.shape[-2]:
-        wrong = "the heads of queries must be a multiple of those of keys and values"
-    else:
-        return
-    raise errors.LayerError(
-        "dot_product_attention",
-        wrong,
-        expected="query (*batch, queries, heads, depth), key and value (*batch, keys, key heads, depth)",
-        got=", ".join(f"{name} {array.shape}" for name, array in given.items()),
-    )
 
 
 @defer
@@ -339,6 +145,7 @@ class MultiHeadAttention(Module):
       ln_promote_dtype: does so for the norms.
       qkv_dot_general: stands in for `jax.lax.dot_general` in `query`, `key` and `value`.
       out_dot_general: does so in `out`.
+      rope: rotates queries and keys by their positions. A key is rotated once, as it enters the cache.
       rngs: gives the keys of the parameters, from `params`, and a stream for dropout.
       keep_rngs: keep a stream, forked from `dropout`, if there is dropout; otherwise each call has to be given `rngs`.
       kernel_metadata: metadata of the kernels.
@@ -385,6 +192,7 @@ class MultiHeadAttention(Module):
     ln_promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
     qkv_dot_general: Callable[..., jax.Array] | None = field(default=None)
     out_dot_general: Callable[..., jax.Array] | None = field(default=None)
+    rope: RoPE | None = field(default=None)
     rngs: InitVar[Rngs] = field()
     keep_rngs: InitVar[bool] = field(default=True)
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
@@ -543,13 +351,17 @@ class MultiHeadAttention(Module):
         if self.query_ln is not None and self.key_ln is not None:
             query, key = self.query_ln(query), self.key_ln(key)
         options: dict[str, Any] = {"is_causal": is_causal}
-        if self._decided("decode", decode):
+        decodes = decide(self, "decode", decode, "attention(x, decode=False)")
+        if self.rope is not None:
+            query, key = self._rotated(self.rope, query, key, decodes)
+        if decodes:
             options["is_causal"] = False  # the mask of the cache is, and counts positions from its start
             if self.cache_index is not None and "query_offset" in inspect.signature(self.attention_fn).parameters:
                 options["query_offset"] = self.cache_index.value
             key, value, visible = self._cached(key, value)
             mask = combine_masks(mask, visible)
-        drops = self.dropout_rate > 0 and not self._decided("deterministic", deterministic)
+        fix = "attention(x, deterministic=False)"
+        drops = self.dropout_rate > 0 and not decide(self, "deterministic", deterministic, fix)
         x = self.attention_fn(
             query,
             key,
@@ -615,30 +427,18 @@ class MultiHeadAttention(Module):
             self.init_cache((*batch, max_length, self.in_features), self.dtype or jnp.float32)
         return kwargs
 
-    def _decided(self, name: str, given: bool | None) -> bool:
-        decided: bool | None = getattr(self, name) if given is None else given
-        if decided is None:
-            raise errors.LayerError(
-                field_of(self, name),
-                f"it is open whether to {'drop' if name == 'deterministic' else 'use the cache'}",
-                expected="True or False, from the call or the attribute",
-                got="None from both",
-                fix=f"attention(x, {name}=False)",
-            )
-        return decided
+    def _rotated(self, rope: RoPE, query: jax.Array, key: jax.Array, decodes: bool) -> tuple[jax.Array, jax.Array]:
+        """Queries and keys by their positions, which in decoding go on from those of the cache."""
+        start = self.cache_index.value if decodes and self.cache_index is not None else 0
+        of_queries, of_keys = (jnp.arange(x.shape[-3]) + start for x in (query, key))
+        return rope(query, of_queries, axis=-3), rope(key, of_keys, axis=-3)
 
     def _dropout_key(self, given: Rngs | RngStream | None) -> jax.Array:
         stream = given.dropout if isinstance(given, Rngs) else given
         stream = getattr(self, "rngs", None) if stream is None else stream  # the InitVar hides its type
         if stream is None:
-            raise errors.LayerError(
-                field_of(self, "rngs"),
-                "there is no source of random numbers",
-                expected="rngs, from the constructor or the call",
-                got="None from both",
-                why="the layer is not deterministic, and was made with keep_rngs=False",
-                fix="attention(x, rngs=rngs), or model.eval()",
-            )
+            why = "the layer is not deterministic, and was made with keep_rngs=False"
+            raise no_random_numbers(self, why, "attention(x, rngs=rngs), or model.eval()")
         return stream()
 
     def _cached(self, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

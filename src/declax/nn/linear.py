@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import InitVar  # pyright knows it by this module only
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,6 @@ from jax import lax
 
 from declax import errors
 from declax._classes.decorator import dataclass
-from declax._fields.deferring import defer
 from declax._fields.specifiers import KW_ONLY, field, static, variable
 from declax._lazy import lazy_names
 from declax._module.module import Module
@@ -23,7 +21,7 @@ from declax._variables.metadata import EMPTY
 from declax._variables.variable import Param
 from declax.initializers import lecun_normal, variance_scaling, zeros
 from declax.nn import dtypes
-from declax.nn._checks import check_last_axis, field_of, is_integer
+from declax.nn._checks import check_last_axis, field_of
 
 default_kernel_init: Initializer = lecun_normal()
 default_bias_init: Initializer = zeros
@@ -108,270 +106,6 @@ class Linear(Module):
             options["preferred_element_type"] = self.preferred_element_type
         contract = (((x.ndim - 1,), (0,)), ((), ()))
         return dtypes.add_bias(self.dot_general(x, kernel, contract, precision=self.precision, **options), bias)
-
-
-Sizes: TypeAlias = int | Sequence[int]
-
-
-def _sizes(sizes: Sizes) -> tuple[int, ...]:
-    return (sizes,) if is_integer(sizes) else tuple(cast(Sequence[int], sizes))
-
-
-def _general_shape(batch_axis: Mapping[int, int], *sizes: Sizes) -> tuple[int, ...]:
-    return (*batch_axis.values(), *(size for several in sizes for size in _sizes(several)))
-
-
-def _of_a_matrix(initializer: Initializer, in_features: Sizes, out_features: Sizes) -> Initializer:
-    """Makes a kernel as the matrix that it stands for, so that fan-in and fan-out are those of the map."""
-
-    def initialize(key: jax.Array, shape: Sequence[int], dtype: Dtype = jnp.float32) -> jax.Array:
-        columns = math.prod(_sizes(out_features))
-        return initializer(key, (math.prod(shape) // columns, columns), dtype).reshape(shape)
-
-    return initialize
-
-
-def _of_a_vector(initializer: Initializer) -> Initializer:
-    def initialize(key: jax.Array, shape: Sequence[int], dtype: Dtype = jnp.float32) -> jax.Array:
-        return initializer(key, (math.prod(shape),), dtype).reshape(shape)
-
-    return initialize
-
-
-@dataclass
-class LinearGeneral(Module):
-    """An affine map of any axes of its input.
-
-    The map contracts the axes `axis` of the input with the first axes of the kernel. With `batch_axis`, there is a
-    kernel and a bias for each index along the leading axes.
-
-    Args:
-      in_features: size of each axis that is contracted.
-      out_features: sizes of the axes that the output has at its end.
-      axis: the axes that are contracted, one for each of `in_features`.
-      batch_axis: the sizes of leading axes that have kernels of their own, by their numbers from 0.
-      use_bias: add a bias; without it, `bias` is None.
-      dtype: dtype of the computation; None infers it from input and parameters.
-      param_dtype: dtype in which the parameters are stored.
-      kernel_init: makes the kernel, as a matrix of all inputs by all outputs.
-      bias_init: makes the bias, as a vector.
-      precision: numerical precision of the product, as `jax.lax.Precision`.
-      promote_dtype: brings ``(inputs, kernel, bias)`` to one dtype.
-      dot_general: stands in for `jax.lax.dot_general`.
-      preferred_element_type: dtype in which the product accumulates.
-      rngs: gives one key to the kernel, then one to the bias, from `params`.
-      kernel_metadata: metadata of the kernel.
-      bias_metadata: metadata of the bias.
-
-    Raises:
-      LayerError: for axes that do not fit `in_features`, batch axes that do not lead, and an input of other sizes.
-
-    >>> import declax as dx
-    >>> heads = dx.LinearGeneral(6, (2, 3), rngs=dx.Rngs(0))
-    >>> heads(jnp.ones((4, 6))).shape
-    (4, 2, 3)
-    >>> out = dx.LinearGeneral((2, 3), 6, axis=(-2, -1), rngs=dx.Rngs(0))
-    >>> out(heads(jnp.ones((4, 6)))).shape
-    (4, 6)
-    """
-
-    in_features: Sizes = field()
-    out_features: Sizes = field()
-    _: KW_ONLY
-    axis: Sizes = field(default=-1)
-    batch_axis: Mapping[int, int] = static(default_factory=dict)
-    use_bias: bool = field(default=True)
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
-    kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
-    bias_init: InitVar[Initializer] = field(default=default_bias_init)
-    precision: PrecisionLike = field(default=None)
-    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
-    dot_general: Callable[..., jax.Array] | None = field(default=None)
-    preferred_element_type: Dtype | None = static(default=None)
-    rngs: InitVar[Rngs] = field()
-    kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    kernel: Param[jax.Array] = variable(
-        defer(_general_shape)(batch_axis, in_features, out_features),
-        initializer=defer(_of_a_matrix)(kernel_init, in_features, out_features),
-        dtype=param_dtype,
-        metadata=kernel_metadata,
-    )
-    bias: Param[jax.Array] | None = variable(
-        defer(_general_shape)(batch_axis, out_features),
-        initializer=defer(_of_a_vector)(bias_init),
-        dtype=param_dtype,
-        when=use_bias,
-        metadata=bias_metadata,
-    )
-
-    def __post_init__(self, *used_up: object) -> None:
-        if len(_sizes(self.in_features)) != len(_sizes(self.axis)):
-            raise errors.LayerError(
-                field_of(self, "axis"),
-                "each size of the input needs an axis",
-                expected=f"{len(_sizes(self.in_features))} axes, for in_features={self.in_features}",
-                got=repr(self.axis),
-            )
-        if list(self.batch_axis) != list(range(len(self.batch_axis))):
-            raise errors.LayerError(
-                field_of(self, "batch_axis"),
-                "batch axes are the first axes of the input",
-                expected="the axes 0, 1, ... in order, with their sizes",
-                got=repr(dict(self.batch_axis)),
-            )
-
-    def __call__(self, inputs: jax.Array, out_sharding: OutSharding = None) -> jax.Array:
-        """Applies the map.
-
-        Args:
-          inputs: array whose axes `axis` have the sizes `in_features`.
-          out_sharding: sharding of the output, under explicit sharding.
-
-        Returns:
-          Array with the axes of the input that are not contracted, then those of `out_features`.
-        """
-        bias = None if self.bias is None else self.bias.value
-        x, kernel, bias = self.promote_dtype((inputs, self.kernel.value, bias), dtype=self.dtype)
-        axes = self._axes_of(x)
-        batch = tuple(range(len(self.batch_axis)))
-        options: dict[str, Any] = {} if out_sharding is None else {"out_sharding": out_sharding}
-        if self.preferred_element_type is not None:
-            options["preferred_element_type"] = self.preferred_element_type
-        contract = ((axes, tuple(range(len(batch), len(batch) + len(axes)))), (batch, batch))
-        y = (self.dot_general or lax.dot_general)(x, kernel, contract, precision=self.precision, **options)
-        if bias is None:
-            return y
-        outputs = _sizes(self.out_features)
-        between = (1,) * (y.ndim - len(batch) - len(outputs))
-        return y + bias.reshape(*y.shape[: len(batch)], *between, *outputs).astype(y.dtype)
-
-    def _axes_of(self, x: jax.Array) -> tuple[int, ...]:
-        wanted = {**self.batch_axis, **dict(zip(_sizes(self.axis), _sizes(self.in_features), strict=True))}
-        is_fine = all(-x.ndim <= axis < x.ndim and x.shape[axis] == size for axis, size in wanted.items())
-        counted = [axis % max(x.ndim, 1) for axis in wanted]
-        if not is_fine or len(set(counted)) < len(counted):
-            raise errors.LayerError(
-                field_of(self, "axis"),
-                "the axes of 'inputs' have the wrong sizes",
-                expected=", ".join(f"size {size} along axis {axis}" for axis, size in wanted.items()),
-                got=errors.describe(x),
-            )
-        return tuple(counted[len(self.batch_axis) :])
-
-
-def _is_given(shape: tuple[int, ...] | None) -> bool:
-    return shape is not None
-
-
-def _shape_or_scalar(shape: tuple[int, ...] | None) -> tuple[int, ...]:
-    return shape or ()
-
-
-def _axis_names(operand: str, rank: int) -> list[str | int]:
-    """A name for each axis; those of an ellipsis are counted from its end, as they broadcast."""
-    before, dots, after = operand.partition("...")
-    hidden = rank - len(before) - len(after) if dots else 0
-    return [*before, *range(-hidden, 0), *after]
-
-
-@dataclass
-class Einsum(Module):
-    """A product with a kernel, in Einstein's notation.
-
-    ``y = einsum(einsum_str, x, kernel) + bias``
-
-    Args:
-      einsum_str: the equation of two operands, such as ``"nta,hab->nthb"``, with its result.
-      kernel_shape: shape of the kernel, the second operand.
-      bias_shape: shape of the bias: the axes of the kernel that are in the result; None adds no bias.
-      dtype: dtype of the computation; None infers it from input and parameters.
-      param_dtype: dtype in which the parameters are stored.
-      precision: numerical precision of the product, as `jax.lax.Precision`.
-      kernel_init: makes the kernel.
-      bias_init: makes the bias.
-      promote_dtype: brings ``(inputs, kernel, bias)`` to one dtype.
-      einsum_op: stands in for `jax.numpy.einsum`.
-      preferred_element_type: dtype in which the product accumulates.
-      rngs: gives one key to the kernel, then one to the bias, from `params`.
-      kernel_metadata: metadata of the kernel.
-      bias_metadata: metadata of the bias.
-
-    Raises:
-      LayerError: for an equation without two operands and a result.
-
-    >>> import declax as dx
-    >>> layer = dx.Einsum("nta,hab->nthb", (8, 2, 4), (8, 4), rngs=dx.Rngs(0))
-    >>> layer(jnp.ones((16, 11, 2))).shape
-    (16, 11, 8, 4)
-    """
-
-    einsum_str: str = field()
-    kernel_shape: tuple[int, ...] = field()
-    bias_shape: tuple[int, ...] | None = field(default=None)
-    _: KW_ONLY
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
-    precision: PrecisionLike = field(default=None)
-    kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
-    bias_init: InitVar[Initializer] = field(default=default_bias_init)
-    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
-    einsum_op: Callable[..., jax.Array] = field(default=jnp.einsum)
-    preferred_element_type: Dtype | None = static(default=None)
-    rngs: InitVar[Rngs] = field()
-    kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    kernel: Param[jax.Array] = variable(
-        kernel_shape, initializer=kernel_init, dtype=param_dtype, metadata=kernel_metadata
-    )
-    bias: Param[jax.Array] | None = variable(
-        defer(_shape_or_scalar)(bias_shape),
-        initializer=bias_init,
-        dtype=param_dtype,
-        when=defer(_is_given)(bias_shape),
-        metadata=bias_metadata,
-    )
-
-    def __post_init__(self, *used_up: object) -> None:
-        self._parsed(self.einsum_str)
-
-    def __call__(self, inputs: jax.Array, einsum_str: str | None = None, out_sharding: OutSharding = None) -> jax.Array:
-        """Applies the equation.
-
-        Args:
-          inputs: the first operand.
-          einsum_str: overrides the attribute of that name.
-          out_sharding: sharding of the output, under explicit sharding.
-
-        Returns:
-          Array of the shape that the equation gives.
-        """
-        equation = self.einsum_str if einsum_str is None else einsum_str
-        bias = None if self.bias is None else self.bias.value
-        x, kernel, bias = self.promote_dtype((inputs, self.kernel.value, bias), dtype=self.dtype)
-        names = self._parsed(equation)
-        options: dict[str, Any] = {} if out_sharding is None else {"out_sharding": out_sharding}
-        if self.preferred_element_type is not None:
-            options["preferred_element_type"] = self.preferred_element_type
-        y = self.einsum_op(equation.replace(" ", ""), x, kernel, precision=self.precision, **options)
-        if bias is None:
-            return y
-        operand, result = (_axis_names(part, array.ndim) for part, array in zip(names, (kernel, y), strict=True))
-        size_of = dict(zip(operand, kernel.shape, strict=True))
-        return y + bias.reshape([size_of.get(name, 1) for name in result]).astype(y.dtype)
-
-    def _parsed(self, equation: str) -> tuple[str, str]:
-        """The names of the axes of the kernel, and those of the result."""
-        operands, arrow, result = equation.replace(" ", "").partition("->")
-        if not arrow or operands.count(",") != 1:
-            raise errors.LayerError(
-                field_of(self, "einsum_str"),
-                "this is not an equation of two operands with a result",
-                expected='a text such as "nta,hab->nthb"',
-                got=repr(equation),
-            )
-        return operands.partition(",")[2], result
 
 
 @dataclass
@@ -472,9 +206,12 @@ class Embed(Module):
 
 
 if TYPE_CHECKING:  # the peer's module of linear layers has these
+    from declax.nn.contractions import Einsum as Einsum
+    from declax.nn.contractions import LinearGeneral as LinearGeneral
     from declax.nn.conv import Conv as Conv
     from declax.nn.conv import ConvTranspose as ConvTranspose
     from declax.nn.conv import canonicalize_padding as canonicalize_padding
 else:
-    _CONV = ("Conv", "ConvTranspose", "canonicalize_padding")
-    __getattr__ = lazy_names(__name__, **dict.fromkeys(_CONV, "declax.nn.conv"))
+    _ELSEWHERE = dict.fromkeys(("Conv", "ConvTranspose", "canonicalize_padding"), "declax.nn.conv")
+    _ELSEWHERE |= dict.fromkeys(("Einsum", "LinearGeneral"), "declax.nn.contractions")
+    __getattr__ = lazy_names(__name__, **_ELSEWHERE)

@@ -88,3 +88,37 @@ def combine_masks(*masks: jax.Array | None, dtype: Dtype = jnp.float32) -> jax.A
             fix="mask[:, None]   # for one without an axis of heads",
         )
     return functools.reduce(jnp.logical_and, given).astype(dtype)
+
+
+def near_positions(
+    queries: int, keys: int, offset: int | jax.Array, is_causal: bool, window: int | tuple[int, int] | None
+) -> jax.Array | None:
+    """Which keys are near enough, of shape ``(queries, keys)``; the first query is at the position `offset`."""
+    before, after = (window, window) if window is None or isinstance(window, int) else window
+    if (before is not None and before < 0) or (after is not None and after < 0):
+        raise errors.LayerError(
+            "dot_product_attention.local_window_size",
+            "a window has negative size",
+            expected="a number of positions, or a pair (back, ahead)",
+            got=repr(window),
+        )
+    distance = (jnp.arange(queries) + offset)[:, None] - jnp.arange(keys)
+    ahead = 0 if is_causal else after
+    if before is None:
+        return None if ahead is None else distance >= -ahead
+    return distance <= before if ahead is None else jnp.logical_and(distance <= before, distance >= -ahead)
+
+
+def of_one_segment(
+    segment_ids: jax.Array | tuple[jax.Array, jax.Array], queries: tuple[int, ...], keys: tuple[int, ...]
+) -> jax.Array:
+    """Which queries and keys have one number, of shape ``(*batch, 1, queries, keys)``."""
+    pair = segment_ids if isinstance(segment_ids, tuple) else (segment_ids, segment_ids)
+    if (pair[0].shape, pair[1].shape) != (queries, keys):
+        raise errors.LayerError(
+            "dot_product_attention.segment_ids",
+            "the segments do not fit queries and keys",
+            expected=f"integers of shape {queries} for the queries and {keys} for the keys",
+            got=" and ".join(errors.describe(ids) for ids in pair),
+        )
+    return make_attention_mask(*pair, jnp.equal, dtype=bool)

@@ -138,6 +138,62 @@ def min_pool(
     return _pool("min_pool", inputs, _highest(inputs.dtype), lax.min, window_shape, strides, padding)
 
 
+def global_avg_pool(inputs: jax.Array, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> jax.Array:
+    """The mean over all spatial axes.
+
+    Args:
+      inputs: of shape ``(batch, *spatial, channels)``.
+      axis: the spatial axes; None is all between the first and the last.
+      keepdims: keep them, with size 1.
+
+    Returns:
+      An array of shape ``(batch, channels)``; of the default float for integer inputs.
+
+    Raises:
+      LayerError: without `axis`, for inputs of fewer than three axes.
+
+    >>> import declax as dx
+    >>> dx.global_avg_pool(jnp.ones((2, 8, 8, 3))).shape
+    (2, 3)
+    """
+    inputs = jnp.asarray(inputs)
+    return jnp.mean(inputs, _spatial("global_avg_pool", inputs, axis), keepdims=keepdims)
+
+
+def global_max_pool(inputs: jax.Array, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> jax.Array:
+    """The largest element over all spatial axes.
+
+    Args:
+      inputs, axis, keepdims: as for `global_avg_pool`.
+
+    Returns:
+      An array of shape ``(batch, channels)`` and the dtype of the inputs.
+
+    Raises:
+      LayerError: as for `global_avg_pool`.
+
+    >>> import declax as dx
+    >>> dx.global_max_pool(jnp.arange(24.0).reshape(1, 4, 2, 3))
+    Array([[21., 22., 23.]], dtype=float32)
+    """
+    inputs = jnp.asarray(inputs)
+    return jnp.max(inputs, _spatial("global_max_pool", inputs, axis), keepdims=keepdims)
+
+
+def _spatial(where: str, inputs: jax.Array, axis: int | Sequence[int] | None) -> tuple[int, ...]:
+    if axis is not None:
+        return tuple([axis] if is_integer(axis) else axis)  # type: ignore[arg-type]  # a sequence, then
+    if inputs.ndim < 3:
+        raise errors.LayerError(
+            f"{where}.inputs",
+            "has too few axes",
+            expected="(batch, *spatial, channels)",
+            got=errors.describe(inputs),
+            fix=f"{where}(inputs, axis=0)   # of one example, (length, channels)",
+        )
+    return tuple(range(1, inputs.ndim - 1))
+
+
 def _lowest(dtype: np.dtype[Any]) -> Any:
     """The identity of max: below every value of a dtype."""
     if jnp.issubdtype(dtype, np.floating):

@@ -240,7 +240,7 @@ def _carry_stream(layer: Module, given: RngSource | bool | None) -> RngStream | 
         return given.fork()
     raise errors.LayerError(
         field_of(layer, "rngs"),
-        "this gives no random keys",
+        "this is not a source of random keys",
         expected="an Rngs, an RngStream, True or False",
         got=errors.describe(given),
         fix="rngs=dx.Rngs(0)",

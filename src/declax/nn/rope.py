@@ -1,8 +1,6 @@
-"""Rotary position embeddings, and attention with them."""
+"""Rotary position embeddings."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +11,6 @@ from declax._fields.specifiers import KW_ONLY, field
 from declax._module.module import Module
 from declax.nn import dtypes
 from declax.nn._checks import field_of
-from declax.nn.attention import dot_product_attention
 
 
 @dataclass
@@ -120,38 +117,3 @@ class RoPE(Module):
         angles = positions.astype(jnp.float32)[..., None] * self.frequencies(size)
         before, after = (1,) * (axis + 1 - positions.ndim), (1,) * (x.ndim - 2 - axis)
         return angles.reshape(*before, *positions.shape, *after, size // 2)
-
-
-def dot_product_attention_with_rope(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    *,
-    rope: RoPE,
-    input_positions: jax.Array | None = None,
-    query_offset: int | jax.Array = 0,
-    **options: Any,
-) -> jax.Array:
-    """`dot_product_attention` of queries and keys that are rotated by their positions.
-
-    Args:
-      query: array of shape ``(*batch, queries, heads, features)``.
-      key: array of shape ``(*batch, keys, key heads, features)``.
-      value: array of shape ``(*batch, keys, key heads, value features)``.
-      rope: the rotation.
-      input_positions: the positions of queries and keys, of shape ``(length,)`` or ``(*batch, length)``; None counts
-        the keys from 0, and the queries from `query_offset`.
-      query_offset: the position of the first query. In decoding, `MultiHeadAttention` passes it.
-      **options: further arguments of `dot_product_attention`.
-
-    Returns:
-      Array of shape ``(*batch, queries, heads, value features)``.
-
-    >>> import declax as dx
-    >>> x = jnp.ones((2, 5, 3, 4))
-    >>> dx.dot_product_attention_with_rope(x, x, x, rope=dx.RoPE(), is_causal=True).shape
-    (2, 5, 3, 4)
-    """
-    of_queries = jnp.arange(query.shape[-3]) + query_offset if input_positions is None else input_positions
-    query, key = rope(query, of_queries, axis=-3), rope(key, input_positions, axis=-3)
-    return dot_product_attention(query, key, value, **options)

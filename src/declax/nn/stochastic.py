@@ -13,7 +13,7 @@ from declax._classes.decorator import dataclass
 from declax._fields.specifiers import KW_ONLY, field
 from declax._module.module import Module
 from declax._random.streams import Rngs, RngStream
-from declax.nn._checks import axes_of, check_axes_type, field_of
+from declax.nn._checks import axes_of, check_axes_type, decide, field_of, no_random_numbers
 
 
 @dataclass
@@ -83,7 +83,9 @@ class Dropout(Module):
         Returns:
           Array of the shape and dtype of `inputs`.
         """
-        if self._is_deterministic(deterministic) or self.rate == 0:
+        fix = "dropout(x, deterministic=True), or model.train() and model.eval()"
+        is_deterministic = decide(self, "deterministic", deterministic, fix)
+        if is_deterministic or self.rate == 0:
             return inputs
         if self.rate == 1:
             return jnp.zeros_like(inputs)  # x / (1 - rate) would give NaN gradients
@@ -91,7 +93,7 @@ class Dropout(Module):
         if not jnp.issubdtype(inputs.dtype, jnp.inexact):
             raise errors.LayerError(
                 field_of(self, "rate"),
-                "what is kept cannot be scaled in this dtype",
+                "dropout cannot scale values of this dtype",
                 expected="an array of a floating or complex dtype",
                 got=errors.describe(inputs),
                 fix="dropout(inputs.astype(jnp.float32))",
@@ -115,7 +117,7 @@ class Dropout(Module):
 
     def _keep(self, key: jax.Array, inputs: jax.Array) -> jax.Array:
         """The mask, of size 1 along `broadcast_dims`, with the sharding of the input."""
-        shared = axes_of(self, "broadcast_dims", inputs, "inputs")
+        shared = self._shared_axes(inputs)
         shape = tuple(1 if axis in shared else size for axis, size in enumerate(inputs.shape))
         sharding = jax.typeof(inputs).sharding
         if shared:
@@ -123,17 +125,9 @@ class Dropout(Module):
             sharding = sharding.update(spec=jax.P(*spec))  # type: ignore[no-untyped-call]  # jax leaves it untyped
         return jax.random.bernoulli(key, 1.0 - self.rate, shape, out_sharding=sharding)
 
-    def _is_deterministic(self, given: bool | None) -> bool:
-        decided = self.deterministic if given is None else given
-        if decided is None:
-            raise errors.LayerError(
-                field_of(self, "deterministic"),
-                "it is open whether to drop",
-                expected="True or False, from the call or the attribute",
-                got="None from both",
-                fix="dropout(x, deterministic=True), or model.train() and model.eval()",
-            )
-        return decided
+    def _shared_axes(self, inputs: jax.Array) -> tuple[int, ...]:
+        """The axes along which all elements share one fate."""
+        return axes_of(self, "broadcast_dims", inputs, "inputs")
 
     def _key(self, given: Rngs | RngStream | jax.Array | None) -> jax.Array:
         rngs = self.rngs if given is None else given
@@ -145,20 +139,41 @@ class Dropout(Module):
             return rngs
         if rngs is not None:
             raise self._not_rngs(rngs, "an Rngs, an RngStream, a key or None")
-        raise errors.LayerError(
-            field_of(self, "rngs"),
-            "there is no source of random numbers",
-            expected="rngs, from the constructor or the call",
-            got="None from both",
-            why="the layer is not deterministic",
-            fix="Dropout(rate, rngs=rngs), or dropout(x, rngs=rngs), or model.eval()",
-        )
+        fix = "Dropout(rate, rngs=rngs), or dropout(x, rngs=rngs), or model.eval()"
+        raise no_random_numbers(self, "the layer is not deterministic", fix)
 
     def _not_rngs(self, given: object, expected: str) -> errors.LayerError:
         return errors.LayerError(
             field_of(self, "rngs"),
-            "this gives no random keys",
+            "this is not a source of random keys",
             expected=expected,
             got=errors.describe(given),
             fix="rngs=dx.Rngs(0)",
         )
+
+
+@dataclass
+class DropPath(Dropout):
+    """Sets whole examples to zero, and scales the others up: a residual branch is skipped at random.
+
+    ``y[i] = x[i] / (1 - rate)`` with probability ``1 - rate``, and else 0, for each index `i` of the first axis.
+
+    Huang et al., "Deep Networks with Stochastic Depth", https://arxiv.org/abs/1603.09382.
+
+    The arguments are those of `Dropout`, without `broadcast_dims`. `model.eval()` switches it off.
+
+    Raises:
+      LayerError: as `Dropout`.
+
+    >>> import declax as dx
+    >>> layer = dx.DropPath(0.5, rngs=dx.Rngs(0))
+    >>> x = jnp.ones((100, 3))
+    >>> x = x + layer(x)
+    >>> bool((x[:, 0] == x[:, 2]).all()), sorted(set(x[:, 0].tolist()))
+    (True, [1.0, 3.0])
+    """
+
+    broadcast_dims: Sequence[int] = field(default=(), init=False)
+
+    def _shared_axes(self, inputs: jax.Array) -> tuple[int, ...]:
+        return tuple(range(1, inputs.ndim))

@@ -7,25 +7,21 @@ Branches, so that its Variables are parts of the graph.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from declax import _jax, errors
-from declax._classes.pytree import Pytree, layout_of
-from declax._fields.specifiers import Status
 from declax._graph.nodes import plain_key
 from declax._state.states import State
 from declax._state.tree import FlatForm
-from declax._tree import epoch
-from declax._tree.attributes import wrong_trace
-from declax._tree.layout import BOUND_KEY, LAYOUT_KEY, TRACE_KEY, Layout, Name
 from declax._typing import Path, PyTree
 from declax._variables.metadata import Metadata
 from declax._variables.variable import Variable, new_variable
+from declax.training._branches import branches_of
 
 T = TypeVar("T")
 
@@ -48,54 +44,6 @@ class OptArray(OptState[T]):
     """Optimizer state that mirrors no parameter, such as a count."""
 
     __slots__ = ()
-
-
-def _make_key(name: Name) -> Any:
-    return jax.tree_util.DictKey(name) if isinstance(name, str) else jax.tree_util.SequenceKey(name)
-
-
-class Branch(Pytree, Mapping[Name, Any]):
-    """One level of the part of an optax state that mirrors the parameters: by ``[key]`` and, for names, by ``.name``.
-
-    Unlike a dict it reports changes, so that a jitted call need not look into it.
-    """
-
-    _pytree__make_key: ClassVar[Any] = staticmethod(_make_key)
-
-    def __init__(self, children: Mapping[Name, Any]) -> None:
-        attributes: dict[Any, Any] = vars(self)
-        attributes.update(children)
-        attributes[LAYOUT_KEY] = Layout.of(Branch, dict.fromkeys(children, Status.DATA))
-        if _jax.trace_state.value is not _jax.TOP:
-            attributes[TRACE_KEY] = _jax.trace_state.value
-
-    def __getitem__(self, key: Name) -> Any:
-        attributes: dict[Any, Any] = vars(self)
-        if key not in layout_of(self).statuses:
-            hint = errors.suggest(str(key), map(str, self))
-            raise errors.MissingKeyError("Optimizer.opt_state", f"there is no key {key!r}", fix=hint)
-        return attributes[key]
-
-    def __setitem__(self, key: Name, value: Any) -> None:
-        self[key]  # raises if it is unknown
-        attributes: dict[Any, Any] = vars(self)
-        if attributes.get(TRACE_KEY, _jax.TOP) is not _jax.trace_state.value:
-            raise wrong_trace(self, key)
-        attributes[key] = value
-        if BOUND_KEY in attributes:
-            epoch.advance()
-
-    def __iter__(self) -> Iterator[Name]:
-        return iter(layout_of(self).statuses)
-
-    def __len__(self) -> int:
-        return len(layout_of(self).statuses)
-
-    __hash__ = Pytree.__hash__
-    __eq__ = Pytree.__eq__
-
-    def _pytree__fields_for_repr(self) -> Iterable[tuple[Any, object]]:
-        return self.items()
 
 
 class Leaf(NamedTuple):
@@ -214,7 +162,7 @@ def _variable_for(leaf: Leaf, sources: dict[Path, tuple[Any, Metadata | None]], 
     if not (hasattr(value, "shape") and hasattr(value, "dtype")):
         raise errors.OptimizerError(
             "Optimizer.opt_state",
-            f"the optax state holds something else than arrays at {errors.format_path(leaf.path)}",
+            f"the optax state holds a value other than an array at {errors.format_path(leaf.path)}",
             expected="an array or a number",
             got=errors.describe(value),
             why="the state is an argument of compiled steps",
@@ -236,31 +184,9 @@ def _without_hooks(metadata: Metadata) -> Metadata:
 
 def _in_branches(tree: PyTree) -> PyTree:
     """The tree with a `Branch` in place of each State."""
-    return jax.tree.map(lambda part: _branch(part) if isinstance(part, State) else part, tree, is_leaf=_is_state)
-
-
-def _branch(state: State[Any]) -> Any:
-    root: dict[Name, Any] = {}
-    for path, leaf in zip(state.paths, state.leaves, strict=True):
-        if not path:  # the State of one Variable
-            return leaf
-        level = root
-        for key in path[:-1]:
-            level = level.setdefault(_name_of(key), _Level())
-        level[_name_of(path[-1])] = leaf
-    return _closed(root)
-
-
-class _Level(dict[Name, Any]):
-    """One level of a State."""
-
-
-def _closed(level: dict[Name, Any]) -> Branch:
-    return Branch({name: _closed(child) if isinstance(child, _Level) else child for name, child in level.items()})
-
-
-def _name_of(key: Hashable) -> Name:
-    return key if isinstance(key, str) or type(key) is int else f"[{key!r}]"
+    return jax.tree.map(
+        lambda part: branches_of(part.paths, part.leaves) if isinstance(part, State) else part, tree, is_leaf=_is_state
+    )
 
 
 def _is_state(part: object) -> bool:

@@ -22,6 +22,7 @@ from declax._state.definition import StateDef
 from declax._state.states import FlatState, State, make_state
 from declax._typing import MISSING, Path, PyTree
 from declax._variables.variable import Param, Variable
+from declax.training._comparison import difference, resized, shape_of
 from declax.training._opt_state import OptArray as OptArray
 from declax.training._opt_state import OptLayout, OptState, OptVariable, variables_of
 from declax.training._transformation import StaticTransformation, Transformation, is_transformation
@@ -162,12 +163,12 @@ class Optimizer(Pytree, Generic[M]):
                 fix="optimizer.update(model, grads)",
             )
         parameters: State[Any] = state_of(model, self.wrt)
-        misfit = _difference(self._layout.targets, parameters.paths)
+        misfit = difference(self._layout.targets, parameters.paths)
         if not misfit:
-            shapes = dict(zip(parameters.paths, map(_shape, parameters.leaves), strict=True))
+            shapes = dict(zip(parameters.paths, map(shape_of, parameters.leaves), strict=True))
             mirrors = zip(self._layout.sources, slots, strict=True)
             pairs = [(path, slot) for path, slot in mirrors if path is not None and isinstance(slot, OptVariable)]
-            misfit = _resized((path, _shape(slot.raw_value), shapes[path]) for path, slot in pairs)
+            misfit = resized((path, shape_of(slot.raw_value), shapes[path]) for path, slot in pairs)
         if misfit:
             raise errors.OptimizerError(
                 "Optimizer.update",
@@ -186,8 +187,8 @@ class Optimizer(Pytree, Generic[M]):
         if isinstance(grads, State):
             if grads.paths != parameters.paths:
                 grads = _relevant(grads, parameters.paths, graphdef(model).definition)
-            rows = zip(parameters.paths, map(_shape, parameters.leaves), map(_shape, grads.leaves), strict=False)
-            misfit = _difference(parameters.paths, grads.paths) or _resized(rows)
+            rows = zip(parameters.paths, map(shape_of, parameters.leaves), map(shape_of, grads.leaves), strict=False)
+            misfit = difference(parameters.paths, grads.paths) or resized(rows)
             if not misfit:
                 return make_state(parameters.definition, list(grads.leaves))
         else:
@@ -275,10 +276,6 @@ def _applied(parameters: State[Any], updates: PyTree) -> State[Any]:
     return applied  # type: ignore[no-any-return]  # it keeps the type of the tree
 
 
-def _shape(leaf: Any) -> Any:
-    return getattr(leaf, "shape", ())
-
-
 def _combined(grads: Any) -> Any:
     """One State for a list, tuple or dict of States, nested to any depth; anything else as it is."""
     if isinstance(grads, (list, tuple)):
@@ -294,29 +291,6 @@ def _relevant(grads: State[Any], paths: Iterable[Path], known: StateDef) -> Stat
     given = dict(grads._read_pairs())
     chosen = [path for path in paths if path in given] + [path for path in given if known.position(path) is None]
     return State(FlatState([(path, given[path]) for path in chosen]))
-
-
-def _difference(wanted: Iterable[Path], given: Iterable[Path]) -> str:
-    """The paths that are missing, and those that are unexpected; empty if there are none."""
-    if wanted == given:
-        return ""
-    wanted, given = dict.fromkeys(wanted), dict.fromkeys(given)
-    missing = [errors.format_path(path) for path in wanted if path not in given]
-    unexpected = [errors.format_path(path) for path in given if path not in wanted]
-    return "\n".join(
-        f"{what}: {_listed(names)}" for what, names in (("missing", missing), ("unexpected", unexpected)) if names
-    )
-
-
-def _resized(rows: Iterable[tuple[Path, Any, Any]]) -> str:
-    """The paths at which the shape is not that of the parameter; empty if there are none."""
-    found = [f"{errors.format_path(path)} has {value}, not {wanted}" for path, wanted, value in rows if value != wanted]
-    return f"other shapes: {_listed(found)}" if found else ""
-
-
-def _listed(names: list[str]) -> str:
-    more = f", and {len(names) - 4} more" if len(names) > 4 else ""
-    return ", ".join(names[:4]) + more
 
 
 if not TYPE_CHECKING:

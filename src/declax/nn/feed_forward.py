@@ -1,0 +1,169 @@
+"""Feed-forward networks of one hidden layer, as in the blocks of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import InitVar  # pyright knows it by this module only
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from declax._classes.decorator import dataclass
+from declax._fields.deferring import defer, when
+from declax._fields.specifiers import KW_ONLY, field, static
+from declax._module.module import Module
+from declax._random.streams import Rngs
+from declax._typing import Activation, Dtype, Initializer, PrecisionLike
+from declax._variables.metadata import EMPTY
+from declax.nn import dtypes
+from declax.nn.activations import gelu, silu
+from declax.nn.linear import Linear, default_bias_init, default_kernel_init
+from declax.nn.stochastic import Dropout
+
+
+@defer
+def _output_features(given: int | None, in_features: int) -> int:
+    return in_features if given is None else given
+
+
+@defer
+def _is_positive(rate: float) -> bool:
+    return rate > 0
+
+
+@dataclass
+class MLP(Module):
+    """Two affine maps of the last axis with an activation between them.
+
+    ``y = down(dropout(activation(up(x))))``
+
+    Args:
+      in_features: size of the last axis of the input.
+      hidden_features: size of the hidden layer.
+      out_features: size of the last axis of the output; None is `in_features`.
+      activation: applied to the hidden layer.
+      dropout_rate: the probability of setting an element of the hidden layer to zero.
+      use_bias: add biases.
+      dtype: dtype of the computation; None infers it from input and parameters.
+      param_dtype: dtype in which the parameters are stored.
+      precision: numerical precision of the products, as `jax.lax.Precision`.
+      kernel_init: makes the kernels.
+      bias_init: makes the biases.
+      promote_dtype: brings the arguments of each map to one dtype.
+      rngs: gives one key to each kernel and bias, from `params`, and a stream for dropout if there is any.
+      kernel_metadata: metadata of the kernels.
+      bias_metadata: metadata of the biases.
+
+    Raises:
+      LayerError: for a size below 1, and for an input whose last axis is not `in_features`.
+
+    >>> import declax as dx
+    >>> layer = dx.MLP(3, 12, rngs=dx.Rngs(0))
+    >>> layer(jnp.ones((2, 3))).shape
+    (2, 3)
+    """
+
+    in_features: int = field(ge=1)
+    hidden_features: int = field(ge=1)
+    out_features: int | None = field(default=None)
+    _: KW_ONLY
+    activation: Activation = field(default=gelu)
+    dropout_rate: float = field(default=0.0, ge=0.0, le=1.0)
+    use_bias: bool = field(default=True)
+    dtype: Dtype | None = static(default=None)
+    param_dtype: Dtype = static(default=jnp.float32)
+    precision: PrecisionLike = field(default=None)
+    kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
+    bias_init: InitVar[Initializer] = field(default=default_bias_init)
+    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
+    rngs: InitVar[Rngs] = field()
+    kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    up: Linear = Linear(
+        in_features,
+        hidden_features,
+        use_bias=use_bias,
+        dtype=dtype,
+        param_dtype=param_dtype,
+        precision=precision,
+        kernel_init=kernel_init,
+        bias_init=bias_init,
+        promote_dtype=promote_dtype,
+        rngs=rngs,
+        kernel_metadata=kernel_metadata,
+        bias_metadata=bias_metadata,
+    )
+    down: Linear = Linear(
+        hidden_features,
+        _output_features(out_features, in_features),
+        use_bias=use_bias,
+        dtype=dtype,
+        param_dtype=param_dtype,
+        precision=precision,
+        kernel_init=kernel_init,
+        bias_init=bias_init,
+        promote_dtype=promote_dtype,
+        rngs=rngs,
+        kernel_metadata=kernel_metadata,
+        bias_metadata=bias_metadata,
+    )
+    dropout: Dropout | None = when(_is_positive(dropout_rate), Dropout(dropout_rate, rngs=rngs))
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Applies the network.
+
+        Args:
+          inputs: array of shape ``(..., in_features)``.
+
+        Returns:
+          Array of shape ``(..., out_features)``.
+        """
+        hidden = self._hidden(inputs)
+        return self.down(hidden if self.dropout is None else self.dropout(hidden))
+
+    def _hidden(self, inputs: jax.Array) -> jax.Array:
+        return self.activation(self.up(inputs))
+
+
+@dataclass
+class GatedMLP(MLP):
+    """An `MLP` whose hidden layer is multiplied by a gate: SwiGLU with `silu`, GeGLU with `gelu`.
+
+    ``y = down(dropout(activation(gate(x)) * up(x)))``
+
+    Shazeer, "GLU Variants Improve Transformer", https://arxiv.org/abs/2002.05202.
+
+    The arguments and errors are those of `MLP`. The map `gate` has the options of `up`.
+
+    >>> import declax as dx
+    >>> swiglu = dx.GatedMLP(3, 8, use_bias=False, rngs=dx.Rngs(0))
+    >>> geglu = dx.GatedMLP(3, 8, activation=dx.gelu, rngs=dx.Rngs(0))
+    >>> swiglu(jnp.ones((2, 3))).shape, geglu.gate.kernel.shape
+    ((2, 3), (3, 8))
+    """
+
+    _: KW_ONLY
+    activation: Activation = field(default=silu)
+    kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
+    bias_init: InitVar[Initializer] = field(default=default_bias_init)
+    rngs: InitVar[Rngs] = field()
+    kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    gate: Linear = Linear(
+        MLP.in_features,
+        MLP.hidden_features,
+        use_bias=MLP.use_bias,
+        dtype=MLP.dtype,
+        param_dtype=MLP.param_dtype,
+        precision=MLP.precision,
+        kernel_init=kernel_init,
+        bias_init=bias_init,
+        promote_dtype=MLP.promote_dtype,
+        rngs=rngs,
+        kernel_metadata=kernel_metadata,
+        bias_metadata=bias_metadata,
+    )
+
+    def _hidden(self, inputs: jax.Array) -> jax.Array:
+        return self.activation(self.gate(inputs)) * self.up(inputs)

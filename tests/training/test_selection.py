@@ -1,0 +1,90 @@
+"""Parts of the parameters for optax: labels and masks by filters, `trainable` and `weight_decay`."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import declax as dx
+from declax.errors import OptimizerError
+
+
+@dx.dataclass
+class Net(dx.Module):
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    body: dx.MLP = dx.MLP(2, 4, rngs=rngs)
+    head: dx.Linear = dx.Linear(2, 2, rngs=rngs)
+    gain: dx.Param[jax.Array] = dx.variable((2,), initializer=dx.initializers.ones, weight_decay=False)
+    fixed: dx.Param[jax.Array] = dx.variable((2,), initializer=dx.initializers.ones, trainable=False)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.head(self.body(x)) * self.gain + self.fixed
+
+
+def loss_of(net: Net) -> jax.Array:
+    return (net(jnp.ones((3, 2))) ** 2).sum()
+
+
+def changes(tx: optax.GradientTransformation, wrt: dx.Filter = dx.Param) -> dict[str, np.ndarray]:
+    """By path, how a compiled step changes the parameters."""
+    net = Net(rngs=dx.Rngs(0))
+    before = dx.state(net)
+    optimizer = dx.Optimizer(net, tx, wrt=wrt)
+
+    @dx.jit
+    def step(net, optimizer):
+        optimizer.update(net, dx.grad(loss_of, argnums=dx.DiffState(0, wrt))(net))
+
+    step(net, optimizer)
+    rows = zip(before.paths, dx.state(net).leaves, before.leaves, strict=True)
+    return {".".join(map(str, path)): np.asarray(new - old) for path, new, old in rows}
+
+
+def gradients() -> dict[str, np.ndarray]:
+    grads = dx.grad(loss_of)(Net(rngs=dx.Rngs(0)))
+    return {".".join(map(str, path)): np.asarray(leaf) for path, leaf in zip(grads.paths, grads.leaves, strict=True)}
+
+
+def test_each_parameter_is_treated_by_the_first_filter_that_takes_it():
+    tx = dx.by_filter({"head.*": optax.sgd(1.0), dx.PathContains("kernel"): optax.sgd(0.1), ...: optax.set_to_zero()})
+    expected = {"head.kernel": -1.0, "head.bias": -1.0, "body.up.kernel": -0.1, "body.down.kernel": -0.1}
+    grads = gradients()
+    for path, change in changes(tx).items():
+        np.testing.assert_allclose(change, expected.get(path, 0.0) * grads[path], rtol=1e-3, atol=1e-5, err_msg=path)
+
+
+def test_weight_decay_false_on_a_field():
+    decayed = changes(optax.adamw(1.0, weight_decay=0.5, mask=dx.mask_by(dx.is_decayed)))
+    plain = changes(optax.adamw(1.0, weight_decay=0.0))
+    np.testing.assert_allclose(decayed["gain"], plain["gain"], atol=1e-5)
+    kernel = Net(rngs=dx.Rngs(0)).head.kernel.value
+    np.testing.assert_allclose(decayed["head.kernel"], plain["head.kernel"] - 0.5 * kernel, atol=1e-5)
+
+
+def test_trainable_is_one_filter_for_gradients_and_optimizer():
+    net = Net(rngs=dx.Rngs(0))
+    assert ("fixed",) not in dx.state(net, dx.is_trainable).paths
+    assert len(dx.state(net, dx.is_trainable).paths) == len(dx.state(net, dx.Param).paths) - 1
+    changed = changes(optax.sgd(0.1), wrt=dx.is_trainable)
+    assert not changed["fixed"].any()
+    assert changed["gain"].any()
+
+
+def test_a_mask_sees_shapes():
+    net = Net(rngs=dx.Rngs(0))
+    mask = dx.mask_by(lambda path, value: value.ndim > 1)(dx.state(net, dx.Param))
+    taken = {".".join(path) for path, value in zip(mask.paths, mask.leaves, strict=True) if value}
+    assert taken == {"body.up.kernel", "body.down.kernel", "head.kernel"}
+
+
+def test_filters_that_leave_something_out():
+    net = Net(rngs=dx.Rngs(0))
+    with pytest.raises(OptimizerError, match=r"by_filter: no filter takes the parameter body\.down\.bias"):
+        dx.Optimizer(net, dx.by_filter({"head.*": optax.sgd(0.1)}))
+    with pytest.raises(OptimizerError, match=r"by_filter: the filter PathMatches\('tail\.\*'\) takes no parameter"):
+        dx.Optimizer(net, dx.by_filter({"tail.*": optax.sgd(0.1), ...: optax.sgd(0.1)}))
+    with pytest.raises(OptimizerError, match="mask_by: filters need the paths and kinds of a State"):
+        dx.mask_by(dx.Param)({"a": jnp.ones(2)})
