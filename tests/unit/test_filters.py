@@ -261,7 +261,7 @@ def test_a_path_is_a_tuple_of_keys(path, fix):
 
 @pytest.mark.parametrize("pattern", ["", ".", "a..b", "a.", 3, ("a", "b"), None])
 def test_a_pattern_is_made_of_steps(pattern):
-    with pytest.raises(errors.FilterError, match="a text of steps joined by dots, none of them empty"):
+    with pytest.raises(errors.FilterError, match="a pattern must be a string of non-empty steps joined by dots"):
         dx.PathMatches(pattern)
 
 
@@ -272,7 +272,7 @@ def test_of_type_takes_a_class(value):
 
 
 def test_with_tag_takes_a_text():
-    with pytest.raises(errors.FilterError, match="a tag is a text"):
+    with pytest.raises(errors.FilterError, match="a tag must be a string"):
         dx.WithTag(3)
 
 

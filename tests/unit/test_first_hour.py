@@ -34,7 +34,22 @@ def test_a_name_that_nobody_has():
     assert caught.value.why is None
 
 
+def test_the_root_has_a_version_and_public_names_only():
+    assert dx.__version__.count(".") == 2
+    assert not [name for name in ("TYPE_CHECKING", "annotations", "jax") if name in dir(dx)]
+
+
 # ---- a class without its decorator
+
+
+def test_a_specifier_without_the_decorator():
+    class Undecorated(dx.Module):
+        dim: int = dx.field()
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+
+    with pytest.raises(dx.errors.DeclaxError) as caught:
+        Undecorated(3, rngs=dx.Rngs(0))
+    assert str(caught.value.fix).startswith("@dx.dataclass")
 
 
 @pytest.mark.parametrize(("args", "kwargs"), [((3,), {}), ((), {"dim": 3}), ((3, 0.2), {"rngs": dx.Rngs(0)})])
@@ -57,6 +72,42 @@ def test_an_error_of_a_constructor_stays():
 
     with pytest.raises(TypeError, match="takes 2 positional arguments but 3 were given"):
         Strict(1, 2)
+
+
+# ---- fields and parts
+
+
+def test_a_part_that_needs_keys_in_a_class_without_rngs():
+    @dx.dataclass
+    class Keyless(dx.Module):
+        dim: int = dx.field()
+        up = dx.Linear(dim, 2)
+
+    with pytest.raises(dx.errors.FieldError, match="rngs") as caught:
+        Keyless(3)
+    assert "rngs: dx.InitVar[dx.Rngs] = dx.field()" in str(caught.value.fix)
+
+
+def test_a_layer_as_the_default_of_a_field_is_a_part():
+    @dx.dataclass
+    class Layered(dx.Module):
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        lin: dx.Linear = dx.Linear(2, 3, rngs=rngs)
+
+    first, second = Layered(dx.Rngs(0)), Layered(dx.Rngs(0))
+    assert first.lin.kernel.shape == (2, 3)
+    assert first.lin is not second.lin
+
+
+def test_rngs_after_a_default():
+    with pytest.raises(dx.errors.DeclaxError) as caught:
+
+        @dx.dataclass
+        class Late(dx.Module):
+            dim: int = dx.field(default=3)
+            rngs: dx.InitVar[dx.Rngs] = dx.field()
+
+    assert str(caught.value.fix).startswith("_: dx.KW_ONLY")
 
 
 # ---- arrays and Params

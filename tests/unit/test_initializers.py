@@ -168,16 +168,16 @@ def test_is_an_initializer_to_the_protocol() -> None:
 
 
 def test_a_shape_that_does_not_suit() -> None:
-    with pytest.raises(errors.InitializerError, match=r"lecun_normal\(\): makes no array of shape \(3,\)"):
+    with pytest.raises(errors.InitializerError, match=r"lecun_normal\(\): cannot make an array of shape \(3,\)"):
         initializers.lecun_normal()(jax.random.key(0), (3,))
-    with pytest.raises(errors.InitializerError, match=r"delta_orthogonal\(\): makes no array of shape \(3, 3\)"):
+    with pytest.raises(errors.InitializerError, match=r"delta_orthogonal\(\): cannot make an array of shape \(3, 3\)"):
         initializers.delta_orthogonal()(jax.random.key(0), (3, 3))
-    with pytest.raises(errors.InitializerError, match=r"makes no array of shape \(3, 3\)"):
+    with pytest.raises(errors.InitializerError, match=r"cannot make an array of shape \(3, 3\)"):
         initializers.lecun_normal(in_axis=5)(jax.random.key(0), (3, 3))
 
 
 def test_a_missing_key() -> None:
-    with pytest.raises(errors.InitializerError, match=r"normal\(\): draws random numbers and was given no key"):
+    with pytest.raises(errors.InitializerError, match=r"normal\(\): draws random numbers and needs a key"):
         initializers.normal()(None, (3,))
 
 

@@ -2,11 +2,13 @@
 
 import contextlib
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+import declax as dx
 from declax import _jax
 
 
@@ -71,3 +73,15 @@ def test_the_attributes_that_jax_asks_of_arguments(function):
     with pytest.raises(TypeError):
         function(probe)
     assert _jax.PROBED & set(probe.names)
+
+
+def test_tracebacks_of_traced_functions_hide_the_frames_of_declax():
+    layer = dx.Linear(2, 3, rngs=dx.Rngs(0))
+    with pytest.raises(dx.errors.LayerError) as caught:
+        dx.jit(lambda layer, x: layer(x))(layer, jnp.ones((2, 8)))
+    frames, traceback = [], caught.value.__traceback__
+    while traceback is not None:
+        frames.append(Path(traceback.tb_frame.f_code.co_filename).name)
+        traceback = traceback.tb_next
+    assert set(frames) == {"test_jax.py", "compilation.py"}  # JAX filters from its own call on
+    assert frames[-1] == "test_jax.py"

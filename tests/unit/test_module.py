@@ -291,7 +291,7 @@ def test_objects_are_walked_too():
 # --- looks ------------------------------------------------------------------------
 
 
-def test_repr_is_nested_and_counts():
+def test_repr_is_nested():
     @dx.dataclass
     class Scale(dx.Module):
         dim: int
@@ -301,16 +301,7 @@ def test_repr_is_nested_and_counts():
         def __init__(self):
             self.scale = Scale(2, dx.Param(jnp.ones(2)))
 
-    expected = """\
-    Outer( # Param: 2 (8 B)
-      scale=Scale( # Param: 2 (8 B)
-        dim=2,
-        weight=Param( # 2 (8 B)
-          value=Array([1., 1.], dtype=float32)
-        )
-      )
-    )"""
-    assert repr(Outer()) == textwrap.dedent(expected)
+    assert repr(Outer()) == "Outer(scale=Scale(dim=2, weight=f32[2]))"
 
 
 def test_states_print_as_on_the_page():

@@ -267,7 +267,7 @@ def test_arrays_that_come_in_by_mutation():
     model.tags.append(jnp.ones(1))
     with pytest.raises(errors.StatusError, match=r"Record.tags: data was assigned to an attribute that is static"):
         dx.check_pytree(model)
-    with pytest.raises(errors.StatusError, match="the argument is no Pytree"):
+    with pytest.raises(errors.StatusError, match="the argument is not a Pytree"):
         dx.check_pytree([])
 
 

@@ -588,7 +588,7 @@ def test_squeeze_needs_one_key(splits: Any) -> None:
 
 def test_flags_that_are_none() -> None:
     for call, flag in ((split_rngs, "squeeze"), (split_rngs, "graph"), (split_rngs, "graph_updates")):
-        with pytest.raises(GraphError, match="this is not a value of a flag"):
+        with pytest.raises(GraphError, match="this is not a valid flag"):
             call(Rngs(0), splits=1, **{flag: 2})
 
 

@@ -82,6 +82,54 @@ def test_containers_come_back_as_they_were(value):
     assert hash(freeze(copy.deepcopy(value))) == hash(frozen)
 
 
+class Ports(dict):
+    """A dict with a constructor of its own."""
+
+    def __init__(self, *, names):
+        super().__init__(names=names)
+
+
+class Sets(dict):
+    """A dict whose constructor takes one of its values."""
+
+    def __init__(self, sets):
+        super().__init__(sets=sets)
+
+
+class Attributes(dict):
+    """A dict whose entries are attributes."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.__dict__ = self
+
+
+class Pair(list):
+    """A list that is made from two arguments."""
+
+    def __init__(self, first, second):
+        super().__init__([first, second])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Ports(names=["a"]), Sets({"bus": Ports(names=None)}), Pair(1, [2])],
+    ids=lambda value: type(value).__name__,
+)
+def test_containers_with_constructors_of_their_own(value):
+    made = thaw(freeze(value))
+    assert made == value
+    assert type(made) is type(value)
+    assert made is not value
+
+
+def test_a_constructor_that_takes_the_content_runs():
+    made = thaw(freeze(Attributes({"size": [1]})))
+    assert made.size == [1]
+    made.size = [2]
+    assert made["size"] == [2]
+
+
 def test_a_slice_is_hashable_in_a_container():
     assert thaw(freeze([slice(1, 2)])) == [slice(1, 2)]
 
@@ -242,6 +290,42 @@ def test_what_has_an_identity_is_taken_as_it_is(value):
     assert freeze(value) is value
 
 
+def scaled(x, factor=1, axis=0):
+    return x
+
+
+def test_partials_are_compared_by_function_arguments_and_keywords():
+    one, other = functools.partial(scaled, factor=2), functools.partial(scaled, factor=2)
+    assert freeze(one) == freeze(other)
+    assert hash(freeze(one)) == hash(freeze(other))
+    assert freeze([one]) is freeze([other])
+    assert freeze(functools.partial(map, one)) == freeze(functools.partial(map, other))
+    assert thaw(freeze(one)) is one
+    assert thaw(freeze([one]))[0] is one
+    assert pickle.loads(pickle.dumps(freeze(one))) == freeze(one)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        functools.partial(len, factor=2),
+        functools.partial(scaled, factor=3),
+        functools.partial(scaled, factor=2.0),
+        functools.partial(scaled, 2),
+        functools.partial(scaled, factor=2, axis=0),
+        scaled,
+    ],
+)
+def test_partials_of_something_else_differ(other):
+    assert freeze(functools.partial(scaled, factor=2)) != freeze(other)
+
+
+def test_a_partial_whose_parts_may_change_stands_for_itself():
+    with_attributes = functools.update_wrapper(functools.partial(scaled), scaled)
+    for value in (functools.partial(scaled, [1]), functools.partial(scaled, np.ones(2)), with_attributes):
+        assert freeze(value) is value
+
+
 class ByValue:
     def __init__(self, value):
         self.value = value
@@ -277,8 +361,28 @@ def test_an_object_whose_equality_says_neither_yes_nor_no_is_compared_by_identit
 
 
 def test_an_array_in_a_dataclass_is_refused_by_its_path():
-    with pytest.raises(errors.StatusError, match=r"Foo\.x\[0\]\.rate: an array cannot be static"):
-        freeze([Options(np.ones(2))], "Foo.x")
+    for array in (jnp.ones(2), np.array([object()])):
+        with pytest.raises(errors.StatusError, match=r"Foo\.x\[0\]\.rate: an array cannot be static"):
+            freeze([Options(array)], "Foo.x")
+
+
+@pytest.mark.parametrize(
+    "array", [np.arange(6.0).reshape(2, 3), np.zeros((0, 2), np.int8), np.array(3, ">i2"), np.ones(2)[::-1]]
+)
+def test_a_numpy_array_in_a_dataclass_is_a_constant(array):
+    value = [Options({"table": (array, 1)})]
+    frozen = freeze(value)
+    assert frozen is freeze(copy.deepcopy(value))
+    (made,) = thaw(frozen)
+    table, one = made.rate["table"]
+    assert table is not array
+    assert table.flags.writeable
+    assert (table.dtype, table.shape, table.tolist(), one) == (array.dtype, array.shape, array.tolist(), 1)
+    assert frozen is not freeze([Options({"table": (array.astype(np.float16), 1)})])
+    assert frozen is not freeze([Options({"table": (array.reshape(*array.shape, 1), 1)})])
+    if array.size:
+        array[...] = 7
+        assert frozen is not freeze(value)
 
 
 def test_a_dataclass_that_holds_itself_is_refused():

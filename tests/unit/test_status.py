@@ -31,7 +31,7 @@ from jaxtyping import Float, PyTree
 
 import declax as dx
 from declax import errors
-from declax._fields.annotations import Scope, decide
+from declax._fields.annotations import AnnotationScope, decide
 from declax._fields.specifiers import Status
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Holder(dx.Module):
 
 
 def status_of(annotation):
-    return decide(annotation, Scope(Holder)).status
+    return decide(annotation, AnnotationScope(Holder)).status
 
 
 # --- annotations ------------------------------------------------------------------
@@ -200,9 +200,9 @@ def test_what_an_annotation_says(expected, annotation):
 
 def test_optional_is_seen():
     for annotation in (Optional[int], dx.Param | None, "dx.Param | None", None, Union[list[dx.Param], None]):
-        assert decide(annotation, Scope(Holder)).is_optional
+        assert decide(annotation, AnnotationScope(Holder)).is_optional
     for annotation in (int, dx.Param, "list[int]"):
-        assert not decide(annotation, Scope(Holder)).is_optional
+        assert not decide(annotation, AnnotationScope(Holder)).is_optional
 
 
 # --- fields of a dataclass --------------------------------------------------------
@@ -583,7 +583,7 @@ Alias = typing_extensions.TypeAliasType("Alias", Union[str, list["Alias"]])  # t
 )
 def test_a_recursive_alias_counts_within_itself_as_outside(annotation, status):
     Model = dataclass_with(annotation)
-    assert decide(annotation, Scope(Model)).status is status
+    assert decide(annotation, AnnotationScope(Model)).status is status
     made = Model([])
     assert jax.tree.leaves(made) == []
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 import declax as dx
-from declax._module.summarizing import Summary
+from declax._displays.summarizing import Summary
 
 
 class Scale(dx.Module):

@@ -1,1 +1,1 @@
-"""Module, the containers, sow and capture, view and summary."""
+"""Module, the containers, sow and capture, views."""

@@ -202,7 +202,7 @@ class _Recording:
         classes = {type(module) for module, _ in self._outer.values()} if self._method_outputs else set()
         with _lock:
             for cls in classes:
-                count, originals = _wrapped.get(cls) or (0, _wrap_methods(cls))
+                count, originals = _wrapped.get(cls) or (0, wrap_methods(cls, _sowing_method))
                 _wrapped[cls] = count + 1, originals
         try:
             yield
@@ -213,7 +213,7 @@ class _Recording:
                     if count > 1:
                         _wrapped[cls] = count - 1, originals
                     else:
-                        _unwrap_methods(cls, originals)
+                        unwrap_methods(cls, originals)
 
     def end(self, result: Any) -> list[list[tuple[Path, Variable[Any]]]]:
         """Removes the `Captures`; returns the Variables of each kind, with their paths."""
@@ -273,15 +273,17 @@ Only a module whose `Captures` asks for outputs sows them, so calls in other thr
 _lock = threading.Lock()
 
 
-def _wrap_methods(cls: type) -> dict[str, Any]:
+def wrap_methods(cls: type, wrapper: Callable[[type, str, Any], Any]) -> dict[str, Any]:
+    """Replaces the methods that compute by ``wrapper(cls, name, method)``; returns what `unwrap_methods` needs."""
     methods = list(_methods(cls))
     originals = {name: cls.__dict__.get(name, MISSING) for name, _ in methods}
     for name, method in methods:
-        setattr(cls, name, _sowing_method(cls, name, method))
+        setattr(cls, name, wrapper(cls, name, method))
     return originals
 
 
-def _unwrap_methods(cls: type, originals: dict[str, Any]) -> None:
+def unwrap_methods(cls: type, originals: dict[str, Any]) -> None:
+    """Restores the methods of a class."""
     for name, original in originals.items():
         if original is MISSING:
             delattr(cls, name)

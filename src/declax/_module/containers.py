@@ -355,6 +355,9 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
     def __len__(self) -> int:
         return len(layout_of(self).statuses) - (CAPTURES_KEY in self.__dict__)
 
+    def _pytree__fields_for_repr(self) -> Iterable[tuple[Any, object]]:
+        return self.items()
+
     if TYPE_CHECKING:
 
         def __hash__(self) -> int: ...

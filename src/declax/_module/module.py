@@ -18,6 +18,7 @@ from declax._graph.nodes import children_of, walk_nodes
 from declax._graph.sown import put_sown
 from declax._graph.updating import update
 from declax._modes import is_graph
+from declax._module.running import with_path
 from declax._tree.read_only import ReadOnly
 from declax._typing import CAPTURES_KEY, ArrayLike, Path
 from declax._variables.metadata import Metadata
@@ -58,6 +59,11 @@ class Module(Pytree):
     if TYPE_CHECKING:  # most modules are callable, each with other parameters
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__call__" in cls.__dict__:
+            cls.__call__ = with_path(cls.__dict__["__call__"])  # type: ignore[method-assign]  # has the same parameters
 
     def sow(
         self,

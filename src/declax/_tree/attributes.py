@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+
 from declax._fields.expressions import Declaration, Expression
+from declax._fields.snapshots import attributes_of
 from declax._fields.sources import Unmade, text_of
 from declax._fields.specifiers import FieldSpec, Status, Tagged
 from declax._tree.layout import Layout, Name
@@ -106,10 +109,8 @@ def _explicit_status(self: Any, name: Name, tag: Tagged[Any], is_checked: bool) 
 def _first_status(self: Any, name: Name, value: object) -> Status:
     spec: FieldSpec | None = type(self)._pytree__specs.get(name) if isinstance(name, str) else None
     if spec is not None:
-        if spec.status is Status.SNAPSHOT:
-            return static_status(value)
         if spec.status is not None:
-            return spec.status
+            return spec.status if spec.status is Status.DATA else static_status(value)
         if spec.is_nested_undecided and has_data(value):
             return Status.DATA
     elif self._pytree__holds_elements and has_data(value):
@@ -136,6 +137,10 @@ def check_static(self: Any, name: Name, value: object, what: str) -> None:
         return
     holds = "" if found is value else f" that holds {describe(found)}"
     target = _target(self, name)
+    is_in_record = isinstance(found, jax.Array) and attributes_of(value) is not None
+    constant = (
+        "\nnp.asarray(...)        # for an array in a dataclass, which is a constant then" if is_in_record else ""
+    )
     annotated = f"        # or declare it:  {name}: dx.Data[...]" if isinstance(name, str) else ""
     raise StatusError(
         _place(self, name),
@@ -143,7 +148,8 @@ def check_static(self: Any, name: Name, value: object, what: str) -> None:
         expected="a static value: a number, a string, a function, or a container of such",
         got=describe(value) + holds,
         why="arrays, Variables and Pytrees must be children of the tree, or jit bakes them into the program",
-        fix=f"{target} = dx.data(...){annotated}\n{target} = dx.List(...)        # or dx.Dict, for containers",
+        fix=f"{target} = dx.data(...){annotated}\n{target} = dx.List(...)        # or dx.Dict, for containers"
+        + constant,
     )
 
 

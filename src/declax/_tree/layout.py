@@ -208,6 +208,12 @@ class Layout:
         merged.update(islice(self.statuses.items(), self.length, None))
         return Layout._intern(self.cls, merged, mixed, len(statuses))
 
+    def fits(self, node: Any) -> bool:
+        """Whether an instance has as many attributes as the layout, which is one of its class."""
+        attributes = node.__dict__
+        count = len(attributes) - len(INTERNAL_KEYS & attributes.keys())
+        return count == len(self.statuses) and self.cls is node.__class__
+
     def _sort_out(self) -> None:
         statuses = self.statuses
         self.data_names = tuple([n for n, s in statuses.items() if s is Status.DATA])

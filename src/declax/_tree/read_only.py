@@ -56,20 +56,20 @@ class EndedTrace(ReadOnly):
     __slots__ = ("_kind",)
 
     def __init__(self, kind: str) -> None:
-        super().__init__("a trace that is over", "its value was an array of the trace", "")
+        super().__init__("a trace that has ended", "its value was an array of the trace", "")
         self._kind = kind
 
     def refusal(self, where: str | None = None) -> DeclaxError:
         """The error of a use."""
         return TraceContextError(
             where or self._kind,
-            f"this {self._kind} belongs to a trace that is over",
+            f"this {self._kind} belongs to a trace that has ended",
             why="a transformed function was called with a copy of the model, and kept this part of the copy",
             fix="keep the model, and read the Variable from it where it is used",
         )
 
     def __repr__(self) -> str:
-        return f"<{self._kind} of a trace that is over>"
+        return f"<{self._kind} of a trace that has ended>"
 
 
 __all__ = ["EndedTrace", "ReadOnly", "WritesThrough"]

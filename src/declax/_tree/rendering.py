@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import functools
 import importlib
+import itertools
 import math
 import sys
 import threading
@@ -27,8 +28,12 @@ MAX_DEPTH: Final = 64
 """Levels of containers that are printed; deeper ones show their type only."""
 MAX_ELEMENTS: Final = 100
 """Entries of one object or container that are printed."""
-MAX_LINE: Final = 80
+MAX_CONTAINER: Final = 80
 """The longest container that is printed on one line."""
+MAX_LINE: Final = 120
+"""The longest line that an object takes; a longer one is printed an entry a line."""
+_AROUND: Final = len("100 x ,")
+"""Columns that a list takes around an object in it."""
 MAX_VALUE: Final = 2000
 """Characters of one value that are printed."""
 
@@ -52,7 +57,7 @@ _running: Final[set[tuple[int, int]]] = set()
 
 
 def object_repr(obj: object) -> str:
-    """An object with its contents, an entry a line; shared objects once, large arrays by shape."""
+    """An object with its contents, on one line where that fits; shared objects and equal neighbours once."""
     key = (id(obj), threading.get_ident())
     if key in _running:
         return f"{type_name(type(obj))}(...)"
@@ -118,6 +123,43 @@ def _array_text(array: jax.Array) -> str:
     if array.size > SMALL or not array.is_fully_addressable:
         return f"Array({shape})"
     return repr(array)
+
+
+def shapes_text(tree: Any) -> str:
+    """The shapes of a tree of arrays, as ``f32[2,3]``."""
+    return ", ".join(map(shape_text, jax.tree.leaves(tree))) or repr(tree)
+
+
+def shape_text(leaf: Any) -> str:
+    """The shape of an array as ``f32[2,3]``, the name of a class, or any other value."""
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return f"{dtype_text(leaf.dtype)}[{','.join(map(str, leaf.shape))}]"
+    return f"{type_name(leaf)}(...)" if isinstance(leaf, type) else repr(leaf)
+
+
+def dtype_text(dtype: np.dtype[Any]) -> str:
+    """A dtype as JAX abbreviates it: ``f32``, ``bf16``, ``u8``, ``bool``."""
+    text = str(dtype)
+    for long, short in (("bfloat", "bf"), ("float", "f"), ("complex", "c"), ("uint", "u"), ("int", "i")):
+        if text.startswith(long):
+            return short + text.removeprefix(long)
+    return text
+
+
+def scalar_text(value: Any) -> str:
+    """A scalar array that can be read as its number, any other by its shape."""
+    is_read = isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.is_fully_addressable
+    return str(value) if is_read and value.ndim == 0 and not value.is_deleted() else shape_text(value)
+
+
+def _variable_text(variable: Any) -> str:
+    """A Variable in an object: its shape; its kind and metadata where it is more than a Param."""
+    kind, raw, metadata = type(variable), variable.raw_value, variable._metadata
+    is_array = hasattr(raw, "shape") and hasattr(raw, "dtype")
+    text = shape_text(raw) if is_array else value_text(raw)
+    if is_array and not metadata and type_name(kind) == "Param":
+        return text
+    return f"{type_name(kind)}({', '.join([text, *(f'{key}={value_text(v)}' for key, v in metadata.items())])})"
 
 
 def size_comment(value: Any) -> str:
@@ -209,12 +251,12 @@ def _entries_of(value: Any) -> Entries | None:
 
 
 def _has_own_repr(cls: type) -> bool:
-    """Whether somebody has written, or asked for, a ``__repr__`` other than that of expandables or dataclasses."""
+    """Whether a class has a ``__repr__`` other than that of expandables, Variables or dataclasses."""
     owner = next(c for c in cls.__mro__ if "__repr__" in c.__dict__)
     written: Any = owner.__dict__["__repr__"]
     generated = getattr(getattr(written, "__wrapped__", None), "__code__", None)  # dataclasses guard against cycles
     is_generated = "__dataclass_fields__" in owner.__dict__ and getattr(generated, "co_filename", "") == "<string>"
-    return not is_generated and "_pytree__fields_for_repr" not in owner.__dict__
+    return not is_generated and owner.__dict__.keys().isdisjoint({"_pytree__fields_for_repr", "raw_value"})
 
 
 class _Contents:
@@ -305,13 +347,14 @@ class _Printer:
         self._contents = contents
         self._printed: dict[int, Path] = {}
         self._open: set[int] = set()
+        self._is_inside = False  # of an object, where Variables are short
 
     def text(self, value: Any, path: Path, depth: int, column: int = 0) -> str:
         """A value that starts in a column of a line that is indented by ``depth`` levels."""
         if value.__class__ in _PLAIN:
             return _plain_text(value)
         if _is_variable(value) or _is_expandable(value):
-            return self._once(value, path, depth)
+            return self._once(value, path, depth, column)
         has_entries = id(value) in self._contents.entries
         if not has_entries and not isinstance(value, (list, tuple, dict)):
             return _plain_text(value).replace("\n", "\n" + " " * (2 * depth + column))
@@ -323,24 +366,24 @@ class _Printer:
         finally:
             self._open.discard(id(value))
 
-    def _once(self, value: Any, path: Path, depth: int) -> str:
-        name = type_name(type(value))
+    def _once(self, value: Any, path: Path, depth: int, column: int) -> str:
+        name, has_own_repr = type_name(type(value)), _has_own_repr(type(value))
         if id(value) in self._printed:
             return f"{name}(shared with {_where(self._printed[id(value)])})"
         if depth > MAX_DEPTH:
             return f"{name}(...)"
-        if _is_variable(value) or _has_own_repr(type(value)):
-            self._printed[id(value)] = path
-            return repr(value).replace("\n", "\n" + "  " * depth)
-        return self.expanded(value, path, depth)
+        if not _is_variable(value) and not has_own_repr:
+            return self.expanded(value, path, depth, column)
+        self._printed[id(value)] = path
+        text = _variable_text(value) if self._is_inside and not has_own_repr else repr(value)
+        return text.replace("\n", "\n" + "  " * depth)
 
-    def expanded(self, value: object, path: Path, depth: int) -> str:
+    def expanded(self, value: object, path: Path, depth: int, column: int = 0) -> str:
         """An expandable with its entries."""
         self._printed[id(value)] = path
         name, entries = type_name(type(value)), self._contents.entries[id(value)]
         if not entries:
             return f"{name}()"
-        header = _header(self._contents.counts[id(value)])
         keys = [key for key, _ in entries]
         if all(isinstance(key, int) for key in keys):
             opening, closing, label = "([", "])", _NO_LABEL
@@ -348,13 +391,20 @@ class _Printer:
             opening, closing, label = "({", "})", _KEY_LABEL
         else:
             opening, closing, label = "(", ")", _NAME_LABEL
-        return _stacked(f"{name}{opening}{header}", self._parts(entries, label, path, depth), closing, depth)
+        outside, self._is_inside = self._is_inside, True
+        parts = self._parts(entries, label, path, depth)
+        self._is_inside = outside
+        header = _header(self._contents.counts[id(value)])
+        room = MAX_LINE - 2 * depth - column - (_AROUND if depth else 0)
+        return _fitted(f"{name}{opening}", parts, closing, depth, room=room, header=header)
 
     def _parts(self, entries: Entries, label: str, path: Path, depth: int) -> list[str]:
         parts = []
         for key, item in entries[:MAX_ELEMENTS]:
             front = "" if label == _NAME_LABEL and isinstance(key, int) else label.format(key)
             parts.append(front + self.text(item, (*path, key), depth + 1, len(front)))
+        if label == _NO_LABEL:
+            parts = _folded(parts, [item for _, item in entries])
         if len(entries) > MAX_ELEMENTS:
             parts.append(f"... {len(entries) - MAX_ELEMENTS:,} more")
         return parts
@@ -385,12 +435,23 @@ def _stacked(opening: str, parts: list[str], closing: str, depth: int) -> str:
     return f"{opening}{inner}{f',{inner}'.join(parts)}\n{'  ' * depth}{closing}"
 
 
-def _fitted(opening: str, parts: list[str], closing: str, depth: int) -> str:
+def _fitted(
+    opening: str, parts: list[str], closing: str, depth: int, *, room: int = MAX_CONTAINER, header: str = ""
+) -> str:
     """All on one line where that fits, and a part a line otherwise."""
     line = f"{opening}{', '.join(parts)}{closing}"
-    return (
-        line if not parts or (len(line) <= MAX_LINE and "\n" not in line) else _stacked(opening, parts, closing, depth)
-    )
+    if not parts or (len(line) <= room and "\n" not in line):
+        return line
+    return _stacked(f"{opening}{header}", parts, closing, depth)
+
+
+def _folded(parts: list[str], items: Iterable[object]) -> list[str]:
+    """The texts of items, with those of equal neighbours once; plain values are all printed."""
+    folded = []
+    for (text, is_object), group in itertools.groupby(zip(parts, map(_is_expandable, items), strict=False)):
+        count = len(list(group))
+        folded += [f"{count} x {text}"] if is_object and count > 1 else [text] * count
+    return folded
 
 
 def _where(path: Path) -> str:

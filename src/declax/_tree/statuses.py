@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any, Final, cast
 
 import jax
+import numpy as np
 
 from declax._fields.annotations import add_data_type, is_data_class
 from declax._fields.snapshots import attributes_of, is_fixed
@@ -55,10 +57,14 @@ def data_within(value: object) -> Iterator[object]:
 
 
 def data_in_static(value: object) -> object | None:
-    """The first data in a static value, also in the attributes of dataclasses; None without."""
+    """The first data in a static value, or None; dataclasses in it may hold random streams and NumPy arrays."""
     waiting, seen = [value], set[int]()
     while waiting:
-        for item in _items_within(waiting.pop()):
+        around = waiting.pop()
+        is_record = around is not value
+        for item in _items_within(around):
+            if is_record and item.__class__ is np.ndarray and not cast("Any", item).dtype.hasobject:
+                continue
             attributes = attributes_of(item)
             if attributes is None or is_data(item):
                 found = next(data_within(item), None)
@@ -66,7 +72,7 @@ def data_in_static(value: object) -> object | None:
                     return found
             elif id(item) not in seen:
                 seen.add(id(item))
-                waiting.append(attributes)
+                waiting.append([part for part in attributes.values() if not getattr(part, "_pytree__draws", False)])
     return None
 
 
@@ -172,5 +178,6 @@ def status_of_value(value: object) -> Status:
 
 
 def static_status(value: object) -> Status:
-    """Static, or static by snapshot where something in the value can change."""
-    return Status.STATIC if value.__class__ in PLAIN or is_fixed(value) else Status.SNAPSHOT
+    """Static, or static by snapshot where something in the value can change, and for a `functools.partial`."""
+    is_own_snapshot = value.__class__ in PLAIN or (value.__class__ is not functools.partial and is_fixed(value))
+    return Status.STATIC if is_own_snapshot else Status.SNAPSHOT

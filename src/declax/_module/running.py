@@ -1,0 +1,92 @@
+"""The path of the module that runs: the named scope of its operations, and a part of the text of its errors.
+
+A module does not know its path, since it may have several. The module around it is known while both run, and holds it
+in an attribute or a container, where it is found by identity.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextvars import ContextVar
+from types import FunctionType
+from typing import Any, Final
+
+import jax
+
+from declax import _jax
+from declax._classes.pytree import Pytree
+from declax._modes import has_named_scopes
+from declax._typing import INTERNAL_KEYS, Path
+from declax.errors import format_path, note_part, type_name
+
+_around: Final[ContextVar[Any]] = ContextVar("declax_running", default=None)
+"""The innermost module that runs while JAX traces."""
+
+_CONTAINERS: Final = (list, tuple, dict)
+MAX_NESTING: Final = 3
+"""Levels of containers in which a part is looked for."""
+
+
+def with_path(call: Any) -> Any:
+    """A ``__call__`` whose operations and errors carry the path of the module; anything but a function as it is."""
+    if not isinstance(call, FunctionType) or hasattr(call, "__wrapped_by_declax__"):
+        return call
+
+    @functools.wraps(call)
+    def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:  # stands in for one
+        __tracebackhide__ = True
+        try:
+            if _jax.trace_state.value is _jax.TOP or not has_named_scopes():
+                return call(self, *args, **kwargs)
+            return _call_in_scope(call, self, args, kwargs)
+        except Exception as error:
+            _note_module(error, self)
+            raise
+
+    __call__.__wrapped_by_declax__ = True  # type: ignore[attr-defined]  # of a function
+    return __call__
+
+
+def _call_in_scope(call: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    __tracebackhide__ = True
+    around = _around.get()
+    if around is module:  # called by a subclass
+        return call(module, *args, **kwargs)
+    path = None if around is None else path_in(around, module)
+    token = _around.set(module)
+    try:
+        with jax.named_scope(format_path(path) if path else type_name(type(module))):
+            return call(module, *args, **kwargs)
+    finally:
+        _around.reset(token)
+
+
+def path_in(holder: Any, part: Any, nesting: int = MAX_NESTING) -> Path | None:
+    """The path of a part in the module that holds it, itself or in containers; None if it does not."""
+    items = (holder if type(holder) is dict else enumerate(holder)) if isinstance(holder, _CONTAINERS) else vars(holder)
+    pairs = list(items.items() if isinstance(items, dict) else items)
+    for key, value in pairs:
+        if value is part and key not in INTERNAL_KEYS:
+            return (key,)
+    for key, value in pairs if nesting else ():
+        if isinstance(value, _CONTAINERS) or (isinstance(value, Pytree) and not callable(value)):
+            found = path_in(value, part, nesting - 1)
+            if found is not None:
+                return (key, *found)
+    return None
+
+
+_RUNNING: Final = "_declax_running"
+
+
+def _note_module(error: Exception, module: Any) -> None:
+    """Adds one more module, from the inside out, to the path in an error."""
+    inner, path = error.__dict__.get(_RUNNING, (None, ()))
+    if inner is module:
+        return
+    if inner is not None:
+        path = (*(path_in(module, inner) or (type_name(type(inner)),)), *path)
+    error.__dict__[_RUNNING] = module, path
+    if path:
+        note_part(error, f"{format_path(path)} of {type_name(type(module))}")
