@@ -10,10 +10,8 @@ _INTERNAL = "an internal module of Flax"
 ABSENT: Final[dict[str, str]] = {
     name: why
     for why, names in {
-        "an average of parameters comes in a later release": "EMA",
         _SHARDING: """abstract_with_sharding add_axis get_abstract_model get_named_sharding get_partition_spec
             get_var_pspec logical_axis_rules remove_axis use_eager_sharding using_eager_sharding with_partitioning""",
-        "a table with the shapes of outputs comes in a later release; dx.summary shows the parameters": "tabulate",
         _LINEN: "bridge wrappers",
         _HIJAX: "AbstractVariable HijaxVariable",
         _INTERNAL: "deprecations proxy_caller reprlib tracers",

@@ -175,7 +175,7 @@ def _regex_of(pattern: str) -> str:
     if not steps or not all(steps):
         raise FilterError(
             "PathMatches",
-            "the pattern has to be a text of steps joined by dots, none of them empty",
+            "a pattern must be a string of non-empty steps joined by dots",
             got=describe(pattern),
             fix="PathMatches('blocks.*.attn.**')",
         )
@@ -251,7 +251,7 @@ class WithTag:
 
     def __post_init__(self) -> None:
         if not isinstance(self.tag, str):
-            raise FilterError("WithTag", "a tag is a text", got=describe(self.tag), fix="WithTag('dropout')")
+            raise FilterError("WithTag", "a tag must be a string", got=describe(self.tag), fix="WithTag('dropout')")
 
     def __call__(self, path: Path, value: AnyType) -> bool:
         kind = type(value)

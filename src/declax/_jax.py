@@ -6,11 +6,13 @@ A *mark* stands for a trace without keeping it alive; marks of one trace are the
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 from jax._src import core as _core
 from jax._src.array import ArrayImpl as ArrayImpl
+from jax._src.traceback_util import register_exclusion
 
 trace_state: Final[Any] = _core.trace_state
 """Its ``value`` is the mark of the current trace: one C call, about 25 ns.
@@ -28,9 +30,9 @@ def current_trace() -> Any:
     return trace_state.value
 
 
-def outer_marks() -> list[Any]:
-    """The marks of the traces around the current one, the top level last."""
-    found, trace = [], trace_state.value()
+def outer_marks(mark: Any) -> list[Any]:
+    """The marks of the traces around that of a mark, the top level last."""
+    found, trace = [], mark()
     while (trace := getattr(trace, "parent_trace", None)) is not None:
         found.append(trace._weakref)
     return [*found, TOP]
@@ -39,6 +41,12 @@ def outer_marks() -> list[Any]:
 def is_mapped(tracer: Any) -> bool:
     """Whether a tracer has the axis of the `vmap` that is tracing now; a rule of JAX may make one that has not."""
     return tracer._trace._weakref is trace_state.value and getattr(tracer, "batch_dim", None) is not None
+
+
+def is_of_current_trace(value: Any) -> bool:
+    """Whether a value is a tracer of the current trace."""
+    trace = getattr(value, "_trace", None)
+    return trace is not None and trace._weakref is trace_state.value
 
 
 # --- what jax asks of arguments -------------------------------------------------
@@ -50,6 +58,12 @@ PROBED: Final = frozenset({"aval", "dtype", "ndim", "shape", "weak_type", "_eval
 def is_argument_check(frame: FrameType) -> bool:
     """Whether a frame checks the arguments of a function of `jax.numpy`, by their ``__jax_array__``."""
     return name_of(frame)[0] == "jax._src.numpy.util"
+
+
+# --- tracebacks ---------------------------------------------------------------
+
+register_exclusion(str(Path(__file__).parent))
+"""JAX leaves the frames of declax out of tracebacks, and out of the places of operations, with its own frames."""
 
 
 # --- who calls ----------------------------------------------------------------

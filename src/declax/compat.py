@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from declax._graph.api import clone, graphdef, split, state
 from declax._graph.contexts import flatten
 from declax._graph.iteration import iter_children, iter_graph
 from declax._graph.rewriting import recursive_map
+from declax._modes import in_graph_mode
 from declax._module.module import iter_modules
 from declax._module.viewing import view, view_info
 from declax._random.changes import backup_keys, fork_rngs, reseed, split_rngs
@@ -20,8 +19,8 @@ from declax.transforms.checking import checkify
 from declax.transforms.compilation import jit
 from declax.transforms.custom_rules import custom_vjp
 from declax.transforms.differentials import jvp, vjp
-from declax.transforms.jit_partial import cached_partial
 from declax.transforms.loops import fori_loop, while_loop
+from declax.transforms.partials import cached_partial
 from declax.transforms.rematerialization import remat
 from declax.transforms.replication import pmap
 from declax.transforms.scanning import scan
@@ -33,13 +32,5 @@ __all__ += ["fori_loop", "fork_rngs", "grad", "graphdef", "iter_children", "iter
 __all__ += ["pmap", "recursive_map", "remat", "reseed", "scan", "shard_map", "split", "split_rngs", "state", "switch"]
 __all__ += ["value_and_grad", "view", "view_info", "vjp", "vmap", "while_loop"]
 
-
-def _in_graph_mode(function: Any) -> Any:
-    """The function with the flags on that it has."""
-    parameters = inspect.signature(function).parameters
-    flags = {name: True for name in ("graph", "graph_updates") if name in parameters}
-    return functools.partial(function, **flags)
-
-
 if not TYPE_CHECKING:  # a checker sees the functions themselves, whose types a partial would lose
-    globals().update({name: _in_graph_mode(globals()[name]) for name in __all__})
+    globals().update({name: in_graph_mode(globals()[name]) for name in __all__})

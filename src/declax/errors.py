@@ -20,6 +20,7 @@ class DeclaxError(Exception):
       got: the given value (see `describe`).
       why: the reason, where it is not obvious.
       fix: the line, or lines, of code that fix it.
+      part: the path of the module that failed, in the model that was called; None outside of a call.
 
     >>> import declax as dx
     >>> print(dx.errors.StatusError("Block.dim", "an array was assigned to a static field"))
@@ -44,6 +45,7 @@ class DeclaxError(Exception):
         self.got = got
         self.why = why
         self.fix = fix
+        self.part: str | None = None
         super().__init__(_format_message(self))
 
     def __str__(self) -> str:
@@ -236,7 +238,8 @@ def _rebuild(cls: type[DeclaxError], where: str, problem: str, parts: dict[str, 
 
 def _format_message(error: DeclaxError) -> str:
     stop = "" if error.problem.endswith("?") else "."
-    lines = [f"{error.where}: {error.problem}{stop} [{error.code}]"]
+    where = error.where if error.part is None else f"{error.where}, in {error.part}"
+    lines = [f"{where}: {error.problem}{stop} [{error.code}]"]
     for label in ("expected", "got", "why", "fix"):
         text = getattr(error, label)
         if text is not None:
@@ -252,6 +255,8 @@ def describe(value: object) -> str:
         return "None"
     name = type_name(type(value)).replace("ArrayImpl", "Array")
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if isinstance(shape, tuple) and dtype is not None and any(cls.__name__ == "Tracer" for cls in type(value).__mro__):
+        return f"an array of shape {shape}, while tracing ({dtype})"
     if isinstance(shape, tuple) and dtype is not None:
         return f"{name} of shape {shape} and dtype {dtype}"
     if isinstance(value, (int, float, complex, str, bytes, bool)):
@@ -311,6 +316,19 @@ def format_path(path: Iterable[object]) -> str:
         else:
             text += f"[{key!r}]"
     return text or "()"
+
+
+def note_part(error: Exception, part: str) -> None:
+    """Adds the part of a model that failed to an error, in place of a shorter path."""
+    if isinstance(error, DeclaxError):
+        error.part = part
+        error.args = (_format_message(error),)
+        return
+    notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith(_IN_PART)]
+    error.__notes__ = [*notes, f"{_IN_PART}{part}"]
+
+
+_IN_PART = "raised in "
 
 
 def note_path(error: BaseException, function: str, path: Iterable[object]) -> None:

@@ -90,7 +90,7 @@ class NamedInitializer:
         if key is None and self.needs_key:
             raise errors.InitializerError(
                 repr(self),
-                "draws random numbers and was given no key",
+                "draws random numbers and needs a key",
                 expected="a PRNG key",
                 got="None",
                 fix=f"{self!r}(jax.random.key(0), {sizes})",
@@ -102,7 +102,7 @@ class NamedInitializer:
                 return filled
             return self._resolve()(key, sizes, **{k: v for k, v in given.items() if v is not None})
         except (ValueError, IndexError) as error:
-            problem = f"makes no array of shape {sizes}"
+            problem = f"cannot make an array of shape {sizes}"
             raise errors.InitializerError(repr(self), problem, why=str(error)) from error
 
     def _resolve(self) -> Callable[..., jax.Array]:

@@ -339,16 +339,21 @@ def update(root: Any, states: Sequence[State]) -> None:
 
 
 def pop(root: Any, filters: Sequence[Filter]) -> list[State]:
-    """Takes Vars out of all places where the graph refers to them."""
-    state = {path: leaf for path, leaf in take(root).items() if leaf.kind is not None}
+    """Takes Vars out of all places where the graph refers to them, and arrays, which are values, out of their own."""
+    state = {path: leaf for path, leaf in take(root).items() if leaf.kind is not None or is_array(leaf.value)}
     groups = group(state, filters)
-    taken = {id(at(root, path)) for found in groups for path in found}
-    holders = list({id(f.value): f.value for f in visit(root)}.values())
-    for holder in holders:
-        if isinstance(holder, tuple) and any(id(child) in taken for child in holder):
-            raise Refused("tuples do not change")
-    for holder in holders:
-        gone = {key for key, child in children(holder) if id(child) in taken}
+    met = {f.path: f for f in visit(root)}
+    taken = [met[path] for found in groups for path in found]
+    variables = {id(f.value) for f in taken if isinstance(f.value, Var)}
+    places = {(id(f.owner), f.path[-1]) for f in taken}
+
+    def keys_gone(holder: Any) -> set[Any]:
+        return {key for key, child in children(holder) if id(child) in variables or (id(holder), key) in places}
+
+    holders = list({id(f.value): f.value for f in met.values()}.values())
+    if any(isinstance(holder, tuple) and keys_gone(holder) for holder in holders):
+        raise Refused("tuples do not change")
+    for holder, gone in [(holder, keys_gone(holder)) for holder in holders]:
         if isinstance(holder, Node):
             holder.remove(gone)
         elif isinstance(holder, dict):

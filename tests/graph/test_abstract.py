@@ -325,7 +325,7 @@ class TestWhatCanBeDone:
 
     def test_text(self):
         model = eval_shape(lambda: dx.Linear(2, 3, rngs=dx.Rngs(0)))
-        assert "value=ShapeDtypeStruct(shape=(2, 3), dtype=float32)" in repr(model)
+        assert "kernel=f32[2,3]" in repr(model)
         assert "kernel f32[2,3]" in str(dx.summary(model))
 
     def test_lowering(self):

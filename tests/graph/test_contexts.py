@@ -749,7 +749,7 @@ def test_no_context_and_other_tags():
 
 
 def test_none_is_no_tag():
-    with pytest.raises(GraphError, match="None says that there is no context"):
+    with pytest.raises(GraphError, match="the tag of a context cannot be None"):
         update_context(None)
 
 

@@ -187,14 +187,3 @@ def test_placement_is_kept_by_every_copy():
     """
     ran = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
     assert ran.stdout.strip() == "kept", ran.stderr
-
-
-def test_functions_of_map_own_the_containers():
-    model = dx.List([dx.Param({"a": 1})])
-
-    def change(path, variable):
-        variable.raw_value["a"] = 2
-        return variable
-
-    assert dx.map(change, model)[0].value == {"a": 2}
-    assert model[0].value == {"a": 1}

@@ -232,11 +232,11 @@ def test_everything_comes_last(everything):
 def test_predicates_refuse_what_they_cannot_use():
     with pytest.raises(FilterError, match="this is not a class"):
         dx.OfType("Param")
-    with pytest.raises(FilterError, match="a tag is a text"):
+    with pytest.raises(FilterError, match="a tag must be a string"):
         dx.WithTag(3)
     with pytest.raises(FilterError, match="a path is a tuple of hashable keys"):
         dx.PathIn("a")
-    with pytest.raises(FilterError, match="the pattern has to be a text of steps joined by dots"):
+    with pytest.raises(FilterError, match="a pattern must be a string of non-empty steps joined by dots"):
         dx.PathMatches("a..b")
 
 

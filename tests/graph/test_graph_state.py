@@ -103,7 +103,7 @@ def test_parts_of_it_have_no_structure_of_their_own():
 @pytest.mark.parametrize("function", [dx.split, dx.pop])
 def test_a_state_is_no_model(function):
     for state in (dx.state(Model()), dx.unpack(Model())):
-        with pytest.raises(GraphError, match="a State holds the values of a graph, and is not a graph"):
+        with pytest.raises(GraphError, match="a State is not a graph"):
             function(state, dx.Param)
 
 

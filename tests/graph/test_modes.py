@@ -152,7 +152,7 @@ def test_the_block_ends_with_an_error_too(mode):
 
 @pytest.mark.parametrize("mode", [dx.set_graph_mode, dx.set_graph_updates])
 def test_a_mode_is_a_bool(mode):
-    with pytest.raises(GraphError, match="a mode is on or off"):
+    with pytest.raises(GraphError, match="a mode must be True or False"):
         mode("tree")
     assert mode.current_value() is True
 
@@ -217,7 +217,7 @@ FLAGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 def test_a_flag_is_true_or_false(name, wrong):
     flag, use = FLAGS[name]
     use(True), use(False)
-    with pytest.raises(GraphError, match="this is not a value of a flag") as caught:
+    with pytest.raises(GraphError, match="this is not a valid flag") as caught:
         use(wrong)
     assert caught.value.where == flag
     assert caught.value.fix == f"{flag}=True"
@@ -231,8 +231,8 @@ def test_graph_is_a_flag(function):
 
 def test_a_wrong_flag_changes_nothing():
     model = Pair()
-    with pytest.raises(GraphError, match="this is not a value of a flag"):
+    with pytest.raises(GraphError, match="this is not a valid flag"):
         dx.update(model, {"left": {"scale": jnp.zeros(2)}}, strict=3)  # type: ignore[call-overload]  # what it is about
-    with pytest.raises(GraphError, match="this is not a value of a flag"):
+    with pytest.raises(GraphError, match="this is not a valid flag"):
         dx.pop(model, dx.Param, graph=3)  # type: ignore[call-overload]  # as above
     assert model.left.scale.value.all()

@@ -85,10 +85,23 @@ def test_pop_from_a_declared_field():
     assert dx.state(model).paths == (("kernel",),)
 
 
-def test_pop_takes_variables_only():
+def test_pop_takes_arrays_but_no_numbers():
     model = Open()
-    model.raw, model.kernel = jnp.ones(2), dx.Param(jnp.ones(1))
-    assert dx.pop(model, ...).paths == (("kernel",),)
+    model.raw, model.kernel, model.number = jnp.ones(2), dx.Param(jnp.ones(1)), dx.data(1.5)
+    model.also = model.raw  # an array has no identity: each place is its own
+    model.items = dx.data([jnp.zeros(1), dx.Param(2), np.zeros(2)])
+    assert dx.pop(model, dx.Param).paths == (("items", 1), ("kernel",))
+    assert dx.pop(model, lambda path, value: path[-1] == "raw").paths == (("raw",),)
+    arrays, rest = dx.pop(model, jax.Array, ...)
+    assert (arrays.paths, rest.paths) == ((("also",), ("items", 0)), (("items", 1),))
+    assert dx.to_pure_dict(dx.state(model)) == {"number": 1.5}
+
+
+def test_pop_of_an_array_in_a_tuple_changes_nothing():
+    model = Open()
+    model.raw, model.pair = jnp.ones(2), dx.data((jnp.ones(1),))
+    with pytest.raises(GraphError, match="this leaf sits in a tuple, which cannot be changed in place"):
+        dx.pop(model, ...)
     assert hasattr(model, "raw")
 
 
@@ -102,7 +115,7 @@ def test_pop_from_a_tuple_is_refused_before_anything_changes():
 
 
 def test_pop_needs_a_filter():
-    with pytest.raises(FilterError, match="no filter says what to take"):
+    with pytest.raises(FilterError, match="at least one filter is required"):
         dx.pop(Net())
 
 

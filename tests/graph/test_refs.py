@@ -540,14 +540,18 @@ class TestGraph:
         found = [(path, type(value)) for path, value in dx.iter_graph(model)]
         assert found == [(("again",), ArrayRef), (("scale",), dx.Param), ((), Counter)]
 
-    def test_pop_takes_variables_and_leaves_refs(self):
+    def test_pop_takes_variables_and_refs(self):
         model = Counter()
         ref = model.scale.raw_value
         popped = dx.pop(model, dx.Param)
         assert popped.leaves[0] is ref
         assert model.total is model.again
-        assert dx.pop(model, ArrayRef).paths == ()
-        assert is_array_ref(model.total)
+        total = model.total
+        popped = dx.pop(model, ArrayRef)
+        assert popped.paths == (("again",),)
+        assert popped.leaves[0] is total
+        assert not hasattr(model, "again")
+        assert not hasattr(model, "total")
 
     def test_tree_mode(self):
         with pytest.raises(dx.DeclaxError, match="this is reached twice"):

@@ -47,11 +47,11 @@ def deep(depth: int) -> Any:
 
 
 @given(graphs(max_nodes=4))
-def test_map_of_the_identity_is_a_copy(model):
+def test_map_of_the_identity_has_the_same_variables(model):
     before = dx.split(model)
     made = map_leaves(lambda path, value: value, model)
     assert same_graph(made, model)
-    assert not {id(v) for v in variables_of(made)} & {id(v) for v in variables_of(model)}
+    assert {id(v) for v in variables_of(made)} == {id(v) for v in variables_of(model)}
     assert dx.graphdef(model) is before[0]
     assert dx.state(model) == before[1]
 
@@ -91,9 +91,8 @@ def test_map_changes_values_kinds_and_metadata():
     assert (model.raw == 1).all()
 
 
-def test_a_variable_changed_in_the_function_is_not_the_originals():
+def test_a_variable_changed_in_the_function_is_that_of_the_model():
     model = Block()
-    before = dx.state(model)
 
     def change(path, value):
         if isinstance(value, dx.Variable):
@@ -103,8 +102,8 @@ def test_a_variable_changed_in_the_function_is_not_the_originals():
 
     made = map_leaves(change, model)
     assert (made.norm.mean.value == 1).all()
-    assert made.norm.mean.tag == "changed"
-    assert dx.state(model) == before
+    assert made.norm.mean is model.norm.mean
+    assert model.norm.mean.tag == "changed"
 
 
 def test_map_keeps_cycles_containers_and_objects():
@@ -115,7 +114,7 @@ def test_map_keeps_cycles_containers_and_objects():
     model.box.up, model.box.p = model, model.items[0]
     made = map_leaves(lambda path, value: value * 2 if isinstance(value, jax.Array) else value, model)
     assert made.me is made is made.box.up
-    assert made.box.p is made.items[0] is not model.items[0]
+    assert made.box.p is made.items[0] is model.items[0]
     assert made.items[1]["x"].sum() == 4
     assert made.items[2][0].sum() == 6
 
@@ -126,7 +125,7 @@ def test_map_of_a_variable_and_of_a_container():
     assert type(made) is dx.Param
     assert (made.value == 2).all()
     assert (scale.value == 1).all()
-    left, right = map_leaves(lambda path, value: value, [scale, scale])
+    left, right = map_leaves(lambda path, value: value.replace(), [scale, scale])
     assert left is right is not scale
 
 
@@ -145,7 +144,7 @@ def test_map_takes_trees_in_variables_and_numbers_in_nodes():
     assert dx.state(made).paths == dx.state(model).paths
 
 
-@pytest.mark.parametrize("result", [None, "text", Open(), [Open()], print, {"a": "b"}])
+@pytest.mark.parametrize("result", ["text", Open(), [Open()], print, {"a": "b"}])
 def test_map_refuses_what_no_variable_can_hold(result):
     with pytest.raises(
         GraphError, match=r"linear\.kernel: the function of map returned a value that cannot take the place"
@@ -516,7 +515,7 @@ def test_set_metadata_of_a_tree_only():
 def test_model_and_function_swapped(function):
     model = dx.List([dx.Param(1)])
     for first in (model, 3):
-        with pytest.raises(GraphError, match="the first argument has to be a function of path and value"):
+        with pytest.raises(GraphError, match="the first argument must be a function of path and value"):
             function(first, lambda path, value: value)
 
 

@@ -687,7 +687,7 @@ def test_names_that_every_state_has():
 
 def test_what_no_state_can_be_made_of():
     for wrong in (3, [1, 2], "ab"):
-        with pytest.raises(GraphError, match="a State is made of a nested mapping, or of pairs"):
+        with pytest.raises(GraphError, match="a State requires a nested mapping, or pairs"):
             dx.State(wrong)
     endless = {"a": {}}
     endless["a"]["b"] = endless
@@ -910,13 +910,13 @@ def test_threads_may_read_one_state():
 
 def test_what_is_no_function():
     state = dx.State({"a": 1})
-    with pytest.raises(GraphError, match="this argument has to be a function") as caught:
+    with pytest.raises(GraphError, match="this argument must be a function") as caught:
         state.map(3)
     assert (caught.value.where, caught.value.fix) == ("State.map", "State.map(function)")
-    with pytest.raises(GraphError, match="this argument has to be a function") as caught:
+    with pytest.raises(GraphError, match="this argument must be a function") as caught:
         state.to_pure_dict(3)
     assert caught.value.where == "State.to_pure_dict"
-    with pytest.raises(GraphError, match="this argument has to be a function"):
+    with pytest.raises(GraphError, match="this argument must be a function"):
         state.replace_by_pure_dict({"a": 2}, 3)
     assert state.a == 1
 

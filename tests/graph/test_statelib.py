@@ -367,7 +367,7 @@ def test_merging_takes_mappings():
     assert (second | first).to_pure_dict() == {"a": 1, "b": 2, "c": 4}
     with pytest.raises(GraphError, match="a path goes through the leaf at a"):
         merge_state({"a": 1}, {"a": {"b": 2}})
-    with pytest.raises(GraphError, match="a State is made of a nested mapping"):
+    with pytest.raises(GraphError, match="a State requires a nested mapping"):
         merge_state(3)
 
 

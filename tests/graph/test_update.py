@@ -486,7 +486,7 @@ def test_no_state_at_all():
     model = model_of()
     for wrong in (None, model):
         for call in (lambda s: dx.update(model, s), lambda s: dx.merge(dx.graphdef(model), s)):
-            with pytest.raises(GraphError, match=r"(?s)a State is made of a nested mapping, .*dx\.state\(model\)"):
+            with pytest.raises(GraphError, match=r"(?s)a State requires a nested mapping, .*dx\.state\(model\)"):
                 call(wrong)
 
 

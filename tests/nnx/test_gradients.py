@@ -147,3 +147,52 @@ def test_gradients_of_states():
         of_state, of_x = lib.grad(loss, argnums=(0, 1))(params, 2.0)
         assert isinstance(of_state, lib.State)
         assert (float(of_state["weight"][...]), float(of_x)) == (12.0, 9.0)
+
+
+def calls_by_name(lib):
+    model = lib.Linear(1, 1, rngs=lib.Rngs(0))
+    power = lambda x, y=2.0: x**2 * y  # noqa: E731  # short
+
+    def loss(model, x, y=0.5):
+        return ((model(x) - y) ** 2).mean()
+
+    x = jnp.ones((2, 1))
+    return [
+        lib.grad(power)(x=3.0),
+        lib.grad(power)(y=4.0, x=3.0),
+        lib.grad(power, argnums=1)(3.0),
+        lib.grad(power, argnums=(0, 1))(3.0, y=4.0),
+        lib.grad(power, argnums=-1)(3.0),
+        lib.grad(power, argnums=-1)(3.0, y=4.0),
+        lib.grad(lambda x, y: (x * y, y), has_aux=True)(x=3.0, y=2.0),
+        lib.grad(lambda x, mode="square": x**2 if mode == "square" else x)(x=3.0, mode="same"),
+        *(
+            jax.tree.leaves(lib.value_and_grad(loss)(**given))
+            for given in ({"model": model, "x": x}, {"x": x, "model": model})
+        ),
+        jax.tree.leaves(lib.value_and_grad(loss, argnums=(0, 2))(model, x=x)),
+        jax.tree.leaves(lib.grad(loss, argnums=lib.DiffState(0, lib.Param))(x=x, y=x, model=model)),
+    ]
+
+
+def test_differentiated_arguments_by_name():
+    jax.tree.map(np.testing.assert_array_equal, *map(calls_by_name, BOTH))
+
+
+@each_mode
+def test_arguments_that_have_no_position(mode):
+    for lib in BOTH:
+        with pytest.raises(TypeError):
+            lib.grad(lambda x, **more: x, **mode)(y=3.0)
+    with pytest.raises(TypeError, match="there is no positional argument 1"):
+        dx.grad(lambda x, *, y: x * y, argnums=1, **mode)(3.0, y=2.0)
+    assert dx.grad(lambda x, *, y: x * y, **mode)(3.0, y=2.0) == 2.0
+    assert dx.grad(lambda *both: both[0] * both[1], argnums=1, **mode)(3.0, 2.0) == 3.0
+
+
+def test_trees_are_differentiated_by_position():
+    for lib in BOTH:
+        for mode in MODES[1:]:
+            with pytest.raises(TypeError):
+                lib.grad(lambda x: x, **mode)(x=3.0)
+            assert lib.grad(lambda x, y: x**2 * y, argnums=-1, **mode)(3.0, y=2.0) == 12.0

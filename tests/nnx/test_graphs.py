@@ -56,6 +56,26 @@ def test_values_in_the_place_of_variables() -> None:
 
 
 @pytest.mark.parametrize("graph", [True, False])
+def test_functions_of_map_write_to_the_model(graph: bool) -> None:
+    def program(nnx: Any) -> Any:
+        model = nnx.Linear(1, 2, rngs=nnx.Rngs(0))
+        returned = nnx.map(lambda path, v: v.set_value(jnp.full(v.shape, 2.0)), model, graph=graph)
+        seen = [float(model.kernel.sum()), float(model.bias.sum()), returned.kernel.get_raw_value()]
+
+        @nnx.jit(graph=graph, graph_updates=graph)
+        def halve(model: Any) -> None:
+            nnx.map(lambda path, v: v.set_value(v[...] / 2), model, graph=graph)
+
+        halve(model)
+        kept = nnx.map(lambda path, v: v, model, graph=graph)
+        doubled = nnx.map(lambda path, v: v.replace(v[...] * 2), model, graph=graph)
+        shared = kept.kernel is model.kernel, doubled.kernel is model.kernel
+        return *seen, shared, float(model.kernel.sum()), float(doubled.kernel.sum())
+
+    assert same(program) == (4.0, 4.0, None, (True, False), 2.0, 4.0)
+
+
+@pytest.mark.parametrize("graph", [True, False])
 def test_attributes_of_all_modules_in_both_modes(graph: bool) -> None:
     def program(nnx: Any) -> Any:
         model = nnx.List([nnx.Dropout(0.5, rngs=nnx.Rngs(0)), nnx.Dropout(0.1)])
@@ -79,3 +99,47 @@ def test_values_of_ml_dtypes_from_numpy() -> None:
     same(program)
     with pytest.raises(ValueError, match="an array of numbers of shape"):
         dx.update(dx.Param(jnp.ones(2)), dx.State({(): dx.Param(np.zeros(2, dtype="i4,f4"))}))
+
+
+def holder(nnx: Any) -> Any:
+    model = nnx.Module()
+    model.raw, model.numbers, model.kernel = jnp.ones(2), np.ones(2), nnx.Param(jnp.ones(1))
+    model.number, model.part = nnx.data(1.5), nnx.Dict(raw=jnp.ones(1), stat=nnx.BatchStat(jnp.zeros(1)))
+    model.key, model.ref = jax.random.key(0), nnx.data(jax.new_ref(jnp.ones(1)))
+    return model
+
+
+@pytest.mark.parametrize(
+    "filters_of",
+    [
+        lambda nnx: [...],
+        lambda nnx: [True],
+        lambda nnx: [nnx.Param],
+        lambda nnx: [nnx.Variable],
+        lambda nnx: [nnx.Not(nnx.Param)],
+        lambda nnx: [jax.Array],
+        lambda nnx: [np.ndarray, nnx.BatchStat],
+        lambda nnx: [float],
+        lambda nnx: [nnx.PathContains("raw")],
+        lambda nnx: [lambda path, value: path[-1] in ("raw", "number")],
+        lambda nnx: [nnx.Param, ...],
+        lambda nnx: [nnx.Any("tag", nnx.BatchStat), lambda path, value: isinstance(value, jax.Array)],
+    ],
+)
+def test_pop_of_variables_arrays_and_refs(filters_of: Callable[[Any], list[Any]]) -> None:
+    def program(nnx: Any) -> Any:
+        model = holder(nnx)
+        popped = nnx.pop(model, *filters_of(nnx))
+        states = popped if isinstance(popped, tuple) else (popped,)
+        taken = [[(path, type(value).__name__) for path, value in nnx.to_flat_state(state)] for state in states]
+        return taken, [path for path, _ in nnx.to_flat_state(nnx.state(model))]
+
+    same(program)
+
+
+def test_pop_of_an_array_in_a_tuple() -> None:
+    for nnx in (dx, flax_nnx):
+        model = holder(nnx)
+        model.pair = nnx.data((jnp.ones(1),))
+        with pytest.raises(ValueError, match="tuple"):
+            nnx.pop(model, nnx.PathContains("pair"))

@@ -32,4 +32,4 @@ def test_the_peer_prints_what_the_section_says():
             compared += 1
         elif following is None or following.language == "python":
             assert printed == block.text  # a line that runs under both
-    assert compared == section[1].count("Flax NNX prints:") == 4
+    assert compared == section[1].count("Flax NNX prints:") == 5

@@ -119,6 +119,29 @@ def test_recurrent_dropout_with_broadcast_streams():
     assert_agree(recurrent_dropout, {})
 
 
+def captured_steps(nnx, mode):
+    class Unrolled(nnx.Module):
+        def __init__(self):
+            self.linear = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+
+        def step(self, x):
+            self.sow(nnx.Intermediate, "x", x)
+            return self.linear(x)
+
+        def __call__(self, x):
+            axes = nnx.prefix(self, {nnx.Intermediate: 0, ...: None}, graph=mode.get("graph"))
+            scan = nnx.scan(Unrolled.step, in_axes=(axes, nnx.Carry), out_axes=nnx.Carry, length=3, **mode)
+            return scan(self, x)
+
+    out, seen = nnx.capture(Unrolled(), nnx.Intermediate)(jnp.ones(2))
+    return out, seen["x"][0]
+
+
+@functional
+def test_sown_values_have_the_axis_of_their_filter(mode):
+    assert_agree(captured_steps, mode)
+
+
 # ================================================================= scan: what is refused, and when
 
 
@@ -373,3 +396,10 @@ def test_variables_of_arguments_are_no_results_without_graph_updates(nnx, step, 
     with pytest.raises(ValueError, match=r"a Variable of its arguments|two labels|Duplicate Param"):
         nnx.scan(run, in_axes=(nnx.Carry, 0, None), **mode)(0.0, scale, shared)
     assert scale.shape == (3,)
+
+
+def test_bounds_that_are_floats(nnx):
+    assert nnx.fori_loop(0.0, 3.0, lambda i, total: total + i, 1.0) == 4.0
+    assert nnx.fori_loop(jnp.array(1.0), 3.0, lambda i, total: total + i, 1.0) == 4.0
+    with pytest.raises(TypeError):
+        nnx.fori_loop(0, 3.0, lambda i, total: total + 1, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -213,3 +214,62 @@ def test_variables_of_a_state_become_those_of_a_model() -> None:
         return jax.tree.leaves(nnx.state(model)), jax.tree.leaves(state)
 
     assert_same(program)
+
+
+def scale_state() -> Any:
+    model = dx.Module()
+    model.scale, model.shift = dx.Param(jnp.array(1.0)), dx.Param(jnp.array(2.0))
+    return dx.state(model)
+
+
+def set_in_place(state: Any) -> None:
+    state["scale"][...] = jnp.array(5.0)
+
+
+@pytest.mark.parametrize(
+    "lift",
+    [dx.jit, dx.remat, dx.vmap, lambda f: dx.grad(f, argnums=0), lambda f: dx.jit(dx.jit(f))],
+    ids=["jit", "remat", "vmap", "grad", "nested"],
+)
+def test_a_write_to_an_argument_that_would_be_lost(lift: Any) -> None:
+    def lose(state: Any) -> Any:
+        set_in_place(state)
+        return state["shift"].value.sum()
+
+    state = jax.tree.map(jnp.atleast_1d, scale_state()) if lift is dx.vmap else scale_state()
+    before = list(state.leaves)
+    with pytest.raises(dx.DeclaxError, match=r"scale: the function writes to a State that it got as an argument"):
+        lift(lose)(state)
+    assert all(map(operator.is_, state.leaves, before))
+
+
+def test_writes_to_an_argument_that_come_back() -> None:
+    def whole(state: Any) -> Any:
+        set_in_place(state)
+        return {"state": state}
+
+    def value(state: Any) -> Any:
+        set_in_place(state)
+        return dx.to_pure_dict(state)
+
+    def part(state: Any) -> Any:
+        set_in_place(state)
+        return dx.Param(state["scale"].value)
+
+    def copied(state: Any) -> Any:
+        state = dx.State(state)
+        set_in_place(state)
+        return state["scale"].value * 2
+
+    assert dx.jit(whole)(scale_state())["state"]["scale"].value == 5.0
+    assert dx.jit(value)(scale_state())["scale"] == 5.0
+    assert dx.jit(part)(scale_state()).value == 5.0
+    assert dx.jit(copied)(scale_state()) == 10.0
+
+
+def test_a_write_to_the_carried_state() -> None:
+    def step(i: Any, state: Any) -> Any:
+        state["scale"][...] += i
+        return state
+
+    assert dx.fori_loop(0, 3, step, scale_state())["scale"].value == 4.0

@@ -15,7 +15,7 @@ import pytest
 
 import declax as dx
 from declax.errors import GraphError, TransformError
-from declax.transforms.jit_partial import cached_partial
+from declax.transforms.partials import cached_partial
 
 
 def example(lib, cached_partial):

@@ -387,7 +387,8 @@ MISTAKES = {
     "index no integer": (lambda: dx.switch(1.0, [double, double], X), "switch, index: this is not one integer"),
     "index is a text": (lambda: dx.switch("1", [double, double], X), "switch, index: this is not an array"),
     "one branch": (lambda: dx.switch(0, double, X), "switch, branches: this is not a sequence of functions", "[f, g]"),
-    "bound no integer": (lambda: dx.fori_loop(0.0, 3, lambda i, x: x, X), "fori_loop, lower: this is not one integer"),
+    "bound no integer": (lambda: dx.fori_loop(0, 3.0, lambda i, x: x, X), "fori_loop, upper: this is not one integer"),
+    "bound no float": (lambda: dx.fori_loop(0.0, 3, lambda i, x: x, X), "fori_loop, upper: this is not one float"),
     "bound of many": (lambda: dx.fori_loop(0, jnp.arange(3), lambda i, x: x, X), "fori_loop, upper: this is an array"),
     "bound is a text": (lambda: dx.fori_loop(0, "3", lambda i, x: x, X), "fori_loop, upper: this is not an array"),
     # vmap

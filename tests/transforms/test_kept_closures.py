@@ -104,11 +104,11 @@ def test_a_variable_that_is_kept_raises_where_it_is_used(transform):
     TRANSFORMS[transform](f)(1.0)
     for variable in kept:
         for use in USES:
-            with pytest.raises(TraceContextError, match="this Param belongs to a trace that is over"):
+            with pytest.raises(TraceContextError, match="this Param belongs to a trace that has ended"):
                 use(variable)
-        with pytest.raises(TraceContextError, match="this Param belongs to a trace that is over"):
+        with pytest.raises(TraceContextError, match="this Param belongs to a trace that has ended"):
             variable.value = 1.0
-        assert "trace that is over" in repr(variable)
+        assert "trace that has ended" in repr(variable)
 
 
 def test_names_of_a_module_that_change_later():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 import pytest
 
@@ -187,6 +190,36 @@ def test_optimizers_with_one_optax_transformation_share_one_trace():
         model = Counting()
         step(model, dx.Optimizer(model, tx, wrt=dx.Param), jnp.ones(2))
     assert step.num_traces == 1
+
+
+def test_models_with_equal_partials_share_one_trace():
+    def attend(query, key, value, scale=1.0, **options):
+        return scale * dx.dot_product_attention(query, key, value)
+
+    def make(scale):
+        attention = functools.partial(attend, scale=scale)
+        return dx.MultiHeadAttention(2, 4, decode=False, attention_fn=attention, rngs=dx.Rngs(0))
+
+    step, x = dx.jit(lambda model, x: model(x)), jnp.ones((1, 3, 4))
+    one, other = make(2.0), make(2.0)
+    assert jnp.array_equal(step(one, x), step(other, x))
+    assert step.num_traces == 1
+    other.attention_fn = functools.partial(attend, scale=3.0)
+    assert not jnp.array_equal(step(one, x), step(other, x))
+    assert step.num_traces == 2
+
+
+def test_a_list_in_an_annotated_attribute_of_an_open_class_is_seen():
+    class Scales(dx.Module):
+        factors: Sequence[float]
+
+        def __init__(self, factors):
+            self.factors = factors
+
+    step, model = dx.jit(lambda model, x: x * model.factors[0]), Scales([2.0])
+    assert step(model, 1.0) == 2.0
+    model.factors[0] = 3.0
+    assert step(model, 1.0) == 3.0
 
 
 def test_programs_are_bounded(monkeypatch):

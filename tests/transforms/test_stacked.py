@@ -505,6 +505,22 @@ def test_stacks_over_deferred_calls():
     assert rngs.params.uniform(()) == made.keys.params.uniform(())
 
 
+def test_inner_calls_of_stacked_layers_have_keys_of_their_own():
+    @dx.dataclass
+    class Stacks(dx.Module):
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        nested = Stacked(dx.Sequential(dx.Linear(DIM, DIM, rngs=rngs), dx.relu), 2)
+        twice = Stacked(Stacked(dx.Sequential(dx.Linear(DIM, DIM, rngs=rngs)), 2), 2)
+        listed = Stacked(dx.Sequential(dx.repeat(2, dx.Linear(DIM, DIM, rngs=rngs))), 2)
+
+    made, rngs = Stacks(dx.Rngs(0)), dx.Rngs(0)
+    kernels = [dx.Linear(DIM, DIM, rngs=rngs).kernel.value for _ in range(10)]
+    assert_close(made.nested.layers.layers[0].kernel.value, jnp.stack(kernels[:2]))
+    assert_close(made.twice.layers.layers.layers[0].kernel.value, jnp.stack(kernels[2:6]).reshape(2, 2, DIM, DIM))
+    found = jnp.stack([layer.kernel.value for layer in made.listed.layers.layers], axis=1)
+    assert_close(found, jnp.stack(kernels[6:]).reshape(2, 2, DIM, DIM))
+
+
 def test_a_stack_whose_layers_read_a_part_of_the_class():
     @dx.dataclass
     class Shared(dx.Module):

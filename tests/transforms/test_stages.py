@@ -143,6 +143,17 @@ def test_lowering_for_another_platform():
     assert "dot_general" in text
 
 
+def test_export_names_the_line_that_works():
+    import jax.export
+
+    model = dx.Linear(2, 3, rngs=dx.Rngs(0))
+    with pytest.raises(TransformError, match=r"jax\.export: this exports functions of jax\.jit only") as caught:
+        jax.export.export(dx.jit(model))(X)
+    (line,) = [line.strip() for line in str(caught.value).splitlines() if "jax.export.export" in line]
+    exported = eval(line.removeprefix("fix:").strip(), {"jax": jax, "model": model, "x": X})
+    assert jnp.array_equal(exported.call(X), model(X))
+
+
 def test_stages_keep_no_model_alive():
     gc.disable()
     try:

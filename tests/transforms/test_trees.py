@@ -185,11 +185,27 @@ def test_wrong_labels():
         prefix((model, model), {...: 0}, graph=False)
     other = dx.Module()
     other.v, other.parts = dx.Param(jnp.ones(4)), dx.data({"a": [0]})
-    for labels in (prefix(other, {...: 0}), dx.State({"v": 0})):
+    for labels in (prefix(other, lambda path, leaf: 0), dx.State({"v": 0})):
         with pytest.raises(TransformError, match=r"in_axes: the graph of labels has none at (w|mean|parts.a)"):
             vmap(compute, in_axes=(labels, 0))(model, jnp.ones(4))
     with pytest.raises(TransformError, match="in_axes: this is not a label of leaves"):
         vmap(compute, in_axes=(prefix(model, {...: "rows"}), 0))
+
+
+def test_filters_of_a_prefix_label_what_the_function_adds():
+    model = Model()
+    axes = prefix(
+        (model, jnp.ones(3)), {dx.Intermediate: 0, dx.BatchStat: None, (lambda path, leaf: path == (1,)): 0, ...: None}
+    )
+
+    @vmap(in_axes=axes)
+    def double(m, x):
+        m.sow(dx.Intermediate, "seen", x)
+        return 2 * x
+
+    for count in (1, 2):
+        assert double(model, jnp.ones(3)).tolist() == [2.0] * 3
+        assert [leaf.shape for leaf in model.seen.value] == [(3,)] * count
 
 
 # ================================================================= to_tree and from_tree
@@ -339,7 +355,7 @@ def test_wrong_trees():
         from_tree(tree[1])
     with pytest.raises(GraphError, match=r"NodeStates\.graphdef: this NodeStates has no GraphDef"):
         from_tree(NodeStates.from_states(tree[0].state))
-    with pytest.raises(GraphError, match=r"NodeStates\.state: there is not exactly one State"):
+    with pytest.raises(GraphError, match=r"NodeStates\.state: exactly one State is required"):
         NodeStates.from_states(1, 2).state
     with pytest.raises(TransformError, match="to_tree, prefix: the prefix does not fit the tree"):
         to_tree((model,), prefix=(0, 1))

@@ -18,7 +18,7 @@ from declax._graph.binding import bind, check_mode
 from declax._graph.flattening import GraphDef, walk
 from declax._graph.nodes import is_ref
 from declax._graph.sown import captured_calls, give_captures, read_without_captures, take_captures
-from declax._graph.unflattening import build, build_slots, program_of
+from declax._graph.unflattening import blueprint_of, build, build_slots
 from declax._graph.updating import checked_plain, join
 from declax._modes import is_on
 from declax._state.definition import StateDef
@@ -81,7 +81,7 @@ def refuse_state(where: str, node: object) -> None:
     if node.__class__ is State or node.__class__ is GraphState:
         raise GraphError(
             where,
-            "a State holds the values of a graph, and is not a graph",
+            "a State is not a graph",
             got=repr(type(node).__name__),
             fix="state.filter(dx.Param)        # or state.split(dx.Param, ...)",
         )
@@ -250,7 +250,7 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False) -> Any:
     if captured_calls:
         states, captures = take_captures(states)
     leaves, metadata = join(graphdef, states)
-    if program_of(graphdef).has_plain:
+    if blueprint_of(graphdef).has_plain:
         leaves = checked_plain(graphdef, leaves)
     if copy is not False and is_on("copy", copy):
         leaves = copy_leaves(leaves, graphdef)
@@ -359,7 +359,7 @@ def clone(node: N, variables: bool = True, *, arrays: bool | None = None, graph:
     if has_new_arrays and not has_new_variables:
         raise GraphError(
             "clone",
-            "only with its Variables can a graph have copies of their arrays",
+            "copies of arrays require copies of their Variables",
             fix="variables=True, arrays=True",
         )
     binding = bind(node, graph)
@@ -370,12 +370,12 @@ def clone(node: N, variables: bool = True, *, arrays: bool | None = None, graph:
         slots = build_slots(binding.graphdef, leaves)
     else:
         slots = build_slots(binding.graphdef, leaves, variables=binding.variables)
-    program = program_of(binding.graphdef)
-    for original, slot in zip(binding.objects(), program.indexed, strict=True):
+    blueprint = blueprint_of(binding.graphdef)
+    for original, slot in zip(binding.objects(), blueprint.indexed, strict=True):
         if isinstance(original, Pytree) and RECORD_KEY in original.__dict__:
             record = original.__dict__[RECORD_KEY].unseal(original.__dict__)
             slots[slot].__dict__[RECORD_KEY] = record.seal(slots[slot].__dict__)
-    root = slots[program.root]
+    root = slots[blueprint.root]
     return root
 
 
@@ -487,7 +487,7 @@ def _copy_other(leaf: Any, refs: dict[int, Any]) -> Any:
 # --- calls of split graphs ---------------------------------------------------------------
 
 
-class Step(NamedTuple):
+class AccessStep(NamedTuple):
     """One step of a chain: the name of an attribute, or an index."""
 
     key: Any
@@ -505,10 +505,10 @@ class Caller(Generic[R]):
 
     __slots__ = ("_caller__chain", "_caller__source")
 
-    _caller__source: _Source[R]
-    _caller__chain: tuple[Step, ...]
+    _caller__source: _CalledGraph[R]
+    _caller__chain: tuple[AccessStep, ...]
 
-    def __init__(self, source: _Source[R], chain: tuple[Step, ...] = ()) -> None:
+    def __init__(self, source: _CalledGraph[R], chain: tuple[AccessStep, ...] = ()) -> None:
         self._caller__source = source
         self._caller__chain = chain
 
@@ -519,10 +519,10 @@ class Caller(Generic[R]):
                 "special methods are not reached",
                 fix="graphdef.merge(state), and call it there",
             )
-        return Caller(self._caller__source, (*self._caller__chain, Step(name, True)))
+        return Caller(self._caller__source, (*self._caller__chain, AccessStep(name, True)))
 
     def __getitem__(self, key: Any) -> Caller[R]:
-        return Caller(self._caller__source, (*self._caller__chain, Step(key, False)))
+        return Caller(self._caller__source, (*self._caller__chain, AccessStep(key, False)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, R]:
         """Calls the method on a new graph; the result, and the graph after the call, split."""
@@ -552,7 +552,7 @@ class Caller(Generic[R]):
         return f"call({self._caller__source.graphdef!r}){_chain_text(self._caller__chain)}"
 
 
-class _Source(NamedTuple, Generic[R]):
+class _CalledGraph(NamedTuple, Generic[R]):
     """The graph that is called, and whether it came as one `GraphState` and is returned as one."""
 
     graphdef: GraphDef[Any]
@@ -568,7 +568,7 @@ class _Source(NamedTuple, Generic[R]):
         return graphdef, make_state(graphdef.definition, found.read())
 
 
-def _chain_text(chain: Sequence[Step]) -> str:
+def _chain_text(chain: Sequence[AccessStep]) -> str:
     return "".join(map(str, chain))
 
 
@@ -612,7 +612,7 @@ def call(graphdef_state: Any, /) -> Caller[Any]:
     """
     parts = graphdef_state if isinstance(graphdef_state, (tuple, list)) else (graphdef_state,)
     if parts and all(isinstance(part, GraphState) for part in parts):
-        return Caller(_Source(parts[0].graphdef, parts, is_single=True))
+        return Caller(_CalledGraph(parts[0].graphdef, parts, is_single=True))
     if len(parts) < 2 or not isinstance(parts[0], GraphDef):
         raise GraphError(
             "call",
@@ -621,7 +621,7 @@ def call(graphdef_state: Any, /) -> Caller[Any]:
             got=f"({', '.join(map(describe, parts))})" if parts is graphdef_state else describe(graphdef_state),
             fix="dx.call(dx.split(model)).method(...)",
         )
-    return Caller(_Source(parts[0], parts[1:], is_single=False))
+    return Caller(_CalledGraph(parts[0], parts[1:], is_single=False))
 
 
 GraphDef._call = staticmethod(call)

@@ -225,7 +225,7 @@ def _without_kind(token: Token) -> Token:
 # --- arrays to refs and back ---------------------------------------------------
 
 
-class _Change(NamedTuple):
+class _LeafChange(NamedTuple):
     """A change of some leaves, for the function `where`; and why a leaf must not be in several places."""
 
     where: str
@@ -235,7 +235,7 @@ class _Change(NamedTuple):
     fix: str
 
 
-_TO_REFS = _Change(
+_TO_REFS = _LeafChange(
     "to_refs",
     lambda leaf: isinstance(leaf, (jax.Array, np.ndarray)) and not is_array_ref(leaf),
     jax.new_ref,
@@ -244,7 +244,7 @@ _TO_REFS = _Change(
 )
 _NUMBERS = (bool, int, float, complex, np.generic)
 _VALUES_TO_REFS = _TO_REFS._replace(is_meant=lambda leaf: _TO_REFS.is_meant(leaf) or isinstance(leaf, _NUMBERS))
-_TO_ARRAYS = _Change(
+_TO_ARRAYS = _LeafChange(
     "to_arrays",
     is_array_ref,
     lambda ref: ref[...],
@@ -253,7 +253,7 @@ _TO_ARRAYS = _Change(
 )
 
 
-def _convert(node: N, change: _Change, only: Filter, graph: bool | None, allow_duplicates: bool) -> N:
+def _convert(node: N, change: _LeafChange, only: Filter, graph: bool | None, allow_duplicates: bool) -> N:
     binding = bind(node, graph)
     graphdef, sources = _each_ref_apart(binding.graphdef)
     read, boxes = binding.read(), binding.variables
@@ -300,7 +300,7 @@ def _each_ref_apart(graphdef: GraphDef[Any]) -> tuple[GraphDef[Any], Sequence[in
     return GraphDef.of(tuple(tokens)), sources
 
 
-def _check_duplicates(change: _Change, places: Sequence[tuple[Path, Any]]) -> None:
+def _check_duplicates(change: _LeafChange, places: Sequence[tuple[Path, Any]]) -> None:
     found: dict[int, list[Path]] = {}
     for path, leaf in places:
         is_one = kind_of(leaf) in (Kind.LEAF, Kind.REF)
@@ -316,11 +316,8 @@ def _check_duplicates(change: _Change, places: Sequence[tuple[Path, Any]]) -> No
 
 
 def _block(paths: Sequence[Path]) -> str:
-    return "".join([f"  {_slashed(path)}\n" for path in paths]) + "  ---\n"
-
-
-def _slashed(path: Path) -> str:
-    return "/".join(map(str, path)) if 0 < len(path) <= _LISTED else format_path(path)
+    slashed = ["/".join(map(str, path)) if 0 < len(path) <= _LISTED else format_path(path) for path in paths]
+    return "".join([f"  {path}\n" for path in slashed]) + "  ---\n"
 
 
 __all__ = [

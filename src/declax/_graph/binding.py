@@ -253,7 +253,7 @@ class Binding:
         return found
 
 
-class _Cache(dict[tuple[int, ...], tuple[Binding, tuple["weakref.ref[Any]", ...]]]):
+class _BindingCache(dict[tuple[int, ...], tuple[Binding, tuple["weakref.ref[Any]", ...]]]):
     """The bindings that start at a node, by the number of roots and the identities of the others.
 
     With each come references to the other roots, which drop it when one of them dies.
@@ -302,7 +302,7 @@ _NO_MODELS = (type, str, bytes, FunctionType, GraphDef)
 def _bind_cached(first: Any, value: Any, others: tuple[Any, ...], count: int = 0) -> Binding:
     """The binding of a value that starts at a node."""
     attributes = first.__dict__
-    cache: _Cache | None = attributes.get(BOUND_KEY)
+    cache: _BindingCache | None = attributes.get(BOUND_KEY)
     key = (count, *map(id, others))
     if cache is not None:
         entry = cache.get(key)
@@ -318,7 +318,7 @@ def _bind_cached(first: Any, value: Any, others: tuple[Any, ...], count: int = 0
     binding = Binding(found, token, Contents([found.objects[index] for index in found.nodes]))
     cache = attributes.get(BOUND_KEY)
     if cache is None:
-        cache = attributes[BOUND_KEY] = _Cache()
+        cache = attributes[BOUND_KEY] = _BindingCache()
     for stale in [k for k, (kept, _) in tuple(cache.items()) if kept._token is not token]:
         cache.pop(stale, None)  # it may hold Variables that the graph has no more
     drop: Callable[[Any], object] = partial(_drop, weakref.ref(cache), key)
@@ -326,7 +326,7 @@ def _bind_cached(first: Any, value: Any, others: tuple[Any, ...], count: int = 0
     return binding
 
 
-def _drop(cache_ref: weakref.ref[_Cache], key: tuple[int, ...], _: object) -> None:
+def _drop(cache_ref: weakref.ref[_BindingCache], key: tuple[int, ...], _: object) -> None:
     cache = cache_ref()
     if cache is not None:
         cache.pop(key, None)

@@ -23,7 +23,7 @@ from declax._filters import Filter
 from declax._graph.binding import bind, check_mode
 from declax._graph.flattening import GraphDef, walk
 from declax._graph.nodes import is_ref
-from declax._graph.unflattening import Change, apply_change, build_slots, known_objects, program_of
+from declax._graph.unflattening import StructureChange, apply_change, blueprint_of, build_slots, known_objects
 from declax._graph.updating import join
 from declax._modes import is_on
 from declax._state.states import FlatState, State, make_state, split_leaves
@@ -95,7 +95,7 @@ class RefMap(MutableMapping[Any, int]):
         ordered = sorted(self._entries.values(), key=lambda entry: entry[1])
         if [index for _, index in ordered] != list(range(len(ordered))):
             got = ", ".join(str(index) for _, index in ordered[:8])
-            raise GraphError("ref_index", "the indexes of known objects have to be 0, 1, 2, ...", got=got)
+            raise GraphError("ref_index", "the indexes of known objects must be 0, 1, 2, ...", got=got)
         return [value for value, _ in ordered]
 
 
@@ -192,9 +192,9 @@ def _wrong_map(name: str, given: object, problem: str, expected: str) -> GraphEr
 
 def _without_outer_refs(graphdef: GraphDef[Any], leaves: list[Any], outer: tuple[int, ...]) -> list[Any]:
     """The leaves, with None for refs that stand for outer ones: JAX lets no function return a ref."""
-    program = program_of(graphdef)
-    leaf_of = dict(program.plain_leaves)
-    own = program.indexed[graphdef.base :]
+    blueprint = blueprint_of(graphdef)
+    leaf_of = dict(blueprint.plain_leaves)
+    own = blueprint.indexed[graphdef.base :]
     kept = {leaf_of[slot] for slot, number in zip(own, outer, strict=True) if number >= 0 and slot in leaf_of}
     return [None if place in kept else leaf for place, leaf in enumerate(leaves)] if kept else leaves
 
@@ -237,7 +237,7 @@ def unflatten(
     if isinstance(state, FlatState) and not is_copy:
         by_path = dict(zip(state.paths, state.leaves, strict=True))
         found = [_owned(by_path[path]) for path in graphdef.definition.paths]
-        is_whole = all(isinstance(found[leaf], Variable) for leaf in program_of(graphdef).variable_leaves)
+        is_whole = all(isinstance(found[leaf], Variable) for leaf in blueprint_of(graphdef).variable_leaves)
         variables = found if is_whole else None
     root: N = _unflatten(graphdef, leaves, metadata, variables, index_ref, outer_index_outer_ref)
     return root
@@ -275,12 +275,13 @@ def _unflatten(
 ) -> Any:
     """As `unflatten`, from the leaves of the graph in its order."""
     known = known_objects(graphdef, index_ref or {})
-    program = program_of(graphdef)
+    blueprint = blueprint_of(graphdef)
     if graphdef.outer is not None and outer is not None:
         _check_outer(graphdef, outer)
-        slots = apply_change(Change(graphdef, (-1,) * len(leaves), graphdef.outer), outer, (), leaves, metadata, known)
+        change = StructureChange(graphdef, (-1,) * len(leaves), graphdef.outer)
+        slots = apply_change(change, outer, (), leaves, metadata, known)
     else:
-        missing = [place for _, place in program.plain_leaves if leaves[place] is None]
+        missing = [place for _, place in blueprint.plain_leaves if leaves[place] is None]
         if graphdef.outer is not None and missing:
             raise GraphError(
                 format_path(graphdef.definition.paths[missing[0]]),
@@ -289,15 +290,15 @@ def _unflatten(
             )
         slots = build_slots(graphdef, leaves, metadata, variables, known)
     if index_ref is not None:
-        index_ref.update((i, slots[slot]) for i, slot in enumerate(program.indexed) if i >= graphdef.base)
-    return slots[program.root]
+        index_ref.update((i, slots[slot]) for i, slot in enumerate(blueprint.indexed) if i >= graphdef.base)
+    return slots[blueprint.root]
 
 
 def _check_outer(graphdef: GraphDef[Any], outer: IndexMap) -> None:
     """Checks that the outer objects exist and have the classes of the graph."""
-    program = program_of(graphdef)
-    classes = [*program.classes, *(cls for _, cls in program.node_makers)]
-    for slot, number in zip(program.indexed[graphdef.base :], graphdef.outer or (), strict=True):
+    blueprint = blueprint_of(graphdef)
+    classes = [*blueprint.classes, *(cls for _, cls in blueprint.node_makers)]
+    for slot, number in zip(blueprint.indexed[graphdef.base :], graphdef.outer or (), strict=True):
         if number < 0:
             continue
         found = outer.get(number, MISSING)
@@ -411,7 +412,7 @@ def current_update_context(tag: Hashable) -> UpdateContext:
     )
 
 
-class Activation(ContextDecorator):
+class ActiveContext(ContextDecorator):
     """Makes an update context active, for a block or for the calls of a function."""
 
     def __init__(self, tag: Hashable) -> None:
@@ -429,7 +430,7 @@ class Activation(ContextDecorator):
         context._set_inner(None)
 
 
-def update_context(tag: Hashable) -> Activation:
+def update_context(tag: Hashable) -> ActiveContext:
     """An update context, for a ``with`` or as a decorator.
 
     In it, `split_context` and `merge_context` of the same tag carry changes of
@@ -462,11 +463,11 @@ def update_context(tag: Hashable) -> Activation:
     True
     """
     if tag is None:
-        raise GraphError("update_context", "None says that there is no context", fix="dx.update_context('train')")
+        raise GraphError("update_context", "the tag of a context cannot be None", fix="dx.update_context('train')")
     if isinstance(tag, FunctionType):
         fix = "@dx.update_context('train')"
         raise GraphError("update_context", "a context has a tag, and this is a function", got=describe(tag), fix=fix)
-    return Activation(tag)
+    return ActiveContext(tag)
 
 
 class SplitContext:

@@ -10,10 +10,21 @@ from declax._classes.pytree import Pytree, delete_attribute, layout_of
 from declax._filters import Filter, Predicate, as_written, ask, is_of_kind, predicate_of, predicates_of
 from declax._graph.api import refuse_state
 from declax._graph.binding import bind
-from declax._graph.nodes import NODES, OBJECTS, Kind, Link, children_of, enter_container, kind_of, not_a_tree, path_of
+from declax._graph.nodes import (
+    NODES,
+    OBJECTS,
+    Kind,
+    Link,
+    children_of,
+    enter_container,
+    is_ref,
+    kind_of,
+    not_a_tree,
+    path_of,
+)
 from declax._graph.updating import place_of
 from declax._modes import is_graph, is_on
-from declax._state.definition import StateDef
+from declax._state.definition import StateDef, leaf_def_of, raw_of
 from declax._state.states import State, make_state
 from declax._tree import epoch
 from declax._tree.attributes import admit, wrong_trace
@@ -38,21 +49,20 @@ def pop(node: N, a: Filter, b: Filter, c: Filter, d: Filter, /, *, graph: bool |
 @overload
 def pop(node: Any, a: Filter, /, *filters: Filter, graph: bool | None = None) -> Any: ...
 def pop(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
-    """Takes Variables out of a graph, wherever it refers to them.
+    """Takes Variables out of a graph, wherever it refers to them, and plain arrays.
 
     Args:
       node: a model, or a container of models.
-      *filters: which Variables; at least one. The first filter that takes a
-        Variable has it.
+      *filters: which Variables and arrays; at least one. The first filter that takes one has it. Types of Variables
+        take no arrays; `...` and functions of path and value may. Numbers that a class declares as data stay.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
-      The State with the Variables, or one for each filter.
+      The State with the Variables and arrays, or one for each filter.
 
     Raises:
       FilterError: if no filter is given.
-      GraphError: for a Variable in a tuple or in a frozen node. Nothing is
-        changed.
+      GraphError: for a Variable or array in a tuple or in a frozen node. Nothing is changed.
       TraceContextError: for a node of another trace level. Nothing is changed.
 
     >>> import declax as dx
@@ -62,7 +72,7 @@ def pop(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     ((1,), False)
     """
     if not filters:
-        raise FilterError("pop", "no filter says what to take", fix="dx.pop(model, dx.Intermediate)")
+        raise FilterError("pop", "at least one filter is required", fix="dx.pop(model, dx.Intermediate)")
     refuse_state("pop", node)
     search = _Search(predicates_of(filters, "pop"), is_tree=not is_graph(graph))
     search.run(node)
@@ -72,12 +82,12 @@ def pop(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     return states if len(filters) > 1 else states[0]
 
 
-_Found = tuple[Variable[Any], Link, int]
-"""A Variable, where it was found first, and the index of the filter that takes it."""
+_Found = tuple[Any, Link, int]
+"""A Variable, ref or array, where it was found first, and the index of the filter that takes it."""
 
 
 class _Search:
-    """The Variables that filters take, in the order of the graph, and all places that refer to them.
+    """The Variables, refs and arrays that filters take, in the order of the graph, and all places that refer to them.
 
     A place, found by owner and key, is the node above, the link, and the number of containers between them.
     """
@@ -105,13 +115,12 @@ class _Search:
                 if id(value) in self._seen_of_tree:
                     raise not_a_tree(path_of(self._seen_of_tree[id(value)]), path_of(link))
                 self._seen_of_tree[id(value)] = link
-            if kind is _VARIABLE:
-                if self._takes(value, link, taken) and link is not None:
-                    self.places[id(owner), link[1]] = (above, link, len(within))
+            if kind is _STATIC:
+                skipped.add(value.__class__)
                 continue
             if kind in _LEAVES:
-                if kind is not Kind.REF:
-                    skipped.add(value.__class__)
+                if value.__class__ not in skipped and self._takes(value, link, taken) and link is not None:
+                    self.places[id(owner), link[1]] = (above, link, len(within))
                 continue
             if kind is Kind.CONTAINER:  # a value, which has no identity
                 within = enter_container(value, within)
@@ -126,26 +135,27 @@ class _Search:
                 if child.__class__ not in skipped:
                     stack.append((child, value, above, (link, name), within))
 
-    def _takes(self, variable: Variable[Any], link: Link, taken: dict[int, bool]) -> bool:
-        """Whether the filters take a Variable; they are asked where it is met first."""
-        is_meant = taken.get(id(variable))
+    def _takes(self, value: Any, link: Link, taken: dict[int, bool]) -> bool:
+        """Whether the filters take a value; of a Variable or ref, they are asked where it is met first."""
+        has_identity = kind_of(value) in OBJECTS or is_ref(value)
+        is_meant = taken.get(id(value)) if has_identity else None
         if is_meant is None:
-            group = self._group_of_class.get(variable.__class__)
+            group = self._group_of_class.get(value.__class__)
             if group is None:
-                group = self._ask(variable, link)
-            is_meant = taken[id(variable)] = group != _NOT_MEANT
+                group = self._ask(value, link)
+            is_meant = taken[id(value)] = group != _NOT_MEANT
             if is_meant:
-                self.found.append((variable, link, group))
+                self.found.append((value, link, group))
         return is_meant
 
-    def _ask(self, variable: Variable[Any], link: Link) -> int:
-        """The index of the first filter that takes a Variable, or -1; kept if all filters ask for kinds only."""
+    def _ask(self, value: Any, link: Link) -> int:
+        """The index of the first filter that takes a value, or -1; kept if all filters ask for kinds only."""
         path = () if self._asks_kind_only else path_of(link)
-        group = next((i for i, predicate in enumerate(self._predicates) if ask(predicate, path, variable)), _NOT_MEANT)
+        group = next((i for i, predicate in enumerate(self._predicates) if ask(predicate, path, value)), _NOT_MEANT)
         if self._asks_kind_only:
-            self._group_of_class[variable.__class__] = group
+            self._group_of_class[value.__class__] = group
             if group == _NOT_MEANT and self._seen_of_tree is None:
-                self._skipped.add(variable.__class__)
+                self._skipped.add(value.__class__)
         return group
 
 
@@ -159,14 +169,14 @@ def _inside(value: Any, kind: Kind) -> tuple[Mapping[Any, Any], Sequence[Any]]:
 
 
 _NOT_MEANT = -1
-_VARIABLE = Kind.VARIABLE
-_LEAVES = frozenset({Kind.LEAF, Kind.REF, Kind.STATIC})
+_STATIC = Kind.STATIC
+_LEAVES = frozenset({Kind.VARIABLE, Kind.LEAF, Kind.REF})
 
 
 def _state_of(found: Sequence[_Found]) -> State[Any]:
     paths = tuple([path_of(link) for _, link, _ in found])
-    leaf_defs = tuple([(variable.__class__, variable._metadata) for variable, _, _ in found])
-    return make_state(StateDef.of(paths, leaf_defs), [variable.raw_value for variable, _, _ in found])
+    leaf_defs = tuple([leaf_def_of(value) for value, _, _ in found])
+    return make_state(StateDef.of(paths, leaf_defs), [raw_of(value) for value, _, _ in found])
 
 
 def _remove(places: Sequence[tuple[Any, Any]]) -> None:

@@ -19,10 +19,10 @@ from weakref import WeakValueDictionary
 import jax
 from typing_extensions import TypeVar
 
-from declax._classes.pytree import Pytree, is_settled, resettle, writes_by_itself
+from declax._classes.pytree import Pytree, resettle, writes_by_itself
 from declax._fields.snapshots import attributes_of, exact_types, freeze, is_fixed
 from declax._graph.nodes import Kind, enter_container, is_number, is_ref, kind_of, kinds, object_names, open_container
-from declax._state.definition import LeafDef, StateDef
+from declax._state.definition import StateDef
 from declax._tree.layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, Layout
 from declax._typing import Key, Path
 from declax._variables.variable import Variable, raw_values
@@ -92,9 +92,9 @@ class GraphDef(Generic[N]):
 
     __slots__ = (
         "__weakref__",
+        "_blueprint",
         "_definition",
         "_joins",
-        "_program",
         "_shared",
         "base",
         "copied",
@@ -116,12 +116,12 @@ class GraphDef(Generic[N]):
     copied: list[Any]
     """The shapes and dtypes of the arrays that were copied last."""
     _definition: StateDef | None
-    _program: Any
+    _blueprint: Any
     _joins: dict[Hashable, Any]
     _shared: tuple[Path | None, Path] | None | Literal[False]
 
     def __init__(self) -> None:
-        problem, fix = "a GraphDef is read from a graph, and not made", "graphdef, state = dx.split(model)"
+        problem, fix = "a GraphDef cannot be constructed directly", "graphdef, state = dx.split(model)"
         raise GraphError("GraphDef", problem, fix=fix)
 
     @staticmethod
@@ -144,7 +144,7 @@ class GraphDef(Generic[N]):
                 found.base, found.outer = base, outer
                 found.copied = []
                 found._shared = False
-                found._definition = found._program = None
+                found._definition = found._blueprint = None
                 found._joins = {}
                 GraphDef._interned[key] = found
         return found
@@ -174,20 +174,26 @@ class GraphDef(Generic[N]):
     def definition(self) -> StateDef:
         """The definition of the State with all leaves of the graph."""
         if self._definition is None:
-            paths: list[Path] = []
-            leaf_defs: list[LeafDef] = []
-            stack: list[Path] = [()]
-            for token in self.tokens:  # as `walk_tokens`, written out, since each new structure passes here
-                path = stack.pop()
-                if isinstance(token, int):
-                    continue
-                if token[0] <= LEAF:
-                    paths.append(path)
-                    leaf_defs.append(token[1:] if token[0] == VARIABLE else None)
-                else:
-                    stack += [(*path, key) for key in child_keys(token)[::-1]]
-            self._definition = StateDef.of(tuple(paths), tuple(leaf_defs))
+            leaves = [token for token in self.tokens if not isinstance(token, int) and token[0] <= LEAF]
+            leaf_defs = [token[1:] if token[0] == VARIABLE else None for token in leaves]
+            self._definition = StateDef.of(self.leaf_paths(), tuple(leaf_defs))
         return self._definition
+
+    def leaf_paths(self) -> tuple[Path, ...]:
+        """The path of each leaf."""
+        if self._definition is not None:
+            return self._definition.paths
+        paths: list[Path] = []
+        stack: list[Path] = [()]
+        for token in self.tokens:  # as `walk_tokens`, written out, since each new structure passes here
+            path = stack.pop()
+            if isinstance(token, int):
+                continue
+            if token[0] <= LEAF:
+                paths.append(path)
+            else:
+                stack += [(*path, key) for key in child_keys(token)[::-1]]
+        return tuple(paths)
 
     def merge(self, state: Mapping[Any, Any], /, *states: Mapping[Any, Any], copy: bool = False) -> N:
         """A new graph of this structure; see `declax.merge`."""
@@ -392,20 +398,20 @@ class Walk:
         if self._is_binding:
             attributes.setdefault(BOUND_KEY, None)  # before reading: changes are seen from now on
         layout: Layout = attributes.get(LAYOUT_KEY) or node._pytree__layout
-        if not is_settled(node, layout):
+        if not layout.fits(node):
             layout = resettle(node)
         try:
             children, statics = layout.flatten(node)
         except KeyError:  # attributes were exchanged past `__setattr__`
             layout = resettle(node)
             children, statics = layout.flatten(node)
-        if self._is_binding and writes_by_itself(node):
+        if self._is_binding and node.__class__.__setattr__ is not Pytree.__setattr__ and writes_by_itself(node):
             self.watches.append(Contents([node]).are_same)
         tokens, objects, variables, index = self.tokens, self.objects, self.variables, self._index
         tokens.append((NODE, layout, statics))
         self.types.append(exact_types(statics))
         for name, place in layout.snapshots:
-            if attributes[name] is not statics[place]:
+            if attributes[name] is not statics[place] and not is_fixed(attributes[name]):
                 self.watches.append(_static_watch(attributes[name], statics[place]))
         # Variables that come first are read here, as in `visit`: most nodes hold nothing else
         count = 0
@@ -455,7 +461,7 @@ class Walk:
         frozen = freeze(value)
         self.tokens.append((STATIC, frozen))
         self.types.append(exact_types(frozen))
-        if frozen is not value:
+        if frozen is not value and not is_fixed(value):
             self.watches.append(_static_watch(value, frozen))
 
     def _watch_container(self, value: Any, keys: tuple[Any, ...], children: tuple[Any, ...], how: Any) -> None:

@@ -7,13 +7,10 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any, TypeVar
 
-import jax
-
 from declax import _jax
 from declax._classes.pytree import layout_of, set_layout
 from declax._fields.snapshots import freeze, thaw
 from declax._graph.binding import bind
-from declax._graph.flattening import VARIABLE, GraphDef
 from declax._graph.nodes import (
     NODES,
     Kind,
@@ -26,13 +23,13 @@ from declax._graph.nodes import (
     object_names,
     open_container,
 )
-from declax._graph.unflattening import build, program_of
+from declax._graph.unflattening import blueprint_of, build
 from declax._modes import is_graph, is_on
-from declax._state.definition import call_each, values_of
+from declax._state.definition import call_each
 from declax._tree.attributes import admit
 from declax._tree.layout import LAYOUT_KEY, TRACE_KEY, blank_maker
 from declax._typing import Path
-from declax._variables.variable import Variable
+from declax._variables.variable import Variable, new_variable
 from declax.errors import FieldError, GraphError, StatusError, describe, format_path, type_name
 
 N = TypeVar("N")
@@ -48,15 +45,16 @@ def map(  # noqa: A001  # the peers' name
     Each leaf is seen once, under its first path. Shared objects stay shared.
 
     Args:
-      f: takes a path and a leaf: an array, or a new Variable, which it may
-        change. For a Variable it returns a Variable of any kind and metadata,
-        or a raw value; for an array, an array or a number.
+      f: takes a path and a leaf: an array, or a Variable of the model, so that
+        a write to it changes the model. A Variable that it returns is part of
+        the new graph; any other result is the value of a new Variable of the
+        same kind and metadata. For an array it returns an array or a number.
       node: a model, or a container of models.
       recreate_variables: False puts each result in the place of its Variable, also a raw value.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
-      The new graph, with new Variables.
+      The new graph. It shares the Variables that `f` returns unchanged.
 
     Raises:
       GraphError: for a result that cannot take the place of the leaf, and for
@@ -71,54 +69,39 @@ def map(  # noqa: A001  # the peers' name
     """
     check_function("map", f)
     binding = bind(node, graph)
-    graphdef, contained = binding.graphdef, program_of(binding.graphdef).contained
-    leaves: list[Any] = []
-    leaf_defs: list[tuple[type, Any]] = []
+    contained = blueprint_of(binding.graphdef).contained
     is_recreating = is_on("recreate_variables", recreate_variables)
-    own = list(jax.tree.map(lambda leaf: leaf, binding.read()))  # f may change what a Variable holds
-    paths = graphdef.definition.paths
-    pairs = list(zip(paths, values_of(graphdef.definition, own), strict=True))
-    for (path, value), result in zip(pairs, call_each("map", f, paths, pairs), strict=True):
-        if isinstance(value, Variable) and not is_recreating:
-            leaf = result
-        elif isinstance(value, Variable):
-            leaf, leaf_def = _in_variable(path, value, result)
-            leaf_defs.append(leaf_def)
-        else:
-            leaf = _checked_plain(path, value, result, is_in_container=len(leaves) in contained)
-        leaves.append(leaf)
-    root: N
-    if is_recreating:
-        root = build(_with_leaf_defs(graphdef, leaf_defs), leaves)
-    else:
-        root = build(graphdef, leaves, variables=leaves)
+    paths = binding.graphdef.definition.paths
+    given = [
+        raw if variable is None else variable for variable, raw in zip(binding.variables, binding.read(), strict=True)
+    ]
+    results = call_each("map", f, paths, zip(paths, given, strict=True))
+    leaves: list[Any] = []
+    for path, value, result in zip(paths, given, results, strict=True):
+        if not isinstance(value, Variable):
+            result = _checked_plain(path, value, result, is_in_container=len(leaves) in contained)
+        elif is_recreating:
+            result = _in_variable(path, value, result)
+        leaves.append(result)
+    root: N = build(binding.graphdef, leaves, variables=leaves)
     return root
 
 
 def check_function(where: str, f: object) -> None:
     """Checks that the first argument is a function, and not a model."""
     if not callable(f) or kind_of(f) in (Kind.NODE, Kind.OBJECT):
-        problem, fix = "the first argument has to be a function of path and value", f"dx.{where}(function, model)"
+        problem, fix = "the first argument must be a function of path and value", f"dx.{where}(function, model)"
         raise GraphError(where, problem, got=describe(f), fix=fix)
 
 
-def _with_leaf_defs(graphdef: GraphDef[Any], leaf_defs: list[tuple[type, Any]]) -> GraphDef[Any]:
-    """The same structure with other kinds and metadata of its Variables."""
-    found = iter(leaf_defs)
-    is_variable = [isinstance(token, tuple) and token[0] == VARIABLE for token in graphdef.tokens]
-    pairs = zip(graphdef.tokens, is_variable, strict=True)
-    tokens = tuple([(VARIABLE, *next(found)) if is_one else token for token, is_one in pairs])
-    return graphdef if tokens == graphdef.tokens else GraphDef.of(tokens)
-
-
-def _in_variable(path: Path, old: Variable[Any], result: Any) -> tuple[Any, tuple[type, Any]]:
-    """The raw value of the new Variable, and its kind and metadata."""
+def _in_variable(path: Path, old: Variable[Any], result: Any) -> Variable[Any]:
+    """The Variable for a result: itself, or a new one of the old kind."""
     if isinstance(result, Variable):
-        return result.raw_value, (type(result), result._metadata)
-    if not (_is_plain(result) if result is not None else old.raw_value is None):
+        return result
+    if result is not None and not _is_plain(result):
         expected = "a Variable, an array, a number or a container of such"
         raise _misfit(path, f"a {type_name(type(old))}", expected, result)
-    return result, (type(old), old._metadata)
+    return new_variable(type(old), result, old._metadata, _jax.current_trace())
 
 
 def _checked_plain(path: Path, old: Any, result: Any, *, is_in_container: bool) -> Any:

@@ -1,6 +1,6 @@
 """Makes live objects from a GraphDef, or gives existing ones a new structure.
 
-Each token of a GraphDef has a *slot* in one flat list; a `Program`, made once for a GraphDef, fills the slots.
+Each token of a GraphDef has a *slot* in one flat list; a `Blueprint`, made once for a GraphDef, fills the slots.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from functools import partial
 from itertools import chain, repeat
 from operator import is_
 from typing import Any, Final, NamedTuple
+
+import jax
 
 from declax import _jax
 from declax._classes.pytree import Pytree
@@ -46,7 +48,7 @@ BATCH: Final = 1024
 """How many Variables several passes take at a time, so that they stay in the processor's cache between the passes."""
 
 
-class Program:
+class Blueprint:
     """How to build the objects that a GraphDef describes.
 
     Variables have the first slots and nodes the next, so that each kind is made in one go.
@@ -108,7 +110,7 @@ class Program:
         elif tag == NODE:
             layout = token[1]
             self.node_makers.append((blank_maker(layout.cls), layout.cls))
-            key = (id(layout), *map(id, token[2]))  # the tokens live as long as the GraphDef that has the program
+            key = (id(layout), *map(id, token[2]))  # the tokens live as long as the GraphDef that has the blueprint
             recipe = self._recipes.get(key)
             if recipe is None:
                 recipe = self._recipes[key] = _recipe(token)
@@ -202,12 +204,12 @@ def _children(graphdef: GraphDef[Any]) -> list[list[int]]:
     return found
 
 
-def program_of(graphdef: GraphDef[Any]) -> Program:
-    """The program of a GraphDef, made at first use."""
-    if graphdef._program is None:
-        graphdef._program = Program(graphdef)
-    program: Program = graphdef._program
-    return program
+def blueprint_of(graphdef: GraphDef[Any]) -> Blueprint:
+    """The blueprint of a GraphDef, made at first use."""
+    if graphdef._blueprint is None:
+        graphdef._blueprint = Blueprint(graphdef)
+    blueprint: Blueprint = graphdef._blueprint
+    return blueprint
 
 
 def build(
@@ -217,7 +219,7 @@ def build(
     variables: Sequence[Any] | None = None,
 ) -> Any:
     """Makes new objects with these leaves; with existing Variables, one for each of their leaves, if they are given."""
-    return build_slots(graphdef, leaves, metadata, variables)[program_of(graphdef).root]
+    return build_slots(graphdef, leaves, metadata, variables)[blueprint_of(graphdef).root]
 
 
 def build_slots(
@@ -228,21 +230,21 @@ def build_slots(
     known: Sequence[Any] | None = None,
 ) -> list[Any]:
     """As `build`, with the objects of earlier graphs; returns the value of each slot."""
-    program = program_of(graphdef)
+    blueprint = blueprint_of(graphdef)
     mark = _jax.trace_state.value
     if variables is None:
-        slots = _new_variables(program, leaves, metadata, mark)
+        slots = _new_variables(blueprint, leaves, metadata, mark)
     else:
-        slots = [variables[position] for position in program.variable_leaves]
-    nodes: list[Any] = [maker(cls) for maker, cls in program.node_makers]
+        slots = [variables[position] for position in blueprint.variable_leaves]
+    nodes: list[Any] = [maker(cls) for maker, cls in blueprint.node_makers]
     slots += nodes
-    slots += [None] * (program.count - len(slots))
+    slots += [None] * (blueprint.count - len(slots))
     if graphdef.base:
         slots += known_objects(graphdef, {}) if known is None else known
-    for slot, position in program.plain_leaves:
+    for slot, position in blueprint.plain_leaves:
         slots[slot] = leaves[position]
-    fill(program, slots)
-    for node, (_, copiers, template, names, children) in zip(nodes, program.nodes, strict=True):
+    fill(blueprint, slots)
+    for node, (_, copiers, template, names, children) in zip(nodes, blueprint.nodes, strict=True):
         attributes = node.__dict__
         attributes.update(template)
         for name, copier in copiers:
@@ -255,13 +257,13 @@ def build_slots(
     return slots
 
 
-def _new_variables(program: Program, leaves: Sequence[Any], metadata: Sequence[Any] | None, mark: Any) -> list[Any]:
-    raw_values = [leaves[i] for i in program.variable_leaves] if program.has_plain else leaves
-    metadata = program.metadata if metadata is None else metadata
+def _new_variables(blueprint: Blueprint, leaves: Sequence[Any], metadata: Sequence[Any] | None, mark: Any) -> list[Any]:
+    raw_values = [leaves[i] for i in blueprint.variable_leaves] if blueprint.has_plain else leaves
+    metadata = blueprint.metadata if metadata is None else metadata
     made: list[Any] = []
-    for start in range(0, len(program.classes), BATCH):
+    for start in range(0, len(blueprint.classes), BATCH):
         batch = slice(start, start + BATCH)
-        variables: list[Any] = list(map(_new, program.classes[batch]))
+        variables: list[Any] = list(map(_new, blueprint.classes[batch]))
         deque(map(fill_raw, variables, raw_values[batch]), 0)
         deque(map(set_metadata, variables, metadata[batch]), 0)
         deque(map(set_mark, variables, repeat(mark)), 0)
@@ -286,17 +288,17 @@ def known_objects(graphdef: GraphDef[Any], objects: Mapping[int, Any]) -> list[A
     return known
 
 
-def fill(program: Program, slots: list[Any]) -> None:
+def fill(blueprint: Blueprint, slots: list[Any]) -> None:
     """Fills the slots of static values, references and containers."""
-    for slot, value in program.statics:
+    for slot, value in blueprint.statics:
         slots[slot] = thaw(value) if is_frozen(value) else value
-    for slot, target in program.references:
+    for slot, target in blueprint.references:
         slots[slot] = slots[target]
-    for slot, how, keys, children in program.containers:
+    for slot, how, keys, children in blueprint.containers:
         slots[slot] = close_container(how, keys, [slots[c] for c in children])
 
 
-class Change(NamedTuple):
+class StructureChange(NamedTuple):
     """A new structure for existing objects.
 
     Attributes:
@@ -304,16 +306,18 @@ class Change(NamedTuple):
       kept: for each leaf, the position of the value that it keeps, or -1.
       origins: for each Variable and node, the existing object, or -1.
       sown: the indexes of nodes, and names of attributes that were sown into them while tracing.
+      refs: the leaves that were refs while tracing; their new values are arrays, since JAX returns no refs.
     """
 
     graphdef: GraphDef[Any]
     kept: tuple[int, ...]
     origins: tuple[int, ...]
     sown: tuple[tuple[int, str], ...] = ()
+    refs: tuple[int, ...] = ()
 
 
 def apply_change(
-    change: Change,
+    change: StructureChange,
     objects: Sequence[Any] | Mapping[int, Any],
     old: Sequence[Any],
     new: Iterable[Any],
@@ -321,22 +325,26 @@ def apply_change(
     known: Sequence[Any] = (),
 ) -> list[Any]:
     """Gives existing objects the new structure; sets only what differs, after all checks."""
-    program = program_of(change.graphdef)
+    blueprint = blueprint_of(change.graphdef)
     fresh = iter(new)
     leaves = [next(fresh) if i < 0 else old[i] for i in change.kept]
-    own = program.indexed[change.graphdef.base :]
+    for position in change.refs:
+        value = leaves[position]
+        is_shape = isinstance(value, jax.ShapeDtypeStruct)
+        leaves[position] = value.update(is_ref=True) if is_shape else jax.new_ref(value)
+    own = blueprint.indexed[change.graphdef.base :]
     existing = {slot: objects[origin] for slot, origin in zip(own, change.origins, strict=True) if origin >= 0}
-    slots: list[Any] = [*[None] * program.count, *known]
-    writes = _fill_variables(program, slots, leaves, existing, metadata or program.metadata)
+    slots: list[Any] = [*[None] * blueprint.count, *known]
+    writes = _fill_variables(blueprint, slots, leaves, existing, metadata or blueprint.metadata)
     views = check_marks(variable for variable, _, _ in writes)
-    for slot, (maker, cls) in enumerate(program.node_makers, len(program.classes)):
+    for slot, (maker, cls) in enumerate(blueprint.node_makers, len(blueprint.classes)):
         slots[slot] = existing[slot] if slot in existing else maker(cls)
-    for slot, position in program.plain_leaves:
+    for slot, position in blueprint.plain_leaves:
         slots[slot] = existing.get(slot, leaves[position])  # a ref stays the one that it is
-    fill(program, slots)
+    fill(blueprint, slots)
     mark = _jax.current_trace()
     edits: list[tuple[dict[Any, Any], dict[Any, Any], list[Any]]] = []
-    for slot, node in enumerate(program.nodes, len(program.classes)):
+    for slot, node in enumerate(blueprint.nodes, len(blueprint.classes)):
         attributes = slots[slot].__dict__
         if slot not in existing:
             attributes.update(node.attributes(slots))
@@ -382,11 +390,11 @@ def _differences(node: Pytree, wanted: dict[Any, Any], mark: object) -> tuple[di
 
 
 def _fill_variables(
-    program: Program, slots: list[Any], leaves: Sequence[Any], existing: dict[int, Any], metadata: Sequence[Any]
+    blueprint: Blueprint, slots: list[Any], leaves: Sequence[Any], existing: dict[int, Any], metadata: Sequence[Any]
 ) -> list[tuple[Variable[Any], Any, Any]]:
     mark = _jax.current_trace()
     writes = []
-    made = zip(program.classes, metadata, program.variable_leaves, strict=True)
+    made = zip(blueprint.classes, metadata, blueprint.variable_leaves, strict=True)
     for slot, (cls, notes, leaf) in enumerate(made):
         found = existing.get(slot)
         if found is None:

@@ -1,6 +1,7 @@
 """`update`, and whether the values of States fit a graph.
 
-`fit_of` compares paths and kinds, once for a pair of structures; `_misfit` compares shapes; `explain` words the error.
+`fit_of` compares paths and kinds, once for a pair of structures; `_misfit` compares shapes; `mismatch_error` words the
+error.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from declax._graph.binding import Binding, bind
 from declax._graph.flattening import GraphDef
 from declax._graph.nodes import Kind, children_of, is_number, is_ref, kind_of, put_in_container
 from declax._graph.sown import captured_calls, take_captures
-from declax._graph.unflattening import BATCH, check_marks, program_of, publish
+from declax._graph.unflattening import BATCH, blueprint_of, check_marks, publish
 from declax._modes import is_on
 from declax._state.definition import LeafDef, StateDef
 from declax._state.states import State, as_state
@@ -33,7 +34,7 @@ from declax._variables.variable import set_raw, write_all_raw
 from declax.errors import GraphError, describe, format_path, type_name
 
 
-class Mismatch(NamedTuple):
+class ValueMismatch(NamedTuple):
     """One value that does not fit; `got` is empty where `expected` says it all."""
 
     path: Path
@@ -46,7 +47,7 @@ class Mismatch(NamedTuple):
         return f"{format_path(self.path)}: expected {self.expected}, got {self.got}"
 
 
-def explain(where: str, mismatches: Sequence[Mismatch], fix: str | None = None) -> GraphError:
+def mismatch_error(where: str, mismatches: Sequence[ValueMismatch], fix: str | None = None) -> GraphError:
     """One error that lists all mismatches."""
     return GraphError(
         where,
@@ -66,7 +67,7 @@ class UpdateReport(NamedTuple):
     """
 
     taken: tuple[Path, ...]
-    mismatches: tuple[Mismatch, ...]
+    mismatches: tuple[ValueMismatch, ...]
     missing: tuple[Path, ...]
 
     def __bool__(self) -> bool:
@@ -153,14 +154,14 @@ def update(
         strict, complete = is_on("strict", strict), is_on("complete", complete)
     elif len(given) == 1 and _update_at_once(binding, fits[0], given[0].leaves):
         return None
-    writes, mismatches = _collect(binding, fits, given)
+    writes, mismatches = _collect_writes(binding, fits, given)
     missing = [p for i, p in enumerate(definition.paths) if i not in writes]
     if strict and (mismatches or (complete and missing)):
         if complete:
-            mismatches += [Mismatch(path, "a value, since complete=True", "nothing") for path in missing]
+            mismatches += [ValueMismatch(path, "a value, since complete=True", "nothing") for path in missing]
         fix = "dx.update(model, state, strict=False)        # takes what fits, and returns a report"
-        raise explain("update", mismatches, fix)
-    _apply(node, binding, writes)
+        raise mismatch_error("update", mismatches, fix)
+    _apply_writes(node, binding, writes)
     taken = tuple([definition.paths[position] for position in writes])
     return None if strict else UpdateReport(taken, tuple(mismatches), tuple(missing))
 
@@ -181,7 +182,7 @@ def _update_at_once(binding: Binding, fit: Fit, new: list[Any]) -> bool:
     old: list[Any] = []  # dies when all are written: what dies may run code of users
     for start in range(0, len(new), BATCH):  # what a batch touches stays in the caches of the processor
         before, after = list(map(_raw_value, variables[start : start + BATCH])), new[start : start + BATCH]
-        if not all(map(_is_array_class, {*map(type, before), *map(type, after)})):
+        if not all(map(_is_numeric_class, {*map(type, before), *map(type, after)})):
             return False
         if list(map(_shape, before)) != list(map(_shape, after)):
             return False
@@ -193,7 +194,8 @@ def _update_at_once(binding: Binding, fit: Fit, new: list[Any]) -> bool:
 _is_array: dict[type, bool] = {}
 
 
-def _is_array_class(cls: type) -> bool:
+def _is_numeric_class(cls: type) -> bool:
+    """Whether instances are arrays of numbers with a buffer: neither tracers nor random keys."""
     found = _is_array.get(cls)
     if found is None:
         is_array = issubclass(cls, jax.Array) and not issubclass(cls, (Tracer, type(jax.random.key(0))))
@@ -205,10 +207,12 @@ _Writes = dict[int, tuple[Any, LeafDef]]
 """New values by the position of the leaf, each with the kind and metadata that it comes with."""
 
 
-def _collect(binding: Binding, fits: Sequence[Fit], given: Sequence[State[Any]]) -> tuple[_Writes, list[Mismatch]]:
+def _collect_writes(
+    binding: Binding, fits: Sequence[Fit], given: Sequence[State[Any]]
+) -> tuple[_Writes, list[ValueMismatch]]:
     """The values that fit, and the mismatches."""
     writes: _Writes = {}
-    mismatches: list[Mismatch] = []
+    mismatches: list[ValueMismatch] = []
     old = binding.read()
     for fit, (definition, leaves) in zip(fits, [(s.definition, s.leaves) for s in given], strict=True):
         mismatches += fit.faults
@@ -216,7 +220,7 @@ def _collect(binding: Binding, fits: Sequence[Fit], given: Sequence[State[Any]])
             leaf = leaves[index]
             expected = _misfit(old[position], leaf)
             if expected is not None:
-                mismatches.append(Mismatch(definition.paths[index], expected, describe(leaf)))
+                mismatches.append(ValueMismatch(definition.paths[index], expected, describe(leaf)))
                 continue
             if is_ref(leaf) and not is_ref(old[position]):
                 leaf = leaf[...]  # a ref lends its value
@@ -224,7 +228,7 @@ def _collect(binding: Binding, fits: Sequence[Fit], given: Sequence[State[Any]])
     return writes, mismatches
 
 
-def _apply(root: Any, binding: Binding, writes: _Writes) -> None:
+def _apply_writes(root: Any, binding: Binding, writes: _Writes) -> None:
     """Sets the values, after all checks."""
     views = check_marks((binding.variables[position] for position in writes), "update")
     in_refs = _take_refs(binding, writes)
@@ -274,7 +278,7 @@ def _plain_writes(root: Any, binding: Binding, writes: _Writes) -> list[tuple[An
     """The owner, key and value of each write to a leaf without a Variable, checked."""
     old = binding.read()
     paths = binding.graphdef.definition.paths
-    contained = program_of(binding.graphdef).contained
+    contained = blueprint_of(binding.graphdef).contained
     return [
         (*place_of(root, paths[i]), _in_container(leaf) if i in contained else leaf)
         for i, (leaf, _) in writes.items()
@@ -356,7 +360,7 @@ class Fit(NamedTuple):
     """
 
     positions: dict[int, int]
-    faults: list[Mismatch]
+    faults: list[ValueMismatch]
     is_whole: bool
     keeps_metadata: bool
 
@@ -366,13 +370,13 @@ def fit_of(graph: StateDef, given: StateDef) -> Fit:
     found: Fit | None = graph.fits.get(given)
     if found is None:
         positions: dict[int, int] = {}
-        faults: list[Mismatch] = []
+        faults: list[ValueMismatch] = []
         for index, (path, leaf_def) in enumerate(zip(given.paths, given.leaf_defs, strict=True)):
             position = graph.position(path)
             if position is None:
-                faults.append(Mismatch(path, graph.why_missing(path), ""))
+                faults.append(ValueMismatch(path, graph.why_missing(path), ""))
             elif not _kinds_fit(graph.leaf_defs[position], leaf_def):
-                faults.append(Mismatch(path, _kind(graph.leaf_defs[position]), _kind(leaf_def)))
+                faults.append(ValueMismatch(path, _kind(graph.leaf_defs[position]), _kind(leaf_def)))
             else:
                 positions[index] = position
         is_whole = not faults and [*positions.values()] == [*range(len(graph.paths))]
@@ -456,24 +460,24 @@ def join(graphdef: GraphDef[Any], states: Sequence[Any]) -> tuple[list[Any], lis
 def _plan_join(graph: StateDef, given: Sequence[StateDef]) -> tuple[tuple[int, ...], list[Any] | None]:
     """The order of the joined leaves, and the metadata of the Variables; checks that each leaf comes once."""
     order: dict[int, tuple[int, LeafDef]] = {}
-    mismatches: list[Mismatch] = []
+    mismatches: list[ValueMismatch] = []
     offset = 0
     for definition in given:
         fit = fit_of(graph, definition)
         mismatches += fit.faults
         for index, position in fit.positions.items():
             if position in order:
-                mismatches.append(Mismatch(graph.paths[position], "one value", "a second one in another State"))
+                mismatches.append(ValueMismatch(graph.paths[position], "one value", "a second one in another State"))
             order[position] = (offset + index, definition.leaf_defs[index])
         offset += len(definition.paths)
     known = {mismatch.path for mismatch in mismatches}
     mismatches += [
-        Mismatch(path, _kind(graph.leaf_defs[i]), "nothing")
+        ValueMismatch(path, _kind(graph.leaf_defs[i]), "nothing")
         for i, path in enumerate(graph.paths)
         if i not in order and path not in known
     ]
     if mismatches:
-        raise explain("merge", mismatches)
+        raise mismatch_error("merge", mismatches)
     metadata: list[Any] = []
     is_other = False
     for position, leaf_def in enumerate(graph.leaf_defs):
@@ -487,18 +491,28 @@ def _plan_join(graph: StateDef, given: Sequence[StateDef]) -> tuple[tuple[int, .
 def checked_plain(graphdef: GraphDef[Any], leaves: Sequence[Any]) -> list[Any]:
     """The leaves, of which those without a Variable are checked; numbers in containers become arrays."""
     checked = list(leaves)
-    program = program_of(graphdef)
+    blueprint = blueprint_of(graphdef)
     mismatches = []
-    for _, position in program.plain_leaves:
+    for _, position in blueprint.plain_leaves:
         value = leaves[position]
         if kind_of(value) not in (Kind.LEAF, Kind.REF) and not is_number(value):
             path = graphdef.definition.paths[position]
-            mismatches.append(Mismatch(path, "an array", describe(value)))
-        elif position in program.contained:
+            mismatches.append(ValueMismatch(path, "an array", describe(value)))
+        elif position in blueprint.contained:
             checked[position] = _in_container(value)
     if mismatches:
-        raise explain("merge", mismatches)
+        raise mismatch_error("merge", mismatches)
     return checked
 
 
-__all__ = ["Fit", "Mismatch", "UpdateReport", "checked_plain", "explain", "fit_of", "join", "place_of", "update"]
+__all__ = [
+    "Fit",
+    "UpdateReport",
+    "ValueMismatch",
+    "checked_plain",
+    "fit_of",
+    "join",
+    "mismatch_error",
+    "place_of",
+    "update",
+]

@@ -17,7 +17,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Arguments(NamedTuple):
+class CallArguments(NamedTuple):
     """The arguments of a decorated function."""
 
     args: tuple[Any, ...]
@@ -26,7 +26,7 @@ class Arguments(NamedTuple):
 
 _RUNS_LATER: Final = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
-Enter: TypeAlias = Callable[[Arguments], tuple[AbstractContextManager[object], Arguments]]
+Enter: TypeAlias = Callable[[CallArguments], tuple[AbstractContextManager[object], CallArguments]]
 """Makes the context of a call from its arguments, and the arguments that the function gets."""
 
 
@@ -46,7 +46,7 @@ def around_calls(where: str, enter: Enter) -> Callable[[Callable[P, R]], Callabl
 
         @functools.wraps(f)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            context, given = enter(Arguments(args, kwargs))
+            context, given = enter(CallArguments(args, kwargs))
             with context:
                 return f(*given.args, **given.kwargs)
 

@@ -16,11 +16,11 @@ from declax._graph.binding import bind_many, check_mode
 from declax._graph.nodes import Kind, enter_container, kind_of, open_container
 from declax._graph.unflattening import build
 from declax._modes import is_graph, is_on, set_graph_updates
-from declax._random.calls import Arguments, around_calls
+from declax._random.calls import CallArguments, around_calls
 from declax._random.streams import RngCount, RngKey, Rngs, RngValue
 from declax._random.tables import (
     FORK,
-    Change,
+    KeyChange,
     Keys,
     Rules,
     Size,
@@ -49,7 +49,7 @@ Off: TypeAlias = Literal[False]
 
 
 class StreamTable:
-    """The streams of a model, a container of models, or the `Arguments` of a call; each once, in graph order."""
+    """The streams of a model, a container of models, or the `CallArguments` of a call; each once, in graph order."""
 
     def __init__(self, node: Any, graph: Flag) -> None:
         found = list(_roots(node))
@@ -232,7 +232,7 @@ def _run(where: str, change: Callable[[Any], RngBackups], node: Any) -> Any:
 
 def _is_node(given: Any) -> bool:
     """Whether a user gave a node; of the arguments of a decorated function, some may have no streams."""
-    return not isinstance(given, Arguments)
+    return not isinstance(given, CallArguments)
 
 
 def _replace(where: str, node: Any, graph: Flag, make: Callable[[list[Stream], bool], Keys]) -> Any:
@@ -324,7 +324,7 @@ def split_rngs(
     >>> rngs.dropout.key.shape, int(rngs.dropout.count)
     ((), 1)
     """
-    change: Change = ("split", shape_of("split_rngs", splits))
+    change: KeyChange = ("split", shape_of("split_rngs", splits))
     if is_on("squeeze", squeeze):
         if change[1] != (1,):
             raise RngError(

@@ -38,6 +38,7 @@ from declax._random.tables import (
     shape_of,
     size_rules,
 )
+from declax._tree import rendering
 from declax._typing import Dtype
 from declax._variables.variable import Variable
 from declax.errors import MissingStreamError, RngError, describe, suggest
@@ -115,6 +116,8 @@ class Samplers(Pytree):
     return an initializer that needs no key; `orthogonal` and `truncated_normal`
     are the samplers of these names.
     """
+
+    _pytree__draws: ClassVar[bool] = True
 
     if TYPE_CHECKING:
 
@@ -226,6 +229,10 @@ class RngStream(Samplers):
         self.tag = tag
         self.key = RngKey(value, tag=tag)
         self.count = RngCount(jnp.zeros(value.shape, np.uint32), tag=tag)
+
+    def __repr__(self) -> str:
+        count = getattr(self.__dict__.get("count"), "raw_value", None)
+        return f"{errors.type_name(type(self))}({self.__dict__.get('tag')!r}, count={rendering.scalar_text(count)})"
 
     def __call__(self) -> jax.Array:
         """Draws the next key.

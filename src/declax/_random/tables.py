@@ -24,12 +24,12 @@ Size: TypeAlias = int | tuple[int, ...]
 Sizes: TypeAlias = Size | Mapping[Filter, Size | None]
 """How many keys: of each stream alike, or of each by the first filter that matches it (by tag, kind or path)."""
 How: TypeAlias = Literal["fork", "split", "broadcast", "squeeze"]
-Change: TypeAlias = tuple[How, Shape]
+KeyChange: TypeAlias = tuple[How, Shape]
 """How new keys are made of one that is drawn from a stream, and in which shape."""
-Rules: TypeAlias = Sequence[tuple[Filter, Change | None]]
+Rules: TypeAlias = Sequence[tuple[Filter, KeyChange | None]]
 """The change of the streams that a filter matches; the first filter that matches counts."""
 
-FORK: Final[Change] = ("fork", ())
+FORK: Final[KeyChange] = ("fork", ())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,16 +82,18 @@ def shape_of(where: str, size: object) -> Shape:
     )
 
 
-def size_rules(where: str, how: How, sizes: Sizes, default: Change | None = None) -> Rules:
+def size_rules(where: str, how: How, sizes: Sizes, default: KeyChange | None = None) -> Rules:
     """The rules of a size for all streams, or of a mapping from filters to sizes, where None means the default."""
     if not isinstance(sizes, Mapping):
         return [(..., (how, shape_of(where, sizes)))]
     return [(f, default if size is None else (how, shape_of(where, size))) for f, size in sizes.items()]
 
 
-def select(where: str, streams: Sequence[Stream], rules: Rules, required: bool = True) -> dict[Stream, Change | None]:
+def select(
+    where: str, streams: Sequence[Stream], rules: Rules, required: bool = True
+) -> dict[Stream, KeyChange | None]:
     """The change of each stream that a filter matches, by its path or key; refuses idle filters if `required`."""
-    selected: dict[Stream, Change | None] = {}
+    selected: dict[Stream, KeyChange | None] = {}
     for wanted, change in rules:
         matches = to_predicate(wanted)
         matched = [s for s in streams if matches((*s.path, "key"), s.key) or matches(s.path, s.key)]
@@ -115,7 +117,7 @@ def new_keys(where: str, streams: Sequence[Stream], groups: Sequence[Rules], req
 
     All is checked before the first key is drawn.
     """
-    changes: dict[Stream, Change] = {}
+    changes: dict[Stream, KeyChange] = {}
     for rules in groups:
         for stream, change in select(where, streams, rules, required).items():
             if change is not None:

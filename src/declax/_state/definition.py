@@ -285,7 +285,7 @@ def pair_of(definition: StateDef, values: Sequence[Any]) -> tuple[StateDef, list
 def call_each(where: str, f: Callable[..., Any], paths: Sequence[Path], arguments: Iterable[Any]) -> list[Any]:
     """The results of a user's function for the arguments at each path; its errors get a note with the path."""
     if not callable(f):
-        raise GraphError(where, "this argument has to be a function", got=describe(f), fix=f"{where}(function)")
+        raise GraphError(where, "this argument must be a function", got=describe(f), fix=f"{where}(function)")
     results: list[Any] = []
     try:
         for given in arguments:

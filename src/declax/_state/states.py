@@ -154,7 +154,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         try:
             mapping = entries if isinstance(entries, Mapping) else dict(entries)
         except (TypeError, ValueError):
-            problem = "a State is made of a nested mapping, or of pairs of key and value"
+            problem = "a State requires a nested mapping, or pairs of key and value"
             fix = 'dx.State({"key": value}), or dx.state(model) for that of a model'
             raise GraphError("State", problem, got=describe(entries), fix=fix) from None
         fill_state(self, *sorted_pair(_entries_of(mapping, ())))

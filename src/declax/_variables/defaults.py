@@ -102,7 +102,7 @@ def without_fixed(metadata: Mapping[str, Any], where: str, is_ref: bool) -> dict
         if bool(metadata[name]) is not fixed[name]:
             raise MetadataError(
                 f"{where}.{name}",
-                f"`{name}` is decided when a Variable is made",
+                f"`{name}` cannot change after construction",
                 expected=repr(fixed[name]),
                 got=repr(metadata[name]),
                 fix="dx.with_vars(variable, ref=True)        # or False" if name == "ref" else None,

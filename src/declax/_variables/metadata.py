@@ -176,7 +176,7 @@ def check_names(names: Iterable[str], where: str, known: frozenset[str], reserve
         if meant is not None:
             raise errors.MetadataError(
                 f"{where}.{name}",
-                f"unknown metadata, and spelt nearly like {'metadata that means something' if near else 'the value'}",
+                f"unknown metadata, spelt nearly like {'metadata that means something' if near else 'the value'}",
                 fix=f"did you mean {meant!r}?",
             )
 

@@ -13,6 +13,7 @@ import types
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Final
 
 from declax import _jax
@@ -36,13 +37,18 @@ _lock: Final = threading.Lock()
 _bodies = 0
 
 
-class _Body:
+class _TraceReads:
     """The uncaptured Variables that one body reads, and the user's frame that read the first."""
 
     def __init__(self) -> None:
-        self.outer: list[Any] = _jax.outer_marks()
+        self._mark: Any = _trace_state.value
         self.found: dict[int, Any] = {}
         self.frame: types.FrameType | None = None
+
+    @cached_property
+    def outer(self) -> list[Any]:
+        """The marks of the traces around that of the body."""
+        return _jax.outer_marks(self._mark)
 
     def add(self, variable: Any) -> None:
         """Notes a Variable that was read."""
@@ -69,14 +75,14 @@ class _Body:
         )
 
 
-class _Here(threading.local):
+class _ThreadTraces(threading.local):
     """The bodies that this thread is in, the outermost first."""
 
     def __init__(self) -> None:
-        self.bodies: list[_Body] = []
+        self.bodies: list[_TraceReads] = []
 
 
-_here: Final = _Here()
+_here: Final = _ThreadTraces()
 
 
 @contextmanager
@@ -94,7 +100,7 @@ def body() -> Generator[None, None, None]:
         is_watching = True
     never_refs.clear()
     epoch.kept = {}  # values that are kept would be read without a call of `warn_if_uncaptured`
-    watched = _Body()
+    watched = _TraceReads()
     _here.bodies.append(watched)
     try:
         yield

@@ -1,7 +1,7 @@
 """JAX's transforms for functions of mutable, shared objects.
 
-Each transform is a thin file over `_lift`: what a function has is found by `_structure` and `_captures`, labels are
-matched by `prefixes`, and loops and derivatives share `_tracing`, `_carry` and `_differentiated`.
+Each transform is a file over `_engine`: `structure` and `captures` find the models of a call, `prefixes` matches labels
+to their leaves, and `lift` runs the transform. Loops share `_carry`, and derivatives share `_differentiated`.
 """
 
 from declax.transforms.autodiff import DiffState as DiffState

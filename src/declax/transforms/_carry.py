@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from declax._graph.flattening import GraphDef, Walk, walk
-from declax._graph.unflattening import Change, build_slots, program_of
+from declax._graph.unflattening import StructureChange, blueprint_of, build_slots
 from declax._variables.variable import Variable
 from declax.errors import TransformError
 from declax.transforms._engine.lift import Outcome
@@ -28,7 +28,7 @@ from declax.transforms._engine.structure import (
     paths_of_objects,
 )
 from declax.transforms._engine.tracing import (
-    Traced,
+    TracedFunction,
     concluded,
     differing_leaf,
     leaf_origins,
@@ -77,7 +77,7 @@ class ErrorContext(NamedTuple):
         )
 
 
-class Step(NamedTuple):
+class CarrySlots(NamedTuple):
     """The carry: leaves and plain leaves of the call, and the places of their next values in the plan and output."""
 
     leaves: tuple[int, ...]
@@ -121,12 +121,12 @@ def values_at(places: Sequence[int], outcome: Outcome, values: Sequence[Any]) ->
 
 
 def trace_until_stable(
-    traced: Traced,
+    traced: TracedFunction,
     values: Sequence[Any],
     plain: Sequence[Any],
-    analyse: Callable[[Outcome], Step],
+    analyse: Callable[[Outcome], CarrySlots],
     context: ErrorContext,
-) -> tuple[Outcome, Step, tuple[list[Any], list[Any]]]:
+) -> tuple[Outcome, CarrySlots, tuple[list[Any], list[Any]]]:
     """Traces a function until a step keeps the types of its carry; returns leaves of these types.
 
     As in JAX, a first value of weak type takes the dtype of its next value, and the function is traced again.
@@ -175,7 +175,7 @@ def _is_promotable(leaf: Any, new: Any) -> bool:
     return shape == new_shape and (dtype == new_dtype or (is_weak and jnp.result_type(leaf, new_dtype) == new_dtype))
 
 
-class Part(NamedTuple):
+class Subtree(NamedTuple):
     """A part of the arguments or of the output; `is_root` says of each leaf of the whole whether it is a root."""
 
     tree: Any
@@ -183,7 +183,7 @@ class Part(NamedTuple):
     is_root: Sequence[bool]
     name: str
 
-    def pairs(self, returned: Part, context: ErrorContext) -> Iterator[tuple[int, int]]:
+    def pairs(self, returned: Subtree, context: ErrorContext) -> Iterator[tuple[int, int]]:
         """The leaves of this part of the arguments, with those of the result that replaces it."""
         roots = [self.is_root[i] for i in self.leaves]
         roots_returned = [returned.is_root[i] for i in returned.leaves]
@@ -208,7 +208,7 @@ def step_of(
     is_root_returned: Sequence[bool],
     context: ErrorContext,
     labels: Labels | None = None,
-) -> tuple[Step, dict[int, int]]:
+) -> tuple[CarrySlots, dict[int, int]]:
     """The carry of a function, and the axes of the new values that are stacked, by place.
 
     The pairs are leaves of the arguments with those of the result that replace them. Without labels, all is carried.
@@ -239,7 +239,7 @@ def step_of(
     plain = [(a, b) for a, b in pairs if not is_root[a]]
     of_arguments = tuple(a - sum(is_root[:a]) for a, _ in plain)
     of_output = tuple(b - sum(is_root_returned[:b]) for _, b in plain)
-    return Step(tuple(places), tuple(places.values()), of_arguments, of_output), stacked
+    return CarrySlots(tuple(places), tuple(places.values()), of_arguments, of_output), stacked
 
 
 def has_step_axis(axis: Any) -> bool:
@@ -248,7 +248,7 @@ def has_step_axis(axis: Any) -> bool:
 
 
 def _origins(
-    change: Change, labels: Labels | None, context: ErrorContext, replaced: Mapping[int, int]
+    change: StructureChange, labels: Labels | None, context: ErrorContext, replaced: Mapping[int, int]
 ) -> dict[int, int]:
     """The leaves that a function sets, or that get the value of another leaf, by place."""
     if context.structure.graphdef is None:
@@ -268,7 +268,7 @@ def _origins(
 
 
 def _places_of_new(
-    change: Change, roots: Mapping[int, int], labels: Labels | None, context: ErrorContext
+    change: StructureChange, roots: Mapping[int, int], labels: Labels | None, context: ErrorContext
 ) -> dict[int, int]:
     """The leaves whose root or Variable the function replaces, with the places of their next values."""
     structure = context.structure
@@ -350,8 +350,8 @@ def _is_whole(spec: Any) -> bool:
 def _built(graphdef: GraphDef[Any]) -> tuple[Any, list[Any]]:
     """The root and the objects of a graph whose leaves are their own positions."""
     slots = build_slots(graphdef, list(map(np.asarray, range(graphdef.num_leaves))))
-    program = program_of(graphdef)
-    return slots[program.root], [slots[i] for i in program.indexed]
+    blueprint = blueprint_of(graphdef)
+    return slots[blueprint.root], [slots[i] for i in blueprint.indexed]
 
 
 def _is_set_and_replaced(leaf: int, context: ErrorContext) -> TransformError:

@@ -6,6 +6,7 @@ those of a result, have one numbering: first those of the graph, then the plain 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ import numpy as np
 from declax._filters import Filter
 from declax._graph.binding import Binding, bind
 from declax._graph.nodes import is_ref
-from declax._graph.unflattening import build_slots, program_of
+from declax._graph.unflattening import blueprint_of, build_slots
 from declax._jax import current_trace
 from declax._state.definition import StateDef, groups_of
 from declax._state.states import State, make_state
@@ -46,7 +47,7 @@ Derivatives = dict[int, Any]
 """Gradients, cotangents or tangents, by the position of the leaf that they belong to."""
 
 
-class Part(NamedTuple):
+class LeafGroup(NamedTuple):
     """A root with the definition and the positions of its leaves; or, without a definition, a leaf in no model.
 
     `rank` counts the roots of the call.
@@ -56,20 +57,20 @@ class Part(NamedTuple):
     positions: tuple[int, ...]
     rank: int = -1
 
-    def without_those_of_others(self, first: dict[int, int]) -> Part:
+    def without_those_of_others(self, first: dict[int, int]) -> LeafGroup:
         """The same without the leaves of a root that another rank has; `first` has the first rank of each leaf."""
         if self.definition is None:
             return self
         pairs = enumerate(self.positions)
         kept = tuple([i for i, position in pairs if first.setdefault(position, self.rank) == self.rank])
-        return Part(self.definition.select(kept), tuple([self.positions[i] for i in kept]), self.rank)
+        return LeafGroup(self.definition.select(kept), tuple([self.positions[i] for i in kept]), self.rank)
 
 
-class Target(NamedTuple):
+class DifferentiatedTree(NamedTuple):
     """An argument or a result, as a tree with roots as leaves, with its differentiated leaves."""
 
     tree: Any
-    parts: tuple[Part, ...]
+    parts: tuple[LeafGroup, ...]
 
     @property
     def positions(self) -> list[int]:
@@ -171,7 +172,7 @@ def _fitted(derivative: Any, like: Any) -> Any:
     return jax.tree_util.tree_unflatten(tree, [new if _is_inexact(old) else zeros_for(old) for new, old in pairs])
 
 
-class Arguments:
+class ArgumentLeaves:
     """The positional arguments of a call, and the positions of their leaves in `leaves`."""
 
     def __init__(self, call: Call, args: tuple[Any, ...], function: Callable[..., Any]) -> None:
@@ -181,7 +182,7 @@ class Arguments:
         self._by_identity: dict[Any, int] = {}
         self.leaves: list[Any] = [*call.values, *call.plain]
 
-    def target(self, number: int, chosen: Filter = ...) -> Target:
+    def target(self, number: int, chosen: Filter = ...) -> DifferentiatedTree:
         """An argument, with its plain leaves and those of its models that a filter selects."""
         number = position_of("argnums", number, len(self._args), self._function)
         leaves, tree = flatten(self._args[number])
@@ -190,31 +191,31 @@ class Arguments:
         ranks = count(sum(pattern[:before]))
         positions = count(len(self._call.values) + before - sum(pattern[:before]))
         parts = [
-            self._part(leaf, chosen, next(ranks)) if is_one else Part(None, (next(positions),))
+            self._part(leaf, chosen, next(ranks)) if is_one else LeafGroup(None, (next(positions),))
             for leaf, is_one in zip(leaves, pattern[before:], strict=False)
         ]
-        return Target(tree, tuple(parts))
+        return DifferentiatedTree(tree, tuple(parts))
 
-    def _part(self, root: Any, chosen: Filter, rank: int) -> Part:
+    def _part(self, root: Any, chosen: Filter, rank: int) -> LeafGroup:
         """A root's leaves; a leaf that two arguments share is one leaf of the call."""
         own = bind(root)
         ((definition, positions),) = groups_of(own.graphdef.definition, own.read(), (chosen,), "", is_exhaustive=False)
         if sum(self._call.structure.is_root) == 1:
-            return Part(definition, positions, rank)
+            return LeafGroup(definition, positions, rank)
         if not self._by_identity:
             assert self._call.binding is not None  # there is a root
             self._by_identity = {identity: i for i, identity in enumerate(self._call.binding.identities())}
         known = own.identities()
-        return Part(definition, tuple(self._by_identity[known[i]] for i in positions), rank)
+        return LeafGroup(definition, tuple(self._by_identity[known[i]] for i in positions), rank)
 
     def objects(self, found: Mapping[int, Any]) -> tuple[Any, ...]:
         """The arguments with derivatives in place of their leaves, which share as the arguments do."""
         return arguments_of(self._call.structure, found)
 
-    def check_aliasing(self, targets: Sequence[Target]) -> None:
+    def check_aliasing(self, targets: Sequence[DifferentiatedTree]) -> None:
         """Refuses a Variable that is differentiated in one argument, and not in another."""
         structure = self._call.structure
-        if structure.graphdef is None or not program_of(structure.graphdef).references:
+        if structure.graphdef is None or not blueprint_of(structure.graphdef).references:
             return
         chosen: dict[int, set[int]] = {}
         for part in chain.from_iterable(target.parts for target in targets):
@@ -262,13 +263,13 @@ def arguments_of(structure: Structure, found: Mapping[int, Any]) -> tuple[Any, .
     return args
 
 
-def each_leaf_once(targets: Iterable[Target]) -> list[Target]:
+def each_leaf_once(targets: Iterable[DifferentiatedTree]) -> list[DifferentiatedTree]:
     """The targets, each leaf of a root only in the first place that reaches it."""
     first: dict[int, int] = {}
     found = []
     for target in targets:
         parts = [part.without_those_of_others(first) for part in target.parts]
-        found.append(Target(target.tree, tuple(parts)))
+        found.append(DifferentiatedTree(target.tree, tuple(parts)))
     return found
 
 
@@ -284,6 +285,15 @@ def position_of(option: str, number: int, length: int, function: Callable[..., A
         got=f"{number}, of a function of ({named})",
         fix="pass the differentiated argument by position",
     )
+
+
+def by_position(
+    known: Mapping[str, inspect.Parameter], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """All arguments by position, with defaults; and those that can only be given by name, if they are given."""
+    filled = inspect.Signature(list(known.values())).bind(*args, **kwargs)
+    filled.apply_defaults()
+    return filled.args, {name: value for name, value in filled.kwargs.items() if name in kwargs}
 
 
 def argument_name(function: Callable[..., Any], number: int) -> str:
@@ -305,7 +315,7 @@ def on_leaves(call: Call, closure: Closure, mode: Mode) -> Callable[[Derivatives
     return run
 
 
-def target_of_result(outcome: Outcome, *, has_aux: bool = False) -> Target:
+def target_of_result(outcome: Outcome, *, has_aux: bool = False) -> DifferentiatedTree:
     """The result, or the first of it with `has_aux`; its leaves are those of `result_leaves`."""
     tree, is_root_at = output_tree(outcome)
     change = outcome.plan.change
@@ -315,16 +325,16 @@ def target_of_result(outcome: Outcome, *, has_aux: bool = False) -> Target:
         # At the leaves of a model that is built of positions are the positions, wherever the leaf is reached.
         positions = count(change.graphdef.num_leaves)
         slots = build_slots(change.graphdef, list(map(np.asarray, range(change.graphdef.num_leaves))))
-        returned = map(bind, slots[program_of(change.graphdef).root][1])
-    parts: list[Part] = []
+        returned = map(bind, slots[blueprint_of(change.graphdef).root][1])
+    parts: list[LeafGroup] = []
     for is_one in is_root_at:
         if is_one:
             binding = next(returned)
-            parts.append(Part(binding.graphdef.definition, tuple(map(int, binding.read()))))
+            parts.append(LeafGroup(binding.graphdef.definition, tuple(map(int, binding.read()))))
         else:
-            parts.append(Part(None, (next(positions),)))
+            parts.append(LeafGroup(None, (next(positions),)))
     if not has_aux:
-        return Target(tree, tuple(parts))
+        return DifferentiatedTree(tree, tuple(parts))
     data = tree.node_data()
     if data is None or not issubclass(data[0], tuple) or len(tree.children()) != 2:
         raise TransformError(
@@ -335,7 +345,7 @@ def target_of_result(outcome: Outcome, *, has_aux: bool = False) -> Target:
             fix="return loss, metrics        # or has_aux=False",
         )
     first = tree.children()[0]
-    return Target(first, tuple(parts[: first.num_leaves]))
+    return DifferentiatedTree(first, tuple(parts[: first.num_leaves]))
 
 
 def result_leaves(outcome: Outcome, leaves: Sequence[Any] | Mapping[int, Any]) -> list[Any]:
@@ -355,7 +365,7 @@ def result_of(outcome: Outcome, found: Mapping[int, Any]) -> Any:
     if change is not None:
         start = change.graphdef.num_leaves
         slots = build_slots(change.graphdef, [found.get(i) for i in range(start)])
-        returned = iter(slots[program_of(change.graphdef).root][1])
+        returned = iter(slots[blueprint_of(change.graphdef).root][1])
     plain = count(start)
     leaves = [next(returned) if is_one else found.get(next(plain)) for is_one in is_root_at]
     return jax.tree_util.tree_unflatten(tree, leaves)

@@ -23,16 +23,17 @@ from declax._typing import MISSING, Missing
 from declax._variables.variable import Param, Variable
 from declax.errors import TransformError, describe
 from declax.transforms._differentiated import (
-    Arguments,
+    ArgumentLeaves,
     Derivatives,
     argument_name,
+    by_position,
     each_leaf_once,
     on_leaves,
     target_of_result,
 )
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, look_like, run_with
-from declax.transforms._engine.structure import Mode, is_array_like, name_of
+from declax.transforms._engine.structure import Mode, is_array_like, name_of, parameters
 from declax.transforms._engine.tracing import checked_function, text_of_type
 
 if TYPE_CHECKING:
@@ -185,7 +186,8 @@ def grad(
       f: the function; it returns a scalar, or with `has_aux` a pair of a scalar and another result. Omit it to
         use `grad` as a decorator with options.
       argnums: the arguments to differentiate. Of a model, these are the Params, or with ``graph_updates=False`` all
-        leaves; ``DiffState(argnum, filter)`` selects others.
+        leaves; ``DiffState(argnum, filter)`` selects others. With graph updates, the call may give these arguments by
+        name, or leave them at their defaults.
       has_aux: whether `f` returns a pair.
       holomorphic, allow_int: as in `jax.grad`.
       graph, graph_updates: as in `jit`.
@@ -305,6 +307,8 @@ def _gradient_function(
         gradients = _Gradients(Closure(f), mode, parse_argnums("argnums", argnums), has_aux, options)
 
         def gradient(*args: Any, **kwargs: Any) -> Any:
+            if mode.updates and not gradients.are_among(args):
+                args, kwargs = gradients.positioned(args, kwargs)
             result, grads = run_with(
                 lambda: Call(args, kwargs, mode, gradients.closure.find()), lambda call: gradients.of_call(call, args)
             )
@@ -328,9 +332,21 @@ class _Gradients(NamedTuple):
     has_aux: bool
     options: dict[str, Any]
 
+    def are_among(self, args: tuple[Any, ...]) -> bool:
+        """Whether all argnums are positions of given arguments, counted from the start."""
+        return all(0 <= self._selected(argnum)[0] < len(args) for argnum in self.argnums)
+
+    def positioned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments by name, and defaults, at their positions, as far as the signature is known and fits."""
+        known = parameters(self.closure.function)
+        try:
+            return (args, kwargs) if known is None else by_position(known, args, kwargs)
+        except TypeError:  # the call itself reports a wrong argument better
+            return args, kwargs
+
     def of_call(self, call: Call, args: tuple[Any, ...]) -> tuple[Outcome, tuple[Any, ...]]:
         """The outcome of the function, and the gradients, one for each argnum."""
-        arguments = Arguments(call, args, self.closure.function)
+        arguments = ArgumentLeaves(call, args, self.closure.function)
         selected = [arguments.target(*self._selected(argnum)) for argnum in self.argnums]
         arguments.check_aliasing(selected)
         targets = each_leaf_once(selected)

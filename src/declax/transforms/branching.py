@@ -10,7 +10,7 @@ import numpy as np
 
 from declax._graph.flattening import HAS_INDEX, GraphDef, walk
 from declax._graph.nodes import plain_key
-from declax._graph.unflattening import Change
+from declax._graph.unflattening import StructureChange
 from declax._typing import ArrayLike
 from declax.errors import TransformError, describe
 from declax.transforms._carry import ErrorContext, values_at
@@ -18,7 +18,7 @@ from declax.transforms._engine.captures import combine_functions, select_functio
 from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, run, wait
 from declax.transforms._engine.structure import Mode, differing, is_root, joined, named, paths_of_objects
 from declax.transforms._engine.tracing import (
-    Traced,
+    TracedFunction,
     check_scalar,
     checked_function,
     concluded,
@@ -138,7 +138,7 @@ def _run(
     def choose(call: Call) -> Outcome:
         structure = call.structure
         traced = [
-            Traced(named(lifted(closure, structure, mode, adapt=select_function(i)), function, structure))
+            TracedFunction(named(lifted(closure, structure, mode, adapt=select_function(i)), function, structure))
             for i, function in enumerate(functions.values())
         ]
         outcomes = [function.look(call.values, call.plain) for function in traced]
@@ -151,7 +151,7 @@ def _run(
         places = _places(outcomes)
         _check_types(by_name, places, call.values, context)
 
-        def branch(function: Traced, plan: Plan) -> Callable[[], Any]:
+        def branch(function: TracedFunction, plan: Plan) -> Callable[[], Any]:
             def run_branch() -> Any:
                 outcome = function(call.values, call.plain)
                 known = Outcome(plan, outcome.new, outcome.output)
@@ -168,20 +168,20 @@ def _run(
 
 
 def _unchanged(operands: tuple[Any, ...], captured: tuple[Any, ...]) -> GraphDef[Any]:
-    """The graph after a `Change` that changes nothing, and returns nothing."""
+    """The graph after a `StructureChange` that changes nothing, and returns nothing."""
     leaves = jax.tree_util.tree_leaves((operands, captured), is_leaf=is_root)
     return walk((tuple(filter(is_root, leaves)), ())).graphdef
 
 
 def _with_change(outcome: Outcome, unchanged: GraphDef[Any]) -> Outcome:
-    """The same outcome with a `Change`, if it has none."""
+    """The same outcome with a `StructureChange`, if it has none."""
     plan = outcome.plan
     if plan.change is not None:
         return outcome
     changed = set(plan.changed)
     kept = tuple(-1 if i in changed else i for i in range(unchanged.num_leaves))
     count = sum(isinstance(token, tuple) and token[0] in HAS_INDEX for token in unchanged.tokens)
-    change = Change(unchanged, kept, tuple(range(count)))
+    change = StructureChange(unchanged, kept, tuple(range(count)))
     leaves, tree = jax.tree_util.tree_flatten(outcome.output)
     return Outcome(Plan((), change, tree, (False,) * len(leaves)), outcome.new, leaves)
 

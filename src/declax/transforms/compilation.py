@@ -63,13 +63,13 @@ if TYPE_CHECKING:
 
     from declax.transforms._engine.prefixes import StateSharding as StateSharding
     from declax.transforms._engine.signatures import JitOptions
-    from declax.transforms.jit_partial import jit_partial as jit_partial
+    from declax.transforms.partials import jit_partial as jit_partial
     from declax.transforms.sharding import shard_map as shard_map
 else:
     __getattr__ = lazy_names(  # the peer's module of this name has them too
         __name__,
         StateSharding="declax.transforms._engine.prefixes",
-        jit_partial="declax.transforms.jit_partial",
+        jit_partial="declax.transforms.partials",
         shard_map="declax.transforms.sharding",
     )
 
@@ -552,7 +552,7 @@ def make_guard(
     >>> guard(({"y": 4, "x": 3},), {}), guard(([3, 4],), {})
     ((3, 4), None)
     """
-    writer = _Writer()
+    writer = _GuardWriter()
     try:
         writer.look("args", args, is_tuple=True)
         if kwargs:
@@ -571,7 +571,7 @@ class _NoShapeError(Exception):
     """Arguments are not recognised."""
 
 
-class _Writer:
+class _GuardWriter:
     """Writes a guard; `given` is what the source refers to as ``g0``, ``g1``, ..."""
 
     def __init__(self) -> None:

@@ -7,7 +7,6 @@ differentiated. Both describe what they set by one plan, and what is kept for la
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, overload
 
@@ -25,12 +24,13 @@ from declax._variables import uncaptured_reads
 from declax._variables.variable import Variable
 from declax.errors import TransformError, describe
 from declax.transforms._differentiated import (
-    Arguments,
+    ArgumentLeaves,
     Derivatives,
-    Target,
+    DifferentiatedTree,
     add_derivatives,
     argument_name,
     arguments_of,
+    by_position,
     position_of,
     result_leaves,
     result_of,
@@ -180,7 +180,7 @@ class CustomVjp(Wrapped[P, R]):
         rest = tuple(given[i] for i in numbers)
 
         def call_by_rules(call: Call) -> Outcome:
-            arguments = Arguments(call, rest, user)
+            arguments = ArgumentLeaves(call, rest, user)
             listed = []
             for i, number in enumerate(numbers):
                 differentiated = None if number in held else arguments.target(i, chosen.get(number, ...))
@@ -200,15 +200,12 @@ class CustomVjp(Wrapped[P, R]):
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position, with defaults, as in JAX."""
         if self._parameters is None:
-            bound, by_name = args, list(kwargs)
+            bound, by_name = args, kwargs
         else:
-            filled = inspect.Signature(list(self._parameters.values())).bind(*args, **kwargs)
-            filled.apply_defaults()
-            # What has a default and can only be given by name is left to the function, where nobody gives it.
-            bound, by_name = filled.args, [name for name in filled.kwargs if name in kwargs]
-        if by_name:
+            bound, by_name = by_position(self._parameters, args, kwargs)
+        for name in by_name:
             raise TransformError(
-                f"argument {by_name[0]!r}",
+                f"argument {name!r}",
                 "a function with gradient rules takes positional arguments only",
                 why="bwd returns one cotangent for each position",
             )
@@ -271,8 +268,8 @@ class _Argument(NamedTuple):
 
     number: int
     name: str
-    whole: Target
-    differentiated: Target | None
+    whole: DifferentiatedTree
+    differentiated: DifferentiatedTree | None
 
 
 @dataclasses.dataclass(eq=False)

@@ -10,9 +10,9 @@ import jax
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
 from declax.transforms._differentiated import (
-    Arguments,
+    ArgumentLeaves,
     Derivatives,
-    Target,
+    DifferentiatedTree,
     add_derivatives,
     argument_name,
     arguments_of,
@@ -45,10 +45,10 @@ class _StaticPullback(NamedTuple):
     `arguments` are targets, whose gradients are States, or the structure of the call, whose gradients are objects.
     """
 
-    result: Target
+    result: DifferentiatedTree
     shapes: tuple[Any, ...]
     tree: Any
-    arguments: tuple[Target, ...] | Structure
+    arguments: tuple[DifferentiatedTree, ...] | Structure
 
 
 class Pullback:
@@ -158,7 +158,7 @@ def vjp(  # type: ignore[misc]  # no signature takes both `*Ts` and any number o
 
 def _vjp(closure: Closure, mode: Mode, primals: tuple[Any, ...], has_aux: bool) -> Any:
     def pull_back(call: Call) -> tuple[Outcome, Pullback]:
-        arguments = Arguments(call, primals, closure.function)
+        arguments = ArgumentLeaves(call, primals, closure.function)
         targets = tuple(each_leaf_once(map(arguments.target, range(len(primals)))))
         positions = {position for target in targets for position in target.positions}
         arguments.check_differentiable(positions, allow_int=True)
@@ -279,7 +279,7 @@ def _jvp(closure: Closure, mode: Mode, primals: Any, tangents: Any, has_aux: boo
     primals = tuple(primals)
 
     def push_forward(call: Call) -> tuple[Outcome, Any]:
-        arguments = Arguments(call, primals, closure.function)
+        arguments = ArgumentLeaves(call, primals, closure.function)
         nonzero = _nonzero_tangents(arguments, tangents, closure.function)
         at = {position: arguments.leaves[position] for position in nonzero}
         _, found, outcome = jax.jvp(_on_differentiated(call, closure, mode, has_aux), (at,), (nonzero,), has_aux=True)
@@ -292,7 +292,7 @@ def _jvp(closure: Closure, mode: Mode, primals: Any, tangents: Any, has_aux: boo
     return (output[0], tangent, output[1]) if has_aux else (output, tangent)
 
 
-def _nonzero_tangents(arguments: Arguments, tangents: Sequence[Any], user: Callable[..., Any]) -> Derivatives:
+def _nonzero_tangents(arguments: ArgumentLeaves, tangents: Sequence[Any], user: Callable[..., Any]) -> Derivatives:
     """The tangents that are not zero."""
     nonzero: Derivatives = {}
     for number, tangent in enumerate(tangents):

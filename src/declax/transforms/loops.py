@@ -6,15 +6,16 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from declax._typing import ArrayLike
 from declax.errors import TransformError
-from declax.transforms._carry import ErrorContext, Part, Step, step_of, trace_until_stable
+from declax.transforms._carry import CarrySlots, ErrorContext, Subtree, step_of, trace_until_stable
 from declax.transforms._engine.captures import Closure, combine_functions, select_function
 from declax.transforms._engine.lift import Call, Outcome, lifted, run, wait
 from declax.transforms._engine.structure import Mode, named, named_leaves, tree_of_jax
-from declax.transforms._engine.tracing import Traced, check_scalar, checked_function, output_tree
+from declax.transforms._engine.tracing import TracedFunction, check_scalar, checked_function, output_tree
 
 T = TypeVar("T")
 
@@ -61,8 +62,10 @@ def while_loop(
 
     def loop(call: Call) -> Outcome:
         structure = call.structure
-        condition = Traced(named(lifted(closure, structure, mode, adapt=select_function(0)), cond_fun, structure))
-        body = Traced(named(lifted(closure, structure, mode, adapt=select_function(1)), body_fun, structure))
+        lifted_cond = lifted(closure, structure, mode, adapt=select_function(0))
+        lifted_body = lifted(closure, structure, mode, adapt=select_function(1))
+        condition = TracedFunction(named(lifted_cond, cond_fun, structure))
+        body = TracedFunction(named(lifted_body, body_fun, structure))
         context = ErrorContext("while_loop", "body_fun", structure, lambda _: "init_val", mode)
         outcome, step, given = _trace_body(call, body, 0, context)
         _check_condition(condition.look(*given), context)
@@ -99,7 +102,7 @@ def fori_loop(
     may return a new model of the same structure; the caller's model then stays unchanged.
 
     Args:
-      lower, upper: the first number, and the one after the last.
+      lower, upper: the first number, and the one after the last; both integers, or both floats.
       body_fun: one step, of the number and the result of the previous step.
       init_val: the argument of the first step; may hold models.
       unroll: as in `jax.lax.fori_loop`.
@@ -109,7 +112,7 @@ def fori_loop(
       The result of the last step; see `while_loop`.
 
     Raises:
-      TransformError: a step changes the structure, shape or dtype of its argument; a bound is not an integer.
+      TransformError: a step changes the structure, shape or dtype of its argument; a bound is of another kind.
 
     >>> import declax as dx
     >>> import jax.numpy as jnp
@@ -123,12 +126,13 @@ def fori_loop(
     checked_function("fori_loop", "body_fun", body_fun)
     for name, bound in (("lower", lower), ("upper", upper)):
         fix = "dx.fori_loop(0, len(x), body_fun, init_val)"
-        check_scalar(f"fori_loop, {name}", bound, "one integer", np.integer, fix=fix)
+        kind, expected = (np.integer, "one integer") if _is_integer(lower) else (np.floating, "one float, as lower")
+        check_scalar(f"fori_loop, {name}", bound, expected, kind, fix=fix)
     mode = Mode.of(graph, graph_updates)._replace(returns=True)
     closure = Closure(body_fun)
 
     def loop(call: Call) -> Outcome:
-        body = Traced(named(lifted(closure, call.structure, mode), body_fun, call.structure))
+        body = TracedFunction(named(lifted(closure, call.structure, mode), body_fun, call.structure))
         names = ("i", "init_val")
         context = ErrorContext("fori_loop", "body_fun", call.structure, lambda number: names[number], mode)
         outcome, step, (values, plain) = _trace_body(call, body, 1, context)
@@ -148,6 +152,10 @@ def fori_loop(
     return cast("T", run(take, loop))
 
 
+def _is_integer(bound: Any) -> bool:
+    return not isinstance(bound, float) and not jnp.issubdtype(getattr(bound, "dtype", np.int32), np.floating)
+
+
 def _number_like(lower: Any, upper: Any) -> Any:
     """A value of the type that `jax.lax.fori_loop` passes as the number."""
     found: list[Any] = [0]
@@ -162,17 +170,17 @@ def _number_like(lower: Any, upper: Any) -> Any:
 
 
 def _trace_body(
-    call: Call, body: Traced, argument: int, context: ErrorContext
-) -> tuple[Outcome, Step, tuple[list[Any], list[Any]]]:
+    call: Call, body: TracedFunction, argument: int, context: ErrorContext
+) -> tuple[Outcome, CarrySlots, tuple[list[Any], list[Any]]]:
     """As `trace_until_stable`, for a loop that carries one of its arguments."""
     parts = call.structure.tree.children()[0].children()
     start = sum(part.num_leaves for part in parts[:argument])
     tree = tree_of_jax(parts[argument])
-    given = Part(tree, range(start, start + tree.num_leaves), call.structure.is_root, "init_val")
+    given = Subtree(tree, range(start, start + tree.num_leaves), call.structure.is_root, "init_val")
 
-    def analyse(outcome: Outcome) -> Step:
+    def analyse(outcome: Outcome) -> CarrySlots:
         tree, is_root = output_tree(outcome)
-        pairs = list(given.pairs(Part(tree, range(tree.num_leaves), is_root, "the output"), context))
+        pairs = list(given.pairs(Subtree(tree, range(tree.num_leaves), is_root, "the output"), context))
         return step_of(outcome, pairs, is_root, context)[0]
 
     return trace_until_stable(body, call.values, call.plain, analyse, context)
@@ -190,7 +198,7 @@ def _check_condition(outcome: Outcome, context: ErrorContext) -> None:
     check_scalar("while_loop, cond_fun", outcome.output, "one boolean", np.bool_, fix="lambda state: state[0] < 10")
 
 
-def _check_refs(call: Call, condition: Traced, body: Traced) -> None:
+def _check_refs(call: Call, condition: TracedFunction, body: TracedFunction) -> None:
     """Checks that the condition and the body use different array refs."""
     shared = condition.refs & body.refs
     if shared:

@@ -15,7 +15,7 @@ from declax._graph.nodes import is_ref, plain_key
 from declax._random.streams import RngState
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError
-from declax.transforms._carry import ErrorContext, Part, Step, has_step_axis, step_of, trace_until_stable
+from declax.transforms._carry import CarrySlots, ErrorContext, Subtree, has_step_axis, step_of, trace_until_stable
 from declax.transforms._engine.captures import Captures, content_of
 from declax.transforms._engine.lift import Call, Outcome, R, Wrapped, lifted, run, wait
 from declax.transforms._engine.prefixes import (
@@ -31,7 +31,7 @@ from declax.transforms._engine.prefixes import (
     size_along_axes,
 )
 from declax.transforms._engine.structure import Mode, Structure, joined, named, no_ref, parameter_name, parameters
-from declax.transforms._engine.tracing import Traced, checked_function, new_values, output_tree
+from declax.transforms._engine.tracing import TracedFunction, checked_function, new_values, output_tree
 from declax.transforms.axis_names import check_metadata, name_axes
 from declax.transforms.vectorization import warn_of_equal_draws
 
@@ -190,7 +190,7 @@ class Scanned(Wrapped[P, R]):
         def run(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
             steps = _Steps(axes, closure.function, values, context, mode)
             step = lifted(closure, structure, mode, steps.labels, adapt)
-            traced = Traced(named(step, closure.function, structure))
+            traced = TracedFunction(named(step, closure.function, structure))
             outcome = steps.run(traced, values, plain, **options)
             self._calls_back |= traced.calls_back
             self._traces += 1
@@ -221,7 +221,7 @@ class _Steps:
         self._results: dict[int, Any] = {}  # of stacked plain leaves of the output, likewise
 
     def run(
-        self, traced: Traced, values: Sequence[Any], plain: Sequence[Any], *, length: int | None, **options: Any
+        self, traced: TracedFunction, values: Sequence[Any], plain: Sequence[Any], *, length: int | None, **options: Any
     ) -> Outcome:
         """Runs all steps."""
         length = size_along_axes("scan", self._named(values, plain), length, "length")
@@ -269,7 +269,7 @@ class _Steps:
                         raise no_ref(name(position), "this is an array ref, which cannot be scanned along an axis")
                     yield name(position), value, axis
 
-    def _analyse(self, outcome: Outcome) -> Step:
+    def _analyse(self, outcome: Outcome) -> CarrySlots:
         """Finds the carry, and the stacked results."""
         tree, is_root = output_tree(outcome)
         is_root_given = self._context.structure.is_root
@@ -337,15 +337,17 @@ def _unequal_carries(given: Sequence[str], returned: Sequence[str]) -> Transform
     )
 
 
-def _carried_parts(prefix: Any, tree: Any, is_root: Sequence[bool], name: Callable[[Sequence[Any]], str]) -> list[Part]:
+def _carried_parts(
+    prefix: Any, tree: Any, is_root: Sequence[bool], name: Callable[[Sequence[Any]], str]
+) -> list[Subtree]:
     """The parts of a tree that a prefix labels `Carry`."""
-    found: list[Part] = []
+    found: list[Subtree] = []
     numbered = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
 
     def see(keys: Any, label: Any, below: Any) -> None:
         if label is Carry:
             leaves, own = jax.tree_util.tree_flatten(below)
-            found.append(Part(own, leaves, is_root, name(list(map(plain_key, keys)))))
+            found.append(Subtree(own, leaves, is_root, name(list(map(plain_key, keys)))))
 
     jax.tree_util.tree_map_with_path(see, prefix, numbered, is_leaf=lambda value: is_spec(value, is_step_axis))
     return found

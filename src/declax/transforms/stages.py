@@ -48,12 +48,24 @@ class Traced(Generic[R]):
         found: R = Rebuilt(call.structure, call.values, call.plain).apply(outcome)
         return found
 
-    def lower(self, *, lowering_platforms: tuple[str, ...] | None = None) -> Lowered[R]:
+    def lower(self, *, lowering_platforms: tuple[str, ...] | None = None, **private: object) -> Lowered[R]:
         """The next stage.
 
         Args:
           lowering_platforms: as in JAX; None for the platform of the arguments.
+          **private: only `jax.export` passes more.
+
+        Raises:
+          TransformError: for `jax.export`, which takes functions of `jax.jit`.
         """
+        if private:
+            raise TransformError(
+                "jax.export",
+                "this exports functions of jax.jit only",
+                got="a function of dx.jit",
+                why="it changes its arguments, and its program takes their leaves",
+                fix="jax.export.export(jax.jit(model))(x)        # the values of the model become constants",
+            )
         return Lowered(self.traced.lower(lowering_platforms=lowering_platforms), *self._of)
 
 

@@ -45,7 +45,8 @@ def prefix(
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
-      The graph; its Variables have the kinds and metadata of those of the model.
+      The graph; its Variables have the kinds and metadata of those of the model. In a transform, filters also label
+      the Variables that the function adds, such as sown ones.
 
     Raises:
       TransformError: a leaf matches no filter.
@@ -59,9 +60,10 @@ def prefix(
     (0, None)
     """
     label_of: Any = labels
+    by_filter: StateLabels[Any] | None = None
     if isinstance(labels, (StateLabels, Mapping)):
-        spec = labels if isinstance(labels, StateLabels) else StateLabels(labels)
-        label_of = functools.partial(label_by_filter, spec, where="prefix")
+        by_filter = labels if isinstance(labels, StateLabels) else StateLabels(labels)
+        label_of = functools.partial(label_by_filter, by_filter, where="prefix")
     if not callable(label_of) or is_root(label_of):
         raise TransformError(
             "prefix",
@@ -79,10 +81,11 @@ def prefix(
     definition = binding.graphdef.definition
     places: Any = zip(definition.paths, definition.leaf_defs, binding.read(), strict=True)
     found = [label_of((*above[path[0]], *path[1:]), held_at(leaf_def, value)) for path, leaf_def, value in places]
-    roots = iter(build(binding.graphdef, found))
-    labels_of = [next(roots) if is_root(part) else _label(part, path, label_of) for path, part in parts]
-    for graph in filter(is_root, labels_of):
-        add_labels(graph)
+    roots = build(binding.graphdef, found)
+    for root, path in zip(roots, above, strict=True):
+        add_labels(root, by_filter, path)
+    labelled = iter(roots)
+    labels_of = [next(labelled) if is_root(part) else _label(part, path, label_of) for path, part in parts]
     made: N = jax.tree_util.tree_unflatten(tree, labels_of)
     return made
 
@@ -159,7 +162,7 @@ class NodeStates:
         """
         if len(self.states) != 1:
             got = f"{len(self.states)} States"
-            raise GraphError("NodeStates.state", "there is not exactly one State", got=got, fix="node_states.states")
+            raise GraphError("NodeStates.state", "exactly one State is required", got=got, fix="node_states.states")
         return self.states[0]
 
     def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], Hashable]:

@@ -12,6 +12,7 @@ import functools
 import itertools
 import types
 import weakref
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import compress
 from operator import attrgetter, is_
@@ -37,21 +38,24 @@ from declax import _jax
 from declax._fields.snapshots import exact_types
 from declax._graph.binding import Binding, bind, bind_many, check_mode
 from declax._graph.flattening import GraphDef, Walk, walk
+from declax._graph.nodes import is_ref
 from declax._graph.sown import graph_without_sown, sown_attributes
-from declax._graph.unflattening import Change, apply_change, build_slots, check_marks, program_of, publish
+from declax._graph.unflattening import StructureChange, apply_change, blueprint_of, build_slots, check_marks, publish
 from declax._tree import epoch
 from declax._tree.epoch import committing
-from declax._tree.statuses import check_depth
 from declax._variables import uncaptured_reads
 from declax._variables.variable import fill_raw, run_all, set_all_raw
-from declax.errors import MAX_DEPTH, TransformError, describe, too_deep
+from declax.errors import TransformError, describe
 from declax.transforms._engine.captures import Captures, Closure, RebuiltClosure
 from declax.transforms._engine.structure import (
     Mode,
     Statics,
     Structure,
     Trace,
+    check_arguments_depth,
     check_returned,
+    check_states_kept,
+    contents_of_states,
     differing,
     explain,
     flatten,
@@ -101,7 +105,7 @@ class Call:
         self.captures: Captures | None = captures
         captured: tuple[Any, ...] = () if captures is None else captures.values
         key = None if captures is None else captures.key
-        _check_depth(args, kwargs)
+        check_arguments_depth(args, kwargs)
         leaves, tree = flatten((args, kwargs, captured))
         pattern = which_are_roots(leaves)
         self.roots: tuple[Any, ...] = tuple(compress(leaves, pattern))
@@ -169,27 +173,6 @@ def _check_trees(binding: Binding, roots: tuple[Any, ...], captured: tuple[Any, 
         check_mode(binding.graphdef, False)
 
 
-_nesting = (list, tuple, dict)
-
-
-def _check_depth(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuses containers nested too deeply: with Python 3.11, jaxlib 0.10 fails at every later call once it gave up."""
-    level: list[Any] = [v for v in (*args, *kwargs.values()) if isinstance(v, _nesting)]
-    depth = 0
-    while level:
-        depth += 1
-        if depth > MAX_DEPTH:
-            for name, value in (*enumerate(args), *kwargs.items()):
-                check_depth(value, f"argument {name}")
-            raise too_deep("the arguments, one of which holds itself", ())
-        level = [
-            item
-            for value in level
-            for item in (value.values() if isinstance(value, dict) else value)
-            if isinstance(item, _nesting)
-        ]
-
-
 _PAIR: Final = walk(((), ())).tokens[0]
 """The token of a tuple of two."""
 
@@ -197,18 +180,19 @@ _PAIR: Final = walk(((), ())).tokens[0]
 class Rebuilt:
     """The arguments inside of a transform, and what takes the place of captures, made anew from leaves."""
 
-    __slots__ = ("_objects", "_roots", "_structure", "_values", "args", "captured", "kwargs")
+    __slots__ = ("_objects", "_plain", "_roots", "_structure", "_values", "args", "captured", "kwargs")
 
     def __init__(self, structure: Structure, values: Sequence[Any], plain: Sequence[Any]) -> None:
         self._structure = structure
         self._values = values
+        self._plain = plain
         self._roots: tuple[Any, ...] = ()
         self._objects: list[Any] = []
         if structure.graphdef is not None:
-            program = program_of(structure.graphdef)
+            blueprint = blueprint_of(structure.graphdef)
             slots = build_slots(structure.graphdef, values)
-            self._roots = slots[program.root]
-            self._objects = [slots[i] for i in program.indexed]
+            self._roots = slots[blueprint.root]
+            self._objects = [slots[i] for i in blueprint.indexed]
         roots, rest = iter(self._roots), iter(plain)
         leaves = [next(roots) if is_one else next(rest) for is_one in structure.is_root]
         self.args, self.kwargs, self.captured = jax.tree_util.tree_unflatten(structure.tree, leaves)
@@ -228,7 +212,10 @@ class Rebuilt:
             if after is not self._structure.graphdef or True in replaced:
                 raise _structure_changed(self._structure, after, replaced)
         leaves, tree = jax.tree_util.tree_flatten(output, is_leaf=is_root)
-        has_roots = True in which_are_roots(leaves)
+        pattern = [
+            is_one or self._is_new_ref(leaf) for is_one, leaf in zip(which_are_roots(leaves), leaves, strict=True)
+        ]
+        has_roots = True in pattern
         if has_roots and not mode.returns:
             carried = () if labels is None else labels.carried(tree)
             check_returned(self._structure, self._objects, leaves, tree, mode, carried)
@@ -237,7 +224,7 @@ class Rebuilt:
         if is_same and not has_roots:
             values = found.read()
             changed = tuple(i for i, value in enumerate(values) if not is_same_value(value, self._values[i]))
-            if not any(map(found.is_in_container, changed)):
+            if not any(map(found.is_in_container, changed)) and not any(is_ref(values[i]) for i in changed):
                 if not changed:
                     return Outcome(_unchanged(labels, tree), (), output)
                 found_labels = None
@@ -245,26 +232,39 @@ class Rebuilt:
                     found_labels = [labels.values[i] for i in changed] + labels.of_results(tree)
                 plan = Plan(changed, tree=tree, labels=found_labels)
                 return Outcome(plan, tuple(values[i] for i in changed), output)
-        return self._conclude_structural(found, leaves, tree, labels)
+        return self._conclude_structural(found, leaves, tree, labels, tuple(pattern))
 
-    def _conclude_structural(self, found: Walk, leaves: list[Any], tree: Any, labels: Labels | None) -> Outcome:
+    def _is_new_ref(self, leaf: Any) -> bool:
+        """Whether a value is a ref that the function has made, which JAX cannot return."""
+        if not (is_ref(leaf) and _jax.is_of_current_trace(leaf)):
+            return False
+        return all(leaf is not given for given in (*self._values, *self._plain))
+
+    def _conclude_structural(
+        self, found: Walk, leaves: list[Any], tree: Any, labels: Labels | None, pattern: tuple[bool, ...]
+    ) -> Outcome:
         """As `conclude`, where the new graph is that of the roots and of what is returned."""
-        found.visit(tuple(filter(is_root, leaves)))
+        found.visit(tuple(compress(leaves, pattern)))
         found.tokens.insert(0, _PAIR)
         inputs = {id(value): i for i, value in enumerate(self._values) if isinstance(value, Tracer)}
         values = found.read()
         kept = tuple(inputs.get(id(value), -1) for value in values)
         ranks = {id(o): i for i, o in enumerate(self._objects)}
         origins = tuple(ranks.get(id(o), -1) for o in found.objects)
-        pattern = which_are_roots(leaves)
-        change = Change(found.graphdef, kept, origins, tuple(sown_attributes(found.objects)))
+        change = StructureChange(found.graphdef, kept, origins, tuple(sown_attributes(found.objects)))
         of_results = None
         if labels is not None:
             of_graph, of_plain = labels.of_change(change, values, pattern, tree)
             change = change._replace(kept=labels.keep(kept, of_graph))
             of_results = [label for label, i in zip(of_graph, change.kept, strict=True) if i < 0] + of_plain
-        new = tuple(value for value, i in zip(values, change.kept, strict=True) if i < 0)
-        plain = [leaf for leaf in leaves if not is_root(leaf)]
+        added = [position for position, i in enumerate(change.kept) if i < 0]
+        times = Counter(map(id, values))
+        made = [i for i in added if self._is_new_ref(values[i]) and times[id(values[i])] == 1]
+        for position in made:
+            values[position] = jax.freeze(values[position])
+        change = change._replace(refs=tuple(made))
+        new = tuple(values[position] for position in added)
+        plain = [leaf for leaf, is_one in zip(leaves, pattern, strict=True) if not is_one]
         return Outcome(Plan((), change, tree, pattern, of_results), new, plain)
 
 
@@ -309,14 +309,14 @@ class Plan:
     def __init__(
         self,
         changed: tuple[int, ...],
-        change: Change | None = None,
+        change: StructureChange | None = None,
         tree: Any = None,
         is_root: tuple[bool, ...] = (),
         labels: list[Any] | None = None,
     ) -> None:
         self.changed: tuple[int, ...] = changed
         self.labels: list[Any] | None = labels
-        self.change: Change | None = change
+        self.change: StructureChange | None = change
         self.tree: Any = tree
         self.is_root: tuple[bool, ...] = is_root
         self.calls_back: bool | None = None
@@ -371,7 +371,7 @@ def written_leaves(structure: Structure, outcome: Outcome) -> set[int]:
         return set(plan.changed)
     if structure.graphdef is None:
         return set()
-    before, after = program_of(structure.graphdef), program_of(plan.change.graphdef)
+    before, after = blueprint_of(structure.graphdef), blueprint_of(plan.change.graphdef)
     leaf_of = dict(zip(range(len(before.classes)), before.variable_leaves, strict=True))
     origin_of = dict(zip(after.indexed, plan.change.origins, strict=True))
     written = set()
@@ -426,7 +426,7 @@ def apply(outcome: Outcome, objects: Sequence[Any], values: Sequence[Any]) -> An
     if plan.change is None:
         return outcome.output
     slots = apply_change(plan.change, objects, values, outcome.new)
-    _, returned = slots[program_of(plan.change.graphdef).root]
+    _, returned = slots[blueprint_of(plan.change.graphdef).root]
     roots, plain = iter(returned), iter(outcome.output)
     leaves = [next(roots) if is_one else next(plain) for is_one in plan.is_root]
     return jax.tree_util.tree_unflatten(plan.tree, leaves)
@@ -481,8 +481,11 @@ def lifted(
 
     def call_user(user: Callable[..., Any], rebuilt: Rebuilt) -> Outcome:
         function = user if adapt is None else adapt(user)
+        states = contents_of_states((rebuilt.args, rebuilt.kwargs))
         with uncaptured_reads.body():
             output = function(*rebuilt.args, **rebuilt.kwargs)
+            if states:
+                check_states_kept(states, output)
             return rebuilt.conclude(output, mode, labels)
 
     return call_on_leaves
@@ -539,10 +542,10 @@ def roots_of(binding: Binding | None) -> tuple[weakref.ref[Any], ...]:
     """The roots that are bound, for as long as they live."""
     if binding is None:
         return ()
-    program = program_of(binding.graphdef)
-    known = dict(zip(program.indexed, binding.objects(), strict=True))
-    repeated = dict(program.references)
-    *_, (_, _, _, slots) = program.containers  # the tuple of all roots is the outermost one
+    blueprint = blueprint_of(binding.graphdef)
+    known = dict(zip(blueprint.indexed, binding.objects(), strict=True))
+    repeated = dict(blueprint.references)
+    *_, (_, _, _, slots) = blueprint.containers  # the tuple of all roots is the outermost one
     return tuple([weakref.ref(known[repeated.get(slot, slot)]) for slot in slots])
 
 
@@ -550,16 +553,12 @@ def calls_back(jaxpr: Any) -> bool:
     """Whether a program of JAX calls Python while it runs, so that it may fail after its arrays were given back."""
     waiting = [jaxpr]
     while waiting:
-        item = waiting.pop()
-        if hasattr(item, "eqns"):
-            for equation in item.eqns:
-                if equation.primitive.name == "debug_print" or "callback" in equation.primitive.name:
-                    return True
-                waiting += equation.params.values()
-        elif hasattr(item, "jaxpr"):
-            waiting.append(item.jaxpr)
-        elif isinstance(item, (list, tuple)):
-            waiting += item
+        for equation in waiting.pop().eqns:
+            if equation.primitive.name == "debug_print" or "callback" in equation.primitive.name:
+                return True
+            for value in equation.params.values():
+                inner = value if isinstance(value, (list, tuple)) else (value,)
+                waiting += [program for program in inner if hasattr(program, "eqns")]
     return False
 
 
@@ -649,7 +648,7 @@ class Selection:
             except TypeError:
                 raise TransformError(
                     f"argument {label!r}",
-                    "a static argument has no hash",
+                    "a static argument is not hashable",
                     got=describe(value),
                     fix="pass a tuple instead of a list, or leave it out of the static arguments",
                 ) from None

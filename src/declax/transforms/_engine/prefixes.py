@@ -19,7 +19,7 @@ from declax._filters import Filter, PathIn, Predicate, as_written, to_predicate
 from declax._graph.binding import bind
 from declax._graph.flattening import HAS_INDEX, LEAF, GraphDef, walk_tokens
 from declax._graph.nodes import Kind, kind_of, open_container
-from declax._graph.unflattening import Change
+from declax._graph.unflattening import StructureChange
 from declax._state.definition import LeafDef
 from declax._state.states import State
 from declax._typing import MISSING, Path
@@ -28,6 +28,7 @@ from declax.errors import MissingKeyError, TransformError, describe, format_path
 from declax.transforms._engine.lift import Call, Outcome, Plan
 from declax.transforms._engine.structure import (
     Structure,
+    filters_of_labels,
     is_root,
     joined,
     name_plain,
@@ -264,6 +265,9 @@ def labels_in(prefix: Any, is_label: Callable[[object], bool]) -> Iterator[Any]:
         elif isinstance(spec, State):
             yield from spec.leaves
         elif is_root(spec):
+            by_filter = filters_of_labels(spec)
+            if by_filter is not None:
+                yield from by_filter[0].labels
             for path in bind(spec).graphdef.definition.paths:
                 yield _label_in(spec, path, "the prefix")
         else:
@@ -327,18 +331,22 @@ def label_at(spec: Any, path: Path, leaf_def: LeafDef, value: Any, where: str) -
     if isinstance(spec, StateLabels):
         return label_by_filter(spec, path, held_at(leaf_def, value), where)
     if isinstance(spec, (State, Variable)) or is_root(spec):
-        return _label_in(spec, path, where)
+        return _label_in(spec, path, where, leaf_def, value)
     return spec
 
 
-def _label_in(graph: Any, path: Path, where: str) -> Any:
-    """The label that a graph of labels has at a path, or at a place above."""
+def _label_in(graph: Any, path: Path, where: str, leaf_def: LeafDef = None, value: Any = None) -> Any:
+    """The label that a graph of labels has at a path, or at a place above; by filter for a leaf that was added."""
     if isinstance(graph, State):
         position = graph.definition.position(path)
         held = MISSING if position is None else graph.leaves[position]
     else:
         held = _walk(graph, path)
     if held is MISSING:
+        by_filter = filters_of_labels(graph)
+        if by_filter is not None:
+            spec, above = by_filter
+            return label_by_filter(spec, (*above, *path), held_at(leaf_def, value), where)
         raise TransformError(where, f"the graph of labels has none at {format_path(path)}", got=describe(graph))
     return held._raw if isinstance(held, Variable) else held  # labels are not values, so `raw_value` must not warn
 
@@ -450,7 +458,7 @@ class Labels:
         return tuple(i if i >= 0 and _is_same_label(self.values[i], label) else -1 for i, label in pairs)
 
     def of_change(
-        self, change: Change, values: Sequence[Any], is_one: Sequence[bool], tree: Any
+        self, change: StructureChange, values: Sequence[Any], is_one: Sequence[bool], tree: Any
     ) -> tuple[list[Any], list[Any]]:
         """The labels of a changed graph, where a Variable that went in keeps its own, and of the plain results."""
         specs = self._results(tree)
@@ -574,7 +582,7 @@ class OutputGroups:
 
 
 @jax.tree_util.register_static
-class _Static:
+class _StaticHalf:
     """The static half of grouped results; compares by identity."""
 
     __slots__ = ("order", "plan", "tree")
@@ -585,7 +593,7 @@ class _Static:
         self.order = order
 
 
-Grouped = tuple[_Static, list[list[Any]]]
+Grouped = tuple[_StaticHalf, list[list[Any]]]
 
 
 def in_groups(
@@ -604,7 +612,7 @@ def in_groups(
         by_group: list[list[Any]] = [[] for _ in groups.known]
         for leaf, number in zip(leaves, order, strict=True):
             by_group[number].append(leaf)
-        return _Static(outcome.plan, tree, order), by_group
+        return _StaticHalf(outcome.plan, tree, order), by_group
 
     return grouped
 

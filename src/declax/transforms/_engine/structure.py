@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from itertools import chain, compress
 from operator import not_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
 import jax
 import numpy as np
@@ -21,6 +21,7 @@ from jax.core import Tracer
 from declax._classes.pytree import Pytree, layout_of
 from declax._fields.snapshots import exact_types, is_frozen, thaw
 from declax._graph.api import GraphState
+from declax._graph.binding import bind
 from declax._graph.flattening import (
     HAS_INDEX,
     NODE,
@@ -39,8 +40,19 @@ from declax._graph.nodes import Kind, is_number, is_ref, kind_of, plain_key
 from declax._modes import is_graph, is_on, set_graph_updates
 from declax._state.states import State
 from declax._state.tree import FlatForm, LightVariable
+from declax._tree.statuses import check_depth
+from declax._typing import Path
 from declax._variables.variable import Variable
-from declax.errors import AbstractModelError, DeclaxError, TransformError, describe, format_path, type_name
+from declax.errors import (
+    MAX_DEPTH,
+    AbstractModelError,
+    DeclaxError,
+    TransformError,
+    describe,
+    format_path,
+    too_deep,
+    type_name,
+)
 
 if TYPE_CHECKING:
     from declax.transforms._engine.lift import Call, Outcome
@@ -79,6 +91,55 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
     return found
 
 
+_NESTING = (list, tuple, dict)
+
+
+def check_arguments_depth(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuses containers nested too deeply: with Python 3.11, jaxlib 0.10 fails at every later call once it gave up."""
+    level: list[Any] = [v for v in (*args, *kwargs.values()) if isinstance(v, _NESTING)]
+    depth = 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            for name, value in (*enumerate(args), *kwargs.items()):
+                check_depth(value, f"argument {name}")
+            raise too_deep("the arguments, one of which holds itself", ())
+        level = [
+            item
+            for value in level
+            for item in (value.values() if isinstance(value, dict) else value)
+            if isinstance(item, _NESTING)
+        ]
+
+
+def contents_of_states(tree: Any) -> list[tuple[State[Any], dict[Path, Any]]]:
+    """The States in a tree, each with its present leaves by path."""
+    leaves = jax.tree_util.tree_leaves(tree, is_leaf=_is_whole)
+    states = [leaf for leaf in leaves if type(leaf) in _STATES]
+    return [(state, dict(zip(state.paths, state.leaves, strict=True))) for state in states]
+
+
+def check_states_kept(before: Sequence[tuple[State[Any], dict[Path, Any]]], output: Any) -> None:
+    """Refuses a write to a State among the arguments whose value is not in the result: the caller would not see it."""
+    for state, old in before:
+        written = [
+            (path, new) for path, new in zip(state.paths, state.leaves, strict=True) if old.get(path, new) is not new
+        ]
+        if not written:
+            continue
+        leaves, _ = flatten(output)
+        values = chain.from_iterable(bind(leaf).read() if is_root(leaf) else (leaf,) for leaf in leaves)
+        returned = set(map(id, values))
+        for path, new in written:
+            if id(new) not in returned:
+                raise TransformError(
+                    format_path(path),
+                    "the function writes to a State that it got as an argument, and the write would be lost",
+                    why="a State is a snapshot of values, and the State of the caller is another one",
+                    fix="return state        # then dx.update(model, f(state)); or write to a copy, dx.State(state)",
+                )
+
+
 def tree_of_jax(treedef: Any) -> Any:
     """The treedef that JAX has of what a treedef of `flatten` describes: States are nested, and the leaves the same."""
     return jax.tree_util.tree_structure(treedef.unflatten(range(treedef.num_leaves)))
@@ -103,16 +164,27 @@ def is_array_like(value: object) -> bool:
 
 _labels: Final[WeakValueDictionary[int, object]] = WeakValueDictionary()
 """The graphs of labels, by identity."""
+_labels_by_filter: Final[dict[int, tuple[Any, Path]]] = {}
+"""For graphs of labels that were made by filters: the filters, and the path that they see for the graph."""
 
 
-def add_labels(graph: object) -> None:
-    """Makes known that a graph holds labels in the place of arrays."""
-    _labels[id(graph)] = graph
+def add_labels(graph: object, by_filter: Any, path: Path) -> None:
+    """Makes known that a graph holds labels in the place of arrays; with the filters that gave them, or None."""
+    key = id(graph)
+    _labels[key] = graph
+    if by_filter is not None:
+        _labels_by_filter[key] = by_filter, path
+        finalize(graph, _labels_by_filter.pop, key, None).atexit = False
 
 
 def is_labels(root: object) -> bool:
     """Whether a root holds labels, as from `prefix`: it is not a model, and transforms ignore it."""
     return _labels.get(id(root)) is root
+
+
+def filters_of_labels(graph: object) -> tuple[Any, Path] | None:
+    """The filters that gave the labels of a graph, and the path that they see for it."""
+    return _labels_by_filter.get(id(graph)) if is_labels(graph) else None
 
 
 def is_finished(root: object) -> bool:
@@ -289,7 +361,7 @@ def names_of_call(structure: Structure) -> list[str]:
     if structure.graphdef is None:
         return plain
     roots: Any = list(compress(names, structure.is_root))
-    return [joined(roots[path[0]], path[1:]) for path in structure.graphdef.definition.paths] + plain
+    return [joined(roots[path[0]], path[1:]) for path in structure.graphdef.leaf_paths()] + plain
 
 
 def paths_of_objects(graphdef: GraphDef[Any]) -> list[Any]:
@@ -590,14 +662,14 @@ def _check_arrays(call: Call, error: Exception) -> None:
             if isinstance(leaf, jax.ShapeDtypeStruct):
                 raise AbstractModelError(
                     name,
-                    "the model has shapes in the place of arrays, so that nothing can be computed with it",
+                    "the model holds shapes in place of arrays, so it cannot compute",
                     got=f"a leaf of shape {leaf.shape} and dtype {leaf.dtype}",
                     fix="f.eval_shape(model, x), or f.lower(model, x)        # what a function of dx.jit would do",
                 ) from error
             if not is_array_like(leaf):
                 raise TransformError(
                     name,
-                    "this is in a Variable, or a child of the tree, and no array",
+                    "this is in a Variable, or a child of the tree, and not an array",
                     got=describe(leaf),
                     fix="self.name = dx.static(value)        # other values are compiled in",
                 ) from error

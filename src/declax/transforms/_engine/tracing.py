@@ -1,7 +1,7 @@
 """Lifted functions that are traced once, before the loop or branch in which they run.
 
 JAX asks what a loop carries before it looks at the function; what the function sets is known only after. A *place* is
-a leaf of the graph in which a plan ends: a position among the leaves of the call, or of its `Change`.
+a leaf of the graph in which a plan ends: a position among the leaves of the call, or of its `StructureChange`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jax.core
 import jax.numpy as jnp
 
 from declax._graph.nodes import is_ref
-from declax._graph.unflattening import Change
+from declax._graph.unflattening import StructureChange
 from declax._variables.variable import Variable
 from declax.errors import TransformError, describe
 from declax.transforms._engine.lift import Outcome, Plan, calls_back
@@ -25,7 +25,7 @@ from declax.transforms._engine.structure import Structure, paths_in
 _EFFECTS_ON_REFS = ("ReadEffect", "WriteEffect", "AccumEffect")
 
 
-class Traced:
+class TracedFunction:
     """A lifted function that is traced apart; a call of it does what that trace says.
 
     The loop or branch around it sees only the leaves that it uses. `refs` are the array refs that it reads or writes:
@@ -81,7 +81,7 @@ def new_values(plan: Plan) -> dict[int, int]:
     return {place: position for position, place in enumerate(places)}
 
 
-def leaf_origins(structure: Structure, change: Change) -> dict[int, int]:
+def leaf_origins(structure: Structure, change: StructureChange) -> dict[int, int]:
     """For each leaf of a changed graph that the call has too, its position there."""
     assert structure.graphdef is not None  # it has roots
     before, after = leaves_of_objects(structure.graphdef), leaves_of_objects(change.graphdef)

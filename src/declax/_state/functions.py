@@ -1,0 +1,115 @@
+"""The methods of States as functions, by the names that they have in NNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, overload
+
+from declax._filters import Filter
+from declax._state.states import FlatState, ReplaceFn, State, as_state
+from declax._typing import Path, Tuple2, Tuple3, Tuple4
+from declax.errors import GraphError, describe
+from declax.traversals import empty_node, nest, walk_mapping
+
+M = TypeVar("M")
+
+
+def to_flat_state(state: State[Any], /) -> FlatState:
+    """As `State.flat_state`."""
+    return _checked(state, "to_flat_state").flat_state()
+
+
+def from_flat_state(flat_state: Mapping[Path, Any] | Iterable[tuple[Path, Any]], /) -> State[Any]:
+    """As `State.from_flat_path`."""
+    return State.from_flat_path(flat_state)
+
+
+def to_pure_dict(state: State[Any], extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
+    """As `State.to_pure_dict`."""
+    return _checked(state, "to_pure_dict").to_pure_dict(extract_fn)
+
+
+def replace_by_pure_dict(state: State[Any], pure_dict: Mapping[Any, Any], replace_fn: ReplaceFn | None = None) -> None:
+    """As `State.replace_by_pure_dict`."""
+    _checked(state, "replace_by_pure_dict").replace_by_pure_dict(pure_dict, replace_fn)
+
+
+@overload
+def filter_state(state: State[M], a: Filter, /) -> State[M]: ...
+@overload
+def filter_state(state: State[M], a: Filter, b: Filter, /) -> Tuple2[State[M]]: ...
+@overload
+def filter_state(state: State[M], a: Filter, b: Filter, c: Filter, /) -> Tuple3[State[M]]: ...
+@overload
+def filter_state(state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, /) -> Tuple4[State[M]]: ...
+@overload
+def filter_state(state: State[Any], a: Filter, /, *filters: Filter) -> Any: ...
+def filter_state(state: State[M], a: Filter, /, *filters: Filter) -> Any:
+    """As `State.filter`."""
+    return _checked(state, "filter_state").filter(a, *filters)
+
+
+@overload
+def split_state(state: State[M], a: Filter, /) -> State[M]: ...
+@overload
+def split_state(state: State[M], a: Filter, b: Filter, /) -> Tuple2[State[M]]: ...
+@overload
+def split_state(state: State[M], a: Filter, b: Filter, c: Filter, /) -> Tuple3[State[M]]: ...
+@overload
+def split_state(state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, /) -> Tuple4[State[M]]: ...
+@overload
+def split_state(state: State[Any], a: Filter, /, *filters: Filter) -> Any: ...
+def split_state(state: State[M], a: Filter, /, *filters: Filter) -> Any:
+    """As `State.split`."""
+    return _checked(state, "split_state").split(a, *filters)
+
+
+def merge_state(state: State[Any] | Mapping[Any, Any], /, *states: State[Any] | Mapping[Any, Any]) -> State[Any]:
+    """As `State.merge`."""
+    return State.merge(state, *states)
+
+
+def map_state(f: Callable[[Path, Any], Any], state: State[M]) -> State[M]:
+    """As `State.map`."""
+    return _checked(state, "map_state").map(f)
+
+
+def diff(first: State[M] | Mapping[Any, Any], second: State[Any] | Mapping[Any, Any], /) -> State[M]:
+    """The leaves at paths that only the first State has: ``first - second``.
+
+    >>> import declax as dx
+    >>> dx.diff({"a": 1, "b": 2}, {"b": 3}).to_pure_dict()
+    {'a': 1}
+    """
+    return as_state(first) - as_state(second)
+
+
+def restore_int_paths(pure_dict: Mapping[Any, Any], /) -> dict[Any, Any]:
+    """New nested dicts, in which keys such as ``"0"`` and ``"-1"`` are integers again.
+
+    JSON and most checkpoints store the key ``0`` as ``"0"``. Other spellings,
+    such as ``"01"`` and ``"1_000"``, stay strings.
+
+    Raises:
+      GraphError: ``"0"`` and ``0`` lead to the same path, or a mapping contains itself.
+
+    >>> import declax as dx
+    >>> dx.restore_int_paths({"layers": {"0": {"kernel": 1.0}, "1": {}}})
+    {'layers': {0: {'kernel': 1.0}, 1: {}}}
+    """
+    found = walk_mapping(pure_dict, None, "restore_int_paths")
+    return nest((tuple(map(_restored, path)), empty_node if is_empty else value) for path, value, is_empty in found)
+
+
+def _restored(key: Any) -> Any:
+    if isinstance(key, str) and key.removeprefix("-").isdecimal() and len(key) < 20:
+        number = int(key)
+        return number if str(number) == key else key
+    return key
+
+
+def _checked(state: Any, where: str) -> State[Any]:
+    if isinstance(state, State):
+        return state
+    fix = f"dx.{where}(dx.State(...))" if isinstance(state, Mapping) else "dx.state(model)   # the State of a model"
+    raise GraphError(where, "the argument is not a State", got=describe(state), fix=fix)
