@@ -63,7 +63,7 @@ def test_another_model_is_chosen_by_its_tag(tmp_path: Path) -> None:
     words = ("model.kind=MLP,Mixer", "training.required_accuracy=1.01", f"out={tmp_path / 'report.png'}")
     done = run(str(EXAMPLE / "mixer.toml"), *SHORT, *words)
     assert done.returncode == 1
-    assert "blocks[0].over_patches.up" in done.stdout
+    assert "blocks[0:2].over_patches.up" in done.stdout
     assert "│ MLP   │" in done.stdout
     assert "requires (model.kind=Mixer)" in done.stderr
 
