@@ -32,6 +32,18 @@ NO_CODE = {
     tokenize.ENDMARKER,
 }
 
+LATER_PACKAGES = ("nn/", "_displays/")
+"""The packages of layers and displays, which grow with the library."""
+
+LATER = (
+    *("_absent", "bridge", "compat", "extract", "filterlib", "graph", "graphlib", "helpers", "ids", "module", "object"),
+    *("pytreelib", "rnglib", "spmd", "statelib", "variablelib", "visualization", "_graph/sown", "_tree/unique"),
+    *("_variables/defaults", "transforms/general", "transforms/iteration", "transforms/transforms"),
+    *("training/_branches", "training/_comparison", "training/accumulation", "training/ema", "training/metrics"),
+    *("training/adapters", "training/selection", "training/train_state"),
+)
+"""Modules that later features added: the names and modes of NNX programs, and tools for training."""
+
 # ================================================================= the sources
 
 
@@ -43,10 +55,16 @@ class Size:
     lines: int = 0
     code_lines: int = 0
     functions: list[int] = field(default_factory=list)
+    named_functions: list[int] = field(default_factory=list)
 
     @property
     def mean_function(self) -> float:
         return sum(self.functions) / max(1, len(self.functions))
+
+    @property
+    def mean_named_function(self) -> float:
+        """Without special methods and properties, which Python asks for one by one, mostly of one line each."""
+        return sum(self.named_functions) / max(1, len(self.named_functions))
 
 
 def docstring_lines(tree: ast.Module) -> set[int]:
@@ -69,13 +87,17 @@ def code_lines(text: str) -> set[int]:
     return found - docstring_lines(ast.parse(text))
 
 
-def function_lengths(text: str, code: set[int]) -> Iterator[int]:
-    """The code lines of each function from its `def` on; overloads, which have no body, do not count."""
+def function_lengths(text: str, code: set[int]) -> Iterator[tuple[int, bool]]:
+    """The code lines of each function from its `def` on, and whether it is a special method or property.
+
+    Overloads, which have no body, do not count.
+    """
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "overload" not in map(
-            ast.unparse, node.decorator_list
-        ):
-            yield len(code & set(range(node.lineno, (node.end_lineno or node.lineno) + 1)))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
+            is_special = node.name.endswith("__") or any(d.endswith(("property", ".setter")) for d in decorators)
+            if "overload" not in decorators:
+                yield len(code & set(range(node.lineno, (node.end_lineno or node.lineno) + 1))), is_special
 
 
 def size_of(paths: list[Path]) -> Size:
@@ -86,7 +108,9 @@ def size_of(paths: list[Path]) -> Size:
         size.modules += 1
         size.lines += text.count("\n")
         size.code_lines += len(code)
-        size.functions += function_lengths(text, code)
+        for length, is_special in function_lengths(text, code):
+            size.functions.append(length)
+            size.named_functions += [] if is_special else [length]
     return size
 
 
@@ -136,6 +160,12 @@ def sizes() -> dict[str, Size]:
     for folder in sorted(path for path in SOURCE.iterdir() if (path / "__init__.py").is_file()):
         table[folder.name] = size_of(sorted(folder.rglob("*.py")))
     return table
+
+
+def lines_of_the_core() -> int:
+    """The lines of all modules except the layers and later features."""
+    paths = {path.relative_to(SOURCE).with_suffix("").as_posix(): path for path in SOURCE.rglob("*.py")}
+    return size_of([p for name, p in paths.items() if name not in LATER and not name.startswith(LATER_PACKAGES)]).lines
 
 
 # ================================================================= frames
@@ -216,7 +246,10 @@ def main() -> None:
         for name, s in sizes().items()
     ]
     print(table(["package", "modules", "lines", "code lines", "functions", "code lines a function"], rows))
-    print(f"\nimport floors: {floors(sorted(SOURCE.rglob('*.py')))}\n")
+    everything = size_of(sorted(SOURCE.rglob("*.py")))
+    print(f"\nlines without layers and later features: {lines_of_the_core()}")
+    print(f"code lines a function, special methods and properties apart: {everything.mean_named_function:.1f}")
+    print(f"import floors: {floors(sorted(SOURCE.rglob('*.py')))}\n")
     print(table(["operation", "frames", "files", "changes of file"], [[n, *map(str, t.row)] for n, t in operations()]))
 
 

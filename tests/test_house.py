@@ -25,42 +25,52 @@ SOURCE = ROOT / "src" / "declax"
 
 # ================================================================= what the rules are
 
+PEER_MODULES = (
+    "bridge compat extract filterlib graphlib helpers ids module pytreelib rnglib spmd statelib variablelib"
+    " visualization"
+)
+OLDER_MODULES = "graph object"
+
 # Each row stands on the rows above it: its modules and packages, and what they are for. A module that is not here is
 # not built yet: decide where it belongs before writing it. "" is the package root, which only re-exports.
 # CONTRIBUTING.md shows this table.
 LAYERS: list[tuple[str, str]] = [
     ("errors _version _absent", "the errors that declax raises; the names of the peer that it lacks"),
     (
-        "_typing _jax _lazy ids",
-        "type aliases, the few private names of JAX, lazy public names, unique numbers",
+        "_typing _jax _lazy",
+        "type aliases, the few private names of JAX, lazy public names",
     ),
     ("_filters _modes traversals", "filters, graph modes, nested dicts and flat ones"),
-    ("filterlib mypy_plugin", "the peer's names of filters; what mypy cannot know from annotations alone"),
+    ("mypy_plugin", "what mypy cannot know from annotations alone"),
     ("_fields", "what a class declares: specifiers, expressions, annotations, snapshots of static values"),
-    ("_tree", "an object as a tree: statuses, layouts, generated functions, epochs, text of values"),
+    ("_tree", "an object as a tree: statuses, layouts, generated functions, epochs, unique numbers, text of values"),
     ("_variables", "Variables, their kinds, metadata and operators"),
     ("_classes initializers", "Pytree, the dataclass transform, construction and its record; initializers as values"),
-    ("_state", "States: flat lists of values under interned paths, and views of them"),
-    ("statelib", "functions of States, under the peer's names"),
+    ("_state", "States: flat lists of values under interned paths, views of them, and functions of them"),
     ("_graph", "objects with sharing and cycles, to a definition and a flat state, and back"),
-    ("_module", "Module, containers, sow and capture, views, summaries"),
+    ("_module", "Module, containers, sow and capture, views"),
     ("_random", "random streams: keys and counts, split, fork, reseed, backup"),
     ("transforms", "one engine that lifts a JAX transform to models, and a file for each transform"),
     ("nn training", "layers; optimizers"),
+    ("_displays", "models as tables and pictures: parts with their shapes, sizes, outputs and costs"),
     (
-        "compat extract graphlib helpers module pytreelib rnglib spmd variablelib visualization bridge",
+        PEER_MODULES,
         "names, under the peer's names of their modules; `compat` is always in graph mode",
     ),
-    ("graph object", "older names of `graphlib` and `pytreelib`"),
+    (OLDER_MODULES, "older names of `graphlib` and `pytreelib`"),
     ("config", "models from configuration, and the command line"),
     ("__main__", "the public names, and nothing else; nothing inside imports it"),
 ]
 LAYER_OF = {name: number for number, (names, _) in enumerate(LAYERS) for name in names.split()}
 LAYER_OF[""] = len(LAYERS) - 1
 
+# Modules that hold names only, by which programs of the peer import. They do not count among the modules of the root.
+MODULES_OF_NAMES = [*PEER_MODULES.split(), *OLDER_MODULES.split()]
+MODULES_OF_NAMES += ["nn.initializers", "transforms.iteration", "transforms.transforms"]
+
 # Imports within a layer, each pair said here so that a layer stays flat by default.
 # Files of one package may import each other; that no import closes a circle is tested apart.
-WITHIN_A_LAYER: set[tuple[str, str]] = set()
+WITHIN_A_LAYER: set[tuple[str, str]] = {("training", "nn")}
 
 # Names that only a type checker follows upwards: (importing module, imported module) -> why.
 UPWARDS_FOR_TYPES: dict[tuple[str, str], str] = {
@@ -69,6 +79,8 @@ UPWARDS_FOR_TYPES: dict[tuple[str, str], str] = {
 
 # Importing these inside a function keeps them optional, or keeps `import declax` quick.
 LATE_IMPORTS: dict[str, str] = {
+    "matplotlib": "the extra `plot`",
+    "rich": "draws boxes around a table, if it is installed",
     "treescope": "the extra `treescope`",
     "optax": "loads with the first optimizer",
     "cloudpickle": "the extra `pickle`",
@@ -220,9 +232,76 @@ def test_contributing_shows_the_layers():
 
 
 def test_few_modules_stand_in_the_root():
-    names = {"filterlib", "graph", "ids", "object", "statelib", *LAYERS[LAYER_OF["compat"]][0].split()}  # thin modules
-    root = {path.stem for path in SOURCE.glob("*.py")} - names
+    root = {path.stem for path in SOURCE.glob("*.py")} - set(MODULES_OF_NAMES)
     assert len(root) <= 12, sorted(root)
+
+
+def test_modules_of_names_hold_names_only():
+    """Imports, ``__all__``, aliases of types, and how a name loads."""
+    files = modules()
+    faults = [
+        f"{name}:{node.lineno} {ast.unparse(node)}"
+        for name in MODULES_OF_NAMES
+        for node in parsed(files[name]).body
+        if not _only_names(node)
+    ]
+    assert not faults, "\n".join(["move these to a module that is not in MODULES_OF_NAMES:", *faults])
+
+
+def _only_names(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        is_alias = isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias"
+        return is_alias or ast.unparse(target) in ("__all__", "__getattr__")
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test) == "not TYPE_CHECKING" and all(map(_loads_names, node.body))
+    return isinstance(node, ast.Import | ast.ImportFrom) or (isinstance(node, ast.Expr) and _is_text(node.value))
+
+
+def _loads_names(node: ast.stmt) -> bool:
+    return ast.unparse(node).startswith(("__getattr__ = lazy_names(", "globals().update({name: in_graph_mode("))
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_allowed"),
+    [
+        ("from declax import errors", True),
+        ("__all__ = ['a']", True),
+        ("A: TypeAlias = int", True),
+        ("if not TYPE_CHECKING:\n    __getattr__ = lazy_names(__name__)", True),
+        ("if not TYPE_CHECKING:\n    def f(): pass", False),
+        ("def f(): pass", False),
+        ("class A: pass", False),
+        ("f = lambda: 1", False),
+        ("register()", False),
+    ],
+)
+def test_the_test_of_modules_of_names_itself(line, is_allowed):
+    assert _only_names(ast.parse(line).body[0]) is is_allowed
+
+
+def test_no_module_has_the_name_of_a_public_function_beside_it():
+    """Python binds a loaded module in its package, where it would hide the function."""
+    files = modules()
+    packages = {name for name, path in files.items() if path.name == "__init__.py"}
+    public = [(node.module, alias.asname) for node, alias in exported()]
+    faults = [
+        f"{package}.{name}"
+        for module, name in public
+        for package in _packages_above(str(module), packages)
+        if f"{package}.{name}".lstrip(".") in files and not inspect.ismodule(getattr(declax, str(name)))
+    ]
+    assert not faults, f"rename the modules {', '.join(faults)}"
+
+
+def _packages_above(module: str, packages: set[str]) -> list[str]:
+    """The root, and the package of the module that defines a public name."""
+    inner = module.removeprefix("declax").removeprefix(".")
+    return ["", inner if inner in packages else inner.rpartition(".")[0]]
 
 
 def test_every_module_has_a_layer():
