@@ -2,6 +2,8 @@
 
 import gc
 import os
+import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 from importlib.metadata import version
 
@@ -49,6 +51,20 @@ def _count(event: str, seconds: float, **_: object) -> None:
 
 
 jax.monitoring.register_event_duration_secs_listener(_count)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks all but a few cases of each test under `sampled` as slow."""
+    cases = defaultdict[object, list[pytest.Item]](list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for same in cases.values():
+        (wanted,) = same[0].get_closest_marker("sampled").args
+        # By a hash: equal steps would pick one value of an inner parameter again and again.
+        for item in sorted(same, key=lambda item: zlib.crc32(item.name.encode()))[wanted:]:
+            item.add_marker("slow")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -45,6 +45,7 @@ def test_one_epoch_on_some_images(tmp_path: Path) -> None:
     assert done.returncode == 1
 
 
+@pytest.mark.slow
 def test_a_sweep_over_two_fields_ends_in_a_table(tmp_path: Path) -> None:
     words = (*SHORT, "training.required_accuracy=0", f"out={tmp_path / 'report.png'}")
     done = run(str(EXAMPLE / "mlp.toml"), "model.hidden=8,16", "training.seed=0,1", *words)
@@ -58,6 +59,7 @@ def test_a_sweep_over_two_fields_ends_in_a_table(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"report-{n}.png" for n in (1, 2, 3, 4)]
 
 
+@pytest.mark.slow
 def test_another_model_is_chosen_by_its_tag(tmp_path: Path) -> None:
     """A sweep over the tag; what a run requires is said of the run."""
     words = ("model.kind=MLP,Mixer", "training.required_accuracy=1.01", f"out={tmp_path / 'report.png'}")

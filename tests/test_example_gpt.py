@@ -38,6 +38,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("gpt")
 
 
+@pytest.mark.slow
 def test_two_steps_and_a_sample() -> None:
     done = python(EXAMPLE / "train_gpt.py", *SMALL)
     assert "on held-out text" in done.stdout, done.stderr
@@ -92,6 +93,7 @@ def test_the_saved_schema_is_that_of_the_class() -> None:
     assert json.loads(done.stdout) == saved, "declax schema examples/gpt/gpt_run.py:Run -o examples/gpt/gpt.schema.json"
 
 
+@pytest.mark.slow
 def test_adapters_train_alone() -> None:
     done = python(EXAMPLE / "adapt.py", *SMALL)
     assert "with 3,072 parameters of adapters" in done.stdout, done.stderr

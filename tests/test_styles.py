@@ -41,7 +41,7 @@ def test_every_model_of_the_page_is_compared(styles):
     assert tuple(MODELS) == styles.MODELS
 
 
-@pytest.mark.parametrize("title", MODELS)
+@pytest.mark.parametrize("title", ["A GPT", pytest.param("A ResNet-18", marks=pytest.mark.slow)])
 def test_both_styles_make_the_same_model(title, styles):
     name, arguments, x = MODELS[title]
     pytest.importorskip("flax")

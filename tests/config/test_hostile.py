@@ -26,6 +26,8 @@ from declax.config._reading.context import INVALID, Context
 from declax.config.loading import structure
 from declax.config.problems import Report
 
+pytestmark = pytest.mark.sampled(6)
+
 SECONDS = 60.0  # of a shared machine, with memory being traced; each takes less than five on a free one
 MEGABYTES = 400
 

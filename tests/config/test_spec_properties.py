@@ -7,6 +7,7 @@ import pickle
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,6 +76,7 @@ def leaves(model):
     return [np.asarray(leaf) for leaf in jax.tree.leaves(dx.state(model))]
 
 
+@pytest.mark.slow
 @given(models())
 def test_the_spec_of_what_is_built_is_the_spec(spec):
     model = spec.build(rngs=dx.Rngs(0))

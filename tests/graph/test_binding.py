@@ -21,7 +21,7 @@ import declax as dx
 from declax._graph.binding import bind
 from strategies import Box, Declared, Open, OpenPytree, apply_edits, build, edits, recipes, same_graph
 
-pytestmark = pytest.mark.usefixtures("quick_to_collect")
+pytestmark = [pytest.mark.usefixtures("quick_to_collect"), pytest.mark.sampled(6)]
 
 
 def model_of() -> Open:
@@ -418,6 +418,7 @@ def test_threads_that_change_other_models_do_not_disturb():
     in_threads(work)
 
 
+@pytest.mark.slow
 def test_eight_threads_look_at_eight_parts_of_one_model():
     model = Open()
     model.parts = dx.List([Open() for _ in range(8)])

@@ -545,6 +545,7 @@ def test_a_module_of_another_trace():
     assert as_it_was(net) == before
 
 
+@pytest.mark.slow
 def test_deep_models():
     root: Any = Open()
     node = root

@@ -667,6 +667,7 @@ def test_random_sequences_agree_with_the_reference_model():
     assert steps - before >= 200
 
 
+@pytest.mark.slow
 def test_random_sequences_agree_where_models_count_as_large(monkeypatch):
     """Variables are made and checked in batches, as in models of thousands of leaves."""
     for module in (unflattening, updating):

@@ -18,7 +18,7 @@ from declax._graph.flattening import GraphDef
 from declax._state.definition import StateDef
 from strategies import Box, Declared, Open, objects_of
 
-pytestmark = pytest.mark.usefixtures("quick_to_collect")
+pytestmark = [pytest.mark.usefixtures("quick_to_collect"), pytest.mark.sampled(6)]
 names = itertools.count()
 
 

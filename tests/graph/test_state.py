@@ -810,6 +810,7 @@ def test_simple_keys():
 # ================================================================= depth and size
 
 
+@pytest.mark.slow
 def test_any_depth():
     deep = {"leaf": dx.Param(1), "other": 2}
     for _ in range(10_000):

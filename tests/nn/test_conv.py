@@ -15,6 +15,8 @@ from declax.initializers import normal as normal_init
 from declax.nn import Conv, ConvTranspose
 from declax.nn.dtypes import promote_dtype
 
+pytestmark = pytest.mark.sampled(6)
+
 NOISE = normal_init(1.0)
 
 

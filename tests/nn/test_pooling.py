@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from declax import errors
 from declax.nn import pooling
 
+pytestmark = pytest.mark.sampled(6)
+
 
 def windows(
     x: np.ndarray[Any, Any],

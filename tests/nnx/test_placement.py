@@ -67,6 +67,7 @@ def lines_of(lib: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_arrays_are_where_the_shardings_say():
     pytest.importorskip("flax.nnx")
     ours = lines_of("declax")

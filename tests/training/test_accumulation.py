@@ -42,6 +42,7 @@ def test_the_gradient_is_that_of_the_whole_batch(steps: int) -> None:
     assert dx.accumulate(loss_of, steps, wrt=dx.PathContains("bias"))(model, x, y)[1].paths == (("bias",),)
 
 
+@pytest.mark.slow
 def test_statistics_and_streams_go_on_from_part_to_part() -> None:
     model, other = Net(dx.Rngs(0)), Net(dx.Rngs(0))
     x, y = batch(64)  # parts of 16, whose variances are far from 0

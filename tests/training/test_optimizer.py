@@ -21,6 +21,8 @@ from declax import errors
 from declax.training._opt_state import OptArray, OptLayout
 from declax.training._transformation import StaticTransformation
 
+pytestmark = pytest.mark.sampled(6)
+
 
 class LoRA(dx.Variable[jax.Array]): ...
 

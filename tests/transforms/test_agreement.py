@@ -318,6 +318,7 @@ def theirs(chain, options, numbers, model, x):
     return (first, second), dx.merge(graphdef, state)
 
 
+@pytest.mark.slow
 @given(
     modes_and_recipes(),
     chains,

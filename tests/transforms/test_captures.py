@@ -27,6 +27,8 @@ from declax.errors import DeclaxError, OverlookedModelWarning, TraceContextError
 from declax.transforms._engine.captures import Captures
 from declax.transforms.vectorization import vmap
 
+pytestmark = pytest.mark.sampled(6)
+
 MODES = [
     pytest.param({"graph": False}, id="tree"),
     pytest.param({"graph": True, "graph_updates": False}, id="graph"),
@@ -1667,6 +1669,7 @@ def without_gc():
     gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", [dx.jit, vmap, dx.grad])
 @pytest.mark.parametrize("kind", ["cell", "default", "partial", "list", "method"])
 def test_freed_by_reference_counts(without_gc, transform, kind):

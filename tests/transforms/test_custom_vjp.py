@@ -22,6 +22,8 @@ from declax.transforms.differentials import vjp
 from declax.transforms.vectorization import vmap
 from strategies import Open, build, modes_and_recipes, objects_of, same_graph
 
+pytestmark = pytest.mark.sampled(6)
+
 MODES = [{}, {"graph_updates": False}, {"graph": False}]
 ALL = (dx.Param, dx.BatchStat)
 

@@ -23,6 +23,8 @@ from declax.errors import MAX_DEPTH, DepthError, TransformError
 from declax.transforms import compilation
 from strategies import Box, Declared, Open, apply_edits, build, edits, objects_of, recipes, same_graph
 
+pytestmark = pytest.mark.sampled(6)
+
 
 class Counter(dx.Module):
     def __init__(self):

@@ -11,6 +11,8 @@ import pytest
 import declax as dx
 from declax.errors import GraphError, TransformError
 
+pytestmark = pytest.mark.sampled(6)
+
 
 class Model(dx.Module):
     def __init__(self):

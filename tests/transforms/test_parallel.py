@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).resolve().parent
 
 
+@pytest.mark.slow
 def test_on_four_devices():
     files = sorted(str(path) for path in HERE.glob("devices_*.py"))
     assert len(files) == 2

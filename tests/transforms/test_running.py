@@ -19,6 +19,8 @@ from declax.transforms import compilation
 from declax.transforms._engine import lift
 from declax.transforms.differentials import jvp, vjp
 
+pytestmark = pytest.mark.sampled(6)
+
 
 def plain_mesh():
     return jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))

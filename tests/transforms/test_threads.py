@@ -219,6 +219,7 @@ def test_many_structures_at_once(monkeypatch):
     assert len(f._programs) <= 3 + THREADS
 
 
+@pytest.mark.slow
 def test_eager_transforms_on_models_of_their_own():
     def energy(net, x):
         count(net, 1)

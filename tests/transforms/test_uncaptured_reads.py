@@ -16,6 +16,8 @@ import declax as dx
 from declax._variables import uncaptured_reads
 from declax.errors import OverlookedModelWarning
 
+pytestmark = pytest.mark.sampled(6)
+
 # ruff: noqa: PLW0108  # which function it is that reads is what is under test
 
 WHY = "The trace takes the values as constants, and a compiled function does not see later ones"

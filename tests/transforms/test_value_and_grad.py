@@ -60,6 +60,7 @@ def test_numbers_and_shapes_of_argnums():
     np.testing.assert_allclose(of_net["first"]["kernel"].value, expected(0))
 
 
+@pytest.mark.slow
 def test_a_function_that_raises_changes_nothing():
     model = Counted()
 

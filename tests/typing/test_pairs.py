@@ -84,6 +84,7 @@ def test_the_right_programs_run(group: Group) -> None:
     runpy.run_path(str(group.path), run_name=f"right_{group.name}")
 
 
+@pytest.mark.slow
 def test_wrong_programs_define_all_names(findings: Findings) -> None:
     """A name that is not defined would be what is reported, in the place of what is wrong."""
     meant = {pair.module for pair in PAIRS if "a name that there is not" in pair.title}

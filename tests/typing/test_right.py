@@ -3,6 +3,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import optax
+import pytest
 
 import declax as dx
 
@@ -21,6 +22,7 @@ def test_the_right_program_runs() -> None:
     assert names["variables_are_arrays"](block.scale, jnp.ones(2)).shape == (2,)
 
 
+@pytest.mark.slow
 def test_transforms_run_with_these_types() -> None:
     names = runpy.run_path(str(HERE / "right_transforms.py"))
     block, x = names["Block"](2, rngs=dx.Rngs(0)), jnp.ones((1, 2))

@@ -24,6 +24,7 @@ def cost(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("benchmarks.typing_cost")
 
 
+@pytest.mark.slow
 def test_the_file_is_long_and_runs(cost: ModuleType, tmp_path: Path) -> None:
     text = cost.model_file()
     path = tmp_path / "models.py"

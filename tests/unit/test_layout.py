@@ -496,6 +496,7 @@ def test_compile_functions_shares_parameters():
     assert "return value" in inspect.getsource(first)
 
 
+@pytest.mark.slow
 def test_layouts_of_many_threads_are_one():
     import threading
 

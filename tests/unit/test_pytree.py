@@ -557,6 +557,7 @@ class Link(dx.Module):
         self.below, self.names, self.weight = dx.data([below]), names, dx.Param(jnp.ones(1))
 
 
+@pytest.mark.slow
 def test_a_deep_copy_of_a_deep_model():
     names = ["a"]
     model = top = Link(None, names)

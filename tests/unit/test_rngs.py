@@ -22,6 +22,8 @@ from declax._filters import Not, PathContains
 from declax._random.streams import KeylessInitializer, RngCount, RngKey, Rngs, RngState, RngStream
 from declax.errors import MissingStreamError
 
+pytestmark = pytest.mark.sampled(6)
+
 SAMPLERS: dict[str, tuple[Any, ...]] = {
     "ball": (3,),
     "bernoulli": (0.3, (4,)),
