@@ -1,4 +1,4 @@
-"""What declax costs, measured beside its peers and the floor. Start with ``python -m benchmarks.core``."""
+"""Benchmarks of declax beside its peers and plain JAX. Start with ``python -m benchmarks.core``."""
 
 import os
 

@@ -1,7 +1,6 @@
 """Measures models from configuration: ``python -m benchmarks.config --help``.
 
-What a person waits for: plain data read into a spec, files read and checked, the dry run of a large model, and
-`declax check`.
+The figures: reading plain data into a spec, reading and checking files, the dry run of a large model, `declax check`.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Line:
 
     @property
     def is_met(self) -> bool:
-        """Whether the line is as it has to be."""
+        """Whether the line meets its bar."""
         return self.bar is None or self.spread.median <= self.bar
 
 
@@ -101,7 +100,7 @@ def _count(data: object) -> int:
 
 
 def fresh(code: str, words: Sequence[str], folder: Path, rounds: int) -> list[list[str]]:
-    """What a program prints last, from fresh processes; the first writes byte code and does not count."""
+    """The last line that a program prints, from fresh processes; the first process writes byte code and is ignored."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", code, *words]
     runs = [subprocess.check_output(command, text=True, env=env, cwd=folder) for _ in range(rounds + 1)]

@@ -1,4 +1,4 @@
-"""A transformer that configurations describe, for the benchmarks: parts of two kinds each, with ranges and names."""
+"""A transformer that configurations describe, for the benchmarks. It has parts of two kinds, with ranges and names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures the core of declax beside its peers and the floor: ``python -m benchmarks.core --help``."""
+"""Measures the core of declax beside its peers and plain JAX: ``python -m benchmarks.core --help``."""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
-"""What is measured: each figure's batches, what it is compared with, and the bar that declax is held to.
+"""Figures: one line of a table each, with its batches and its bar.
 
-Vocabulary
-----------
-figure:  one line of the table: some work, done by each system that can.
-over:    the system whose time the others are divided by.
-bar:     the largest ratio (or difference) that declax may show.
-outcome: a figure with its samples.
+A ratio divides the time of a system by the time of the system in `over`. The bar is the largest ratio, or the largest
+difference, that declax may show. An outcome is a figure with its samples.
 """
 
 from __future__ import annotations
@@ -63,7 +59,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out of one figure."""
+    """The result of one figure."""
 
     figure: Figure
     samples: Samples
@@ -79,14 +75,14 @@ class Outcome:
 
     @property
     def met(self) -> bool | None:
-        """Whether declax keeps to the bar; None where there is no bar, or nothing to compare."""
+        """Whether declax meets the bar; None without a bar or a comparison."""
         spread = self.compared(OURS)
         return None if spread is None or self.figure.bar is None else spread.median <= self.figure.bar
 
 
 @dataclass(frozen=True)
 class Count:
-    """What is counted once, where rounds would add nothing.
+    """A number that is counted once.
 
     Attributes:
         group: what ``--only`` names.
@@ -106,7 +102,7 @@ def measure(figure: Figure, systems: Sequence[System], effort: Effort) -> Outcom
 
 
 def round_trip(tree: object) -> Batch:
-    """Rebuild, then flatten what was rebuilt: what a model goes through as argument and result of a transform."""
+    """Rebuilds, then flattens the result, as a transform does with its arguments and results."""
     flatten, unflatten = jax.tree_util.tree_flatten, jax.tree_util.tree_unflatten
     leaves, treedef = flatten(tree)
 
@@ -118,7 +114,7 @@ def round_trip(tree: object) -> Batch:
 
 
 def both_ways(tree: object) -> Batch:
-    """Flatten the object that the constructor made, and rebuild it, over and over."""
+    """Flatten the object that the constructor made, and rebuild it, repeatedly."""
     flatten, unflatten = jax.tree_util.tree_flatten, jax.tree_util.tree_unflatten
     leaves, treedef = flatten(tree)
 
@@ -165,7 +161,7 @@ def _graphs(part: Callable[[GraphBatches], Batch | None]) -> Measure:
 
 
 def _classes(systems: Sequence[System], effort: Effort, maker: str = "make_class") -> Samples:
-    """A class stays registered for ever, so that few of them are made."""
+    """JAX registers a class forever, so a few suffice."""
     makers = {system.name: getattr(system, maker) or system.make_class for system in systems}
     batches = {name: repeat(make) for name, make in makers.items() if make}
     return compare(batches, replace(effort, rounds=min(effort.rounds, 31)), repeats=1)
@@ -199,7 +195,7 @@ SCRIPT = (
     "BatchNorm, Conv, Dropout, Linear, Module, Optimizer, Param, Rngs, dataclass, jit, merge, split, state, "
     "value_and_grad"
 )
-"""What a training script names; declax loads what is asked for, its peers load all of it."""
+"""The names that a training script uses. declax loads these only; its peers load everything."""
 
 
 def _imports(systems: Sequence[System], effort: Effort, names: str = SCRIPT) -> Samples:

@@ -1,9 +1,7 @@
-"""Measures models as data, small, large and very large: ``python -m benchmarks.graphs --help``.
+"""Measures models as data, of 120 to 100,000 leaves: ``python -m benchmarks.graphs --help``.
 
-Vocabulary
-----------
-operation: one thing that is done with a whole model; see `benchmarks.systems.Operations`.
-a leaf:    the time of an operation divided by the number of leaves.
+An operation (see `benchmarks.systems.Operations`) processes a whole model once. Its time a leaf is the time of the
+operation divided by the number of leaves.
 """
 
 from __future__ import annotations
@@ -94,7 +92,7 @@ def _divided(sample: Sampler, leaves: int) -> Sampler:
 
 
 def _sampler(operations: Operations, operation: str) -> Sampler:
-    """Times an operation; what there has to be before each `pop` or `state_written` is done, and not timed."""
+    """Times an operation; the preparation of each `pop` and `state_written` is not timed."""
     work: Callable[[], object] = getattr(operations, operation)
     prepare: Callable[[], object] | None = {"pop": operations.sow, "state_written": operations.write}.get(operation)
     for _ in range(WARM_UPS):
@@ -175,11 +173,11 @@ OPERATIONS = {
 
 
 PEER_BARS = {"merge": 0.11, "clone": 0.2}
-"""Of the operations whose bar over the peer is another one than 0.1."""
+"""Bars over the peer that are not 0.1."""
 
 
 def _scale_bar(operation: str) -> float | None:
-    """None for what a very large model cannot do at the cost of a small one, which the processor has in its caches."""
+    """None if a very large model cannot reach the cost of a small one, which fits into the caches of the processor."""
     return None if operation == "state_written" else 1.5
 
 

@@ -1,17 +1,9 @@
-"""Alternating rounds: subjects take turns in one process, and are compared round by round.
+"""Alternating rounds: subjects are measured in turns in one process, and compared within a round.
 
-Vocabulary
-----------
-batch:   a function that repeats the measured work ``n`` times, loop included.
-sampler: a function that measures once and returns nanoseconds for one repetition.
-part:    a sample is taken in a few parts, of which the fastest counts.
-round:   one sample of every subject, one after the other.
-spread:  the quartiles of a quantity over the rounds.
-
-Machines drift: clocks change, neighbours come and go. Samples of one round are
-taken within milliseconds of each other, so a ratio is formed within a round,
-and the median over the rounds is what gets reported. What a neighbour takes
-only ever adds to a time, so the fastest part of a sample is the least wrong.
+A batch is a function that repeats the measured work ``n`` times, loop included. A sampler measures once and returns
+nanoseconds for one repetition; it times several parts and takes the fastest, since other programs only add time. A
+round takes one sample of each subject, within milliseconds, so that a change of the machine's clock affects all of
+them. Reports give the median over the rounds, and the quartiles (the spread).
 """
 
 from __future__ import annotations
@@ -58,12 +50,12 @@ class Spread:
 
 
 def ratio(samples: Samples, subject: str, over: str) -> Spread:
-    """How many times as long `subject` takes as `over`, formed round by round."""
+    """The time of `subject` divided by that of `over`, round by round."""
     return Spread.of([mine / theirs for mine, theirs in zip(samples[subject], samples[over], strict=True)])
 
 
 def difference(samples: Samples, subject: str, over: str) -> Spread:
-    """How many nanoseconds longer `subject` takes than `over`, formed round by round."""
+    """The nanoseconds that `subject` takes longer than `over`, round by round."""
     return Spread.of([mine - theirs for mine, theirs in zip(samples[subject], samples[over], strict=True)])
 
 
@@ -110,7 +102,7 @@ def sampler(batch: Batch, repeats: int, parts: int) -> Sampler:
 
 
 def warm_up(batch: Batch, times: int = WARM_UPS) -> None:
-    """Fills caches and compiles; what happens only once is not what is measured."""
+    """Fills caches and compiles, before the measurement."""
     for _ in range(times):
         batch(1)
 
@@ -130,7 +122,7 @@ def division(batch: Batch, sample_ms: float) -> tuple[int, int]:
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """Collects garbage now, and not while measuring."""
+    """Collects garbage before the measurement, and disables the collector during it."""
     was_on = gc.isenabled()
     gc.collect()
     gc.disable()

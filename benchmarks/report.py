@@ -1,4 +1,4 @@
-"""How outcomes are shown: a table in Markdown, and a plot of the same numbers."""
+"""Reports of outcomes: a table in Markdown, and a plot."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _bar(outcome: Outcome) -> str:
 
 
 def duration(nanoseconds: float) -> str:
-    """Three digits and a unit that suits them."""
+    """Three digits, with a suitable unit."""
     for limit, unit in ((1e3, "ns"), (1e6, "µs"), (1e9, "ms")):
         if nanoseconds < limit:
             return f"{nanoseconds / limit * 1e3:.3g} {unit}"
@@ -78,7 +78,7 @@ def duration(nanoseconds: float) -> str:
 
 
 def added(outcomes: Sequence[Outcome]) -> str:
-    """What `jit` of declax adds to a call of raw `jax.jit`, in microseconds."""
+    """The microseconds that `jit` of declax adds to a call of raw `jax.jit`."""
     lines = []
     for outcome in outcomes:
         if outcome.figure.group == "jit" and OURS in outcome.samples:
@@ -88,7 +88,7 @@ def added(outcomes: Sequence[Outcome]) -> str:
 
 
 def machine() -> str:
-    """What the numbers were taken on."""
+    """The machine and the versions of the libraries."""
     packages = []
     for package in ("jax", "flax", "equinox"):
         try:
@@ -112,7 +112,7 @@ def write_table(path: Path, title: str, tables: Sequence[str], skipped: Mapping[
     parts = [f"# {title}", f"One run of `python -m benchmarks.{path.stem} --write` on {machine()}."]
     parts += tables
     parts += [f"Not measured: {name} ({why})." for name, why in skipped.items()]
-    parts.append(f"What each line does is said in [the README](../README.md).\n\n![The same numbers]({path.stem}.png)")
+    parts.append(f"[The README](../README.md) describes each line.\n\n![The same numbers]({path.stem}.png)")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
 

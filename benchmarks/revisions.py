@@ -1,7 +1,7 @@
 """Times one statement with this checkout and with an earlier commit, in turns.
 
-Two processes wait side by side, one with each version on its path, and answer in alternating rounds. Times are those of
-the processor, so that other programs of a busy machine do not count:
+Two processes, one with each version, run in alternating rounds. Times are processor times, so that other programs do
+not count:
 
     python -m benchmarks.revisions 42d4af0 --setup "rngs = dx.Rngs(0)" --statement "dx.Linear(4, 4, rngs=rngs)"
 """

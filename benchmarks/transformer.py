@@ -1,9 +1,4 @@
-"""One transformer, written twice: as modules, and on plain arrays.
-
-Vocabulary
-----------
-block: attention of some heads, and a network of two layers, each behind a normalization and added to its input.
-"""
+"""One transformer, written twice: as modules, and on plain arrays."""
 
 from __future__ import annotations
 

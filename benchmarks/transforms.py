@@ -1,10 +1,7 @@
 """Measures the transforms beside raw JAX: ``python -m benchmarks.transforms --help``.
 
-Vocabulary
-----------
-flat:       the same work on plain arrays, by raw `jax.jit`.
-functional: a training step on the leaves of States: `split` once, raw `jax.jit` of a list of arrays, `merge` and
-            `state` inside, so that no step flattens a State.
+The system *flat* does the same work on plain arrays, by raw `jax.jit`. The system *functional* takes a training step on
+the leaves of States: `split` once, raw `jax.jit` of a list of arrays, `merge` and `state` inside.
 """
 
 from __future__ import annotations
@@ -39,21 +36,21 @@ BATCH = 32
 
 
 class Bag(dx.Module):
-    """As many small Variables of one kind as asked for."""
+    """Small Variables of one kind."""
 
     def __init__(self, count: int, kind: type[dx.Variable[Any]]) -> None:
         self.items = dx.List([kind(jnp.full((4,), float(i))) for i in range(count)])
 
 
 class Plain(dx.Module):
-    """Three arrays that are no Variables."""
+    """Three plain arrays."""
 
     def __init__(self) -> None:
         self.a, self.b, self.c = (jnp.full((4,), float(i)) for i in range(3))
 
 
 class Totals(dx.Module):
-    """What metrics keep."""
+    """The Variables of metrics."""
 
     def __init__(self) -> None:
         self.total = dx.Variable(jnp.zeros(()))
@@ -193,7 +190,7 @@ def _make_training() -> tuple[Net, dx.Optimizer[Net]]:
 
 
 def _batches() -> Iterator[Batched]:
-    """What the peer's script trains on: points of a parabola with noise, of which each batch has others."""
+    """The data of the peer's script: points of a parabola with noise, different in each batch."""
     draw = np.random.default_rng(0)
     x = np.linspace(0, 1, 100, dtype=np.float32)[:, None]
     y = 0.8 * x**2 + 0.1 + draw.normal(0, 0.1, x.shape).astype(np.float32)
@@ -242,7 +239,7 @@ def _training_steps(*, is_evaluated: bool) -> dict[str, Batch]:
 
 
 def _steps_beside(use: str) -> dict[str, Batch]:
-    """Steps with something else after each: an evaluation, a Variable that is read, or one that is written."""
+    """Steps, each followed by an evaluation, a read of a Variable, or a write."""
     batches = _batches()
     model, optimizer = _make_training()
     lifted, lifted_loss = dx.jit(_train), dx.jit(_loss)
@@ -395,7 +392,7 @@ def _live_arrays() -> int:
 
 
 def _resident() -> int:
-    """Bytes in memory now; where the system does not say, the most that there ever were."""
+    """Bytes in memory now; the peak, where the system does not report the current size."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     except OSError:

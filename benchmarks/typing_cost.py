@@ -1,8 +1,8 @@
-"""Measures what the mypy plugin costs: ``python -m benchmarks.typing_cost --help``.
+"""Measures the cost of the mypy plugin: ``python -m benchmarks.typing_cost --help``.
 
-mypy checks a generated file of 1,000 lines of models and training, in fresh processes that take turns: with the
-plugin of declax, with one that does nothing, and without. Other modules come from mypy's cache, as for someone who has
-edited the file. What is compared is the time that the processor works for the process.
+mypy checks a generated file of 1,000 lines of models and training in fresh processes, in turns: with the plugin, with a
+plugin that does nothing, and without one. Other modules come from mypy's cache, as after an edit of one file. The
+figures compare processor time.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""Which error texts the sources can word, and which of them a test mentions.
+"""Finds the error texts that the sources can produce, and those that a test mentions.
 
-Vocabulary
-----------
-site:     a call in ``src/declax`` that makes an error of `declax.errors`.
-template: a text that a site can word, with `HOLE` where a value goes in.
-part:     a stretch of a template between two holes.
-window:   `WINDOW` characters of a part; the smallest thing that tells texts apart.
-
-The text of a site is followed to where it is written: through conditional expressions, constants,
-tables, local names, functions that return text, and the callers of a function that is handed one.
+A site is a call in ``src/declax`` that creates an error of `declax.errors`. A template is a text that a site can
+produce, with `HOLE` in place of values; its parts are the stretches between holes. A window is `WINDOW` characters
+of a part, the shortest text that distinguishes templates. The text of a site is followed through conditional
+expressions, constants, tables, local names, functions that return text, and the callers of functions that receive
+text.
 """
 
 from __future__ import annotations

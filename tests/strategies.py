@@ -1,9 +1,7 @@
-"""Random module graphs, edits of them, and a comparison that knows nothing of declax's own walk.
+"""Random module graphs, edits of them, and a comparison that does not use declax's walk.
 
-Vocabulary
-----------
-recipe: plain data that says what a graph looks like; the same recipe builds equal graphs again and again.
-edit:   plain data that says how to change a graph in place; the same edit does the same to equal graphs.
+A recipe is plain data that describes a graph; one recipe builds equal graphs. An edit is plain data that describes a
+change in place; one edit changes equal graphs equally.
 """
 
 from __future__ import annotations

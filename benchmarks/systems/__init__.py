@@ -1,4 +1,4 @@
-"""How each system says the same things; one file a system, loaded where it is installed."""
+"""The measured systems: a module each, which is loaded if its library is installed."""
 
 from __future__ import annotations
 

@@ -1,17 +1,10 @@
-"""What a graph of objects is, in plain Python: the graph API is held against this.
+"""A reference model of graphs in plain Python, with which tests compare the graph API.
 
-Nothing here knows how declax walks, describes or builds a graph, or what a
-State of it is; all is written for clarity, with recursion and without speed.
-
-Vocabulary
-----------
-Var, Node: objects with an identity. A list, tuple or dict is a plain container,
-           which is a value. An array is a leaf, and so is a number that an
-           attribute declares as data. All else is static.
-leaf:      what a State has of a graph: the kind and metadata of a Var (None of
-           what is in no Var), and the value.
-state:     leaves by path, in the order of the graph.
-template:  a copy of a graph that stands for its structure.
+It does not use declax, and is written for clarity, with recursion. `Var` and `Node` are objects with an identity. A
+list, tuple or dict is a plain container, which is a value. Arrays, and numbers that an attribute declares as data,
+are leaves. Everything else is static. A state has the leaves by path, in the order of the graph: the kind and
+metadata of a `Var` (None for other leaves) and the value. A template is a copy of a graph that represents its
+structure.
 """
 
 from __future__ import annotations

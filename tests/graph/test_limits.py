@@ -1,13 +1,8 @@
-"""Graphs that are deeper or wider than any that are meant: they work, or one error says what the limit is.
+"""Very deep and very wide graphs: operations work, or one error names the limit.
 
-Each shape is made, and used in all ways, in a process of its own, which runs this file as a script: whatever a
-graph does to its process (the recursion counter of jaxlib is not given back with Python 3.11), the tests go on.
-
-Vocabulary
-----------
-shape:  a graph to be made, by name.
-use:    something that is done with it.
-report: for each use, what came of it, the seconds that it took, and the peak of memory in MiB.
+Each shape is built and used in a separate process, which runs this file as a script, because exhausting the recursion
+counter of jaxlib cannot be undone with Python 3.11. The report of a process gives for each use its result, its seconds,
+and the peak memory in MiB.
 """
 
 from __future__ import annotations

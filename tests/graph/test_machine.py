@@ -1,10 +1,7 @@
-"""Random sequences of everything that can be done with graphs, against a model in plain Python.
+"""Random sequences of all operations on graphs, compared with a model in plain Python.
 
-Vocabulary
-----------
-twin:  a real graph, and the reference graph that it must agree with.
-saved: a GraphDef and States of a graph as it was once, real and of the reference.
-edit:  plain data that says by paths what to change; it is carried out on both.
+A twin is a real graph and the reference graph with which it must agree. An edit is plain data that describes a
+change by paths; it is applied to both.
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""Runs type checkers over a folder of programs, and reads what they report.
-
-Vocabulary
-----------
-checker: mypy with the plugin of declax, mypy without, or pyright.
-report:  one error: the name of the module, the line, the code and the text.
-"""
+"""Runs mypy with the plugin, mypy without, and pyright over a folder of programs, and reads their reports."""
 
 from __future__ import annotations
 

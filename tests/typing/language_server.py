@@ -1,11 +1,7 @@
-"""A small client of language servers: what an editor asks while a program is typed.
+"""A small client for language servers, which sends the requests of an editor.
 
-Vocabulary
-----------
-message: a JSON object with a header that says its length, as the language server protocol has it.
-request: a message with a number, which the answer has, too. Both sides may send some.
-cursor:  where the user types: a line and a column, both from zero.
-notice:  a message that expects no answer, such as the mistakes that a server finds in a file.
+A message is a JSON object with a header that gives its length. A request is a message with a number, which the response
+repeats; both sides may send requests. A notification expects no response.
 """
 
 from __future__ import annotations

@@ -1,20 +1,12 @@
 """Reads the pairs of programs under ``programs/``.
 
-Vocabulary
-----------
-pair:    a right program and a wrong one, which differ in one line.
-group:   the pairs of one file; its name is the group's.
-opening: what stands before the first pair of a file, which all its pairs share.
-marked:  the line of the wrong program that a checker has to report.
-
-A file of pairs is the right programs, one after the other, as they stand. A pair
-begins with ``# == what is wrong (annotations: yes)``: whether plain annotations can
-express it. A comment ``# wrong: ...`` has the line that the wrong program has in the
-place of the line before; ``# wrong(+1): ...`` says that the error is to be reported
-at the first line of code after it, ``# wrong(-2): ...`` at the second one before.
-``# error: a | b | c`` below it has the codes that mypy with the plugin, mypy without
-and pyright give; ``-`` stands for no error. The tests write it where
-``DECLAX_UPDATE_GOLDEN=1`` is set.
+A pair is a right program and a wrong one, which differ in one line. The pairs of a file are a group, and share its
+opening, the lines before the first pair. A file contains the right programs. A pair begins with ``# == title
+(annotations: yes)``, which says whether plain annotations can express the mistake. A comment ``# wrong: ...``
+replaces the line before it in the wrong program. ``# wrong(+1): ...`` expects the error at the first line of code
+after it, ``# wrong(-2): ...`` at the second line before it. ``# error: a | b | c`` gives the codes of mypy with the
+plugin, mypy without, and pyright; ``-`` means no error. The tests write this line if ``DECLAX_UPDATE_GOLDEN=1`` is
+set.
 """
 
 from __future__ import annotations
