@@ -156,7 +156,7 @@ def main(words: Sequence[str] | None = None) -> int:
             "# Models from configuration, measured",
             f"One run of `python -m benchmarks.config --write` on {report.machine()}.",
             made,
-            "What each line does is said in [the README](../README.md).",
+            "[The README](../README.md) describes each line.",
         ]
         (RESULTS / "config.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return int(chosen.check and not all(line.is_met for line in lines))

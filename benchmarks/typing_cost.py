@@ -205,7 +205,7 @@ def main(words: Sequence[str] | None = None) -> int:
             "# What the mypy plugin costs",
             made,
             table,
-            "What the line does is said in [the README](../README.md).",
+            "[The README](../README.md) describes the line.",
         ]
         (RESULTS / "typing.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return int(chosen.check and ratio(samples, WITH, WITHOUT).median > BAR)
