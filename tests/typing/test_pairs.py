@@ -1,7 +1,7 @@
 """Wrong programs are caught, right ones are not: by mypy with the plugin, by mypy, and by pyright.
 
-The programs are in ``programs/``; how they are written is said in ``pairs.py``. What each checker catches is
-written next to them and into docs/types.md, with ``DECLAX_UPDATE_GOLDEN=1`` in the environment.
+The programs are in ``programs/``; ``pairs.py`` describes their format. With ``DECLAX_UPDATE_GOLDEN=1`` in the environment,
+the tests write the codes of each checker next to the programs, and the totals into docs/types.md.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def test_the_codes_are_those_in_the_programs(findings: Findings, group: Group) -
 
 @pytest.mark.usefixtures("same_checkers")
 def test_the_page_has_the_table(findings: Findings) -> None:
-    table = "\n".join([*_totals(findings), "", *_every_mistake(findings)]) + "\n"
+    table = "\n".join(_totals(findings)) + "\n"
     if UPDATES:
         page = PAGE.read_text(encoding="utf-8")
         before, after = page.partition(BEGIN)[0], page.partition(END)[2]
@@ -164,27 +164,14 @@ def test_the_page_has_the_table(findings: Findings) -> None:
 
 def _totals(findings: Findings) -> list[str]:
     lines = [
-        f"{made_with()}: pairs of a wrong and a right program, and how many of the wrong ones are caught.",
+        f"{made_with()}: pairs of programs, and the number of wrong programs that each checker reports.",
         "",
-        "| what they are about | pairs | mypy with the plugin | mypy | pyright |",
+        "| subject | pairs | mypy with the plugin | mypy | pyright |",
         "| --- | --- | --- | --- | --- |",
     ]
     expressible = [pair for pair in PAIRS if pair.annotations]
     of_groups = [(group.about, list(group.pairs)) for group in GROUPS]
-    for label, pairs in [*of_groups, ("**all**", PAIRS), ("of which annotations can express", expressible)]:
+    for label, pairs in [*of_groups, ("**all**", PAIRS), ("that annotations can express", expressible)]:
         counts = " | ".join(str(len(findings.caught(checker, pairs))) for checker in CHECKERS)
         lines.append(f"| {label} | {len(pairs)} | {counts} |")
-    return lines
-
-
-def _every_mistake(findings: Findings) -> list[str]:
-    lines = ["Each of them, with the code of mypy; what no annotation can express is in italics."]
-    for group in GROUPS:
-        lines += ["", f"**{group.about}**", "", "| mistake | mypy with the plugin | mypy | pyright |"]
-        lines.append("| --- | --- | --- | --- |")
-        for pair in group.pairs:
-            title = pair.title if pair.annotations else f"*{pair.title}*"
-            code, *others = findings.row(pair)
-            marks = " | ".join("" if found == "-" else "yes" for found in others)
-            lines.append(f"| {title} | {'' if code == '-' else f'`{code}`'} | {marks} |")
     return lines

@@ -1,4 +1,4 @@
-"""Constructors: what a declaration makes of them."""
+"""Constructors of declared classes."""
 
 import jax
 import jax.numpy as jnp

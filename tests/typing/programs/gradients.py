@@ -1,4 +1,4 @@
-"""Gradients and what is done with them."""
+"""Gradients and optimizers."""
 
 from typing import Any, TypeVar
 

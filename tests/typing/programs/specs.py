@@ -1,4 +1,4 @@
-"""Specs, configs, and what is built of them."""
+"""Specs and configurations."""
 
 import jax
 

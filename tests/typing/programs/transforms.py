@@ -1,4 +1,4 @@
-"""Transforms as functions, decorators, factories of decorators, and on methods."""
+"""Transforms as functions, decorators and on methods."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Variables, which are arrays to a checker."""
+"""Variables as arrays."""
 
 import jax
 import jax.numpy as jnp
