@@ -1,4 +1,4 @@
-"""Filters: short forms that select leaves of a graph, and the predicates that they stand for."""
+"""Filters: short forms that select leaves of a graph, and the predicates that they represent."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _OfPaths(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Everything(_OfPaths):
-    """Takes all leaves."""
+    """Matches all leaves; the same as ``...``."""
 
     def _takes(self, path: Path) -> bool:
         return True
@@ -62,7 +62,7 @@ class Everything(_OfPaths):
 
 @dataclasses.dataclass(frozen=True)
 class Nothing(_OfPaths):
-    """Takes no leaves."""
+    """Matches no leaves; the same as None."""
 
     def _takes(self, path: Path) -> bool:
         return False
@@ -70,7 +70,7 @@ class Nothing(_OfPaths):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PathContains(_OfPaths):
-    """Takes leaves whose path has a key.
+    """Matches leaves whose path has a key.
 
     Args:
       key: the key.
@@ -97,7 +97,7 @@ class PathContains(_OfPaths):
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
 class PathIn(_OfPaths):
-    """Takes leaves at given paths.
+    """Matches leaves at given paths.
 
     Args:
       *paths: tuples of keys.
@@ -135,7 +135,7 @@ def _checked_path(path: AnyType) -> Path:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PathMatches(_OfPaths):
-    """Takes leaves whose path matches a pattern.
+    """Matches leaves whose path matches a pattern.
 
     Args:
       pattern: steps joined by dots, or a path as error messages show it. An
@@ -275,7 +275,7 @@ class WithTag:
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
 class _Combination:
-    """Predicates of which one that returns `_settles` settles the answer."""
+    """Predicates of which one that returns `_settles` decides."""
 
     predicates: tuple[Predicate, ...]
     _settles: ClassVar[bool]
@@ -344,17 +344,17 @@ class Not(_Combination):
 
 _PREDICATES = (_OfPaths, OfType, WithTag, _Combination)
 _BUILT_IN = frozenset({Everything, Nothing, PathContains, PathIn, PathMatches, OfType, WithTag, Any, All, Not})
-"""Predicates that answer `matches_kind`; a class that derives from one may answer otherwise."""
+"""Predicates with `matches_kind`; a derived class may return another result."""
 
 
 def matches_kind(predicate: Predicate, path: Path, kind: type | None, tag: object = None) -> bool | None:
-    """The answer of a predicate if path, kind and tag of a leaf settle it, else None."""
+    """The result of a predicate if path, kind and tag of a leaf settle it, else None."""
     known: AnyType = predicate
     return known.matches_kind(path, kind, tag) if type(predicate) in _BUILT_IN else None
 
 
 def is_of_kind(predicate: Predicate) -> bool:
-    """Whether all Variables of one kind get the same answer from a predicate."""
+    """Whether all Variables of one kind get the same result from a predicate."""
     if type(predicate) not in _BUILT_IN:
         return False
     if isinstance(predicate, _Combination):
@@ -363,7 +363,7 @@ def is_of_kind(predicate: Predicate) -> bool:
 
 
 def to_predicate(filter: Filter, /) -> Predicate:
-    """The predicate that a filter stands for; raises FilterError, with the grammar, for another value.
+    """The predicate that a filter represents; raises FilterError, with the grammar, for another value.
 
     >>> import declax as dx
     >>> dx.filterlib.to_predicate((int, "dropout"))
@@ -429,7 +429,7 @@ def predicates_of(filters: Sequence[Filter], where: str) -> tuple[Predicate, ...
 
 
 def ask(predicate: Predicate, path: Path, value: AnyType) -> bool:
-    """The answer of a predicate; an error of a user's function gets a note of the path."""
+    """The result of a predicate; an error of a user's function gets a note of the path."""
     try:
         return bool(predicate(path, value))
     except Exception as error:

@@ -1,6 +1,6 @@
 """The few private names of jax that are worth their risk; nothing else imports them.
 
-A *mark* stands for a trace without keeping it alive; marks of one trace are the same object.
+A *mark* identifies a trace without keeping it alive; marks of one trace are the same object.
 ``tests/unit/test_jax.py`` tells when one of these names moves.
 """
 

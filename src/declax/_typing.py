@@ -53,7 +53,7 @@ Activation: TypeAlias = Callable[[jax.Array], jax.Array]
 
 @runtime_checkable
 class Initializer(Protocol):
-    """A function that makes the first value of a Variable."""
+    """A function of a key, a shape and a dtype that returns the initial value of a Variable."""
 
     def __call__(self, key: jax.Array, shape: Shape, dtype: Any = ..., /) -> jax.Array: ...
 

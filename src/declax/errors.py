@@ -88,7 +88,7 @@ class StatusError(DeclaxError, ValueError, TypeError):
 
 
 class TraceContextError(DeclaxError):
-    """An object was changed from another trace level than its own."""
+    """An object was changed in another trace than the one that created it."""
 
     code = "trace-context"
 
@@ -150,7 +150,7 @@ class TransformError(DeclaxError, ValueError, TypeError):
 
 
 class AbstractModelError(TransformError):
-    """Something was computed with the shapes that an abstract model has in the place of arrays."""
+    """A computation used the shapes of an abstract model as arrays."""
 
 
 class OptimizerError(DeclaxError, ValueError, TypeError):
@@ -169,8 +169,7 @@ class ConfigError(DeclaxError, ValueError):
     """A configuration does not fit the classes that it describes.
 
     Args:
-      problems: all that is wrong with it, as `declax.config.problems.Problem` has it; each is a paragraph of the
-        message.
+      problems: a `declax.config.problems.Problem` for each mistake; each is a paragraph of the message.
     """
 
     code = "config"

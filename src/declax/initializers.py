@@ -75,7 +75,7 @@ class NamedInitializer:
 
         Args:
           key: a PRNG key; `zeros`, `ones` and `constant` ignore it.
-          shape: of the array; an int stands for one axis.
+          shape: of the array; an int means one axis.
           dtype: of the array; None means the factory's, or the default float.
           out_sharding: of the array, as ``jax.random.normal`` takes it.
 

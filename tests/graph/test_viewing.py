@@ -274,7 +274,7 @@ BatchNorm:
     normalize by the running mean and variance, and leave them unchanged.
 Dropout:
   deterministic: bool | None = None
-    answer the input unchanged."""
+    return the input unchanged."""
     )
     assert view_info(Block(), only=dx.Dropout).startswith("Dropout:")
     assert view_info(Block().linear) == ""

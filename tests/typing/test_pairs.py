@@ -1,7 +1,7 @@
 """Wrong programs are caught, right ones are not: by mypy with the plugin, by mypy, and by pyright.
 
-The programs are in ``programs/``; ``pairs.py`` describes their format. With ``DECLAX_UPDATE_GOLDEN=1`` in the environment,
-the tests write the codes of each checker next to the programs, and the totals into docs/types.md.
+The programs are in ``programs/``; ``pairs.py`` describes their format. With ``DECLAX_UPDATE_GOLDEN=1`` in the
+environment, the tests write the codes of each checker next to the programs, and the totals into docs/types.md.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class PartCheck:
             )
 
     def __call__(self, instance: Pytree) -> None:
-        """Checks what the caller gave for the part; a function in the place of a Module is static."""
+        """Checks what the caller gave for the part; a function in place of a Module is static."""
         value = vars(instance)[self.names[0]]
         found = self._mismatch(value, self._annotation)
         is_plain = isinstance(value, type) or (value.__class__ in PLAIN and not callable(value))

@@ -67,11 +67,9 @@ def dataclass(
 def dataclass(cls: type[P] | None = None, /, **options: Any) -> Any:
     """Makes a dataclass whose instances are pytrees.
 
-    Follows `dataclasses.dataclass` in all: field order, inheritance,
-    ``KW_ONLY``, ``InitVar``, ``__post_init__``. In addition, each field has a
-    status (by `data`/`static`, then by its annotation, then by its first
-    value), `variable` and `submodule` fields are made at construction, and
-    the functions that flatten and unflatten instances are generated.
+    Field order, inheritance, ``KW_ONLY``, ``InitVar`` and ``__post_init__`` are those of `dataclasses.dataclass`. In
+    addition, each field has a status (by `data`/`static`, then by its annotation, then by its first value), parts and
+    Variables are made at construction, and the functions that flatten and unflatten instances are generated.
 
     Args:
       cls: the class, a subclass of `Pytree` or `Module`.
@@ -84,7 +82,7 @@ def dataclass(cls: type[P] | None = None, /, **options: Any) -> Any:
       The class.
 
     Raises:
-      FieldError: for declarations that contradict themselves.
+      FieldError: for contradictory declarations.
 
     >>> import declax as dx
     >>> @dx.dataclass

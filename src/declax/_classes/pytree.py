@@ -1,6 +1,6 @@
 """Objects with attributes that JAX sees as trees.
 
-An instance whose attributes deviate from the declaration of its class has a layout of its own. An object is bound while
+An instance whose attributes deviate from the declaration of its class has another layout. An object is bound while
 a cached description of a graph knows it: a change of its structure then advances the structure epoch.
 """
 
@@ -152,14 +152,12 @@ for _mark in (dataclasses.MISSING, dataclasses._FIELD, dataclasses._FIELD_INITVA
 class Pytree(metaclass=PytreeMeta):
     """Base of all objects whose attributes JAX sees as a tree.
 
-    Each attribute is data or static. What a class declares decides; for the
-    rest, the value of the first assignment does (see `is_data`), or an
-    explicit ``data(...)``/``static(...)`` around the assigned value.
+    Each attribute is data or static. The declaration of the class decides; for other attributes, an explicit
+    ``data(...)`` or ``static(...)`` around the assigned value, or the value of the first assignment (see `is_data`).
 
     Class arguments:
-      pytree: False makes a class whose instances are no JAX pytrees and whose
-        attributes are not checked; the graph API and the lifted transforms
-        still take them.
+      pytree: False makes a class that is not a JAX pytree, and whose attributes are not checked; the graph functions
+        and the transforms of declax accept its instances.
 
     Raises:
       StatusError: for data in a static attribute.
@@ -311,7 +309,7 @@ class Pytree(metaclass=PytreeMeta):
 
 
 class Object(Pytree, pytree=False):
-    """Base of objects that are no JAX pytrees; nothing about them is checked.
+    """Base of objects that are not JAX pytrees; nothing about them is checked.
 
     The graph API and the lifted transforms take them: containers, arrays and
     Variables in their attributes are state, all else is static.
@@ -551,11 +549,20 @@ def _is_copied_plainly(value: object) -> bool:
 def check_pytree(node: object, /) -> None:
     """Checks the attributes of a Pytree for data that JAX would not see.
 
-    Runs after each construction; call it after changing a container in place.
+    Construction calls it. Call it after changing a container in place.
 
     Raises:
       StatusError: for arrays in a static attribute, or for ``data(...)`` and
         ``static(...)`` inside of containers.
+
+    >>> import declax as dx
+    >>> model = dx.Module()
+    >>> model.names = ["a"]
+    >>> model.names.append(jax.numpy.ones(2))
+    >>> dx.check_pytree(model)
+    Traceback (most recent call last):
+    declax.errors.StatusError: Module.names: data was assigned to an attribute that is static. [status]
+    ...
     """
     if not isinstance(node, Pytree):
         raise StatusError("check_pytree", "the argument is not a Pytree", expected="a Pytree", got=describe(node))

@@ -1,6 +1,6 @@
 """The calls of the parts of a model while it is traced once, with inputs, outputs and the cost that XLA counts.
 
-While the methods of the parts are wrapped, each runs as a program of its own inside the traced one. JAX keeps it as
+While the methods of the parts are wrapped, each runs as a separate program inside the traced one. JAX keeps it as
 one equation, whose program is then lowered for XLA to count. A tag on each part gives its path, also in copies that
 transforms make.
 """
@@ -153,7 +153,7 @@ class _Recording:
         self.calls: dict[str, Call] = {}
 
     def run(self, name: str, method: Any, node: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls a method as a program of its own."""
+        """Calls a method as a separate program."""
         call = Call(getattr(node, _TAG), type(node), name, _shapes((args, kwargs)))
         program_name = f"declax_part_{len(self.calls)}"
         self.calls[program_name] = call

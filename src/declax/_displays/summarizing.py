@@ -273,7 +273,7 @@ def _follows(key: Any, index: int) -> bool:
 
 
 def _moved(line: _Line, depth: int, key: Any) -> _Line:
-    """A line under the indices of all rows that it stands for."""
+    """A line under the indices of all rows that it represents."""
     if not isinstance(key, _Indices):
         return line
     path = (*line.path[:depth], key, *line.path[depth + 1 :])

@@ -107,7 +107,7 @@ def local_names(cls: type) -> dict[str, object]:
 
 
 class Unresolved:
-    """A name of an annotation that stands for nothing at run time."""
+    """A name of an annotation that does not exist at run time."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -149,7 +149,7 @@ class AnnotationScope(dict[str, object]):
       is_complete: whether all names were found.
       assumed: what is assumed of annotations that are being decided, by identity.
       recursive: those among them that refer to themselves.
-      evaluated: what texts stand for. A text that contains itself is one object, however often it is met.
+      evaluated: the meaning of texts. A text that contains itself is one object, however often it is met.
     """
 
     def __init__(self, cls: type) -> None:

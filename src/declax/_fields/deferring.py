@@ -24,7 +24,7 @@ def defer(function: Callable[P, R], /) -> Callable[P, R]:
     without it.
 
     Args:
-      function: what to call.
+      function: the function or class.
 
     Returns:
       A function of the same arguments; its call declares a part.

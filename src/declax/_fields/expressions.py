@@ -251,7 +251,7 @@ class Reference(Operation):
 
 
 def referred(value: Any) -> Any:
-    """The expression or value that a reference stands for; any other value itself."""
+    """The expression or value of a reference; any other value itself."""
     while isinstance(value, Reference):
         value = value._pytree__target
     return value

@@ -113,7 +113,7 @@ class PartOverride(Unmade):
 
 
 def with_parts(owner: type, steps: tuple[str | int, ...], value: Any) -> Any:
-    """A default, or an argument of a declared call, with a `DeclaredPart` in the place of each call."""
+    """A default, or an argument of a declared call, with a `DeclaredPart` in place of each call."""
     value = value._pytree__value if isinstance(value, Literal) else value
     if isinstance(value, Reference) and not has_expression(value._pytree__target):
         return value._pytree__target

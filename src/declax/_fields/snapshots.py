@@ -1,7 +1,7 @@
 """Hashable snapshots of static values, taken whenever a treedef is made.
 
 A list that was changed in place then gives another treedef, and a program that was compiled for the old list is not
-used for the new one. Values in which nothing can change, and which have a hash, are *fixed*: they stand for themselves.
+used for the new one. Values in which nothing can change, and which have a hash, are *fixed*: they enter as they are.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ def attributes_of(value: Any) -> dict[str, Any] | None:
 
 
 def is_fixed(value: Any) -> bool:
-    """Whether a value stands for itself in a treedef: nothing in it can change, and it has a hash."""
+    """Whether a value enters a treedef as it is: nothing in it can change, and it has a hash."""
     stack, seen = [value], set()
     while stack:
         item = stack.pop()

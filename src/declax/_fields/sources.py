@@ -184,7 +184,7 @@ class SourceWriter:
         return bare(value, self)
 
     def function(self, item: Any, rngs: Any) -> str:
-        """The source of a function that evaluates an expression, with the given keys in the place of `rngs`."""
+        """The source of a function that evaluates an expression, with the given keys in place of `rngs`."""
         names = {**self._names} if rngs is None else {**self._names, id(rngs): "rngs"}
         writer = SourceWriter(names, self._reserved)
         writer.constants = self.constants

@@ -69,10 +69,26 @@ class Status(enum.Enum):
 
 
 Data: TypeAlias = Annotated[T, Status.DATA]
-"""An annotation that makes a field data: ``values: Data[list]``."""
+"""An annotation that makes a field data, whatever its type.
+
+>>> import declax as dx
+>>> @dx.dataclass
+... class Warm(dx.Module):
+...     temperature: dx.Data[float]
+>>> jax.tree.leaves(Warm(0.5))
+[0.5]
+"""
 
 Static: TypeAlias = Annotated[T, Status.STATIC]
-"""An annotation that makes a field static: ``table: Static[Any]``."""
+"""An annotation that makes a field static, whatever its type.
+
+>>> import declax as dx
+>>> @dx.dataclass
+... class Named(dx.Module):
+...     name: dx.Static[object]
+>>> jax.tree.leaves(Named("a"))
+[]
+"""
 
 
 class VariableRecipe(NamedTuple):
@@ -321,7 +337,7 @@ def field(**options: Any) -> Any:
       A field specifier; in the class body, an expression.
 
     Raises:
-      FieldError: for an option that does not exist, and for a `check` that nothing would call.
+      FieldError: for an unknown option, and for a `check` together with ``init=False``.
 
     >>> import declax as dx
     >>> @dx.dataclass
@@ -422,8 +438,8 @@ def data(value: Any = MISSING, /, **options: Any) -> Any:
       help: one line that explains the field.
       choices: the values that the field may have.
       ge, le: the field's bounds, both included.
-      check: asks more of a value than its type: it raises a ValueError, or returns a text that says what is wrong,
-        or False. The constructor calls it, as do configurations; not for None.
+      check: a function of the value, which refuses it by raising a ValueError, or by returning a description of the
+        problem or False. Constructors and configurations call it, except for None.
       trainable: whether optimizers change it.
       weight_decay: whether weight decay applies to it.
       renamed_from: the field's former name.
@@ -433,7 +449,7 @@ def data(value: Any = MISSING, /, **options: Any) -> Any:
       A field specifier, or the tagged value.
 
     Raises:
-      FieldError: for a value together with the options of a field, and for a `check` that nothing would call.
+      FieldError: for a value together with options of a field, and for a `check` together with ``init=False``.
 
     >>> import declax as dx
     >>> dx.data(3)
@@ -504,7 +520,7 @@ def static(value: Any = MISSING, /, **options: Any) -> Any:
 
     A static value is part of the tree's definition: two models with different
     static values have different treedefs, and a jitted function is traced for
-    each. It must be hashable; a list, dict or set is taken as a snapshot.
+    each. The value must be hashable, or a list, dict or set, which enters as a snapshot.
 
     Args:
       value: a value to tag, in an assignment to an attribute.
@@ -514,15 +530,15 @@ def static(value: Any = MISSING, /, **options: Any) -> Any:
       help: one line that explains the field.
       choices: the values that the field may have.
       ge, le: the field's bounds, both included.
-      check: asks more of a value than its type: it raises a ValueError, or returns a text that says what is wrong,
-        or False. The constructor calls it, as do configurations; not for None.
+      check: a function of the value, which refuses it by raising a ValueError, or by returning a description of the
+        problem or False. Constructors and configurations call it, except for None.
       renamed_from: the field's former name.
 
     Returns:
       A field specifier, or the tagged value.
 
     Raises:
-      FieldError: for a value together with the options of a field, and for a `check` that nothing would call.
+      FieldError: for a value together with options of a field, and for a `check` together with ``init=False``.
 
     >>> import declax as dx
     >>> dx.static("relu")
@@ -590,26 +606,36 @@ def variable(
 ) -> Any:
     """Declares a Variable that is made when the object is constructed.
 
-    Its class is that of the annotation: ``kernel: Param[jax.Array]`` makes a
-    `Param`. It is made in declaration order, before `__post_init__`, and is
-    no parameter of the constructor.
+    The annotation gives the kind: ``kernel: Param[jax.Array]`` makes a `Param`. Variables are made in declaration
+    order, before `__post_init__`. The constructor does not take them.
 
     Args:
-      shape: its sizes, or one size. Like the other arguments it may contain
-        fields of the class.
+      shape: the sizes of the axes, or one size. All arguments may contain fields of the class.
       initializer: called with a key, the shape and the dtype.
       dtype: the dtype; None means float32.
       when: a condition; if it is False, this field is None.
-      sharding: becomes the Variable's metadata ``sharding``.
-      stream: the stream of ``rngs`` that gives the key; None draws no key, and
-        the initializer is called with None.
-      metadata: of the Variable.
+      sharding: the metadata ``sharding`` of the Variable.
+      stream: the stream of ``rngs`` that gives the key; None draws no key, and calls the initializer with None.
+      metadata: more metadata of the Variable.
       init: always False; for type checkers.
       repr, compare: as in `dataclasses.field`.
       help, trainable, weight_decay, renamed_from, group: as in `data`.
 
     Returns:
       A field specifier.
+
+    Raises:
+      FieldError: when the class is created, if the annotation is not a kind of Variable, an argument is a string or a
+        function, or the class takes no ``rngs`` and `stream` is not None.
+      InitializerError: at construction, if the initializer returns another shape.
+
+    >>> import declax as dx
+    >>> @dx.dataclass
+    ... class Scale(dx.Module):
+    ...     dim: int = dx.field()
+    ...     scale: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.ones, stream=None)
+    >>> Scale(3).scale.value.tolist()
+    [1.0, 1.0, 1.0]
     """
     del init
     notes = Notes(sharding, help, None, None, None, trainable, weight_decay, renamed_from, group)
@@ -624,16 +650,15 @@ _NO_METHOD: Any = MISSING
 def submodule(build: Callable[[Any, Any], M] = _NO_METHOD, /) -> M:
     """Declares a part that a method makes, for parts that need statements.
 
-    The method is called with ``rngs`` of the constructor, or None, in its
-    place in the class body: `self` has what is declared above it. In a method
-    that overrides another, ``super().part`` is the part that the other one
+    Construction calls the method with ``rngs``, or None, at its place in the order of the class body: `self` has the
+    attributes declared above it. In an overriding method, ``super().part`` is the part that the method of the base
     makes: ``return [*super().layers, last]``.
 
     Args:
       build: the method.
 
     Returns:
-      A field specifier; to a type checker, what the method returns.
+      A field specifier; to a type checker, the result of the method.
 
     Raises:
       FieldError: for parentheses without a method.

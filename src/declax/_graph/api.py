@@ -155,8 +155,8 @@ def split(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Raises:
-      FilterError: for leaves that no filter takes.
-      GraphError: for a graph where a tree is asked for; names both paths of
+      FilterError: for leaves that no filter matches.
+      GraphError: for a graph if a tree is required; names both paths of
         the shared object.
 
     >>> import declax as dx
@@ -205,7 +205,7 @@ def unpack(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
       The State, or one for each filter; `merge` takes all of them.
 
     Raises:
-      FilterError: for leaves that no filter takes.
+      FilterError: for leaves that no filter matches.
 
     >>> import declax as dx
     >>> m = dx.Module()
@@ -287,7 +287,7 @@ def state(node: Any, /, *filters: Filter, copy: bool = False, graph: bool | None
     Args:
       node: a model, or a container of models. Of a State, such as gradients,
         the filters take parts.
-      *filters: which leaves go into which State; leaves that no filter takes
+      *filters: which leaves go into which State; leaves that no filter matches
         are left out.
       copy: whether the State owns its arrays. Otherwise it shares them with
         the graph, and loses them when those of the graph are donated.
@@ -583,7 +583,7 @@ def call(graphdef_state: tuple[GraphState[N], ...], /) -> Caller[GraphState[N]]:
 def call(graphdef_state: Any, /) -> Caller[Any]:
     """Calls a method of a split graph.
 
-    The result stands for the root: attributes and indexes lead to a method of
+    The result represents the root: attributes and indexes lead to a method of
     a part, and a call calls it on a new graph. This works under `jax.jit`.
 
     Args:

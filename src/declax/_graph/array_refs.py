@@ -25,7 +25,7 @@ from declax.errors import GraphError, StatusError, describe, format_path
 N = TypeVar("N")
 
 ArrayRef = jax.Ref
-"""The class of refs; ``isinstance`` also tells what stands for a ref in a function that JAX traces."""
+"""The class of refs; ``isinstance`` is also true for the tracer of a ref."""
 
 _LISTED = 16
 """How many duplicates an error lists, and up to how many keys of a path it writes with slashes."""
@@ -55,7 +55,7 @@ def array_ref(value: ArrayLike | Variable[Any], /) -> jax.Ref:
 
 
 def is_array_ref(value: object, /) -> TypeIs[jax.Ref]:
-    """Whether a value is a ref, or a tracer that stands for one.
+    """Whether a value is a ref, or a tracer of one.
 
     >>> import jax.numpy as jnp
     >>> import declax as dx
@@ -78,7 +78,7 @@ def to_refs(node: N, /, only: Filter = ..., *, graph: bool | None = None) -> N:
 
     Raises:
       GraphError: for one array in several places; lists the paths. Also for a
-        graph where a tree is asked for.
+        graph if a tree is required.
 
     >>> import jax.numpy as jnp
     >>> import declax as dx
@@ -102,7 +102,7 @@ def to_arrays(node: N, /, *, only: Filter = ..., allow_duplicates: bool = False,
 
     Raises:
       GraphError: for one ref in several places, unless that is allowed; lists
-        the paths. Also for a graph where a tree is asked for.
+        the paths. Also for a graph if a tree is required.
 
     >>> import jax.numpy as jnp
     >>> import declax as dx
@@ -206,7 +206,7 @@ def _array_of(raw_value: Any) -> Any:
 
 
 def _without_kinds(graphdef: GraphDef[Any]) -> GraphDef[Any]:
-    """The structure with plain States in the place of States of Variables."""
+    """The structure with plain States in place of States of Variables."""
     tokens = tuple(map(_without_kind, graphdef.tokens))
     return graphdef if tokens == graphdef.tokens else GraphDef.of(tokens)
 

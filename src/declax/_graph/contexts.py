@@ -144,7 +144,7 @@ def flatten(
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Raises:
-      GraphError: for a graph where a tree is asked for, for a `ref_index` with
+      GraphError: for a graph if a tree is required, for a `ref_index` with
         gaps, and for other arguments than a `RefMap`, True or False.
 
     >>> import declax as dx
@@ -226,6 +226,11 @@ def unflatten(
     Raises:
       GraphError: for leaves of another GraphDef, for missing indexes, and for
         arguments of other types. Nothing is changed.
+
+    >>> import declax as dx
+    >>> model = dx.unflatten(*dx.flatten({"scale": dx.Param(2.0)}))
+    >>> model["scale"].value
+    2.0
     """
     is_copy = is_on("copy_variables", copy_variables)
     given: tuple[tuple[str, object], ...] = (("index_ref", index_ref), ("outer_index_outer_ref", outer_index_outer_ref))
@@ -320,16 +325,16 @@ def _check_outer(graphdef: GraphDef[Any], outer: IndexMap) -> None:
 
 @dataclass(eq=False, repr=False)
 class UpdateContext:
-    """The objects that one round of the four steps remembers; see `update_context`.
+    """The objects of one round of the four steps; see `update_context`.
 
     Attributes:
       tag: the tag that `current_update_context` finds it by.
       outer_ref_outer_index: from the outer objects to their indexes; from the
         end of step 1 to the end of step 4.
-      outer_index_outer_ref: the same the other way round.
+      outer_index_outer_ref: the same in reverse.
       outer_index_inner_ref: from the same indexes to the inner objects; from
         the end of step 2 to the end of step 3.
-      inner_ref_outer_index: the same the other way round.
+      inner_ref_outer_index: the same in reverse.
       static_cache: always None.
     """
 
@@ -599,6 +604,15 @@ def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> 
     Raises:
       GraphError: for a tag without `inner`; on entering: no active update
         context has the tag, or step 1 is not done.
+
+    >>> import declax as dx
+    >>> scale = dx.Param(2.0)
+    >>> with dx.split_context() as ctx:
+    ...     first, second = ctx.split([scale]), ctx.split({"again": scale})
+    >>> with dx.merge_context() as ctx:
+    ...     one, other = ctx.merge(*first), ctx.merge(*second)
+    >>> one[0] is other["again"]
+    True
     """
     if ctxtag is not None and inner is None:
         raise GraphError(

@@ -53,7 +53,7 @@ def pop(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
 
     Args:
       node: a model, or a container of models.
-      *filters: which Variables and arrays; at least one. The first filter that takes one has it. Types of Variables
+      *filters: which Variables and arrays; at least one. The first filter that matches one gets it. Types of Variables
         take no arrays; `...` and functions of path and value may. Numbers that a class declares as data stay.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 

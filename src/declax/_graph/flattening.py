@@ -76,10 +76,10 @@ def types_of(token: Token) -> Hashable:
 
 
 class GraphDef(Generic[N]):
-    """The structure of a graph without its values; `merge` makes a graph of it and a State.
+    """The structure of a graph without its values; `merge` makes a graph from it and a State.
 
     Immutable, hashable and interned: graphs of equal structure have the same
-    GraphDef object.
+    GraphDef object. It can be a static argument of a compiled function.
 
     Attributes:
       tokens: the description.

@@ -30,7 +30,7 @@ def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Pat
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Raises:
-      GraphError: for a graph where a tree is asked for; at the second path of
+      GraphError: for a graph if a tree is required; at the second path of
         a shared object.
 
     >>> import declax as dx

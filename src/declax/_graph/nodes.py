@@ -44,7 +44,7 @@ class Kind(enum.Enum):
 
 NODES = frozenset({Kind.NODE, Kind.OBJECT})
 OBJECTS = frozenset({Kind.NODE, Kind.OBJECT, Kind.VARIABLE, Kind.REF})
-"""The kinds of values that have an identity; a tracer that stands for a ref is a LEAF and has one too."""
+"""The kinds of values that have an identity; a tracer of a ref is a LEAF and has one too."""
 
 _CONTAINERS = frozenset({list, tuple, dict, defaultdict})
 _NUMBERS = (int, float, complex, np.generic)
@@ -187,7 +187,7 @@ The paths of a deep walk would take memory that grows with the square of its dep
 
 
 def path_of(link: Link) -> Path:
-    """The path that a link stands for."""
+    """The path of a link."""
     keys = []
     while link is not None:
         link, key = link
@@ -236,7 +236,7 @@ def _all_children(value: Any, kind: Kind) -> list[tuple[Any, Any]]:
 
 
 def not_a_tree(first: Path | None, second: Path) -> GraphError:
-    """The error of a shared object where a tree is asked for; its first path is None in an earlier graph."""
+    """The error of a shared object if a tree is required; its first path is None in an earlier graph."""
     if first == second:
         problem, got = "this is an object of a class with pytree=False, which JAX cannot take apart", None
     elif first is None:

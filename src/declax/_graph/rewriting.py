@@ -50,7 +50,7 @@ def map(  # noqa: A001  # the peers' name
         the new graph; any other result is the value of a new Variable of the
         same kind and metadata. For an array it returns an array or a number.
       node: a model, or a container of models.
-      recreate_variables: False puts each result in the place of its Variable, also a raw value.
+      recreate_variables: False puts each result in place of its Variable, also a raw value.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
@@ -58,7 +58,7 @@ def map(  # noqa: A001  # the peers' name
 
     Raises:
       GraphError: for a result that cannot take the place of the leaf, and for
-        a graph where a tree is asked for.
+        a graph if a tree is required.
 
     >>> import declax as dx
     >>> m = dx.Module()
@@ -163,9 +163,9 @@ def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | 
       The result for the node itself.
 
     Raises:
-      GraphError: for data in the place of a static value; for a replaced node
-        of a cycle, with both of its paths; for None in the place of the root;
-        for a graph where a tree is asked for.
+      GraphError: for data in place of a static value; for a replaced node
+        of a cycle, with both of its paths; for None in place of the root;
+        for a graph if a tree is required.
 
     >>> import declax as dx
     >>> m = dx.Module()

@@ -257,7 +257,7 @@ def _take_refs(binding: Binding, writes: _Writes) -> list[tuple[Any, Any]]:
         if not any(map(_is_ref, inside)):
             continue
         if binding.variables[position] is None:
-            assert binding.plain is not None  # this leaf is no Variable's
+            assert binding.plain is not None  # this leaf is not in a Variable
             binding.plain.check(position)
         pairs = list(zip(inside, jax.tree.leaves(new), strict=True))
         in_refs += [
@@ -394,7 +394,7 @@ def _kind(leaf_def: LeafDef) -> str:
 
 
 def _misfit(before: Any, after: Any) -> str | None:
-    """The value that is expected in the place of another one; None where the new one fits."""
+    """The value that is expected in place of another one; None where the new one fits."""
     if kind_of(before) is Kind.CONTAINER:
         return _misfit_of_trees(before, after)
     shape = _shape_of(before)

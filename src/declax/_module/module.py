@@ -46,14 +46,23 @@ def _append(kept: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
 
 
 class Module(Pytree):
-    """Base class of layers and models.
+    """Base class of layers and models: a `Pytree` with methods for models.
+
+    Raises:
+      StatusError: for data in a static attribute.
+      TraceContextError: for a change from another trace level.
 
     >>> import declax as dx
-    >>> class Double(dx.Module):
-    ...     def __call__(self, x):
-    ...         return 2 * x
-    >>> Double()(3)
-    6
+    >>> class Net(dx.Module):
+    ...     def __init__(self, rngs: dx.Rngs):
+    ...         self.up = dx.Linear(2, 4, rngs=rngs)
+    ...         self.drop = dx.Dropout(0.5, rngs=rngs)
+    ...     def __call__(self, x: jax.Array) -> jax.Array:
+    ...         return self.drop(self.up(x))
+    >>> net = Net(dx.Rngs(0))
+    >>> net.eval()
+    >>> net(jax.numpy.ones((3, 2))).shape
+    (3, 4)
     """
 
     if TYPE_CHECKING:  # most modules are callable, each with other parameters

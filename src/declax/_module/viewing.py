@@ -130,7 +130,7 @@ def view_info(node: Any, /, *, only: Filter = ..., graph: bool | None = None) ->
     >>> print(dx.view_info(dx.Dropout(0.5)))
     Dropout:
       deterministic: bool | None = None
-        answer the input unchanged.
+        return the input unchanged.
     """
     is_graph(graph)
     predicate = predicate_of(only, "view_info, only")

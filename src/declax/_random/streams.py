@@ -196,7 +196,7 @@ class RngKey(RngState):
 
 
 class RngCount(RngState):
-    """How many keys a stream has given."""
+    """The number of keys that a stream has drawn."""
 
     __slots__ = ()
 

@@ -50,7 +50,7 @@ Entry = tuple[Path, Any, LeafDef]
 NAMED: Final = 20
 """How many keys an error names; suggestions look through ten times as many."""
 KEPT_GROUPS: Final = 256
-"""How many answers of filters a definition keeps."""
+"""The number of filter results that a definition keeps."""
 
 Groups = tuple[tuple["StateDef", tuple[int, ...]], ...]
 """For each filter: the definition and the positions of the leaves that it takes."""
@@ -364,11 +364,11 @@ def _known_groups(
 def _groups(
     definition: StateDef, leaves: Sequence[Any], predicates: Sequence[Predicate]
 ) -> tuple[Groups, tuple[int, ...], bool]:
-    """The groups, the leaves that no filter takes, and whether the answer holds for other values."""
+    """The groups, the leaves that no filter matches, and whether the result holds for other values."""
     taken: list[list[int]] = [[] for _ in predicates]
     rest: list[int] = []
     is_lasting = True
-    is_by_kind = all(map(is_of_kind, predicates))  # one leaf answers for all of its kind
+    is_by_kind = all(map(is_of_kind, predicates))  # one leaf decides for all of its kind
     groups_by_kind: dict[type | None, list[int]] = {}
     for position, leaf_def in enumerate(definition.leaf_defs):
         kind = None if leaf_def is None else leaf_def[0]
@@ -387,7 +387,7 @@ def _groups(
 
 
 def _matches(predicate: Predicate, definition: StateDef, position: int, leaves: Sequence[Any]) -> tuple[bool, bool]:
-    """Whether a predicate takes a leaf, and whether that depends on the leaf's value."""
+    """Whether a predicate matches a leaf, and whether that depends on the leaf's value."""
     path, leaf_def, leaf = definition.paths[position], definition.leaf_defs[position], leaves[position]
     kind, tag = (None, None) if leaf_def is None else (leaf_def[0], leaf_def[1].get("tag"))
     decided = matches_kind(predicate, path, kind, tag)

@@ -87,7 +87,7 @@ class Splits(Generic[S]):
         """The leaves that each filter matches, as States, or as FlatStates of a FlatState.
 
         Raises:
-          FilterError: for leaves that no filter takes.
+          FilterError: for leaves that no filter matches.
 
         >>> import declax as dx
         >>> numbers, rest = dx.State({"a": 1, "b": "text"}).split(int, ...)
@@ -108,7 +108,7 @@ class Splits(Generic[S]):
     @overload
     def filter(self, a: Filter, /, *filters: Filter) -> Any: ...
     def filter(self, a: Filter, /, *filters: Filter) -> Any:
-        """As `split`, leaving out what no filter takes."""
+        """As `split`, leaving out what no filter matches."""
         found = self._parts((a, *filters), f"{type_name(type(self))}.filter", is_exhaustive=False)
         return found if filters else found[0]
 

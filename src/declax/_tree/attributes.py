@@ -169,7 +169,7 @@ def wrong_trace(self: Any, name: Any) -> DeclaxError:
 
 
 def not_a_variable(self: Any, name: str, value: object) -> StatusError:
-    """The error of an array in the place of a declared Variable."""
+    """The error of an array in place of a declared Variable."""
     old = self.__dict__.get(name)
     kind = type_name(type(old)) if hasattr(type(old), "raw_value") else "Variable"
     return StatusError(

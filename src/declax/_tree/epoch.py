@@ -1,7 +1,7 @@
 """When kept facts end: the structure epoch, the write epoch of raw values, and the lock of readers and writers.
 
 A structure epoch ends with each structural change (an attribute that is added, removed or changes its status; metadata;
-an element of a List), a write epoch with each write of a raw value. A token stands for an epoch. Keeping the token
+an element of a List), a write epoch with each write of a raw value. A token identifies an epoch. Keeping the token
 keeps its identity from being reused; replacing it is one assignment, which is atomic.
 """
 

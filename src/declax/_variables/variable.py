@@ -331,7 +331,7 @@ class Variable(ArrayOperators, Generic[T]):
         unknown = names.keys() - cls._accepted
         if unknown:
             check_names(sorted(unknown), errors.type_name(cls), cls._known, lambda name: hasattr(cls, name))
-            if len(cls._accepted) < 1000:  # a program that makes up names must not grow the set for ever
+            if len(cls._accepted) < 1000:  # a program that makes up names must not grow the set forever
                 cls._accepted |= unknown
 
     def _change_metadata(self, metadata: Metadata) -> None:
@@ -681,7 +681,7 @@ def _is_ref(value: Any) -> bool:
         raise value.refusal()
     if isinstance(value, jax.Ref):
         return True
-    # the class of a tracer does not tell what it stands for
+    # the class of a tracer does not tell what it represents
     if not (uncaptured_reads.is_watching or issubclass(cls, Tracer)):
         _NEVER_REFS.add(cls)
     return False
@@ -733,7 +733,7 @@ _register(Variable)
 
 
 class Param(Variable[T]):
-    """A parameter: what an optimizer learns.
+    """A parameter, which optimizers change.
 
     >>> import declax as dx
     >>> import jax.numpy as jnp
@@ -746,25 +746,53 @@ class Param(Variable[T]):
 
 
 class BatchStat(Variable[T]):
-    """A running statistic of the data, updated in the forward pass and not learnt."""
+    """A running statistic of the data, which the forward pass updates and optimizers leave alone.
+
+    >>> import declax as dx
+    >>> norm = dx.BatchNorm(2, rngs=dx.Rngs(0))
+    >>> dx.state(norm, dx.BatchStat).paths
+    (('mean',), ('var',))
+    """
 
     __slots__ = ()
 
 
 class Cache(Variable[T]):
-    """Values that a layer keeps between calls, such as the keys and values of attention."""
+    """Values that a layer keeps between calls, such as the keys and values of attention.
+
+    >>> import declax as dx
+    >>> attention = dx.MultiHeadAttention(2, 4, rngs=dx.Rngs(0))
+    >>> attention.init_cache((1, 8, 4))
+    >>> attention.cached_key.shape
+    (1, 8, 2, 2)
+    """
 
     __slots__ = ()
 
 
 class Intermediate(Variable[T]):
-    """A value that a forward pass leaves for whoever looks at it (`Module.sow`)."""
+    """A value that a module records in a call, by `Module.sow`; `capture` and `pop` return it.
+
+    >>> import declax as dx
+    >>> model = dx.Module()
+    >>> _ = model.sow(dx.Intermediate, "seen", 1.0)
+    >>> dx.pop(model, dx.Intermediate)["seen"].value
+    (1.0,)
+    """
 
     __slots__ = ()
 
 
 class Perturbation(Intermediate[T]):
-    """A zero added to an intermediate value, so that its gradient is that of the value (`Module.perturb`)."""
+    """Zeros that `Module.perturb` adds to a value; their gradient is the gradient of the value.
+
+    >>> import declax as dx
+    >>> model = dx.Module()
+    >>> _ = model.perturb("hidden", jax.numpy.ones(2))
+    >>> loss = lambda model: 3 * model.perturb("hidden", jax.numpy.ones(2)).sum()
+    >>> dx.grad(loss, argnums=dx.DiffState(0, dx.Perturbation))(model)["hidden"].value.tolist()
+    [3.0, 3.0]
+    """
 
     __slots__ = ()
 

@@ -223,6 +223,15 @@ def write_config(path: str | os.PathLike[str], x: Any, /, *, full: bool = False,
     Raises:
       ConfigError: the suffix is unknown, data has no name for a value, or the format cannot represent it (TOML has no
         null).
+      MissingExtraError: the format is YAML, and PyYAML is not installed.
+
+    >>> import pathlib, declax as dx
+    >>> dx.write_config("layer.toml", dx.spec(dx.Linear, 2, 3, use_bias=False))
+    >>> print(pathlib.Path("layer.toml").read_text().strip())
+    kind = "Linear"
+    in_features = 2
+    out_features = 3
+    use_bias = false
     """
     text = config_text(x, Path(path).suffix, full=full, extra=extra)
     try:

@@ -253,7 +253,7 @@ class SpecSummary(Summary):
     """The arrays that a spec would create, module by module; prints as a table.
 
     Attributes:
-      rows: one for each module with arrays of its own.
+      rows: one for each module with direct arrays.
       output: the shapes of the result of the model; None if it was not called.
     """
 

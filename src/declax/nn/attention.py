@@ -137,13 +137,13 @@ class MultiHeadAttention(Module):
       bias_init: makes the biases.
       out_bias_init: makes the bias of `out`; None is `bias_init`.
       use_bias: add biases.
-      attention_fn: stands in for `dot_product_attention`, and takes its arguments.
+      attention_fn: replaces `dot_product_attention`, and takes its arguments.
       decode: use the cache. None leaves it to each call.
       normalize_qk: normalize queries and keys, as in https://arxiv.org/abs/2302.05442.
       qkv_promote_dtype: brings inputs and parameters of `query`, `key` and `value` to one dtype.
       out_promote_dtype: does so for `out`.
       ln_promote_dtype: does so for the norms.
-      qkv_dot_general: stands in for `jax.lax.dot_general` in `query`, `key` and `value`.
+      qkv_dot_general: replaces `jax.lax.dot_general` in `query`, `key` and `value`.
       out_dot_general: does so in `out`.
       rope: rotates queries and keys by their positions. A key is rotated once, as it enters the cache.
       rngs: gives the keys of the parameters, from `params`, and a stream for dropout.

@@ -36,7 +36,7 @@ def _general_shape(batch_axis: Mapping[int, int], *sizes: Sizes) -> tuple[int, .
 
 
 def _of_a_matrix(initializer: Initializer, in_features: Sizes, out_features: Sizes) -> Initializer:
-    """Makes a kernel as the matrix that it stands for, so that fan-in and fan-out are those of the map."""
+    """Makes a kernel as the matrix that it represents, so that fan-in and fan-out are those of the map."""
 
     def initialize(key: jax.Array, shape: Sequence[int], dtype: Dtype = jnp.float32) -> jax.Array:
         columns = math.prod(_sizes(out_features))
@@ -63,7 +63,7 @@ class LinearGeneral(Module):
       in_features: size of each axis that is contracted.
       out_features: sizes of the axes that the output has at its end.
       axis: the axes that are contracted, one for each of `in_features`.
-      batch_axis: the sizes of leading axes that have kernels of their own, by their numbers from 0.
+      batch_axis: the sizes of leading axes with separate kernels, by their numbers from 0.
       use_bias: add a bias; without it, `bias` is None.
       dtype: dtype of the computation; None infers it from input and parameters.
       param_dtype: dtype in which the parameters are stored.
@@ -71,7 +71,7 @@ class LinearGeneral(Module):
       bias_init: makes the bias, as a vector.
       precision: numerical precision of the product, as `jax.lax.Precision`.
       promote_dtype: brings ``(inputs, kernel, bias)`` to one dtype.
-      dot_general: stands in for `jax.lax.dot_general`.
+      dot_general: replaces `jax.lax.dot_general`.
       preferred_element_type: dtype in which the product accumulates.
       rngs: gives one key to the kernel, then one to the bias, from `params`.
       kernel_metadata: metadata of the kernel.
@@ -206,7 +206,7 @@ class Einsum(Module):
       kernel_init: makes the kernel.
       bias_init: makes the bias.
       promote_dtype: brings ``(inputs, kernel, bias)`` to one dtype.
-      einsum_op: stands in for `jax.numpy.einsum`.
+      einsum_op: replaces `jax.numpy.einsum`.
       preferred_element_type: dtype in which the product accumulates.
       rngs: gives one key to the kernel, then one to the bias, from `params`.
       kernel_metadata: metadata of the kernel.

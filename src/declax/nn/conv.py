@@ -194,7 +194,7 @@ class Conv(Convolution):
       precision: numerical precision of the products, as `jax.lax.Precision`.
       kernel_init: makes the kernel, of shape ``(*kernel_size, in_features // feature_group_count, out_features)``.
       bias_init: makes the bias, of shape ``(out_features,)``.
-      conv_general_dilated: stands in for `jax.lax.conv_general_dilated`.
+      conv_general_dilated: replaces `jax.lax.conv_general_dilated`.
       promote_dtype: brings ``(inputs, kernel, bias)`` to one dtype.
       preferred_element_type: dtype in which the products accumulate.
       rngs: gives one key to the kernel, then one to the bias, from `params`.

@@ -27,7 +27,7 @@ def canonicalize_dtype(*args: Any, dtype: Dtype | None = None, inexact: bool = T
 
     Args:
       *args: arrays or numbers; None is passed over.
-      dtype: the answer, where it is given.
+      dtype: the result, if it is given.
       inexact: ask for a floating or complex dtype. Integers then count as float32.
 
     Raises:

@@ -45,7 +45,7 @@ class Linear(Module):
       precision: numerical precision of the product, as `jax.lax.Precision`.
       kernel_init: makes the kernel, of shape ``(in_features, out_features)``.
       bias_init: makes the bias, of shape ``(out_features,)``.
-      dot_general: stands in for `jax.lax.dot_general`.
+      dot_general: replaces `jax.lax.dot_general`.
       promote_dtype: brings ``(inputs, kernel, bias)`` to one dtype.
       preferred_element_type: dtype in which the product accumulates.
       rngs: gives one key to the kernel, then one to the bias, from `params`.

@@ -25,7 +25,13 @@ from declax.nn.linear import Linear, OutSharding
 
 
 class LoRAParam(Param[T]):
-    """A parameter of a low-rank adapter."""
+    """A parameter of a low-rank adapter; selects adapters in filters.
+
+    >>> import declax as dx
+    >>> layer = dx.LoRALinear(4, 2, lora_rank=1, rngs=dx.Rngs(0))
+    >>> dx.state(layer, dx.LoRAParam).paths
+    (('lora', 'lora_a'), ('lora', 'lora_b'))
+    """
 
     __slots__ = ()
 

@@ -31,7 +31,7 @@ class Dropout(Module):
     Args:
       rate: the probability of setting an element to zero, from 0 to 1.
       broadcast_dims: axes along which all elements share one fate.
-      deterministic: answer the input unchanged. None leaves it to each call.
+      deterministic: return the input unchanged. None leaves it to each call.
       rng_collection: the name of the stream that gives the keys.
       rngs: the source of keys. The layer forks its own stream, so that two layers made from one `Rngs` never share
         keys. Without it, each call has to be given `rngs`.
@@ -105,7 +105,7 @@ class Dropout(Module):
         """Sets what differs in a view; called by `dx.view`.
 
         Args:
-          deterministic: answer the input unchanged.
+          deterministic: return the input unchanged.
           **kwargs: arguments for other layers.
 
         Returns:

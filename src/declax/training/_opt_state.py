@@ -41,7 +41,7 @@ class OptVariable(OptState[T]):
 
 
 class OptArray(OptState[T]):
-    """Optimizer state that mirrors no parameter, such as a count."""
+    """Optimizer state that does not mirror a parameter, such as a count."""
 
     __slots__ = ()
 

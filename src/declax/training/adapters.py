@@ -78,7 +78,7 @@ def lora(model: M, only: Filter = ..., /, *, rank: int, rngs: Rngs, **options: A
 def merge_lora(model: M) -> M:
     """A model whose adapters are folded into the kernels that they adapt; the inverse of `lora`.
 
-    ``kernel + lora_a @ lora_b``, computed in float32 at least, is the kernel of a `Linear` in the place of a
+    ``kernel + lora_a @ lora_b``, computed in float32 at least, is the kernel of a `Linear` in place of a
     `LoRALinear`, or of a `LoRA` whose base is a `Linear`. Outputs agree up to rounding.
 
     Args:

@@ -68,13 +68,13 @@ def by_filter(transformations: Mapping[Any, Transformation], /) -> optax.Gradien
 
     Args:
       transformations: by filter, an optax transformation. A text is a pattern of paths, as of `PathMatches`; ``...``
-        takes the rest.
+        matches the rest.
 
     Returns:
       `optax.multi_transform` of the transformations, with the labels that the filters give.
 
     Raises:
-      OptimizerError: when the optimizer is made, if no filter takes a parameter, or a filter takes none.
+      OptimizerError: when the optimizer is made, if no filter matches a parameter, or a filter takes none.
 
     >>> import optax
     >>> import declax as dx

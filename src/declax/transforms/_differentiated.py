@@ -96,7 +96,7 @@ class DifferentiatedTree(NamedTuple):
     def flatten(self, given: Any, like: Sequence[Any] | Mapping[int, Any], where: str) -> list[tuple[int, Any]]:
         """The derivatives that a user passes, checked, with their positions; several for a leaf that occurs twice.
 
-        None stands for zeros, and so does any value for a leaf that is not differentiable; zeros are left out.
+        None means zeros, as does any value for a leaf that is not differentiable; zeros are left out.
         """
         found: list[tuple[int, Any]] = []
         if given is None:

@@ -90,7 +90,13 @@ class DiffState(NamedTuple):
 
     Attributes:
       argnum: the position of the argument.
-      filter: the leaves.
+      filter: the leaves; by default, the Params.
+
+    >>> import declax as dx
+    >>> model = dx.Linear(2, 1, rngs=dx.Rngs(0))
+    >>> biases = dx.DiffState(0, dx.PathContains("bias"))
+    >>> dx.grad(lambda model: model(jax.numpy.ones(2)).sum(), argnums=biases)(model).paths
+    (('bias',),)
     """
 
     argnum: int

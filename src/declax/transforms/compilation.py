@@ -110,7 +110,7 @@ def jit(
     all of them as they were.
 
     Args:
-      fun: the function; leave it out to use `jit` as a decorator with options.
+      fun: the function; omit it to use `jit` as a decorator with options.
       in_shardings: a sharding, a `PartitionSpec`, None, or a tree of these: a
         prefix of the tuple of arguments that are not static. `StateSharding`
         places a model's leaves by filter. After the call, the model's arrays are there.
@@ -130,7 +130,7 @@ def jit(
     Raises:
       TransformError: for options that name no parameter, for static arguments
         without a hash, and for a changed structure with ``graph_updates=False``.
-      GraphError: for a graph where trees are asked for; names both paths.
+      GraphError: for a graph if trees are required; names both paths.
 
     >>> import declax as dx
     >>> counter = dx.Module()

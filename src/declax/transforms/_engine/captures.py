@@ -64,7 +64,7 @@ class Names(dict[str, Any]):
                 self[name] = self._lent[name] = value
 
     def replace(self, name: str, value: Any) -> None:
-        """Puts another thing in the place of a captured one."""
+        """Replaces a captured object."""
         self[name] = self.replaced[name] = value
 
     def assigned(self) -> dict[str, Any]:
@@ -326,7 +326,7 @@ class Captures:
       numbers: the number of each holder, by identity.
       captured: the sites where nodes are.
       values: the captured nodes, each once.
-      key: stands for the function and the sites of what is captured.
+      key: identifies the function and the sites of what is captured.
       rebuilt: the numbers of all holders from which a node is reached, with their sites.
       is_fixed: whether nothing that is reached can come to be a model.
     """

@@ -331,7 +331,7 @@ class _Key(dict[tuple[()], Plan]):
     __eq__: ClassVar[Any] = object.__eq__
 
 
-# JAX asks at each call of a compiled function; so both answer without a frame of Python.
+# JAX asks at each call of a compiled function; so both return without a Python frame.
 _from_key: Callable[[Any, Any], Any] = dict.get
 jax.tree_util.register_pytree_node(Plan, attrgetter("flat"), _from_key)
 

@@ -45,15 +45,20 @@ _NOTHING: Any = jax.tree_util.tree_structure(None)
 
 
 class Carry:
-    """Says of an argument or result of `scan` that it goes from step to step.
+    """The label of arguments and results of `scan` that are passed from step to step.
 
-    The class itself is the label: ``in_axes=(dx.Carry, 0)``.
+    The class itself is the label.
+
+    >>> import declax as dx
+    >>> sum_all = dx.scan(lambda total, x: total + x, in_axes=(dx.Carry, 0), out_axes=dx.Carry)
+    >>> int(sum_all(0, jax.numpy.arange(4)))
+    6
     """
 
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False, repr=False)
 class StateLabels(Mapping[Any, L]):
-    """Labels by filter, the first that takes a leaf decides; a State of labels gives one to each of its paths."""
+    """Labels by filter, of which the first match decides; or a State of labels by path."""
 
     filters: tuple[Filter, ...]
     labels: tuple[L, ...]
@@ -80,7 +85,7 @@ class StateLabels(Mapping[Any, L]):
         """The label of the leaf at a path below a model: a Variable, or an array outside of Variables.
 
         Raises:
-          TransformError: no filter takes the leaf.
+          TransformError: no filter matches the leaf.
         """
         label: L = label_by_filter(self, path, leaf, type(self).__name__)
         return label
@@ -121,7 +126,7 @@ class StateAxes(StateLabels["int | type[Carry] | None"]):
     Args:
       labels: for each filter an axis, None for leaves that all instances
         share, or `Carry` (in `scan`) for those that go from step to step.
-        ``...`` as the last filter takes the rest.
+        ``...`` as the last filter matches the rest.
 
     >>> import declax as dx
     >>> dx.StateAxes({dx.Param: 0, ...: None})

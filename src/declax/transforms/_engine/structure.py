@@ -169,7 +169,7 @@ _labels_by_filter: Final[dict[int, tuple[Any, Path]]] = {}
 
 
 def add_labels(graph: object, by_filter: Any, path: Path) -> None:
-    """Makes known that a graph holds labels in the place of arrays; with the filters that gave them, or None."""
+    """Records that a graph holds labels in place of arrays; with the filters that gave them, or None."""
     key = id(graph)
     _labels[key] = graph
     if by_filter is not None:
