@@ -25,7 +25,7 @@ def is_on(flag: str, value: object, default: Callable[[], bool] | None = None) -
     if value is None and default is not None:
         return default()
     expected = "True or False" if default is None else "True, False, or None for the default"
-    why = "a flag is on or off, and takes no other value for one of the two"
+    why = "a flag is True or False"
     raise GraphError(
         flag, "this is not a valid flag", expected=expected, got=describe(value), why=why, fix=f"{flag}=True"
     )

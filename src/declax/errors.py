@@ -297,7 +297,7 @@ def too_deep(where: str, path: Iterable[object]) -> DepthError:
     return DepthError(
         where + "".join(keys),
         f"a container is nested more than {MAX_DEPTH} levels deep",
-        why="JAX takes containers apart by recursion; models are taken apart without, however deep they are",
+        why="JAX flattens containers by recursion; models have no limit",
         fix="hold deep structures in a Pytree, or flatten them",
     )
 

@@ -131,7 +131,7 @@ def walk_mapping(
                 yield (*keys, key), value, True
             else:
                 if id(value) in inside:
-                    place, why = format_path((*keys, key)), "its leaves would never end"
+                    place, why = format_path((*keys, key)), "it has infinitely many leaves"
                     raise GraphError(place, "the mapping here contains itself", why=why)
                 inside.add(id(value))
                 keys.append(key)

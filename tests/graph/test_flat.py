@@ -470,7 +470,7 @@ def test_refs_stay_the_outer_ones():
     assert made is outer
     assert outer.ref is ref
     assert not hasattr(outer, "twice")
-    with pytest.raises(GraphError, match="ref: this ref stands for an outer one, and there are no outer objects"):
+    with pytest.raises(GraphError, match="ref: this ref represents an outer ref, and there are no outer objects"):
         unflatten(graphdef, flat)
 
 

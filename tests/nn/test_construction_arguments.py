@@ -45,7 +45,9 @@ def test_they_are_no_attributes(layer, name):
     assert not hasattr(made, name)
     assert name not in {field.name for field in dataclasses.fields(made)}
     assert f"{name}=" not in repr(made)
-    with pytest.raises(AttributeError, match=f"{layer.__name__}.{name} is an InitVar: the constructor used it up"):
+    with pytest.raises(
+        AttributeError, match=f"{layer.__name__}.{name} is an InitVar: only the constructor receives it"
+    ):
         getattr(made, name)
 
 

@@ -346,7 +346,7 @@ def test_variables_with_expressions():
     assert (table.table.shape, table.table.dtype, table.bias.shape) == ((2, 6), jnp.bfloat16, (3,))
     assert Table(2, 3, use_bias=False).bias is None
     assert table.shape == (2, 6)
-    with pytest.raises(AttributeError, match="the constructor used it up"):
+    with pytest.raises(AttributeError, match="only the constructor receives it"):
         _ = table.init
 
 

@@ -123,7 +123,7 @@ class TestAxes:
 
     def test_removing_an_axis_of_another_name_is_an_error(self):
         param = Param(jnp.ones(2), sharding=("a",))
-        with pytest.raises(errors.MetadataError, match=r"Param\.remove_axis: axis 0 goes by another name"):
+        with pytest.raises(errors.MetadataError, match=r"Param\.remove_axis: axis 0 has another name"):
             param.remove_axis(0, "b")
 
     def test_hooks_see_the_axis(self):

@@ -44,7 +44,7 @@ class UsedUp:
             lines = f"_: dx.KW_ONLY\n{name}: dx.InitVar[{annotation}] = dx.field()"
             raise AttributeError(f"{where} is an InitVar, which is not inherited; declare it again:\n{lines}")
         hint = "; dx.spec_of shows it, and dx.replace passes it on" if is_recorded(owner, name) else ""
-        raise AttributeError(f"{where} is an InitVar: the constructor used it up, and it is not an attribute{hint}")
+        raise AttributeError(f"{where} is an InitVar: only the constructor receives it{hint}")
 
 
 def install(cls: Any, own: Mapping[str, Expression]) -> None:

@@ -199,7 +199,7 @@ def _check_options(where: str, recipe: VariableRecipe) -> None:
         if isinstance(value, str) and not (option == "dtype" and _is_dtype(value)):
             shape = f"({value},)" if is_sequence else value
             line = f"{shape}, ..." if option == "shape" else f"..., {option}={value}"
-            why = "texts are not names of fields"
+            why = "strings are not names of fields"
         elif option in ("shape", "when") and callable(value) and not isinstance(value, Expression):
             line = "(2 * dim,), ..." if option == "shape" else "..., when=dim > 1"
             why = "functions of the instance are not called"

@@ -137,7 +137,7 @@ def _decorate(cls: type, options: dict[str, Any]) -> None:
         raise FieldError(
             f"{type_name(cls)}.{name}",
             "a field without a default follows one with a default",
-            why="the standard asks for this order; the parts of a class have defaults",
+            why="the standard requires this order; parts have defaults",
             fix=RNGS_LINES if name == RNGS else line,
         ) from None
 
@@ -260,7 +260,7 @@ def _check_defaults(cls: type) -> None:
                 where,
                 "an array cannot be a default",
                 got=describe(default),
-                why="it would be made, on the default device, when the class is",
+                why="the array would be created with the class, on the default device",
                 fix=f"{name} = dx.data(default_factory=lambda: jnp.zeros(...))",
             )
 
@@ -292,7 +292,7 @@ def _check_rngs(cls: Any, own: Mapping[str, Any]) -> None:
             raise FieldError(
                 f"{type_name(cls)}.{RNGS}",
                 f"this InitVar is positional, and that of the base {type_name(base)} is keyword-only",
-                why="_: dx.KW_ONLY counts for the class that has it",
+                why="_: dx.KW_ONLY applies to its class only",
                 fix=RNGS_LINES,
             )
 

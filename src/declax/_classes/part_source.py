@@ -134,7 +134,7 @@ class PartsFunction:
                 raise FieldError(
                     f"{type_name(self._cls)}.{part.name}",
                     f"the call {text_of(call)} has no name, and is one object at places that are not made together",
-                    why="a list or a branch may be made without the other, and a part without the other",
+                    why="the list or branch and the part may be made independently",
                     fix=f"shared = {text_of(call)}        # then use `shared`",
                 )
             if id(call) in found_once:

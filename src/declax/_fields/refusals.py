@@ -136,7 +136,7 @@ def refuse_hidden(value: Any, where: str, depth: int = 8) -> None:
             for item in items(value):
                 refuse_hidden(item, where, depth - 1)
         return
-    text, why = text_of(held), "nothing evaluates it there, and whoever reads it would get the expression"
+    text, why = text_of(held), "it would stay an expression there"
     problem = f"a {cls.__name__} holds the field expression {text}"
     fix = f"dx.defer({cls.__name__})(...)        # each instance makes it"
     if issubclass(cls, functools.partial):

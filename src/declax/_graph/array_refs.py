@@ -239,7 +239,7 @@ _TO_REFS = _LeafChange(
     "to_refs",
     lambda leaf: isinstance(leaf, (jax.Array, np.ndarray)) and not is_array_ref(leaf),
     jax.new_ref,
-    "an array in several places would become as many refs, which no more change together",
+    "each place would get a separate ref",
     "model.b = model.a      # one Variable, or one ref, in both places; or jnp.copy(array) in one",
 )
 _NUMBERS = (bool, int, float, complex, np.generic)
@@ -248,7 +248,7 @@ _TO_ARRAYS = _LeafChange(
     "to_arrays",
     is_array_ref,
     lambda ref: ref[...],
-    "a ref in several places would become as many arrays, which no more change together",
+    "each place would get a separate array",
     "allow_duplicates=True        # an array for each place",
 )
 

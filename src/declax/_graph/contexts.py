@@ -290,7 +290,7 @@ def _unflatten(
         if graphdef.outer is not None and missing:
             raise GraphError(
                 format_path(graphdef.definition.paths[missing[0]]),
-                "this ref stands for an outer one, and there are no outer objects",
+                "this ref represents an outer ref, and there are no outer objects",
                 fix="unflatten(graphdef, state, outer_index_outer_ref=objects)",
             )
         slots = build_slots(graphdef, leaves, metadata, variables, known)

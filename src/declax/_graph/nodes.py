@@ -151,7 +151,7 @@ def _unsortable(value: dict[Any, Any]) -> StatusError:
         f"a {type_name(type(value))} with the keys {shown}",
         "the keys of a dict that holds data cannot be sorted",
         expected="keys of one type",
-        why="JAX takes dicts apart in the order of their sorted keys",
+        why="JAX flattens dicts in the order of their sorted keys",
         fix="{str(key): value for key, value in content.items()}",
     )
 
@@ -238,15 +238,15 @@ def _all_children(value: Any, kind: Kind) -> list[tuple[Any, Any]]:
 def not_a_tree(first: Path | None, second: Path) -> GraphError:
     """The error of a shared object if a tree is required; its first path is None in an earlier graph."""
     if first == second:
-        problem, got = "this is an object of a class with pytree=False, which JAX cannot take apart", None
+        problem, got = "this is an object of a class with pytree=False, which JAX cannot flatten", None
     elif first is None:
         problem, got = "this is an object of a graph that was flattened before, so the two are not trees", None
     else:
         what = "a node that holds itself" if second[: len(first)] == first else "reached twice"
         problem = f"this is {what}, so the argument is not a tree"
         got = f"the same object at {format_path(first)} and at {format_path(second)}"
-    why = "graph=False, or dx.set_graph_mode(False), asks for a tree, in which nothing is shared"
-    return GraphError(format_path(second), problem, got=got, why=why, fix="graph=True        # keeps what is shared")
+    why = "graph=False, or dx.set_graph_mode(False), requires a tree, which has no shared parts"
+    return GraphError(format_path(second), problem, got=got, why=why, fix="graph=True        # keeps sharing")
 
 
 def enter_container(value: Any, within: tuple[Any, ...], holders: Sequence[Any] = ()) -> tuple[Any, ...]:
@@ -255,7 +255,7 @@ def enter_container(value: Any, within: tuple[Any, ...], holders: Sequence[Any] 
         raise StatusError(
             f"a {type_name(type(value))}",
             "a plain container holds itself",
-            why="containers are values, which are taken apart to the end; only Pytrees may form cycles",
+            why="containers are values, which are flattened completely; only Pytrees may form cycles",
             fix="dx.List([...]), or an attribute of a Pytree",
         )
     if len(within) == MAX_DEPTH:

@@ -147,7 +147,7 @@ def check_static(self: Any, name: Name, value: object, what: str) -> None:
         f"data was assigned to an attribute that {what}",
         expected="a static value: a number, a string, a function, or a container of such",
         got=describe(value) + holds,
-        why="arrays, Variables and Pytrees must be children of the tree, or jit bakes them into the program",
+        why="arrays, Variables and Pytrees must be children of the tree, or jit compiles them into the program",
         fix=f"{target} = dx.data(...){annotated}\n{target} = dx.List(...)        # or dx.Dict, for containers"
         + constant,
     )
@@ -209,6 +209,6 @@ def check_tags(node: Any, name: Name, value: object) -> None:
             _place(node, name),
             f"found the tags {sorted(tags)} inside of a container",
             got=describe(value),
-            why="data(...) and static(...) say the status of an attribute, so they stand directly in an assignment",
+            why="data(...) and static(...) give the status of an attribute, and are the whole value of an assignment",
             fix=f"{_target(node, name)} = dx.data([...])",
         )

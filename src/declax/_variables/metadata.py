@@ -24,16 +24,16 @@ AXIS_NAMES: Final = ("sharding", "sharding_names", "out_sharding")
 KNOWN: Final = frozenset(
     {*HOOKS, *AXIS_NAMES, "sharding_rules", "eager_sharding", "mesh", "tag", "trainable", "weight_decay"}
 )
-"""Names that mean something to declax; what is spelt nearly like one is an error."""
+"""Names that declax interprets. A similar name is an error."""
 
 OF_VALUE: Final = frozenset({"dtype", "ndim", "shape", "size"})
-"""Attributes of the value that a Variable has too, and that metadata may be named like."""
+"""Attributes of the value that a Variable has too. Metadata may have these names."""
 
 _VALUE: Final = {"".join(sorted(name)): name for name in ("value", "raw_value")}
-"""By its letters in order, what is misspelt by swapping some of them; `v.vaule = x` would leave the value as it was."""
+"""Names by their sorted letters, to find swapped letters: `v.vaule = x` would not change the value."""
 
 NEAR: Final = 0.85
-"""How alike two names are (0 to 1) before one counts as a misspelling of the other."""
+"""The similarity of two names (0 to 1) from which on one is a misspelling of the other."""
 
 
 class Metadata(Mapping[str, Any]):
@@ -176,7 +176,7 @@ def check_names(names: Iterable[str], where: str, known: frozenset[str], reserve
         if meant is not None:
             raise errors.MetadataError(
                 f"{where}.{name}",
-                f"unknown metadata, spelt nearly like {'metadata that means something' if near else 'the value'}",
+                f"unknown metadata; the name resembles {'one that declax interprets' if near else 'value'}",
                 fix=f"did you mean {meant!r}?",
             )
 
@@ -268,7 +268,7 @@ def remove_axis(kind: type, names: Any, index: int, axis_name: str | None) -> An
     if removed != axis_name:
         raise errors.MetadataError(
             f"{errors.type_name(kind)}.remove_axis",
-            f"axis {index} goes by another name",
+            f"axis {index} has another name",
             expected=repr(axis_name),
             got=f"{removed!r} in {names!r}",
         )

@@ -377,6 +377,6 @@ def _cannot_set(outcome: Outcome, place: int, label: Any, context: ErrorContext)
     return TransformError(
         where,
         f"{context.function} creates this {kind}, whose axis is None",
-        why="the steps share a leaf with the axis None, so it has to exist before the first step",
+        why="all steps share a leaf with the axis None, so it must exist before the first step",
         fix=f"in_axes=dx.StateAxes({{{filter_}: 0, ...: None}})        # each step has its own",
     )

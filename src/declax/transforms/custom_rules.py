@@ -382,7 +382,7 @@ class _CustomCall:
                 raise TransformError(
                     names_of_call(structure)[position],
                     "the rules give no gradient for this",
-                    why="they give those of arguments, and of a model those that a DiffState in nondiff_argnums takes",
+                    why="only arguments are differentiated, of a model the leaves of a DiffState in nondiff_argnums",
                     fix="dx.grad(f, argnums=dx.DiffState(0, ...))        # that filter; pass captured models",
                 )
 

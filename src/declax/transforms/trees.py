@@ -149,7 +149,7 @@ class NodeStates:
           GraphError: it was made from States or labels alone.
         """
         if self._graphdef is None:
-            why = "it was made of States or labels alone"
+            why = "it was made from States or labels only"
             raise GraphError("NodeStates.graphdef", "this NodeStates has no GraphDef", why=why, fix="dx.to_tree(model)")
         return self._graphdef
 

@@ -246,7 +246,7 @@ def warn_of_equal_draws(
         warnings.warn(
             f"{transform}: each {part} draws the same random numbers from the stream {stream!r} ({where}), "
             f"which has no axis. dx.split_rngs(model, splits=n, only={stream!r}) and an axis for it give each its own; "
-            f"where the same draws are meant, call it inside of `with dx.broadcast_rngs({stream!r}):`.",
+            f"if the same draws are intended, call it inside of `with dx.broadcast_rngs({stream!r}):`.",
             stacklevel=_jax.level_of_user(sys._getframe()),
         )
 

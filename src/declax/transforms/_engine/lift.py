@@ -277,7 +277,7 @@ def _structure_changed(structure: Structure, after: GraphDef[Any], replaced: Seq
     return TransformError(
         name_path(structure, path) if path else "the arguments",
         "the function changes the structure of its arguments here, and changes of structure do not come back",
-        why="graph_updates=False, graph=False or a default of these says so",
+        why="graph_updates=False (or graph=False, or a default) forbids changes of structure",
         **found.told("graph_updates=True        # or undo the change before the function returns, as by dx.pop"),
     )
 
@@ -629,7 +629,7 @@ class Selection:
             raise TransformError(
                 f"argument {both[0]}",
                 "it is static, and donated too",
-                why="a static argument is compiled in: it has no buffer that a result could take over",
+                why="a static argument is a constant of the program, and has no buffer",
                 fix="leave it out of donate_argnums and donate_argnames",
             )
 
@@ -657,7 +657,7 @@ class Selection:
                     f"argument {label!r}",
                     "a model cannot be a static argument",
                     got=describe(value),
-                    why="its values would be compiled in, and later ones not be seen",
+                    why="its values would be constants of the program",
                     fix="leave it out of the static arguments: what is static in a model is compiled in anyway",
                 )
         rest = tuple(a for i, a in enumerate(args) if i not in numbers)

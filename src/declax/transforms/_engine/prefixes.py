@@ -452,7 +452,7 @@ class Labels:
                         "inconsistent aliasing: one Variable has two labels here",
                         expected=f"{_text_of(own)}, as at {one}",
                         got=_text_of(found),
-                        why="it is reached twice, and is one thing",
+                        why="it is one Variable, reached twice",
                         fix=f"give both places the same label in {' and '.join(dict.fromkeys(self._names))}",
                     )
         return [self._default if found is CAPTURED else found for found in labels]

@@ -557,15 +557,13 @@ def check_returned(
                 _name_below(names, paths_of_objects(found.graphdef)[index]),
                 "the function returns a Variable of its arguments, and Variables in results are new ones",
                 got=f"the Variable at {argument}",
-                why="graph_updates=False, graph=False or a default of these says so",
+                why="graph_updates=False (or graph=False, or a default) forbids changes of structure",
                 fix=f"dx.clone({argument})        # or return its value; graph_updates=True returns it",
             )
     if not mode.graph and found.graphdef.shared is not None:
         first, again = (_name_below(names, path) for path in found.graphdef.shared)
         problem = "this is reached twice, so the result is not a tree"
-        raise TransformError(
-            again, problem, got=f"the same object as {first}", fix="graph=True        # keeps what is shared"
-        )
+        raise TransformError(again, problem, got=f"the same object as {first}", fix="graph=True        # keeps sharing")
 
 
 def _name_below(names: Sequence[str], path: Any) -> str:
@@ -686,7 +684,7 @@ def _check_refs_written(call: Call, error: Exception) -> None:
         f"the function writes a value that {depends} into this array ref",
         why="the ref has no axis, and one value cannot hold those of all instances"
         if is_mapped
-        else "JAX writes into a ref what has no derivative, or differentiates the ref too",
+        else "the written value has no derivative, or the ref is differentiated too",
         fix="in_axes=0        # an axis for the ref; or dx.to_arrays(model), whose Variables can be set"
         if is_mapped
         else "ref[...] = jax.lax.stop_gradient(value)        # or dx.to_arrays(model), whose Variables can be set",
